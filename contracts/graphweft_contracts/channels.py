@@ -1,0 +1,58 @@
+"""Names of everything that graphweft keeps on a bus. No other module spells one."""
+
+from __future__ import annotations
+
+import zlib
+from typing import Final
+
+__all__ = (
+    "CONTEXT_GROUP",
+    "CONTEXT_REQUESTS",
+    "DEAD_LETTERS",
+    "DEAD_LETTER_ORDER",
+    "EVENTS",
+    "MUTATION_GROUP",
+    "PARTITION_COUNT",
+    "context_replies",
+    "events_stream",
+    "graph_name",
+    "lease",
+    "partition_of",
+)
+
+EVENTS: Final = "graphweft:events"
+"""Prefix of the Redis streams, one a partition; the Kafka topic is ``graphweft.events``."""
+PARTITION_COUNT: Final = "graphweft:partitions"
+"""Number of event streams, written once by whoever comes first, so that all producers hash alike."""
+MUTATION_GROUP: Final = "graphweft-mutation"
+CONTEXT_REQUESTS: Final = "graphweft:context:requests"
+CONTEXT_GROUP: Final = "graphweft-injection"
+DEAD_LETTERS: Final = "graphweft:deadletters"
+"""Hash: dead letter id -> JSON."""
+DEAD_LETTER_ORDER: Final = "graphweft:deadletters:order"
+"""Sorted set: dead letter id by the time of its writing."""
+
+
+def events_stream(partition: int) -> str:
+    """Return the Redis stream of a partition."""
+    return f"{EVENTS}:{partition}"
+
+
+def context_replies(client: str) -> str:
+    """Return the channel on which one client process reads its answers."""
+    return f"graphweft:context:replies:{client}"
+
+
+def lease(partition: int) -> str:
+    """Return the key that says which worker reads a partition."""
+    return f"graphweft:lease:{partition}"
+
+
+def partition_of(key: str, partitions: int) -> int:
+    """Return the partition of an ordering key; stable across processes and versions (CRC-32 of the UTF-8 bytes)."""
+    return zlib.crc32(key.encode()) % partitions
+
+
+def graph_name(app_id: str, template: str = "mozaiks_{app_id}") -> str:
+    """Return the graph of an app. The default template is the rule contract's."""
+    return template.format(app_id=app_id)

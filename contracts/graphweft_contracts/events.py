@@ -1,0 +1,204 @@
+"""The event envelope and the payloads of the lifecycle events.
+
+The envelope is CloudEvents 1.0 (https://github.com/cloudevents/spec, ``cloudevents/spec.md``). Of the documented
+extensions we use ``partitionkey``, ``sequence``, ``traceparent``, ``tracestate``, ``recordedtime`` and ``dataref``;
+``appid``, ``chatid``, ``workflow`` and ``userid`` are our own. Extension names are lower-case alphanumeric by the
+specification, therefore no underscore.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Annotated, Any, Final, Literal, Self
+from uuid import uuid4
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints, model_validator
+
+__all__ = (
+    "APP_ID_PATTERN",
+    "LIFECYCLE",
+    "AgentTurnComplete",
+    "AgentTurnStart",
+    "AppId",
+    "Event",
+    "Payload",
+    "ToolCallComplete",
+    "WorkflowComplete",
+    "WorkflowError",
+    "WorkflowPhaseComplete",
+)
+
+APP_ID_PATTERN: Final = r"^[A-Za-z0-9_-]{1,64}$"
+"""Tenants name graphs, files and metrics, so the alphabet is small."""
+
+_EXTENSION_NAME: Final = re.compile(r"^[a-z0-9]{1,20}$")
+
+AppId = Annotated[str, StringConstraints(pattern=APP_ID_PATTERN)]
+Name = Annotated[str, StringConstraints(min_length=1, max_length=256)]
+
+
+class Payload(BaseModel):
+    """What every payload may carry: the context variables that rules read as ``$context.*``, and free fields."""
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    context: dict[str, Any] = Field(default_factory=dict, description="Context variables: `$context.*` in rules.")
+
+
+class AgentTurnStart(Payload):
+    """``agent.turn_start``: an agent is about to process."""
+
+    agent_name: Name
+    turn_number: int | None = Field(default=None, ge=0)
+
+
+class AgentTurnComplete(Payload):
+    """``agent.turn_complete``: an agent has responded, or failed to (``success`` false)."""
+
+    agent_name: Name
+    turn_number: int | None = Field(default=None, ge=0)
+    response: Any = None
+    success: bool | None = None
+
+
+class WorkflowPhaseComplete(Payload):
+    """``workflow.phase_complete``: the workflow goes over from one phase to the next."""
+
+    phase_name: Name
+    next_phase: str | None = None
+
+
+class WorkflowComplete(Payload):
+    """``workflow.complete``: the workflow has finished."""
+
+    status: str | None = None
+    duration: float | None = Field(default=None, description="Seconds from the workflow's start to its end.")
+    outputs: Any = None
+
+
+class WorkflowError(Payload):
+    """``workflow.error``: the workflow failed."""
+
+    error_type: Name
+    error_message: str | None = None
+
+
+class ToolCallComplete(Payload):
+    """``tool.call_complete``: a tool has returned or failed."""
+
+    tool_name: Name
+    result: Any = None
+    success: bool | None = None
+
+
+LIFECYCLE: Final[Mapping[str, type[Payload]]] = {
+    "agent.turn_start": AgentTurnStart,
+    "agent.turn_complete": AgentTurnComplete,
+    "workflow.phase_complete": WorkflowPhaseComplete,
+    "workflow.complete": WorkflowComplete,
+    "workflow.error": WorkflowError,
+    "tool.call_complete": ToolCallComplete,
+}
+"""The six event types of the rule contract. Any other dotted name (``memory.add``, ``order.paid``) is admitted too."""
+
+
+class Event(BaseModel):
+    """One thing that happened, as a CloudEvent. ``source`` and ``id`` together identify it for ever.
+
+    The order of events is kept within one ``key`` (app and chat) and nowhere else. Unknown attributes are kept when
+    their names are lawful CloudEvents extension names. For the six lifecycle types ``data`` is checked against their
+    payload models; ``data`` of other types is free apart from ``context``.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="allow")
+
+    specversion: Literal["1.0"] = "1.0"
+    id: Name
+    source: Name
+    type: Annotated[str, StringConstraints(pattern=r"^[a-z0-9_]+(\.[a-z0-9_]+)+$", max_length=128)]
+    time: AwareDatetime
+    appid: AppId
+    chatid: Name
+    workflow: Name | None = None
+    userid: Name | None = None
+    subject: Name | None = None
+    datacontenttype: Literal["application/json"] = "application/json"
+    dataschema: str | None = None
+    partitionkey: str | None = None
+    sequence: str | None = None
+    traceparent: str | None = None
+    tracestate: str | None = None
+    recordedtime: AwareDatetime | None = None
+    dataref: str | None = None
+    data: dict[str, Any] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        for name, value in (self.model_extra or {}).items():
+            if not _EXTENSION_NAME.match(name):
+                msg = f"{name!r} is no CloudEvents attribute name: use 1 to 20 of a-z and 0-9, or put it into data"
+                raise ValueError(msg)
+            if value is not None and not isinstance(value, str | int | bool):
+                msg = f"the extension attribute {name!r} must be a string, an integer or a boolean; put it into data"
+                raise ValueError(msg)
+        LIFECYCLE.get(self.type, Payload).model_validate(self.data)
+        return self
+
+    @classmethod
+    def create(
+        cls,
+        type: str,
+        *,
+        app_id: str,
+        chat_id: str,
+        workflow: str | None = None,
+        user_id: str | None = None,
+        data: Mapping[str, Any] | None = None,
+        context: Mapping[str, Any] | None = None,
+        id: str | None = None,
+        source: str = "/graphweft",
+        time: datetime | None = None,
+    ) -> Self:
+        """Make an event for something that happened now (or at ``time``, which must know its zone).
+
+        Without an ``id`` a new random one is taken: pass your own where the same thing may be reported twice.
+        ``context`` becomes ``data["context"]``. Raises ``pydantic.ValidationError`` on a broken field.
+        """
+        payload = dict(data or {})
+        if context is not None:
+            payload["context"] = dict(context)
+        return cls(
+            id=id or str(uuid4()),
+            source=source,
+            type=type,
+            time=time or datetime.now(UTC),
+            appid=app_id,
+            chatid=chat_id,
+            workflow=workflow,
+            userid=user_id,
+            data=payload,
+        )
+
+    @property
+    def key(self) -> str:
+        """The ordering key ``app/chat``; events with equal keys take effect in the order of the log."""
+        return f"{self.appid}/{self.chatid}"
+
+    @property
+    def identity(self) -> tuple[str, str]:
+        """``(source, id)``: two events with equal identity are one event delivered twice."""
+        return (self.source, self.id)
+
+    @property
+    def agent(self) -> str | None:
+        """The agent that the event is about, if it names one."""
+        name = self.data.get("agent_name")
+        return name if isinstance(name, str) else None
+
+    @property
+    def context(self) -> dict[str, Any]:
+        """The context variables: ``$context.*`` in rules."""
+        value = self.data.get("context")
+        return value if isinstance(value, dict) else {}  # pyright: ignore[reportUnknownVariableType]

@@ -1,0 +1,97 @@
+"""What a rule file says, once read: plain values that remember where they stand."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Final, Literal, get_args
+
+__all__ = (
+    "EVERY_AGENT",
+    "FORMATS",
+    "Format",
+    "GraphInjectionConfig",
+    "InjectionQuery",
+    "InjectionRule",
+    "Mutation",
+    "MutationRule",
+    "Place",
+)
+
+Format = Literal["list", "single", "json", "markdown"]
+FORMATS: Final[tuple[str, ...]] = get_args(Format)
+EVERY_AGENT: Final = "*"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """A position in a file; line and column count from 1, as editors do."""
+
+    file: str
+    line: int = 1
+    column: int = 1
+
+    def __str__(self) -> str:
+        """Return ``file:line:column``, which terminals and editors make a link."""
+        return f"{self.file}:{self.line}:{self.column}"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InjectionQuery:
+    """One read-only query of an injection rule."""
+
+    id: str
+    cypher: str
+    params: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    inject_as: str
+    format: Format = "list"
+    max_results: int | None = None
+    place: Place
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class InjectionRule:
+    """What to look up before the turns of the named agents (``*`` is every agent)."""
+
+    name: str
+    agents: tuple[str, ...]
+    condition: str | None = None
+    queries: tuple[InjectionQuery, ...]
+    place: Place
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Mutation:
+    """One writing query of a mutation rule."""
+
+    id: str
+    cypher: str
+    params: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    place: Place
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MutationRule:
+    """What to write after the named events; ``agents`` empty or ``*`` is every agent and events without one.
+
+    ``events`` holds event types, ``*`` for all, or ``prefix.*`` for all that start with ``prefix.``.
+    """
+
+    name: str
+    events: tuple[str, ...]
+    agents: tuple[str, ...] = ()
+    condition: str | None = None
+    mutations: tuple[Mutation, ...]
+    place: Place
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphInjectionConfig:
+    """The rules of one workflow after ``extends`` was resolved: parents' rules first, overridden in their place."""
+
+    version: str = "1.0"
+    injection_rules: tuple[InjectionRule, ...] = ()
+    mutation_rules: tuple[MutationRule, ...] = ()
+    files: tuple[Path, ...] = ()
+    """The files that were read, the outermost parent first."""

@@ -4,6 +4,7 @@ from graphweft_contracts.context import Block, ContextReply, ContextRequest, Mis
 from graphweft_contracts.dead_letters import DeadLetter, DeadLetterReason
 from graphweft_contracts.errors import (
     BusUnavailable,
+    Displaced,
     GraphUnavailable,
     GraphweftError,
     InvalidEvent,
@@ -36,6 +37,7 @@ __all__ = (
     "ContextRequest",
     "DeadLetter",
     "DeadLetterReason",
+    "Displaced",
     "Event",
     "GraphUnavailable",
     "GraphweftError",

@@ -8,9 +8,10 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from graphweft_contracts.events import AppId, Name
 
-__all__ = ("Block", "ContextReply", "ContextRequest", "Missing", "ReasonCode")
+__all__ = ("Block", "ContextReply", "ContextRequest", "Format", "Missing", "ReasonCode")
 
 ReasonCode = Literal[
+    "bus_unavailable",
     "condition_error",
     "graph_unavailable",
     "internal_error",
@@ -79,7 +80,7 @@ class ContextReply(BaseModel):
     partial: bool = False
     reason: ReasonCode | None = None
     detail: str = ""
-    elapsed_ms: float = Field(default=0.0, ge=0, description="Milliseconds spent; measured by the client when it has one.")
+    elapsed_ms: float = Field(default=0.0, ge=0, description="Milliseconds, as the asking side measured them.")
 
     @property
     def injected(self) -> dict[str, Any]:

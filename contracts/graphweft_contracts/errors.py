@@ -11,7 +11,8 @@
     │   └── NotRunning            nothing answers where a service was expected
     └── Transient(retry_after_s)  the same call may succeed later: wait, try again
         ├── BusUnavailable
-        └── GraphUnavailable
+        ├── GraphUnavailable
+        └── Displaced             somebody else moved the graph's position: read it again
 
 The first split is what a caller does about it.
 """
@@ -20,6 +21,7 @@ from __future__ import annotations
 
 __all__ = (
     "BusUnavailable",
+    "Displaced",
     "GraphUnavailable",
     "GraphweftError",
     "InvalidEvent",
@@ -82,3 +84,7 @@ class BusUnavailable(Transient):
 
 class GraphUnavailable(Transient):
     """The graph server cannot be reached, is loading, or refuses work for now."""
+
+
+class Displaced(Transient):
+    """Another worker has moved the position of a partition; reading it again and going on from there is right."""

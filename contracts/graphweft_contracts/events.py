@@ -18,11 +18,13 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StringConstrai
 
 __all__ = (
     "APP_ID_PATTERN",
+    "EXTENSION_NAME_PATTERN",
     "LIFECYCLE",
     "AgentTurnComplete",
     "AgentTurnStart",
     "AppId",
     "Event",
+    "Name",
     "Payload",
     "ToolCallComplete",
     "WorkflowComplete",
@@ -33,7 +35,8 @@ __all__ = (
 APP_ID_PATTERN: Final = r"^[A-Za-z0-9_-]{1,64}$"
 """Tenants name graphs, files and metrics, so the alphabet is small."""
 
-_EXTENSION_NAME: Final = re.compile(r"^[a-z0-9]{1,20}$")
+EXTENSION_NAME_PATTERN: Final = r"^[a-z0-9]{1,20}$"
+"""CloudEvents names its attributes so. With ``re`` use ``fullmatch``: its ``$`` admits a line end."""
 
 AppId = Annotated[str, StringConstraints(pattern=APP_ID_PATTERN)]
 Name = Annotated[str, StringConstraints(min_length=1, max_length=256)]
@@ -137,7 +140,7 @@ class Event(BaseModel):
     @model_validator(mode="after")
     def _check(self) -> Self:
         for name, value in (self.model_extra or {}).items():
-            if not _EXTENSION_NAME.match(name):
+            if not re.fullmatch(EXTENSION_NAME_PATTERN, name):
                 msg = f"{name!r} is no CloudEvents attribute name: use 1 to 20 of a-z and 0-9, or put it into data"
                 raise ValueError(msg)
             if value is not None and not isinstance(value, str | int | bool):
@@ -170,7 +173,7 @@ class Event(BaseModel):
         if context is not None:
             payload["context"] = dict(context)
         return cls(
-            id=id or str(uuid4()),
+            id=str(uuid4()) if id is None else id,
             source=source,
             type=type,
             time=time or datetime.now(UTC),

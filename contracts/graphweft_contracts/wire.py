@@ -10,30 +10,38 @@ We write structured mode and read both.
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from pydantic import ValidationError
-from pydantic_core import from_json
+from pydantic_core import PydanticSerializationError, from_json
 
 from graphweft_contracts.errors import InvalidEvent
 from graphweft_contracts.events import Event
 
-__all__ = ("CONTENT_TYPE", "DATA", "STRUCTURED", "decode", "encode", "explain")
+__all__ = ("CONTENT_TYPE", "DATA", "RETRY", "STRUCTURED", "decode", "encode", "explain", "pack", "unpack")
 
 CONTENT_TYPE: Final = b"content-type"
 DATA: Final = b"data"
 STRUCTURED: Final = b"application/cloudevents+json"
+RETRY: Final = b"gw_retry"
+"""Field of an entry that retries a dead letter: id, rule, mutation, a line each; only that mutation runs."""
 _PREFIX: Final = b"ce_"
 
 
 def encode(event: Event) -> dict[bytes, bytes]:
-    """Return the event in structured mode."""
-    return {
-        CONTENT_TYPE: STRUCTURED,
-        DATA: event.model_dump_json(exclude_none=True).encode(),
-    }
+    """Return the event in structured mode.
+
+    JSON has no NaN and no infinity: such numbers in ``data`` become null. Raises ``InvalidEvent`` when ``data`` holds
+    what JSON cannot say.
+    """
+    try:
+        text = event.model_dump_json(exclude_none=True)
+    except PydanticSerializationError as error:  # its text names types, never values
+        raise InvalidEvent(f"data of {event.type!r} is no JSON: {error}; use text, numbers, lists and maps") from error
+    return {CONTENT_TYPE: STRUCTURED, DATA: text.encode()}
 
 
 def decode(fields: Mapping[bytes, bytes], *, received: datetime | None = None) -> Event:
@@ -47,12 +55,13 @@ def decode(fields: Mapping[bytes, bytes], *, received: datetime | None = None) -
     if data is None:
         names = ", ".join(repr(name.decode(errors="replace")) for name in fields) or "none"
         raise InvalidEvent(f"the entry has no field 'data' (its fields: {names}); write events as CloudEvents")
+    attributes: dict[str, Any]
     try:
-        if content_type.startswith(STRUCTURED):
+        if content_type.lower().startswith(STRUCTURED):  # media types know no case
             raw: Any = from_json(data)
             if not isinstance(raw, dict):
                 raise InvalidEvent("the structured event is no JSON object; see the CloudEvents JSON format")
-            attributes: dict[str, Any] = raw
+            attributes = cast("dict[str, Any]", raw)
         elif any(name.startswith(_PREFIX) for name in fields):
             attributes = {
                 name[len(_PREFIX) :].decode(): value.decode()
@@ -83,3 +92,13 @@ def explain(error: ValidationError) -> str:
         for item in error.errors(include_input=False, include_url=False, include_context=False)
     )
     return "; ".join(parts)
+
+
+def pack(fields: Mapping[bytes, bytes]) -> dict[str, str]:
+    """Return an entry's fields as JSON can carry them, whatever the bytes are: values become base64."""
+    return {name.decode("latin-1"): base64.b64encode(value).decode() for name, value in fields.items()}
+
+
+def unpack(fields: Mapping[str, str]) -> dict[bytes, bytes]:
+    """Undo ``pack``."""
+    return {name.encode("latin-1"): base64.b64decode(value) for name, value in fields.items()}

@@ -1,0 +1,130 @@
+"""JSON Schemas of everything that crosses a process boundary, for runtimes that are not written in Python.
+
+The models are the source and the files follow them: ``python -m graphweft_contracts.schemas --write`` renews the files
+that are committed beside this package, ``--check`` says which of them are stale. The other way round (models generated
+from schemas) was rejected: validators such as the one for extension names have no place in a schema.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from pydantic import BaseModel, Field, create_model
+from pydantic.json_schema import GenerateJsonSchema
+
+from graphweft_contracts import asyncapi
+from graphweft_contracts.context import ContextReply, ContextRequest
+from graphweft_contracts.dead_letters import DeadLetter
+from graphweft_contracts.events import EXTENSION_NAME_PATTERN, LIFECYCLE, Event, Payload
+
+__all__ = ("DIALECT", "generated", "main", "schemas", "stale")
+
+DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
+_RENEW: Final = "python -m graphweft_contracts.schemas --write"
+
+_REQUIRED: Final = frozenset({"specversion", "id", "source", "type", "appid", "chatid"})
+"""Attributes that a producer must send. ``time`` is not among them: a reader takes the log's own time instead."""
+
+
+def schemas() -> dict[str, dict[str, Any]]:
+    """Return every schema by its name; the file is ``schemas/<name>.json``.
+
+    Each stands on its own (references stay inside it). An event that its schema accepts is one that ``wire.decode``
+    accepts; formats such as ``date-time`` are told and left to the reader.
+    """
+    found = {
+        "event": _event(
+            _with_payload(Payload), "Any event, also of a type of your own. `data.context` holds context variables."
+        )
+    }
+    for name, payload in LIFECYCLE.items():
+        found[name] = _event(_with_payload(payload, name), payload.__doc__ or name)
+    for name, model in (
+        ("context_request", ContextRequest),
+        ("context_reply", ContextReply),
+        ("dead_letter", DeadLetter),
+    ):
+        found[name] = model.model_json_schema(schema_generator=_Untitled)
+    return {
+        name: {"$schema": DIALECT, "$id": f"urn:graphweft:{name}", **schema} for name, schema in sorted(found.items())
+    }
+
+
+def generated() -> dict[Path, str]:
+    """Return the text of every generated file by its path below the output directory."""
+    files = {
+        Path("schemas", f"{name}.json"): json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
+        for name, schema in schemas().items()
+    }
+    files[Path("asyncapi.yaml")] = asyncapi.render()
+    return files
+
+
+def stale(out: Path) -> list[str]:
+    """Return one line for each file below ``out`` that is missing, differs from the models, or is not generated."""
+    wanted = generated()
+    problems: list[str] = []
+    for path, text in wanted.items():
+        file = out / path
+        if not file.is_file():
+            problems.append(f"{file}: missing")
+        elif file.read_text(encoding="utf-8") != text:
+            problems.append(f"{file}: stale")
+    strays = {file.relative_to(out) for file in out.glob("schemas/*.json")} - wanted.keys()
+    return problems + [f"{out / path}: no model has this name; delete the file" for path in sorted(strays)]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Write the generated files, or check them; return the exit status."""
+    parser = argparse.ArgumentParser(prog="python -m graphweft_contracts.schemas", description=__doc__)
+    action = parser.add_mutually_exclusive_group(required=True)
+    action.add_argument("--write", action="store_true", help="write the files")
+    action.add_argument("--check", action="store_true", help="exit with 1 when a file is not what --write would write")
+    parser.add_argument("--out", type=Path, default=Path("contracts"), help="directory of the files (contracts)")
+    options = parser.parse_args(arguments)
+    out: Path = options.out
+    if options.write:
+        for path, text in generated().items():
+            file = out / path
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text(text, encoding="utf-8")
+    problems = stale(out)
+    if problems:
+        sys.stdout.write("".join(f"{line}\n" for line in problems) + f"renew them with: {_RENEW} --out {out}\n")
+    return 1 if problems else 0
+
+
+class _Untitled(GenerateJsonSchema):
+    """Leaves out the titles that only repeat the names of fields."""
+
+    def field_title_should_be_set(self, schema: object) -> bool:
+        return False
+
+
+def _with_payload(payload: type[Payload], name: str | None = None) -> type[BaseModel]:
+    """Return the envelope with a payload model, and with one event type where that is the payload's."""
+    required = any(field.is_required() for field in payload.model_fields.values())
+    fields: dict[str, Any] = {"data": (payload, ... if required else Field(default_factory=payload))}
+    if name is not None:
+        fields["type"] = (Literal[name], ...)
+    return create_model("Event" if name is None else f"{payload.__name__}Event", __base__=Event, **fields)
+
+
+def _event(model: type[BaseModel], description: str) -> dict[str, Any]:
+    """Return the schema of an envelope, with the rules for extension attributes that only a validator holds."""
+    schema = model.model_json_schema(schema_generator=_Untitled)
+    required = _REQUIRED | (set(schema["required"]) - {"time"})
+    schema["required"] = [name for name in schema["properties"] if name in required]
+    schema["description"] = description
+    schema["propertyNames"] = {"pattern": EXTENSION_NAME_PATTERN}
+    schema["additionalProperties"] = {"type": ["string", "integer", "boolean", "null"]}
+    return schema
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,276 @@
+"""The generated contract files are current, hang together, and judge events as the code does."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from jsonschema import Draft202012Validator
+
+from graphweft_contracts import (
+    LIFECYCLE,
+    Block,
+    ContextReply,
+    ContextRequest,
+    DeadLetter,
+    Event,
+    InvalidEvent,
+    Missing,
+    channels,
+)
+from graphweft_contracts.schemas import main, schemas, stale
+from graphweft_contracts.wire import CONTENT_TYPE, DATA, STRUCTURED, decode, encode
+
+COMMITTED = Path(__file__).parents[2] / "contracts"
+NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
+
+REQUIRED: dict[str, dict[str, Any]] = {
+    "agent.turn_start": {"agent_name": "Planner"},
+    "agent.turn_complete": {"agent_name": "Planner"},
+    "workflow.phase_complete": {"phase_name": "planning"},
+    "workflow.complete": {},
+    "workflow.error": {"error_type": "Timeout"},
+    "tool.call_complete": {"tool_name": "search"},
+}
+
+
+def validator(name: str) -> Draft202012Validator:
+    return Draft202012Validator(json.loads((COMMITTED / "schemas" / f"{name}.json").read_text("utf-8")))
+
+
+def wire_form(type: str, data: Mapping[str, Any], /, **attributes: Any) -> dict[str, Any]:
+    event = Event.create(type, app_id="shop", chat_id="c1", workflow="Sales", user_id="u1", data=data)
+    return {**json.loads(encode(event)[DATA]), **attributes}
+
+
+def test_the_committed_files_are_what_the_models_say() -> None:
+    assert stale(COMMITTED) == []
+
+
+def test_check_names_every_stale_file_and_the_command_that_renews_it(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = str(tmp_path)
+    assert main(["--write", "--out", out]) == 0
+    assert main(["--check", "--out", out]) == 0
+    assert capsys.readouterr().out == ""
+    (tmp_path / "asyncapi.yaml").write_text("asyncapi: 2.6.0\n")
+    (tmp_path / "schemas" / "event.json").unlink()
+    (tmp_path / "schemas" / "agent.nap.json").write_text("{}")
+
+    assert main(["--check", "--out", out]) == 1
+
+    said = capsys.readouterr().out
+    assert f"{tmp_path / 'asyncapi.yaml'}: stale" in said
+    assert f"{tmp_path / 'schemas' / 'event.json'}: missing" in said
+    assert f"{tmp_path / 'schemas' / 'agent.nap.json'}: no model has this name" in said
+    assert f"python -m graphweft_contracts.schemas --write --out {out}" in said
+    (tmp_path / "schemas" / "agent.nap.json").unlink()
+    assert main(["--write", "--out", out]) == 0
+    assert stale(tmp_path) == []
+
+
+@pytest.mark.parametrize("name", sorted(schemas()))
+def test_every_schema_is_lawful_and_stands_on_its_own(name: str) -> None:
+    schema = validator(name).schema
+    Draft202012Validator.check_schema(schema)
+    for ref in references(schema):
+        assert ref.startswith("#/$defs/")
+        assert ref.removeprefix("#/$defs/") in schema["$defs"]
+
+
+def test_every_lifecycle_type_has_a_schema_of_its_own() -> None:
+    assert set(LIFECYCLE) < set(schemas())
+    assert set(REQUIRED) == set(LIFECYCLE)
+
+
+@pytest.mark.parametrize("type", sorted(LIFECYCLE))
+def test_a_schema_accepts_the_events_of_its_type_and_no_others(type: str) -> None:
+    least = wire_form(type, REQUIRED[type])
+    full = wire_form(type, {**REQUIRED[type], "own": [1, None], "context": {"user": {"id": "u1"}}}, tenant="x", n=7)
+    for event in (least, full):
+        assert validator(type).is_valid(event)
+        assert validator("event").is_valid(event)
+    other = next(name for name in sorted(LIFECYCLE) if name != type)
+    assert not validator(type).is_valid({**least, "type": other})
+    for field in REQUIRED[type]:
+        assert not validator(type).is_valid({**least, "data": {**REQUIRED[type], field: None}})
+        assert not validator(type).is_valid({**least, "data": {}})
+
+
+def test_the_event_schema_accepts_types_that_a_runtime_invents() -> None:
+    assert validator("event").is_valid(wire_form("order.paid", {"amount": 12.5}))
+    without_time = wire_form("order.paid", {})
+    del without_time["time"]
+    assert validator("event").is_valid(without_time)
+
+
+BREAKS: dict[str, Any] = {
+    "specversion": ["0.3", None],
+    "id": ["", None, 5],
+    "source": [""],
+    "type": ["paid", "Order.Paid", "order.", None],
+    "appid": ["", "a/b", "a b", "ä", "x" * 65, None],
+    "chatid": ["", None],
+    "datacontenttype": ["text/plain"],
+    "data": [None, [], "text", {"context": "none"}],
+    "Tenant": ["x"],
+    "tenant_id": ["x"],
+    "a" * 21: ["x"],
+    "tenant": [1.5, [1], {"a": 1}],
+}
+
+
+@pytest.mark.parametrize(
+    ("attribute", "value"), [(attribute, value) for attribute, values in BREAKS.items() for value in values]
+)
+def test_schema_and_code_refuse_the_same_breaks(attribute: str, value: Any) -> None:
+    broken = wire_form("order.paid", {}, **{attribute: value})
+    assert not validator("event").is_valid(broken)
+    with pytest.raises(InvalidEvent):
+        decode({CONTENT_TYPE: STRUCTURED, DATA: json.dumps(broken).encode()})
+
+
+@pytest.mark.parametrize("attribute", ["specversion", "id", "source", "type", "appid", "chatid"])
+def test_the_schema_asks_for_what_a_producer_must_send(attribute: str) -> None:
+    broken = wire_form("order.paid", {})
+    del broken[attribute]
+    assert not validator("event").is_valid(broken)
+
+
+scalars = st.none() | st.booleans() | st.integers() | st.just(0.5) | st.text(max_size=5)
+values = st.recursive(scalars, lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=5), inner))
+attributes = st.sampled_from(["id", "source", "type", "appid", "chatid", "workflow", "sequence", "data", "tenant"])
+
+
+@given(
+    type=st.sampled_from([*LIFECYCLE, "order.paid"]),
+    changes=st.dictionaries(attributes | st.text("ab_A1", max_size=3), values, max_size=2),
+    data=st.dictionaries(st.sampled_from(["agent_name", "turn_number", "context", "duration"]), values, max_size=2),
+)
+@settings(deadline=None, max_examples=200)
+def test_what_a_schema_accepts_the_code_reads(type: str, changes: dict[str, Any], data: dict[str, Any]) -> None:
+    raw = {**wire_form(type, REQUIRED.get(type, {})), **changes}
+    if isinstance(raw["data"], dict):
+        raw["data"] = {**raw["data"], **data}
+    name = raw["type"] if raw["type"] in [*LIFECYCLE] else "event"
+    if CACHED[name].is_valid(raw):
+        event = decode({CONTENT_TYPE: STRUCTURED, DATA: json.dumps(raw).encode()}, received=NOW)
+        assert event.data == raw["data"]
+
+
+CACHED = {name: validator(name) for name in (*LIFECYCLE, "event")}
+
+
+def test_requests_replies_and_letters_fit_their_schemas() -> None:
+    request = ContextRequest(
+        id="r1", app_id="shop", workflow="Sales", agent="Planner", chat_id="c1", context={"a": [1]}, deadline_ms=1
+    )
+    reply = ContextReply(
+        id="r1",
+        blocks=(Block(name="facts", format="list", value=[{"a": 1}], rows=1, rule="r", query="q"),),
+        missing=(Missing(name="m", rule="r", query="q", reason="timeout"),),
+        partial=True,
+        elapsed_ms=1.5,
+    )
+    letter = DeadLetter(
+        id="d1", reason="invalid_event", message="no data", position="0:1-0", time=NOW, fields={"data": "e30="}
+    )
+    for name, model in (("context_request", request), ("context_reply", reply), ("dead_letter", letter)):
+        written = json.loads(model.model_dump_json())
+        validator(name).validate(written)
+        assert not validator(name).is_valid({**written, "surplus": 1})
+        assert not validator(name).is_valid({**written, "id": None})
+    assert not validator("context_reply").is_valid({"id": "r1", "reason": "weather"})
+    assert not validator("context_request").is_valid({**json.loads(request.model_dump_json()), "app_id": "a/b"})
+
+
+# The document, by the structure that https://www.asyncapi.com/docs/reference/specification/v3.0.0 asks for.
+
+
+@pytest.fixture(scope="module")
+def document() -> dict[str, Any]:
+    text = (COMMITTED / "asyncapi.yaml").read_text("utf-8")
+    assert not any(isinstance(event, yaml.AliasEvent) for event in yaml.parse(text)), "aliases confuse readers"
+    found: dict[str, Any] = yaml.safe_load(text)
+    return found
+
+
+def references(node: Any) -> Iterator[str]:
+    if isinstance(node, dict):
+        if isinstance(node.get("$ref"), str):
+            yield node["$ref"]
+        node = list(node.values())
+    if isinstance(node, list):
+        for item in node:
+            yield from references(item)
+
+
+def resolve(document: dict[str, Any], ref: str) -> Any:
+    node: Any = document
+    for step in ref.removeprefix("#/").split("/"):
+        node = node[step]
+    return resolve(document, node["$ref"]) if set(node) == {"$ref"} else node
+
+
+def test_the_document_has_the_required_parts(document: dict[str, Any]) -> None:
+    assert document["asyncapi"] == "3.0.0"
+    assert document["info"]["title"]
+    assert re.fullmatch(r"\d+\.\d+\.\d+", document["info"]["version"])
+    assert set(document) <= {"asyncapi", "info", "defaultContentType", "channels", "operations", "components"}
+    for operation in document["operations"].values():
+        assert operation["action"] in {"send", "receive"}
+    for key in (*document["channels"], *document["operations"], *document["components"]["messages"]):
+        assert re.fullmatch(r"[a-zA-Z0-9.\-_]+", key)
+
+
+def test_every_reference_leads_somewhere(document: dict[str, Any]) -> None:
+    for ref in references(document):
+        if ref.startswith("#/"):
+            assert resolve(document, ref)
+        else:
+            assert (COMMITTED / ref).is_file(), ref
+
+
+def test_operations_use_the_messages_of_their_channel(document: dict[str, Any]) -> None:
+    for operation in document["operations"].values():
+        for part in (operation, operation.get("reply")):
+            if part is not None:
+                channel = part["channel"]["$ref"]
+                assert resolve(document, channel)
+                assert all(message["$ref"].startswith(f"{channel}/messages/") for message in part["messages"])
+
+
+def test_parameters_are_those_of_the_address(document: dict[str, Any]) -> None:
+    for channel in document["channels"].values():
+        assert set(re.findall(r"\{(\w+)\}", channel["address"])) == set(channel.get("parameters", {}))
+
+
+def test_addresses_are_the_names_on_the_bus(document: dict[str, Any]) -> None:
+    address = {name: channel["address"] for name, channel in document["channels"].items()}
+    assert address["events"].format(partition=3) == channels.events_stream(3)
+    assert address["contextReplies"].format(client="me") == channels.context_replies("me")
+    assert address["contextRequests"] == channels.CONTEXT_REQUESTS
+    assert address["deadLetters"] == channels.DEAD_LETTERS
+
+
+def test_every_schema_is_the_payload_of_one_message(document: dict[str, Any]) -> None:
+    payloads = {
+        name: message["payload"]["schema"]["$ref"] for name, message in document["components"]["messages"].items()
+    }
+    assert payloads == {name: f"./schemas/{name}.json" for name in schemas()}
+    listed = {ref.rpartition("/")[2] for ref in references(document["channels"])}
+    assert listed == set(payloads)
+
+
+def test_events_travel_as_structured_cloudevents(document: dict[str, Any]) -> None:
+    for name in document["channels"]["events"]["messages"]:
+        message = document["components"]["messages"][name]
+        assert message["contentType"] == STRUCTURED.decode()
+        Draft202012Validator(message["headers"]).validate({CONTENT_TYPE.decode(): STRUCTURED.decode()})

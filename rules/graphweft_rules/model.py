@@ -88,7 +88,10 @@ class MutationRule:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphInjectionConfig:
-    """The rules of one workflow after ``extends`` was resolved: parents' rules first, overridden in their place."""
+    """The rules of one workflow after ``extends`` was resolved, in the order in which they are processed.
+
+    Parents' rules come first, without those that a child has under the same name; then the child's, which override.
+    """
 
     version: str = "1.0"
     injection_rules: tuple[InjectionRule, ...] = ()

@@ -1,0 +1,57 @@
+"""The rules of graphweft: from the YAML of a workflow to the queries for one event or one context request.
+
+Reading (what a file says, and where)
+    ``source``, ``tree``, ``shapes``, ``schema``   strict YAML with positions, and its shape
+    ``loader``, ``lint``, ``findings``             ``extends`` and merging; every finding at once
+    ``model``                                      the rules as plain values
+
+Meaning (what a rule does)
+    ``tokens``, ``clauses``, ``cypher``, ``traps`` queries: statement, keys, problems
+    ``clock``                                      time and ids that a replay repeats
+    ``params``, ``conditions``                     references and CEL, compiled
+    ``workflow``, ``ruleset``                      compiled rules, matched through an index
+    ``formats``                                    rows as blocks, blocks as text
+
+Pure: only ``loader``, ``lint`` and ``Ruleset.load`` read files, and nothing else reaches outside.
+"""
+
+from graphweft_rules.findings import Finding, RulesError
+from graphweft_rules.formats import Rendered, assemble, render
+from graphweft_rules.lint import lint
+from graphweft_rules.loader import GraphInjectionLoader, discover
+from graphweft_rules.model import (
+    GraphInjectionConfig,
+    InjectionQuery,
+    InjectionRule,
+    Mutation,
+    MutationRule,
+    Place,
+)
+from graphweft_rules.ruleset import BoundMutation, BoundQuery, Matched, MatchedQueries, Ruleset, Skipped
+from graphweft_rules.workflow import CompiledMutation, Workflow, compile_workflow
+
+__all__ = (
+    "BoundMutation",
+    "BoundQuery",
+    "CompiledMutation",
+    "Finding",
+    "GraphInjectionConfig",
+    "GraphInjectionLoader",
+    "InjectionQuery",
+    "InjectionRule",
+    "Matched",
+    "MatchedQueries",
+    "Mutation",
+    "MutationRule",
+    "Place",
+    "Rendered",
+    "RulesError",
+    "Ruleset",
+    "Skipped",
+    "Workflow",
+    "assemble",
+    "compile_workflow",
+    "discover",
+    "lint",
+    "render",
+)

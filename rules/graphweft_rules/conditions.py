@@ -1,0 +1,225 @@
+"""Conditions of rules: CEL whose variables are the references of params (``$context.phase == 'planning'``).
+
+The CEL library converts every value that it is handed, whether the expression names it or not: 23 us for a nested
+context, 1-3 us for the few values that count. So each reference becomes a plain variable, and only these are handed
+over.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from difflib import get_close_matches
+from typing import Final
+
+import cel
+
+from graphweft_rules.params import Absent, ParamError, Reference, Scope
+
+__all__ = ("Condition", "ConditionError", "Verdict", "compile_condition")
+
+_PATH: Final = r"\$\w*(?:\.\w+)*"
+_TOKEN: Final = re.compile(
+    rf"""
+      (?P<text>[rR]'''.*?''' | [rR]\"\"\".*?\"\"\" | [rR]'[^'\n]*' | [rR]"[^"\n]*"
+            | '''(?:[^\\]|\\.)*?''' | \"\"\"(?:[^\\]|\\.)*?\"\"\"
+            | '(?:[^'\\\n]|\\.)*' | "(?:[^"\\\n]|\\.)*" | //[^\n]*)
+    | (?P<has>\bhas\s*\(\s*(?P<tested>{_PATH})\s*\))
+    | (?P<reference>{_PATH})
+    | (?P<name>[^\W\d]\w*)
+    | (?P<number>\d\w*(?:\.\d\w*)?)
+    | (?P<other>.)
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+_CALL: Final = re.compile(r"\s*\(")
+_BINDING: Final = re.compile(r"\.\s*(?:all|exists|exists_one|filter|map)\s*\(\s*([^\W\d]\w*)\s*,")
+_LIBRARY_ERROR: Final = re.compile(
+    r"ERROR: <input>:(\d+):(\d+): (?:Syntax error: )?(.*?)(?: expecting .*)?$", re.MULTILINE
+)
+_ROOTED: Final = re.compile(r"(?:context|event|workflow)(?:\.\w+)+")
+_WORD: Final = re.compile(r"[^\W\d]\w*")
+
+_FUNCTIONS: Final = frozenset(
+    {"bytes", "contains", "double", "duration", "dyn", "endsWith", "int", "matches", "size", "startsWith", "string"}
+    | {"timestamp", "type", "uint", "getDate", "getDayOfMonth", "getDayOfWeek", "getDayOfYear", "getFullYear"}
+    | {"getHours", "getMilliseconds", "getMinutes", "getMonth", "getSeconds"}
+)
+"""What the library has; it says that a name is unknown only when it comes to call it, which is too late."""
+_TYPES: Final = frozenset({"bool", "bytes", "double", "int", "list", "map", "null_type", "string", "uint"})
+
+
+class ConditionError(ValueError):
+    """A condition cannot be understood. ``column`` counts characters of the condition's text from 1."""
+
+    def __init__(self, message: str, column: int) -> None:
+        super().__init__(message)
+        self.column = column
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Verdict:
+    """Whether a condition holds; when it does not, ``missing`` or ``error`` say so if that is the reason."""
+
+    holds: bool
+    missing: tuple[str, ...] = ()
+    """References that lead nowhere, as the condition spells them."""
+    error: str | None = None
+    """Why the evaluation failed; never quotes a value."""
+
+
+_TRUE: Final = Verdict(holds=True)
+_FALSE: Final = Verdict(holds=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Condition:
+    """A compiled condition; evaluate it as often as you like."""
+
+    text: str
+    program: cel.Program
+    variables: tuple[tuple[str, Reference], ...]
+    """Variable of the program -> the reference whose value it takes."""
+    presences: tuple[tuple[str, Reference], ...]
+    """Variable of the program -> the reference whose being there it tells."""
+
+    def evaluate(self, scope: Scope) -> Verdict:
+        """Tell whether the condition holds; never raises.
+
+        A reference that leads nowhere makes it false, unless CEL's own ``&&`` and ``||`` decide without it.
+        """
+        values: dict[str, object] = {}
+        missing: list[str] = []
+        for name, reference in self.variables:
+            value = reference.resolve(scope)
+            if isinstance(value, Absent):
+                missing.append(value.name)
+            else:
+                values[name] = value
+        for name, reference in self.presences:
+            values[name] = not isinstance(reference.resolve(scope), Absent)
+        try:
+            result = self.program.execute(values)
+        except RuntimeError:
+            if missing:  # the library's answer to a variable that it was not handed
+                return Verdict(holds=False, missing=tuple(missing))
+            return _failure("a function cannot take its arguments")
+        except TypeError:
+            return _failure("an operator does not fit its operands' types; convert by int(), double(), string()")
+        except ArithmeticError:
+            return _failure("a division by zero or a number out of range")
+        except LookupError:
+            return _failure("a key or an index does not exist; test for it by has() first")
+        except ValueError:
+            return _failure("a value is of a type or size that CEL does not know")
+        if result is True:
+            return _TRUE
+        if result is False:
+            return _FALSE
+        return _failure(f"the result is of type {type(result).__name__!r}, not a boolean; write a comparison")
+
+
+def _failure(error: str) -> Verdict:
+    return Verdict(holds=False, error=error)
+
+
+def compile_condition(text: str) -> Condition:
+    """Read a condition. Raises ``ConditionError`` with the column of the first mistake."""
+    rewriting = _Rewriting(text)
+    try:
+        program = cel.compile(rewriting.expression)
+    except ValueError as error:
+        raise rewriting.explain(str(error)) from None
+    rewriting.check_names(program)
+    return Condition(
+        text=text,
+        program=program,
+        variables=tuple(rewriting.variables.items()),
+        presences=tuple(rewriting.presences.items()),
+    )
+
+
+class _Rewriting:
+    """The condition in terms of plain variables, and the way back from there to the author's columns."""
+
+    def __init__(self, text: str) -> None:
+        self.variables: dict[str, Reference] = {}
+        self.presences: dict[str, Reference] = {}
+        self._text = text
+        self._spelled: dict[str, str] = {}  # our variable -> what the author wrote
+        self._names: list[tuple[str, int]] = []  # bare names and their offsets
+        self._marks: list[tuple[int, int]] = []  # offset in the expression -> offset in the text
+        self._prefix = "v"
+        while re.search(rf"\b{self._prefix}\d", text):
+            self._prefix += "_"
+        parts: list[str] = []
+        length = 0
+        for match in _TOKEN.finditer(text):
+            part = self._rewrite(match)
+            self._marks.append((length, match.start()))
+            parts.append(part)
+            length += len(part)
+        self.expression = "".join(parts)
+
+    def _rewrite(self, match: re.Match[str]) -> str:
+        if match["has"]:
+            return self._variable(match["tested"], match.start("tested"), self.presences)
+        if match["reference"]:
+            path, method = match["reference"], ""
+            if _CALL.match(self._text, match.end()):
+                path, _, method = path.rpartition(".")
+                method = f".{method}"
+            return self._variable(path, match.start(), self.variables) + method
+        if match["name"]:
+            self._names.append((match["name"], match.start()))
+        return match[0]
+
+    def _variable(self, path: str, offset: int, table: dict[str, Reference]) -> str:
+        try:
+            reference = Reference.parse(path)
+        except ParamError as error:
+            raise ConditionError(str(error), offset + 1) from None
+        for name, known in table.items():
+            if known == reference:
+                return name
+        name = f"{self._prefix}{len(self._spelled)}"
+        self._spelled[name] = path
+        table[name] = reference
+        return name
+
+    def explain(self, message: str) -> ConditionError:
+        """Turn the library's drawing of the mistake into one line about the author's text."""
+        found = _LIBRARY_ERROR.search(message)
+        if found is None:
+            return ConditionError(
+                f"{self._text!r} is no CEL expression: compare values, as in $context.phase == 'x'", 1
+            )
+        lines = self.expression.splitlines(keepends=True)
+        offset = sum(len(line) for line in lines[: int(found[1]) - 1]) + int(found[2]) - 1
+        what = _WORD.sub(lambda word: self._spelled.get(word[0], word[0]), found[3])[:120]
+        if "<EOF>" in what:
+            what = "it ends too early" if self._text.strip() else "it is empty"
+        return ConditionError(f"{self._text!r} is no CEL expression: {what}", self._column(offset))
+
+    def _column(self, offset: int) -> int:
+        ours, theirs = max((mark for mark in self._marks if mark[0] <= offset), default=(0, 0))
+        return min(theirs + offset - ours, len(self._text)) + 1
+
+    def check_names(self, program: cel.Program) -> None:
+        """Refuse names that no value and no function will ever have."""
+        bound = set(_BINDING.findall(self.expression))
+        for name in program.variables():
+            if name not in self._spelled and name not in bound and name not in _TYPES:
+                offset = self._find(name)
+                rooted = _ROOTED.match(self._text, offset)
+                hint = f"'${rooted[0]}'" if rooted else f"'$context.{name}' or '$event.{name}'"
+                raise ConditionError(f"the name {name!r} stands alone: write {hint}", offset + 1)
+        for name in program.functions():
+            if _WORD.fullmatch(name) and name not in _FUNCTIONS:
+                close = get_close_matches(name, _FUNCTIONS, n=1)
+                hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(sorted(_FUNCTIONS))}"
+                raise ConditionError(f"the function {name!r} does not exist: {hint}", self._find(name) + 1)
+
+    def _find(self, name: str) -> int:
+        bare = (offset for found, offset in self._names if found == name)
+        return next(bare, max(self._text.find(name), 0))

@@ -1,0 +1,216 @@
+"""The rules of all workflows, and what they say about one event or one context request.
+
+Matching takes and returns values: a worker applies them, a replay compares them, a rule test reads them.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from graphweft_contracts import ContextRequest, Event
+from graphweft_rules.clock import clock_values, uuid_values
+from graphweft_rules.cypher import Cypher
+from graphweft_rules.findings import Finding, RulesError
+from graphweft_rules.loader import RuleFiles, discover
+from graphweft_rules.model import InjectionQuery, Place
+from graphweft_rules.params import Absent, Scope
+from graphweft_rules.workflow import (
+    CompiledInjection,
+    CompiledInjectionRule,
+    CompiledMutation,
+    CompiledMutationRule,
+    Workflow,
+    compile_workflow,
+)
+
+__all__ = ("BoundMutation", "BoundQuery", "Matched", "MatchedQueries", "Ruleset", "SkipReason", "Skipped")
+
+SkipReason = Literal["condition_error", "missing_param", "missing_variable"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoundMutation:
+    """A mutation and its parameters for one event, ready to run."""
+
+    mutation: CompiledMutation
+    params: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoundQuery:
+    """An injection query and its parameters for one request, ready to run."""
+
+    rule: str
+    query: InjectionQuery
+    cypher: Cypher
+    params: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Skipped:
+    """A query that is left out although its rule is about the event; ``detail`` names references, never values."""
+
+    rule: str
+    query: str
+    reason: SkipReason
+    detail: str
+    place: Place
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Matched:
+    """What the rules say about an event: mutations in rule order, then in the order within the rule."""
+
+    mutations: tuple[BoundMutation, ...] = ()
+    skipped: tuple[Skipped, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MatchedQueries:
+    """What the rules say about a context request, in the same order."""
+
+    queries: tuple[BoundQuery, ...] = ()
+    skipped: tuple[Skipped, ...] = ()
+
+
+class Ruleset:
+    """The compiled rules of all workflows. It never changes: load another one to see changed files."""
+
+    def __init__(self, workflows: Mapping[str, Workflow], digest: str = "") -> None:
+        self.workflows = dict(workflows)
+        self.digest = digest
+        """SHA-256 of the files' names and content; empty for rules that come from no files."""
+        self.keys = frozenset(
+            key for workflow in self.workflows.values() for part in workflow.parts for key in part.cypher.keys
+        )
+        """(label, property) by which any query looks nodes up: each deserves an index."""
+
+    @classmethod
+    def load(cls, root: Path) -> Ruleset:
+        """Load the workflows right under ``root``. Raises ``RulesError`` with the findings of all of them."""
+        files = RuleFiles()
+        findings: list[Finding] = []
+        workflows: dict[str, Workflow] = {}
+        read: set[Path] = set()
+        for name, path in discover(root).items():
+            resolved = files.resolve(path)
+            if resolved.config is None:
+                findings.extend(resolved.findings)
+                continue
+            workflows[name] = compile_workflow(name, resolved.config)
+            read.update(resolved.config.files)
+        if findings:
+            raise RulesError(findings)
+        return cls(workflows, _digest(root, read))
+
+    def match_event(self, event: Event) -> Matched:
+        """Return the mutations for an event; never raises. An event of an unknown workflow, or of none, has none."""
+        workflow = self.workflows.get(event.workflow or "")
+        rules = workflow.mutations_for(event.type, event.agent) if workflow else ()
+        if not rules:
+            return _NOTHING
+        scope = Scope.of_event(event)
+        mutations: list[BoundMutation] = []
+        skipped: list[Skipped] = []
+        for rule in rules:
+            if _applies(rule, scope, skipped):
+                for part in rule.parts:
+                    bound = _bind(part, event, scope)
+                    if isinstance(bound, Skipped):
+                        skipped.append(bound)
+                    else:
+                        mutations.append(bound)
+        return Matched(mutations=tuple(mutations), skipped=tuple(skipped))
+
+    def match_request(self, request: ContextRequest, now: datetime) -> MatchedQueries:
+        """Return the queries for a context request; never raises. ``now`` is what the clock functions tell."""
+        workflow = self.workflows.get(request.workflow)
+        rules = workflow.injections_for(request.agent) if workflow else ()
+        scope = Scope.of_request(request)
+        queries: list[BoundQuery] = []
+        skipped: list[Skipped] = []
+        for rule in rules:
+            if _applies(rule, scope, skipped):
+                for part in rule.parts:
+                    params = _params(part, scope)
+                    if isinstance(params, Skipped):
+                        skipped.append(params)
+                    else:
+                        params.update(clock_values(part.cypher.clock, now))
+                        queries.append(BoundQuery(rule=part.rule, query=part.query, cypher=part.cypher, params=params))
+        return MatchedQueries(queries=tuple(queries), skipped=tuple(skipped))
+
+    def find_mutation(self, workflow: str, rule: str, mutation: str) -> CompiledMutation | None:
+        """Return a mutation by its names; None when the rules have no such one."""
+        found = self.workflows.get(workflow)
+        parts = (part for compiled in found.mutation_rules for part in compiled.parts) if found else ()
+        return next((part for part in parts if (part.rule, part.id) == (rule, mutation)), None)
+
+    def bind_one(self, event: Event, rule: str, mutation: str) -> BoundMutation | Skipped | None:
+        """Bind one mutation for an event, as ``match_event`` would; None when the rules have it no more.
+
+        Events, agents and condition of the rule are not asked again: whoever retries a mutation has decided.
+        """
+        found = self.find_mutation(event.workflow or "", rule, mutation)
+        return _bind(found, event, Scope.of_event(event)) if found else None
+
+
+_NOTHING: Final = Matched()
+
+
+def _applies(rule: CompiledMutationRule | CompiledInjectionRule, scope: Scope, skipped: list[Skipped]) -> bool:
+    """Tell whether the condition holds; add the rule's queries to ``skipped`` when it could not be decided."""
+    if rule.condition is None:
+        return True
+    verdict = rule.condition.evaluate(scope)
+    if verdict.holds or not (verdict.missing or verdict.error):
+        return verdict.holds
+    reason: SkipReason = "missing_variable" if verdict.missing else "condition_error"
+    detail = f"the condition {rule.condition.text!r} "
+    if verdict.missing:
+        detail += f"needs {', '.join(verdict.missing)}, which is not there: publish it, or test for it by has()"
+    else:
+        detail += f"cannot be decided: {verdict.error}"
+    skipped.extend(
+        Skipped(rule=part.rule, query=part.id, reason=reason, detail=detail, place=rule.rule.place)
+        for part in rule.parts
+    )
+    return False
+
+
+def _bind(part: CompiledMutation, event: Event, scope: Scope) -> BoundMutation | Skipped:
+    params = _params(part, scope)
+    if isinstance(params, Skipped):
+        return params
+    cypher = part.cypher
+    if cypher.clock:
+        params.update(clock_values(cypher.clock, event.time))
+    if cypher.uuids:
+        params.update(uuid_values(cypher.uuids, f"{event.source}\n{event.id}\n{part.rule}\n{part.id}"))
+    return BoundMutation(mutation=part, params=params)
+
+
+def _params(part: CompiledMutation | CompiledInjection, scope: Scope) -> dict[str, Any] | Skipped:
+    params: dict[str, Any] = {}
+    for name, source in part.sources:
+        params[name] = value = source.resolve(scope)
+        if isinstance(value, Absent):
+            detail = f"the parameter {name!r} needs {value.name}, which is not there: publish it, or drop the parameter"
+            return Skipped(rule=part.rule, query=part.id, reason="missing_param", detail=detail, place=part.place)
+    return params
+
+
+def _digest(root: Path, files: set[Path]) -> str:
+    """Return the SHA-256 of files, by their way from ``root``: the same rules elsewhere have the same digest."""
+    digest = hashlib.sha256()
+    for name, path in sorted((Path(os.path.relpath(path, root)).as_posix(), path) for path in files):
+        for part in (name.encode(errors="surrogateescape"), path.read_bytes()):
+            digest.update(len(part).to_bytes(8, "big"))
+            digest.update(part)
+    return digest.hexdigest()

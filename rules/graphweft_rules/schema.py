@@ -1,0 +1,263 @@
+"""What may stand in one rule file: the rule contract's schema, checked by hand so that every finding has its place.
+
+(A validation library would name a path of keys where an editor wants line and column, and would see the values only
+after YAML had folded repeated keys away.)
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Final, Literal, cast
+
+from graphweft_contracts.events import LIFECYCLE
+from graphweft_rules import conditions, cypher, params
+from graphweft_rules.clock import OWN_PREFIX
+from graphweft_rules.findings import Finding, did_you_mean
+from graphweft_rules.model import (
+    EVERY_AGENT,
+    FORMATS,
+    Format,
+    GraphInjectionConfig,
+    InjectionQuery,
+    InjectionRule,
+    Mutation,
+    MutationRule,
+    Place,
+)
+from graphweft_rules.shapes import Entries, Shapes
+from graphweft_rules.source import parse
+from graphweft_rules.tokens import tokenize
+from graphweft_rules.tree import Broken, Items, Node, Scalar, Table, plain
+
+__all__ = ("RuleFile", "read_rules")
+
+_VERSION: Final = "1.0"
+_EVENT: Final = re.compile(r"\*|[a-z0-9_]+(?:\.[a-z0-9_]+)*\.(?:[a-z0-9_]+|\*)")
+_KNOWN_EVENTS: Final = (*LIFECYCLE, *sorted({name.partition(".")[0] + ".*" for name in LIFECYCLE}))
+_TYPO: Final = 0.85
+"""Ratio of difflib from which another dotted name looks like a slip: above ``phase_start`` for ``phase_complete``."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleFile:
+    """One rule file by itself; ``config`` is its own rules, meaningful when no finding is an error."""
+
+    config: GraphInjectionConfig
+    extends: tuple[tuple[str, Place], ...]
+    """The paths under ``extends`` as written, and where."""
+    findings: tuple[Finding, ...]
+
+
+def read_rules(data: bytes, path: Path) -> RuleFile:
+    """Read the content of a rule file; ``path`` is only named in places and in ``config.files``."""
+    root, findings = parse(data, str(path))
+    checks = _Checks(findings)
+    optional = {"extends", "version", "injection_rules", "mutation_rules"}
+    entries = checks.table(root, "a rule file", required=set(), optional=optional)
+    checks.version(entries)
+    config = GraphInjectionConfig(
+        injection_rules=tuple(checks.each(entries, "injection_rules", checks.injection_rule)),
+        mutation_rules=tuple(checks.each(entries, "mutation_rules", checks.mutation_rule)),
+        files=(path,),
+    )
+    return RuleFile(config=config, extends=tuple(checks.extends(entries)), findings=tuple(checks.findings))
+
+
+class _Checks(Shapes):
+    """The checks of one file."""
+
+    def __init__(self, findings: Iterable[Finding]) -> None:
+        super().__init__(findings)
+        self._names: dict[tuple[str, str], Place] = {}  # (kind, name) of the file's rules
+        self._injected: list[tuple[str, frozenset[str], Place]] = []  # inject_as, agents
+
+    # -- the file --
+
+    def version(self, entries: Entries) -> None:
+        node = entries["version"].value if "version" in entries else None
+        if node is None or isinstance(node, Broken) or plain(node) == _VERSION:
+            return
+        value = plain(node)
+        if not (isinstance(value, float) and value == float(_VERSION)):
+            self.error("bad-value", f'version {value!r} is unknown: write version: "{_VERSION}"', node.place)
+
+    def extends(self, entries: Entries) -> Iterable[tuple[str, Place]]:
+        entry = entries.get("extends")
+        if entry is None:
+            return
+        listed = isinstance(entry.value, Items)
+        for node in entry.value.items if isinstance(entry.value, Items) else (entry.value,):
+            wanted = "a path, a string" if listed else "a path or a list of paths"
+            if text := self.string(node, "extends", wanted):
+                yield text, node.place
+
+    def injection_rule(self, node: Node) -> InjectionRule:
+        entries = self.table(node, "an injection rule", required={"name", "agents", "queries"}, optional={"condition"})
+        agents = self._agents(entries)
+
+        def query(node: Node) -> InjectionQuery:
+            return self._query(node, agents)
+
+        return InjectionRule(
+            name=self._rule_name(entries, "injection"),
+            agents=agents,
+            condition=self._condition(entries),
+            queries=tuple(self.each(entries, "queries", query, unique="id")),
+            place=node.place,
+        )
+
+    def mutation_rule(self, node: Node) -> MutationRule:
+        required, optional = {"name", "events", "mutations"}, {"agents", "condition"}
+        entries = self.table(node, "a mutation rule", required=required, optional=optional)
+        return MutationRule(
+            name=self._rule_name(entries, "mutation"),
+            events=self._events(entries),
+            agents=self._agents(entries),
+            condition=self._condition(entries),
+            mutations=tuple(self.each(entries, "mutations", self._mutation, unique="id")),
+            place=node.place,
+        )
+
+    def _query(self, node: Node, agents: tuple[str, ...]) -> InjectionQuery:
+        required, optional = {"id", "cypher", "inject_as"}, {"params", "format", "max_results"}
+        entries = self.table(node, "a query", required=required, optional=optional)
+        return InjectionQuery(
+            id=self.text(entries, "id"),
+            cypher=self.text(entries, "cypher"),
+            params=self._params(entries, role="injection"),
+            inject_as=self._inject_as(entries, frozenset(agents)),
+            format=self._format(entries),
+            max_results=self._max_results(entries),
+            place=node.place,
+        )
+
+    def _mutation(self, node: Node) -> Mutation:
+        entries = self.table(node, "a mutation", required={"id", "cypher"}, optional={"params"})
+        return Mutation(
+            id=self.text(entries, "id"),
+            cypher=self.text(entries, "cypher"),
+            params=self._params(entries, role="mutation"),
+            place=node.place,
+        )
+
+    # -- keys with rules of their own --
+
+    def _rule_name(self, entries: Entries, kind: str) -> str:
+        name = self.text(entries, "name")
+        if name:
+            place = entries["name"].value.place
+            first = self._names.setdefault((kind, name), place)
+            if first is not place:
+                message = f"the {kind} rule {name!r} stands at line {first.line} already: give each its own name"
+                self.error("duplicate-name", message, place)
+        return name
+
+    def _agents(self, entries: Entries) -> tuple[str, ...]:
+        agents = self.texts(entries, "agents", '["AgentA"], or ["*"] for all')
+        for name, place in agents:
+            if EVERY_AGENT in name and name != EVERY_AGENT:
+                message = f'the agent {name!r} matches nobody: write whole names, or "*" alone for all agents'
+                self.error("bad-value", message, place)
+        return tuple(name for name, _ in agents)
+
+    def _events(self, entries: Entries) -> tuple[str, ...]:
+        events = self.texts(entries, "events", '["agent.turn_complete"]')
+        for name, place in events:
+            if not _EVENT.fullmatch(name):
+                near = did_you_mean(name.lower(), LIFECYCLE)
+                message = f"no event is ever named {name!r}{near}: write a lower-case dotted name, 'prefix.*' or '*'"
+                self.error("bad-value", message, place)
+            elif name not in _KNOWN_EVENTS and (near := did_you_mean(name, _KNOWN_EVENTS, closeness=_TYPO)):
+                message = f"{name!r} is none of the six lifecycle events{near}; ignore this if it is an event of yours"
+                self.warn("unknown-event", message, place)
+        return tuple(name for name, _ in events)
+
+    def _condition(self, entries: Entries) -> str | None:
+        if "condition" not in entries:
+            return None
+        text = self.text(entries, "condition")
+        node = entries["condition"].value
+        if text and isinstance(node, Scalar):
+            try:
+                conditions.compile_condition(text)
+            except conditions.ConditionError as error:
+                self.error("bad-condition", str(error), node.at_offset(error.column - 1))
+        return text
+
+    def _inject_as(self, entries: Entries, agents: frozenset[str]) -> str:
+        name = self.text(entries, "inject_as")
+        if not name:
+            return name
+        place = entries["inject_as"].value.place
+        for other, others, first in self._injected:
+            if name == other and (agents & others or EVERY_AGENT in agents | others):
+                message = f"{name!r} is injected at line {first.line} already, for the same agent: only one can stay"
+                self.warn("duplicate-inject-as", message, place)
+                break
+        self._injected.append((name, agents, place))
+        return name
+
+    def _format(self, entries: Entries) -> Format:
+        if "format" not in entries:
+            return "list"
+        name = self.text(entries, "format")
+        if name and name not in FORMATS:
+            message = f"the format {name!r} is unknown{did_you_mean(name, FORMATS)}: write one of {', '.join(FORMATS)}"
+            self.error("bad-value", message, entries["format"].value.place)
+        return cast(Format, name)
+
+    def _max_results(self, entries: Entries) -> int | None:
+        node = entries["max_results"].value if "max_results" in entries else None
+        if node is None or isinstance(node, Broken):
+            return None
+        value = plain(node)
+        if not isinstance(value, int) or isinstance(value, bool):
+            self.wrong_type(node, "max_results", "a whole number from 1")
+            return None
+        if value < 1:
+            self.error("bad-value", f"max_results {value!r} leaves nothing: write 1 or more, or drop it", node.place)
+        return value
+
+    def _params(self, entries: Entries, role: Literal["injection", "mutation"]) -> dict[str, Any]:
+        given: Entries = {}
+        known = True
+        if "params" in entries:
+            node = entries["params"].value
+            known = isinstance(node, Table)
+            if isinstance(node, Table):
+                given = node.entries
+            else:
+                self.wrong_type(node, "params", "a mapping, {} for none")
+        values = {name: plain(entry.value) for name, entry in given.items()}
+        for name, value in values.items():
+            try:
+                params.compile_param(value)
+            except params.ParamError as error:
+                self.error("bad-param", f"{name}: {error}", given[name].value.place)
+        query = entries["cypher"].value if "cypher" in entries else None
+        if isinstance(query, Scalar) and isinstance(query.value, str) and query.value.strip():
+            self._cypher(query, query.value, role, given if known else None)
+        return values
+
+    def _cypher(self, node: Scalar, text: str, role: Literal["injection", "mutation"], given: Entries | None) -> None:
+        """Pass on what is wrong with the query, and compare its parameters with the given ones (None: unknown)."""
+        for problem in cypher.parse(text, role=role).problems:
+            code = "cypher-" + problem.code.removeprefix("cypher-")
+            place = node.at(problem.line, problem.column)
+            self.findings.append(Finding(level=problem.level, code=code, message=problem.message, place=place))
+        if given is None:
+            return
+        tokens = tokenize(text)
+        used = {token.identifier: token.start for token in reversed(tokens) if token.kind == "param"}
+        for name, start in used.items():
+            if name not in given and not name.startswith(OWN_PREFIX):  # those are refused whether given or not
+                message = f"${name} has no value{did_you_mean(name, given)}: add {name!r} to params"
+                self.error("unbound-param", message, node.at_offset(start))
+        if any(token.kind == "broken" for token in tokens):
+            return  # the rest of the text is unread, and may use everything
+        for name, entry in given.items():
+            if name not in used:
+                self.warn("unused-param", f"the query does not use ${name}: drop it from params", entry.key)

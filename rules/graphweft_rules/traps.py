@@ -1,0 +1,78 @@
+"""Queries that FalkorDB 4.22 runs without complaint and gets wrong, told from their outline.
+
+Each check is kept simple enough to be sure: a warning that is wrong once is not read again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from graphweft_rules.clauses import Clause, Outline, Words
+
+__all__ = ("old_reads", "repeated_merges")
+
+
+def repeated_merges(query: Outline) -> Iterator[tuple[str, int]]:
+    """Yield (relationship type, offset) for each type that a MERGE before has merged already.
+
+    The server makes one edge or two, depending on what later clauses use.
+    """
+    seen: set[str] = set()
+    words = query.words
+    for clause in query.clauses:
+        if clause.keyword != "MERGE":
+            continue
+        for index in clause.words:
+            if words.text(index) != "[" or words.text(index - 1) != "-":
+                continue
+            colon = index + 2 if words.identifier(index + 1) else index + 1
+            kind = words.identifier(colon + 1) if words.text(colon) == ":" else ""
+            if kind and kind in seen:
+                yield kind, words.tokens[colon + 1].start
+            seen.add(kind)
+
+
+def old_reads(query: Outline) -> Iterator[tuple[str, int]]:
+    """Yield (``variable.property``, offset) for each read of what an item before in the same run of SET has written.
+
+    The server runs adjacent SET clauses as one and gives each right side the values from before all of them.
+    """
+    words = query.words
+    written: set[tuple[str, str]] = set()
+    previous: Clause | None = None
+    for clause in query.clauses:
+        if clause.keyword != "SET" or clause.conditional:
+            continue
+        adjacent = previous and previous.depth == clause.depth and previous.words[-1] + 1 == clause.words[0]
+        if not adjacent:
+            written.clear()
+        previous = clause
+        for item in _items(words, clause):
+            target = (words.identifier(item[0]), words.identifier(item[0] + 2))
+            assigns = words.text(item[0] + 1) == "." and words.text(item[0] + 3) == "="
+            for index in item[4:] if assigns else item[1:]:
+                read = (words.identifier(index), words.identifier(index + 2))
+                is_property = (
+                    words.text(index + 1) == "." and words.text(index - 1) != "." and words.text(index + 3) != "("
+                )
+                if is_property and read in written:
+                    yield ".".join(read), words.tokens[index].start
+            if assigns:
+                written.add(target)
+
+
+def _items(words: Words, clause: Clause) -> Iterator[list[int]]:
+    """Yield the words between the commas of a SET."""
+    item: list[int] = []
+    depth = 0
+    for index in clause.words[1:]:
+        text = words.text(index)
+        if text == "," and depth == 0:
+            if item:
+                yield item
+            item = []
+            continue
+        depth += (text in ("(", "[", "{")) - (text in (")", "]", "}"))
+        item.append(index)
+    if item:
+        yield item

@@ -1,0 +1,211 @@
+"""The rules of one workflow, compiled once and found by event type and agent in one dictionary look-up.
+
+What costs time or can be wrong in a rule (Cypher, conditions, references) is worked out here, when the rules load. An
+event then pays only for the rules that are about it, however many there are.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from graphweft_rules.conditions import Condition, ConditionError, compile_condition
+from graphweft_rules.cypher import Cypher, Role, parse
+from graphweft_rules.findings import Finding, RulesError
+from graphweft_rules.model import (
+    EVERY_AGENT,
+    GraphInjectionConfig,
+    InjectionQuery,
+    InjectionRule,
+    Mutation,
+    MutationRule,
+    Place,
+)
+from graphweft_rules.params import ParamError, Source, compile_param
+
+__all__ = (
+    "CompiledInjection",
+    "CompiledInjectionRule",
+    "CompiledMutation",
+    "CompiledMutationRule",
+    "Workflow",
+    "compile_workflow",
+)
+
+_MEMORY: Final = 4096
+"""Combinations of event type and agent that are remembered; both come from outside, so there is no end of them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompiledMutation:
+    """A mutation whose Cypher and parameters have been read."""
+
+    rule: str
+    id: str
+    cypher: Cypher
+    sources: tuple[tuple[str, Source], ...]
+    place: Place
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompiledInjection:
+    """An injection query whose Cypher and parameters have been read."""
+
+    rule: str
+    id: str
+    query: InjectionQuery
+    cypher: Cypher
+    sources: tuple[tuple[str, Source], ...]
+    place: Place
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompiledMutationRule:
+    """A mutation rule with its compiled parts."""
+
+    rule: MutationRule
+    condition: Condition | None
+    parts: tuple[CompiledMutation, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompiledInjectionRule:
+    """An injection rule with its compiled parts."""
+
+    rule: InjectionRule
+    condition: Condition | None
+    parts: tuple[CompiledInjection, ...]
+
+
+class Workflow:
+    """The compiled rules of a workflow; finding them is safe from several threads."""
+
+    def __init__(
+        self, name: str, mutations: Iterable[CompiledMutationRule], injections: Iterable[CompiledInjectionRule]
+    ) -> None:
+        self.name = name
+        self.mutation_rules = tuple(mutations)
+        self.injection_rules = tuple(injections)
+        self._by_pattern: dict[str, list[int]] = {}
+        for number, compiled in enumerate(self.mutation_rules):
+            for pattern in compiled.rule.events:
+                self._by_pattern.setdefault(pattern, []).append(number)
+        self._mutations_for: dict[tuple[str, str | None], tuple[CompiledMutationRule, ...]] = {}
+        self._injections_for: dict[str, tuple[CompiledInjectionRule, ...]] = {}
+
+    def mutations_for(self, event_type: str, agent: str | None) -> tuple[CompiledMutationRule, ...]:
+        """Return the rules for an event, in rule order; ``agent`` is None when the event names none."""
+        found = self._mutations_for.get((event_type, agent))
+        if found is None:
+            numbers = {number for pattern in _patterns(event_type) for number in self._by_pattern.get(pattern, ())}
+            rules = (self.mutation_rules[number] for number in sorted(numbers))
+            found = tuple(rule for rule in rules if not rule.rule.agents or _covers(rule.rule.agents, agent))
+            _remember(self._mutations_for, (event_type, agent), found)
+        return found
+
+    def injections_for(self, agent: str) -> tuple[CompiledInjectionRule, ...]:
+        """Return the rules for the turns of an agent, in rule order."""
+        found = self._injections_for.get(agent)
+        if found is None:
+            found = tuple(rule for rule in self.injection_rules if _covers(rule.rule.agents, agent))
+            _remember(self._injections_for, agent, found)
+        return found
+
+    @property
+    def parts(self) -> tuple[CompiledMutation | CompiledInjection, ...]:
+        """All queries of the workflow."""
+        mutations = [part for rule in self.mutation_rules for part in rule.parts]
+        return (*mutations, *(part for rule in self.injection_rules for part in rule.parts))
+
+
+def compile_workflow(name: str, config: GraphInjectionConfig) -> Workflow:
+    """Compile the rules of a workflow. Raises ``RulesError`` with all that is wrong; loaded rules have been checked."""
+    compiler = _Compiler()
+    mutations = [compiler.mutation_rule(rule) for rule in config.mutation_rules]
+    injections = [compiler.injection_rule(rule) for rule in config.injection_rules]
+    if compiler.findings:
+        raise RulesError(compiler.findings)
+    return Workflow(name, mutations, injections)
+
+
+class _Compiler:
+    """Compiles rules and collects what is wrong with them, so that all of it is told at once."""
+
+    def __init__(self) -> None:
+        self.findings: list[Finding] = []
+
+    def mutation_rule(self, rule: MutationRule) -> CompiledMutationRule:
+        parts = [
+            CompiledMutation(
+                rule=rule.name,
+                id=mutation.id,
+                cypher=self._cypher(mutation, "mutation"),
+                sources=self._sources(mutation.params, mutation.place),
+                place=mutation.place,
+            )
+            for mutation in rule.mutations
+        ]
+        return CompiledMutationRule(
+            rule=rule, condition=self._condition(rule.condition, rule.place), parts=tuple(parts)
+        )
+
+    def injection_rule(self, rule: InjectionRule) -> CompiledInjectionRule:
+        parts = [
+            CompiledInjection(
+                rule=rule.name,
+                id=query.id,
+                query=query,
+                cypher=self._cypher(query, "injection"),
+                sources=self._sources(query.params, query.place),
+                place=query.place,
+            )
+            for query in rule.queries
+        ]
+        return CompiledInjectionRule(
+            rule=rule, condition=self._condition(rule.condition, rule.place), parts=tuple(parts)
+        )
+
+    def _condition(self, text: str | None, place: Place) -> Condition | None:
+        try:
+            return None if text is None else compile_condition(text)
+        except ConditionError as error:
+            self._error("bad-condition", str(error), place)
+            return None
+
+    def _sources(self, params: Mapping[str, Any], place: Place) -> tuple[tuple[str, Source], ...]:
+        sources: list[tuple[str, Source]] = []
+        for name, value in params.items():
+            try:
+                sources.append((name, compile_param(value)))
+            except ParamError as error:
+                self._error("bad-param", f"{name}: {error}", place)
+        return tuple(sources)
+
+    def _cypher(self, query: InjectionQuery | Mutation, role: Role) -> Cypher:
+        cypher = parse(query.cypher, role=role)
+        for problem in cypher.problems:
+            if problem.level == "error":
+                where = f" (line {problem.line}, column {problem.column} of the query)"
+                self._error(f"cypher-{problem.code.removeprefix('cypher-')}", problem.message + where, query.place)
+        return cypher
+
+    def _error(self, code: str, message: str, place: Place) -> None:
+        self.findings.append(Finding(level="error", code=code, message=message, place=place))
+
+
+def _patterns(event_type: str) -> list[str]:
+    """Return every pattern that means an event type: itself, ``prefix.*`` for each of its prefixes, ``*``."""
+    words = event_type.split(".")
+    prefixes = (".".join(words[:count]) for count in range(1, len(words)))
+    return [event_type, "*", *(f"{prefix}.*" for prefix in prefixes)]
+
+
+def _covers(agents: tuple[str, ...], agent: str | None) -> bool:
+    return EVERY_AGENT in agents or agent in agents
+
+
+def _remember[Key, Found](memory: dict[Key, Found], key: Key, found: Found) -> None:
+    if len(memory) >= _MEMORY:
+        memory.clear()  # rather than an order of use: the few combinations that matter are back after one event each
+    memory[key] = found

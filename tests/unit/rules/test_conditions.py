@@ -1,0 +1,134 @@
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from graphweft_contracts import Event
+from graphweft_rules.conditions import ConditionError, Verdict, compile_condition
+from graphweft_rules.params import Scope
+
+CONTEXT = {"phase": "planning", "n": 3, "none": None, "user": {"id": "u1"}, "tags": ["a", {"b": 1}]}
+
+
+def scope(context: dict[str, Any] = CONTEXT) -> Scope:
+    data = {"agent_name": "A", "success": True}
+    return Scope.of_event(
+        Event.create("agent.turn_complete", app_id="app", chat_id="c", workflow="Flow", data=data, context=context)
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "holds"),
+    [
+        ("$context.phase == 'planning'", True),
+        ("$event.success == true", True),
+        ("$event.success", True),
+        ("!$event.success", False),
+        ("$workflow.name == 'Flow' && $workflow.chat_id != 'x'", True),
+        ("$context.user.id in ['u1', 'u2']", True),
+        ("$context.phase.startsWith ('plan')", True),
+        ("$context.tags[0] == 'a' && $context.tags[1].b == 1", True),
+        ("$context.tags.0 == 'a'", True),
+        ("$context.n-1 == 2", True),
+        ("size($context.tags) > 1 ? $context.n > 2 : false", True),
+        ("$context.none == null", True),
+        ("$context.n > 2.5 && type($context.phase) == string", True),
+        ("$context.tags.exists(v0, v0 == $context.phase || v0 == 'a')", True),
+        # The library evaluates only what it needs.
+        ("$context.missing || true", True),
+        ("$context.missing == 1 || $event.success", True),
+        ("$event.success || $context.missing == 1", True),
+        ("$context.missing && false", False),
+        ("has($context.missing)", False),
+        ("has($context.missing) && $context.missing == 1", False),
+        ("!has( $context.user.none ) && has($context.user.id)", True),
+        ("has($context.none)", True),
+        # Nothing inside strings is a reference.
+        ("'$context.phase' == \"$context\" + '.phase'", True),
+        ("r'$context.x\\' == '$context.x\\\\'", True),
+        ("'''it's $context.x''' == \"it's $context.x\"", True),
+        ("'it\\'s $x' != $context.phase // $nothing", True),
+    ],
+)
+def test_conditions(text: str, holds: bool) -> None:
+    assert compile_condition(text).evaluate(scope()) == Verdict(holds=holds)
+
+
+@pytest.mark.parametrize(
+    ("text", "missing"),
+    [
+        ("$context.missing == 1", ("$context.missing",)),
+        ("$context.missing == null", ("$context.missing",)),
+        ("$event.success && $context.user.none", ("$context.user.none",)),
+        ("$context.a == $context.b", ("$context.a", "$context.b")),
+        ("$context.missing.startsWith('x')", ("$context.missing",)),
+    ],
+)
+def test_what_is_missing_is_named(text: str, missing: tuple[str, ...]) -> None:
+    assert compile_condition(text).evaluate(scope()) == Verdict(holds=False, missing=missing)
+
+
+@pytest.mark.parametrize(
+    ("text", "error"),
+    [
+        ("$context.n", "'int'"),
+        ("$context.n > 'secret'", "types"),
+        ("$context.n / 0 == 1", "zero"),
+        ("$context.n * 9223372036854775807 > 1", "range"),
+        ("$context.tags[9] == 1", "index"),
+        ("$context.user['secret'] == 1", "key"),
+        ("timestamp($context.phase) == timestamp($context.phase)", "arguments"),
+        ("$context.phase.matches('(')", "arguments"),
+    ],
+)
+def test_failures_are_false_and_quote_no_value(text: str, error: str) -> None:
+    verdict = compile_condition(text).evaluate(scope())
+    assert (verdict.holds, verdict.missing) == (False, ())
+    assert verdict.error is not None
+    assert error in verdict.error
+    assert "planning" not in verdict.error
+    assert "secret" not in verdict.error
+
+
+@pytest.mark.parametrize("value", [10**400, object(), {(1, 2): 3}, "\ud800", {1, 2}])
+def test_values_that_cel_cannot_take_are_an_error_not_an_exception(value: Any) -> None:
+    verdict = compile_condition("$context.x == 1 || $context.x != 1").evaluate(scope({"x": value}))
+    assert verdict.holds is False or verdict == Verdict(holds=True)
+    assert compile_condition("$context.x == 1").evaluate(scope({"x": value})).holds is False
+
+
+@pytest.mark.parametrize("value", [10**400, object(), "\ud800"])
+def test_values_of_unknown_types_are_told(value: Any) -> None:
+    error = compile_condition("$context.x == 1").evaluate(scope({"x": value})).error
+    assert error is not None
+    assert "type or size" in error
+
+
+@pytest.mark.parametrize(
+    ("text", "column", "hint"),
+    [
+        ("context.phase == 'x'", 1, "write '$context.phase'"),
+        ("true || event.a.b == 1", 9, "write '$event.a.b'"),
+        ("$context.a == phase", 15, "'$context.phase' or '$event.phase'"),
+        ("v0 == $context.a", 1, "'v0'"),
+        (" $contxt.a == 1", 2, "did you mean '$context.a'?"),
+        ("$context == 1", 1, "names no field"),
+        ("$workflow.nme == 1", 1, "did you mean '$workflow.name'?"),
+        ("has($contxt.x)", 5, "did you mean '$context.x'?"),
+        ("$context.phase == 'x' && && true", 26, "'&&'"),
+        ("$context.phase = 'x'", 16, "'= '"),
+        ("$context.phase ==", 18, "ends too early"),
+        ("$context.one $context.two", 14, "'$context.two'"),
+        ("", 1, "empty"),
+        ("$context.a.startWith('x')", 12, "did you mean 'startsWith'?"),
+        ("$", 1, "'$context'"),
+    ],
+)
+def test_mistakes_have_a_column(text: str, column: int, hint: str) -> None:
+    with pytest.raises(ConditionError) as caught:
+        compile_condition(text)
+    assert hint in str(caught.value)
+    assert caught.value.column == column
+    assert "\n" not in str(caught.value)
+    assert "v0" not in str(caught.value) or "v0" in text

@@ -1,0 +1,245 @@
+from __future__ import annotations
+
+from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from graphweft_rules.clock import clock_values, utc_text, uuid_values
+from graphweft_rules.cypher import Cypher, Role, parse
+
+CONTRACT = Path(__file__).parents[2] / "fixtures" / "contract"
+WHEN = datetime(2026, 2, 1, 11, 0, tzinfo=timezone(timedelta(hours=1)))
+
+
+def codes(text: str, role: Role = "mutation") -> list[str]:
+    return [problem.code for problem in parse(text, role=role).problems]
+
+
+def statement(text: str, role: Role = "mutation") -> str:
+    return parse(text, role=role).statement
+
+
+def contract_queries() -> list[tuple[str, Role]]:
+    found: list[tuple[str, Role]] = []
+    for file in sorted(CONTRACT.glob("*/*.yaml")):
+        rules: dict[str, Any] = yaml.safe_load(file.read_text())
+        found += [(q["cypher"], "injection") for rule in rules.get("injection_rules", ()) for q in rule["queries"]]
+        found += [(m["cypher"], "mutation") for rule in rules.get("mutation_rules", ()) for m in rule["mutations"]]
+    return found
+
+
+@pytest.mark.parametrize(("text", "role"), contract_queries())
+def test_the_contracts_examples_have_no_problem(text: str, role: Role) -> None:
+    cypher = parse(text, role=role)
+    assert cypher.problems == ()
+    assert cypher.writes == (role == "mutation")
+    assert cypher.returns == (role == "injection")
+
+
+def test_a_contract_mutation_in_full() -> None:
+    text = (
+        "MERGE (p:Pattern {name: $pattern_name})\nMERGE (j:Journey {id: $chat_id})\n"
+        "MERGE (p)-[r:SELECTED_IN]->(j)\nSET r.timestamp = datetime(),\n    r.context = $context_summary\n"
+    )
+    assert parse(text, role="mutation") == Cypher(
+        text=text,
+        statement=text.replace("datetime()", "$__datetime").rstrip(),
+        params=frozenset({"pattern_name", "chat_id", "context_summary"}),
+        clock=frozenset({"__datetime"}),
+        uuids=0,
+        writes=True,
+        returns=False,
+        keys=frozenset({("Pattern", "name"), ("Journey", "id")}),
+        problems=(),
+    )
+
+
+@pytest.mark.parametrize(
+    ("call", "replacement"),
+    [
+        ("datetime()", "$__datetime"),
+        ("DateTime ( )", "$__datetime"),
+        ("datetime.transaction()", "$__datetime"),
+        ("datetime . Statement /* now */ ()", "$__datetime"),
+        ("timestamp()", "$__timestamp"),
+        ("timestamp// now\n()", "$__timestamp"),
+        ("date()", "date($__date)"),
+        ("date.realtime()", "date($__date)"),
+        ("`date`()", "date($__date)"),
+        ("localdatetime()", "localdatetime($__localdatetime)"),
+        ("localtime()", "localtime($__localtime)"),
+        ("time()", "$__time"),
+    ],
+)
+@pytest.mark.parametrize("role", ["injection", "mutation"])
+def test_clock_calls_become_parameters(call: str, replacement: str, role: Role) -> None:
+    cypher = parse(f"MATCH (n {{at: {call}}}) SET n.x = 1", role=role)
+    assert cypher.statement == f"MATCH (n {{at: {replacement}}}) SET n.x = 1"
+    assert len(cypher.clock) == 1
+    assert next(iter(cypher.clock)) in replacement
+    assert cypher.params == frozenset()
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "MATCH (n:date {timestamp: 1, date: $d}) SET n.datetime = n.timestamp",
+        "MATCH (n) SET n.a = 'datetime()', n.b = \"date()\", n.`time()` = 1",
+        "MATCH (date) SET date.x = 1",
+        "MATCH (n) SET n.x = date('2026-01-01'), n.y = localdatetime($x)",
+        "MATCH (n) SET n.x = n.date()",
+    ],
+)
+def test_names_like_clock_functions_are_left_alone(text: str) -> None:
+    assert statement(text) == text
+    assert codes(text) == []
+
+
+def test_random_ids_become_parameters_in_mutations_only() -> None:
+    text = "CREATE (a:A {id: randomUUID()}) CREATE (b:B {id: randomuuid ( )})"
+    assert statement(text) == "CREATE (a:A {id: $__uuid0}) CREATE (b:B {id: $__uuid1})"
+    assert parse(text, role="mutation").uuids == 2
+    assert codes(text) == []
+    reading = "RETURN randomUUID() AS id, rand() AS r"
+    assert (statement(reading, "injection"), parse(reading, role="injection").uuids) == (reading, 0)
+
+
+def test_statements_lose_semicolons_and_comments_but_no_line() -> None:
+    assert statement("MATCH (n) // all; of them\nSET n.x = '//;' /* a\nb */ ; ; // end") == (
+        "MATCH (n)  \nSET n.x = '//;'"
+    )
+    assert statement("MATCH (n)/* a\nb */SET n.x = 1") == "MATCH (n)\nSET n.x = 1"
+
+
+@pytest.mark.parametrize(
+    ("text", "writes", "returns"),
+    [
+        ("MATCH (n:Set {create: 1}) WHERE n.delete = 'SET' RETURN n.merge", False, True),
+        ("MATCH (set:A) RETURN set", False, True),
+        ("WITH 1 AS set RETURN set", False, True),
+        ("WITH 1 AS x, 2 AS create RETURN x + create AS delete ORDER BY delete LIMIT 3", False, True),
+        ("MATCH (n)-[:CREATE|SET]->() WHERE n.name STARTS WITH 'a' RETURN n {.set, create: 1}", False, True),
+        ("RETURN CASE WHEN true THEN 1 END AS `MERGE`", False, True),
+        ("MATCH (n) // SET n.x = 1\nRETURN n", False, True),
+        ("MATCH (n) WHERE EXISTS { MATCH (n)-[:R]->() } RETURN n", False, True),
+        ("MATCH (n) RETURN n UNION MATCH (n) RETURN n", False, True),
+        ("MATCH (n) CALL { WITH n RETURN 1 AS x } SET n.x = x", True, False),
+        ("MATCH (n) WITH * SET n.x = 1", True, False),
+        ("MATCH (n) CALL { WITH n CREATE (m:B) RETURN m } RETURN m", True, True),
+        ("FOREACH (x IN [a IN [1] | a] | MERGE (:A {id: x}))", True, False),
+        ("MATCH (n) DETACH DELETE n", True, False),
+        ("MATCH (n) REMOVE n.x RETURN n", True, True),
+        ("merge (n:A {id: 1}) on create set n.x = 1", True, False),
+    ],
+)
+def test_clauses_are_told_from_names(text: str, writes: bool, returns: bool) -> None:
+    cypher = parse(text, role="mutation")
+    assert (cypher.writes, cypher.returns) == (writes, returns)
+
+
+@pytest.mark.parametrize(
+    ("text", "keys"),
+    [
+        ("MATCH (u:User {id: $x})-[:R {k: 1}]->(:B {`b c`: 2}) SET u.x = 1", {("User", "id"), ("B", "b c")}),
+        ("OPTIONAL MATCH (a:A:B {x: {y: 1, z: [2, 3]}, w: f(1, 2)}) SET a.q = 1", {("A", "x"), ("A", "w")}),
+        ("MERGE (:`My Label` {id: 1})", {("My Label", "id")}),
+        ("MATCH p = shortestPath((a:A {id: 1})-[*]-(b:B {id: 2})) SET a.x = 1", {("A", "id"), ("B", "id")}),
+        ("CREATE (a:A {id: 1})", set()),
+        ("MATCH (a:A) WHERE a.id = 1 AND (a)--(:B {id: 1}) SET a.x = {y: 1}", set()),
+        ("MATCH (a {id: 1}), (b:B $props) SET a.x = 1", set()),
+    ],
+)
+def test_keys_are_what_nodes_are_looked_up_by(text: str, keys: set[tuple[str, str]]) -> None:
+    assert parse(text, role="mutation").keys == keys
+
+
+@pytest.mark.parametrize(
+    ("code", "role", "text", "place"),
+    [
+        ("empty", "mutation", " // nothing\n", (1, 1)),
+        ("unterminated", "injection", "RETURN\n 'abc", (2, 2)),
+        ("unterminated", "injection", "RETURN 1 /* abc", (1, 10)),
+        ("unterminated", "injection", "RETURN `abc", (1, 8)),
+        ("unbalanced", "injection", "MATCH (n RETURN n", (1, 7)),
+        ("unbalanced", "injection", "RETURN [1)", (1, 10)),
+        ("several-statements", "injection", "RETURN 1;\nRETURN 2", (2, 1)),
+        ("write-in-injection", "injection", "MATCH (n)\n  SET n.x = 1 RETURN n", (2, 3)),
+        ("no-write", "mutation", "MATCH (n) RETURN n", (1, 1)),
+        ("reserved-name", "mutation", "MATCH (__n) SET __n.x = 1", (1, 8)),
+        ("reserved-name", "injection", "MATCH (n:`__Progress`) RETURN n", (1, 10)),
+        ("reserved-name", "injection", "RETURN $__x", (1, 8)),
+        ("reserved-name", "injection", "MATCH (n) RETURN n.__x", (1, 20)),
+        ("cypher-prefix", "injection", "CYPHER x=1 RETURN $x", (1, 1)),
+        ("cypher-prefix", "injection", "explain RETURN 1", (1, 1)),
+        ("admin", "mutation", "CREATE INDEX FOR (n:A) ON (n.x)", (1, 1)),
+        ("admin", "injection", "DROP INDEX ON :A(x)", (1, 1)),
+        ("admin", "mutation", "CREATE VECTOR INDEX FOR (n:A) ON (n.x)", (1, 1)),
+        ("admin", "injection", "LOAD CSV FROM 'file://x' AS row RETURN row", (1, 1)),
+        ("admin", "injection", "CALL db.idx.fulltext.createNodeIndex('A', 'x')", (1, 1)),
+        ("param-as-label", "injection", "MATCH (n:$x) RETURN n", (1, 10)),
+        ("param-as-label", "mutation", "MATCH (n) SET n:$x", (1, 17)),
+        ("nondeterministic", "mutation", "MATCH (n) SET n.x = rand()", (1, 21)),
+        ("no-datetime", "injection", "RETURN datetime('2026-01-01')", (1, 8)),
+        ("no-datetime", "injection", "RETURN datetime().year", (1, 8)),
+        ("no-datetime", "injection", "RETURN datetime.fromEpoch(1)", (1, 8)),
+        ("no-datetime", "injection", "RETURN datetime() - duration('P1D')", (1, 8)),
+        ("uuid-per-row", "mutation", "UNWIND $l AS x CREATE (:A {id: randomUUID()})", (1, 1)),
+        ("two-merges-one-type", "mutation", "MATCH (a), (b)\nMERGE (a)-[:R]->(b) MERGE (b)-[x:R {k: 1}]->(a)", (2, 34)),
+        ("set-reads-old", "mutation", "MATCH (n) SET n.c = 1 SET n.d = n.c", (1, 33)),
+        ("set-reads-old", "mutation", "MATCH (n) SET n.c = 1, n.d = n.c + 1", (1, 30)),
+    ],
+)
+def test_problems_have_a_code_and_a_place(code: str, role: Role, text: str, place: tuple[int, int]) -> None:
+    problems = parse(text, role=role).problems
+    assert [(problem.code, problem.line, problem.column) for problem in problems if problem.code == code] == [
+        (code, *place)
+    ]
+    assert [problem.code for problem in problems if problem.level == "error" and problem.code != code] == []
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "CREATE (index:Index {load: 1})",
+        "CREATE index = (:A)",
+        "MATCH (n:A {id: $x}) SET n.m = {k: $y}, n.s = [1, 2][0..$z]",
+        "MATCH (n:A) SET n.c = coalesce(n.c, 0) + 1, n.d = 2 SET n.e = m.c",
+        "MATCH (n:A) SET n.c = 1 WITH n SET n.d = n.c",
+        "MERGE (n:A {id: 1}) ON CREATE SET n.c = 1 ON MATCH SET n.d = n.c",
+        "MATCH (a), (b) MERGE (a)-[:R]->(b) MERGE (a)-[:S]->(b)",
+        "MATCH (n) SET n.x = toString(datetime())",
+        "MATCH (n) WHERE n.at < datetime() SET n.x = n.rand",
+    ],
+)
+def test_no_false_alarm(text: str) -> None:
+    assert codes(text) == []
+
+
+def test_clock_values_are_utc_and_of_one_width() -> None:
+    names = frozenset({"__datetime", "__timestamp", "__date", "__localdatetime", "__localtime", "__time"})
+    assert clock_values(names, WHEN) == {
+        "__datetime": "2026-02-01T10:00:00.000000Z",
+        "__timestamp": 1769940000000,
+        "__date": "2026-02-01",
+        "__localdatetime": "2026-02-01T10:00:00.000000",
+        "__localtime": "10:00:00.000000",
+        "__time": "10:00:00.000000Z",
+    }
+    assert clock_values(frozenset({"__date"}), WHEN) == {"__date": "2026-02-01"}
+    assert clock_values(frozenset(), WHEN) == {}
+
+
+def test_times_at_the_ends_of_the_calendar_do_not_raise() -> None:
+    assert utc_text(datetime.min.replace(tzinfo=timezone(timedelta(hours=9)))) == "0001-01-01T00:00:00.000000Z"
+    assert len(utc_text(datetime.max.replace(tzinfo=timezone(timedelta(hours=-9))))) == 27
+    assert utc_text(datetime(1, 1, 2, tzinfo=UTC)) == "0001-01-02T00:00:00.000000Z"
+
+
+def test_uuids_follow_from_the_seed() -> None:
+    first = uuid_values(2, "seed")
+    assert first == uuid_values(2, "seed")
+    assert list(first) == ["__uuid0", "__uuid1"]
+    assert len({*first.values(), *uuid_values(2, "other").values()}) == 4

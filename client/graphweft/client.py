@@ -1,0 +1,237 @@
+"""What a runtime holds: publish events, ask for context, and never be disturbed by either."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import time
+from collections import deque
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any, Final, Self
+from uuid import uuid4
+
+from pydantic import ValidationError
+
+from graphweft.redis_transport import RedisTransport
+from graphweft.settings import ClientSettings
+from graphweft.transport import Outgoing, Transport
+from graphweft_contracts import ContextReply, ContextRequest, Event, ReasonCode, Transient, wire
+
+__all__ = ("Client", "ClientStats")
+
+logger = logging.getLogger("graphweft.client")
+
+_BATCH: Final = 500
+"""Events per round trip. Above this a batch gains nothing and delays the first event's confirmation."""
+_FIRST_RETRY_S: Final = 0.1
+_LAST_RETRY_S: Final = 2.0
+_GRACE_MS: Final = 5
+"""How long after the deadline the client may still return: one turn of the event loop."""
+
+
+@dataclass(slots=True)
+class ClientStats:
+    """What became of the events given to ``emit``: every one is sent, buffered, dropped or rejected."""
+
+    sent: int = 0
+    buffered: int = 0
+    dropped: int = 0
+    """Buffer full: the bus was away for longer than the buffer lasts."""
+    rejected: int = 0
+    """Not an event that JSON can carry; the log names the reason."""
+    retries: int = 0
+
+
+@dataclass(slots=True, kw_only=True)
+class _Pending:
+    outgoing: Outgoing
+    position: asyncio.Future[str] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+
+
+class Client:
+    """Publishes events and asks for context, without ever raising into an agent's turn.
+
+    Use it as an asynchronous context manager, or call ``aclose`` at the end. One client belongs to one event loop;
+    ``SyncClient`` serves synchronous callers. Without ``bus_url`` the settings come from ``GRAPHWEFT_BUS_URL`` or
+    ``GRAPHWEFT_DATA``. ``app_id`` and ``workflow`` are the defaults of ``context``.
+
+    While the bus is away up to ``buffer`` events are kept and sent in order when it is back; beyond that new ones are
+    dropped and counted in ``stats``.
+    """
+
+    def __init__(
+        self,
+        bus_url: str | None = None,
+        *,
+        app_id: str | None = None,
+        workflow: str | None = None,
+        buffer: int = 10_000,
+        budget_ms: int = 500,
+        transport: Transport | None = None,
+    ) -> None:
+        self._transport = transport or RedisTransport(bus_url or ClientSettings.from_environment().bus_url)
+        self._app_id = app_id
+        self._workflow = workflow
+        self._buffer = buffer
+        self._budget_ms = budget_ms
+        self._pending: deque[_Pending] = deque()
+        self._arrived = asyncio.Event()
+        self._drained = asyncio.Event()
+        self._drained.set()
+        self._sender: asyncio.Task[None] | None = None
+        self._bus_away = False
+        self._closed = False
+        self.stats = ClientStats()
+
+    async def __aenter__(self) -> Self:
+        """Return the client itself; connections open at first use."""
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """Send what is buffered, then close."""
+        await self.aclose()
+
+    async def emit(self, event: Event, *, wait_s: float = 1.0) -> str | None:
+        """Publish ``event``; return its position on the bus, or None when it is not confirmed within ``wait_s``.
+
+        Never raises. An unconfirmed event stays in the buffer and is sent as soon as the bus takes it, in order and
+        with effect once. While the bus is known to be away the call returns at once.
+        """
+        if self._closed:
+            self.stats.rejected += 1
+            logger.warning("event %s came after the client was closed and is not sent", event.id)
+            return None
+        try:
+            outgoing = Outgoing(key=event.key, fields=wire.encode(event))
+        except Exception as error:  # noqa: BLE001 - whatever a foreign object does in encoding, the turn goes on
+            self.stats.rejected += 1
+            logger.error("event %s cannot be written as JSON and is not sent: %s", event.id, error)
+            return None
+        if len(self._pending) >= self._buffer:
+            self.stats.dropped += 1
+            if self.stats.dropped == 1 or self.stats.dropped % 1000 == 0:
+                logger.error("the buffer of %d events is full: %d dropped so far", self._buffer, self.stats.dropped)
+            return None
+        pending = _Pending(outgoing=outgoing)
+        self._pending.append(pending)
+        self.stats.buffered = len(self._pending)
+        self._drained.clear()
+        self._arrived.set()
+        if self._sender is None or self._sender.done():
+            self._sender = asyncio.create_task(self._send(), name="graphweft-emit")
+        if self._bus_away:
+            return None
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(wait_s):
+                return await asyncio.shield(pending.position)
+        return None
+
+    async def context(
+        self,
+        *,
+        agent: str,
+        chat_id: str,
+        app_id: str | None = None,
+        workflow: str | None = None,
+        user_id: str | None = None,
+        context: Mapping[str, Any] | None = None,
+        budget_ms: int | None = None,
+    ) -> ContextReply:
+        """Return the context for ``agent``'s next turn within ``budget_ms`` milliseconds. Never raises.
+
+        When nothing came in time, or something is wrong, the reply has no blocks, an empty ``text`` and a ``reason``;
+        a reply with some blocks missing has ``partial`` set and says why for each.
+        """
+        started = time.perf_counter()
+        budget = self._budget_ms if budget_ms is None else budget_ms
+        request_id = uuid4().hex
+        try:
+            request = ContextRequest(
+                id=request_id,
+                app_id=app_id or self._app_id or "",
+                workflow=workflow or self._workflow or "",
+                agent=agent,
+                chat_id=chat_id,
+                user_id=user_id,
+                context=dict(context or {}),
+                deadline_ms=int(time.time() * 1000) + budget,
+            )
+            async with asyncio.timeout((budget + _GRACE_MS) / 1000):
+                reply = await self._transport.request(request)
+        except TimeoutError:
+            reply = _empty(
+                request_id,
+                "timeout",
+                f"no answer within {budget} ms; is a responder running (`graphweft run injection`)?",
+            )
+        except Transient as error:
+            reply = _empty(request_id, "bus_unavailable", str(error))
+        except ValidationError as error:
+            reply = _empty(request_id, "invalid_request", wire.explain(error))
+        except Exception as error:  # the agent's turn goes on whatever happens here
+            logger.exception("asking for context failed")
+            reply = _empty(request_id, "internal_error", f"{type(error).__name__}: {error}")
+        elapsed_ms = (time.perf_counter() - started) * 1000
+        if reply.reason is not None:
+            logger.debug("no context for %s: %s (%s)", agent, reply.reason, reply.detail)
+        return reply.model_copy(update={"elapsed_ms": round(elapsed_ms, 3)})
+
+    async def flush(self, timeout_s: float = 5.0) -> bool:
+        """Wait until all buffered events are on the bus; return False when that takes longer than ``timeout_s``."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(timeout_s):
+                await self._drained.wait()
+        return self._drained.is_set()
+
+    async def aclose(self, drain_s: float = 2.0) -> None:
+        """Send what is buffered, for at most ``drain_s`` seconds, and close. A second call does nothing."""
+        if self._closed:
+            return
+        self._closed = True
+        if not await self.flush(drain_s):
+            self.stats.dropped += len(self._pending)
+            logger.error("closed with %d events not sent: the bus did not take them", len(self._pending))
+        if self._sender is not None:
+            self._sender.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._sender
+        await self._transport.aclose()
+
+    async def _send(self) -> None:
+        retry_s = _FIRST_RETRY_S
+        while True:
+            await self._arrived.wait()
+            batch = [self._pending[index] for index in range(min(_BATCH, len(self._pending)))]
+            try:
+                positions = await self._transport.append([pending.outgoing for pending in batch])
+            except Exception as error:  # noqa: BLE001 - the buffer must survive whatever the bus does
+                if not self._bus_away:
+                    logger.warning("the bus is away, events are buffered: %s", error)
+                self._bus_away = True
+                self.stats.retries += 1
+                await asyncio.sleep(retry_s * random.uniform(0.5, 1.0))
+                retry_s = min(retry_s * 2, _LAST_RETRY_S)
+                continue
+            if self._bus_away:
+                logger.warning("the bus is back, %d events were buffered", len(self._pending))
+            self._bus_away = False
+            retry_s = _FIRST_RETRY_S
+            for pending, position in zip(batch, positions, strict=True):
+                self._pending.popleft()
+                if not pending.position.done():
+                    pending.position.set_result(position)
+            self.stats.sent += len(batch)
+            self.stats.buffered = len(self._pending)
+            if not self._pending:
+                self._arrived.clear()
+                self._drained.set()
+
+
+def _empty(request_id: str, reason: ReasonCode, detail: str) -> ContextReply:
+    return ContextReply(id=request_id, reason=reason, detail=detail, partial=True)

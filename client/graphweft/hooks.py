@@ -1,0 +1,149 @@
+"""The hooks of the rule contract, for runtimes that call functions before a turn and after an event.
+
+The contract's hooks run queries in the runtime's process; these publish the event and ask the responder instead, so a
+slow or absent graph cannot hold up a turn. The ids that every event needs are the runtime's context variables
+``app_id``, ``chat_id``, ``workflow_name`` and ``user_id``, unless they are given once for all.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from pydantic import ValidationError
+from pydantic_core import to_jsonable_python
+
+from graphweft.client import Client
+from graphweft_contracts import Event, wire
+
+__all__ = (
+    "GraphInjectionHooks",
+    "InjectionHook",
+    "MutationHook",
+    "create_graph_injection_hook",
+    "create_graph_mutation_hook",
+)
+
+logger = logging.getLogger("graphweft.hooks")
+
+type InjectionHook = Callable[[str, dict[str, Any]], Awaitable[dict[str, Any]]]
+"""``(agent_name, context) -> injected``."""
+
+
+class MutationHook(Protocol):
+    """``await hook(event, context, event_data, agent_name=None)``."""
+
+    async def __call__(
+        self, event: str, context: dict[str, Any], event_data: dict[str, Any], agent_name: str | None = None
+    ) -> None:
+        """See ``GraphInjectionHooks.on_event``."""
+        ...
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Ids:
+    app_id: str
+    chat_id: str
+    workflow: str | None
+    user_id: str | None
+
+
+class GraphInjectionHooks:
+    """Before-turn and after-event hooks. Neither raises, neither waits longer than its budget."""
+
+    def __init__(
+        self,
+        client: Client | None = None,
+        *,
+        app_id: str | None = None,
+        chat_id: str | None = None,
+        workflow_name: str | None = None,
+        user_id: str | None = None,
+        budget_ms: int | None = None,
+        source: str = "/graphweft/hooks",
+    ) -> None:
+        self._client = client or Client()
+        self._fixed = {"app_id": app_id, "chat_id": chat_id, "workflow_name": workflow_name, "user_id": user_id}
+        self._budget_ms = budget_ms
+        self._source = source
+
+    async def before_agent_turn(self, agent_name: str, context: dict[str, Any]) -> dict[str, Any]:
+        """Return the context for this turn, ``inject_as`` -> formatted value; empty when there is none."""
+        ids = self._ids(context)
+        if ids is None or ids.workflow is None:
+            return {}
+        reply = await self._client.context(
+            agent=agent_name,
+            chat_id=ids.chat_id,
+            app_id=ids.app_id,
+            workflow=ids.workflow,
+            user_id=ids.user_id,
+            context=_plain(context),
+            budget_ms=self._budget_ms,
+        )
+        if reply.reason is not None:
+            logger.warning("no context for %s: %s (%s)", agent_name, reply.reason, reply.detail)
+        return reply.injected
+
+    async def on_event(
+        self,
+        event: str,
+        context: dict[str, Any],
+        event_data: dict[str, Any],
+        agent_name: str | None = None,
+    ) -> None:
+        """Publish the event; the mutation rules that match it take effect in the workers."""
+        ids = self._ids(context)
+        if ids is None:
+            return
+        data = _plain(event_data)
+        if agent_name is not None:
+            data["agent_name"] = agent_name
+        try:
+            message = Event.create(
+                event,
+                app_id=ids.app_id,
+                chat_id=ids.chat_id,
+                workflow=ids.workflow,
+                user_id=ids.user_id,
+                data=data,
+                context=_plain(context),
+                source=self._source,
+            )
+        except ValidationError as error:
+            logger.error("event %s breaks the contract and is not sent: %s", event, wire.explain(error))
+            return
+        await self._client.emit(message)
+
+    async def aclose(self) -> None:
+        """Close the client."""
+        await self._client.aclose()
+
+    def _ids(self, context: Mapping[str, Any]) -> _Ids | None:
+        def text(name: str) -> str | None:
+            value = self._fixed[name] or context.get(name)
+            return str(value) if value is not None else None
+
+        app_id, chat_id = text("app_id"), text("chat_id")
+        if not app_id or not chat_id:
+            logger.warning("app_id and chat_id are needed: pass them to the hooks or put them into the context")
+            return None
+        return _Ids(app_id=app_id, chat_id=chat_id, workflow=text("workflow_name"), user_id=text("user_id"))
+
+
+def create_graph_injection_hook(client: Client | None = None, **settings: Any) -> InjectionHook:
+    """Return ``before_agent_turn`` of new ``GraphInjectionHooks``; ``settings`` are theirs."""
+    return GraphInjectionHooks(client, **settings).before_agent_turn
+
+
+def create_graph_mutation_hook(client: Client | None = None, **settings: Any) -> MutationHook:
+    """Return ``on_event`` of new ``GraphInjectionHooks``; ``settings`` are theirs."""
+    return GraphInjectionHooks(client, **settings).on_event
+
+
+def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a JSON-able copy; objects that JSON cannot say become their type's name, not an error in the turn."""
+    plain: dict[str, Any] = to_jsonable_python(dict(values), fallback=lambda value: f"<{type(value).__name__}>")
+    return plain

@@ -1,0 +1,290 @@
+"""Recorded chat-completion runs as lifecycle events.
+
+Importing the same file again gives equal events to the byte: ids come from chat, turn and call, and times from the
+record or from its place in the file, never from a clock. So a second import, or one that goes on after a failure, puts
+nothing into the graph twice.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from fnmatch import fnmatchcase
+from string import Formatter
+from typing import Final
+
+from pydantic import JsonValue, ValidationError
+
+from graphweft_contracts import Event
+from graphweft_contracts.wire import explain
+from graphweft_workers.imports.messages import messages_of
+from graphweft_workers.imports.runs import ImportProblem, Run, named
+from graphweft_workers.imports.turns import Turn, turns_of
+
+__all__ = ("ImportOptions", "events_of", "events_of_runs")
+
+_CHAT_FIELDS: Final = ("chat_id", "conversation_id", "session_id", "id")
+_TIME_FIELDS: Final = ("created", "created_at", "timestamp")
+_USER_FIELD: Final = "user_id"
+_MESSAGE_STEP: Final = timedelta(seconds=5)
+"""Recordings seldom carry the time of a message; runs of up to 720 messages end before the next one starts."""
+_RUN_STEP: Final = timedelta(hours=1)
+_NEXT: Final = timedelta(milliseconds=1)
+"""Between two events of one message, so that times within a run always rise."""
+_CHAT_ID_LIMIT: Final = 200
+"""Characters. Event ids add a turn and a call to it and must stay under the contract's 256."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ImportOptions:
+    """How runs become events."""
+
+    app_id: str
+    workflow: str
+    agent: str | None = None
+    """Agent of every turn; without it each assistant message's ``name``, or "assistant"."""
+    chat_id: str | None = None
+    """Template over the record's fields, ``"order{order}-{attempt:02d}"``; without it the record's own chat id."""
+    start: datetime = datetime(2024, 1, 1, tzinfo=UTC)
+    """Time of a file's first run, for records that do not tell theirs; each further run starts an hour later."""
+    context_fields: tuple[str, ...] = ()
+    """Fields of the record that rules shall see as ``$context.*``; every record must have them (null is fine)."""
+    handover_tools: tuple[str, ...] = ("transfer_to_*",)
+    """Shell patterns of tools that pass the chat on: a turn that ends with such a call is complete without a text."""
+
+    @property
+    def source(self) -> str:
+        """The CloudEvents source: the same run imported for two apps or workflows makes different events."""
+        return f"/import/openai-chat/{self.app_id}/{self.workflow}"
+
+
+def events_of_runs(runs: Iterable[Run], options: ImportOptions) -> Iterator[Event]:
+    """Return the events of many runs, each run's whole or not at all.
+
+    Raises ``ImportProblem`` at the first run that cannot be imported or whose chat id another one has already.
+    """
+    places: dict[str, str] = {}
+    for run in runs:
+        events = events_of(run, options)
+        chat_id = events[0].chatid
+        if chat_id in places:
+            raise ImportProblem(
+                f"{run.place}: the chat id {chat_id!r} is that of {places[chat_id]} too; choose a chat id template "
+                f"that tells them apart, from the fields {named(_scalars(run.fields))}"
+            )
+        places[chat_id] = run.place
+        yield from events
+
+
+def events_of(run: Run, options: ImportOptions) -> tuple[Event, ...]:
+    """Return the events of one run in the order of their times, at least its ``workflow.complete``.
+
+    Raises ``ImportProblem`` that names the place and what to do.
+    """
+    messages = messages_of(run)
+    turns = turns_of(messages, agent=options.agent, place=run.place)
+    chat_id, used = _chat_id(run, options)
+    writer = _Writer(run=run, options=options, chat_id=chat_id)
+    for number, turn in enumerate(turns, start=1):
+        _write_turn(writer, turn, number, options)
+    said = next((message.text for message in reversed(messages) if message.role == "user"), None)
+    left_out = {_USER_FIELD, used, writer.time_field}
+    outputs = {name: value for name, value in _scalars(run.fields).items() if name not in left_out}
+    at = writer.moment(len(messages) - 1)
+    writer.add(
+        "workflow.complete",
+        "end",  # not "complete": chat "a/1" would then end with the id that turn 1 of chat "a" completes with
+        at=at,
+        user_message=said,
+        data={"status": "COMPLETE", "duration": (at - writer.start).total_seconds(), "outputs": outputs},
+    )
+    return tuple(writer.events)
+
+
+def _write_turn(writer: _Writer, turn: Turn, number: int, options: ImportOptions) -> None:
+    who: dict[str, JsonValue] = {"agent_name": turn.agent, "turn_number": number}
+    # The agent starts to work as soon as the message before its own is there.
+    started = writer.moment(max(turn.first - 1, 0))
+    writer.add("agent.turn_start", f"{number}/start", at=started, user_message=turn.user_message, data=who)
+    for k, call in enumerate(turn.calls, start=1):
+        data = who | {
+            "tool_name": call.tool,
+            "call_id": call.id,
+            "arguments": call.arguments,
+            "result": call.result,
+            "success": call.success,
+        }
+        if call.error is not None:
+            data["error"] = call.error
+        writer.add(
+            "tool.call_complete",
+            f"{number}/tool/{k}",
+            at=writer.moment(call.at),
+            user_message=turn.user_message,
+            data=data,
+        )
+    data = who | {"response": turn.response, "success": turn.response is not None or _handed_over(turn, options)}
+    writer.add(
+        "agent.turn_complete",
+        f"{number}/complete",
+        at=writer.moment(turn.last),
+        user_message=turn.user_message,
+        data=data,
+    )
+
+
+def _handed_over(turn: Turn, options: ImportOptions) -> bool:
+    if not turn.calls or turn.calls[-1].success is False:
+        return False
+    return any(fnmatchcase(turn.calls[-1].tool, pattern) for pattern in options.handover_tools)
+
+
+class _Writer:
+    """Gives the events of one run what they have in common."""
+
+    def __init__(self, *, run: Run, options: ImportOptions, chat_id: str) -> None:
+        self._run = run
+        self._options = options
+        self._chat_id = chat_id
+        self._user_id = _user_id(run)
+        self._context: dict[str, JsonValue] = _context(run, options)
+        if self._user_id is not None:
+            self._context[_USER_FIELD] = self._user_id
+        self._context["chat_id"] = chat_id
+        self.start, self.time_field = _start(run, options)
+        self._earliest = self.start
+        self.events: list[Event] = []
+
+    def moment(self, message: int) -> datetime:
+        """Return the time of the next event if it happens with this message: always later than the event before."""
+        try:
+            return max(self.start + message * _MESSAGE_STEP, self._earliest)
+        except OverflowError as error:
+            raise ImportProblem(
+                f"{self._run.place}: the run ends after the year 9999; give an earlier start"
+            ) from error
+
+    def add(self, type: str, id: str, *, at: datetime, user_message: str | None, data: Mapping[str, JsonValue]) -> None:
+        context = self._context if user_message is None else self._context | {"last_user_message": user_message}
+        try:
+            event = Event.create(
+                type,
+                app_id=self._options.app_id,
+                chat_id=self._chat_id,
+                workflow=self._options.workflow,
+                user_id=self._user_id,
+                data=data,
+                context=context,
+                id=f"{self._chat_id}/{id}",
+                source=self._options.source,
+                time=at,
+            )
+        except ValidationError as error:
+            raise ImportProblem(
+                f"{self._run.place}: {explain(error)}; correct the record or the option of that name"
+            ) from error
+        self.events.append(event)
+        self._earliest = at + _NEXT
+
+
+def _chat_id(run: Run, options: ImportOptions) -> tuple[str, str | None]:
+    """Return the chat id and the record's field that is one, if one is."""
+    used: str | None = None
+    if options.chat_id is not None:
+        chat_id = _filled(options.chat_id, run)
+    else:
+        used = next((name for name in _CHAT_FIELDS if _is_key(run.fields.get(name))), None)
+        chat_id = _digest(run) if used is None else str(run.fields[used])
+    if not 0 < len(chat_id) <= _CHAT_ID_LIMIT:
+        raise ImportProblem(
+            f"{run.place}: the chat id {chat_id!r} has {len(chat_id)} characters, 1 to {_CHAT_ID_LIMIT} are possible; "
+            "choose a shorter chat id template"
+        )
+    return chat_id, used
+
+
+def _filled(template: str, run: Run) -> str:
+    """Fill the template from plain fields only: no attributes, no indexes, no conversions."""
+    fields = _scalars(run.fields)
+    parts: list[str] = []
+    try:
+        for literal, name, spec, conversion in Formatter().parse(template):
+            parts.append(literal)
+            if name is None:
+                continue
+            if name not in fields or conversion:
+                raise ImportProblem(
+                    f"{run.place}: the chat id template {template!r} asks for {name!r}, but the record's fields are "
+                    f"{named(fields)}; name one of these in braces"
+                )
+            parts.append(format(fields[name], spec or ""))
+    except (ValueError, TypeError) as error:
+        raise ImportProblem(
+            f"{run.place}: the chat id template {template!r} does not work ({error}); write it like 'order{{id}}'"
+        ) from error
+    return "".join(parts)
+
+
+def _digest(run: Run) -> str:
+    content = json.dumps(run.messages, sort_keys=True, separators=(",", ":")).encode()
+    return hashlib.sha256(content).hexdigest()[:32]
+
+
+def _user_id(run: Run) -> str | None:
+    value = run.fields.get(_USER_FIELD)
+    if value is None or value == "":
+        return None
+    if not _is_key(value):
+        raise ImportProblem(
+            f"{run.place}: 'user_id' must be a string or a whole number, but it is {value!r}; correct it or take it out"
+        )
+    return str(value)
+
+
+def _context(run: Run, options: ImportOptions) -> dict[str, JsonValue]:
+    absent = [name for name in options.context_fields if name not in run.fields]
+    if absent:
+        raise ImportProblem(
+            f"{run.place}: the context field {absent[0]!r} is not among the record's fields ({named(run.fields)}); "
+            "leave it out of the context fields, or add it to the record (null is fine)"
+        )
+    return {name: run.fields[name] for name in options.context_fields}
+
+
+def _start(run: Run, options: ImportOptions) -> tuple[datetime, str | None]:
+    """Return the time of the run's first message and the record's field that says it, if one does."""
+    name = next((name for name in _TIME_FIELDS if run.fields.get(name) is not None), None)
+    value = run.fields[name] if name else None
+    try:
+        match value:
+            case None:
+                return _in_utc(options.start) + run.number * _RUN_STEP, None
+            case bool():
+                raise ValueError("a boolean is no time")
+            case int() | float():
+                return datetime.fromtimestamp(value, UTC), name
+            case str():
+                return _in_utc(datetime.fromisoformat(value)), name
+            case _:
+                raise ValueError("neither a number nor a text")
+    except (ValueError, OverflowError, OSError) as error:
+        raise ImportProblem(
+            f"{run.place}: {name or 'start'!r} is {value or str(options.start)!r}, which is no time to start at "
+            f"({error}); write seconds since 1970 or an ISO 8601 time such as 2024-05-01T10:00:00Z"
+        ) from error
+
+
+def _in_utc(time: datetime) -> datetime:
+    """Take a time without a zone for UTC: the zone of the importing machine must not change the events."""
+    return time.astimezone(UTC) if time.tzinfo else time.replace(tzinfo=UTC)
+
+
+def _is_key(value: JsonValue) -> bool:
+    return (isinstance(value, str) and value != "") or (isinstance(value, int) and not isinstance(value, bool))
+
+
+def _scalars(fields: Mapping[str, JsonValue]) -> dict[str, JsonValue]:
+    return {name: value for name, value in fields.items() if not isinstance(value, dict | list)}

@@ -1,0 +1,109 @@
+"""What a recorded run is, before anybody looks at its messages.
+
+A record is a JSON array of messages, or an object with ``messages`` and other fields. One JSON value, be it a line or
+a whole file, holds one record or an array of records.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Final, NoReturn
+
+from pydantic import JsonValue
+
+from graphweft_contracts import Permanent
+
+__all__ = ("ImportProblem", "Run", "named", "parse_json", "records_in", "run_of")
+
+_SURROGATE_ESCAPE: Final = re.compile(r"\\u[dD][89a-fA-F]")
+
+
+class ImportProblem(Permanent):
+    """A record that cannot be imported; the message names the file, the record, the message, and what to do."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One record of a file: its messages as they stand there, and its other fields."""
+
+    place: str
+    """Where the record stands, for messages to people: ``runs.jsonl:12`` or ``runs.json, record 3``."""
+    number: int
+    """The record's position in its file, from 0."""
+    messages: tuple[JsonValue, ...]
+    fields: Mapping[str, JsonValue] = field(default_factory=dict[str, JsonValue])
+
+
+def parse_json(text: str) -> JsonValue:
+    """Read strict JSON; raises ``ValueError`` on broken JSON, on NaN and infinities, and on bottomless nesting.
+
+    Halves of surrogate pairs (an emoji cut in two by a length limit) become U+FFFD: they have no UTF-8 form and could
+    not travel any further.
+    """
+    try:
+        value: JsonValue = json.loads(text, parse_constant=_refuse)
+    except RecursionError as error:
+        raise ValueError("the JSON is nested too deeply") from error
+    return _whole_characters(value) if _SURROGATE_ESCAPE.search(text) else value
+
+
+def records_in(value: JsonValue, *, place: str) -> Iterator[tuple[str, JsonValue]]:
+    """Return each record of one JSON value with its place; an array of messages is one record, not several."""
+    if isinstance(value, list) and not (value and _is_message(value[0])):
+        for number, record in enumerate(value, start=1):
+            yield f"{place}, record {number}", record
+    else:
+        yield place, value
+
+
+def run_of(record: JsonValue, *, place: str, number: int) -> Run:
+    """Split a record into messages and other fields. Raises ``ImportProblem`` when it has no messages."""
+    match record:
+        case list():
+            messages, fields = record, dict[str, JsonValue]()
+        case dict():
+            fields = {name: value for name, value in record.items() if name != "messages"}
+            found = record.get("messages")
+            if not isinstance(found, list):
+                raise ImportProblem(
+                    f"{place}: the record has no array 'messages' (its fields: {named(record)}); "
+                    "write one object with 'messages' per run, or the bare array of messages"
+                )
+            messages = found
+        case _:
+            raise ImportProblem(
+                f"{place}: a record must be an array of messages or an object with 'messages', "
+                f"but this is {type(record).__name__}"
+            )
+    if not messages:
+        raise ImportProblem(f"{place}: the record has no messages; take it out of the file")
+    return Run(place=place, number=number, messages=tuple(messages), fields=fields)
+
+
+def named(names: Mapping[str, JsonValue]) -> str:
+    """Return the names for a message, or ``none``."""
+    return ", ".join(repr(name) for name in names) or "none"
+
+
+def _is_message(value: JsonValue) -> bool:
+    return isinstance(value, dict) and "role" in value
+
+
+def _refuse(constant: str) -> NoReturn:
+    msg = f"{constant} is not JSON"
+    raise ValueError(msg)
+
+
+def _whole_characters(value: JsonValue) -> JsonValue:
+    match value:
+        case str():
+            return value.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+        case list():
+            return [_whole_characters(item) for item in value]
+        case dict():
+            return {str(_whole_characters(name)): _whole_characters(item) for name, item in value.items()}
+        case _:
+            return value

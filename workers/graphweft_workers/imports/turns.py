@@ -1,0 +1,136 @@
+"""From a flat list of messages to turns with their tool calls.
+
+Tool call ids cannot be trusted beyond one assistant message: recordings exist in which an id comes back several times
+in one run. So a result belongs to a call of the assistant message that it follows, and to no other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+from pydantic import JsonValue
+
+from graphweft_workers.imports.messages import Message, ToolCall, error_in, parsed
+from graphweft_workers.imports.runs import ImportProblem
+
+__all__ = ("Call", "Turn", "turns_of")
+
+_DEFAULT_AGENT: Final = "assistant"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Call:
+    """A tool call with its result; ``at`` is the index of the message that ends it."""
+
+    tool: str
+    id: str | None
+    arguments: JsonValue
+    answered: bool
+    result: JsonValue
+    at: int
+
+    @property
+    def error(self) -> str | None:
+        """What went wrong, in the tool's words; None when nothing did or nothing is known."""
+        return error_in(self.result)
+
+    @property
+    def success(self) -> bool | None:
+        """Whether the tool did its work; None for a call that has no result in the recording."""
+        return self.error is None if self.answered else None
+
+
+@dataclass(slots=True, kw_only=True)
+class Turn:
+    """What one agent does between two messages of the user, from message ``first`` to message ``last``."""
+
+    agent: str
+    first: int
+    last: int
+    user_message: str | None
+    calls: list[Call] = field(default_factory=list[Call])
+    response: str | None = None
+
+
+def turns_of(messages: Sequence[Message], *, agent: str | None, place: str) -> list[Turn]:
+    """Return the turns of a run in their order.
+
+    A turn starts with an assistant message and ends with the first one that calls no tool; a user message, another
+    agent's message or the end of the run ends it before that, without a response. ``agent`` names the agent of all
+    turns; otherwise each assistant message's ``name`` does. Raises ``ImportProblem`` for a result without a call.
+    """
+    results = _results(messages, place=place)
+    turns: list[Turn] = []
+    turn: Turn | None = None
+    user_message: str | None = None
+    for i, message in enumerate(messages):
+        match message.role:
+            case "user":
+                turn, user_message = None, message.text
+            case "assistant":
+                name = agent or message.name or _DEFAULT_AGENT
+                if turn is None or turn.agent != name:
+                    turn = Turn(agent=name, first=i, last=i, user_message=user_message)
+                    turns.append(turn)
+                turn.last = i
+                turn.calls.extend(_calls(messages, i, results))
+                if not message.calls:
+                    turn.response, turn = message.text, None
+            case "tool" | "function":
+                if turn is not None:
+                    turn.last = i
+            case "system" | "developer":
+                pass  # an instruction slipped in does not end the agent's work
+    return turns
+
+
+def _calls(messages: Sequence[Message], i: int, results: dict[tuple[int, int], int]) -> Iterator[Call]:
+    for k, call in enumerate(messages[i].calls):
+        at = results.get((i, k))
+        arguments = call.function.arguments
+        yield Call(
+            tool=call.function.name,
+            id=call.id,
+            arguments=_arguments(arguments) if isinstance(arguments, str) else arguments,
+            answered=at is not None,
+            result=None if at is None else parsed(messages[at].text or ""),
+            at=i if at is None else at,
+        )
+
+
+def _arguments(text: str) -> JsonValue:
+    value = parsed(text)
+    return value if isinstance(value, dict) else text
+
+
+def _results(messages: Sequence[Message], *, place: str) -> dict[tuple[int, int], int]:
+    """Map (index of the assistant message, number of the call in it) to the index of the message with the result."""
+    found: dict[tuple[int, int], int] = {}
+    unanswered: list[tuple[tuple[int, int], ToolCall]] = []
+    for i, message in enumerate(messages):
+        match message.role:
+            case "assistant":
+                unanswered = [((i, k), call) for k, call in enumerate(message.calls)]
+            case "user":
+                unanswered = []
+            case "tool" | "function":
+                number = next((n for n, (_, call) in enumerate(unanswered) if _answers(message, call)), None)
+                if number is None:
+                    raise ImportProblem(
+                        f"{place}, messages[{i}]: the result of call {message.tool_call_id!r} (tool {message.name!r}) "
+                        "answers no open call of the assistant message before it; put it behind the message that "
+                        "calls the tool, with that call's id, or take it out"
+                    )
+                found[unanswered.pop(number)[0]] = i
+            case "system" | "developer":
+                pass
+    return found
+
+
+def _answers(message: Message, call: ToolCall) -> bool:
+    """Match by id where the result carries one; the deprecated form carries the function's name only."""
+    if message.tool_call_id:
+        return message.tool_call_id == call.id
+    return message.name is not None and message.name == call.function.name

@@ -1,0 +1,249 @@
+"""What a graph store promises (``GraphStore``'s docstring), against the real server."""
+
+from __future__ import annotations
+
+import asyncio
+import dataclasses
+import math
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from graphweft_contracts import Displaced, GraphUnavailable, QueryFailed
+from graphweft_workers.graph.digest import read_digest
+from graphweft_workers.graph.falkordb import FalkorDBStore
+from graphweft_workers.graph.store import START, Mark, Write
+
+pytestmark = pytest.mark.integration
+APP = "shop"
+COUNT = "MERGE (c:Counter {id: 1}) ON CREATE SET c.n = 1 ON MATCH SET c.n = c.n + 1"
+
+
+def chain(*statements: str, start: Mark = START, **params: Any) -> list[Write]:
+    """Writes of one event each, at offsets 1-0, 2-0, …"""
+    writes: list[Write] = []
+    before = start
+    for number, statement in enumerate(statements, start=1):
+        after = Mark(offset=f"{number}-0")
+        writes.append(
+            Write(statement=statement, params=params, returns="RETURN" in statement, before=before, after=after)
+        )
+        before = after
+    return writes
+
+
+async def value(graph: FalkorDBStore, statement: str) -> Any:
+    rows = (await graph.read(APP, statement, {}, timeout_s=2)).rows
+    return rows[0][0] if rows else None
+
+
+async def test_writes_take_effect_in_order_and_move_the_mark(graph: FalkorDBStore) -> None:
+    assert await graph.mark(APP, 0) == START
+    writes = chain("MERGE (a:A {id: $id}) SET a.x = 1", "MATCH (a:A {id: $id}) SET a.x = a.x + 10", id="k")
+    assert (await graph.apply(APP, 0, writes)).count == 2
+    assert await value(graph, "MATCH (a:A) RETURN a.x") == 11
+    assert await graph.mark(APP, 0) == Mark(offset="2-0")
+
+
+async def test_applying_again_changes_nothing(graph: FalkorDBStore) -> None:
+    await graph.mark(APP, 0)
+    writes = chain(COUNT, COUNT)
+    await graph.apply(APP, 0, writes)
+    # The graph stands where the writes lead to, so there is nothing to complain about either.
+    assert (await graph.apply(APP, 0, writes)).count == 2
+    assert await value(graph, "MATCH (c:Counter) RETURN c.n") == 2
+
+
+# Each of these writes from no rows, so a guard in front of it, instead of around it, would not hold it back.
+WRITES_FROM_NOTHING = [
+    "MATCH (n:Nothing) WITH count(n) AS c MERGE (t:Stale {k: c})",
+    "UNWIND [1, 2, 3] AS i WITH collect(i) AS all MERGE (t:Stale {k: size(all)})",
+    "OPTIONAL MATCH (n:Nothing) MERGE (t:Stale {k: 1})",
+    "OPTIONAL MATCH (n:Nothing) WITH n WHERE n IS NULL CREATE (t:Stale)",
+    "CALL db.labels() YIELD label WITH count(label) AS c CREATE (:Stale {k: c})",
+    "CREATE (t:Stale) RETURN t UNION CREATE (t:Stale) RETURN t",
+    "FOREACH (i IN [1, 2] | CREATE (:Stale {k: i}))",
+]
+
+
+@pytest.mark.parametrize("statement", WRITES_FROM_NOTHING)
+async def test_a_displaced_writer_changes_nothing(graph: FalkorDBStore, statement: str) -> None:
+    await graph.mark(APP, 0)
+    await graph.apply(APP, 0, chain(COUNT, COUNT, COUNT))
+    with pytest.raises(Displaced):
+        await graph.apply(APP, 0, chain(statement))
+    assert await value(graph, "MATCH (s:Stale) RETURN count(s)") == 0
+    assert await graph.mark(APP, 0) == Mark(offset="3-0")
+
+
+@pytest.mark.parametrize("statement", WRITES_FROM_NOTHING)
+async def test_the_guard_does_not_change_what_a_query_does(graph: FalkorDBStore, statement: str) -> None:
+    await graph.mark(APP, 0)
+    await graph.apply(APP, 0, chain(statement, statement))
+    guarded = await value(graph, "MATCH (s:Stale) RETURN collect(s.k)")
+    await graph._redis.execute_command("GRAPH.QUERY", "mozaiks_plain", statement)
+    await graph._redis.execute_command("GRAPH.QUERY", "mozaiks_plain", statement)
+    plain = (await graph.read("plain", "MATCH (s:Stale) RETURN collect(s.k)", {}, timeout_s=2)).rows[0][0]
+    if "db.labels" not in statement:  # the plain graph has no label of ours to count
+        assert guarded == plain
+
+
+async def test_partitions_have_marks_of_their_own(graph: FalkorDBStore) -> None:
+    for partition in (0, 1):
+        await graph.mark(APP, partition)
+        await graph.apply(APP, partition, chain(COUNT))
+    assert await value(graph, "MATCH (c:Counter) RETURN c.n") == 2
+
+
+async def test_a_refused_write_stops_there_and_leaves_no_trace(graph: FalkorDBStore) -> None:
+    await graph.mark(APP, 0)
+    bad = "MERGE (b:Bad {id: 1}) SET b.x = 1 / 0"
+    writes = chain(COUNT, bad, COUNT)
+    applied = await graph.apply(APP, 0, writes)
+    assert applied.count == 1
+    assert applied.failure is not None
+    assert "Division" in str(applied.failure)
+    assert await value(graph, "MATCH (b:Bad) RETURN count(b)") == 0
+    assert await value(graph, "MATCH (c:Counter) RETURN c.n") == 1
+    await graph.skip(APP, 0, writes[1])
+    assert (await graph.apply(APP, 0, writes[2:])).count == 1
+    assert await value(graph, "MATCH (c:Counter) RETURN c.n") == 2
+
+
+@pytest.mark.parametrize(
+    ("statement", "params", "expected"),
+    [
+        ("MATCH (n", {}, "Invalid input"),
+        ("MERGE (n:N {id: $id})", {"id": None}, "null"),
+        ("MERGE (n:N) SET n.m = $m", {"m": {"a": 1}}, ""),
+        ("MERGE (n:N {id: $id})", {"id": 2**63}, "64 bits"),
+        ("MERGE (n:N {id: $id})", {"id": float("nan")}, ""),
+        ("MERGE (n:N {id: $id})", {"id": "a\0b"}, ""),
+        ("MERGE (n:N {id: $id})", {"id": "\ud800"}, "parameter"),
+        ("MERGE (n:N {id: $id})", {}, "Missing parameters"),
+    ],
+)
+async def test_what_cannot_be_applied_is_refused_not_changed(
+    graph: FalkorDBStore, statement: str, params: dict[str, Any], expected: str
+) -> None:
+    await graph.mark(APP, 0)
+    first, second, third = chain(COUNT, statement, COUNT)
+    applied = await graph.apply(APP, 0, [first, dataclasses.replace(second, params=params), third])
+    assert applied.count == 1
+    assert applied.failure is not None
+    assert expected in str(applied.failure)
+    assert await value(graph, "MATCH (n:N) RETURN count(n)") == 0
+
+
+async def test_a_slow_write_is_aborted_and_rolled_back(graph: FalkorDBStore) -> None:
+    await graph.mark(APP, 0)
+    applied = await graph.apply(APP, 0, chain("UNWIND range(1, 10000000) AS i CREATE (:Flood {i: i})"))
+    assert applied.failure is not None
+    assert applied.failure.code == "timeout"
+    assert await value(graph, "MATCH (f:Flood) RETURN count(f)") == 0
+    assert await graph.mark(APP, 0) == START
+
+
+async def test_reading_cannot_write(graph: FalkorDBStore) -> None:
+    await graph.mark(APP, 0)
+    with pytest.raises(QueryFailed, match="read-only"):
+        await graph.read(APP, "CREATE (n:N) RETURN n", {}, timeout_s=1)
+
+
+async def test_a_missing_graph_has_no_rows_and_is_not_made_by_reading(graph: FalkorDBStore) -> None:
+    assert (await graph.read("nobody", "MATCH (n) RETURN n", {}, timeout_s=1)).rows == ()
+    assert "mozaiks_nobody" not in await graph._redis.execute_command("GRAPH.LIST")
+
+
+async def test_a_slow_read_ends_at_its_limit(graph: FalkorDBStore) -> None:
+    await graph.mark(APP, 0)
+    with pytest.raises(QueryFailed) as caught:
+        await graph.read(APP, "UNWIND range(1, 100000000) AS i RETURN count(i)", {}, timeout_s=0.05)
+    assert caught.value.code == "timeout"
+
+
+async def test_a_server_that_is_away_is_transient() -> None:
+    graph = FalkorDBStore("unix:///nonexistent/redis.sock")
+    with pytest.raises(GraphUnavailable):
+        await graph.check()
+    with pytest.raises(GraphUnavailable):
+        await graph.apply(APP, 0, chain(COUNT))
+    await graph.aclose()
+
+
+async def test_indexes_are_made_once(graph: FalkorDBStore) -> None:
+    keys = [("User", "id"), ("Odd Name", "a b")]
+    await graph.prepare(APP, keys)
+    await FalkorDBStore.prepare(graph, APP, keys)
+    again = FalkorDBStore(f"unix://{graph._redis.connection_pool.connection_kwargs['path']}")
+    await again.prepare(APP, keys)
+    rows = await graph.read(APP, "CALL db.indexes() YIELD label, properties RETURN label, properties", {}, timeout_s=2)
+    assert {(label, tuple(names)) for label, names in rows.rows} >= {("User", ("id",)), ("Odd Name", ("a b",))}
+    await again.aclose()
+
+
+async def test_durable_returns(graph: FalkorDBStore) -> None:
+    await graph.mark(APP, 0)
+    await graph.apply(APP, 0, chain(COUNT))
+    async with asyncio.timeout(10):
+        await graph.durable()
+
+
+SCALARS = (
+    st.none()
+    | st.booleans()
+    | st.integers(-(2**63), 2**63 - 1)
+    | st.floats(allow_nan=False, allow_infinity=False, width=32)
+    | st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
+)
+KEYS = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0`"), min_size=1, max_size=8)
+VALUES = st.recursive(
+    SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(KEYS, inner, max_size=4), max_leaves=8
+)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(given_value=VALUES)
+async def test_parameters_arrive_as_they_are(graph: FalkorDBStore, given_value: Any) -> None:
+    await graph.mark(APP, 0)
+    table = await graph.read(APP, "RETURN $v", {"v": given_value}, timeout_s=2)
+    assert same(table.rows[0][0], given_value)
+
+
+def same(one: Any, other: Any) -> bool:
+    """Equal in value and type, but for the 15 digits that the server prints of a float."""
+    if type(one) is not type(other):
+        return False
+    if isinstance(one, float):
+        return math.isclose(one, other, rel_tol=1e-14)
+    if isinstance(one, list):
+        return len(one) == len(other) and all(map(same, one, other))
+    if isinstance(one, dict):
+        return one.keys() == other.keys() and all(same(one[key], other[key]) for key in one)
+    return bool(one == other)
+
+
+async def test_the_digest_forgets_the_order_of_building(graph: FalkorDBStore) -> None:
+    one = [
+        "CREATE (:A {id: 1, x: 'a'})",
+        "CREATE (:B {id: 2})",
+        "MATCH (a:A), (b:B) CREATE (a)-[:R {w: 1.5}]->(b)",
+    ]
+    other = [
+        "CREATE (:B {id: 2})",
+        "CREATE (:Gone)",
+        "MATCH (g:Gone) DELETE g",
+        "CREATE (:A {x: 'a', id: 1})",
+        "MATCH (b:B), (a:A) CREATE (a)-[:R {w: 1.5}]->(b)",
+    ]
+    for app, statements in (("one", one), ("other", other)):
+        await graph.mark(app, len(statements))  # our own nodes do not count
+        for statement in statements:
+            await graph._redis.execute_command("GRAPH.QUERY", f"mozaiks_{app}", statement)
+    first, second = await read_digest(graph, "one"), await read_digest(graph, "other")
+    assert first == second
+    assert (first.nodes, first.relationships) == (2, 1)
+    await graph._redis.execute_command("GRAPH.QUERY", "mozaiks_other", "MATCH (a:A) SET a.x = 'b'")
+    assert await read_digest(graph, "other") != first

@@ -1,0 +1,37 @@
+"""The ``graphweft`` command."""
+
+from __future__ import annotations
+
+import typer
+
+from graphweft_workers.cli import demo, operating, publish, reading, services
+
+__all__ = ("app", "main")
+
+app = typer.Typer(
+    name="graphweft", no_args_is_help=True, add_completion=False, help="Event-driven graph memory for agents."
+)
+imports = typer.Typer(no_args_is_help=True, help="Publish recorded runs of other tools as events.")
+dlq = typer.Typer(no_args_is_help=True, help="Dead letters: events and mutations that could not be applied.")
+
+app.command("up")(services.up)
+app.command("run")(services.run)
+app.command("emit")(publish.emit)
+imports.command("openai-chat")(publish.import_openai_chat)
+app.add_typer(imports, name="import")
+app.command("context")(reading.context)
+app.command("query")(reading.query)
+app.command("digest")(reading.digest)
+app.command("status")(operating.status)
+dlq.command("list")(operating.dlq_list)
+dlq.command("show")(operating.dlq_show)
+dlq.command("retry")(operating.dlq_retry)
+app.add_typer(dlq, name="dlq")
+app.command("lint")(operating.lint)
+app.command("doctor")(operating.doctor)
+app.command("demo")(demo.demo)
+
+
+def main() -> None:
+    """Run the command line."""
+    app()

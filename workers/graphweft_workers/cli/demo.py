@@ -1,0 +1,157 @@
+"""``graphweft demo``: recorded customer-service runs become a graph, and the graph comes back as context."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+import signal
+import time
+from collections import Counter
+from pathlib import Path
+from typing import Annotated, Final
+
+import typer
+from rich.panel import Panel
+from rich.text import Text
+
+from graphweft import Client
+from graphweft_contracts import Event, InvalidSettings
+from graphweft_workers.bus.log import Bus
+from graphweft_workers.cli.options import command
+from graphweft_workers.cli.output import console, print_table, say
+from graphweft_workers.cli.publish import bar
+from graphweft_workers.cli.sending import send, wait_until_applied
+from graphweft_workers.graph.digest import read_digest
+from graphweft_workers.graph.store import INTERNAL_PREFIX, GraphStore
+from graphweft_workers.imports.files import read_runs
+from graphweft_workers.imports.openai_chat import ImportOptions, events_of_runs
+from graphweft_workers.logs import set_up_logs
+from graphweft_workers.services import make_bus, make_graph, make_transport
+from graphweft_workers.settings import Settings
+from graphweft_workers.supervisor import Supervisor
+
+__all__ = ("demo",)
+
+APP: Final = "airline"
+WORKFLOW: Final = "AirlineSupport"
+AGENT: Final = "AirlineAgent"
+CHAT_ID: Final = "task{task_id}-trial{trial}"
+_DATA: Final = Path(".graphweft/demo")
+_EXAMPLE: Final = Path("examples/airline")
+_RUNS: Final = Path("data/tau-airline-gpt4o.jsonl.gz")
+_APPLY_S: Final = 300.0
+_BUSIEST_USER: Final = (
+    "MATCH (u:User)-[:STARTED]->(j:Journey) WITH u, count(j) AS chats RETURN u.id ORDER BY chats DESC, u.id LIMIT 1"
+)
+
+
+@command
+async def demo(
+    data: Annotated[
+        Path | None, typer.Option("--data", help="Folder to keep the data in.", show_default=f"{_DATA}, made anew")
+    ] = None,
+    example: Annotated[Path, typer.Option("--example", help="The airline example of the project.")] = _EXAMPLE,
+) -> int | None:
+    """Start everything, import 100 recorded runs, show the graph, and ask for the context of one agent turn."""
+    if not (example / _RUNS).is_file():
+        raise InvalidSettings(
+            f"{example / _RUNS} is not there: run the demo in the project's folder, or give --example"
+        )
+    settings = Settings.load(data=data or _DATA, rules=example / "workflows", log_level="warning")
+    if not settings.embedded or settings.graph != settings.bus:
+        raise InvalidSettings("the demo runs on a server of its own: unset GRAPHWEFT_BUS_URL and GRAPHWEFT_GRAPH_URL")
+    set_up_logs(settings.log_level, settings.log_format)
+    if data is None and _DATA.exists():
+        shutil.rmtree(_DATA)
+    supervisor = Supervisor(settings)
+    loop = asyncio.get_running_loop()
+    shown = asyncio.current_task()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, lambda: shown.cancel() if shown else None)
+    ready = asyncio.Event()
+    running = asyncio.create_task(supervisor.run(ready.set))
+    try:
+        started = asyncio.create_task(ready.wait())
+        await asyncio.wait([running, started], return_when=asyncio.FIRST_COMPLETED)
+        if running.done():
+            running.result()  # raises what kept it from starting
+            return 1
+        return await _show(settings, example / _RUNS)
+    except asyncio.CancelledError:
+        say("stopped")
+        return 130
+    finally:
+        supervisor.stop()
+        await asyncio.gather(running, return_exceptions=True)
+
+
+async def _show(settings: Settings, runs: Path) -> int:
+    options = ImportOptions(app_id=APP, workflow=WORKFLOW, agent=AGENT, chat_id=CHAT_ID)
+    events = list(events_of_runs(read_runs(runs), options))
+    bus, graph = make_bus(settings), make_graph(settings)
+    try:
+        seconds = await _import(settings, events, bus)
+        await _tables(events, seconds, graph)
+        letters = await bus.dead_letter_count()
+        if letters:
+            say(f"{letters} dead letters; `graphweft dlq list --data {settings.data}` shows them")
+        await _context(settings, graph)
+        say(
+            f"\nThe data stays in {settings.data}. Look around:\n"
+            f"  graphweft up --data {settings.data} --rules {settings.rules}\n"
+            f"  graphweft query --data {settings.data} --app {APP} 'MATCH (t:Tool) RETURN t.name, t.calls'"
+        )
+        return 1 if letters else 0
+    finally:
+        await graph.aclose()
+        await bus.aclose()
+
+
+async def _import(settings: Settings, events: list[Event], bus: Bus) -> float:
+    transport = make_transport(settings)
+    began = time.perf_counter()
+    try:
+        with bar("publishing", len(events)) as advance:
+            sent = await send(transport, events, on_progress=advance)
+    finally:
+        await transport.aclose()
+    with bar("applying", len(events)) as advance:
+        left = len(events)
+
+        def lag(count: int) -> None:
+            nonlocal left
+            advance(max(0, left - count))
+            left = min(left, count)
+
+        if not await wait_until_applied(bus, sent.last, timeout_s=_APPLY_S, on_lag=lag):
+            raise InvalidSettings(f"not all events were applied within {_APPLY_S:.0f} s; see the log above")
+    return time.perf_counter() - began
+
+
+async def _tables(events: list[Event], seconds: float, graph: GraphStore) -> None:
+    nodes: Counter[str] = Counter()
+    async for node in graph.nodes(APP):
+        nodes.update(label for label in node.labels if not label.startswith(INTERNAL_PREFIX))
+    relationships: Counter[str] = Counter()
+    async for edge in graph.edges(APP):
+        relationships[edge.type] += 1
+    by_type = Counter(event.type for event in events)
+    print_table(("event", "count"), [*sorted(by_type.items()), ("all", len(events))])
+    say(f"{len(events):,} events applied in {seconds:.1f} s: {len(events) / seconds:,.0f} events/s\n")
+    print_table(("nodes", "count"), sorted(nodes.items()))
+    print_table(("relationships", "count"), sorted(relationships.items()))
+    say(f"digest {(await read_digest(graph, APP)).sha256}\n")
+
+
+async def _context(settings: Settings, graph: GraphStore) -> None:
+    user = str((await graph.read(APP, _BUSIEST_USER, {}, timeout_s=5.0)).rows[0][0])
+    async with Client(settings.bus, app_id=APP, workflow=WORKFLOW, budget_ms=2_000) as client:
+        variables = {"user_id": user}
+        # The first request also opens connections; a runtime keeps its client, so the second one is what a turn costs.
+        await client.context(agent=AGENT, chat_id="demo", user_id=user, context=variables)
+        reply = await client.context(agent=AGENT, chat_id="demo", user_id=user, context=variables)
+    title = f"what {AGENT} reads before its next turn with {user}"
+    console.print(Panel(Text(reply.text), title=title, title_align="left"))
+    for item in reply.missing:
+        say(f"missing {item.name}: {item.reason}: {item.detail}")
+    say(f"{len(reply.blocks)} blocks in {reply.elapsed_ms:.1f} ms")

@@ -1,0 +1,123 @@
+"""``graphweft context``, ``query`` and ``digest``."""
+
+from __future__ import annotations
+
+import json as json_module
+from typing import Annotated, Any
+
+import typer
+
+from graphweft import Client
+from graphweft_contracts import ContextReply, InvalidSettings
+from graphweft_workers.cli.options import App, Data, Json, command, require_running
+from graphweft_workers.cli.output import print_json, print_table, say, stderr
+from graphweft_workers.graph.digest import read_digest
+from graphweft_workers.services import make_graph
+from graphweft_workers.settings import Settings
+
+__all__ = ("context", "digest", "query", "show_reply")
+
+_QUERY_TIMEOUT_S = 60.0
+
+
+@command
+async def context(
+    app: App,
+    workflow: Annotated[str, typer.Option("--workflow", help="Workflow whose injection rules apply.")],
+    agent: Annotated[str, typer.Option("--agent", help="The agent whose turn it is.")],
+    chat: Annotated[str, typer.Option("--chat", help="The chat.")],
+    user: Annotated[str | None, typer.Option("--user", help="The user.")] = None,
+    var: Annotated[
+        list[str] | None, typer.Option("--var", help="Context variable: k=text, or k:=JSON; repeatable.")
+    ] = None,
+    budget_ms: Annotated[int, typer.Option("--budget-ms", min=1, help="Time for the answer.")] = 1000,
+    data: Data = None,
+    json: Json = False,
+) -> int | None:
+    """Ask for the context of one agent turn, as a runtime would, and print it as the agent would see it."""
+    settings = Settings.load(data=data)
+    await require_running(settings)
+    async with Client(settings.bus) as client:
+        reply = await client.context(
+            agent=agent,
+            chat_id=chat,
+            app_id=app,
+            workflow=workflow,
+            user_id=user,
+            context=_assignments(var or [], "--var"),
+            budget_ms=budget_ms,
+        )
+    if json:
+        print_json(reply.model_dump(mode="json"))
+    else:
+        show_reply(reply)
+    return 1 if reply.reason not in {None, "no_rules"} else None
+
+
+@command
+async def query(
+    cypher: Annotated[str, typer.Argument(help="A reading Cypher query; the server refuses to write.")],
+    app: App,
+    param: Annotated[
+        list[str] | None, typer.Option("--param", help="Query parameter: k=text, or k:=JSON; repeatable.")
+    ] = None,
+    data: Data = None,
+    json: Json = False,
+) -> None:
+    """Read an app's graph."""
+    settings = Settings.load(data=data)
+    await require_running(settings)
+    graph = make_graph(settings)
+    try:
+        table = await graph.read(app, cypher, _assignments(param or [], "--param"), timeout_s=_QUERY_TIMEOUT_S)
+    finally:
+        await graph.aclose()
+    if json:
+        rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+        print_json({"columns": list(table.columns), "rows": rows})
+    else:
+        print_table(table.columns, table.rows)
+
+
+@command
+async def digest(app: App, data: Data = None, json: Json = False) -> None:
+    """Print a hash over the content of an app's graph: equal graphs have equal digests, however they were built."""
+    settings = Settings.load(data=data)
+    await require_running(settings)
+    graph = make_graph(settings)
+    try:
+        found = await read_digest(graph, app)
+    finally:
+        await graph.aclose()
+    if json:
+        print_json({"digest": found.sha256, "nodes": found.nodes, "relationships": found.relationships})
+    else:
+        say(found.sha256)
+
+
+def show_reply(reply: ContextReply) -> None:
+    """Print the text that the agent gets, and on standard error what is missing and how long it took."""
+    if reply.text:
+        say(reply.text)
+    for item in reply.missing:
+        stderr.print(f"missing {item.name}: {item.reason}: {item.detail}", style="yellow", markup=False, soft_wrap=True)
+    if reply.reason is not None and not reply.missing:
+        stderr.print(f"no context: {reply.reason}: {reply.detail}", style="yellow", markup=False, soft_wrap=True)
+    rows = sum(block.rows for block in reply.blocks)
+    stderr.print(f"{len(reply.blocks)} blocks, {rows} rows, {reply.elapsed_ms:.1f} ms", style="dim", markup=False)
+
+
+def _assignments(given: list[str], option: str) -> dict[str, Any]:
+    values: dict[str, Any] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals or not name.rstrip(":"):
+            raise InvalidSettings(f"{option} {text!r}: write name=text, or name:=JSON")
+        if name.endswith(":"):
+            try:
+                values[name[:-1]] = json_module.loads(value)
+            except ValueError as error:
+                raise InvalidSettings(f"{option} {text!r}: {value!r} is no JSON: {error}") from error
+        else:
+            values[name] = value
+    return values

@@ -1,0 +1,86 @@
+"""Putting many events on the bus, through its outages, without losing or doubling one."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from itertools import batched
+from typing import Final
+
+from graphweft.transport import Outgoing, Transport
+from graphweft_contracts import BusUnavailable, Event, wire
+from graphweft_workers.bus.log import Bus
+
+__all__ = ("Sent", "send", "wait_until_applied")
+
+_BATCH: Final = 500
+_RETRY_S: Final = 0.5
+_POLL_S: Final = 0.05
+
+
+@dataclass(slots=True)
+class Sent:
+    """How many events the bus has, and the last offset of each partition that got one."""
+
+    events: int = 0
+    last: dict[int, str] = field(default_factory=dict[int, str])
+
+
+async def send(
+    transport: Transport,
+    events: Iterable[Event],
+    *,
+    give_up_s: float | None = None,
+    on_progress: Callable[[int], None] = lambda _: None,
+    on_outage: Callable[[BusUnavailable], None] = lambda _: None,
+) -> Sent:
+    """Append all events in order. A batch whose answer was lost is appended again: workers drop second copies.
+
+    Keeps trying through an outage; raises ``BusUnavailable`` when one lasts longer than ``give_up_s``.
+    """
+    sent = Sent()
+    for batch in batched(events, _BATCH):
+        outgoing = [Outgoing(key=event.key, fields=wire.encode(event)) for event in batch]
+        away_since: float | None = None
+        while True:
+            try:
+                positions = await transport.append(outgoing)
+                break
+            except BusUnavailable as error:
+                now = time.monotonic()
+                if away_since is None:
+                    away_since = now
+                    on_outage(error)
+                if give_up_s is not None and now - away_since >= give_up_s:
+                    raise BusUnavailable(
+                        f"{error} (sent before: {sent.events} events; it is safe to run again)"
+                    ) from error
+                await asyncio.sleep(_RETRY_S)
+        for position in positions:
+            partition, _, offset = position.partition(":")
+            sent.last[int(partition)] = offset
+        sent.events += len(batch)
+        on_progress(len(batch))
+    return sent
+
+
+async def wait_until_applied(
+    bus: Bus, last: dict[int, str], *, timeout_s: float | None = None, on_lag: Callable[[int], None] = lambda _: None
+) -> bool:
+    """Wait until every partition is committed up to ``last``; False when ``timeout_s`` passes first."""
+    until = None if timeout_s is None else time.monotonic() + timeout_s
+    while True:
+        status = await bus.status()
+        on_lag(sum(partition.lag for partition in status))
+        behind = [
+            partition.id
+            for partition in status
+            if partition.id in last and bus.is_after(last[partition.id], partition.position)
+        ]
+        if not behind:
+            return True
+        if until is not None and time.monotonic() > until:
+            return False
+        await asyncio.sleep(_POLL_S)

@@ -1,0 +1,1 @@
+"""Graph stores: one protocol, one driver a file, and the digest of a graph's content."""

@@ -1,0 +1,103 @@
+"""A hash over what a graph says, whatever the order in which it was built and wherever it is stored.
+
+Server ids mean nothing outside one server, so a node is known by its content (labels and properties) and then, round
+by round, by its neighbourhood: colour refinement as in Weisfeiler and Leman (1968). The digest hashes the sorted
+colours of nodes and the sorted relationships between colours. Equal graphs give equal digests; graphs that differ in
+content or in how content is connected give different ones, up to highly symmetric graphs that refinement cannot tell
+apart (they need many nodes with equal content). Labels that start with ``__`` and what hangs on them are left out.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import date, datetime, time, timedelta
+from typing import Any
+
+from graphweft_workers.graph.store import INTERNAL_PREFIX, Edge, GraphStore, Node
+
+__all__ = ("Digest", "canonical", "digest_of", "read_digest")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Digest:
+    """The hash (64 hexadecimal digits) and the sizes of what was hashed."""
+
+    sha256: str
+    nodes: int
+    relationships: int
+
+
+async def read_digest(store: GraphStore, app_id: str) -> Digest:
+    """Return the digest of an app's graph. Reads it all; writes that go on meanwhile may be seen in part."""
+    return digest_of([node async for node in store.nodes(app_id)], [edge async for edge in store.edges(app_id)])
+
+
+def digest_of(nodes: Iterable[Node], edges: Iterable[Edge]) -> Digest:
+    """Return the digest of listed nodes and relationships."""
+    colours = {
+        node.id: _hash("node", *sorted(node.labels), canonical(node.properties))
+        for node in nodes
+        if not any(label.startswith(INTERNAL_PREFIX) for label in node.labels)
+    }
+    links = [
+        (edge.start, edge.end, _hash("edge", edge.type, canonical(edge.properties)))
+        for edge in edges
+        if edge.start in colours and edge.end in colours
+    ]
+    distinct = len(set(colours.values()))
+    # Refinement ends when no class splits; nodes with keys are distinct at once, so this is 0 or 1 rounds in practice.
+    while distinct < len(colours):
+        colours = _refine(colours, links)
+        finer = len(set(colours.values()))
+        if finer == distinct:
+            break
+        distinct = finer
+    ends = sorted(_hash(colours[start], kind, colours[end]) for start, end, kind in links)
+    return Digest(sha256=_hash(*sorted(colours.values()), "|", *ends), nodes=len(colours), relationships=len(links))
+
+
+def canonical(value: Any) -> str:
+    """Return one text per value: maps sorted by key, numbers as 64-bit servers print them, temporal values as ISO."""
+    match value:
+        case None:
+            return "null"
+        case bool():
+            return "true" if value else "false"
+        case int():
+            return f"i{value}"
+        case float():
+            # FalkorDB prints 15 significant digits; Neo4j sends all 17.
+            return f"f{value:.15g}" if math.isfinite(value) else f"f{value}"
+        case str():
+            return f"s{len(value)}:{value}"
+        case datetime() | date() | time():
+            return f"t{value.isoformat()}"
+        case timedelta():
+            return f"d{value.total_seconds():.6f}"
+        case Mapping():
+            items = sorted((str(key), canonical(item)) for key, item in value.items())  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+            return "{" + ",".join(f"{len(key)}:{key}={item}" for key, item in items) + "}"
+        case list() | tuple():
+            return "[" + ",".join(canonical(item) for item in value) + "]"  # pyright: ignore[reportUnknownVariableType]
+        case _:
+            return f"{type(value).__name__}:{value}"
+
+
+def _refine(colours: Mapping[int, str], links: Iterable[tuple[int, int, str]]) -> dict[int, str]:
+    seen: dict[int, list[str]] = {node: [] for node in colours}
+    for start, end, kind in links:
+        seen[start].append(_hash("out", kind, colours[end]))
+        seen[end].append(_hash("in", kind, colours[start]))
+    return {node: _hash(colour, *sorted(seen[node])) for node, colour in colours.items()}
+
+
+def _hash(*parts: str) -> str:
+    digest = hashlib.sha256()
+    for part in parts:
+        data = part.encode("utf-8", "surrogatepass")
+        digest.update(len(data).to_bytes(8, "big"))
+        digest.update(data)
+    return digest.hexdigest()

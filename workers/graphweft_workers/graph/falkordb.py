@@ -1,0 +1,336 @@
+"""FalkorDB as a graph store (measured on 4.22).
+
+A write must take effect exactly when the graph stands where the writer thinks it does, and FalkorDB has no transaction
+over several queries. So every query carries its own guard and moves the mark itself::
+
+    MATCH (__gw:__Progress {partition: $__p}) WHERE __gw.pos = $__o AND __gw.done = $__d
+    SET __gw.pos = …, __gw.done = … WITH __gw.done AS __gwd
+    CALL { <the rule's query> }
+
+One query is atomic: effect and mark move together, and an error moves neither. The subquery matters. Put simply after
+the guard, a query that aggregates (``MATCH (n:X) WITH count(n) AS c MERGE …``) makes a row out of none and writes
+although the guard did not match; inside CALL it is not run at all. The subquery imports nothing, so no name of the
+rule can meet one of ours.
+
+Rejected: MULTI/EXEC (no roll-back, and the queries block the server's main thread), and a mark in a query of its own
+(a crash in between doubles the effect). See ``docs/decisions/0003-exactly-once-on-falkordb.md``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from typing import Any, Final
+
+import redis.asyncio as redis
+from falkordb.asyncio.graph import AsyncGraph
+from falkordb.edge import Edge as FalkorEdge
+from falkordb.helpers import stringify_param_value
+from falkordb.node import Node as FalkorNode
+from falkordb.path import Path as FalkorPath
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError, ResponseError
+
+from graphweft_contracts import Displaced, GraphUnavailable, GraphweftError, QueryFailed, channels
+from graphweft_workers.graph.store import Applied, Edge, Mark, Node, Table, Write
+
+__all__ = ("FalkorDBStore",)
+
+logger = logging.getLogger("graphweft.graph")
+
+_PIPELINE: Final = 500
+"""Queries of one round trip; bounds what the server queues for us."""
+_PAGE: Final = 5_000
+"""Entities of one page of a listing."""
+_INT64: Final = 2**63
+_WRITER_GRACE_S: Final = 5.0
+"""Beyond the server's own limit of a query, how long a reply may take before the connection counts as lost."""
+
+_GUARD: Final = (
+    "MATCH (__gw:__Progress {partition: $__gw_partition}) WHERE __gw.pos = $__gw_pos AND __gw.done = $__gw_done "
+    "SET __gw.pos = $__gw_next_pos, __gw.done = $__gw_next_done WITH __gw.done AS __gw_moved"
+)
+_LIST_INDEXES: Final = "CALL db.indexes() YIELD label, properties RETURN label, properties"
+_READ_MARK: Final = "MATCH (p:__Progress {partition: $__gw_partition}) RETURN p.pos, p.done"
+_MAKE_MARK: Final = (
+    "MERGE (p:__Progress {partition: $__gw_partition}) ON CREATE SET p.pos = '', p.done = 0 RETURN p.pos, p.done"
+)
+
+# FalkorDB gives its errors no code, so the few that are no fault of the query are told by how they start.
+_NOT_THE_QUERY: Final = ("Max pending queries exceeded", "unknown command", "WRONGTYPE")
+_TIMED_OUT: Final = "Query timed out"
+_NO_GRAPH: Final = "Invalid graph operation on empty key"
+
+
+class FalkorDBStore:
+    """``GraphStore`` on a Redis server with the FalkorDB module."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        graph_template: str = "mozaiks_{app_id}",
+        write_timeout_ms: int = 5_000,
+        connect_timeout_s: float = 2.0,
+    ) -> None:
+        def connect(io_timeout_s: float) -> Any:
+            # The compact protocol that falkordb decodes is RESP2; repeating a write is for the mark to decide.
+            return redis.Redis.from_url(  # pyright: ignore[reportUnknownMemberType]
+                url,
+                retry=Retry(NoBackoff(), 0),
+                socket_connect_timeout=connect_timeout_s,
+                socket_timeout=io_timeout_s,
+                protocol=2,
+                decode_responses=True,
+            )
+
+        self._redis = connect(write_timeout_ms / 1000 + _WRITER_GRACE_S)
+        self._template = graph_template
+        self._write_timeout_ms = write_timeout_ms
+        self._indexed: dict[str, set[tuple[str, str]]] = {}
+        self._warned_not_durable = False
+
+    async def check(self) -> None:
+        """See ``GraphStore.check``."""
+        try:
+            await self._redis.execute_command("GRAPH.LIST")
+        except ResponseError as error:
+            if type(error) is ResponseError:
+                raise GraphUnavailable(
+                    "the graph server is a Redis without the FalkorDB module; point GRAPHWEFT_GRAPH_URL at FalkorDB",
+                    retry_after_s=5.0,
+                ) from error
+            raise _translate(error) from error
+        except (RedisError, OSError) as error:
+            raise _translate(error) from error
+
+    async def prepare(self, app_id: str, keys: Iterable[tuple[str, str]]) -> None:
+        """See ``GraphStore.prepare``."""
+        wanted = {("__Progress", "partition"), *keys}
+        missing = wanted - self._indexed.get(app_id, set())
+        if not missing:
+            return
+        try:
+            listed = await self._graph(app_id).query(_LIST_INDEXES)
+            there = {(str(label), str(name)) for label, names in listed.result_set for name in names}
+            for label, name in sorted(missing - there):
+                statement = f"CREATE INDEX FOR (n:{_quoted(label)}) ON (n.{_quoted(name)})"
+                try:
+                    await self._redis.execute_command("GRAPH.QUERY", self._name(app_id), statement)
+                except ResponseError as error:
+                    # Another worker may have been quicker; without an index queries are right, only slower.
+                    logger.debug("index on %s.%s not made: %s", label, name, error)
+        except (RedisError, OSError) as error:
+            raise _translate(error) from error
+        self._indexed[app_id] = wanted | there
+
+    async def mark(self, app_id: str, partition: int) -> Mark:
+        """See ``GraphStore.mark``."""
+        try:
+            result = await self._graph(app_id).query(_MAKE_MARK, {"__gw_partition": partition})
+        except (RedisError, OSError) as error:
+            raise _translate(error) from error
+        offset, done = result.result_set[0]
+        return Mark(offset=str(offset), done=int(done))
+
+    async def apply(self, app_id: str, partition: int, writes: Sequence[Write]) -> Applied:
+        """See ``GraphStore.apply``."""
+        count = 0
+        for start in range(0, len(writes), _PIPELINE):
+            part = writes[start : start + _PIPELINE]
+            applied = await self._apply(app_id, partition, part)
+            count += applied.count
+            if applied.failure is not None:
+                return Applied(count=count, failure=applied.failure)
+        return Applied(count=count)
+
+    async def skip(self, app_id: str, partition: int, write: Write) -> None:
+        """See ``GraphStore.skip``."""
+        moved = Write(statement="", before=write.before, after=write.after)
+        await self._apply(app_id, partition, [moved])
+
+    async def durable(self) -> None:
+        """See ``GraphStore.durable``. A server without append-only file cannot promise it: said once in the log."""
+        try:
+            pipeline = self._redis.pipeline(transaction=False)
+            # WAITAOF waits for the writes of its own connection; one more of them stands behind all earlier ones.
+            pipeline.incr("graphweft:durable")
+            pipeline.execute_command("WAITAOF", 1, 0, 0)
+            _, waited = await pipeline.execute(raise_on_error=False)
+        except (RedisError, OSError) as error:
+            raise _translate(error) from error
+        if isinstance(waited, Exception) and not self._warned_not_durable:
+            self._warned_not_durable = True
+            logger.warning(
+                "the graph server keeps no append-only file, so a crash of it loses writes: start it with "
+                "--appendonly yes (%s)",
+                waited,
+            )
+
+    async def read(self, app_id: str, statement: str, params: Mapping[str, Any], *, timeout_s: float) -> Table:
+        """See ``GraphStore.read``."""
+        try:
+            async with asyncio.timeout(timeout_s + 0.1):
+                result = await self._graph(app_id).ro_query(
+                    statement, _checked(params), timeout=max(1, int(timeout_s * 1000))
+                )
+        except TimeoutError as error:
+            raise QueryFailed(f"no answer within {timeout_s:.3f} s", code="timeout") from error
+        except (RedisError, OSError) as error:
+            if isinstance(error, ResponseError) and str(error).startswith(_NO_GRAPH):
+                return Table(columns=(), rows=())
+            raise _translate(error) from error
+        return Table(
+            columns=tuple(str(name) for _, name in result.header),
+            rows=tuple(tuple(_plain(cell) for cell in row) for row in result.result_set),
+        )
+
+    async def nodes(self, app_id: str) -> AsyncIterator[Node]:
+        """See ``GraphStore.nodes``."""
+        async for row in self._pages(
+            app_id,
+            "MATCH (n) RETURN max(id(n))",
+            "MATCH (n) WHERE id(n) >= $a AND id(n) < $b RETURN id(n), labels(n), properties(n)",
+        ):
+            yield Node(id=row[0], labels=tuple(row[1]), properties=row[2])
+
+    async def edges(self, app_id: str) -> AsyncIterator[Edge]:
+        """See ``GraphStore.edges``."""
+        async for row in self._pages(
+            app_id,
+            "MATCH (n) RETURN max(id(n))",
+            "MATCH (a)-[e]->(b) WHERE id(a) >= $a AND id(a) < $b RETURN id(a), id(b), type(e), properties(e)",
+        ):
+            yield Edge(start=row[0], end=row[1], type=row[2], properties=row[3])
+
+    async def aclose(self) -> None:
+        """See ``GraphStore.aclose``."""
+        await self._redis.aclose()
+
+    async def _apply(self, app_id: str, partition: int, writes: Sequence[Write]) -> Applied:
+        name = self._name(app_id)
+        pipeline = self._redis.pipeline(transaction=False)
+        unsendable: QueryFailed | None = None
+        sent = 0
+        for write in writes:
+            try:
+                command = _guarded(partition, write)
+            except QueryFailed as error:
+                unsendable = error
+                break
+            pipeline.execute_command("GRAPH.QUERY", name, command, "--compact", "TIMEOUT", self._write_timeout_ms)
+            sent += 1
+        pipeline.execute_command("GRAPH.RO_QUERY", name, _header({"__gw_partition": partition}) + _READ_MARK)
+        try:
+            *replies, where = await pipeline.execute(raise_on_error=False)
+        except (RedisError, OSError) as error:
+            raise _translate(error) from error
+        failed = next(((i, reply) for i, reply in enumerate(replies) if isinstance(reply, Exception)), None)
+        count = failed[0] if failed else sent
+        failure = unsendable
+        if failed:
+            reason = _translate(failed[1])
+            if not isinstance(reason, QueryFailed):
+                raise reason
+            failure = reason
+        expected = writes[count - 1].after if count else writes[0].before
+        if isinstance(where, Exception):
+            raise _translate(where) from where
+        rows = where[1]
+        if not rows or Mark(offset=str(rows[0][0]), done=int(rows[0][1])) != expected:
+            raise Displaced(
+                f"partition {partition} of app {app_id!r} was moved by another worker, or its graph was replaced",
+                retry_after_s=0.05,
+            )
+        return Applied(count=count, failure=failure)
+
+    async def _pages(self, app_id: str, last: str, page: str) -> AsyncIterator[tuple[Any, ...]]:
+        highest = (await self.read(app_id, last, {}, timeout_s=60.0)).rows
+        if not highest or highest[0][0] is None:
+            return
+        for start in range(0, int(highest[0][0]) + 1, _PAGE):
+            for row in (await self.read(app_id, page, {"a": start, "b": start + _PAGE}, timeout_s=60.0)).rows:
+                yield row
+
+    def _name(self, app_id: str) -> str:
+        return channels.graph_name(app_id, self._template)
+
+    def _graph(self, app_id: str) -> Any:
+        # A new object each time: it caches names by number, which go wrong when the graph is replaced under it.
+        return AsyncGraph(self._redis, self._name(app_id))
+
+
+def _guarded(partition: int, write: Write) -> str:
+    marks = {
+        "__gw_partition": partition,
+        "__gw_pos": write.before.offset,
+        "__gw_done": write.before.done,
+        "__gw_next_pos": write.after.offset,
+        "__gw_next_done": write.after.done,
+    }
+    header = _header({**write.params, **marks})
+    if not write.statement:
+        return f"{header}{_GUARD} RETURN __gw_moved"
+    # The line break ends a comment on the rule's last line.
+    tail = " RETURN count(*)" if write.returns else ""
+    return f"{header}{_GUARD} CALL {{ {write.statement}\n}}{tail}"
+
+
+def _header(params: Mapping[str, Any]) -> str:
+    try:
+        values = " ".join(f"{name}={stringify_param_value(value)}" for name, value in _checked(params).items())
+        values.encode()
+    except (ValueError, RecursionError) as error:  # UnicodeEncodeError (a lone surrogate) is a ValueError
+        raise QueryFailed(f"a parameter cannot be sent to FalkorDB: {type(error).__name__}") from error
+    return f"CYPHER {values} "
+
+
+def _checked(params: Mapping[str, Any]) -> dict[str, Any]:
+    for name, value in params.items():
+        _check(name, value)
+    return dict(params)
+
+
+def _check(name: str, value: Any) -> None:
+    """Refuse what FalkorDB would silently change: it clamps integers beyond 64 bits."""
+    if isinstance(value, int):
+        if not -_INT64 <= value < _INT64:
+            raise QueryFailed(f"the parameter {name!r} holds an integer beyond 64 bits; send it as a string")
+    elif isinstance(value, Mapping):
+        for item in value.values():  # pyright: ignore[reportUnknownVariableType]
+            _check(name, item)
+    elif isinstance(value, list | tuple):
+        for item in value:  # pyright: ignore[reportUnknownVariableType]
+            _check(name, item)
+
+
+def _quoted(name: str) -> str:
+    if "`" in name:
+        raise QueryFailed(f"{name!r} cannot be indexed: FalkorDB knows no escaped backtick")
+    return f"`{name}`"
+
+
+def _plain(value: Any) -> Any:
+    """Return nodes, relationships and paths as maps and lists, as agents and JSON readers expect them."""
+    if isinstance(value, FalkorNode | FalkorEdge):
+        return {key: _plain(item) for key, item in (value.properties or {}).items()}
+    if isinstance(value, FalkorPath):
+        return [_plain(item) for item in value.nodes()]
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]  # pyright: ignore[reportUnknownVariableType]
+    return value
+
+
+def _translate(error: BaseException) -> GraphweftError:
+    # ResponseError itself is a query's fault; its subclasses (LOADING, OOM, READONLY, NOPERM …) are the server's.
+    if type(error) is ResponseError:
+        text = str(error).partition(" errCtx:")[0]
+        if text.startswith(_TIMED_OUT):
+            return QueryFailed("the query was aborted at its time limit", code="timeout")
+        if not text.startswith(_NOT_THE_QUERY):
+            return QueryFailed(text.removeprefix("errMsg: "))
+    return GraphUnavailable(f"the graph server is away: {error}")

@@ -1,0 +1,154 @@
+"""Everything on one machine: the embedded server, a mutation worker and an injection responder, watched.
+
+The services are the same processes that a real deployment runs (``graphweft run …``), so what works here works there.
+One that dies is started again; the log and the graph's mark make sure that nothing is lost or doubled by that.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from graphweft_workers.embedded import DataFolder, EmbeddedServer, die_with_parent
+from graphweft_workers.services import load_rules
+from graphweft_workers.settings import Settings
+
+__all__ = ("PROCESSES_FILE", "Supervisor")
+
+logger = structlog.get_logger("graphweft.up")
+
+PROCESSES_FILE: Final = "processes.json"
+"""In the data folder: process ids of what runs, for people and for ``graphweft doctor``."""
+_ROLES: Final = ("mutation", "injection")
+_STOP_S: Final = 20.0
+_FIRST_RESTART_S: Final = 0.2
+_LAST_RESTART_S: Final = 5.0
+_STEADY_S: Final = 10.0
+"""A process that ran this long starts again at once; one that dies sooner waits longer each time."""
+
+
+class Supervisor:
+    """Runs the embedded server and both services on one data folder."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._folder = DataFolder(settings.data)
+        self._server = EmbeddedServer(self._folder.path, fsync=settings.fsync)
+        self._children: dict[str, asyncio.subprocess.Process] = {}
+        self._stopping = asyncio.Event()
+
+    def stop(self) -> None:
+        """Ask everything to stop."""
+        self._stopping.set()
+
+    async def run(self, ready: Callable[[], Awaitable[None] | None] | None = None) -> None:
+        """Start everything, call ``ready``, restart what dies, and stop in order when ``stop`` is called.
+
+        Raises ``InvalidRules`` or ``InvalidSettings`` before anything is started.
+        """
+        load_rules(self._settings)
+        self._folder.acquire()
+        try:
+            await self._server.start()
+            watchers = [asyncio.create_task(self._watch_server())]
+            watchers += [asyncio.create_task(self._watch(role)) for role in _ROLES]
+            called = ready() if ready is not None else None
+            if called is not None:
+                await called
+            stopped = asyncio.create_task(self._stopping.wait())
+            await asyncio.wait([stopped, *watchers], return_when=asyncio.FIRST_COMPLETED)
+            self._stopping.set()
+            await asyncio.gather(*watchers)
+        finally:
+            await self._end_children()
+            await self._server.stop()
+            with contextlib.suppress(OSError):
+                (self._folder.path / PROCESSES_FILE).unlink(missing_ok=True)
+            self._folder.release()
+
+    async def _watch(self, role: str) -> None:
+        wait_s = _FIRST_RESTART_S
+        while not self._stopping.is_set():
+            child = await self._start(role)
+            self._children[role] = child
+            self._note()
+            began = asyncio.get_running_loop().time()
+            code = await self._ended(child)
+            if self._stopping.is_set():
+                return
+            if asyncio.get_running_loop().time() - began > _STEADY_S:
+                wait_s = _FIRST_RESTART_S
+            logger.error("service_ended", role=role, code=code, restart_after_s=wait_s)
+            await self._pause(wait_s)
+            wait_s = min(wait_s * 2, _LAST_RESTART_S)
+
+    async def _watch_server(self) -> None:
+        wait_s = _FIRST_RESTART_S
+        while not self._stopping.is_set():
+            process = self._server.process
+            if process is None or await self._ended(process) is None:
+                return
+            logger.error("server_ended", code=process.returncode, restart_after_s=wait_s)
+            await self._pause(wait_s)
+            if not self._stopping.is_set():
+                await self._server.start()
+                self._note()
+
+    async def _start(self, role: str) -> asyncio.subprocess.Process:
+        return await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "graphweft_workers.cli", "run", role),
+            env=self._environment(role),
+            stdin=asyncio.subprocess.DEVNULL,
+            start_new_session=True,
+            preexec_fn=die_with_parent(signal.SIGTERM),
+        )
+
+    def _environment(self, role: str) -> dict[str, str]:
+        environment = self._settings.as_environment()
+        environment["GRAPHWEFT_WORKER_NAME"] = self._settings.worker_name or f"up-{role}"
+        return environment
+
+    async def _ended(self, process: asyncio.subprocess.Process) -> int | None:
+        """Return the process's exit code, or None when we are to stop first."""
+        ended = asyncio.create_task(process.wait())
+        stop = asyncio.create_task(self._stopping.wait())
+        await asyncio.wait([ended, stop], return_when=asyncio.FIRST_COMPLETED)
+        stop.cancel()
+        if not ended.done():
+            ended.cancel()
+            return None
+        return ended.result()
+
+    async def _end_children(self) -> None:
+        for child in self._children.values():
+            if child.returncode is None:
+                child.terminate()
+        for role, child in self._children.items():
+            try:
+                async with asyncio.timeout(_STOP_S):
+                    await child.wait()
+            except TimeoutError:
+                logger.warning("service_killed", role=role, after_s=_STOP_S)
+                child.kill()
+                await child.wait()
+
+    async def _pause(self, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._stopping.wait()
+
+    def _note(self) -> None:
+        server = self._server.process
+        pids = {"up": os.getpid(), "server": server.pid if server else None}
+        pids |= {role: child.pid for role, child in self._children.items()}
+        path: Path = self._folder.path / PROCESSES_FILE
+        path.write_text(json.dumps(pids) + "\n")

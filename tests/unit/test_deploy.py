@@ -1,0 +1,262 @@
+"""compose.yaml, the Dockerfile and the Makefile hold together with the code: no container is started here."""
+
+import fnmatch
+import importlib.metadata
+import json
+import re
+import shutil
+import subprocess
+import tomllib
+from collections.abc import Callable, Hashable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+ROOT = Path(__file__).parents[2]
+DOCKERFILE = ROOT / "deploy" / "Dockerfile"
+
+
+class UniqueKeys(yaml.SafeLoader):
+    """Refuses a key that stands twice in one mapping; PyYAML lets the last one win in silence."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        twice = {key for key in keys if keys.count(key) > 1}
+        if twice:
+            raise yaml.constructor.ConstructorError(None, None, f"repeated keys: {twice}", node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
+def pyproject() -> dict[str, Any]:
+    return tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))
+
+
+@pytest.fixture(scope="module")
+def compose() -> dict[str, Any]:
+    found: dict[str, Any] = yaml.load((ROOT / "compose.yaml").read_text("utf-8"), UniqueKeys)
+    return found
+
+
+@pytest.fixture(scope="module")
+def services(compose: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = compose["services"]
+    return found
+
+
+@pytest.fixture(scope="module")
+def instructions() -> list[tuple[str, str]]:
+    """Return the Dockerfile as pairs of instruction and argument, continuation lines joined."""
+    lines = [line for line in DOCKERFILE.read_text("utf-8").splitlines() if line.strip() and not line.startswith("#")]
+    joined = "\n".join(lines).replace("\\\n", " ").splitlines()
+    return [(word, rest.strip()) for word, _, rest in (line.partition(" ") for line in joined)]
+
+
+def test_repeated_keys_are_seen() -> None:
+    with pytest.raises(yaml.YAMLError, match="repeated"):
+        yaml.load("a: 1\na: 2\n", UniqueKeys)
+
+
+def test_a_plain_start_brings_up_the_pair_of_workers_and_their_server(services: dict[str, dict[str, Any]]) -> None:
+    assert {name for name, service in services.items() if "profiles" not in service} == {
+        "falkordb",
+        "worker",
+        "responder",
+    }
+    assert services["kafka"]["profiles"] == ["kafka"]
+    assert services["neo4j"]["profiles"] == ["neo4j"]
+    assert services["worker"]["command"] == ["run", "mutation"]
+    assert services["responder"]["command"] == ["run", "injection"]
+
+
+def test_services_come_back_and_wait_for_a_healthy_server(services: dict[str, dict[str, Any]]) -> None:
+    for name, service in services.items():
+        assert service["restart"] == "unless-stopped", name
+        for needed, how in service.get("depends_on", {}).items():
+            assert how == {"condition": "service_healthy"}
+            assert "healthcheck" in services[needed]
+    for name in ("worker", "responder"):
+        assert set(services[name]["depends_on"]) == {"falkordb"}
+
+
+def test_ports_are_bound_to_this_machine(services: dict[str, dict[str, Any]]) -> None:
+    ports = [port for service in services.values() for port in service.get("ports", [])]
+    assert "127.0.0.1:6380:6379" in ports, "the rule contract has FalkorDB on 6380"
+    for port in ports:
+        assert re.fullmatch(r"127\.0\.0\.1:\d+:\d+", port), port
+    assert len({port.split(":")[1] for port in ports}) == len(ports)
+
+
+def test_images_are_pinned(services: dict[str, dict[str, Any]], instructions: list[tuple[str, str]]) -> None:
+    images = [service["image"] for service in services.values()]
+    images += [rest.split()[0] for word, rest in instructions if word == "FROM"]
+    for image in images:
+        _, _, tag = image.rpartition(":")
+        assert re.search(r"\d|^local$", tag), f"{image} names no version"
+    assert services["falkordb"]["image"].startswith("falkordb/falkordb:v4.")
+
+
+def test_falkordb_keeps_its_data_and_its_time_limits(services: dict[str, dict[str, Any]]) -> None:
+    server = services["falkordb"]
+    assert "--appendonly yes" in server["environment"]["REDIS_ARGS"]
+    words = server["environment"]["FALKORDB_ARGS"].split()
+    assert dict(zip(words[::2], words[1::2], strict=True)) == {"TIMEOUT_DEFAULT": "5000", "TIMEOUT_MAX": "60000"}
+    assert server["volumes"] == ["falkordb:/var/lib/falkordb/data"]
+
+
+def test_paths_and_volumes_exist(compose: dict[str, Any]) -> None:
+    for name, service in compose["services"].items():
+        build = service.get("build")
+        if build is not None:
+            assert (ROOT / build["context"] / build["dockerfile"]).is_file(), name
+        for volume in service.get("volumes", []):
+            source = volume.split(":")[0]
+            if source.startswith("."):
+                assert (ROOT / source).is_dir(), source
+                assert volume.endswith(":ro")
+            else:
+                assert source in compose["volumes"]
+
+
+def test_rules_stand_where_the_setting_says(services: dict[str, dict[str, Any]]) -> None:
+    for name in ("worker", "responder"):
+        rules = services[name]["environment"]["GRAPHWEFT_RULES"]
+        assert services[name]["volumes"] == [f"./examples/airline/workflows:{rules}:ro"]
+
+
+def variables(services: dict[str, dict[str, Any]], instructions: list[tuple[str, str]]) -> set[str]:
+    named = {name for service in services.values() for name in service.get("environment", {})}
+    for word, rest in instructions:
+        if word in {"ENV", "ARG"}:
+            named |= set(re.findall(r"(\w+)=", rest))
+    return {name for name in named if name.startswith("GRAPHWEFT_")}
+
+
+def test_every_variable_is_a_setting(services: dict[str, dict[str, Any]], instructions: list[tuple[str, str]]) -> None:
+    from graphweft_workers.settings import Settings
+
+    named = variables(services, instructions)
+    assert {"GRAPHWEFT_BUS_URL", "GRAPHWEFT_GRAPH_URL", "GRAPHWEFT_RULES"} <= named
+    assert {name.removeprefix("GRAPHWEFT_").lower() for name in named} - set(Settings.model_fields) == set()
+
+
+def test_the_settings_of_the_services_load(
+    services: dict[str, dict[str, Any]],
+    instructions: list[tuple[str, str]],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    from graphweft_workers.settings import Settings
+
+    baked = {
+        name: value
+        for word, rest in instructions
+        if word == "ENV"
+        for name, value in re.findall(r"(GRAPHWEFT_\w+)=(\S+)", rest)
+    }
+    monkeypatch.chdir(tmp_path)
+    for name in ("worker", "responder"):
+        for variable, value in {**baked, **services[name]["environment"]}.items():
+            monkeypatch.setenv(variable, value)
+        settings = Settings.load()
+        assert settings.bus == settings.graph == "redis://falkordb:6379"
+        assert settings.rules == Path("/rules")
+
+
+def entry_point() -> Callable[[], None]:
+    (found,) = importlib.metadata.entry_points(group="console_scripts", name="graphweft")
+    main: Callable[[], None] = found.load()
+    return main
+
+
+def commands() -> list[list[str]]:
+    """Return the arguments of every ``graphweft`` call in compose.yaml, the Dockerfile and the Makefile."""
+    compose = yaml.safe_load((ROOT / "compose.yaml").read_text("utf-8"))
+    found = [service["command"] for service in compose["services"].values() if "command" in service]
+    for line in DOCKERFILE.read_text("utf-8").splitlines():
+        call = re.match(r"(?:HEALTHCHECK .*)?(?:CMD|ENTRYPOINT) (\[.*\])$", line)
+        if call and not line.startswith("ENTRYPOINT"):
+            arguments: list[str] = json.loads(call[1])
+            found.append(arguments[1:] if arguments[0] == "graphweft" else arguments)
+    found += [rest.split() for rest in re.findall(r"\$\(BIN\)/graphweft (.+)", (ROOT / "Makefile").read_text("utf-8"))]
+    return found
+
+
+@pytest.mark.parametrize("arguments", commands(), ids=" ".join)
+def test_every_command_exists(
+    arguments: list[str], monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr("sys.argv", ["graphweft", *(word for word in arguments if not word.startswith("-")), "--help"])
+    monkeypatch.setenv("COLUMNS", "200")
+    with pytest.raises(SystemExit) as ended:
+        entry_point()()
+    said = capsys.readouterr().out
+    assert ended.value.code in {0, None}
+    # Help wins over everything else on the line, so a role or an option that is not known shows only here.
+    for word in arguments:
+        assert word in said
+
+
+def test_the_image_runs_one_command_as_nobody_special(instructions: list[tuple[str, str]]) -> None:
+    words = [word for word, _ in instructions]
+    last = len(words) - 1 - words[::-1].index("FROM")
+    final = instructions[last:]
+    assert ("ENTRYPOINT", '["graphweft"]') in final
+    assert any(word == "HEALTHCHECK" for word, _ in final)
+    users = [rest for word, rest in final if word == "USER"]
+    assert users
+    assert users[-1] not in {"root", "0"}
+    for word, rest in instructions:
+        if word == "RUN" and "pip " in rest:
+            assert rest.count("--no-cache-dir") == len(re.findall(r"pip (?:install|wheel)", rest))
+
+
+def test_the_image_s_sources_exist_and_are_sent_to_the_builder(instructions: list[tuple[str, str]]) -> None:
+    patterns = [
+        line for line in (ROOT / ".dockerignore").read_text("utf-8").splitlines() if line and not line.startswith("#")
+    ]
+    for word, rest in instructions:
+        if word == "COPY" and not rest.startswith("--from"):
+            *sources, _ = rest.split()
+            for source in sources:
+                assert (ROOT / source).exists(), source
+                ignored = False
+                for pattern in patterns:
+                    if fnmatch.fnmatch(source, pattern.removeprefix("!")):
+                        ignored = not pattern.startswith("!")
+                assert not ignored, source
+
+
+def test_the_image_gets_every_package_of_the_wheel(instructions: list[tuple[str, str]]) -> None:
+    packages = pyproject()["tool"]["hatch"]["build"]["targets"]["wheel"]["packages"]
+    copied = {source for word, rest in instructions if word == "COPY" for source in rest.split()[:-1]}
+    assert {package.partition("/")[0] for package in packages} <= copied
+
+
+def test_constraints_are_plain_pins() -> None:
+    lines = (ROOT / "constraints.txt").read_text("utf-8").splitlines()
+    pins = [line for line in lines if not line.startswith("#")]
+    for pin in pins:
+        assert re.fullmatch(r"[A-Za-z0-9._-]+==[A-Za-z0-9.+!]+", pin), pin
+    names = [re.sub(r"[-_.]+", "-", pin.partition("==")[0]).lower() for pin in pins]
+    assert len(set(names)) == len(names)
+    assert "graphweft" not in names
+    project = pyproject()
+    declared = [
+        *project["project"]["dependencies"],
+        *project["project"]["optional-dependencies"]["embedded"],
+        *project["project"]["optional-dependencies"]["worker"],
+        *project["dependency-groups"]["dev"],
+    ]
+    wanted = {re.split(r"[\[<>=!~ ]", requirement)[0].lower() for requirement in declared}
+    assert wanted - set(names) == {"graphweft"}
+
+
+@pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
+def test_make_alone_lists_every_target() -> None:
+    said = subprocess.run(["make", "-s"], cwd=ROOT, check=True, capture_output=True, text=True).stdout
+    declared = re.search(r"^\.PHONY: (.*)$", (ROOT / "Makefile").read_text("utf-8"), re.MULTILINE)
+    assert declared is not None
+    for target in declared[1].split():
+        assert re.search(rf"^  make {target}\s+\w", said, re.MULTILINE), target

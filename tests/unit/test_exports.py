@@ -1,0 +1,68 @@
+"""``__all__`` of a module is the list of what it promises: complete, sorted, a tuple."""
+
+import ast
+import importlib
+import importlib.util
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+PACKAGES = ("graphweft_contracts", "graphweft_rules", "graphweft", "graphweft_workers")
+
+
+def modules() -> Iterator[str]:
+    """Yield the names of all modules from their files, so that a module which cannot be imported is a failed test."""
+    for package in PACKAGES:
+        spec = importlib.util.find_spec(package)
+        assert spec is not None
+        assert spec.origin is not None
+        root = Path(spec.origin).parent
+        for file in sorted(root.rglob("*.py")):
+            parts = file.relative_to(root.parent).with_suffix("").parts
+            if parts[-1] != "__main__":  # importing one runs it
+                yield ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
+
+
+def defined(module: str) -> set[str]:
+    """Return the public names that the source of a module defines at its top level; imports do not count."""
+    spec = importlib.util.find_spec(module)
+    assert spec is not None
+    assert spec.origin is not None
+    found: set[str] = set()
+    for node in ast.parse(Path(spec.origin).read_text("utf-8")).body:
+        match node:
+            case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
+                found.add(name)
+            case ast.TypeAlias(name=ast.Name(id=name)) | ast.AnnAssign(target=ast.Name(id=name)):
+                found.add(name)
+            case ast.Assign(targets=targets):
+                found |= {target.id for target in targets if isinstance(target, ast.Name)}
+            case _:
+                pass
+    # A logger is named as everybody names it, and is nothing to import.
+    return {name for name in found if not name.startswith("_")} - {"logger"}
+
+
+def order(name: str) -> tuple[int, list[str | int]]:
+    """Sort as ruff's RUF022 does: constants, classes, the rest; numbers inside names by their value."""
+    group = 0 if name.isupper() else 1 if name[0].isupper() else 2
+    return group, [int(part) if part.isdigit() else part for part in re.split(r"(\d+)", name)]
+
+
+@pytest.mark.parametrize("name", list(modules()))
+def test_all_says_what_the_module_promises(name: str) -> None:
+    module = importlib.import_module(name)
+    if not hasattr(module, "__all__"):
+        assert defined(name) == set(), f"{name} defines public names: say in __all__ which of them are promised"
+        return
+    exported = module.__all__
+    assert isinstance(exported, tuple)
+    assert list(exported) == sorted(set(exported), key=order)
+    assert [export for export in exported if not hasattr(module, export)] == []
+    assert defined(name) - set(exported) == set()
+
+
+def test_the_modules_are_found() -> None:
+    assert {"graphweft_contracts", "graphweft_contracts.events", "graphweft_rules.model"} <= set(modules())

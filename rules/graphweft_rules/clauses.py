@@ -20,7 +20,7 @@ PARTS: Final = frozenset({"WHERE", "ORDER", "SKIP", "LIMIT", "YIELD"})
 _STARTING: Final = WRITING | PARTS | {"MATCH", "OPTIONAL", "WITH", "UNWIND", "RETURN", "CALL", "UNION", "ON"}
 
 _OPERATORS: Final = frozenset(
-    {"AS", "AND", "OR", "XOR", "NOT", "IN", "BY", "CASE", "WHEN", "THEN", "ELSE", "CONTAINS", "DISTINCT"}
+    {"AS", "AND", "OR", "XOR", "NOT", "IN", "BY", "CASE", "WHEN", "THEN", "ELSE", "CONTAINS", "DISTINCT", "WITH"}
 )
 _WAITING: Final = _STARTING - {"OPTIONAL", "DETACH", "UNION", "ORDER", "CALL", "FOREACH", "LOAD", "DROP", "ON"}
 """After these (as keywords) a name or an expression must come, so what looks like a keyword is none: ``1 AS set``."""
@@ -132,8 +132,6 @@ def outline(text: str) -> Outline:
 def _starts(words: Words, index: int, frame: _Frame) -> bool:
     keyword = words.keyword(index)
     if keyword not in _STARTING or frame.scope not in ("query", "foreach") or not frame.open:
-        return False
-    if keyword == "ORDER" and words.keyword(index + 1) != "BY":
         return False
     if index - 1 == frame.opener:
         return True

@@ -19,7 +19,7 @@ from graphweft_rules.model import Format
 
 __all__ = ("Rendered", "assemble", "render")
 
-_PROPERTY: Final = re.compile(r"(?:\w+|`[^`]+`)(?:\.(?:\w+|`[^`]+`))+")
+_PROPERTY: Final = re.compile(r"(?:[^\W\d]\w*|`[^`]+`)(?:\.(?:\w+|`[^`]+`))+")
 _LONGEST_INTEGRAL: Final = 1e15
 """Beyond it floats no longer hold every whole number, and their digits say more than there is."""
 

@@ -129,12 +129,7 @@ class RuleFiles:
         report: Callable[[Finding], None],
     ) -> Iterator[RuleFile]:
         """Yield the ancestors of a file, then the file, each once; ``descent`` is the way down to it."""
-        try:
-            identity = os.path.realpath(path)  # one file may have several names: Path.resolve raises on link loops
-            file = self._read.get(identity) or _read(path)
-        except ValueError as error:
-            identity, file = str(path), error
-        self._read[identity] = file
+        identity, file = self._open(path)
         if identity in (above for above, _ in descent):
             chain = " -> ".join(str(each) for each in (*(name for _, name in descent), path))
             message = f"{chain} is a circle: take one of these 'extends' out"
@@ -142,22 +137,30 @@ class RuleFiles:
             return
         if identity in visited:
             return
-        visited.add(identity)
         if not isinstance(file, RuleFile):
             report(_unreadable(path, file, named_at, extended=bool(descent)))
             return
+        visited.add(identity)
         for name, place in file.extends:
             # normpath, so that a base has one name whichever workflow's folder leads to it
             parent = Path(os.path.normpath(path.parent / name))
             yield from self._lineage(parent, place, (*descent, (identity, path)), visited, report)
         yield file
 
-
-def _read(path: Path) -> RuleFile | OSError:
-    try:
-        return read_rules(path.read_bytes(), path)
-    except OSError as error:
-        return error
+    def _open(self, path: Path) -> tuple[str, RuleFile | OSError | ValueError]:
+        """Return what tells a file from others, whatever it is called, and its content or why there is none."""
+        try:
+            identity = os.path.realpath(path)  # Path.resolve raises on links in a circle
+        except ValueError as error:  # a null character in the path
+            return str(path), error
+        if identity not in self._read:
+            try:
+                data = path.read_bytes()
+            except (OSError, ValueError) as error:
+                self._read[identity] = error
+            else:
+                self._read[identity] = read_rules(data, path)
+        return identity, self._read[identity]
 
 
 def _unreadable(path: Path, error: OSError | ValueError, named_at: Place, *, extended: bool) -> Finding:

@@ -7,9 +7,68 @@ from graphweft_rules.cypher import Role, parse
 from graphweft_rules.tokens import tokenize
 
 PIECES = st.sampled_from(
-    ["'", '"', "`", "\\", "/*", "*/", "//", "\n", ";", "(", ")", "[", "]", "{", "}", "$", ".", ",", ":", "|", "=", "*", "-", ">", "1", "1.5e3", "é", "__a", "a:A", "$x", "$`q", "r`", "MATCH", "MERGE", "CREATE", "SET", "DELETE", "ON", "WITH", "RETURN", "UNWIND", "CALL", "FOREACH", "EXISTS", "CASE", "AS", "datetime()", "date", ".", "transaction", "(", ")", "randomUUID()", "INDEX", "LOAD", "DROP"]
+    [
+        "'",
+        '"',
+        "`",
+        "\\",
+        "/*",
+        "*/",
+        "//",
+        "\n",
+        ";",
+        "(",
+        ")",
+        "[",
+        "]",
+        "{",
+        "}",
+        "$",
+        ".",
+        ",",
+        ":",
+        "|",
+        "=",
+        "*",
+        "-",
+        ">",
+        "1",
+        "1.5e3",
+        "é",
+        "__a",
+        "a:A",
+        "$x",
+        "$`q",
+        "r`",
+        "MATCH",
+        "MERGE",
+        "CREATE",
+        "SET",
+        "DELETE",
+        "ON",
+        "WITH",
+        "RETURN",
+        "UNWIND",
+        "CALL",
+        "FOREACH",
+        "EXISTS",
+        "CASE",
+        "AS",
+        "datetime()",
+        "date",
+        ".",
+        "transaction",
+        "(",
+        ")",
+        "randomUUID()",
+        "INDEX",
+        "LOAD",
+        "DROP",
+    ]
 )
-TEXTS = st.one_of(st.text(max_size=60), st.lists(PIECES, max_size=25).map(" ".join), st.lists(PIECES, max_size=25).map("".join))
+TEXTS = st.one_of(
+    st.text(max_size=60), st.lists(PIECES, max_size=25).map(" ".join), st.lists(PIECES, max_size=25).map("".join)
+)
 ROLES = st.sampled_from(["injection", "mutation"])
 
 

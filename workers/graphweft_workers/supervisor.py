@@ -151,4 +151,7 @@ class Supervisor:
         pids = {"up": os.getpid(), "server": server.pid if server else None}
         pids |= {role: child.pid for role, child in self._children.items()}
         path: Path = self._folder.path / PROCESSES_FILE
-        path.write_text(json.dumps(pids) + "\n")
+        # Replaced, not rewritten: whoever reads it meanwhile sees the old file or the new one.
+        draft = path.with_suffix(".new")
+        draft.write_text(json.dumps(pids) + "\n")
+        draft.replace(path)

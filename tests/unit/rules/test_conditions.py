@@ -93,16 +93,9 @@ def test_failures_are_false_and_quote_no_value(text: str, error: str) -> None:
 
 @pytest.mark.parametrize("value", [10**400, object(), {(1, 2): 3}, "\ud800", {1, 2}])
 def test_values_that_cel_cannot_take_are_an_error_not_an_exception(value: Any) -> None:
-    verdict = compile_condition("$context.x == 1 || $context.x != 1").evaluate(scope({"x": value}))
-    assert verdict.holds is False or verdict == Verdict(holds=True)
-    assert compile_condition("$context.x == 1").evaluate(scope({"x": value})).holds is False
-
-
-@pytest.mark.parametrize("value", [10**400, object(), "\ud800"])
-def test_values_of_unknown_types_are_told(value: Any) -> None:
-    error = compile_condition("$context.x == 1").evaluate(scope({"x": value})).error
-    assert error is not None
-    assert "type or size" in error
+    verdict = compile_condition("$context.x == 1").evaluate(scope({"x": value}))
+    assert verdict.holds is False
+    assert "type or size" in str(verdict.error)
 
 
 @pytest.mark.parametrize(

@@ -69,18 +69,18 @@ async def send(
 async def wait_until_applied(
     bus: Bus, last: dict[int, str], *, timeout_s: float | None = None, on_lag: Callable[[int], None] = lambda _: None
 ) -> bool:
-    """Wait until every partition is committed up to ``last``; False when ``timeout_s`` passes first."""
+    """Wait until every partition is committed up to ``last``, through outages; False when ``timeout_s`` passes first."""
     until = None if timeout_s is None else time.monotonic() + timeout_s
     while True:
-        status = await bus.status()
-        on_lag(sum(partition.lag for partition in status))
-        behind = [
-            partition.id
-            for partition in status
-            if partition.id in last and bus.is_after(last[partition.id], partition.position)
-        ]
-        if not behind:
-            return True
+        try:
+            status = await bus.status()
+        except BusUnavailable:
+            status = []
+        if status:
+            on_lag(sum(partition.lag for partition in status))
+            behind = (bus.is_after(last[part.id], part.position) for part in status if part.id in last)
+            if not any(behind):
+                return True
         if until is not None and time.monotonic() > until:
             return False
         await asyncio.sleep(_POLL_S)

@@ -1,0 +1,225 @@
+"""The main job on recorded runs, through the command line, with processes killed at will."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from graphweft.location import embedded_url
+from graphweft_contracts import BusUnavailable
+from graphweft_workers.bus.redis_streams import RedisStreamsBus
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(180)]
+
+ROOT = Path(__file__).parents[2]
+EXAMPLE = ROOT / "examples/airline"
+RUNS = EXAMPLE / "data/tau-airline-gpt4o.jsonl.gz"
+QUERIES = json.loads((ROOT / "tests/oracle/queries.json").read_text())
+IMPORT = ("import", "openai-chat", str(RUNS), "--app", "airline", "--workflow", "AirlineSupport")
+IMPORT += ("--agent", "AirlineAgent", "--chat-id", "task{task_id}-trial{trial}")
+
+
+class Deployment:
+    """One ``graphweft up`` on a data folder, and commands that find it through ``GRAPHWEFT_DATA``."""
+
+    def __init__(self, data: Path) -> None:
+        self.data = data
+        self._environment = {k: v for k, v in os.environ.items() if not k.startswith("GRAPHWEFT_")}
+        self._environment |= {"GRAPHWEFT_DATA": str(data), "GRAPHWEFT_LOG_LEVEL": "warning"}
+        self._process: subprocess.Popen[str] | None = None
+
+    def start(self) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-m", "graphweft_workers.cli", "up", "--rules", str(EXAMPLE / "workflows")],
+            env=self._environment,
+            stdout=subprocess.PIPE,
+            text=True,
+        )
+        assert self._process.stdout is not None
+        assert "graphweft is up" in self._process.stdout.readline()
+
+    def stop(self, number: int = signal.SIGINT) -> int:
+        assert self._process is not None
+        self._process.send_signal(number)
+        code = self._process.wait(timeout=60)
+        assert self._process.stdout is not None
+        self._process.stdout.close()
+        self._process = None
+        return code
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None
+
+    def command(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
+        done = subprocess.run(
+            [sys.executable, "-m", "graphweft_workers.cli", *arguments],
+            env=self._environment,
+            capture_output=True,
+            text=True,
+            timeout=120,
+            check=False,
+        )
+        assert not check or done.returncode == 0, done.stderr
+        return done
+
+    def in_background(self, *arguments: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "graphweft_workers.cli", *arguments],
+            env=self._environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            text=True,
+        )
+
+    def json(self, *arguments: str) -> Any:
+        return json.loads(self.command(*arguments, "--json").stdout)
+
+    def kill(self, role: str) -> None:
+        """End a process as a crash would; waits for it where it is just being started again."""
+        while True:
+            pid = int(json.loads((self.data / "processes.json").read_text())[role])
+            with suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+                return
+            time.sleep(0.02)
+
+    def digest(self) -> str:
+        return str(self.json("digest", "--app", "airline")["digest"])
+
+    def lag(self) -> int:
+        return int(self.json("status")["lag"])
+
+    def down_to(self, left: int, importing: subprocess.Popen[str]) -> bool:
+        """Wait until at most ``left`` events are not applied; False when it is over before that was seen."""
+
+        async def lag() -> int | None:
+            bus = RedisStreamsBus(embedded_url(self.data))
+            try:
+                status = await bus.status()
+                return sum(part.lag for part in status) if any(part.end for part in status) else None
+            except BusUnavailable:
+                return None
+            finally:
+                await bus.aclose()
+
+        while importing.poll() is None:
+            found = asyncio.run(lag())
+            if found is not None and 0 < found <= left:
+                return True
+        return False
+
+    def wait_until_applied(self) -> None:
+        until = time.monotonic() + 90
+        while self.lag() > 0:
+            assert time.monotonic() < until, self.command("status").stdout
+            time.sleep(0.1)
+
+
+@contextmanager
+def deployed(data: Path) -> Iterator[Deployment]:
+    deployment = Deployment(data)
+    deployment.start()
+    try:
+        yield deployment
+    finally:
+        if deployment.running:
+            deployment.stop()
+
+
+@pytest.fixture(scope="module")
+def reference(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    """An undisturbed import."""
+    with deployed(tmp_path_factory.mktemp("reference")) as deployment:
+        sent = json.loads(deployment.command(*IMPORT, "--wait", "--json").stdout)["sent"]
+        assert sent == 2034
+        yield deployment
+
+
+def test_the_graph_shows_what_the_runs_hold(reference: Deployment) -> None:
+    oracle = subprocess.run(
+        [sys.executable, str(ROOT / "tests/oracle/airline_counts.py"), str(RUNS)],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=60,
+    )
+    expected = json.loads(oracle.stdout)
+    assert expected.keys() == QUERIES.keys()
+    found: dict[str, Any] = {}
+    for name, cypher in QUERIES.items():
+        table = reference.json("query", "--app", "airline", cypher)
+        rows = [[row[column] for column in table["columns"]] for row in table["rows"]]
+        found[name] = {str(key): count for key, count in rows} if len(table["columns"]) == 2 else rows[0][0]
+    assert found == expected
+
+
+def test_importing_again_changes_nothing(reference: Deployment) -> None:
+    before = reference.digest()
+    reference.command(*IMPORT, "--wait")
+    assert reference.digest() == before
+    status = reference.json("status")
+    assert status["dead_letters"] == 0
+    assert {"id", "position", "end", "lag"} <= status["partitions"][0].keys()
+
+
+def test_an_agent_turn_gets_its_context(reference: Deployment) -> None:
+    asked = ("context", "--app", "airline", "--workflow", "AirlineSupport", "--agent", "AirlineAgent", "--chat", "new")
+    reply = reference.json(*asked, "--var", "user_id=sophia_silva_7557", "--budget-ms", "5000")
+    assert reply["partial"] is False
+    assert reply["reason"] is None
+    assert "Sophia Silva" in reply["text"]
+    text = reference.command(*asked, "--var", "user_id=sophia_silva_7557", "--budget-ms", "5000").stdout
+    assert text.strip() == reply["text"].strip()
+
+
+def test_data_survives_a_restart(reference: Deployment) -> None:
+    before = reference.digest()
+    assert reference.stop() == 0
+    assert not (reference.data / "processes.json").exists()
+    reference.start()
+    assert reference.digest() == before
+
+
+def kill_worker(deployment: Deployment) -> None:
+    deployment.kill("mutation")
+
+
+def kill_server(deployment: Deployment) -> None:
+    deployment.kill("server")
+
+
+def kill_all(deployment: Deployment) -> None:
+    deployment.stop(signal.SIGKILL)
+    deployment.start()
+
+
+@pytest.mark.parametrize("kill", [kill_worker, kill_server, kill_all])
+def test_killed_at_any_moment_the_graph_ends_the_same(
+    reference: Deployment, tmp_path: Path, kill: Callable[[Deployment], None]
+) -> None:
+    with deployed(tmp_path / "data") as deployment:
+        importing = deployment.in_background(*IMPORT, "--wait")
+        kills = 0
+        for left in (1800, 1200, 600):
+            if deployment.down_to(left, importing):
+                kill(deployment)
+                kills += 1
+        assert kills >= 2
+        output, errors = importing.communicate(timeout=120)
+        assert importing.returncode == 0, errors
+        assert "2034 events sent" in output
+        deployment.wait_until_applied()
+        assert deployment.digest() == reference.digest()
+        assert deployment.json("status")["dead_letters"] == 0

@@ -16,7 +16,7 @@ from graphweft_workers.settings import Settings
 
 __all__ = ("Check", "examine")
 
-State = Literal["ok", "warn", "fail"]
+_State = Literal["ok", "warn", "fail"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -24,7 +24,7 @@ class Check:
     """One finding; ``advice`` is empty when nothing has to be done."""
 
     name: str
-    state: State
+    state: _State
     found: str
     advice: str = ""
 
@@ -135,11 +135,13 @@ async def _service_checks(settings: Settings) -> list[Check]:
         advice = "graphweft dlq list"
         checks.append(Check(name="dead letters", state="warn", found=f"{letters} wait", advice=advice))
     client: Any = redis.Redis.from_url(settings.bus, socket_timeout=5, protocol=2, decode_responses=True)  # pyright: ignore[reportUnknownMemberType]
+    consumers: list[Any] = []
     try:
         groups = await client.xinfo_groups(channels.CONTEXT_REQUESTS)
-        consumers = await client.xinfo_consumers(channels.CONTEXT_REQUESTS, channels.CONTEXT_GROUP) if groups else []
+        if groups:
+            consumers = await client.xinfo_consumers(channels.CONTEXT_REQUESTS, channels.CONTEXT_GROUP)
     except (RedisError, OSError):
-        consumers = []
+        consumers = []  # no request was ever made
     finally:
         await client.aclose()
     # A responder asks for requests once a second.

@@ -1,4 +1,7 @@
-"""Builds the services from settings. The only place where drivers are chosen."""
+"""Builds the services from settings. The only place where drivers are chosen.
+
+Rules, worker and responder are imported where they are run: a command that reads a count need not wait for them.
+"""
 
 from __future__ import annotations
 
@@ -7,19 +10,19 @@ import os
 import signal
 import socket
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from graphweft.redis_transport import RedisTransport
 from graphweft.transport import Transport
 from graphweft_contracts import InvalidSettings
-from graphweft_rules import Ruleset
 from graphweft_workers.bus.log import Bus
 from graphweft_workers.bus.redis_streams import RedisStreamsBus
 from graphweft_workers.graph.falkordb import FalkorDBStore
 from graphweft_workers.graph.store import GraphStore
-from graphweft_workers.injection.requests import RedisRequestQueue
-from graphweft_workers.injection.responder import InjectionResponder
-from graphweft_workers.mutation.worker import MutationWorker
 from graphweft_workers.settings import Settings
+
+if TYPE_CHECKING:
+    from graphweft_rules import Ruleset
 
 __all__ = ("load_rules", "make_bus", "make_graph", "make_transport", "run_injection", "run_mutation")
 
@@ -31,6 +34,8 @@ def load_rules(settings: Settings) -> Ruleset:
             f"the rules folder {str(settings.rules)!r} does not exist; give --rules, or set GRAPHWEFT_RULES, to a "
             "folder with <Workflow>/graph_injection.yaml files"
         )
+    from graphweft_rules import Ruleset
+
     return Ruleset.load(settings.rules)
 
 
@@ -53,6 +58,8 @@ def make_transport(settings: Settings) -> Transport:
 
 async def run_mutation(settings: Settings) -> None:
     """Run a mutation worker until SIGTERM or SIGINT, then finish the batch in hand."""
+    from graphweft_workers.mutation.worker import MutationWorker
+
     rules = load_rules(settings)
     bus, graph = make_bus(settings), make_graph(settings)
     name = settings.worker_name or f"{socket.gethostname()}-{os.getpid()}"
@@ -67,6 +74,9 @@ async def run_mutation(settings: Settings) -> None:
 
 async def run_injection(settings: Settings) -> None:
     """Run an injection responder until SIGTERM or SIGINT, then finish the requests in hand."""
+    from graphweft_workers.injection.requests import RedisRequestQueue
+    from graphweft_workers.injection.responder import InjectionResponder
+
     rules = load_rules(settings)
     graph = make_graph(settings)
     queue = RedisRequestQueue(settings.bus, consumer=f"{socket.gethostname()}-{os.getpid()}")

@@ -198,8 +198,7 @@ class RedisStreamsBus:
 
 
 def _entry(item: Any) -> Entry:
-    offset, flat = item
-    fields = flat if isinstance(flat, dict) else dict(zip(flat[::2], flat[1::2], strict=True))  # pyright: ignore[reportUnknownVariableType]
+    offset, fields = item
     milliseconds = int(offset.partition(b"-")[0])
     return Entry(offset=offset.decode(), fields=fields, received=datetime.fromtimestamp(milliseconds / 1000, UTC))
 

@@ -25,17 +25,15 @@ from graphweft_workers.graph.digest import read_digest
 from graphweft_workers.graph.store import INTERNAL_PREFIX, GraphStore
 from graphweft_workers.imports.files import read_runs
 from graphweft_workers.imports.openai_chat import ImportOptions, events_of_runs
-from graphweft_workers.logs import set_up_logs
 from graphweft_workers.services import make_bus, make_graph, make_transport
 from graphweft_workers.settings import Settings
-from graphweft_workers.supervisor import Supervisor
 
 __all__ = ("demo",)
 
-APP: Final = "airline"
-WORKFLOW: Final = "AirlineSupport"
-AGENT: Final = "AirlineAgent"
-CHAT_ID: Final = "task{task_id}-trial{trial}"
+_APP: Final = "airline"
+_WORKFLOW: Final = "AirlineSupport"
+_AGENT: Final = "AirlineAgent"
+_CHAT_ID: Final = "task{task_id}-trial{trial}"
 _DATA: Final = Path(".graphweft/demo")
 _EXAMPLE: Final = Path("examples/airline")
 _RUNS: Final = Path("data/tau-airline-gpt4o.jsonl.gz")
@@ -53,6 +51,9 @@ async def demo(
     example: Annotated[Path, typer.Option("--example", help="The airline example of the project.")] = _EXAMPLE,
 ) -> int | None:
     """Start everything, import 100 recorded runs, show the graph, and ask for the context of one agent turn."""
+    from graphweft_workers.logs import set_up_logs
+    from graphweft_workers.supervisor import Supervisor
+
     if not (example / _RUNS).is_file():
         raise InvalidSettings(
             f"{example / _RUNS} is not there: run the demo in the project's folder, or give --example"
@@ -86,7 +87,7 @@ async def demo(
 
 
 async def _show(settings: Settings, runs: Path) -> int:
-    options = ImportOptions(app_id=APP, workflow=WORKFLOW, agent=AGENT, chat_id=CHAT_ID)
+    options = ImportOptions(app_id=_APP, workflow=_WORKFLOW, agent=_AGENT, chat_id=_CHAT_ID)
     events = list(events_of_runs(read_runs(runs), options))
     bus, graph = make_bus(settings), make_graph(settings)
     try:
@@ -99,7 +100,7 @@ async def _show(settings: Settings, runs: Path) -> int:
         say(
             f"\nThe data stays in {settings.data}. Look around:\n"
             f"  graphweft up --data {settings.data} --rules {settings.rules}\n"
-            f"  graphweft query --data {settings.data} --app {APP} 'MATCH (t:Tool) RETURN t.name, t.calls'"
+            f"  graphweft query --data {settings.data} --app {_APP} 'MATCH (t:Tool) RETURN t.name, t.calls'"
         )
         return 1 if letters else 0
     finally:
@@ -130,27 +131,27 @@ async def _import(settings: Settings, events: list[Event], bus: Bus) -> float:
 
 async def _tables(events: list[Event], seconds: float, graph: GraphStore) -> None:
     nodes: Counter[str] = Counter()
-    async for node in graph.nodes(APP):
+    async for node in graph.nodes(_APP):
         nodes.update(label for label in node.labels if not label.startswith(INTERNAL_PREFIX))
     relationships: Counter[str] = Counter()
-    async for edge in graph.edges(APP):
+    async for edge in graph.edges(_APP):
         relationships[edge.type] += 1
     by_type = Counter(event.type for event in events)
     print_table(("event", "count"), [*sorted(by_type.items()), ("all", len(events))])
     say(f"{len(events):,} events applied in {seconds:.1f} s: {len(events) / seconds:,.0f} events/s\n")
     print_table(("nodes", "count"), sorted(nodes.items()))
     print_table(("relationships", "count"), sorted(relationships.items()))
-    say(f"digest {(await read_digest(graph, APP)).sha256}\n")
+    say(f"digest {(await read_digest(graph, _APP)).sha256}\n")
 
 
 async def _context(settings: Settings, graph: GraphStore) -> None:
-    user = str((await graph.read(APP, _BUSIEST_USER, {}, timeout_s=5.0)).rows[0][0])
-    async with Client(settings.bus, app_id=APP, workflow=WORKFLOW, budget_ms=2_000) as client:
+    user = str((await graph.read(_APP, _BUSIEST_USER, {}, timeout_s=5.0)).rows[0][0])
+    async with Client(settings.bus, app_id=_APP, workflow=_WORKFLOW, budget_ms=2_000) as client:
         variables = {"user_id": user}
         # The first request also opens connections; a runtime keeps its client, so the second one is what a turn costs.
-        await client.context(agent=AGENT, chat_id="demo", user_id=user, context=variables)
-        reply = await client.context(agent=AGENT, chat_id="demo", user_id=user, context=variables)
-    title = f"what {AGENT} reads before its next turn with {user}"
+        await client.context(agent=_AGENT, chat_id="demo", user_id=user, context=variables)
+        reply = await client.context(agent=_AGENT, chat_id="demo", user_id=user, context=variables)
+    title = f"what {_AGENT} reads before its next turn with {user}"
     console.print(Panel(Text(reply.text), title=title, title_align="left"))
     for item in reply.missing:
         say(f"missing {item.name}: {item.reason}: {item.detail}")

@@ -8,7 +8,6 @@ from typing import Annotated, Any
 import typer
 
 from graphweft_contracts import DeadLetter, InvalidSettings, wire
-from graphweft_rules import lint as lint_rules
 from graphweft_workers.cli.options import Data, Json, command, require_running
 from graphweft_workers.cli.output import console, print_json, print_table, say
 from graphweft_workers.doctor import examine
@@ -48,7 +47,13 @@ async def dlq_list(
     json: Json = False,
 ) -> None:
     """List dead letters, oldest first."""
-    letters = [letter async for letter in _letters(Settings.load(data=data), limit)]
+    settings = Settings.load(data=data)
+    await require_running(settings)
+    bus = make_bus(settings)
+    try:
+        letters = await bus.dead_letters(limit=limit)
+    finally:
+        await bus.aclose()
     if json:
         print_json([_letter(letter) for letter in letters])
         return
@@ -123,6 +128,8 @@ async def lint(
     json: Json = False,
 ) -> int | None:
     """Check rule files; every finding comes with file:line:column. Exits with 1 when there are errors."""
+    from graphweft_rules import lint as lint_rules
+
     findings = lint_rules(paths)
     if json:
         print_json([finding.to_dict() for finding in findings])
@@ -145,16 +152,6 @@ async def doctor(data: Data = None, json: Json = False) -> int | None:
             console.print(f"{_MARKS[check.state]:>4} ", end="")
             say(f"{check.name}: {check.found}" + (f"\n     -> {check.advice}" if check.advice else ""))
     return 1 if any(check.state == "fail" for check in checks) else None
-
-
-async def _letters(settings: Settings, limit: int) -> Any:
-    await require_running(settings)
-    bus = make_bus(settings)
-    try:
-        for letter in await bus.dead_letters(limit=limit):
-            yield letter
-    finally:
-        await bus.aclose()
 
 
 def _letter(letter: DeadLetter) -> dict[str, Any]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
@@ -26,8 +26,8 @@ __all__ = ("bar", "emit", "import_openai_chat", "publish")
 
 type _Advance = Callable[[int], None]
 
-Wait = Annotated[bool, typer.Option("--wait", help="Return only when the events have taken effect.")]
-GiveUp = Annotated[
+_Wait = Annotated[bool, typer.Option("--wait", help="Return only when the events have taken effect.")]
+_GiveUp = Annotated[
     float | None,
     typer.Option("--give-up-after", help="Seconds of an outage after which to stop.", show_default="keep trying"),
 ]
@@ -37,8 +37,8 @@ GiveUp = Annotated[
 async def emit(
     file: Annotated[str, typer.Argument(help="File with one CloudEvent (JSON) a line, or - for standard input.")],
     data: Data = None,
-    wait: Wait = False,
-    give_up_after: GiveUp = None,
+    wait: _Wait = False,
+    give_up_after: _GiveUp = None,
     json: Json = False,
 ) -> int | None:
     """Publish events. A file is checked as a whole first; of standard input good lines go out as they come."""
@@ -86,8 +86,8 @@ async def import_openai_chat(
         typer.Option("--handover-tool", help="Pattern of tools that hand a chat on; repeatable."),
     ] = None,
     data: Data = None,
-    wait: Wait = False,
-    give_up_after: GiveUp = None,
+    wait: _Wait = False,
+    give_up_after: _GiveUp = None,
     json: Json = False,
 ) -> None:
     """Publish recorded chat-completion runs as lifecycle events. Importing a file again changes nothing."""
@@ -152,7 +152,7 @@ async def publish(
 
 
 @contextmanager
-def bar(title: str, total: int | None) -> Iterator[_Advance]:
+def bar(title: str, total: int | None) -> Generator[_Advance]:
     """Show a progress bar on standard error while the block runs; yields what moves it on by a number of events."""
     columns = (
         SpinnerColumn(),

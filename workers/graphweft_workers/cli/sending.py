@@ -11,13 +11,14 @@ from typing import Final
 
 from graphweft.transport import Outgoing, Transport
 from graphweft_contracts import BusUnavailable, Event, wire
-from graphweft_workers.bus.log import Bus
+from graphweft_workers.bus.log import Bus, PartitionStatus
 
 __all__ = ("Sent", "send", "wait_until_applied")
 
 _BATCH: Final = 500
 _RETRY_S: Final = 0.5
 _POLL_S: Final = 0.05
+_UNKNOWN: Final[tuple[PartitionStatus, ...]] = ()
 
 
 @dataclass(slots=True)
@@ -69,13 +70,13 @@ async def send(
 async def wait_until_applied(
     bus: Bus, last: dict[int, str], *, timeout_s: float | None = None, on_lag: Callable[[int], None] = lambda _: None
 ) -> bool:
-    """Wait until every partition is committed up to ``last``, through outages; False when ``timeout_s`` passes first."""
+    """Wait, through outages, until every partition is committed up to ``last``; False after ``timeout_s``."""
     until = None if timeout_s is None else time.monotonic() + timeout_s
     while True:
         try:
             status = await bus.status()
         except BusUnavailable:
-            status = []
+            status = _UNKNOWN
         if status:
             on_lag(sum(partition.lag for partition in status))
             behind = (bus.is_after(last[part.id], part.position) for part in status if part.id in last)

@@ -12,9 +12,7 @@ import typer
 from graphweft_workers import services
 from graphweft_workers.cli.options import Data, Rules, command
 from graphweft_workers.cli.output import say
-from graphweft_workers.logs import set_up_logs
 from graphweft_workers.settings import Settings
-from graphweft_workers.supervisor import Supervisor
 
 __all__ = ("Role", "run", "up")
 
@@ -29,6 +27,9 @@ class Role(StrEnum):
 @command
 async def up(data: Data = None, rules: Rules = None) -> None:
     """Run everything on this machine: bus, graph, mutation worker and injection responder. Ctrl-C stops it."""
+    from graphweft_workers.logs import set_up_logs
+    from graphweft_workers.supervisor import Supervisor
+
     settings = Settings.load(data=data, rules=rules)
     set_up_logs(settings.log_level, settings.log_format)
     supervisor = Supervisor(settings)
@@ -47,6 +48,8 @@ async def run(
     role: Annotated[Role, typer.Argument(help="The role of this process.")], rules: Rules = None, data: Data = None
 ) -> None:
     """Run one role against the servers that GRAPHWEFT_BUS_URL and GRAPHWEFT_GRAPH_URL name, until SIGTERM."""
+    from graphweft_workers.logs import set_up_logs
+
     settings = Settings.load(rules=rules, data=data)
     set_up_logs(settings.log_level, settings.log_format)
     if role is Role.MUTATION:

@@ -21,12 +21,12 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, cast
 
 import redis.asyncio as redis
 from falkordb.asyncio.graph import AsyncGraph
 from falkordb.edge import Edge as FalkorEdge
-from falkordb.helpers import stringify_param_value
+from falkordb.helpers import stringify_param_value  # pyright: ignore[reportUnknownVariableType]
 from falkordb.node import Node as FalkorNode
 from falkordb.path import Path as FalkorPath
 from redis.asyncio.retry import Retry
@@ -315,7 +315,8 @@ def _quoted(name: str) -> str:
 def _plain(value: Any) -> Any:
     """Return nodes, relationships and paths as maps and lists, as agents and JSON readers expect them."""
     if isinstance(value, FalkorNode | FalkorEdge):
-        return {key: _plain(item) for key, item in (value.properties or {}).items()}
+        properties = cast("dict[str, Any]", value.properties or {})  # pyright: ignore[reportUnknownMemberType]
+        return {key: _plain(item) for key, item in properties.items()}
     if isinstance(value, FalkorPath):
         return [_plain(item) for item in value.nodes()]
     if isinstance(value, Mapping):

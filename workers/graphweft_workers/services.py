@@ -6,6 +6,7 @@ Rules, worker and responder are imported where they are run: a command that read
 from __future__ import annotations
 
 import asyncio
+import logging
 import os
 import signal
 import socket
@@ -26,16 +27,23 @@ if TYPE_CHECKING:
 
 __all__ = ("load_rules", "make_bus", "make_graph", "make_transport", "run_injection", "run_mutation")
 
+logger = logging.getLogger("graphweft.services")
+
 
 def load_rules(settings: Settings) -> Ruleset:
-    """Load every workflow below ``settings.rules``. Raises ``InvalidRules`` with all findings."""
+    """Load every workflow below ``settings.rules``. Raises ``InvalidRules`` with all findings.
+
+    A folder that was named must exist; without the default one there are no rules.
+    """
+    from graphweft_rules import Ruleset
+
     if not settings.rules.is_dir():
+        if "rules" not in settings.model_fields_set:
+            return Ruleset({})
         raise InvalidSettings(
             f"the rules folder {str(settings.rules)!r} does not exist; give --rules, or set GRAPHWEFT_RULES, to a "
             "folder with <Workflow>/graph_injection.yaml files"
         )
-    from graphweft_rules import Ruleset
-
     return Ruleset.load(settings.rules)
 
 
@@ -61,6 +69,13 @@ async def run_mutation(settings: Settings) -> None:
     from graphweft_workers.mutation.worker import MutationWorker
 
     rules = load_rules(settings)
+    if not rules.workflows:
+        # Reading on would pass events by that rules may be written for.
+        logger.warning("there are no rules in %s: events wait on the bus until a worker has some", settings.rules)
+        stopped = asyncio.Event()
+        _on_stop(stopped.set)
+        await stopped.wait()
+        return
     bus, graph = make_bus(settings), make_graph(settings)
     name = settings.worker_name or f"{socket.gethostname()}-{os.getpid()}"
     worker = MutationWorker(bus, graph, rules, name=name, batch_events=settings.batch_events)

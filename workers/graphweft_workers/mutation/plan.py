@@ -45,6 +45,8 @@ class Range:
     letters: list[DeadLetter] = field(default_factory=list[DeadLetter])
     skipped: list[tuple[Event, Skipped]] = field(default_factory=list[tuple[Event, Skipped]])
     copies: int = 0
+    unknown: set[str | None] = field(default_factory=set[str | None])
+    """Workflows that events name and that have no rules; None stands for events that name none."""
 
 
 def read_range(
@@ -64,6 +66,8 @@ def read_range(
             continue
         retried = entry.fields.get(wire.RETRY)
         if retried is None:
+            if event.workflow not in rules.workflows:
+                result.unknown.add(event.workflow)
             matched = rules.match_event(event)
             mutations, skipped = matched.mutations, matched.skipped
         else:

@@ -67,6 +67,7 @@ class MutationWorker:
         self._name = name
         self._batch_events = batch_events
         self._stopping = asyncio.Event()
+        self._unknown: set[str | None] = set()
         self._warned: set[tuple[str, ...]] = set()
         self.applied_events = 0
 
@@ -159,6 +160,9 @@ class MutationWorker:
             await self._bus.bury(planned.letters[start : start + _BURY_AT_ONCE])
         for letter in planned.letters:
             logger.error("event_buried", position=letter.position, reason=letter.reason, message=letter.message)
+        for workflow in planned.unknown - self._unknown:
+            self._unknown.add(workflow)
+            logger.warning("workflow_without_rules", workflow=workflow, known=sorted(self._rules.workflows))
         for event, skip in planned.skipped:
             # Once per rule and cause: the same rule usually misses the same thing in every event.
             cause = (skip.rule, skip.query, skip.reason, skip.detail)

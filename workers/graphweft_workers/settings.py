@@ -101,9 +101,9 @@ class Settings(BaseSettings):
         return (init_settings, env_settings)
 
     def as_environment(self) -> dict[str, str]:
-        """Return the process's environment with these settings in it, for a child that is to run with the same."""
+        """Return the process's environment with the given settings in it, for a child that is to run with the same."""
         values = {name: value for name, value in os.environ.items() if not name.startswith(_PREFIX)}
-        for name in type(self).model_fields:
+        for name in self.model_fields_set:
             value: Any = getattr(self, name)
             if isinstance(value, SecretStr):
                 value = value.get_secret_value()

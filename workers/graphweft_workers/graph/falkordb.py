@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import Any, Final, cast
 
@@ -44,6 +45,10 @@ _PIPELINE: Final = 500
 """Queries of one round trip; bounds what the server queues for us."""
 _PAGE: Final = 5_000
 """Entities of one page of a listing."""
+_CONNECTIONS: Final = 1_024
+"""Most connections; redis-py's 100 are too few for the writers of 256 partitions, and it refuses what is beyond."""
+_READERS: Final = 64
+"""Reading queries on the way at once: the server runs no more than it has threads, further ones wait here."""
 _INT64: Final = 2**63
 _WRITER_GRACE_S: Final = 5.0
 """Beyond the server's own limit of a query, how long a reply may take before the connection counts as lost."""
@@ -82,6 +87,7 @@ class FalkorDBStore:
                 retry=Retry(NoBackoff(), 0),
                 socket_connect_timeout=connect_timeout_s,
                 socket_timeout=io_timeout_s,
+                max_connections=_CONNECTIONS,
                 protocol=2,
                 decode_responses=True,
             )
@@ -91,6 +97,7 @@ class FalkorDBStore:
         self._write_timeout_ms = write_timeout_ms
         self._indexed: dict[str, set[tuple[str, str]]] = {}
         self._warned_not_durable = False
+        self._readers = asyncio.Semaphore(_READERS)
 
     async def check(self) -> None:
         """See ``GraphStore.check``."""
@@ -171,11 +178,12 @@ class FalkorDBStore:
 
     async def read(self, app_id: str, statement: str, params: Mapping[str, Any], *, timeout_s: float) -> Table:
         """See ``GraphStore.read``."""
+        command = _header(params) + statement if params else statement
+        until = time.monotonic() + timeout_s
         try:
-            async with asyncio.timeout(timeout_s + 0.1):
-                result = await self._graph(app_id).ro_query(
-                    statement, _checked(params), timeout=max(1, int(timeout_s * 1000))
-                )
+            async with asyncio.timeout(timeout_s + 0.1), self._readers:
+                left_ms = max(1, int((until - time.monotonic()) * 1000))
+                result = await self._graph(app_id).ro_query(command, timeout=left_ms)
         except TimeoutError as error:
             raise QueryFailed(f"no answer within {timeout_s:.3f} s", code="timeout") from error
         except (RedisError, OSError) as error:
@@ -280,7 +288,7 @@ def _guarded(partition: int, write: Write) -> str:
 
 def _header(params: Mapping[str, Any]) -> str:
     try:
-        values = " ".join(f"{name}={stringify_param_value(value)}" for name, value in _checked(params).items())
+        values = " ".join(f"`{name}`={stringify_param_value(value)}" for name, value in _checked(params).items())
         values.encode()
     except (ValueError, RecursionError) as error:  # UnicodeEncodeError (a lone surrogate) is a ValueError
         raise QueryFailed(f"a parameter cannot be sent to FalkorDB: {type(error).__name__}") from error

@@ -31,8 +31,10 @@ __all__ = ("InjectionResponder", "answer")
 
 logger = structlog.get_logger("graphweft.injection")
 
-_ROAD_S: Final = 0.005
-"""Kept back from the budget for formatting and the way to the client (a hop takes 1 to 5 ms)."""
+_ROAD_SHARE: Final = 0.1
+_ROAD_S: Final = (0.005, 0.05)
+"""Share of the budget, its least and its most, that is kept back for formatting and the way to the client. A hop takes
+1 to 5 ms, and up to 20 ms while slow queries load the server; a reply that comes late loses every block in it."""
 _LAST_BACKOFF_S: Final = 2.0
 
 
@@ -51,17 +53,17 @@ async def answer(request: ContextRequest, rules: Ruleset, graph: GraphStore, *, 
     matched = rules.match_request(request, datetime.now(UTC))
     # A condition that is false because a variable is absent is a rule that does not apply, not a missing block.
     missing = [_missing_skip(skip) for skip in matched.skipped if skip.reason != "missing_variable"]
-    tasks = [
-        asyncio.create_task(_run(bound, request.app_id, graph, _limit_s(request, query_timeout_s)))
-        for bound in matched.queries
-    ]
+    left_s = request.deadline_ms / 1000 - time.time()
+    left_s = max(0.001, left_s - min(max(left_s * _ROAD_SHARE, _ROAD_S[0]), _ROAD_S[1]))
+    limit_s = min(query_timeout_s, left_s)
+    tasks = [asyncio.create_task(_run(bound, request.app_id, graph, limit_s)) for bound in matched.queries]
     if tasks:
-        await asyncio.wait(tasks, timeout=_limit_s(request, query_timeout_s + 0.2))
+        await asyncio.wait(tasks, timeout=min(query_timeout_s + 0.2, left_s))
     blocks: list[Block] = []
     for task, bound in zip(tasks, matched.queries, strict=True):
         if not task.done():
             task.cancel()
-            missing.append(_missing(bound, "timeout", "not ready at the deadline"))
+            missing.append(_missing(bound, "timeout", f"{bound.query.place}: not ready at the deadline"))
             continue
         outcome = task.result()
         if isinstance(outcome, Block):
@@ -96,8 +98,8 @@ class InjectionResponder:
         self._graph = graph
         self._rules = rules
         self._query_timeout_s = query_timeout_s
-        self._free = asyncio.Semaphore(max_requests)
-        self._max_requests = max_requests
+        self._free = max_requests
+        self._freed = asyncio.Event()
         self._stopping = asyncio.Event()
         self.answered = 0
         self.expired = 0
@@ -112,10 +114,11 @@ class InjectionResponder:
         wait_s = 0.1
         async with asyncio.TaskGroup() as tasks:
             while not self._stopping.is_set():
-                await self._free.acquire()  # backpressure: what nobody works on stays on the bus
-                self._free.release()
+                while not self._free:  # backpressure: what nobody works on stays on the bus, for other replicas
+                    self._freed.clear()
+                    await self._freed.wait()
                 try:
-                    waiting = await self._queue.next(self._max_requests)
+                    waiting = await self._queue.next(self._free)
                 except Transient as error:
                     logger.warning("requests_interrupted", error=str(error), retry_after_s=wait_s)
                     await asyncio.sleep(wait_s)
@@ -123,7 +126,7 @@ class InjectionResponder:
                     continue
                 wait_s = 0.1
                 for one in waiting:
-                    await self._free.acquire()
+                    self._free -= 1
                     tasks.create_task(self._serve(one))
         logger.info("responder_stopped", answered=self.answered, expired=self.expired)
 
@@ -138,7 +141,8 @@ class InjectionResponder:
             with contextlib.suppress(Transient):
                 await self._queue.done(waiting.token)
         finally:
-            self._free.release()
+            self._free += 1
+            self._freed.set()
 
     async def _answer(self, waiting: Waiting) -> None:
         try:
@@ -173,6 +177,9 @@ async def _run(bound: BoundQuery, app_id: str, graph: GraphStore, limit_s: float
         return _missing(bound, "timeout" if error.code == "timeout" else "query_error", f"{query.place}: {error}")
     except GraphUnavailable as error:
         return _missing(bound, "graph_unavailable", str(error))
+    except Exception as error:  # a defect, or a value that we do not understand, must not cost the other blocks
+        logger.exception("query_broken", rule=bound.rule, query=query.id, place=str(query.place))
+        return _missing(bound, "internal_error", f"{query.place}: {type(error).__name__}")
     return Block(
         name=query.inject_as,
         format=query.format,
@@ -181,10 +188,6 @@ async def _run(bound: BoundQuery, app_id: str, graph: GraphStore, limit_s: float
         rule=bound.rule,
         query=query.id,
     )
-
-
-def _limit_s(request: ContextRequest, limit_s: float) -> float:
-    return max(0.001, min(limit_s, request.deadline_ms / 1000 - time.time() - _ROAD_S))
 
 
 def _missing(bound: BoundQuery, reason: ReasonCode, detail: str) -> Missing:

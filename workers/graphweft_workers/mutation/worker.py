@@ -42,6 +42,8 @@ _READ_WAIT_S: Final = 1.0
 """Longest wait for new events; far below the lease, which is extended in between."""
 _LAST_BACKOFF_S: Final = 5.0
 _BURY_AT_ONCE: Final = 500
+_REMEMBERED: Final = 1_000
+"""Workflows and causes of which a worker remembers that it has warned."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -161,13 +163,16 @@ class MutationWorker:
         for letter in planned.letters:
             logger.error("event_buried", position=letter.position, reason=letter.reason, message=letter.message)
         for workflow in planned.unknown - self._unknown:
+            if len(self._unknown) >= _REMEMBERED:  # names come from outside, so memory has a bound
+                break
             self._unknown.add(workflow)
             logger.warning("workflow_without_rules", workflow=workflow, known=sorted(self._rules.workflows))
         for event, skip in planned.skipped:
             # Once per rule and cause: the same rule usually misses the same thing in every event.
             cause = (skip.rule, skip.query, skip.reason, skip.detail)
             level = logger.debug if cause in self._warned else logger.warning
-            self._warned.add(cause)
+            if len(self._warned) < _REMEMBERED:
+                self._warned.add(cause)
             level(
                 "mutation_skipped", rule=skip.rule, mutation=skip.query, reason=skip.reason, detail=skip.detail,
                 place=str(skip.place), event_id=event.id, event_type=event.type,

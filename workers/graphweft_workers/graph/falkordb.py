@@ -22,9 +22,11 @@ import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from datetime import datetime
 from typing import Any, Final, cast
 
 import redis.asyncio as redis
+from dateutil.relativedelta import relativedelta  # type: ignore[import-untyped]
 from falkordb.asyncio.graph import AsyncGraph
 from falkordb.edge import Edge as FalkorEdge
 from falkordb.helpers import stringify_param_value  # pyright: ignore[reportUnknownVariableType]
@@ -50,6 +52,7 @@ _CONNECTIONS: Final = 1_024
 _READERS: Final = 64
 """Reading queries on the way at once: the server runs no more than it has threads, further ones wait here."""
 _INT64: Final = 2**63
+_EPOCH: Final = datetime(1970, 1, 1)
 _WRITER_GRACE_S: Final = 5.0
 """Beyond the server's own limit of a query, how long a reply may take before the connection counts as lost."""
 
@@ -327,6 +330,9 @@ def _plain(value: Any) -> Any:
         return {key: _plain(item) for key, item in properties.items()}
     if isinstance(value, FalkorPath):
         return [_plain(item) for item in value.nodes()]
+    if isinstance(value, relativedelta):
+        # The server keeps a duration as seconds; falkordb counts them from 1970 on, and this is the way back.
+        return _EPOCH + value - _EPOCH
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
     if isinstance(value, list | tuple):

@@ -11,11 +11,9 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
-import redis.asyncio as redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 from redis.exceptions import RedisError, ResponseError
 
+from graphweft.redis_connection import connect
 from graphweft_contracts import BusUnavailable, DeadLetter, channels, wire
 from graphweft_workers.bus.log import Committed, Entry, PartitionStatus
 
@@ -46,14 +44,8 @@ return 1
 class RedisStreamsBus:
     """``Bus`` on one Redis server."""
 
-    def __init__(self, url: str, *, partitions: int = 4, connect_timeout_s: float = 2.0) -> None:
-        self._redis: Any = redis.Redis.from_url(  # pyright: ignore[reportUnknownMemberType]
-            url,
-            retry=Retry(NoBackoff(), 0),
-            socket_connect_timeout=connect_timeout_s,
-            socket_timeout=_LONGEST_WAIT_S + _IO_GRACE_S,
-            protocol=2,
-        )
+    def __init__(self, url: str, *, partitions: int = 4) -> None:
+        self._redis = connect(url, io_timeout_s=_LONGEST_WAIT_S + _IO_GRACE_S)
         self._wanted = partitions
         self._count: int | None = None
 

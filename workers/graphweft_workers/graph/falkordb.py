@@ -25,17 +25,15 @@ from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any, Final, cast
 
-import redis.asyncio as redis
 from dateutil.relativedelta import relativedelta  # type: ignore[import-untyped]
 from falkordb.asyncio.graph import AsyncGraph
 from falkordb.edge import Edge as FalkorEdge
 from falkordb.helpers import stringify_param_value  # pyright: ignore[reportUnknownVariableType]
 from falkordb.node import Node as FalkorNode
 from falkordb.path import Path as FalkorPath
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 from redis.exceptions import RedisError, ResponseError
 
+from graphweft.redis_connection import connect
 from graphweft_contracts import Displaced, GraphUnavailable, GraphweftError, QueryFailed, channels
 from graphweft_workers.graph.store import Applied, Edge, Mark, Node, Table, Write
 
@@ -47,8 +45,6 @@ _PIPELINE: Final = 500
 """Queries of one round trip; bounds what the server queues for us."""
 _PAGE: Final = 5_000
 """Entities of one page of a listing."""
-_CONNECTIONS: Final = 1_024
-"""Most connections; redis-py's 100 are too few for the writers of 256 partitions, and it refuses what is beyond."""
 _READERS: Final = 64
 """Reading queries on the way at once: the server runs no more than it has threads, further ones wait here."""
 _INT64: Final = 2**63
@@ -81,21 +77,8 @@ class FalkorDBStore:
         *,
         graph_template: str = "mozaiks_{app_id}",
         write_timeout_ms: int = 5_000,
-        connect_timeout_s: float = 2.0,
     ) -> None:
-        def connect(io_timeout_s: float) -> Any:
-            # The compact protocol that falkordb decodes is RESP2; repeating a write is for the mark to decide.
-            return redis.Redis.from_url(  # pyright: ignore[reportUnknownMemberType]
-                url,
-                retry=Retry(NoBackoff(), 0),
-                socket_connect_timeout=connect_timeout_s,
-                socket_timeout=io_timeout_s,
-                max_connections=_CONNECTIONS,
-                protocol=2,
-                decode_responses=True,
-            )
-
-        self._redis = connect(write_timeout_ms / 1000 + _WRITER_GRACE_S)
+        self._redis = connect(url, io_timeout_s=write_timeout_ms / 1000 + _WRITER_GRACE_S, decode=True)
         self._template = graph_template
         self._write_timeout_ms = write_timeout_ms
         self._indexed: dict[str, set[tuple[str, str]]] = {}

@@ -8,13 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Final, Protocol
 
-import redis.asyncio as redis
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 from redis.exceptions import RedisError, ResponseError
 
+from graphweft.redis_connection import connect
 from graphweft_contracts import BusUnavailable, ContextReply, channels
 
 __all__ = ("RedisRequestQueue", "RequestQueue", "Waiting")
@@ -58,14 +56,8 @@ class RequestQueue(Protocol):
 class RedisRequestQueue:
     """``RequestQueue`` on a Redis stream; ``consumer`` names the replica and must be its own."""
 
-    def __init__(self, url: str, *, consumer: str, connect_timeout_s: float = 2.0) -> None:
-        self._redis: Any = redis.Redis.from_url(  # pyright: ignore[reportUnknownMemberType]
-            url,
-            retry=Retry(NoBackoff(), 0),
-            socket_connect_timeout=connect_timeout_s,
-            socket_timeout=_WAIT_S + _IO_GRACE_S,
-            protocol=2,
-        )
+    def __init__(self, url: str, *, consumer: str) -> None:
+        self._redis = connect(url, io_timeout_s=_WAIT_S + _IO_GRACE_S)
         self._consumer = consumer
         self._group_made = False
 

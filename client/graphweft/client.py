@@ -15,6 +15,7 @@ from typing import Any, Final, Self
 from uuid import uuid4
 
 from pydantic import ValidationError
+from pydantic_core import PydanticSerializationError
 
 from graphweft.redis_transport import RedisTransport
 from graphweft.settings import ClientSettings
@@ -49,7 +50,7 @@ class ClientStats:
 @dataclass(slots=True, kw_only=True)
 class _Pending:
     outgoing: Outgoing
-    position: asyncio.Future[str] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
+    position: asyncio.Future[str | None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
 class Client:
@@ -105,13 +106,13 @@ class Client:
         """
         if self._closed:
             self.stats.rejected += 1
-            logger.warning("event %s came after the client was closed and is not sent", event.id)
+            logger.warning("event %s came after the client was closed and is not sent", getattr(event, "id", None))
             return None
         try:
             outgoing = Outgoing(key=event.key, fields=wire.encode(event))
         except Exception as error:  # noqa: BLE001 - whatever a foreign object does in encoding, the turn goes on
             self.stats.rejected += 1
-            logger.error("event %s cannot be written as JSON and is not sent: %s", event.id, error)
+            logger.error("event %s cannot be written as JSON and is not sent: %s", getattr(event, "id", None), error)
             return None
         if len(self._pending) >= self._buffer:
             self.stats.dropped += 1
@@ -151,6 +152,8 @@ class Client:
         started = time.perf_counter()
         budget = self._budget_ms if budget_ms is None else budget_ms
         request_id = uuid4().hex
+        if self._closed:
+            return _empty(request_id, "bus_unavailable", "the client is closed")
         try:
             request = ContextRequest(
                 id=request_id,
@@ -174,6 +177,8 @@ class Client:
             reply = _empty(request_id, "bus_unavailable", str(error))
         except ValidationError as error:
             reply = _empty(request_id, "invalid_request", wire.explain(error))
+        except PydanticSerializationError as error:  # its text names types, never values
+            reply = _empty(request_id, "invalid_request", f"context is no JSON: {error}")
         except Exception as error:  # the agent's turn goes on whatever happens here
             logger.exception("asking for context failed")
             reply = _empty(request_id, "internal_error", f"{type(error).__name__}: {error}")
@@ -194,14 +199,15 @@ class Client:
         if self._closed:
             return
         self._closed = True
-        if not await self.flush(drain_s):
-            self.stats.dropped += len(self._pending)
-            logger.error("closed with %d events not sent: the bus did not take them", len(self._pending))
-        if self._sender is not None:
-            self._sender.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._sender
-        await self._transport.aclose()
+        try:
+            await self.flush(drain_s)
+        finally:  # a caller that is cancelled while it waits leaves nothing behind either
+            if self._sender is not None:
+                self._sender.cancel()
+                with contextlib.suppress(asyncio.CancelledError):
+                    await self._sender
+            self._drop_pending()
+            await self._transport.aclose()
 
     async def _send(self) -> None:
         retry_s = _FIRST_RETRY_S
@@ -231,6 +237,17 @@ class Client:
             if not self._pending:
                 self._arrived.clear()
                 self._drained.set()
+
+    def _drop_pending(self) -> None:
+        if not self._pending:
+            return
+        logger.error("closed with %d events not sent: the bus did not take them", len(self._pending))
+        self.stats.dropped += len(self._pending)
+        self.stats.buffered = 0
+        for pending in self._pending:
+            if not pending.position.done():
+                pending.position.set_result(None)
+        self._pending.clear()
 
 
 def _empty(request_id: str, reason: ReasonCode, detail: str) -> ContextReply:

@@ -8,9 +8,9 @@ slow or absent graph cannot hold up a turn. The ids that every event needs are t
 from __future__ import annotations
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, Final, Protocol, cast
 
 from pydantic import ValidationError
 from pydantic_core import to_jsonable_python
@@ -71,8 +71,15 @@ class GraphInjectionHooks:
 
     async def before_agent_turn(self, agent_name: str, context: dict[str, Any]) -> dict[str, Any]:
         """Return the context for this turn, ``inject_as`` -> formatted value; empty when there is none."""
-        ids = self._ids(context)
-        if ids is None or ids.workflow is None:
+        try:
+            ids, plain = self._ids(context), _plain(context)
+        except Exception:  # a foreign object's own code; the turn goes on
+            logger.exception("the context variables cannot be read, so %s gets no context", agent_name)
+            return {}
+        if ids is None:
+            return {}
+        if ids.workflow is None:
+            logger.warning("workflow_name is needed: pass it to the hooks or put it into the context")
             return {}
         reply = await self._client.context(
             agent=agent_name,
@@ -80,7 +87,7 @@ class GraphInjectionHooks:
             app_id=ids.app_id,
             workflow=ids.workflow,
             user_id=ids.user_id,
-            context=_plain(context),
+            context=plain,
             budget_ms=self._budget_ms,
         )
         if reply.reason is not None:
@@ -95,13 +102,13 @@ class GraphInjectionHooks:
         agent_name: str | None = None,
     ) -> None:
         """Publish the event; the mutation rules that match it take effect in the workers."""
-        ids = self._ids(context)
-        if ids is None:
-            return
-        data = _plain(event_data)
-        if agent_name is not None:
-            data["agent_name"] = agent_name
         try:
+            ids = self._ids(context)
+            if ids is None:
+                return
+            data = _plain(event_data)
+            if agent_name is not None:
+                data["agent_name"] = agent_name
             message = Event.create(
                 event,
                 app_id=ids.app_id,
@@ -115,6 +122,9 @@ class GraphInjectionHooks:
         except ValidationError as error:
             logger.error("event %s breaks the contract and is not sent: %s", event, wire.explain(error))
             return
+        except Exception:  # a foreign object's own code; the turn goes on
+            logger.exception("the context or data of event %s cannot be read, so it is not sent", event)
+            return
         await self._client.emit(message)
 
     async def aclose(self) -> None:
@@ -124,7 +134,7 @@ class GraphInjectionHooks:
     def _ids(self, context: Mapping[str, Any]) -> _Ids | None:
         def text(name: str) -> str | None:
             value = self._fixed[name] or context.get(name)
-            return str(value) if value is not None else None
+            return (str(value) or None) if value is not None else None  # runtimes write "" for unknown
 
         app_id, chat_id = text("app_id"), text("chat_id")
         if not app_id or not chat_id:
@@ -143,7 +153,41 @@ def create_graph_mutation_hook(client: Client | None = None, **settings: Any) ->
     return GraphInjectionHooks(client, **settings).on_event
 
 
+_DEPTH: Final = 100
+"""Levels of nesting that are kept; JSON readers give up at about 200."""
+
+
 def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return a JSON-able copy; objects that JSON cannot say become their type's name, not an error in the turn."""
-    plain: dict[str, Any] = to_jsonable_python(dict(values), fallback=lambda value: f"<{type(value).__name__}>")
-    return plain
+    return {_key(name): _value(value, ()) for name, value in dict(values).items()}
+
+
+def _value(value: object, above: tuple[int, ...]) -> Any:
+    """``above`` holds the ids of the containers around ``value``: one that holds itself ends there."""
+    if value is None or type(value) in {bool, int, float}:
+        return value
+    if type(value) is str:
+        return value if value.isascii() else value.encode(errors="replace").decode()  # half of a surrogate pair
+    kind, identity = _name(value), id(value)
+    if isinstance(value, dict | list | tuple | set | frozenset):
+        if identity in above or len(above) >= _DEPTH:
+            return kind
+        inside = (*above, identity)
+        if isinstance(value, dict):
+            return {_key(name): _value(item, inside) for name, item in cast("dict[object, object]", value).items()}
+        return [_value(item, inside) for item in cast("list[object]", value)]
+    if isinstance(value, Iterator):  # reading it takes its values from the runtime, and some never end
+        return kind
+    try:
+        return to_jsonable_python(value, fallback=_name)
+    except Exception:  # noqa: BLE001 - bytes that are no text, a model that refuses, a property that raises
+        return kind
+
+
+def _key(name: object) -> str:
+    text = _value(name, ())
+    return text if isinstance(text, str) else str(text)
+
+
+def _name(value: object) -> str:
+    return f"<{type(value).__name__}>"

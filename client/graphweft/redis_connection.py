@@ -18,7 +18,7 @@ _CONNECTIONS: Final = 1_024
 def connect(url: str, *, io_timeout_s: float | None, decode: bool = False) -> Any:
     """Return a client that connects at its first use. ``io_timeout_s`` None waits for replies without end.
 
-    redis-py repeats a command up to ten times by itself, which writes an entry twice when only the reply was lost; this one
+    redis-py repeats a command up to ten times by itself, which writes an entry twice when a reply got lost; this one
     never repeats. The protocol is RESP2, which falkordb needs. The result is untyped: redis-py's types promise
     a value or an awaitable for every command.
     """

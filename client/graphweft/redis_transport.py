@@ -12,15 +12,13 @@ import contextlib
 import logging
 import time
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Final
 from uuid import uuid4
 
-import redis.asyncio as redis
 from pydantic import ValidationError
-from redis.asyncio.retry import Retry
-from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
+from graphweft.redis_connection import connect
 from graphweft.transport import Outgoing
 from graphweft_contracts import BusUnavailable, ContextReply, ContextRequest, channels
 
@@ -32,7 +30,12 @@ DEFAULT_PARTITIONS: Final = 4
 """Streams of a new bus. The first process that writes decides; later ones follow what the bus says."""
 _REQUESTS_KEPT: Final = 10_000
 """Upper bound of the request stream, roughly: answered requests are of no use to anyone."""
+_IO_S: Final = 5.0
 _RECONNECT_S: Final = 0.2
+_SILENCE_S: Final = 5.0
+"""After so long without a message the reply channel is pinged, and after as long again it counts as broken."""
+_REQUEST_CONNECTIONS: Final = 8
+"""Connections that put requests on the bus at once; more calls wait for one."""
 
 
 class RedisTransport:
@@ -43,34 +46,27 @@ class RedisTransport:
         url: str,
         *,
         partitions: int = DEFAULT_PARTITIONS,
-        connect_timeout_s: float = 2.0,
-        io_timeout_s: float = 5.0,
     ) -> None:
-        # redis-py repeats commands ten times by itself, which writes entries twice when only the reply was lost.
-        self._redis: Any = redis.Redis.from_url(  # pyright: ignore[reportUnknownMemberType]
-            url,
-            retry=Retry(NoBackoff(), 0),
-            socket_connect_timeout=connect_timeout_s,
-            socket_timeout=io_timeout_s,
-            protocol=2,
-        )
-        # A subscription is silent between replies, so it must not time out.
-        self._replies: Any = redis.Redis.from_url(  # pyright: ignore[reportUnknownMemberType]
-            url, retry=Retry(NoBackoff(), 0), socket_connect_timeout=connect_timeout_s, protocol=2
-        )
+        self._redis = connect(url, io_timeout_s=_IO_S)
+        self._replies = connect(url, io_timeout_s=None)  # a subscription is silent between replies
         self._wanted_partitions = partitions
         self._partitions: int | None = None
         self._reply_to = channels.context_replies(uuid4().hex)
-        self._waiting: dict[str, asyncio.Future[bytes]] = {}
+        self._waiting: dict[str, asyncio.Future[bytes | BusUnavailable]] = {}
         self._listener: asyncio.Task[None] | None = None
-        self._subscribed = asyncio.Event()
+        self._sending = asyncio.Semaphore(_REQUEST_CONNECTIONS)
+        self._settled = asyncio.Event()
+        """Set while it is known whether the reply channel works: it does, or ``_away`` says why not."""
+        self._away: str | None = None
 
     async def append(self, events: Sequence[Outgoing]) -> list[str]:
         """See ``Transport.append``."""
         try:
             partitions = await self._partition_count()
             numbers = [channels.partition_of(event.key, partitions) for event in events]
-            pipeline = self._redis.pipeline(transaction=False)
+            # All or nothing. Without a transaction the server may refuse one event (out of memory, still loading) and
+            # take the next of the same chat; the repetition would then put them in the wrong order.
+            pipeline = self._redis.pipeline(transaction=len(events) > 1)
             for number, event in zip(numbers, events, strict=True):
                 pipeline.xadd(channels.events_stream(number), event.fields)
             offsets: list[bytes] = await pipeline.execute()
@@ -81,17 +77,25 @@ class RedisTransport:
     async def request(self, request: ContextRequest) -> ContextReply:
         """See ``Transport.request``."""
         if self._listener is None or self._listener.done():
+            self._away = None
+            self._settled.clear()
             self._listener = asyncio.create_task(self._listen(), name="graphweft-context-replies")
-        future: asyncio.Future[bytes] = asyncio.get_running_loop().create_future()
-        self._waiting[request.id] = future
         message = request.model_copy(update={"reply_to": self._reply_to}).model_dump_json().encode()
+        future: asyncio.Future[bytes | BusUnavailable] = asyncio.get_running_loop().create_future()
+        self._waiting[request.id] = future
         try:
             async with asyncio.timeout(max(0.0, request.deadline_ms / 1000 - time.time())):
-                await self._subscribed.wait()
-                await self._redis.xadd(
-                    channels.CONTEXT_REQUESTS, {b"data": message}, maxlen=_REQUESTS_KEPT, approximate=True
-                )
-                return ContextReply.model_validate_json(await future)
+                await self._settled.wait()
+                if self._away is not None:
+                    raise BusUnavailable(self._away)
+                async with self._sending:
+                    await self._redis.xadd(
+                        channels.CONTEXT_REQUESTS, {b"data": message}, maxlen=_REQUESTS_KEPT, approximate=True
+                    )
+                outcome = await future
+                if isinstance(outcome, BusUnavailable):
+                    raise outcome
+                return ContextReply.model_validate_json(outcome)
         except (RedisError, OSError) as error:
             if isinstance(error, TimeoutError):
                 raise
@@ -108,6 +112,7 @@ class RedisTransport:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._listener
             self._listener = None
+        self._give_up("the client is closed")
         await self._replies.aclose()
         await self._redis.aclose()
 
@@ -118,22 +123,46 @@ class RedisTransport:
         return self._partitions
 
     async def _listen(self) -> None:
+        loop = asyncio.get_running_loop()
         while True:
             subscriber = self._replies.pubsub()
+            subscribed, started = False, loop.time()
             try:
                 await subscriber.subscribe(self._reply_to)
-                async for message in subscriber.listen():
+                pinged = False
+                while True:
+                    message = await subscriber.get_message(timeout=_SILENCE_S)
+                    if message is None:
+                        if pinged:
+                            raise RedisError("the reply channel is silent")
+                        await subscriber.ping()
+                        pinged = True
+                        continue
+                    pinged = False
                     if message["type"] == "subscribe":
-                        self._subscribed.set()
+                        subscribed = True
+                        self._away = None
+                        self._settled.set()
                     elif message["type"] == "message":
                         self._deliver(message["data"])
             except (RedisError, OSError) as error:
                 logger.debug("context replies interrupted: %s", error)
+                if subscribed:
+                    self._settled.clear()  # one broken connection does not mean that the bus is away: try again first
+                else:
+                    self._give_up(f"the bus cannot be reached: {error}")
             finally:
-                self._subscribed.clear()
                 with contextlib.suppress(RedisError, OSError):
                     await subscriber.aclose()
-            await asyncio.sleep(_RECONNECT_S)
+            await asyncio.sleep(max(0.0, started + _RECONNECT_S - loop.time()) if subscribed else _RECONNECT_S)
+
+    def _give_up(self, why: str) -> None:
+        """Answer everyone who waits, and until the next subscription everyone who comes, that the bus is away."""
+        self._away = why
+        self._settled.set()
+        for future in self._waiting.values():
+            if not future.done():
+                future.set_result(BusUnavailable(why))
 
     def _deliver(self, data: bytes) -> None:
         # The id stands before the JSON, so a reply that nobody waits for is not parsed.

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import atexit
+import logging
 import threading
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
+from concurrent.futures import CancelledError
 from types import TracebackType
-from typing import Any, Self
+from typing import Any, Final, Self
+from uuid import uuid4
 
 from graphweft.client import Client, ClientStats
 from graphweft_contracts import ContextReply, Event
@@ -14,8 +18,18 @@ from graphweft_contracts import ContextReply, Event
 __all__ = ("SyncClient",)
 
 
+logger = logging.getLogger("graphweft.client")
+
+_LAST_CALLS_S: Final = 1.0
+"""How long ``close`` waits for other threads' calls after the client is closed; those still waiting are ended."""
+
+
 class SyncClient:
-    """``Client`` without ``await``; safe to share between threads. Close it, or use it as a context manager."""
+    """``Client`` without ``await``; safe to share between threads. Close it, or use it as a context manager.
+
+    One that is still open when the interpreter ends is closed then. A forked process must make its own: the thread
+    does not come along, so there the inherited one behaves as if it were closed.
+    """
 
     def __init__(
         self,
@@ -26,15 +40,14 @@ class SyncClient:
         buffer: int = 10_000,
         budget_ms: int = 500,
     ) -> None:
+        # First, for it may raise: a broken address must not leave a thread behind.
+        self._client = Client(bus_url, app_id=app_id, workflow=workflow, buffer=buffer, budget_ms=budget_ms)
+        self._lock = threading.Lock()
+        self._closed = False
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="graphweft-client", daemon=True)
         self._thread.start()
-        self._closed = False
-
-        async def make() -> Client:
-            return Client(bus_url, app_id=app_id, workflow=workflow, buffer=buffer, budget_ms=budget_ms)
-
-        self._client = self._run(make())
+        atexit.register(self.close)
 
     def __enter__(self) -> Self:
         """Return the client itself."""
@@ -53,7 +66,11 @@ class SyncClient:
 
     def emit(self, event: Event, *, wait_s: float = 1.0) -> str | None:
         """See ``Client.emit``."""
-        return self._run(self._client.emit(event, wait_s=wait_s))
+        if self._closed or not self._thread.is_alive():
+            self.stats.rejected += 1
+            logger.warning("event %s came after the client was closed and is not sent", getattr(event, "id", None))
+            return None
+        return self._run(lambda: self._client.emit(event, wait_s=wait_s), None)
 
     def context(
         self,
@@ -68,7 +85,7 @@ class SyncClient:
     ) -> ContextReply:
         """See ``Client.context``."""
         return self._run(
-            self._client.context(
+            lambda: self._client.context(
                 agent=agent,
                 chat_id=chat_id,
                 app_id=app_id,
@@ -76,22 +93,45 @@ class SyncClient:
                 user_id=user_id,
                 context=context,
                 budget_ms=budget_ms,
-            )
+            ),
+            ContextReply(id=uuid4().hex, reason="bus_unavailable", detail="the client is closed", partial=True),
         )
 
     def flush(self, timeout_s: float = 5.0) -> bool:
         """See ``Client.flush``."""
-        return self._run(self._client.flush(timeout_s))
+        return self._run(lambda: self._client.flush(timeout_s), False)
 
     def close(self, drain_s: float = 2.0) -> None:
-        """See ``Client.aclose``; ends the background thread too."""
-        if self._closed:
+        """See ``Client.aclose``; ends the calls of other threads and the background thread too."""
+        with self._lock:
+            if self._closed:
+                return
+            self._closed = True
+        atexit.unregister(self.close)
+        if not self._thread.is_alive():
             return
-        self._closed = True
-        self._run(self._client.aclose(drain_s))
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join()
-        self._loop.close()
+        try:
+            asyncio.run_coroutine_threadsafe(self._finish(drain_s), self._loop).result()
+        finally:
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            self._thread.join()
+            self._loop.close()
 
-    def _run[T](self, work: Coroutine[Any, Any, T]) -> T:
-        return asyncio.run_coroutine_threadsafe(work, self._loop).result()
+    async def _finish(self, drain_s: float) -> None:
+        await self._client.aclose(drain_s)
+        others = asyncio.all_tasks() - {asyncio.current_task()}
+        if others:  # a loop that stops under a waiting call would leave its thread waiting for ever
+            _, late = await asyncio.wait(others, timeout=_LAST_CALLS_S)
+            for task in late:
+                task.cancel()
+            await asyncio.gather(*late, return_exceptions=True)
+
+    def _run[T](self, work: Callable[[], Coroutine[Any, Any, T]], when_closed: T) -> T:
+        with self._lock:
+            if self._closed or not self._thread.is_alive():
+                return when_closed
+            future = asyncio.run_coroutine_threadsafe(work(), self._loop)
+        try:
+            return future.result()
+        except CancelledError:  # by ``close`` in another thread
+            return when_closed

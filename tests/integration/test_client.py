@@ -1,0 +1,771 @@
+"""The client under fire: a bus that is away, killed or full, odd events and answers, cancellation, threads, exits."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import subprocess
+import sys
+import threading
+from collections.abc import AsyncIterator, Awaitable, Callable
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import pytest_asyncio
+import redis.asyncio as redis
+
+from graphweft import Client, ContextReply, Event, SyncClient
+from graphweft.location import embedded_url
+from graphweft.redis_transport import RedisTransport
+from graphweft_contracts import ContextRequest, channels, wire
+from graphweft_rules import Ruleset
+from graphweft_workers.embedded import EmbeddedServer
+from graphweft_workers.graph.falkordb import FalkorDBStore
+from graphweft_workers.injection.requests import RedisRequestQueue
+from graphweft_workers.injection.responder import InjectionResponder
+
+pytestmark = pytest.mark.integration
+APP = "shop"
+FOR_EVER_S = 3600.0
+"""Longer than a test may take: a call that returns before that did not wait for its limit."""
+RULES = """
+version: "1.0"
+injection_rules:
+  - name: echo
+    agents: ["*"]
+    queries:
+      - id: echo
+        cypher: "RETURN $who AS who"
+        params: {who: $context.who}
+        inject_as: echo
+        format: single
+"""
+
+
+@pytest_asyncio.fixture
+async def own(tmp_path: Path) -> AsyncIterator[EmbeddedServer]:
+    """A server that the test may kill; it is not started yet."""
+    server = EmbeddedServer(tmp_path / "own")
+    yield server
+    await server.stop()
+
+
+@pytest_asyncio.fixture
+async def raw(url: str) -> AsyncIterator[Any]:
+    connection = redis.Redis.from_url(url)
+    yield connection
+    await connection.aclose()
+
+
+async def kill(server: EmbeddedServer) -> None:
+    assert server.process is not None
+    server.process.kill()
+    await server.process.wait()
+
+
+def address(server: EmbeddedServer) -> str:
+    return f"unix://{server.socket}"
+
+
+def note(number: int, chat: str = "c1", **data: Any) -> Event:
+    return Event.create("note.made", app_id=APP, chat_id=chat, data={"n": number, **data}, id=f"{chat}-{number}")
+
+
+async def eventually(condition: Callable[[], Awaitable[bool]], timeout_s: float = 20.0) -> None:
+    async with asyncio.timeout(timeout_s):
+        while not await condition():  # noqa: ASYNC110 - the server does not tell
+            await asyncio.sleep(0.01)
+
+
+async def on_the_bus(url: str) -> dict[str, list[Any]]:
+    """Per chat the numbers in the order in which they take effect: of equal identities only the first counts."""
+    seen: dict[tuple[str, str], None] = {}
+    chats: dict[str, list[Any]] = {}
+    async with redis.Redis.from_url(url) as connection:
+        for stream in sorted(await connection.keys(f"{channels.EVENTS}:*")):
+            for _, fields in await connection.xrange(stream):
+                event = wire.decode(fields)
+                if event.identity not in seen:
+                    seen[event.identity] = None
+                    chats.setdefault(event.chatid, []).append(event.data["n"])
+    return chats
+
+
+async def away(client: Client) -> None:
+    async def tried() -> bool:
+        return client.stats.retries > 0
+
+    await eventually(tried)
+
+
+@asynccontextmanager
+async def responding(url: str, folder: Path) -> AsyncIterator[InjectionResponder]:
+    rules = folder / "rules" / "Shop"
+    rules.mkdir(parents=True)
+    (rules / "graph_injection.yaml").write_text(RULES)
+    queue, graph = RedisRequestQueue(url, consumer="r"), FalkorDBStore(url)
+    responder = InjectionResponder(queue, graph, Ruleset.load(rules.parent))
+    async with redis.Redis.from_url(url) as connection:
+        # There is nothing to read for an app without a graph.
+        await connection.execute_command("GRAPH.QUERY", channels.graph_name(APP), "CREATE (:Shop)")
+    task = asyncio.create_task(responder.run())
+    try:
+        yield responder
+    finally:
+        responder.stop()
+        await task
+        await queue.aclose()
+        await graph.aclose()
+
+
+def ask(client: Client, who: Any = "me", budget_ms: int = 30_000, **more: Any) -> Awaitable[ContextReply]:
+    arguments: dict[str, Any] = {"app_id": APP, "workflow": "Shop", "agent": "A", "chat_id": "c1"}
+    return client.context(**(arguments | more), context={"who": who}, budget_ms=budget_ms)
+
+
+def echoed(reply: ContextReply) -> Any:
+    assert reply.reason is None, reply
+    return reply.injected["echo"]["who"]
+
+
+# --- emit ---------------------------------------------------------------------------------------------------------
+
+
+async def test_emit_returns_the_place_of_the_event(url: str, raw: Any) -> None:
+    async with Client(url) as client:
+        position = await client.emit(note(1))
+    assert position is not None
+    partition, _, offset = position.partition(":")
+    [(_, fields)] = await raw.xrange(channels.events_stream(int(partition)), offset, offset)
+    assert wire.decode(fields).id == "c1-1"
+    assert (client.stats.sent, client.stats.buffered, client.stats.dropped, client.stats.rejected) == (1, 0, 0, 0)
+
+
+async def test_concurrent_emits_keep_the_order_of_their_calls(url: str) -> None:
+    async with Client(url) as client:
+        positions = await asyncio.gather(*(client.emit(note(n, f"c{n % 3}")) for n in range(1200)))
+    assert None not in positions
+    assert len(set(positions)) == 1200
+    assert await on_the_bus(url) == {f"c{chat}": list(range(chat, 1200, 3)) for chat in range(3)}
+
+
+def _holds_itself() -> dict[str, Any]:
+    value: dict[str, Any] = {}
+    value["self"] = value
+    return value
+
+
+class Refuses:
+    def __getattribute__(self, name: str) -> Any:
+        raise RuntimeError("hands off")
+
+
+@pytest.mark.parametrize(
+    "value",
+    [object(), b"\xff", "\ud800", _holds_itself(), Refuses],
+    ids=["object", "bytes", "half", "loop", "hostile"],
+)
+async def test_what_json_cannot_say_is_rejected_and_harms_nothing(url: str, value: Any) -> None:
+    value = Refuses() if value is Refuses else value  # pytest would look at an instance
+    async with Client(url) as client:
+        assert await client.emit(note(1, value=value)) is None
+        assert await client.emit(note(2))
+        assert client.stats.rejected == 1
+    assert await on_the_bus(url) == {"c1": [2]}
+
+
+async def test_something_that_is_no_event_is_rejected(url: str) -> None:
+    wrong: Any = {"type": "note.made"}
+    async with Client(url) as client:
+        assert await client.emit(wrong) is None
+    assert await client.emit(wrong) is None
+    assert client.stats.rejected == 2
+
+
+async def test_a_changed_payload_does_not_change_the_buffered_event(own: EmbeddedServer) -> None:
+    event = note(1)
+    async with Client(address(own)) as client:
+        await client.emit(event, wait_s=0)
+        event.data["n"] = 2
+        await own.start()
+        assert await client.flush(20)
+    assert await on_the_bus(address(own)) == {"c1": [1]}
+
+
+async def test_a_full_buffer_drops_new_events_and_counts_them(own: EmbeddedServer) -> None:
+    async with Client(address(own), buffer=3) as client:
+        for number in range(5):
+            assert await client.emit(note(number), wait_s=0) is None
+        assert (client.stats.buffered, client.stats.dropped) == (3, 2)
+        await own.start()
+        assert await client.flush(20)
+        assert await client.emit(note(5))
+        assert (client.stats.sent, client.stats.buffered, client.stats.dropped) == (4, 0, 2)
+    assert await on_the_bus(address(own)) == {"c1": [0, 1, 2, 5]}
+
+
+async def test_emit_returns_at_once_while_the_bus_is_known_to_be_away(own: EmbeddedServer) -> None:
+    async with Client(address(own)) as client:
+        await client.emit(note(0), wait_s=0)
+        await away(client)
+        for number in range(1, 20):
+            assert await client.emit(note(number), wait_s=FOR_EVER_S) is None
+        await own.start()
+        assert await client.flush(20)
+        assert await client.emit(note(20), wait_s=FOR_EVER_S)
+    assert await on_the_bus(address(own)) == {"c1": list(range(21))}
+
+
+async def test_a_killed_bus_costs_no_event_and_no_order(own: EmbeddedServer) -> None:
+    await own.start()
+    confirmed: list[str] = []
+    async with Client(address(own)) as client:
+
+        async def talk() -> None:
+            for number in range(600):
+                if await client.emit(note(number, f"c{number % 3}"), wait_s=0.2):
+                    confirmed.append(f"c{number % 3}-{number}")
+                await asyncio.sleep(0)
+
+        talking = asyncio.create_task(talk())
+        for limit in (100, 200):
+
+            async def so_far(limit: int = limit) -> bool:
+                return len(confirmed) >= limit or talking.done()
+
+            await eventually(so_far)
+            await kill(own)
+            # Not before the client has seen it, or the outage would pass unnoticed.
+            before = client.stats.retries
+            await client.emit(note(1000 + limit, "probe"), wait_s=0)
+
+            async def noticed(before: int = before) -> bool:
+                return client.stats.retries > before
+
+            await eventually(noticed)
+            await own.start()
+        await talking
+        assert await client.flush(20)
+        assert client.stats.sent == 602
+    assert len(confirmed) >= 100
+    assert await on_the_bus(address(own)) == {
+        **{f"c{chat}": list(range(chat, 600, 3)) for chat in range(3)},
+        "probe": [1100, 1200],
+    }
+
+
+async def test_an_event_that_the_bus_refuses_does_not_let_later_ones_pass(own: EmbeddedServer) -> None:
+    await own.start()
+    async with redis.Redis.from_url(address(own)) as server, Client(address(own)) as client:
+        assert await client.emit(note(0))
+        used = (await server.info("memory"))["used_memory"]
+        await server.config_set("maxmemory", used + 8_000_000)
+        # One batch: the second event alone does not fit, the third would.
+        numbers = (1, 2, 3)
+        await asyncio.gather(*(client.emit(note(n, text="x" * (40_000_000 * (n == 2))), wait_s=0) for n in numbers))
+        await away(client)
+        await server.config_set("maxmemory", 0)
+        assert await client.flush(20)
+    assert await on_the_bus(address(own)) == {"c1": [0, 1, 2, 3]}
+
+
+async def test_a_cancelled_emit_leaves_its_event_and_the_client(url: str) -> None:
+    async with Client(url) as client:
+        for number in range(150):
+            emitting = asyncio.create_task(client.emit(note(number)))
+            for _ in range(1 + number % 12):
+                await asyncio.sleep(0)
+            emitting.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await emitting
+        assert await client.emit(note(150))
+    assert await on_the_bus(url) == {"c1": list(range(151))}
+
+
+async def test_close_ends_waiting_calls_and_counts_what_was_lost(own: EmbeddedServer) -> None:
+    client = Client(address(own))
+    waiting = [asyncio.create_task(client.emit(note(n), wait_s=FOR_EVER_S)) for n in range(3)]
+    await away(client)
+    await client.aclose(drain_s=0)
+    assert await asyncio.gather(*waiting) == [None, None, None]
+    assert (client.stats.sent, client.stats.buffered, client.stats.dropped) == (0, 0, 3)
+
+
+async def test_a_closed_client_answers_and_opens_nothing(url: str, raw: Any) -> None:
+    client = Client(url)
+    assert await client.emit(note(1))
+    await ask(client, budget_ms=50)
+    await client.aclose()
+    await client.aclose()
+    connections = len(await raw.client_list())
+    assert await client.emit(note(2)) is None
+    assert client.stats.rejected == 1
+    reply = await ask(client)
+    assert (reply.reason, reply.text, reply.partial) == ("bus_unavailable", "", True)
+    assert "closed" in reply.detail
+    assert await client.flush()
+    assert len(await raw.client_list()) == connections == 1
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+async def test_a_cancelled_close_leaves_nothing_behind(own: EmbeddedServer) -> None:
+    client = Client(address(own))
+    await client.emit(note(1), wait_s=0)
+    await away(client)
+    closing = asyncio.create_task(client.aclose(drain_s=FOR_EVER_S))
+    await asyncio.sleep(0)
+    closing.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await closing
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+    assert (client.stats.buffered, client.stats.dropped) == (0, 1)
+
+
+# --- context ------------------------------------------------------------------------------------------------------
+
+
+async def test_hundreds_of_calls_get_their_own_answers(url: str, tmp_path: Path) -> None:
+    async with responding(url, tmp_path) as responder, Client(url) as client:
+        replies = await asyncio.gather(*(ask(client, number) for number in range(400)))
+        assert [echoed(reply) for reply in replies] == list(range(400))
+        assert responder.answered == 400
+
+
+async def test_defaults_of_the_client_apply(url: str, tmp_path: Path) -> None:
+    async with responding(url, tmp_path), Client(url, app_id=APP, workflow="Shop", budget_ms=30_000) as client:
+        assert echoed(await client.context(agent="A", chat_id="c", context={"who": "x"})) == "x"
+        reply = await client.context(agent="A", chat_id="c", workflow="Other")
+        assert (reply.reason, reply.injected, reply.text) == ("no_rules", {}, "")
+
+
+async def test_without_a_responder_the_budget_is_the_end(url: str) -> None:
+    async with Client(url) as client:
+        reply = await ask(client, budget_ms=50)
+        assert (reply.reason, reply.blocks, reply.text, reply.partial) == ("timeout", (), "", True)
+        assert "50 ms" in reply.detail
+        for budget in (0, -5):
+            assert (await ask(client, budget_ms=budget)).reason == "timeout"
+
+
+async def test_a_bus_that_is_away_is_named_at_once(own: EmbeddedServer) -> None:
+    async with Client(address(own)) as client:
+        for _ in range(3):
+            reply = await ask(client, budget_ms=int(FOR_EVER_S * 1000))
+            assert (reply.reason, reply.text, reply.partial) == ("bus_unavailable", "", True)
+
+
+async def test_a_bus_that_dies_ends_the_calls_in_flight(own: EmbeddedServer, tmp_path: Path) -> None:
+    await own.start()
+    async with Client(address(own)) as client:
+        calls = [asyncio.ensure_future(ask(client, n, budget_ms=int(FOR_EVER_S * 1000))) for n in range(5)]
+        async with redis.Redis.from_url(address(own)) as server:
+
+            async def asked() -> bool:
+                return bool(await server.xlen(channels.CONTEXT_REQUESTS) == 5)
+
+            await eventually(asked)
+        await kill(own)
+        assert {reply.reason for reply in await asyncio.gather(*calls)} == {"bus_unavailable"}
+        await own.start()
+        async with responding(address(own), tmp_path):
+
+            async def answered() -> bool:
+                return (await ask(client, budget_ms=2000)).reason is None
+
+            await eventually(answered)
+            assert echoed(await ask(client, "again")) == "again"
+
+
+@pytest.mark.parametrize(
+    ("change", "field"),
+    [
+        ({"app_id": ""}, "app_id"),
+        ({"app_id": "a b"}, "app_id"),
+        ({"app_id": "x" * 65}, "app_id"),
+        ({"agent": ""}, "agent"),
+        ({"agent": None}, "agent"),
+        ({"chat_id": ""}, "chat_id"),
+        ({"workflow": ""}, "workflow"),
+        ({"user_id": ""}, "user_id"),
+        ({"budget_ms": float("nan")}, "deadline_ms"),
+    ],
+    ids=repr,
+)
+async def test_arguments_that_break_the_contract_are_named(url: str, change: dict[str, Any], field: str) -> None:
+    async with Client(url) as client:
+        reply = await ask(client, **change)
+        assert (reply.reason, reply.text, reply.partial) == ("invalid_request", "", True)
+        assert field in reply.detail
+
+
+@pytest.mark.parametrize(
+    "value", [object(), b"\xff", "\ud800", _holds_itself()], ids=["object", "bytes", "half", "loop"]
+)
+async def test_context_variables_that_json_cannot_say_are_named(url: str, value: Any) -> None:
+    async with Client(url) as client:
+        reply = await ask(client, value)
+        assert (reply.reason, reply.blocks) == ("invalid_request", ())
+        assert "JSON" in reply.detail
+
+
+async def test_context_raises_nothing_for_wrong_types(url: str) -> None:
+    async with Client(url) as client:
+        for change in ({"budget_ms": "soon"}, {"chat_id": Refuses()}):
+            assert (await ask(client, **change)).reason in {"invalid_request", "internal_error"}
+        wrong: Any = 5
+        reply = await client.context(app_id=APP, workflow="Shop", agent="A", chat_id="c", context=wrong)
+        assert reply.reason == "internal_error"
+    assert asyncio.all_tasks() == {asyncio.current_task()}
+
+
+class Answers:
+    """A responder by hand: answers every request with what the test says."""
+
+    def __init__(self, connection: Any) -> None:
+        self._connection = connection
+        self._last = b"0"
+
+    async def request(self) -> ContextRequest:
+        [(_, [(self._last, fields)])] = await self._connection.xread(
+            {channels.CONTEXT_REQUESTS: self._last}, count=1, block=20_000
+        )
+        return ContextRequest.model_validate_json(fields[b"data"])
+
+    async def publish(self, request: ContextRequest, body: bytes, request_id: str | None = None) -> None:
+        head = (request.id if request_id is None else request_id).encode()
+        await self._connection.publish(request.reply_to, head + b"\n" + body)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [b"", b"\xff\xfe", b"[]", b"{", b'{"id": 5}', b'{"id": "x", "confidence": 0.5}', b'{"id": "x", "reason": "moon"}'],
+    ids=["nothing", "bytes", "list", "half", "type", "new field", "new reason"],
+)
+async def test_an_answer_that_breaks_the_contract_says_so(url: str, raw: Any, body: bytes) -> None:
+    async with Client(url) as client:
+        answers = Answers(raw)
+        calling = asyncio.ensure_future(ask(client))
+        await answers.publish(await answers.request(), body)
+        reply = await calling
+        assert (reply.reason, reply.text, reply.partial) == ("bus_unavailable", "", True)
+        assert "same version" in reply.detail
+        # The channel goes on.
+        calling = asyncio.ensure_future(ask(client))
+        request = await answers.request()
+        await answers.publish(request, ContextReply(id=request.id, text="fine").model_dump_json().encode())
+        assert (await calling).text == "fine"
+
+
+async def test_messages_for_nobody_are_passed_over(url: str, raw: Any) -> None:
+    async with Client(url) as client:
+        answers = Answers(raw)
+        first, second = asyncio.ensure_future(ask(client)), asyncio.ensure_future(ask(client))
+        requests = [await answers.request(), await answers.request()]
+        for noise in ("", "unknown", "\u00e4\n\n"):
+            await answers.publish(requests[0], b"{}", noise)
+        await raw.publish(requests[0].reply_to, b"\xff\xff no line end")
+        for request in reversed(requests):
+            body = ContextReply(id=request.id, text=request.id).model_dump_json()
+            async with raw.pipeline() as together:  # the second answer to one request is one too many
+                for text in (body, "late"):
+                    together.publish(request.reply_to, f"{request.id}\n{text}")
+                await together.execute()
+        assert {(await first).text, (await second).text} == {request.id for request in requests}
+        assert (await first).text == (await first).id
+        calling = asyncio.ensure_future(ask(client))
+        request = await answers.request()
+        await answers.publish(request, ContextReply(id=request.id, text="fine").model_dump_json().encode())
+        assert (await calling).text == "fine"
+
+
+async def test_a_cancelled_call_leaves_the_client_usable(url: str, tmp_path: Path) -> None:
+    async with responding(url, tmp_path), Client(url) as client:
+        for number in range(150):
+            calling = asyncio.ensure_future(ask(client, number))
+            for _ in range(number % 30):
+                await asyncio.sleep(0)
+            calling.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await calling
+            if number % 10 == 0:
+                assert echoed(await ask(client, f"after {number}")) == f"after {number}"
+        replies = await asyncio.gather(*(ask(client, number) for number in range(30)))
+        assert [echoed(reply) for reply in replies] == list(range(30))
+
+
+async def test_a_broken_reply_channel_comes_back(url: str, raw: Any, tmp_path: Path) -> None:
+    async with responding(url, tmp_path), Client(url) as client:
+        for number in range(3):
+            assert echoed(await ask(client, number)) == number
+            [listening] = await raw.client_list(_type="pubsub")
+            await raw.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
+
+            async def back(old: str = listening["id"]) -> bool:
+                return any(one["id"] != old for one in await raw.client_list(_type="pubsub"))
+
+            await eventually(back)
+
+            async def answered() -> bool:
+                return (await ask(client, budget_ms=1000)).reason is None
+
+            await eventually(answered)
+
+
+async def test_one_broken_reply_channel_is_not_a_bus_that_is_away(url: str, raw: Any, tmp_path: Path) -> None:
+    async with responding(url, tmp_path), Client(url) as client:
+        assert echoed(await ask(client)) == "me"
+        await raw.execute_command("CLIENT", "KILL", "TYPE", "pubsub")
+        replies = await asyncio.gather(*(ask(client, number, budget_ms=1000) for number in range(20)))
+        # An answer that was sent into the gap is lost, and then the budget ends the call.
+        assert {reply.reason for reply in replies} <= {None, "timeout"}
+
+
+async def test_a_reply_channel_that_swallows_every_packet_comes_back(
+    url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No reset and no end of stream, as when a firewall forgets a connection: only new connections get through."""
+    monkeypatch.setattr("graphweft.redis_transport._SILENCE_S", 0.2)
+    dead: list[asyncio.Event] = []
+
+    async def pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter, lost: asyncio.Event) -> None:
+        while data := await source.read(65_536):
+            if not lost.is_set():
+                sink.write(data)
+                await sink.drain()
+        sink.close()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        lost = asyncio.Event()
+        dead.append(lost)
+        upstream_reader, upstream_writer = await asyncio.open_unix_connection(url.removeprefix("unix://"))
+        await asyncio.gather(pump(reader, upstream_writer, lost), pump(upstream_reader, writer, lost))
+
+    proxy = await asyncio.start_unix_server(serve, tmp_path / "p.sock")
+    try:
+        async with responding(url, tmp_path), Client(f"unix://{tmp_path / 'p.sock'}") as client:
+            assert echoed(await ask(client, "first")) == "first"
+            for connection in dead:
+                connection.set()
+
+            async def answered() -> bool:
+                return (await ask(client, "again", budget_ms=300)).reason is None
+
+            await eventually(answered)
+    finally:
+        proxy.close()
+
+
+async def test_closing_ends_calls_in_flight(url: str, raw: Any) -> None:
+    client = Client(url)
+    calling = asyncio.ensure_future(ask(client, budget_ms=int(FOR_EVER_S * 1000)))
+    await Answers(raw).request()
+    await client.aclose()
+    assert (await calling).reason == "bus_unavailable"
+
+
+# --- where a client is made, and what it leaves behind ------------------------------------------------------------
+
+
+def test_a_client_made_outside_a_loop_works_inside(url: str) -> None:
+    client = Client(url)
+
+    async def use() -> tuple[str | None, str | None]:
+        async with client:
+            return await client.emit(note(1)), (await ask(client, budget_ms=50)).reason
+
+    position, reason = asyncio.run(use())
+    assert position is not None
+    assert reason == "timeout"
+
+
+async def test_without_an_address_the_environment_decides(
+    url: str, monkeypatch: pytest.MonkeyPatch, own: EmbeddedServer
+) -> None:
+    monkeypatch.setenv("GRAPHWEFT_BUS_URL", url)
+    async with Client() as client:
+        assert await client.emit(note(1))
+    monkeypatch.delenv("GRAPHWEFT_BUS_URL")
+    monkeypatch.setenv("GRAPHWEFT_DATA", str(own.data))
+    await own.start()
+    assert embedded_url(own.data) == address(own)
+    async with Client() as client:
+        assert await client.emit(note(2))
+    assert await on_the_bus(address(own)) == {"c1": [2]}
+
+
+async def test_the_transport_closes_twice(url: str) -> None:
+    transport = RedisTransport(url)
+    await transport.aclose()
+    await transport.aclose()
+
+
+def python(code: str, *arguments: str) -> tuple[int, str, str]:
+    done = subprocess.run(
+        [sys.executable, "-X", "dev", "-c", code, *arguments], capture_output=True, text=True, timeout=50, check=False
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+CLOSED = """
+import asyncio, gc, sys
+from graphweft import Client, Event, SyncClient
+def note(): return Event.create("note.made", app_id="shop", chat_id="c", data={"n": 1})
+def ask(client): return client.context(app_id="shop", workflow="W", agent="A", chat_id="c", budget_ms=50)
+async def main():
+    async with Client(sys.argv[1]) as client:
+        await client.emit(note(), wait_s=0.2)
+        print((await ask(client)).reason)
+        calling = asyncio.create_task(ask(client))
+        await asyncio.sleep(0)
+        calling.cancel()
+asyncio.run(main())
+with SyncClient(sys.argv[1]) as client:
+    client.emit(note(), wait_s=0.2)
+    print(ask(client).reason)
+    client.close(drain_s=0)
+gc.collect()
+"""
+
+
+async def test_a_closed_client_leaves_no_warning(url: str, tmp_path: Path) -> None:
+    assert await asyncio.to_thread(python, CLOSED, url) == (0, "timeout\ntimeout\n", "")
+    code, out, errors = await asyncio.to_thread(python, CLOSED, f"unix://{tmp_path}/nobody.sock")
+    assert (code, out) == (0, "bus_unavailable\nbus_unavailable\n")
+    assert "ResourceWarning" not in errors
+    assert "Traceback" not in errors
+
+
+LEFT_OPEN = """
+import sys
+from graphweft import Event, SyncClient
+client = SyncClient(sys.argv[1])
+position = client.emit(Event.create("note.made", app_id="shop", chat_id="c", data={"n": 1}), wait_s=float(sys.argv[2]))
+print(position is not None, client.context(app_id="shop", workflow="W", agent="A", chat_id="c", budget_ms=50).reason)
+"""
+
+
+async def test_an_interpreter_that_ends_without_close_does_not_hang(url: str, tmp_path: Path) -> None:
+    assert await asyncio.to_thread(python, LEFT_OPEN, url, "20") == (0, "True timeout\n", "")
+    # Not confirmed before the end, and on the bus all the same.
+    assert await asyncio.to_thread(python, LEFT_OPEN, url, "0") == (0, "False timeout\n", "")
+    assert await on_the_bus(url) == {"c": [1, 1]}
+    code, out, errors = await asyncio.to_thread(python, LEFT_OPEN, f"unix://{tmp_path}/nobody.sock", "0.1")
+    assert (code, out) == (0, "False bus_unavailable\n"), errors
+    assert "Traceback" not in errors
+    assert "closed with 1 events not sent" in errors
+
+
+FORKED = """
+import os, sys, warnings
+from graphweft import Event, SyncClient
+warnings.simplefilter("ignore", DeprecationWarning)  # forking with threads is what is tried here
+client = SyncClient(sys.argv[1])
+def use():
+    position = client.emit(Event.create("note.made", app_id="shop", chat_id="c", data={"n": 1}), wait_s=20)
+    reply = client.context(app_id="shop", workflow="W", agent="A", chat_id="c", budget_ms=50)
+    print(position is not None, reply.reason, flush=True)
+child = os.fork()
+if child:
+    assert os.waitpid(child, 0)[1] == 0
+use()
+"""
+
+
+async def test_a_forked_process_does_not_wait_for_a_thread_it_has_not_got(url: str) -> None:
+    code, out, errors = await asyncio.to_thread(python, FORKED, url)
+    assert (code, out) == (0, "False bus_unavailable\nTrue timeout\n"), errors
+
+
+# --- SyncClient ---------------------------------------------------------------------------------------------------
+
+
+async def test_threads_share_one_client(url: str, tmp_path: Path) -> None:
+    client = SyncClient(url, app_id=APP, workflow="Shop", budget_ms=30_000)
+
+    def work(number: int) -> list[Any]:
+        answers: list[Any] = []
+        for turn in range(25):
+            assert client.emit(note(turn, f"t{number}"), wait_s=30)
+            if turn % 5 == 0:
+                who = f"{number}/{turn}"
+                answers.append(echoed(client.context(agent="A", chat_id="c", context={"who": who})) == who)
+        return answers
+
+    async with responding(url, tmp_path):
+        results = await asyncio.gather(*(asyncio.to_thread(work, number) for number in range(6)))
+        assert await asyncio.to_thread(client.flush)
+        await asyncio.to_thread(client.close)
+    assert results == [[True] * 5] * 6
+    assert client.stats.sent == 150
+    assert await on_the_bus(url) == {f"t{number}": list(range(25)) for number in range(6)}
+
+
+async def test_the_sync_client_works_where_another_loop_runs(url: str) -> None:
+    with SyncClient(url) as client:
+        assert client.emit(note(1), wait_s=30)
+        assert client.context(app_id=APP, workflow="Shop", agent="A", chat_id="c", budget_ms=20).reason == "timeout"
+    assert await on_the_bus(url) == {"c1": [1]}
+
+
+def test_a_closed_sync_client_answers_and_raises_nothing(url: str) -> None:
+    client = SyncClient(url, app_id=APP, workflow="Shop")
+    client.close()
+    client.close()
+    assert client.emit(note(1)) is None
+    assert client.stats.rejected == 1
+    reply = client.context(agent="A", chat_id="c")
+    assert (reply.reason, reply.partial) == ("bus_unavailable", True)
+    assert client.flush() is False
+    assert not [thread for thread in threading.enumerate() if thread.name == "graphweft-client"]
+
+
+async def test_close_frees_the_threads_that_still_wait(own: EmbeddedServer, url: str, raw: Any) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        loop = asyncio.get_running_loop()
+        lost = SyncClient(address(own))
+        calls = [
+            loop.run_in_executor(pool, lambda: lost.emit(note(1), wait_s=FOR_EVER_S)),
+            loop.run_in_executor(pool, lambda: lost.flush(FOR_EVER_S)),
+        ]
+
+        async def tried() -> bool:
+            return lost.stats.retries > 0
+
+        await eventually(tried)
+        unanswered = SyncClient(url, app_id=APP, workflow="Shop", budget_ms=int(FOR_EVER_S * 1000))
+        asking = loop.run_in_executor(pool, lambda: unanswered.context(agent="A", chat_id="c"))
+        await Answers(raw).request()
+        for client in (lost, unanswered):
+            await asyncio.to_thread(client.close, 0)
+        async with asyncio.timeout(30):
+            assert await asyncio.gather(*calls) == [None, False]
+            assert (await asking).reason == "bus_unavailable"
+
+
+async def test_closing_from_many_threads_under_load_is_harmless(url: str) -> None:
+    client = SyncClient(url)
+    started = threading.Event()
+
+    def talk(chat: str) -> int:
+        number = 0
+        while client.emit(note(number, chat), wait_s=30):
+            number += 1
+            started.set()
+        return number
+
+    talking = [asyncio.create_task(asyncio.to_thread(talk, f"t{number}")) for number in range(3)]
+    await asyncio.to_thread(started.wait)
+    await asyncio.gather(*(asyncio.to_thread(client.close) for _ in range(3)))
+    async with asyncio.timeout(30):
+        confirmed = await asyncio.gather(*talking)
+    for number, count in enumerate(confirmed):
+        assert (await on_the_bus(url)).get(f"t{number}", [])[:count] == list(range(count))
+
+
+def test_a_broken_address_leaves_no_thread_behind() -> None:
+    with pytest.raises(ValueError, match="scheme"):
+        SyncClient("nonsense")
+    assert not [thread for thread in threading.enumerate() if thread.name == "graphweft-client"]

@@ -1,0 +1,101 @@
+"""What type checkers see of the client. mypy and basedpyright read this file; nothing runs it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any, assert_type
+
+from graphweft import (
+    Block,
+    Client,
+    ClientStats,
+    ContextReply,
+    Event,
+    GraphInjectionHooks,
+    Missing,
+    SyncClient,
+    create_graph_injection_hook,
+    create_graph_mutation_hook,
+)
+from graphweft.hooks import InjectionHook, MutationHook
+from graphweft.redis_transport import RedisTransport
+from graphweft.settings import ClientSettings
+from graphweft.transport import Outgoing, Transport
+from graphweft_contracts import ContextRequest
+
+
+class LoopBack:
+    """A runtime's own transport: the protocol is all it has to fulfil."""
+
+    async def append(self, events: Sequence[Outgoing]) -> list[str]:
+        """Take everything."""
+        return [event.key for event in events]
+
+    async def request(self, request: ContextRequest) -> ContextReply:
+        """Know nothing."""
+        return ContextReply(id=request.id)
+
+    async def aclose(self) -> None:
+        """Hold nothing."""
+
+
+async def asynchronous(event: Event, variables: Mapping[str, int]) -> None:
+    """A runtime publishes and asks without a cast."""
+    transport: Transport = LoopBack()
+    async with Client("redis://localhost", app_id="shop", buffer=10, budget_ms=100, transport=transport) as client:
+        assert_type(client, Client)
+        assert_type(await client.emit(event), str | None)
+        assert_type(await client.emit(event, wait_s=0.5), str | None)
+        reply = await client.context(agent="Planner", chat_id="c1", context=variables, budget_ms=200)
+        assert_type(reply, ContextReply)
+        assert_type(reply.blocks, tuple[Block, ...])
+        assert_type(reply.missing, tuple[Missing, ...])
+        assert_type(reply.injected, dict[str, Any])
+        assert_type(await client.flush(), bool)
+        assert_type(client.stats, ClientStats)
+        assert_type(client.stats.sent + client.stats.dropped, int)
+    Client()
+    await client.aclose(drain_s=1.0)
+    await client.emit({"type": "order.paid"})  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    await client.context(agent="Planner")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    await client.context("Planner", "c1")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    Client(transport=object())  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+
+
+def synchronous(event: Event) -> None:
+    """The same without ``await``."""
+    with SyncClient("redis://localhost", workflow="Sales") as client:
+        assert_type(client, SyncClient)
+        assert_type(client.emit(event, wait_s=1), str | None)
+        assert_type(client.context(agent="Planner", chat_id="c1", context={"phase": "planning"}), ContextReply)
+        assert_type(client.flush(1.0), bool)
+        assert_type(client.stats, ClientStats)
+    client.close(0.0)
+    client.stats = ClientStats()  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
+
+
+async def hooks(client: Client, context: dict[str, Any]) -> None:
+    """Hooks have the rule contract's signatures, as methods and as functions."""
+    both = GraphInjectionHooks(client, app_id="shop", chat_id="c1", workflow_name="Sales", budget_ms=300)
+    assert_type(await both.before_agent_turn("Planner", context), dict[str, Any])
+    await both.on_event("order.paid", context, {"total": 5}, "Planner")
+    await both.on_event("order.paid", context, {"total": 5}, agent_name=None)
+    await both.aclose()
+    before = create_graph_injection_hook(client, user_id="u1")
+    assert_type(before, InjectionHook)
+    assert_type(await before("Planner", context), dict[str, Any])
+    after = create_graph_mutation_hook()
+    assert_type(after, MutationHook)
+    await after("order.paid", context, {}, agent_name="Planner")
+    same: MutationHook = both.on_event
+    await same("order.paid", context, {})
+    await both.on_event("order.paid", context)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    await before("Planner")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+
+
+async def transports(events: Sequence[Outgoing], request: ContextRequest, environment: Mapping[str, str]) -> None:
+    """The driver fulfils the protocol."""
+    transport: Transport = RedisTransport(ClientSettings.from_environment(environment).bus_url, partitions=2)
+    assert_type(await transport.append(events), list[str])
+    assert_type(await transport.request(request), ContextReply)
+    assert_type(events[0].fields, Mapping[bytes, bytes])

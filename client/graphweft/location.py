@@ -10,6 +10,7 @@ import hashlib
 import tempfile
 from pathlib import Path
 from typing import Final
+from urllib.parse import quote
 
 __all__ = ("DEFAULT_DATA", "embedded_socket", "embedded_url")
 
@@ -31,4 +32,4 @@ def embedded_socket(data: Path) -> Path:
 
 def embedded_url(data: Path) -> str:
     """Return the Redis URL of the server whose files are in ``data``."""
-    return f"unix://{embedded_socket(data)}"
+    return f"unix://{quote(str(embedded_socket(data)))}"

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 import redis.asyncio as redis
-from redis.exceptions import RedisError
+from redis.exceptions import RedisError, ResponseError
 
-from graphweft_contracts import GraphweftError, channels
+from graphweft_contracts import GraphweftError, InvalidSettings, channels
 from graphweft_workers.services import load_rules, make_bus
 from graphweft_workers.settings import Settings
 
@@ -32,8 +32,8 @@ class Check:
 async def examine(settings: Settings) -> list[Check]:
     """Return all checks in the order in which a fault explains the ones after it."""
     checks = [_python(), _rules(settings)]
-    bus, bus_checks = await _connect("bus", settings.bus, "GRAPHWEFT_BUS_URL", settings, _bus_checks)
-    graph, graph_checks = await _connect("graph", settings.graph, "GRAPHWEFT_GRAPH_URL", settings, _graph_checks)
+    bus, bus_checks = await _connect("bus", settings.bus, settings.bus_url is None, settings, _bus_checks)
+    graph, graph_checks = await _connect("graph", settings.graph, settings.graph_url is None, settings, _graph_checks)
     checks += bus_checks + graph_checks
     if bus and graph:
         checks += await _service_checks(settings)
@@ -48,6 +48,9 @@ def _python() -> Check:
 def _rules(settings: Settings) -> Check:
     try:
         rules = load_rules(settings)
+    except InvalidSettings as error:
+        advice = "make the folder, or name yours by --rules or GRAPHWEFT_RULES"
+        return Check(name="rules", state="fail", found=str(error), advice=advice)
     except GraphweftError as error:
         return Check(name="rules", state="fail", found=str(error), advice=f"graphweft lint {settings.rules}")
     names = ", ".join(sorted(rules.workflows)) or "none"
@@ -58,19 +61,25 @@ def _rules(settings: Settings) -> Check:
 
 
 async def _connect(
-    name: str, url: str, variable: str, settings: Settings, more: Callable[[Any], Awaitable[list[Check]]]
+    name: str, url: str, embedded: bool, settings: Settings, more: Callable[[Any], Awaitable[list[Check]]]
 ) -> tuple[bool, list[Check]]:
+    variable = f"GRAPHWEFT_{name.upper()}_URL"
     client: Any = redis.Redis.from_url(  # pyright: ignore[reportUnknownMemberType]
         url, socket_connect_timeout=2, socket_timeout=5, protocol=2, decode_responses=True
     )
     try:
         info = await client.info("server")
         found = Check(name=name, state="ok", found=f"Redis {info['redis_version']} answers")
-        return True, [found, *await more(client)]
+        try:
+            return True, [found, *await more(client)]
+        except ResponseError as error:  # managed servers keep CONFIG and MODULE to themselves
+            advice = "nothing, if its operator sees to memory policy, append-only file and modules"
+            refused = Check(name=f"{name} settings", state="warn", found=f"not shown: {error}", advice=advice)
+            return True, [found, refused]
     except (RedisError, OSError) as error:
         advice = (
             f"start `graphweft up --data {settings.data}`, or set {variable}"
-            if settings.embedded
+            if embedded
             else f"check {variable} and that the server runs and lets this machine in"
         )
         return False, [Check(name=name, state="fail", found=f"no answer: {error}", advice=advice)]

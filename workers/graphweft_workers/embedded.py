@@ -21,7 +21,7 @@ from typing import IO, Any, Final, Literal
 import redis.asyncio as redis
 from redis.exceptions import BusyLoadingError, RedisError
 
-from graphweft.location import embedded_socket
+from graphweft.location import embedded_socket, embedded_url
 from graphweft_contracts import InvalidSettings, NotRunning
 
 __all__ = ("DataFolder", "EmbeddedServer", "die_with_parent", "ping")
@@ -112,7 +112,7 @@ class EmbeddedServer:
             )
         try:
             async with asyncio.timeout(_START_S):
-                while not await ping(f"unix://{self.socket}"):
+                while not await ping(embedded_url(self.data)):
                     if self.process.returncode is not None:
                         raise InvalidSettings(
                             f"the embedded server ended with code {self.process.returncode}; its last words in "

@@ -22,4 +22,6 @@ def main() -> None:
             "pip install 'graphweft[embedded]' (with bus and graph in one local process) or 'graphweft[worker]'\n"
         )
         raise SystemExit(2) from None
+    except KeyboardInterrupt:  # while modules load
+        raise SystemExit(130) from None
     run()

@@ -1,5 +1,7 @@
 """Everything that can be set, from the environment (``GRAPHWEFT_*``) and ``graphweft.yaml``; the environment wins.
 
+A variable that is empty counts as not set: that is what compose files make of one that nobody set.
+
 No other module of this package reads the environment. An unknown key stops the start: a misspelled setting that is
 silently ignored is found in production.
 """
@@ -10,10 +12,11 @@ import difflib
 import os
 from collections.abc import Mapping
 from pathlib import Path
+from string import Formatter
 from typing import Any, Final, Literal, Self, override
 
 import yaml
-from pydantic import Field, SecretStr, ValidationError
+from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from graphweft.location import DEFAULT_DATA, embedded_url
@@ -23,12 +26,14 @@ __all__ = ("CONFIG_FILE", "Settings")
 
 CONFIG_FILE: Final = "graphweft.yaml"
 _PREFIX: Final = "GRAPHWEFT_"
+_CONFIG: Final = "config"
+"""Not a setting but where the settings are: ``GRAPHWEFT_CONFIG``."""
 
 
 class Settings(BaseSettings):
     """The settings of every graphweft command; field ``x_y`` is ``GRAPHWEFT_X_Y`` or ``x_y:`` in graphweft.yaml."""
 
-    model_config = SettingsConfigDict(env_prefix=_PREFIX, extra="forbid", frozen=True)
+    model_config = SettingsConfigDict(env_prefix=_PREFIX, env_ignore_empty=True, extra="forbid", frozen=True)
 
     data: Path = Field(default=DEFAULT_DATA, description="Folder of the embedded server (`graphweft up --data`).")
     bus_url: SecretStr | None = Field(
@@ -55,37 +60,82 @@ class Settings(BaseSettings):
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["console", "json"] = "console"
 
+    @field_validator("bus_url", "graph_url")
+    @classmethod
+    def _redis_url(cls, value: SecretStr | None) -> SecretStr | None:
+        from redis.asyncio import ConnectionPool
+        from redis.exceptions import RedisError
+
+        pool: Any = ConnectionPool
+        try:
+            if value is not None:
+                pool.from_url(value.get_secret_value()).make_connection()  # connects only when it is used
+        except (ValueError, TypeError, RedisError):  # their texts quote the URL, and with it a password
+            msg = (
+                "no Redis URL: write redis://[[user]:password@]host[:port][/db], rediss://… or unix:///path, with "
+                "%2F for / and the like in a password"
+            )
+            raise ValueError(msg) from None
+        return value
+
+    @field_validator("data", "rules")
+    @classmethod
+    def _home(cls, value: Path) -> Path:
+        try:
+            return value.expanduser()
+        except RuntimeError as error:
+            msg = f"{str(value)!r} starts with the home folder of a user who has none here"
+            raise ValueError(msg) from error
+
+    @field_validator("graph_template")
+    @classmethod
+    def _plain_template(cls, value: str) -> str:
+        try:
+            parts = list(Formatter().parse(value))
+        except ValueError:
+            parts = [("", "", "", "")]
+        # A shortened or converted app_id could be the same for two apps.
+        if any(
+            field is not None and (field, spec or "", change) != ("app_id", "", None)
+            for _, field, spec, change in parts
+        ):
+            msg = f"{value!r} may hold nothing in braces but {{app_id}}"
+            raise ValueError(msg)
+        return value
+
     @classmethod
     def load(cls, *, file: Path | None = None, **overrides: Any) -> Self:
         """Read environment and file; ``overrides`` (not None) win. Raises ``InvalidSettings`` naming each fault.
 
         ``file`` defaults to ``GRAPHWEFT_CONFIG``, then to ``graphweft.yaml`` in the working folder if there is one.
         """
-        path = file or (Path(named) if (named := os.environ.get(f"{_PREFIX}CONFIG")) else None)
+        variables = {name: value for name, value in os.environ.items() if name.upper().startswith(_PREFIX)}
+        path = file or (Path(named) if (named := variables.get(_as_variable(_CONFIG))) else None)
         if path is not None and not path.is_file():
-            raise InvalidSettings(f"the settings file {str(path)!r} does not exist")
+            raise InvalidSettings(f"the settings file {str(path)!r} is no file")
         path = path or Path(CONFIG_FILE)
         values: dict[str, Any] = _file_values(path) if path.is_file() else {}
         known = set(cls.model_fields)
         faults = [_unknown(f"{path}: {name!r}", name, known, str) for name in values if name not in known]
         faults += [
-            _unknown(f"the environment variable {name!r}", name[len(_PREFIX) :].lower(), known, _as_variable)
-            for name in os.environ
-            if name.startswith(_PREFIX) and name != f"{_PREFIX}CONFIG" and name[len(_PREFIX) :].lower() not in known
+            _unknown(f"the environment variable {name!r}", _as_field(name), {*known, _CONFIG}, _as_variable)
+            for name in variables
+            if _as_field(name) not in {*known, _CONFIG}
         ]
         if faults:
             raise InvalidSettings("\n".join(faults))
         given = {name: value for name, value in overrides.items() if value is not None}
-        from_environment = {name for name in known if _as_variable(name) in os.environ}
+        from_environment = {_as_field(name) for name, value in variables.items() if value}
         try:
             return cls(**{**{k: v for k, v in values.items() if k not in from_environment}, **given})
         except ValidationError as error:
             lines = [
-                f"{'.'.join(map(str, fault['loc']))}: {fault['msg']} (set by {_as_variable(str(fault['loc'][0]))} "
-                f"or in {path})"
-                for fault in error.errors(include_input=False, include_url=False)
+                f"{'.'.join(map(str, fault['loc']))}: {fault['msg'].removeprefix('Value error, ')} "
+                f"(set by {_as_variable(str(fault['loc'][0]))} or in {path})"
+                for fault in error.errors(include_input=False, include_url=False, include_context=False)
             ]
-            raise InvalidSettings("\n".join(lines)) from error
+            # The cause would show its input to whoever prints it, and a URL may hold a password.
+            raise InvalidSettings("\n".join(lines)) from None
 
     @override
     @classmethod
@@ -102,7 +152,11 @@ class Settings(BaseSettings):
 
     def as_environment(self) -> dict[str, str]:
         """Return the process's environment with the given settings in it, for a child that is to run with the same."""
-        values = {name: value for name, value in os.environ.items() if not name.startswith(_PREFIX)}
+        values = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.upper().startswith(_PREFIX) or name == _as_variable(_CONFIG)
+        }
         for name in self.model_fields_set:
             value: Any = getattr(self, name)
             if isinstance(value, SecretStr):
@@ -131,14 +185,28 @@ class Settings(BaseSettings):
 
 def _file_values(path: Path) -> dict[str, Any]:
     try:
-        values: Any = yaml.safe_load(path.read_text("utf-8"))
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        text = path.read_text("utf-8-sig")
+        tree: Any = yaml.compose(text, Loader=yaml.SafeLoader)
+        values: Any = yaml.safe_load(text)
+    except OSError as error:
+        raise InvalidSettings(f"{path} cannot be read: {error.strerror}") from error
+    except yaml.MarkedYAMLError as error:  # its text quotes the line, which may hold a password
+        where = f":{error.problem_mark.line + 1}:{error.problem_mark.column + 1}" if error.problem_mark else ""
+        raise InvalidSettings(f"{path}{where}: no YAML: {error.problem}") from None
+    except (yaml.YAMLError, ValueError) as error:  # bytes that are no text
         raise InvalidSettings(f"{path} is no YAML: {error}") from error
     if values is None:
         return {}
     if not isinstance(values, Mapping):
         raise InvalidSettings(f"{path}: expected `name: value` lines at the top")
+    names = [key.value for key, _ in tree.value]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise InvalidSettings(f"{path}: {', '.join(map(repr, twice))} stands there more than once; keep one")
     return {str(name): value for name, value in values.items()}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+
+
+def _as_field(variable: str) -> str:
+    return variable[len(_PREFIX) :].lower()
 
 
 def _as_variable(name: str) -> str:

@@ -18,6 +18,7 @@ from typing import Final
 
 import structlog
 
+from graphweft_contracts import InvalidSettings
 from graphweft_workers.embedded import DataFolder, EmbeddedServer, die_with_parent
 from graphweft_workers.services import load_rules
 from graphweft_workers.settings import Settings
@@ -55,10 +56,16 @@ class Supervisor:
 
         Raises ``InvalidRules`` or ``InvalidSettings`` before anything is started.
         """
+        if self._settings.bus_url or self._settings.graph_url:
+            raise InvalidSettings(
+                "this runs on a server of its own: unset GRAPHWEFT_BUS_URL and GRAPHWEFT_GRAPH_URL, or start "
+                "`graphweft run mutation` and `graphweft run injection` against the servers that they name"
+            )
         load_rules(self._settings)
         self._folder.acquire()
         try:
-            await self._server.start()
+            if not await self._start_server():
+                return
             watchers = [asyncio.create_task(self._watch_server())]
             watchers += [asyncio.create_task(self._watch(role)) for role in _ROLES]
             called = ready() if ready is not None else None
@@ -99,9 +106,23 @@ class Supervisor:
                 return
             logger.error("server_ended", code=process.returncode, restart_after_s=wait_s)
             await self._pause(wait_s)
-            if not self._stopping.is_set():
-                await self._server.start()
+            if not self._stopping.is_set() and await self._start_server():
                 self._note()
+
+    async def _start_server(self) -> bool:
+        """Start the server, which takes long where it has much to load; False when we are to stop first."""
+        started = asyncio.create_task(self._server.start())
+        stop = asyncio.create_task(self._stopping.wait())
+        try:
+            await asyncio.wait([started, stop], return_when=asyncio.FIRST_COMPLETED)
+            if started.done():
+                started.result()
+                return True
+            return False
+        finally:
+            for task in (started, stop):
+                task.cancel()
+            await asyncio.gather(started, stop, return_exceptions=True)
 
     async def _start(self, role: str) -> asyncio.subprocess.Process:
         return await asyncio.create_subprocess_exec(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import shutil
 import signal
+import sys
 import time
 from collections import Counter
 from pathlib import Path
@@ -21,6 +22,7 @@ from graphweft_workers.cli.options import command
 from graphweft_workers.cli.output import console, print_table, say
 from graphweft_workers.cli.publish import bar
 from graphweft_workers.cli.sending import send, wait_until_applied
+from graphweft_workers.embedded import DataFolder
 from graphweft_workers.graph.digest import read_digest
 from graphweft_workers.graph.store import INTERNAL_PREFIX, GraphStore
 from graphweft_workers.imports.files import read_runs
@@ -62,8 +64,8 @@ async def demo(
     if not settings.embedded or settings.graph != settings.bus:
         raise InvalidSettings("the demo runs on a server of its own: unset GRAPHWEFT_BUS_URL and GRAPHWEFT_GRAPH_URL")
     set_up_logs(settings.log_level, settings.log_format)
-    if data is None and _DATA.exists():
-        shutil.rmtree(_DATA)
+    if data is None and _DATA.is_dir():
+        _empty(_DATA)
     supervisor = Supervisor(settings)
     loop = asyncio.get_running_loop()
     shown = asyncio.current_task()
@@ -86,6 +88,22 @@ async def demo(
         await asyncio.gather(running, return_exceptions=True)
 
 
+def _empty(data: Path) -> None:
+    """Remove what an earlier demo left. Raises ``InvalidSettings`` while something runs on it."""
+    folder = DataFolder(data)
+    folder.acquire()
+    try:
+        for path in data.iterdir():
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            elif path.name != "lock":
+                path.unlink()
+    except OSError as error:
+        raise InvalidSettings(f"the old demo data in {data} cannot be removed: {error}; remove it yourself") from error
+    finally:
+        folder.release()
+
+
 async def _show(settings: Settings, runs: Path) -> int:
     options = ImportOptions(app_id=_APP, workflow=_WORKFLOW, agent=_AGENT, chat_id=_CHAT_ID)
     events = list(events_of_runs(read_runs(runs), options))
@@ -97,10 +115,11 @@ async def _show(settings: Settings, runs: Path) -> int:
         if letters:
             say(f"{letters} dead letters; `graphweft dlq list --data {settings.data}` shows them")
         await _context(settings, graph)
+        command_name = _as_typed(sys.argv[0])
         say(
             f"\nThe data stays in {settings.data}. Look around:\n"
-            f"  graphweft up --data {settings.data} --rules {settings.rules}\n"
-            f"  graphweft query --data {settings.data} --app {_APP} 'MATCH (t:Tool) RETURN t.name, t.calls'"
+            f"  {command_name} up --data {settings.data} --rules {settings.rules}\n"
+            f"  {command_name} query --data {settings.data} --app {_APP} 'MATCH (t:Tool) RETURN t.name, t.calls'"
         )
         return 1 if letters else 0
     finally:
@@ -156,3 +175,11 @@ async def _context(settings: Settings, graph: GraphStore) -> None:
     for item in reply.missing:
         say(f"missing {item.name}: {item.reason}: {item.detail}")
     say(f"{len(reply.blocks)} blocks in {reply.elapsed_ms:.1f} ms")
+
+
+def _as_typed(program: str) -> str:
+    """Return how to call this program again from the working folder: it may not be on the PATH."""
+    path = Path(program)
+    if path.name != "graphweft":
+        return "graphweft"
+    return str(path.relative_to(Path.cwd()) if path.is_absolute() and path.is_relative_to(Path.cwd()) else path)

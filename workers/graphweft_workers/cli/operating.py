@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from graphweft_contracts import DeadLetter, InvalidSettings, wire
-from graphweft_workers.cli.options import Data, Json, command, require_running
+from graphweft_workers.cli.options import Data, Json, Rules, command, require_running
 from graphweft_workers.cli.output import console, print_json, print_table, say
 from graphweft_workers.doctor import examine
 from graphweft_workers.services import make_bus
@@ -142,9 +142,9 @@ async def lint(
 
 
 @command
-async def doctor(data: Data = None, json: Json = False) -> int | None:
+async def doctor(data: Data = None, rules: Rules = None, json: Json = False) -> int | None:
     """Check settings, rules and services, and say what to do about what is wrong."""
-    checks = await examine(Settings.load(data=data))
+    checks = await examine(Settings.load(data=data, rules=rules))
     if json:
         print_json([{"check": c.name, "state": c.state, "found": c.found, "advice": c.advice} for c in checks])
     else:

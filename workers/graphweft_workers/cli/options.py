@@ -4,18 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import re
 from collections.abc import Awaitable, Callable, Coroutine
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from graphweft_contracts import GraphweftError, NotRunning
-from graphweft_workers.cli.output import fail
+from graphweft_contracts import GraphweftError, InvalidSettings, NotRunning
+from graphweft_contracts.events import APP_ID_PATTERN
+from graphweft_workers.cli.output import any_text, fail
 from graphweft_workers.embedded import ping
 from graphweft_workers.settings import Settings
 
-__all__ = ("App", "Data", "Json", "Rules", "command", "require_running")
+__all__ = ("App", "Data", "Json", "Rules", "check_app", "command", "require_running")
 
 Data = Annotated[
     Path | None,
@@ -34,7 +36,10 @@ def command[**P](body: Callable[P, Coroutine[Any, Any, int | None]]) -> Callable
 
     @functools.wraps(body)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
+        any_text()
         try:
+            for name, value in kwargs.items():
+                _check_text(name, value)
             code = asyncio.run(body(*args, **kwargs))
         except GraphweftError as error:
             fail(error)
@@ -56,4 +61,25 @@ async def require_running(settings: Settings, answers: Callable[[str], Awaitable
             else "nothing answers where GRAPHWEFT_BUS_URL points; `graphweft doctor` tells more"
         )
     if settings.graph != settings.bus and not await answers(settings.graph):
-        raise NotRunning("nothing answers where GRAPHWEFT_GRAPH_URL points; `graphweft doctor` tells more")
+        raise NotRunning(
+            "GRAPHWEFT_BUS_URL is set and GRAPHWEFT_GRAPH_URL is not, and no embedded server runs on the data folder "
+            f"{str(settings.data)!r}: set GRAPHWEFT_GRAPH_URL too"
+            if settings.graph_url is None
+            else "nothing answers where GRAPHWEFT_GRAPH_URL points; `graphweft doctor` tells more"
+        )
+
+
+def check_app(app: str) -> None:
+    """Raise ``InvalidSettings`` for a name that no app can have: it would read as an app without data."""
+    if not re.fullmatch(APP_ID_PATTERN, app):
+        raise InvalidSettings(f"--app {app!r}: an app's name is 1 to 64 of A-Z, a-z, 0-9, _ and -")
+
+
+def _check_text(name: str, value: object) -> None:
+    """Refuse bytes that are no UTF-8, which Python hands on as surrogates, before they fail half-way."""
+    for item in value if isinstance(value, list) else [value]:  # pyright: ignore[reportUnknownVariableType]
+        if isinstance(item, str) and not item.isascii():
+            try:
+                item.encode()
+            except UnicodeEncodeError as error:
+                raise InvalidSettings(f"{name} {item!r}: not UTF-8; pass it as UTF-8") from error

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 import json
+import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
@@ -14,20 +16,34 @@ from rich.table import Table
 
 from graphweft_contracts import GraphweftError, Transient
 
-__all__ = ("console", "fail", "print_error", "print_json", "print_table", "say", "stderr")
+__all__ = ("any_text", "console", "fail", "print_error", "print_json", "print_table", "say", "stderr")
 
-console = Console(highlight=False)
-stderr = Console(stderr=True, highlight=False)
+# What a graph holds is printed as it is: ":warning:" is a text, not a picture.
+console = Console(highlight=False, emoji=False)
+stderr = Console(stderr=True, highlight=False, emoji=False)
+
+
+def any_text() -> None:
+    """Let what a terminal or file cannot show be escaped, from here on: printing must not end a command."""
+    for stream in (sys.stdout, sys.stderr):
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
 
 
 def say(text: str) -> None:
     """Print text for people, as it is."""
-    console.print(escape(text), soft_wrap=True)
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
 
 
 def print_json(value: Any) -> None:
-    """Print one JSON document, unwrapped and uncoloured."""
-    sys.stdout.write(json.dumps(value, default=_plain, ensure_ascii=False) + "\n")
+    """Print one JSON document, unwrapped and uncoloured; NaN and infinities, which JSON has not, as null."""
+    text = json.dumps(_finite(value), default=_plain, ensure_ascii=False)
+    try:
+        text.encode(sys.stdout.encoding or "utf-8")
+    except UnicodeEncodeError:
+        text = json.dumps(json.loads(text))
+    sys.stdout.write(text + "\n")
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str | None = None) -> None:
@@ -61,6 +77,18 @@ def _cell(value: Any) -> str:
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
     return str(_plain(value)) if isinstance(value, date | time) else str(value)
+
+
+def _finite(value: Any) -> Any:
+    match value:
+        case float():
+            return value if math.isfinite(value) else None
+        case Mapping():
+            return {name: _finite(item) for name, item in value.items()}  # pyright: ignore[reportUnknownVariableType]
+        case list() | tuple():
+            return [_finite(item) for item in value]  # pyright: ignore[reportUnknownVariableType]
+        case _:
+            return value
 
 
 def _plain(value: Any) -> Any:

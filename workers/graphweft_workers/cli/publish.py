@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Generator, Iterable, Iterator
+import asyncio
+import codecs
+import contextlib
+import io
+import itertools
+import os
+import signal
+import threading
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
-from datetime import datetime
+from datetime import UTC, datetime
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 from rich.markup import escape
@@ -17,12 +24,17 @@ from graphweft_contracts import BusUnavailable, Event, InvalidEvent, wire
 from graphweft_workers.cli.options import App, Data, Json, command
 from graphweft_workers.cli.output import print_error, print_json, say, stderr
 from graphweft_workers.cli.sending import Sent, send, wait_until_applied
-from graphweft_workers.imports.files import read_runs
+from graphweft_workers.imports.files import STANDARD_INPUT, read_runs, runs_of_stream
 from graphweft_workers.imports.openai_chat import ImportOptions, events_of_runs
 from graphweft_workers.services import make_bus, make_transport
 from graphweft_workers.settings import Settings
 
 __all__ = ("bar", "emit", "import_openai_chat", "publish")
+
+_STDIN: Final = 0
+_CHUNK: Final = 1 << 16
+_CHUNKS_AHEAD: Final = 16
+"""Read from standard input before the bus takes them: 1 MiB at most."""
 
 type _Advance = Callable[[int], None]
 
@@ -44,14 +56,14 @@ async def emit(
     """Publish events. A file is checked as a whole first; of standard input good lines go out as they come."""
     settings = Settings.load(data=data)
     faults: list[InvalidEvent] = []
-    if file == "-":
-        events = _events(sys.stdin.buffer, "standard input", faults)
-        sent = await publish(settings, events, None, wait=wait, give_up_s=give_up_after)
+    if file == STANDARD_INPUT:
+        groups = _groups(_lines_of(_chunks_of(_STDIN)), faults)
+        sent = await publish(settings, groups, None, wait=wait, give_up_s=give_up_after)
     else:
         path = Path(file)
         try:
-            with path.open("rb") as stream:
-                checked = list(_events(stream, file, faults))
+            with _interruptible(), path.open("rb") as stream:
+                checked = list(_events(enumerate(stream, start=1), file, faults))
         except OSError as error:
             raise InvalidEvent(f"{file}: {error.strerror}") from error
         if faults:
@@ -104,7 +116,13 @@ async def import_openai_chat(
         workflow=workflow,
         **{name: value for name, value in given.items() if value is not None},  # type: ignore[arg-type] # pyright: ignore[reportArgumentType]
     )
-    events = list(events_of_runs(read_runs(file), options))
+    if file == STANDARD_INPUT:
+        content = b"".join([chunk async for chunk in _chunks_of(_STDIN)])
+        runs = runs_of_stream(io.BytesIO(content), file="<stdin>")
+    else:
+        runs = read_runs(file)
+    with _interruptible():
+        events = list(events_of_runs(runs, options))
     sent = await publish(settings, events, len(events), wait=wait, give_up_s=give_up_after)
     if json:
         print_json({"sent": sent.events, "last": {str(p): o for p, o in sent.last.items()}})
@@ -114,7 +132,7 @@ async def import_openai_chat(
 
 async def publish(
     settings: Settings,
-    events: Iterable[Event],
+    events: Iterable[Event] | AsyncIterable[Iterable[Event]],
     total: int | None,
     *,
     wait: bool = False,
@@ -122,6 +140,7 @@ async def publish(
 ) -> Sent:
     """Send events with a progress bar on standard error; ``wait`` until they have taken effect."""
     transport = make_transport(settings)
+    sent = Sent()
     try:
         with bar("publishing", total) as advance:
 
@@ -131,7 +150,8 @@ async def publish(
                     f"[yellow]{escape(str(error))}; trying again, Ctrl-C stops{escape(hint)}[/]", soft_wrap=True
                 )
 
-            sent = await send(transport, events, give_up_s=give_up_s, on_progress=advance, on_outage=outage)
+            async for group in events if isinstance(events, AsyncIterable) else _one(events):
+                await send(transport, group, sent=sent, give_up_s=give_up_s, on_progress=advance, on_outage=outage)
     finally:
         await transport.aclose()
     if wait:
@@ -162,19 +182,85 @@ def bar(title: str, total: int | None) -> Generator[_Advance]:
         TextColumn("events"),
         TimeElapsedColumn(),
     )
-    with Progress(*columns, console=stderr, transient=not stderr.is_terminal) as progress:
+    with Progress(*columns, console=stderr, disable=not stderr.is_terminal) as progress:
         task = progress.add_task(title, total=total)
         yield lambda count: progress.advance(task, count)
 
 
-def _events(lines: Iterable[bytes], name: str, faults: list[InvalidEvent]) -> Iterator[Event]:
-    for number, line in enumerate(lines, start=1):
+async def _chunks_of(descriptor: int) -> AsyncGenerator[bytes]:
+    """Yield what a stream holds as it comes; the event loop is never held up, so Ctrl-C works meanwhile."""
+    loop = asyncio.get_running_loop()
+    chunks: asyncio.Queue[bytes | OSError] = asyncio.Queue()
+    room = threading.Semaphore(_CHUNKS_AHEAD)
+
+    def read() -> None:
+        chunk: bytes | OSError = b"first"
+        with contextlib.suppress(RuntimeError):  # the loop is closed: nobody reads on
+            while chunk and not isinstance(chunk, OSError):
+                room.acquire()
+                try:
+                    chunk = os.read(descriptor, _CHUNK)
+                except OSError as error:
+                    chunk = error
+                loop.call_soon_threadsafe(chunks.put_nowait, chunk)
+
+    # A thread, for a pipe and a file and a terminal alike; a daemon, for nothing ends a read that waits for a key.
+    threading.Thread(target=read, name="graphweft-stdin", daemon=True).start()
+    while chunk := await chunks.get():
+        room.release()
+        if isinstance(chunk, OSError):
+            raise InvalidEvent(f"standard input: {chunk.strerror}") from chunk
+        yield chunk
+
+
+async def _lines_of(chunks: AsyncIterable[bytes]) -> AsyncGenerator[list[bytes]]:
+    """Yield the lines in chunks, as many together as are there."""
+    rest = b""
+    async for chunk in chunks:
+        *lines, rest = (rest + chunk).split(b"\n")
+        if lines:
+            yield lines
+    if rest:
+        yield [rest]
+
+
+async def _groups(lines: AsyncIterable[list[bytes]], faults: list[InvalidEvent]) -> AsyncGenerator[Iterator[Event]]:
+    numbers = itertools.count(1)
+    async for group in lines:
+        # The lines stand first: zip takes from its first argument before it sees that the second has no more.
+        numbered = ((number, line) for line, number in zip(group, numbers, strict=False))
+        yield _events(numbered, "standard input", faults, report=print_error)
+
+
+async def _one(events: Iterable[Event]) -> AsyncGenerator[Iterable[Event]]:
+    yield events
+
+
+def _events(
+    lines: Iterable[tuple[int, bytes]],
+    name: str,
+    faults: list[InvalidEvent],
+    report: Callable[[InvalidEvent], None] = lambda _: None,
+) -> Iterator[Event]:
+    for number, raw in lines:
+        line = raw.removeprefix(codecs.BOM_UTF8) if number == 1 else raw
         if not line.strip():
             continue
         try:
-            yield wire.decode({wire.CONTENT_TYPE: wire.STRUCTURED, wire.DATA: line})
+            # CloudEvents makes the time optional; an event without one happens now.
+            fields = {wire.CONTENT_TYPE: wire.STRUCTURED, wire.DATA: line}
+            yield wire.decode(fields, received=datetime.now(UTC))
         except InvalidEvent as error:
             fault = InvalidEvent(f"{name}:{number}: {error}")
             faults.append(fault)
-            if name == "standard input":
-                print_error(fault)
+            report(fault)
+
+
+@contextmanager
+def _interruptible() -> Generator[None]:
+    """Let Ctrl-C end code that does not await: asyncio's own handler waits for the next await."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)

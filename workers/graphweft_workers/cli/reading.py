@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import json as json_module
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
 from graphweft import Client
-from graphweft_contracts import ContextReply, InvalidSettings
-from graphweft_workers.cli.options import App, Data, Json, command, require_running
+from graphweft_contracts import ContextReply, InvalidSettings, ReasonCode
+from graphweft_workers.cli.options import App, Data, Json, check_app, command, require_running
 from graphweft_workers.cli.output import print_json, print_table, say, stderr
 from graphweft_workers.graph.digest import read_digest
 from graphweft_workers.services import make_graph
@@ -17,7 +17,11 @@ from graphweft_workers.settings import Settings
 
 __all__ = ("context", "digest", "query", "show_reply")
 
-_QUERY_TIMEOUT_S = 60.0
+_QUERY_TIMEOUT_S: Final = 60.0
+_MOST_MS: Final = 3_600_000
+"""Nobody waits longer for a turn's context."""
+_AGAIN_LATER: Final = frozenset[ReasonCode]({"bus_unavailable", "graph_unavailable", "overloaded", "timeout"})
+_NO_FAULT: Final = frozenset[ReasonCode]({"no_rules"})
 
 
 @command
@@ -30,12 +34,14 @@ async def context(
     var: Annotated[
         list[str] | None, typer.Option("--var", help="Context variable: k=text, or k:=JSON; repeatable.")
     ] = None,
-    budget_ms: Annotated[int, typer.Option("--budget-ms", min=1, help="Time for the answer.")] = 1000,
+    budget_ms: Annotated[int, typer.Option("--budget-ms", min=1, max=_MOST_MS, help="Time for the answer.")] = 1000,
     data: Data = None,
     json: Json = False,
 ) -> int | None:
     """Ask for the context of one agent turn, as a runtime would, and print it as the agent would see it."""
     settings = Settings.load(data=data)
+    check_app(app)
+    variables = _assignments(var or [], "--var")
     await require_running(settings)
     async with Client(settings.bus) as client:
         reply = await client.context(
@@ -44,14 +50,16 @@ async def context(
             app_id=app,
             workflow=workflow,
             user_id=user,
-            context=_assignments(var or [], "--var"),
+            context=variables,
             budget_ms=budget_ms,
         )
     if json:
         print_json(reply.model_dump(mode="json"))
     else:
         show_reply(reply)
-    return 1 if reply.reason not in {None, "no_rules"} else None
+    if reply.reason is None or reply.reason in _NO_FAULT:
+        return None
+    return 1 if reply.reason in _AGAIN_LATER else 2
 
 
 @command
@@ -66,15 +74,19 @@ async def query(
 ) -> None:
     """Read an app's graph."""
     settings = Settings.load(data=data)
+    check_app(app)
+    params = _assignments(param or [], "--param")
     await require_running(settings)
     graph = make_graph(settings)
     try:
-        table = await graph.read(app, cypher, _assignments(param or [], "--param"), timeout_s=_QUERY_TIMEOUT_S)
+        table = await graph.read(app, cypher, params, timeout_s=_QUERY_TIMEOUT_S)
     finally:
         await graph.aclose()
     if json:
         rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
         print_json({"columns": list(table.columns), "rows": rows})
+    elif not table.columns:
+        stderr.print(f"the app {app!r} has no graph yet: nothing was written for it", style="yellow", markup=False)
     else:
         print_table(table.columns, table.rows)
 
@@ -83,6 +95,7 @@ async def query(
 async def digest(app: App, data: Data = None, json: Json = False) -> None:
     """Print a hash over the content of an app's graph: equal graphs have equal digests, however they were built."""
     settings = Settings.load(data=data)
+    check_app(app)
     await require_running(settings)
     graph = make_graph(settings)
     try:
@@ -116,8 +129,8 @@ def _assignments(given: list[str], option: str) -> dict[str, Any]:
         if name.endswith(":"):
             try:
                 values[name[:-1]] = json_module.loads(value)
-            except ValueError as error:
-                raise InvalidSettings(f"{option} {text!r}: {value!r} is no JSON: {error}") from error
+            except (ValueError, RecursionError) as error:
+                raise InvalidSettings(f"{option} {text[:200]!r}: this is no JSON: {error}") from error
         else:
             values[name] = value
     return values

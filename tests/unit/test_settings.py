@@ -1,0 +1,286 @@
+"""Settings: where they come from, what is refused, and what a child process gets."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import structlog
+
+from graphweft.location import embedded_url
+from graphweft.settings import ClientSettings
+from graphweft_contracts import InvalidSettings
+from graphweft_workers.logs import set_up_logs
+from graphweft_workers.settings import CONFIG_FILE, Settings
+
+ROOT = Path(__file__).parents[2]
+
+# A value for every setting that is not its default.
+GIVEN = {
+    "data": "/somewhere/data",
+    "bus_url": "redis://:secret@bus.example:6390/1",
+    "graph_url": "rediss://user:secret@graph.example",
+    "rules": "/somewhere/rules",
+    "graph_template": "tenant-{app_id}",
+    "partitions": 7,
+    "worker_name": "w1",
+    "batch_events": 10,
+    "mutation_timeout_ms": 100,
+    "query_timeout_ms": 200,
+    "max_requests": 3,
+    "fsync": "everysec",
+    "log_level": "debug",
+    "log_format": "json",
+}
+
+
+@pytest.fixture(autouse=True)
+def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """An empty working folder, and no setting in the environment."""
+    for name in list(os.environ):
+        if name.upper().startswith("GRAPHWEFT_"):
+            monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def shown(settings: Settings) -> dict[str, Any]:
+    values = settings.model_dump()
+    for name in ("bus_url", "graph_url"):
+        values[name] = values[name] and values[name].get_secret_value()
+    return {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}
+
+
+def refusal(**overrides: Any) -> str:
+    with pytest.raises(InvalidSettings) as caught:
+        Settings.load(**overrides)
+    # Whoever prints the causes too must not see what stands in them.
+    assert caught.value.__cause__ is None or "secret" not in str(caught.value.__cause__)
+    assert "secret" not in str(caught.value)
+    return str(caught.value)
+
+
+def test_the_values_above_are_all_settings() -> None:
+    assert GIVEN.keys() == Settings.model_fields.keys()
+    defaults = shown(Settings.load())
+    assert all(defaults[name] != value for name, value in GIVEN.items())
+
+
+def test_each_setting_can_stand_in_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in GIVEN.items():
+        monkeypatch.setenv(f"GRAPHWEFT_{name.upper()}", str(value))
+    assert shown(Settings.load()) == GIVEN
+
+
+def test_each_setting_can_stand_in_the_file(folder: Path) -> None:
+    (folder / CONFIG_FILE).write_text("\n".join(f"{name}: {json.dumps(value)}" for name, value in GIVEN.items()))
+    assert shown(Settings.load()) == GIVEN
+
+
+def test_options_win_over_the_environment_and_that_over_the_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / CONFIG_FILE).write_text("partitions: 5\nbatch_events: 5\nmax_requests: 5\n")
+    monkeypatch.setenv("GRAPHWEFT_BATCH_EVENTS", "6")
+    monkeypatch.setenv("GRAPHWEFT_MAX_REQUESTS", "6")
+    settings = Settings.load(max_requests=7, partitions=None)
+    assert (settings.partitions, settings.batch_events, settings.max_requests) == (5, 6, 7)
+
+
+def test_a_variable_in_lower_case_wins_too(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / CONFIG_FILE).write_text("partitions: 5\n")
+    monkeypatch.setenv("graphweft_partitions", "6")
+    assert Settings.load().partitions == 6
+    monkeypatch.setenv("graphweft_partition", "6")
+    assert "did you mean 'GRAPHWEFT_PARTITIONS'?" in refusal()
+
+
+def test_an_empty_variable_counts_as_not_set(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in GIVEN:
+        monkeypatch.setenv(f"GRAPHWEFT_{name.upper()}", "")
+    assert Settings.load() == Settings()
+    (folder / CONFIG_FILE).write_text("partitions: 5\n")
+    assert Settings.load().partitions == 5
+    # The client reads the same variables and must come to the same bus.
+    assert ClientSettings.from_environment().bus_url == Settings.load().bus
+
+
+def test_a_named_file_is_read_instead_of_the_usual_one(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / CONFIG_FILE).write_text("partitions: 5\nworker_name: usual\n")
+    (folder / "other.yaml").write_text("partitions: 6\n")
+    monkeypatch.setenv("GRAPHWEFT_CONFIG", "other.yaml")
+    settings = Settings.load()
+    assert (settings.partitions, settings.worker_name) == (6, None)
+    monkeypatch.setenv("GRAPHWEFT_CONFIG", "nowhere.yaml")
+    assert "'nowhere.yaml'" in refusal()
+    assert "nowhere2.yaml" in refusal(file=Path("nowhere2.yaml"))
+
+
+def test_all_unknown_names_are_told_at_once(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / CONFIG_FILE).write_text("partitons: 5\nzzz: 1\n")
+    monkeypatch.setenv("GRAPHWEFT_BATCH_EVENT", "5")
+    told = refusal()
+    assert "graphweft.yaml: 'partitons' is no setting; did you mean 'partitions'?" in told
+    assert "graphweft.yaml: 'zzz' is no setting; known: batch_events, bus_url, " in told
+    assert (
+        "the environment variable 'GRAPHWEFT_BATCH_EVENT' is no setting; did you mean 'GRAPHWEFT_BATCH_EVENTS'?" in told
+    )
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("partitions", 0), ("partitions", 257), ("partitions", "many"), ("partitions", 1.5), ("partitions", None),
+        ("batch_events", 0), ("mutation_timeout_ms", 0), ("query_timeout_ms", -1), ("max_requests", 0),
+        ("fsync", "never"), ("log_level", "loud"), ("log_format", "xml"), ("data", 3), ("rules", ["a"]),
+        ("data", "~nobody-of-that-name/x"), ("worker_name", [1]),
+        ("graph_template", "one for all"), ("graph_template", "{app_id"), ("graph_template", "{app_id}}"),
+        ("graph_template", "{app_id}{x}"), ("graph_template", "{app_id}{}"), ("graph_template", "{app_id}{app_id.x}"),
+        ("graph_template", "{app_id}{app_id:.1}"), ("graph_template", "{app_id}{app_id!r}"),
+        ("bus_url", ""), ("bus_url", "localhost:6379"), ("bus_url", "http://:secret@host"), ("bus_url", ["secret"]),
+        ("bus_url", "redis://:secret/x@host"), ("bus_url", "redis://host:secret"), ("bus_url", "redis://host?secret=1"),
+        ("bus_url", "redis://host?db=secret"), ("graph_url", "redis://host?protocol=9"),
+    ],
+)  # fmt: skip
+def test_what_cannot_work_is_refused_with_the_variable_and_the_file(folder: Path, name: str, value: Any) -> None:
+    (folder / CONFIG_FILE).write_text(f"{name}: {json.dumps(value)}\n")
+    told = refusal()
+    assert told.startswith(f"{name}: ")
+    assert f"(set by GRAPHWEFT_{name.upper()} or in graphweft.yaml)" in told
+
+
+@pytest.mark.parametrize(
+    "url", ["redis://h", "redis://u:p%2F@h:1/2", "rediss://h", "unix:///a/b c?db=1", "redis://[::1]:7"]
+)
+def test_redis_urls_of_all_kinds_are_taken(url: str) -> None:
+    settings = Settings.load(bus_url=url)
+    assert settings.bus == url
+    assert not settings.embedded
+
+
+@pytest.mark.parametrize(
+    ("content", "told"),
+    [
+        (b"bus_url: 'redis://:secret@h\npartitions: 1\n", "graphweft.yaml:3:1: "),
+        (b"a: [secret\n", "graphweft.yaml:2:1: "),
+        (b"\tpartitions: 1\n", "graphweft.yaml:1:1: "),
+        (b"- partitions\n", "name: value"),
+        (b"partitions\n", "name: value"),
+        (b"partitions: 1\npartitions: 2\n", "'partitions' stands there more than once"),
+        (b"\xff\xfe\xff", "no YAML"),
+        (b"worker_name: \x07\n", "no YAML"),
+        (b"? [a]\n: 1\n", "no YAML"),
+        (b"worker_name: !!python/object:os.system x\n", "graphweft.yaml:1:14: "),
+    ],
+)
+def test_a_file_that_is_no_settings_file_is_refused(folder: Path, content: bytes, told: str) -> None:
+    (folder / CONFIG_FILE).write_bytes(content)
+    assert told in refusal()
+
+
+@pytest.mark.parametrize("content", [b"", b"# nothing\n", b"---\n", b"\xef\xbb\xbfpartitions: 4\n"])
+def test_a_file_may_say_nothing_new(folder: Path, content: bytes) -> None:
+    (folder / CONFIG_FILE).write_bytes(content)
+    assert shown(Settings.load()) == shown(Settings())
+
+
+def test_the_home_folder_is_found(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    monkeypatch.setenv("HOME", str(folder))
+    settings = Settings.load(data=Path("~/data"), rules=Path("~/rules"))
+    assert (settings.data, settings.rules) == (folder / "data", folder / "rules")
+
+
+def test_without_urls_the_embedded_server_is_meant(folder: Path) -> None:
+    settings = Settings.load(data=folder)
+    assert settings.embedded
+    assert settings.bus == settings.graph == embedded_url(folder)
+    assert Settings.load(data=folder, graph_url="redis://h").bus == embedded_url(folder)
+    assert Settings.load(data=folder, bus_url="redis://h").graph == embedded_url(folder)
+
+
+def test_a_password_is_not_shown() -> None:
+    settings = Settings.load(bus_url="redis://:secret@host", graph_url="redis://:secret@host")
+    assert "secret" not in repr(settings) + str(settings) + settings.model_dump_json()
+    assert "secret" in settings.bus
+
+
+def in_child(environment: dict[str, str], folder: Path, monkeypatch: pytest.MonkeyPatch) -> Settings:
+    for name in list(os.environ):
+        if name.startswith("GRAPHWEFT_"):
+            monkeypatch.delenv(name)
+    for name, value in environment.items():
+        if name.startswith("GRAPHWEFT_"):
+            monkeypatch.setenv(name, value)
+    monkeypatch.chdir(folder)
+    return Settings.load()
+
+
+def test_a_child_gets_the_same_settings(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRAPHWEFT_PARTITIONS", "5")
+    monkeypatch.setenv("OTHER", "stays")
+    settings = Settings.load(**(GIVEN | {"data": Path("relative"), "rules": Path("rules")}))
+    environment = settings.as_environment()
+    assert environment["OTHER"] == "stays"
+    elsewhere = folder / "elsewhere"
+    elsewhere.mkdir()
+    found = shown(in_child(environment, elsewhere, monkeypatch))
+    assert found == GIVEN | {"data": str(folder / "relative"), "rules": str(folder / "rules")}
+
+
+def test_a_child_reads_the_same_file(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (folder / CONFIG_FILE).write_text("worker_name: not meant\n")
+    (folder / "other.yaml").write_text("partitions: 6\n")
+    monkeypatch.setenv("GRAPHWEFT_CONFIG", "other.yaml")
+    settings = Settings.load()
+    assert in_child(settings.as_environment(), folder, monkeypatch) == settings
+
+
+def test_the_page_names_every_setting() -> None:
+    page = (ROOT / "docs/commands.md").read_text("utf-8")
+    for name, field in Settings.model_fields.items():
+        [row] = [line for line in page.splitlines() if line.startswith(f"| `GRAPHWEFT_{name.upper()}` | `{name}` |")]
+        if field.default is not None:
+            assert row.split(" | ")[2].strip("`") == str(field.default)
+    assert "`GRAPHWEFT_CONFIG`" in page
+
+
+@pytest.fixture
+def loggers() -> Iterator[None]:
+    """Put logging back as it was."""
+    root = logging.getLogger("graphweft")
+    before = root.handlers, root.level, root.propagate
+    yield
+    root.handlers, root.level, root.propagate = before
+    structlog.reset_defaults()
+
+
+@pytest.mark.usefixtures("loggers")
+def test_logs_are_json_lines_from_their_level_on(capsys: pytest.CaptureFixture[str]) -> None:
+    set_up_logs("warning", "json")
+    logger = structlog.stdlib.get_logger("graphweft.test")
+    logger.info("not_shown")
+    logger.warning("shown", app_id="a", count=3)
+    logging.getLogger("graphweft.client").error("of the standard %s", "library")
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    first, second = (json.loads(line) for line in printed.err.splitlines())
+    assert first.pop("timestamp").endswith("Z")
+    assert first == {"event": "shown", "level": "warning", "app_id": "a", "count": 3}
+    assert (second["event"], second["level"]) == ("of the standard library", "error")
+
+
+@pytest.mark.usefixtures("loggers")
+@pytest.mark.parametrize("style", ["console", "json"])
+def test_an_exception_is_logged_with_its_trace(style: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    set_up_logs("info", style)
+    try:
+        raise ValueError("the cause")
+    except ValueError:
+        structlog.stdlib.get_logger("graphweft.trace").exception("failed")
+    printed = capsys.readouterr().err
+    assert "failed" in printed
+    assert "ValueError: the cause" in printed
+    assert "\x1b" not in printed  # no colours where nobody looks

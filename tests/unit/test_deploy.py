@@ -101,7 +101,8 @@ def test_falkordb_keeps_its_data_and_its_time_limits(services: dict[str, dict[st
     server = services["falkordb"]
     assert "--appendonly yes" in server["environment"]["REDIS_ARGS"]
     words = server["environment"]["FALKORDB_ARGS"].split()
-    assert dict(zip(words[::2], words[1::2], strict=True)) == {"TIMEOUT_DEFAULT": "5000", "TIMEOUT_MAX": "60000"}
+    expected = {"TIMEOUT_DEFAULT": "5000", "TIMEOUT_MAX": "60000", "CACHE_SIZE": "1000"}
+    assert dict(zip(words[::2], words[1::2], strict=True)) == expected
     assert server["volumes"] == ["falkordb:/var/lib/falkordb/data"]
 
 

@@ -11,9 +11,10 @@ We write structured mode and read both.
 from __future__ import annotations
 
 import base64
+import json
 from collections.abc import Mapping
 from datetime import datetime
-from typing import Any, Final, cast
+from typing import Any, Final, NamedTuple, cast
 
 from pydantic import ValidationError
 from pydantic_core import PydanticSerializationError, from_json
@@ -21,14 +22,44 @@ from pydantic_core import PydanticSerializationError, from_json
 from graphweft_contracts.errors import InvalidEvent
 from graphweft_contracts.events import Event
 
-__all__ = ("CONTENT_TYPE", "DATA", "RETRY", "STRUCTURED", "decode", "encode", "explain", "pack", "unpack")
+__all__ = (
+    "CONTENT_TYPE", "DATA", "RETRY", "STRUCTURED", "Retry", "decode", "encode", "explain", "pack", "retry_of", "unpack",
+)  # fmt: skip
 
 CONTENT_TYPE: Final = b"content-type"
 DATA: Final = b"data"
 STRUCTURED: Final = b"application/cloudevents+json"
 RETRY: Final = b"gw_retry"
-"""Field of an entry that retries a dead letter: id, rule, mutation, a line each; only that mutation runs."""
+"""Field of an entry that retries a dead letter: a JSON list of id, rule, mutation; only that mutation runs."""
 _PREFIX: Final = b"ce_"
+
+
+class Retry(NamedTuple):
+    """Which dead letter an entry retries."""
+
+    letter: str
+    rule: str
+    mutation: str
+
+    def encode(self) -> bytes:
+        """Return the value of the field ``RETRY``."""
+        return json.dumps(self).encode()
+
+
+def retry_of(fields: Mapping[bytes, bytes]) -> Retry | None:
+    """Return what an entry retries, None for most. Raises ``InvalidEvent``: anybody may write such a field."""
+    value = fields.get(RETRY)
+    if value is None:
+        return None
+    try:
+        read: Any = from_json(value)
+    except ValueError:
+        read = None
+    match read:
+        case [str() as letter, str() as rule, str() as mutation]:
+            return Retry(letter, rule, mutation)
+        case _:
+            raise InvalidEvent(f"the field {RETRY.decode()!r} is ours and holds no retry: write events without it")
 
 
 def encode(event: Event) -> dict[bytes, bytes]:

@@ -12,7 +12,7 @@ from typing import Final, Literal
 
 from graphweft_rules.clauses import PARTS, WRITING, Clause, Outline, Words, outline
 from graphweft_rules.clock import CALLS, OWN_PREFIX, UUID_PREFIX
-from graphweft_rules.traps import old_reads, repeated_merges
+from graphweft_rules.traps import bare_nodes, old_reads, repeated_merges
 
 __all__ = ("Cypher", "CypherProblem", "Role", "parse")
 
@@ -183,6 +183,9 @@ def _problems(query: Outline, role: Role, uuids: int) -> Iterator[_Problem]:
     if uuids and rows:
         message = "randomUUID() gives every row the same id, so that a replay repeats it: pass ids in the list itself"
         yield "warning", "uuid-per-row", message, words.tokens[rows.words[0]].start
+    for keyword, start in bare_nodes(query) if role == "mutation" else ():
+        message = f"{keyword} without a label takes every node, graphweft's own among them: give the node a label"
+        yield "error", "bare-node", message, start
     for kind, start in repeated_merges(query):
         message = f"{kind!r} is merged twice; FalkorDB makes one edge or two of it: use two mutations"
         yield "warning", "two-merges-one-type", message, start

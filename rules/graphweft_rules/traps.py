@@ -9,7 +9,31 @@ from collections.abc import Iterator
 
 from graphweft_rules.clauses import Clause, Outline, Words
 
-__all__ = ("old_reads", "repeated_merges")
+__all__ = ("bare_nodes", "old_reads", "repeated_merges")
+
+
+def bare_nodes(query: Outline) -> Iterator[tuple[str, int]]:
+    """Yield (clause, offset) for each node pattern that stands alone and has neither label nor properties.
+
+    It means every node of the graph, and graphweft's own, which say what has taken effect, are among them.
+    """
+    words = query.words
+    seen: set[str] = set()
+    for clause in query.clauses:
+        for index in clause.words:
+            name = words.identifier(index + 1)
+            end = index + 2 if name else index + 1
+            alone = (
+                clause.keyword in ("MATCH", "MERGE")
+                and words.text(index) == "("
+                and (words.keyword(index - 1) in ("MATCH", "MERGE") or words.text(index - 1) in (",", "="))
+                and words.text(end) == ")"
+                and words.text(end + 1) not in ("-", "<", "<-", "->", "--", "<--", "-->")
+            )
+            if alone and name not in seen:
+                yield clause.keyword, words.tokens[index].start
+            if words.identifier(index):
+                seen.add(words.identifier(index))
 
 
 def repeated_merges(query: Outline) -> Iterator[tuple[str, int]]:

@@ -16,6 +16,7 @@ from graphweft import Client, Event
 from graphweft_contracts import GraphUnavailable, channels, wire
 from graphweft_rules import Ruleset
 from graphweft_workers.bus.redis_streams import RedisStreamsBus
+from graphweft_workers.embedded import EmbeddedServer
 from graphweft_workers.graph.falkordb import FalkorDBStore
 from graphweft_workers.graph.store import Applied, Write
 from graphweft_workers.mutation.duplicates import RecentEvents
@@ -348,3 +349,247 @@ async def test_positions_are_seen_by_redis_itself(
     after = (await bus.status())[partition]
     assert f"{partition}:{after.position}" == position
     assert after.end == after.position
+
+
+@pytest.mark.parametrize("retry", [b"x", b"\xff\xfe", b'["a", "b"]', b'["a", "b", 1]'])
+async def test_a_foreign_retry_field_is_buried_and_stops_nothing(
+    url: str, bus: RedisStreamsBus, graph: FalkorDBStore, rules: Ruleset, retry: bytes
+) -> None:
+    fields = {**wire.encode(tool("odd")), wire.RETRY: retry}
+    raw = redis.Redis.from_url(url)
+    await bus.partitions()
+    await raw.xadd(channels.events_stream(channels.partition_of(f"{APP}/c1", 2)), fields)  # type: ignore[arg-type]
+    await raw.aclose()
+    async with Client(url) as client, running(bus, graph, rules):
+        await client.emit(tool("after"))
+        await caught_up(bus)
+    [letter] = await bus.dead_letters(limit=10)
+    assert letter.reason == "invalid_event"
+    assert wire.unpack(letter.fields) == fields
+    assert await column(graph, "MATCH (t:Tool) RETURN t.name") == ["after"]
+    async with running(bus, graph, rules):  # and a worker that reads the window back gets past it
+        await caught_up(bus)
+
+
+async def test_an_entry_with_an_id_beyond_all_years_stops_nothing(
+    url: str, bus: RedisStreamsBus, graph: FalkorDBStore, rules: Ruleset
+) -> None:
+    raw = redis.Redis.from_url(url)
+    await bus.partitions()
+    stream = channels.events_stream(channels.partition_of(f"{APP}/c1", 2))
+    await raw.xadd(stream, wire.encode(tool("t")), id="1795319623488000000-0")  # type: ignore[arg-type]
+    await raw.aclose()
+    async with running(bus, graph, rules):
+        await caught_up(bus)
+    assert await column(graph, "MATCH (t:Tool) RETURN t.name") == ["t"]
+
+
+async def test_rules_that_change_within_an_event_touch_that_event_only(
+    url: str, bus: RedisStreamsBus, graph: FalkorDBStore, rules: Ruleset, tmp_path: Path
+) -> None:
+    class Killed(Exception):
+        pass
+
+    class Half:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(graph, name)
+
+        async def apply(self, app_id: str, partition: int, writes: list[Write]) -> Applied:
+            await graph.apply(app_id, partition, writes[:1])
+            raise Killed
+
+    async with Client(url) as client:
+        await client.emit(Event.create("order.seen", app_id=APP, chat_id="c1", workflow="Shop"))  # no rule is about it
+        await client.emit(split(1, "o1"))
+    with pytest.raises(ExceptionGroup):
+        await MutationWorker(bus, Half(), rules, name="w").run()  # type: ignore[arg-type]
+    more = """  - name: late
+    events: ["order.seen"]
+    mutations:
+      - {id: late, cypher: "MERGE (:Late {id: 1})"}
+"""
+    (tmp_path / "Shop" / "graph_injection.yaml").write_text(RULES + more)
+    async with running(bus, graph, Ruleset.load(tmp_path)):
+        await caught_up(bus)
+    assert await column(graph, "MATCH (c:Step) RETURN c.n") == [1, 1]
+
+
+async def test_an_app_whose_graph_is_none_does_not_hold_up_the_others(
+    url: str, bus: RedisStreamsBus, graph: FalkorDBStore, rules: Ruleset
+) -> None:
+    chat = next(f"c{n}" for n in range(99) if channels.partition_of(f"bad/c{n}", 2) == channels.partition_of(APP, 2))
+    near = next(f"c{n}" for n in range(99) if channels.partition_of(f"{APP}/c{n}", 2) == channels.partition_of(APP, 2))
+    raw = redis.Redis.from_url(url)
+    await raw.set(channels.graph_name("bad"), 1)
+    await bus.partitions()
+    async with Client(url) as client:
+        await client.emit(tool("t", chat=chat).model_copy(update={"appid": "bad"}))
+        await client.emit(tool("t", chat=near))
+        async with running(bus, graph, rules, batch_events=1):
+            await caught_up(bus)
+            assert await column(graph, "MATCH (t:Tool) RETURN t.calls") == [1]
+            # It may also happen under a running worker.
+            await raw.delete(channels.graph_name(APP))
+            await raw.set(channels.graph_name(APP), 1)
+            await client.emit(tool("u", chat=near))
+            await client.emit(tool("u", chat=chat).model_copy(update={"appid": "third"}))
+            await caught_up(bus)
+    await raw.aclose()
+    letters = await bus.dead_letters(limit=10)
+    assert {(letter.app_id, letter.mutation) for letter in letters} == {
+        ("bad", "tool"), ("bad", "trace"), (APP, "tool"), (APP, "trace"),
+    }  # fmt: skip
+    assert await column(graph, "MATCH (t:Tool) RETURN t.name", "third") == ["u"]
+
+
+async def test_a_server_that_takes_no_writes_is_waited_out(
+    url: str, bus: RedisStreamsBus, graph: FalkorDBStore, rules: Ruleset, tmp_path: Path
+) -> None:
+    other = EmbeddedServer(tmp_path / "graph")
+    await other.start()
+    raw = redis.Redis.from_url(f"unix://{other.socket}")
+    store = FalkorDBStore(f"unix://{other.socket}")
+    try:
+        async with Client(url) as client, running(bus, store, rules) as worker:  # type: ignore[arg-type]
+            await client.emit(tool("t"))
+            await caught_up(bus)
+            await raw.config_set("min-replicas-to-write", 1)  # answers NOREPLICAS, as a full disk answers MISCONF
+            await client.emit(tool("t"))
+            await asyncio.sleep(0.5)
+            assert await bus.dead_letter_count() == 0
+            await raw.config_set("min-replicas-to-write", 0)
+            await caught_up(bus)
+            assert worker
+        assert (await store.read(APP, "MATCH (t:Tool) RETURN t.calls", {}, timeout_s=5)).rows == ((2,),)
+    finally:
+        await store.aclose()
+        await raw.aclose()
+        await other.stop()
+
+
+async def test_a_graph_that_was_deleted_gets_its_indexes_again(
+    url: str, bus: RedisStreamsBus, graph: FalkorDBStore, rules: Ruleset
+) -> None:
+    raw = redis.Redis.from_url(url)
+    async with Client(url) as client, running(bus, graph, rules):
+        await client.emit(tool("t"))
+        await caught_up(bus)
+        before = await column(graph, "CALL db.indexes() YIELD label RETURN label ORDER BY label")
+        await raw.execute_command("GRAPH.DELETE", channels.graph_name(APP))  # type: ignore[no-untyped-call]
+        await client.emit(tool("t"))
+        await caught_up(bus)
+    await raw.aclose()
+    assert before
+    assert await column(graph, "CALL db.indexes() YIELD label RETURN label ORDER BY label") == before
+
+
+async def test_slow_queries_of_some_chats_do_not_time_out_quick_ones_of_others(
+    url: str, graph: FalkorDBStore, tmp_path: Path
+) -> None:
+    folder = tmp_path / "Shop"
+    folder.mkdir()
+    slow = "MERGE (s:Slow {id: 1}) WITH s UNWIND range(0, $n) AS a UNWIND range(0, 1000) AS b WITH s, max(a * b) AS m "
+    (folder / "graph_injection.yaml").write_text(
+        RULES + "  - name: slow\n    events: ['order.slow']\n    mutations:\n"
+        f"      - {{id: slow, cypher: '{slow} SET s.m = m, s.n = coalesce(s.n, 0) + 1', params: {{n: $event.n}}}}\n"
+    )
+    began = asyncio.get_running_loop().time()
+    measured = "UNWIND range(0, 500) AS a UNWIND range(0, 1000) AS b RETURN max(a * b)"
+    await graph._graph("measured").query(measured)
+    size = int(500 * 0.3 / (asyncio.get_running_loop().time() - began))  # 0.3 s of 0.5 s that a query may take
+    bus = RedisStreamsBus(url, partitions=4)
+    await bus.partitions()
+    chats = {channels.partition_of(f"{APP}/c{number}", 4): f"c{number}" for number in range(100)}
+    async with Client(url) as client:
+        for _ in range(6):
+            for partition in range(3):
+                event = Event.create(
+                    "order.slow", app_id=APP, chat_id=chats[partition], workflow="Shop", data={"n": size}
+                )
+                await client.emit(event)
+        for _ in range(20):
+            await client.emit(tool("t", chat=chats[3]))
+        async with running(bus, graph, Ruleset.load(tmp_path)):
+
+            async def idle() -> bool:
+                return sum(partition.lag for partition in await bus.status()) == 0
+
+            await eventually(idle, 40)
+    letters = await bus.dead_letters(limit=100)
+    await bus.aclose()
+    assert [letter.mutation for letter in letters if letter.mutation != "slow"] == []
+    assert await column(graph, "MATCH (t:Tool) RETURN t.calls") == [20]
+
+
+async def test_a_worker_that_starts_reads_the_window_back_in_pages(
+    url: str, bus: RedisStreamsBus, graph: FalkorDBStore, rules: Ruleset
+) -> None:
+    events = [tool("t", id=f"e{number}") for number in range(250)]
+    async with Client(url) as client:
+        for event in events:
+            await client.emit(event, wait_s=0)
+        assert await client.flush()
+        async with running(bus, graph, rules):
+            await caught_up(bus)
+        for event in events:
+            await client.emit(event, wait_s=0)
+        assert await client.flush()
+
+    class Counting:
+        largest = 0
+
+        def __getattr__(self, name: str) -> Any:
+            return getattr(bus, name)
+
+        async def before(self, partition: int, offset: str, *, limit: int) -> Any:
+            page = await bus.before(partition, offset, limit=limit)
+            self.largest = max(self.largest, len(page))
+            return page
+
+    counting = Counting()
+    async with running(counting, graph, rules):  # type: ignore[arg-type]
+        await caught_up(bus)
+    assert 0 < counting.largest <= 100
+    assert await column(graph, "MATCH (t:Tool) RETURN t.calls") == [250]
+
+
+async def rules_of(folder: Path, *mutations: tuple[str, str]) -> Ruleset:
+    lines = ["mutation_rules:"]
+    for number, (event, cypher) in enumerate(mutations):
+        lines += [f"- name: rule{number}", f"  events: [{event}]", "  mutations:"]
+        lines += [f"  - {{id: m, cypher: {json.dumps(cypher)}}}"]
+    (folder / "Shop").mkdir(exist_ok=True)
+    (folder / "Shop/graph_injection.yaml").write_text("\n".join(lines))
+    return Ruleset.load(folder)
+
+
+def plain(kind: str) -> Event:
+    return Event.create(kind, app_id=APP, chat_id="c1", workflow="Shop")
+
+
+async def test_a_mutation_may_begin_with_with(
+    url: str, bus: RedisStreamsBus, graph: FalkorDBStore, tmp_path: Path
+) -> None:
+    rules = await rules_of(
+        tmp_path, ("a.b", "WITH 1 AS k MERGE (n:N {id: k})"), ("a.b", "with count(*) AS c CREATE (:M {c: c})")
+    )
+    async with Client(url) as client:
+        await client.emit(plain("a.b"))
+    async with running(bus, graph, rules):
+        await caught_up(bus)
+    assert await bus.dead_letters(limit=10) == []
+    assert await column(graph, "MATCH (n:N) RETURN n.id") == [1]
+    assert await column(graph, "MATCH (n:M) RETURN n.c") == [1]
+
+
+async def test_a_limit_above_the_servers_is_lowered(url: str, bus: RedisStreamsBus, rules: Ruleset) -> None:
+    graph = FalkorDBStore(url, write_timeout_ms=600_000)
+    try:
+        async with Client(url) as client:
+            await client.emit(tool("a"))
+        async with running(bus, graph, rules):
+            await caught_up(bus)
+        assert await bus.dead_letters(limit=10) == []
+        assert (await graph.read(APP, "MATCH (t:Tool) RETURN t.calls", {}, timeout_s=600)).rows == ((1,),)
+    finally:
+        await graph.aclose()

@@ -87,10 +87,10 @@ def test_clock_calls_become_parameters(call: str, replacement: str, role: Role) 
     "text",
     [
         "MATCH (n:date {timestamp: 1, date: $d}) SET n.datetime = n.timestamp",
-        "MATCH (n) SET n.a = 'datetime()', n.b = \"date()\", n.`time()` = 1",
-        "MATCH (date) SET date.x = 1",
-        "MATCH (n) SET n.x = date('2026-01-01'), n.y = localdatetime($x)",
-        "MATCH (n) SET n.x = n.date()",
+        "MATCH (n:A) SET n.a = 'datetime()', n.b = \"date()\", n.`time()` = 1",
+        "MATCH (date:A) SET date.x = 1",
+        "MATCH (n:A) SET n.x = date('2026-01-01'), n.y = localdatetime($x)",
+        "MATCH (n:A) SET n.x = n.date()",
     ],
 )
 def test_names_like_clock_functions_are_left_alone(text: str) -> None:
@@ -108,8 +108,8 @@ def test_random_ids_become_parameters_in_mutations_only() -> None:
 
 
 def test_statements_lose_semicolons_and_comments_but_no_line() -> None:
-    assert statement("MATCH (n) // all; of them\nSET n.x = '//;' /* a\nb */ ; ; // end") == (
-        "MATCH (n)  \nSET n.x = '//;'"
+    assert statement("MATCH (n:A) // all; of them\nSET n.x = '//;' /* a\nb */ ; ; // end") == (
+        "MATCH (n:A)  \nSET n.x = '//;'"
     )
     assert statement("MATCH (n)/* a\nb */SET n.x = 1") == "MATCH (n)\nSET n.x = 1"
 
@@ -126,15 +126,15 @@ def test_statements_lose_semicolons_and_comments_but_no_line() -> None:
         ("MATCH (n) // SET n.x = 1\nRETURN n", False, True),
         ("MATCH (n) WHERE EXISTS { MATCH (n)-[:R]->() } RETURN n", False, True),
         ("MATCH (n) RETURN n UNION MATCH (n) RETURN n", False, True),
-        ("MATCH (n) CALL { WITH n RETURN 1 AS x } SET n.x = x", True, False),
-        ("MATCH (n) WITH * SET n.x = 1", True, False),
-        ("MATCH (n) CALL { WITH n CREATE (m:B) RETURN m } RETURN m", True, True),
+        ("MATCH (n:A) CALL { WITH n RETURN 1 AS x } SET n.x = x", True, False),
+        ("MATCH (n:A) WITH * SET n.x = 1", True, False),
+        ("MATCH (n:A) CALL { WITH n CREATE (m:B) RETURN m } RETURN m", True, True),
         ("FOREACH (x IN [a IN [1] | a] | MERGE (:A {id: x}))", True, False),
-        ("MATCH (n) DETACH DELETE n", True, False),
+        ("MATCH (n:A) DETACH DELETE n", True, False),
         ("MATCH (n) REMOVE n.x RETURN n", True, True),
-        ("MATCH (n) CALL { WITH n CREATE (m:B) RETURN m }", True, False),
+        ("MATCH (n:A) CALL { WITH n CREATE (m:B) RETURN m }", True, False),
         ("WITH 2 AS set RETURN 2 * set", False, True),
-        ("MATCH (n) RETURN n.name STARTS WITH 'a' AS x", False, True),
+        ("MATCH (n:A) RETURN n.name STARTS WITH 'a' AS x", False, True),
         ("MATCH (n), (create) WHERE n.name STARTS WITH create.name RETURN n", False, True),
         ("merge (n:A {id: 1}) on create set n.x = 1", True, False),
     ],
@@ -152,7 +152,7 @@ def test_clauses_are_told_from_names(text: str, writes: bool, returns: bool) -> 
         ("MERGE (:`My Label` {id: 1})", {("My Label", "id")}),
         ("MATCH p = shortestPath((a:A {id: 1})-[*]-(b:B {id: 2})) SET a.x = 1", {("A", "id"), ("B", "id")}),
         ("FOREACH (x IN [1] | MERGE (:A {id: x}))", {("A", "id")}),
-        ("MATCH (n) CALL { MATCH (a:A {id: 1}) RETURN a } SET a.x = 1", {("A", "id")}),
+        ("MATCH (n:A) CALL { MATCH (a:A {id: 1}) RETURN a } SET a.x = 1", {("A", "id")}),
         ("CREATE (a:A {id: 1})", set()),
         ("MATCH (a:A) WHERE a.id = 1 AND (a)--(:B {id: 1}) SET a.x = {y: 1}", set()),
         ("MATCH (a {id: 1}), (b:B $props) SET a.x = 1", set()),
@@ -173,8 +173,8 @@ def test_keys_are_what_nodes_are_looked_up_by(text: str, keys: set[tuple[str, st
         ("unbalanced", "injection", "RETURN [1)", (1, 10)),
         ("several-statements", "injection", "RETURN 1;\nRETURN 2", (2, 1)),
         ("write-in-injection", "injection", "MATCH (n)\n  SET n.x = 1 RETURN n", (2, 3)),
-        ("no-write", "mutation", "MATCH (n) RETURN n", (1, 1)),
-        ("reserved-name", "mutation", "MATCH (__n) SET __n.x = 1", (1, 8)),
+        ("no-write", "mutation", "MATCH (n:A) RETURN n", (1, 1)),
+        ("reserved-name", "mutation", "MATCH (__n:A) SET __n.x = 1", (1, 8)),
         ("reserved-name", "injection", "MATCH (n:`__Progress`) RETURN n", (1, 10)),
         ("reserved-name", "injection", "RETURN $__x", (1, 8)),
         ("reserved-name", "injection", "MATCH (n) RETURN n.__x", (1, 20)),
@@ -186,16 +186,24 @@ def test_keys_are_what_nodes_are_looked_up_by(text: str, keys: set[tuple[str, st
         ("admin", "injection", "LOAD CSV FROM 'file://x' AS row RETURN row", (1, 1)),
         ("admin", "injection", "CALL db.idx.fulltext.createNodeIndex('A', 'x')", (1, 1)),
         ("param-as-label", "injection", "MATCH (n:$x) RETURN n", (1, 10)),
-        ("param-as-label", "mutation", "MATCH (n) SET n:$x", (1, 17)),
-        ("nondeterministic", "mutation", "MATCH (n) SET n.x = rand()", (1, 21)),
+        ("param-as-label", "mutation", "MATCH (n:A) SET n:$x", (1, 19)),
+        ("nondeterministic", "mutation", "MATCH (n:A) SET n.x = rand()", (1, 23)),
         ("no-datetime", "injection", "RETURN datetime('2026-01-01')", (1, 8)),
         ("no-datetime", "injection", "RETURN datetime().year", (1, 8)),
         ("no-datetime", "injection", "RETURN datetime.fromEpoch(1)", (1, 8)),
         ("no-datetime", "injection", "RETURN datetime() - duration('P1D')", (1, 8)),
         ("uuid-per-row", "mutation", "UNWIND $l AS x CREATE (:A {id: randomUUID()})", (1, 1)),
-        ("two-merges-one-type", "mutation", "MATCH (a), (b)\nMERGE (a)-[:R]->(b) MERGE (b)-[x:R {k: 1}]->(a)", (2, 34)),
-        ("set-reads-old", "mutation", "MATCH (n) SET n.c = 1 SET n.d = n.c", (1, 33)),
-        ("set-reads-old", "mutation", "MATCH (n) SET n.c = 1, n.d = n.c + 1", (1, 30)),
+        (
+            "two-merges-one-type",
+            "mutation",
+            "MATCH (a:A), (b:B)\nMERGE (a)-[:R]->(b) MERGE (b)-[x:R {k: 1}]->(a)",
+            (2, 34),
+        ),
+        ("set-reads-old", "mutation", "MATCH (n:A) SET n.c = 1 SET n.d = n.c", (1, 35)),
+        ("bare-node", "mutation", "MATCH (n) DETACH DELETE n", (1, 7)),
+        ("bare-node", "mutation", "MATCH (a:A), (b) CREATE (a)-[:R]->(b)", (1, 14)),
+        ("bare-node", "mutation", "OPTIONAL MATCH () WITH count(*) AS c MERGE (:S {n: c})", (1, 16)),
+        ("set-reads-old", "mutation", "MATCH (n:A) SET n.c = 1, n.d = n.c + 1", (1, 32)),
     ],
 )
 def test_problems_have_a_code_and_a_place(code: str, role: Role, text: str, place: tuple[int, int]) -> None:
@@ -216,11 +224,11 @@ def test_problems_have_a_code_and_a_place(code: str, role: Role, text: str, plac
         "MATCH (n:A) SET n.c = 1 WITH n SET n.d = n.c",
         "MERGE (n:A {id: 1}) ON CREATE SET n.c = 1 ON MATCH SET n.d = n.c",
         "MERGE (n:A {id: 1}) ON CREATE SET n.c = 1 SET n.d = n.c",
-        "MATCH (n) SET n.c = 1, n.c = 2, n.d = m.n.c, n.e = n.c(1)",
+        "MATCH (n:A) SET n.c = 1, n.c = 2, n.d = m.n.c, n.e = n.c(1)",
         "UNWIND $l AS x CREATE (:A {id: x})",
-        "MATCH (a), (b) MERGE (a)-[:R]->(b) MERGE (a)-[:S]->(b)",
-        "MATCH (n) SET n.x = toString(datetime())",
-        "MATCH (n) WHERE n.at < datetime() SET n.x = n.rand",
+        "MATCH (a:A), (b:B) MERGE (a)-[:R]->(b) MERGE (a)-[:S]->(b)",
+        "MATCH (n:A) SET n.x = toString(datetime())",
+        "MATCH (n:A) WHERE n.at < datetime() SET n.x = n.rand",
     ],
 )
 def test_no_false_alarm(text: str) -> None:

@@ -21,6 +21,8 @@ __all__ = ("RedisStreamsBus",)
 
 _IO_GRACE_S: Final = 5.0
 _LONGEST_WAIT_S: Final = 5.0
+_LAST_MS: Final = 253_402_300_799_000
+"""The last second of the year 9999. A producer may choose an entry's id, so its time may be anything."""
 
 # Only the holder may extend or free a lease; compared and set in one step.
 _EXTEND: Final = """
@@ -161,7 +163,7 @@ class RedisStreamsBus:
         partition, _, _ = letter.position.partition(":")
         fields = dict(wire.unpack(letter.fields))
         if letter.rule and letter.mutation:
-            fields[wire.RETRY] = f"{letter.id}\n{letter.rule}\n{letter.mutation}".encode()
+            fields[wire.RETRY] = wire.Retry(letter.id, letter.rule, letter.mutation).encode()
         flat = [part for item in fields.items() for part in item]
         keys = (channels.DEAD_LETTERS, channels.DEAD_LETTER_ORDER, channels.events_stream(int(partition)))
         return bool(await self._call("EVAL", _RETRY, 3, *keys, letter.id, *flat))
@@ -192,7 +194,9 @@ class RedisStreamsBus:
 def _entry(item: Any) -> Entry:
     offset, fields = item
     milliseconds = int(offset.partition(b"-")[0])
-    return Entry(offset=offset.decode(), fields=fields, received=datetime.fromtimestamp(milliseconds / 1000, UTC))
+    return Entry(
+        offset=offset.decode(), fields=fields, received=datetime.fromtimestamp(min(milliseconds, _LAST_MS) / 1000, UTC)
+    )
 
 
 def _number(offset: str) -> tuple[int, int]:

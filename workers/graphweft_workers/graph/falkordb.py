@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from datetime import datetime
@@ -56,14 +57,25 @@ _GUARD: Final = (
     "MATCH (__gw:__Progress {partition: $__gw_partition}) WHERE __gw.pos = $__gw_pos AND __gw.done = $__gw_done "
     "SET __gw.pos = $__gw_next_pos, __gw.done = $__gw_next_done WITH __gw.done AS __gw_moved"
 )
+_LEADING_WITH: Final = re.compile(r"\s*WITH\b", re.IGNORECASE)
+"""At the head of a subquery WITH imports variables; behind a row of one it means what it means in the rule."""
 _LIST_INDEXES: Final = "CALL db.indexes() YIELD label, properties RETURN label, properties"
 _READ_MARK: Final = "MATCH (p:__Progress {partition: $__gw_partition}) RETURN p.pos, p.done"
 _MAKE_MARK: Final = (
     "MERGE (p:__Progress {partition: $__gw_partition}) ON CREATE SET p.pos = '', p.done = 0 RETURN p.pos, p.done"
 )
 
-# FalkorDB gives its errors no code, so the few that are no fault of the query are told by how they start.
-_NOT_THE_QUERY: Final = ("Max pending queries exceeded", "unknown command", "WRONGTYPE")
+# FalkorDB gives its errors no code, so the few that are no fault of the query are told by how they start. redis-py has
+# classes for most of the server's own codes; these it hands over as text.
+_NOT_THE_QUERY: Final = (
+    "Max pending queries exceeded",
+    "unknown command",
+    "MISCONF ",
+    "NOREPLICAS ",
+    "BUSY ",
+    "The query TIMEOUT parameter value cannot exceed",  # TIMEOUT_MAX was lowered while we ran
+)
+_NO_GRAPH_KEY: Final = "WRONGTYPE"
 _TIMED_OUT: Final = "Query timed out"
 _NO_GRAPH: Final = "Invalid graph operation on empty key"
 
@@ -82,7 +94,9 @@ class FalkorDBStore:
         self._template = graph_template
         self._write_timeout_ms = write_timeout_ms
         self._indexed: dict[str, set[tuple[str, str]]] = {}
+        self._writing: dict[str, asyncio.Lock] = {}
         self._warned_not_durable = False
+        self._longest_ms: int | None = None
         self._readers = asyncio.Semaphore(_READERS)
 
     async def check(self) -> None:
@@ -116,7 +130,7 @@ class FalkorDBStore:
                     # Another worker may have been quicker; without an index queries are right, only slower.
                     logger.debug("index on %s.%s not made: %s", label, name, error)
         except (RedisError, OSError) as error:
-            raise _translate(error) from error
+            raise _of_graph(error) from error
         self._indexed[app_id] = wanted | there
 
     async def mark(self, app_id: str, partition: int) -> Mark:
@@ -124,7 +138,7 @@ class FalkorDBStore:
         try:
             result = await self._graph(app_id).query(_MAKE_MARK, {"__gw_partition": partition})
         except (RedisError, OSError) as error:
-            raise _translate(error) from error
+            raise _of_graph(error) from error
         offset, done = result.result_set[0]
         return Mark(offset=str(offset), done=int(done))
 
@@ -142,7 +156,9 @@ class FalkorDBStore:
     async def skip(self, app_id: str, partition: int, write: Write) -> None:
         """See ``GraphStore.skip``."""
         moved = Write(statement="", before=write.before, after=write.after)
-        await self._apply(app_id, partition, [moved])
+        failure = (await self._apply(app_id, partition, [moved])).failure
+        if failure is not None:  # nothing of the rule's is in it, so this is the server's state, not the query's fault
+            raise GraphUnavailable(f"the position in the graph cannot be moved: {failure}") from failure
 
     async def durable(self) -> None:
         """See ``GraphStore.durable``. A server without append-only file cannot promise it: said once in the log."""
@@ -168,7 +184,7 @@ class FalkorDBStore:
         until = time.monotonic() + timeout_s
         try:
             async with asyncio.timeout(timeout_s + 0.1), self._readers:
-                left_ms = max(1, int((until - time.monotonic()) * 1000))
+                left_ms = await self._allowed_ms(max(1, int((until - time.monotonic()) * 1000)))
                 result = await self._graph(app_id).ro_query(command, timeout=left_ms)
         except TimeoutError as error:
             raise QueryFailed(f"no answer within {timeout_s:.3f} s", code="timeout") from error
@@ -205,6 +221,7 @@ class FalkorDBStore:
 
     async def _apply(self, app_id: str, partition: int, writes: Sequence[Write]) -> Applied:
         name = self._name(app_id)
+        timeout_ms = await self._allowed_ms(self._write_timeout_ms)
         pipeline = self._redis.pipeline(transaction=False)
         unsendable: QueryFailed | None = None
         sent = 0
@@ -214,11 +231,14 @@ class FalkorDBStore:
             except QueryFailed as error:
                 unsendable = error
                 break
-            pipeline.execute_command("GRAPH.QUERY", name, command, "--compact", "TIMEOUT", self._write_timeout_ms)
+            pipeline.execute_command("GRAPH.QUERY", name, command, "--compact", "TIMEOUT", timeout_ms)
             sent += 1
         pipeline.execute_command("GRAPH.RO_QUERY", name, _header({"__gw_partition": partition}) + _READ_MARK)
         try:
-            *replies, where = await pipeline.execute(raise_on_error=False)
+            # The server runs one writing query of a graph at a time, and waiting counts for a query's time limit: a
+            # slow query of one partition must not time out quick ones of another that we send.
+            async with self._writing.setdefault(app_id, asyncio.Lock()):
+                *replies, where = await pipeline.execute(raise_on_error=False)
         except (RedisError, OSError) as error:
             raise _translate(error) from error
         failed = next(((i, reply) for i, reply in enumerate(replies) if isinstance(reply, Exception)), None)
@@ -230,15 +250,28 @@ class FalkorDBStore:
                 raise reason
             failure = reason
         expected = writes[count - 1].after if count else writes[0].before
-        if isinstance(where, Exception):
+        if isinstance(where, Exception) and not isinstance(_translate(where), QueryFailed):
             raise _translate(where) from where
-        rows = where[1]
+        rows: Any = [] if isinstance(where, Exception) else where[1]
+        if not rows:
+            self._indexed.pop(app_id, None)  # the graph is another one, if there is one
         if not rows or Mark(offset=str(rows[0][0]), done=int(rows[0][1])) != expected:
             raise Displaced(
                 f"partition {partition} of app {app_id!r} was moved by another worker, or its graph was replaced",
                 retry_after_s=0.05,
             )
         return Applied(count=count, failure=failure)
+
+    async def _allowed_ms(self, wanted_ms: int) -> int:
+        """Return the time limit, or the server's TIMEOUT_MAX where that is less: it refuses a query that asks more."""
+        if self._longest_ms is None:
+            try:
+                self._longest_ms = int((await self._redis.execute_command("GRAPH.CONFIG", "GET", "TIMEOUT_MAX"))[1])
+            except ResponseError:  # a server that shows no settings
+                self._longest_ms = 0
+            except (RedisError, OSError) as error:
+                raise _translate(error) from error
+        return min(wanted_ms, self._longest_ms) if self._longest_ms else wanted_ms
 
     async def _pages(self, app_id: str, last: str, page: str) -> AsyncIterator[tuple[Any, ...]]:
         highest = (await self.read(app_id, last, {}, timeout_s=60.0)).rows
@@ -269,7 +302,8 @@ def _guarded(partition: int, write: Write) -> str:
         return f"{header}{_GUARD} RETURN __gw_moved"
     # The line break ends a comment on the rule's last line.
     tail = " RETURN count(*)" if write.returns else ""
-    return f"{header}{_GUARD} CALL {{ {write.statement}\n}}{tail}"
+    first = "UNWIND [0] AS __gw_one " if _LEADING_WITH.match(write.statement) else ""
+    return f"{header}{_GUARD} CALL {{ {first}{write.statement}\n}}{tail}"
 
 
 def _header(params: Mapping[str, Any]) -> str:
@@ -321,6 +355,14 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [_plain(item) for item in value]  # pyright: ignore[reportUnknownVariableType]
     return value
+
+
+def _of_graph(error: BaseException) -> GraphweftError:
+    """Translate the error of a query of our own, which is no query's fault but may be that of the graph's key."""
+    reason = _translate(error)
+    if isinstance(reason, QueryFailed) and not str(error).startswith(_NO_GRAPH_KEY):
+        return GraphUnavailable(f"the graph server refuses: {reason}")
+    return reason
 
 
 def _translate(error: BaseException) -> GraphweftError:

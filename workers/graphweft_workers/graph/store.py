@@ -18,8 +18,9 @@ INTERNAL_PREFIX: Final = "__"
 class Mark:
     """How far one partition's events have taken effect in one graph.
 
-    All writes of events up to ``offset`` are in the graph, and the first ``done`` writes of the next event that has
-    any. An empty offset stands before the first event.
+    All writes of events before ``offset`` are in the graph, and of the event at ``offset`` the first ``done``, or all
+    of them when ``done`` is 0. The event under way is named by itself: told as "the next that has any", other rules
+    after a crash would take another event for it. An empty offset stands before the first event.
     """
 
     offset: str = ""
@@ -92,7 +93,10 @@ class GraphStore(Protocol):
         ...
 
     async def prepare(self, app_id: str, keys: Iterable[tuple[str, str]]) -> None:
-        """Make sure that the app's graph has an index on every (label, property) of ``keys``. Safe to repeat."""
+        """Make sure that the app's graph has an index on every (label, property) of ``keys``. Safe to repeat.
+
+        Raises ``QueryFailed``, as ``mark`` does, when what stands in the place of the app's graph is none.
+        """
         ...
 
     async def mark(self, app_id: str, partition: int) -> Mark:

@@ -57,6 +57,7 @@ def read_range(
     for entry in entries:
         try:
             event = wire.decode(entry.fields, received=entry.received)
+            retried = wire.retry_of(entry.fields)
         except InvalidEvent as error:
             recent.is_copy(None)
             result.letters.append(letter_for(partition, entry, "invalid_event", str(error), now=now))
@@ -64,14 +65,13 @@ def read_range(
         if recent.is_copy(identity_of(entry, event)):
             result.copies += 1
             continue
-        retried = entry.fields.get(wire.RETRY)
         if retried is None:
             if event.workflow not in rules.workflows:
                 result.unknown.add(event.workflow)
             matched = rules.match_event(event)
             mutations, skipped = matched.mutations, matched.skipped
         else:
-            _, rule, mutation = retried.decode().split("\n", 2)
+            _, rule, mutation = retried
             bound = rules.bind_one(event, rule, mutation)
             mutations = (bound,) if isinstance(bound, BoundMutation) else ()
             skipped = (bound,) if isinstance(bound, Skipped) else ()
@@ -92,10 +92,13 @@ def read_range(
 
 
 def identity_of(entry: Entry, event: Event) -> Identity:
-    """Return what makes two entries one event. Tenants cannot shadow one another; a retry is an event of its own."""
-    retried = entry.fields.get(wire.RETRY)
+    """Return what makes two entries one event. Tenants cannot shadow one another; a retry is an event of its own.
+
+    Raises ``InvalidEvent`` when the entry says that it is a retry and does not say of what.
+    """
+    retried = wire.retry_of(entry.fields)
     if retried is not None:
-        return (event.appid, "retry", retried.partition(b"\n")[0].decode())
+        return (event.appid, "retry", retried.letter)
     return (event.appid, event.source, event.id)
 
 
@@ -103,12 +106,11 @@ def writes_after(mark: Mark, works: Sequence[EventWork], is_after: Callable[[str
     """Return the writes that lead from ``mark`` over ``works``, leaving out what the mark says is done."""
     writes: list[PlannedWrite] = []
     before = mark
-    done = mark.done
     for work in works:
         offset = work.entry.offset
-        if not is_after(offset, mark.offset):
+        done = mark.done if offset == mark.offset else 0
+        if not done and not is_after(offset, mark.offset):
             continue
-        start = before.offset
         last = len(work.mutations) - 1
         if done > last:
             # The rules have changed since the mark was set within this event, and fewer mutations are left of it.
@@ -118,7 +120,7 @@ def writes_after(mark: Mark, works: Sequence[EventWork], is_after: Callable[[str
         else:
             for index in range(done, last + 1):
                 mutation = work.mutations[index]
-                after = Mark(offset=offset) if index == last else Mark(offset=start, done=index + 1)
+                after = Mark(offset=offset) if index == last else Mark(offset=offset, done=index + 1)
                 write = Write(
                     statement=mutation.mutation.cypher.statement,
                     params=mutation.params,
@@ -128,7 +130,6 @@ def writes_after(mark: Mark, works: Sequence[EventWork], is_after: Callable[[str
                 )
                 writes.append(PlannedWrite(write=write, work=work, mutation=mutation))
                 before = after
-        done = 0
     return writes
 
 
@@ -159,5 +160,5 @@ def letter_for(
         rule=rule,
         mutation=mutation,
         place=place,
-        fields=wire.pack({name: value for name, value in entry.fields.items() if name != wire.RETRY}),
+        fields=wire.pack({name: value for name, value in entry.fields.items() if rule is None or name != wire.RETRY}),
     )

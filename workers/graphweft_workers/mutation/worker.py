@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 import random
 import time
+from collections import deque
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
@@ -21,8 +22,8 @@ from graphweft_contracts import DeadLetterReason, InvalidEvent, QueryFailed, Tra
 from graphweft_rules import Ruleset
 from graphweft_rules.core_schema import CORE_KEYS
 from graphweft_workers.bus.log import Bus, Committed, Entry
-from graphweft_workers.graph.store import GraphStore, Mark
-from graphweft_workers.mutation.duplicates import WINDOW, RecentEvents
+from graphweft_workers.graph.store import START, GraphStore, Mark
+from graphweft_workers.mutation.duplicates import WINDOW, Identity, RecentEvents
 from graphweft_workers.mutation.plan import (
     EventWork,
     PlannedWrite,
@@ -42,6 +43,8 @@ _READ_WAIT_S: Final = 1.0
 """Longest wait for new events; far below the lease, which is extended in between."""
 _LAST_BACKOFF_S: Final = 5.0
 _BURY_AT_ONCE: Final = 500
+_PAGE: Final = 100
+"""Entries that are in memory at once while a worker that starts reads back."""
 _REMEMBERED: Final = 1_000
 """Workflows and causes of which a worker remembers that it has warned."""
 
@@ -98,16 +101,20 @@ class MutationWorker:
     async def _own(self, number: int) -> None:
         attempt = 0
         while not self._stopping.is_set():
+            partition: _Partition | None = None
+            opened = Committed()
             try:
                 if not await self._bus.claim(number, self._name, _LEASE_S):
                     await self._pause(_LEASE_S / 4)
                     continue
                 await self._graph.check()
                 partition = await self._open(number)
-                attempt = 0
+                opened = partition.cursor
                 await self._work(partition)
+                attempt = 0
             except Transient as error:
-                attempt += 1
+                # Opening is no progress: what fails at the first batch each time must wait longer each time.
+                attempt = 1 if partition is not None and partition.cursor != opened else attempt + 1
                 await self._back_off("partition_interrupted", error, attempt, partition=number)
         with contextlib.suppress(Transient):
             await self._bus.release(number, self._name)
@@ -115,13 +122,28 @@ class MutationWorker:
     async def _open(self, number: int) -> _Partition:
         committed = await self._bus.committed(number)
         recent = RecentEvents()
-        for entry in await self._bus.before(number, committed.offset, limit=WINDOW):
-            try:
-                recent.is_copy(identity_of(entry, wire.decode(entry.fields, received=entry.received)))
-            except InvalidEvent:
-                recent.is_copy(None)
+        for identity in await self._identities_before(number, committed.offset):
+            recent.is_copy(identity)
         logger.debug("partition_opened", partition=number, position=committed.offset)
         return _Partition(number=number, cursor=committed, recent=recent, committed=committed)
+
+    async def _identities_before(self, number: int, offset: str) -> Sequence[Identity | None]:
+        """Read the window back page by page and keep the identities only: events may be large."""
+        found: deque[Identity | None] = deque()
+        first = True
+        while len(found) < WINDOW:
+            page = await self._bus.before(number, offset, limit=_PAGE)
+            fresh = page if first else page[:-1]  # ``before`` includes the offset, which is known by now
+            first = False
+            if not fresh:
+                break
+            for entry in reversed(fresh):
+                try:
+                    found.appendleft(identity_of(entry, wire.decode(entry.fields, received=entry.received)))
+                except InvalidEvent:
+                    found.appendleft(None)
+            offset = fresh[0].offset
+        return found
 
     async def _work(self, partition: _Partition) -> None:
         try:
@@ -182,8 +204,14 @@ class MutationWorker:
 
     async def _apply_app(self, partition: _Partition, app_id: str, works: Sequence[EventWork]) -> None:
         if app_id not in partition.marks:
-            await self._graph.prepare(app_id, self._rules.keys | CORE_KEYS)
-            partition.marks[app_id] = await self._graph.mark(app_id, partition.number)
+            try:
+                await self._graph.prepare(app_id, self._rules.keys | CORE_KEYS)
+                partition.marks[app_id] = await self._graph.mark(app_id, partition.number)
+            except QueryFailed as failure:
+                # There is no graph and so no mark; the other apps of the partition must not wait for that.
+                for planned in writes_after(START, works, self._bus.is_after):
+                    await self._bury(partition.number, planned, failure)
+                return
         writes = writes_after(partition.marks[app_id], works, self._bus.is_after)
         while writes:
             applied = await self._graph.apply(app_id, partition.number, [planned.write for planned in writes])

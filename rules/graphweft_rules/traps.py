@@ -13,9 +13,9 @@ __all__ = ("bare_nodes", "old_reads", "repeated_merges")
 
 
 def bare_nodes(query: Outline) -> Iterator[tuple[str, int]]:
-    """Yield (clause, offset) for each node pattern that stands alone and has neither label nor properties.
+    """Yield (clause, offset) for each node pattern that stands alone and may mean graphweft's own nodes.
 
-    It means every node of the graph, and graphweft's own, which say what has taken effect, are among them.
+    It has no label, and no properties either, or one that those nodes have: they say what has taken effect.
     """
     words = query.words
     seen: set[str] = set()
@@ -27,13 +27,21 @@ def bare_nodes(query: Outline) -> Iterator[tuple[str, int]]:
                 clause.keyword in ("MATCH", "MERGE")
                 and words.text(index) == "("
                 and (words.keyword(index - 1) in ("MATCH", "MERGE") or words.text(index - 1) in (",", "="))
-                and words.text(end) == ")"
-                and words.text(end + 1) not in ("-", "<", "<-", "->", "--", "<--", "-->")
+                and (words.text(end) == ")" or _own_map(words, end))
+                and words.text(words.closing(index) + 1) not in ("-", "<", "<-", "->", "--", "<--", "-->")
             )
             if alone and name not in seen:
                 yield clause.keyword, words.tokens[index].start
             if words.identifier(index):
                 seen.add(words.identifier(index))
+
+
+def _own_map(words: Words, brace: int) -> bool:
+    """Tell whether a map of properties begins at the index and names one that graphweft's own nodes have."""
+    inside = range(brace + 1, words.closing(brace))
+    return words.text(brace) == "{" and any(
+        words.identifier(index) in ("partition", "pos", "done") and words.text(index + 1) == ":" for index in inside
+    )
 
 
 def repeated_merges(query: Outline) -> Iterator[tuple[str, int]]:

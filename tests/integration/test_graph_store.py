@@ -120,7 +120,7 @@ async def test_a_refused_write_stops_there_and_leaves_no_trace(graph: FalkorDBSt
         ("MERGE (n:N) SET n.m = $m", {"m": {"a": 1}}, ""),
         ("MERGE (n:N {id: $id})", {"id": 2**63}, "64 bits"),
         ("MERGE (n:N {id: $id})", {"id": float("nan")}, ""),
-        ("MERGE (n:N {id: $id})", {"id": "a\0b"}, ""),
+        ("MERGE (n:N {id: $id})", {"id": "a\0b"}, "NUL"),
         ("MERGE (n:N {id: $id})", {"id": "\ud800"}, "parameter"),
         ("MERGE (n:N {id: $id})", {}, "Missing parameters"),
     ],

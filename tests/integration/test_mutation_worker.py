@@ -15,6 +15,7 @@ import redis.asyncio as redis
 from graphweft import Client, Event
 from graphweft_contracts import GraphUnavailable, channels, wire
 from graphweft_rules import Ruleset
+from graphweft_workers.bus.log import Committed
 from graphweft_workers.bus.redis_streams import RedisStreamsBus
 from graphweft_workers.embedded import EmbeddedServer
 from graphweft_workers.graph.falkordb import FalkorDBStore
@@ -593,3 +594,15 @@ async def test_a_limit_above_the_servers_is_lowered(url: str, bus: RedisStreamsB
         assert (await graph.read(APP, "MATCH (t:Tool) RETURN t.calls", {}, timeout_s=600)).rows == ((1,),)
     finally:
         await graph.aclose()
+
+
+async def test_a_late_commit_does_not_set_the_position_back(url: str, bus: RedisStreamsBus) -> None:
+    async with Client(url) as client:
+        for number in range(3):
+            await client.emit(tool(f"t{number}"))
+    partition = next(part.id for part in await bus.status() if part.end)
+    await bus.committed(partition)
+    offsets = [entry.offset for entry in await bus.read(partition, "", limit=10, wait_s=0)]
+    await bus.commit(partition, Committed(offset=offsets[2], count=3))
+    await bus.commit(partition, Committed(offset=offsets[0], count=1))
+    assert await bus.committed(partition) == Committed(offset=offsets[2], count=3)

@@ -66,6 +66,9 @@ MUTATIONS: list[tuple[str, dict[str, str]]] = [
     ("CREATE (r:Row {id: $id}) RETURN r.id AS id SKIP 3", ONE),
     ("MERGE (a:UA {k: $k}) SET a.n = coalesce(a.n, 0) + 1 RETURN 1 AS x"
      " UNION MERGE (b:UB {k: $k}) SET b.n = coalesce(b.n, 0) + 1 RETURN 2 AS x", ONE),
+    ("WITH $k AS k MERGE (w:With {k: k}) SET w.n = coalesce(w.n, 0) + 1", ONE),
+    ("MERGE (a:WA {k: $k}) SET a.n = coalesce(a.n, 0) + 1 RETURN 1 AS x"
+     " UNION ALL WITH $k AS k MERGE (b:WB {k: k}) SET b.n = coalesce(b.n, 0) + 1 RETURN 2 AS x", ONE),
     ("MATCH (b:B) WITH b ORDER BY b.k LIMIT 1 SET b.first = coalesce(b.first, 0) + 1", {}),
     ("MATCH (a:A {k: $k}) CALL { WITH a OPTIONAL MATCH (a)-[r:LINK]->() RETURN count(r) AS n } SET a.degree = n", ONE),
     ("MATCH (a:A {k: $k}) SET a:Hot", ONE),

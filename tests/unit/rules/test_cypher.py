@@ -201,6 +201,7 @@ def test_keys_are_what_nodes_are_looked_up_by(text: str, keys: set[tuple[str, st
         ),
         ("set-reads-old", "mutation", "MATCH (n:A) SET n.c = 1 SET n.d = n.c", (1, 35)),
         ("bare-node", "mutation", "MATCH (n) DETACH DELETE n", (1, 7)),
+        ("bare-node", "mutation", "MATCH (t {id: $x, done: 0}) SET t.done = 1", (1, 7)),
         ("bare-node", "mutation", "MATCH (a:A), (b) CREATE (a)-[:R]->(b)", (1, 14)),
         ("bare-node", "mutation", "OPTIONAL MATCH () WITH count(*) AS c MERGE (:S {n: c})", (1, 16)),
         ("set-reads-old", "mutation", "MATCH (n:A) SET n.c = 1, n.d = n.c + 1", (1, 32)),
@@ -217,6 +218,8 @@ def test_problems_have_a_code_and_a_place(code: str, role: Role, text: str, plac
 @pytest.mark.parametrize(
     "text",
     [
+        "MATCH (n {id: $x}) SET n.done = 1",
+        "MATCH (a:A)-[:R]->(b {done: 0}), (b) SET b.done = 1",
         "CREATE (index:Index {load: 1})",
         "CREATE index = (:A)",
         "MATCH (n:A {id: $x}) SET n.m = {k: $y}, n.s = [1, 2][0..$z]",

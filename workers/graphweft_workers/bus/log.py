@@ -78,7 +78,7 @@ class Bus(Protocol):
         ...
 
     async def commit(self, partition: int, committed: Committed) -> None:
-        """Record that all events up to an offset took effect and are on disk in the graph."""
+        """Record that all events up to an offset took effect and are on disk in the graph. Never goes back."""
         ...
 
     async def status(self) -> Sequence[PartitionStatus]:

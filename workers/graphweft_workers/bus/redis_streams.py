@@ -34,6 +34,17 @@ end
 return 0
 """
 _RELEASE: Final = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0"
+# Forward only: an owner that was displaced may still have a commit on its way.
+_COMMIT: Final = """
+local groups = redis.call('XINFO', 'GROUPS', KEYS[1])
+for _, group in ipairs(groups) do
+  local fields = {}
+  for i = 1, #group, 2 do fields[group[i]] = group[i + 1] end
+  if fields['name'] == ARGV[1] and tonumber(fields['entries-read'] or 0) > tonumber(ARGV[3]) then return 0 end
+end
+redis.call('XGROUP', 'SETID', KEYS[1], ARGV[1], ARGV[2], 'ENTRIESREAD', ARGV[3])
+return 1
+"""
 # A letter that is gone was retried by somebody else: then nothing is appended.
 _RETRY: Final = """
 if redis.call('HDEL', KEYS[1], ARGV[1]) == 0 then return 0 end
@@ -103,10 +114,9 @@ class RedisStreamsBus:
 
     async def commit(self, partition: int, committed: Committed) -> None:
         """See ``Bus.commit``."""
-        await self._call(
-            "XGROUP", "SETID", channels.events_stream(partition), channels.MUTATION_GROUP, committed.offset or "0-0",
-            "ENTRIESREAD", committed.count,
-        )  # fmt: skip
+        stream = channels.events_stream(partition)
+        offset = committed.offset or "0-0"
+        await self._call("EVAL", _COMMIT, 1, stream, channels.MUTATION_GROUP, offset, committed.count)
 
     async def status(self) -> Sequence[PartitionStatus]:
         """See ``Bus.status``."""

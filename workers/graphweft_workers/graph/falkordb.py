@@ -20,10 +20,10 @@ from __future__ import annotations
 
 import asyncio
 import logging
-import re
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from datetime import datetime
+from functools import lru_cache
 from typing import Any, Final, cast
 
 from dateutil.relativedelta import relativedelta  # type: ignore[import-untyped]
@@ -36,6 +36,7 @@ from redis.exceptions import RedisError, ResponseError
 
 from graphweft.redis_connection import connect
 from graphweft_contracts import Displaced, GraphUnavailable, GraphweftError, QueryFailed, channels
+from graphweft_rules.clauses import outline
 from graphweft_workers.graph.store import Applied, Edge, Mark, Node, Table, Write
 
 __all__ = ("FalkorDBStore",)
@@ -57,7 +58,7 @@ _GUARD: Final = (
     "MATCH (__gw:__Progress {partition: $__gw_partition}) WHERE __gw.pos = $__gw_pos AND __gw.done = $__gw_done "
     "SET __gw.pos = $__gw_next_pos, __gw.done = $__gw_next_done WITH __gw.done AS __gw_moved"
 )
-_LEADING_WITH: Final = re.compile(r"\s*WITH\b", re.IGNORECASE)
+_ONE_ROW: Final = "UNWIND [0] AS __gw_one "
 """At the head of a subquery WITH imports variables; behind a row of one it means what it means in the rule."""
 _LIST_INDEXES: Final = "CALL db.indexes() YIELD label, properties RETURN label, properties"
 _READ_MARK: Final = "MATCH (p:__Progress {partition: $__gw_partition}) RETURN p.pos, p.done"
@@ -302,8 +303,23 @@ def _guarded(partition: int, write: Write) -> str:
         return f"{header}{_GUARD} RETURN __gw_moved"
     # The line break ends a comment on the rule's last line.
     tail = " RETURN count(*)" if write.returns else ""
-    first = "UNWIND [0] AS __gw_one " if _LEADING_WITH.match(write.statement) else ""
-    return f"{header}{_GUARD} CALL {{ {first}{write.statement}\n}}{tail}"
+    return f"{header}{_GUARD} CALL {{ {_as_subquery(write.statement)}\n}}{tail}"
+
+
+@lru_cache(maxsize=1_024)
+def _as_subquery(statement: str) -> str:
+    """Put a row of one before each WITH that a branch of the statement (there are several with UNION) begins with."""
+    query = outline(statement)
+    parts: list[str] = []
+    position = 0
+    for clause in query.clauses:
+        first = clause.words[0]
+        begins = first == 0 or query.words.keyword(first - 1) in ("UNION", "ALL")
+        if clause.keyword == "WITH" and clause.depth == 0 and begins:
+            start = query.words.tokens[first].start
+            parts += (statement[position:start], _ONE_ROW)
+            position = start
+    return "".join(parts) + statement[position:]
 
 
 def _header(params: Mapping[str, Any]) -> str:
@@ -326,6 +342,9 @@ def _check(name: str, value: Any) -> None:
     if isinstance(value, int):
         if not -_INT64 <= value < _INT64:
             raise QueryFailed(f"the parameter {name!r} holds an integer beyond 64 bits; send it as a string")
+    elif isinstance(value, str):
+        if "\0" in value:
+            raise QueryFailed(f"the parameter {name!r} holds a NUL character, which FalkorDB cannot keep")
     elif isinstance(value, Mapping):
         for item in value.values():  # pyright: ignore[reportUnknownVariableType]
             _check(name, item)

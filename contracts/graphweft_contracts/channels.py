@@ -10,6 +10,7 @@ __all__ = (
     "CONTEXT_REQUESTS",
     "DEAD_LETTERS",
     "DEAD_LETTER_ORDER",
+    "DURABLE",
     "EVENTS",
     "MUTATION_GROUP",
     "PARTITION_COUNT",
@@ -31,6 +32,9 @@ DEAD_LETTERS: Final = "graphweft:deadletters"
 """Hash: dead letter id -> JSON."""
 DEAD_LETTER_ORDER: Final = "graphweft:deadletters:order"
 """Sorted set: dead letter id by the time of its writing."""
+
+DURABLE: Final = "graphweft:durable"
+"""Key on the graph server that is written so that one can wait for the disk behind it."""
 
 
 def events_stream(partition: int) -> str:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ("CORE_KEYS", "CORE_RELATIONSHIPS")
+__all__ = ("CORE_KEYS",)
 
 CORE_KEYS: Final = frozenset(
     {
@@ -24,13 +24,3 @@ CORE_KEYS: Final = frozenset(
     }
 )
 """(label, property) by which nodes of the core schema are found."""
-
-CORE_RELATIONSHIPS: Final = (
-    ("User", "STARTED", "Journey"),
-    ("Journey", "HAS_PHASE", "Phase"),
-    ("Journey", "SELECTED", "Pattern"),
-    ("Pattern", "USED_IN", "App"),
-    ("App", "GENERATED_BY", "Workflow"),
-    ("Entity", "RELATED_TO", "Entity"),
-)
-"""(start label, type, end label)."""

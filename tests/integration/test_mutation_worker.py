@@ -606,3 +606,29 @@ async def test_a_late_commit_does_not_set_the_position_back(url: str, bus: Redis
     await bus.commit(partition, Committed(offset=offsets[2], count=3))
     await bus.commit(partition, Committed(offset=offsets[0], count=1))
     assert await bus.committed(partition) == Committed(offset=offsets[2], count=3)
+
+
+@pytest.mark.parametrize("end", ["DETACH DELETE n", "SET n.done = 'yes'"], ids=["deleted", "overwritten"])
+async def test_a_rule_that_takes_the_mark_away_stops_nobody(
+    url: str, bus: RedisStreamsBus, graph: FalkorDBStore, tmp_path: Path, end: str
+) -> None:
+    (tmp_path / "Shop").mkdir()
+    (tmp_path / "Shop/graph_injection.yaml").write_text(f"""
+mutation_rules:
+  - name: count
+    events: ["a.count"]
+    mutations:
+      - {{id: m, cypher: "MERGE (n:N {{id: 1}}) SET n.c = coalesce(n.c, 0) + 1"}}
+  - name: take
+    events: ["a.take"]
+    mutations:
+      - {{id: m, cypher: "OPTIONAL MATCH (x:X {{n: 1}}) WITH 1 AS one MATCH (n) WHERE NOT n:N {end}"}}
+""")
+    rules = Ruleset.load(tmp_path)
+    async with Client(url) as client:
+        for kind in ("a.count", "a.take", "a.count", "a.count", "a.take", "a.count"):
+            await client.emit(Event.create(kind, app_id=APP, chat_id="c1", workflow="Shop"))
+    async with running(bus, graph, rules):
+        await caught_up(bus)
+    assert await bus.dead_letters(limit=10) == []
+    assert await column(graph, "MATCH (n:N) RETURN n.c") == [4]

@@ -28,7 +28,7 @@ __all__ = ("PROCESSES_FILE", "Supervisor")
 logger = structlog.get_logger("graphweft.up")
 
 PROCESSES_FILE: Final = "processes.json"
-"""In the data folder: process ids of what runs, for people and for ``graphweft doctor``."""
+"""In the data folder: process ids of what runs, for people who look for them."""
 _ROLES: Final = ("mutation", "injection")
 _STOP_S: Final = 20.0
 _FIRST_RESTART_S: Final = 0.2

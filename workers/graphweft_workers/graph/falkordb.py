@@ -51,7 +51,7 @@ _READERS: Final = 64
 """Reading queries on the way at once: the server runs no more than it has threads, further ones wait here."""
 _INT64: Final = 2**63
 _EPOCH: Final = datetime(1970, 1, 1)
-_WRITER_GRACE_S: Final = 5.0
+_WRITER_GRACE_S: Final = 15.0
 """Beyond the server's own limit of a query, how long a reply may take before the connection counts as lost."""
 
 _GUARD: Final = (
@@ -60,6 +60,9 @@ _GUARD: Final = (
 )
 _ONE_ROW: Final = "UNWIND [0] AS __gw_one "
 """At the head of a subquery WITH imports variables; behind a row of one it means what it means in the rule."""
+_RESTORE_MARK: Final = (
+    "MERGE (p:__Progress {partition: $__gw_partition}) SET p.pos = $__gw_next_pos, p.done = $__gw_next_done"
+)
 _LIST_INDEXES: Final = "CALL db.indexes() YIELD label, properties RETURN label, properties"
 _READ_MARK: Final = "MATCH (p:__Progress {partition: $__gw_partition}) RETURN p.pos, p.done"
 _MAKE_MARK: Final = (
@@ -140,8 +143,10 @@ class FalkorDBStore:
             result = await self._graph(app_id).query(_MAKE_MARK, {"__gw_partition": partition})
         except (RedisError, OSError) as error:
             raise _of_graph(error) from error
-        offset, done = result.result_set[0]
-        return Mark(offset=str(offset), done=int(done))
+        mark = _mark_of(result.result_set)
+        if mark is None:
+            raise GraphUnavailable(f"the mark of partition {partition} in the graph of {app_id!r} was overwritten")
+        return mark
 
     async def apply(self, app_id: str, partition: int, writes: Sequence[Write]) -> Applied:
         """See ``GraphStore.apply``."""
@@ -150,7 +155,7 @@ class FalkorDBStore:
             part = writes[start : start + _PIPELINE]
             applied = await self._apply(app_id, partition, part)
             count += applied.count
-            if applied.failure is not None:
+            if applied.failure is not None or applied.count < len(part):
                 return Applied(count=count, failure=applied.failure)
         return Applied(count=count)
 
@@ -166,7 +171,7 @@ class FalkorDBStore:
         try:
             pipeline = self._redis.pipeline(transaction=False)
             # WAITAOF waits for the writes of its own connection; one more of them stands behind all earlier ones.
-            pipeline.incr("graphweft:durable")
+            pipeline.incr(channels.DURABLE)
             pipeline.execute_command("WAITAOF", 1, 0, 0)
             _, waited = await pipeline.execute(raise_on_error=False)
         except (RedisError, OSError) as error:
@@ -256,12 +261,25 @@ class FalkorDBStore:
         rows: Any = [] if isinstance(where, Exception) else where[1]
         if not rows:
             self._indexed.pop(app_id, None)  # the graph is another one, if there is one
-        if not rows or Mark(offset=str(rows[0][0]), done=int(rows[0][1])) != expected:
+        mark = _mark_of(rows)
+        done = [i for i, reply in enumerate(replies) if not isinstance(reply, Exception) and _took_effect(reply)]
+        if mark is None and done:
+            # One of these writes took our mark away with other nodes. Without it they would run again, for ever.
+            await self._restore(app_id, partition, writes[done[-1]].after)
+            return Applied(count=done[-1] + 1)
+        if mark != expected:
             raise Displaced(
                 f"partition {partition} of app {app_id!r} was moved by another worker, or its graph was replaced",
                 retry_after_s=0.05,
             )
         return Applied(count=count, failure=failure)
+
+    async def _restore(self, app_id: str, partition: int, mark: Mark) -> None:
+        values = {"__gw_partition": partition, "__gw_next_pos": mark.offset, "__gw_next_done": mark.done}
+        try:
+            await self._redis.execute_command("GRAPH.QUERY", self._name(app_id), _header(values) + _RESTORE_MARK)
+        except (RedisError, OSError) as error:
+            raise _of_graph(error) from error
 
     async def _allowed_ms(self, wanted_ms: int) -> int:
         """Return the time limit, or the server's TIMEOUT_MAX where that is less: it refuses a query that asks more."""
@@ -320,6 +338,19 @@ def _as_subquery(statement: str) -> str:
             parts += (statement[position:start], _ONE_ROW)
             position = start
     return "".join(parts) + statement[position:]
+
+
+def _took_effect(reply: Any) -> bool:
+    """Tell from the statistics of a guarded write whether its guard matched: then it has at least moved the mark."""
+    return any(str(line).startswith(("Properties set:", "Nodes deleted:")) for line in reply[-1])
+
+
+def _mark_of(rows: Any) -> Mark | None:
+    """Return the mark that was read; None when it is gone or a rule has overwritten it."""
+    try:
+        return Mark(offset=str(rows[0][0]), done=int(rows[0][1])) if rows else None
+    except (TypeError, ValueError):
+        return None
 
 
 def _header(params: Mapping[str, Any]) -> str:

@@ -46,7 +46,10 @@ class Write:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Applied:
-    """How far a sequence of writes got: ``count`` took effect; ``failure`` is why the next one did not, if one."""
+    """How far a sequence of writes got: ``count`` took effect; ``failure`` is why the next one did not, if one.
+
+    Fewer than all without a failure: the rest was not tried, and is to be given again.
+    """
 
     count: int
     failure: QueryFailed | None = None

@@ -78,7 +78,7 @@ def read_range(
             if bound is None:
                 message = (
                     f"the rule {rule!r} of workflow {event.workflow!r} has no mutation {mutation!r} any more; restore "
-                    "it and retry, or drop this letter"
+                    "it and retry this letter"
                 )
                 result.letters.append(
                     letter_for(

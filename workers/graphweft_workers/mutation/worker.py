@@ -218,7 +218,8 @@ class MutationWorker:
             if applied.count:
                 partition.marks[app_id] = writes[applied.count - 1].write.after
             if applied.failure is None:
-                return
+                writes = writes[applied.count :]
+                continue
             failed = writes[applied.count]
             await self._bury(partition.number, failed, applied.failure)
             await self._graph.skip(app_id, partition.number, failed.write)

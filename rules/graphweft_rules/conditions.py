@@ -40,6 +40,31 @@ _LIBRARY_ERROR: Final = re.compile(
 )
 _ROOTED: Final = re.compile(r"(?:context|event|workflow)(?:\.\w+)+")
 _WORD: Final = re.compile(r"[^\W\d]\w*")
+_FOREIGN: Final = {
+    "and": "&&",
+    "or": "||",
+    "not": "!",
+    "is": "==",
+    "=": "==",
+    "===": "==",
+    "<>": "!=",
+    "!==": "!=",
+    "none": "null",
+    "nil": "null",
+    "undefined": "null",
+    "true": "true",
+    "false": "false",
+    "null": "null",
+    "contains": "$event.x.contains('…')",
+    "like": "$event.x.contains('…')",
+    "starts": "$event.x.startsWith('…')",
+    "ends": "$event.x.endsWith('…')",
+    "len": "size",
+}
+"""Words (in lower case) and signs of Python, SQL and Cypher, and what CEL has for them."""
+_NEAR: Final = 4
+"""Characters between such a word and the place where the library stumbles over it."""
+_SIGNS: Final = re.compile(r"<>|[!=]==|(?<![!<>=])=(?!=)")
 
 _FUNCTIONS: Final = frozenset(
     {"bytes", "contains", "double", "duration", "dyn", "endsWith", "int", "matches", "size", "startsWith", "string"}
@@ -202,7 +227,15 @@ class _Rewriting:
         what = _WORD.sub(lambda word: self._spelled.get(word[0], word[0]), found[3])[:120]
         if "<EOF>" in what:
             what = "it ends too early" if self._text.strip() else "it is empty"
-        return ConditionError(f"{self._text!r} is no CEL expression: {what}", self._column(offset))
+        column = self._column(offset)
+        signs = [(sign[0], sign.start()) for sign in _SIGNS.finditer(self._text)]
+        foreign = [(name, at) for name, at in (*self._names, *signs) if _FOREIGN.get(name.lower(), name) != name]
+        name, at = min(foreign, key=lambda found: abs(found[1] + 1 - column), default=("", -_NEAR))
+        if name and abs(at + 1 - column) <= _NEAR:
+            return ConditionError(
+                f"{self._text!r} is no CEL expression: for {name!r} write {_FOREIGN[name.lower()]!r}", at + 1
+            )
+        return ConditionError(f"{self._text!r} is no CEL expression: {what}", column)
 
     def _column(self, offset: int) -> int:
         ours, theirs = max((mark for mark in self._marks if mark[0] <= offset), default=(0, 0))
@@ -214,12 +247,15 @@ class _Rewriting:
         for name in program.variables():
             if name not in self._spelled and name not in bound and name not in _TYPES:
                 offset = self._find(name)
+                if name.lower() in _FOREIGN:
+                    hint = f"for {name!r} write {_FOREIGN[name.lower()]!r}"
+                    raise ConditionError(f"CEL does not know the name {name!r}: {hint}", offset + 1)
                 rooted = _ROOTED.match(self._text, offset)
                 hint = f"'${rooted[0]}'" if rooted else f"'$context.{name}' or '$event.{name}'"
                 raise ConditionError(f"the name {name!r} stands alone: write {hint}", offset + 1)
         for name in program.functions():
             if _WORD.fullmatch(name) and name not in _FUNCTIONS:
-                close = get_close_matches(name, _FUNCTIONS, n=1)
+                close = [_FOREIGN[name]] if name in _FOREIGN else get_close_matches(name, _FUNCTIONS, n=1)
                 hint = f"did you mean {close[0]!r}?" if close else f"known are {', '.join(sorted(_FUNCTIONS))}"
                 raise ConditionError(f"the function {name!r} does not exist: {hint}", self._find(name) + 1)
 

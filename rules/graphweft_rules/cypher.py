@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from difflib import get_close_matches
 from typing import Final, Literal
 
 from graphweft_rules.clauses import PARTS, WRITING, Clause, Outline, Words, outline
@@ -28,6 +29,7 @@ _TEXT_CALLS: Final = frozenset({"datetime", "time"})
 """Clock calls whose value is text with us, because the server has no such type."""
 _SCHEMA: Final = frozenset({"INDEX", "CONSTRAINT", "VECTOR", "FULLTEXT", "RANGE", "UNIQUE", "LOOKUP", "TEXT", "POINT"})
 _PREFIXES: Final = frozenset({"CYPHER", "EXPLAIN", "PROFILE"})
+_FIRST: Final = WRITING | {"MATCH", "OPTIONAL", "WITH", "UNWIND", "RETURN", "CALL"}
 _NO_DATETIME: Final = "FalkorDB has no datetime type: pass the time as ISO 8601 text in a parameter"
 
 
@@ -164,6 +166,7 @@ def _problems(query: Outline, role: Role, uuids: int) -> Iterator[_Problem]:
         yield "error", "empty", "the query is empty: write Cypher, or remove the entry", 0
         return
     yield from _text_problems(query)
+    yield from _outer_problems(query)
     yield from _name_problems(query)
     yield from _call_problems(words, role)
     admin = [clause for clause in query.clauses if _is_admin(words, clause)]
@@ -210,6 +213,22 @@ def _text_problems(query: Outline) -> Iterator[_Problem]:
     if words[0].keyword in _PREFIXES:
         message = f"the query begins with {words[0].text!r}: remove it, parameters are passed and plans are not kept"
         yield "error", "cypher-prefix", message, words[0].start
+
+
+def _outer_problems(query: Outline) -> Iterator[_Problem]:
+    """Yield what is wrong with the first and the last clause, which the server would say only when the query runs."""
+    first = query.words.tokens[0]
+    if first.kind not in ("name", "broken") or (first.keyword not in _FIRST | _PREFIXES):
+        near = get_close_matches(first.keyword, _FIRST, n=1)
+        hint = f"did you mean {near[0]}?" if near else "MATCH, MERGE, CREATE, WITH, UNWIND or CALL, for example"
+        if first.kind != "broken":
+            yield "error", "no-clause", f"no query begins with {first.text!r}: {hint}", first.start
+        return
+    main = [clause for clause in query.clauses if clause.depth == 0 and clause.keyword not in PARTS]
+    whole = query.stray is None and query.words.tokens[-1].kind != "broken"
+    if whole and main and main[-1].keyword in ("MATCH", "OPTIONAL", "UNWIND", "WITH"):
+        last = query.words.tokens[main[-1].words[0]]
+        yield "error", "no-end", f"the query ends with {last.text}: add RETURN, or a clause that writes", last.start
 
 
 def _name_problems(query: Outline) -> Iterator[_Problem]:

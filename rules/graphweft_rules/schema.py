@@ -66,6 +66,9 @@ def read_rules(data: bytes, path: Path) -> RuleFile:
     return RuleFile(config=config, extends=tuple(checks.extends(entries)), findings=tuple(checks.findings))
 
 
+_REFERENCE: Final = re.compile(r"\$(?:context|event|workflow)(?:\.\w+)*\.(\w+)")
+
+
 class _Checks(Shapes):
     """The checks of one file."""
 
@@ -237,6 +240,9 @@ class _Checks(Shapes):
                 params.compile_param(value)
             except params.ParamError as error:
                 self.error("bad-param", f"{name}: {error}", given[name].value.place)
+            if isinstance(value, str) and (found := _REFERENCE.search(value, 1)) and not value.startswith("$"):
+                message = f"{name}: {found[0]} inside a text stays as it is: pass it alone, and join texts in the query"
+                self.warn("reference-in-text", message, given[name].value.place)
         query = entries["cypher"].value if "cypher" in entries else None
         if isinstance(query, Scalar) and isinstance(query.value, str) and query.value.strip():
             self._cypher(query, query.value, role, given if known else None)
@@ -254,6 +260,11 @@ class _Checks(Shapes):
         used = {token.identifier: token.start for token in reversed(tokens) if token.kind == "param"}
         for name, start in used.items():
             if name not in given and not name.startswith(OWN_PREFIX):  # those are refused whether given or not
+                if found := _REFERENCE.match(text, start):
+                    pair = f"'{found[1]}: {found[0]}'"
+                    message = f"{found[0]} stands in the query: write {pair} in params, and ${found[1]} here"
+                    self.error("reference-in-query", message, node.at_offset(start))
+                    continue
                 message = f"${name} has no value{did_you_mean(name, given)}: add {name!r} to params"
                 self.error("unbound-param", message, node.at_offset(start))
         if any(token.kind == "broken" for token in tokens):

@@ -227,6 +227,10 @@ class _Reading:
             hint = "indent with spaces, not with tabs"
         elif self._text.startswith("*", mark.index):
             hint = 'a value that starts with * needs quotes, "*"'
+        elif error.problem == "mapping values are not allowed here":
+            hint = "quote a text that holds ': ', or write it as a block under '|', indented; else " + hint
+        elif error.context == "while scanning a simple key":
+            hint = "a text of several lines stands under '|', indented deeper than its key; else " + hint
         return self._refuse("yaml-syntax", f"{what}: {hint}", self._place(mark))
 
     def _unknown_tag(self, node: yaml.Node, place: Place) -> Broken:

@@ -588,3 +588,15 @@ def test_any_bytes_are_read_or_refused_with_a_place(content: bytes) -> None:
 @given(JSON)
 def test_error_in_never_fails(value: Any) -> None:
     assert error_in(value) is None or isinstance(error_in(value), str)
+
+
+def test_a_call_of_type_custom_is_a_tool_call_with_text() -> None:
+    call = {"id": "c1", "type": "custom", "custom": {"name": "grep", "input": "TODO"}}
+    tools = [
+        event
+        for event in imported(user(), said(None, tool_calls=[call]), result("c1"), said())
+        if "tool_name" in event.data
+    ]
+    assert [(event.data["tool_name"], event.data["arguments"], event.data["result"]) for event in tools] == [
+        ("grep", "TODO", "ok")
+    ]

@@ -123,6 +123,10 @@ class EmbeddedServer:
             await self.stop()
             raise InvalidSettings(f"the embedded server gave no answer in {_START_S:.0f} s; see {log_path}") from error
 
+    def last_words(self) -> str:
+        """Return the end of the server's own log: a full disk, say, is named nowhere else."""
+        return _tail(self.data / "server.log", lines=2)
+
     async def stop(self) -> None:
         """Stop the server with everything on disk; a second call does nothing."""
         if self.process is None or self.process.returncode is not None:

@@ -104,7 +104,9 @@ class Supervisor:
             process = self._server.process
             if process is None or await self._ended(process) is None:
                 return
-            logger.error("server_ended", code=process.returncode, restart_after_s=wait_s)
+            logger.error(
+                "server_ended", code=process.returncode, restart_after_s=wait_s, last_words=self._server.last_words()
+            )
             await self._pause(wait_s)
             if not self._stopping.is_set() and await self._start_server():
                 self._note()
@@ -174,5 +176,8 @@ class Supervisor:
         path: Path = self._folder.path / PROCESSES_FILE
         # Replaced, not rewritten: whoever reads it meanwhile sees the old file or the new one.
         draft = path.with_suffix(".new")
-        draft.write_text(json.dumps(pids) + "\n")
-        draft.replace(path)
+        try:
+            draft.write_text(json.dumps(pids) + "\n")
+            draft.replace(path)
+        except OSError as error:  # a full disk stops the server; that we do not stop with it lets space be made
+            logger.error("processes_not_noted", file=str(path), error=error.strerror)

@@ -110,7 +110,7 @@ def test_values_that_cel_cannot_take_are_an_error_not_an_exception(value: Any) -
         ("$workflow.nme == 1", 1, "did you mean '$workflow.name'?"),
         ("has($contxt.x)", 5, "did you mean '$context.x'?"),
         ("$context.phase == 'x' && && true", 26, "'&&'"),
-        ("$context.phase = 'x'", 16, "'= '"),
+        ("$context.phase = 'x'", 16, "for '=' write '=='"),
         ("$context.phase ==", 18, "ends too early"),
         ("$context.one $context.two", 14, "'$context.two'"),
         ("", 1, "empty"),
@@ -125,3 +125,25 @@ def test_mistakes_have_a_column(text: str, column: int, hint: str) -> None:
     assert caught.value.column == column
     assert "\n" not in str(caught.value)
     assert "v0" not in str(caught.value) or "v0" in text
+
+
+@pytest.mark.parametrize(
+    ("text", "column", "advice"),
+    [
+        ("$event.success = false", 16, "for '=' write '=='"),
+        ("$event.success === false", 16, "for '===' write '=='"),
+        ("$event.a <> 'x'", 10, "for '<>' write '!='"),
+        ("$event.a == 1 and $event.b == 2", 15, "for 'and' write '&&'"),
+        ("$event.a == 1 OR $event.b == 2", 15, "for 'OR' write '||'"),
+        ("not $event.a", 1, "for 'not' write '!'"),
+        ("$event.a is None", 10, "for 'is' write '=='"),
+        ("$event.a == None", 13, "for 'None' write 'null'"),
+        ("$event.a == True", 13, "for 'True' write 'true'"),
+        ("len($event.a) > 2", 1, "did you mean 'size'?"),
+    ],
+)
+def test_what_other_languages_write_is_told_in_cel(text: str, column: int, advice: str) -> None:
+    with pytest.raises(ConditionError) as caught:
+        compile_condition(text)
+    assert advice in str(caught.value)
+    assert caught.value.column == column

@@ -85,6 +85,8 @@ async def demo(
         return 130
     finally:
         supervisor.stop()
+        for number in (signal.SIGINT, signal.SIGTERM):  # the end is on its way: a signal must not break that off
+            loop.add_signal_handler(number, supervisor.stop)
         await asyncio.gather(running, return_exceptions=True)
 
 

@@ -7,9 +7,9 @@ The format: https://platform.openai.com/docs/api-reference/chat/create, ``messag
 from __future__ import annotations
 
 import re
-from typing import Annotated, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, ConfigDict, JsonValue, StringConstraints, ValidationError
+from pydantic import BaseModel, ConfigDict, JsonValue, StringConstraints, ValidationError, model_validator
 
 from graphweft_contracts.wire import explain
 from graphweft_workers.imports.runs import ImportProblem, Run, parse_json
@@ -40,6 +40,16 @@ class ToolCall(BaseModel):
 
     id: str | None = None
     function: FunctionCall
+
+    @model_validator(mode="before")
+    @classmethod
+    def _custom(cls, value: Any) -> Any:
+        """Take a call of type "custom", whose input is free text, for a function call."""
+        match value:
+            case {"type": "custom", "custom": {"name": name, **more}}:
+                return {"id": value.get("id"), "function": {"name": name, "arguments": more.get("input")}}  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+            case _:
+                return value
 
 
 class Message(BaseModel):

@@ -74,6 +74,7 @@ class MutationWorker:
         self._stopping = asyncio.Event()
         self._unknown: set[str | None] = set()
         self._warned: set[tuple[str, ...]] = set()
+        self._buried: dict[tuple[str, ...], int] = {}
         self.applied_events = 0
 
     def stop(self) -> None:
@@ -213,18 +214,24 @@ class MutationWorker:
                     await self._bury(partition.number, planned, failure)
                 return
         writes = writes_after(partition.marks[app_id], works, self._bus.is_after)
+        size = len(writes)
         while writes:
-            applied = await self._graph.apply(app_id, partition.number, [planned.write for planned in writes])
+            part = writes[:size]
+            applied = await self._graph.apply(app_id, partition.number, [planned.write for planned in part])
             if applied.count:
-                partition.marks[app_id] = writes[applied.count - 1].write.after
+                partition.marks[app_id] = part[applied.count - 1].write.after
             if applied.failure is None:
                 writes = writes[applied.count :]
+                size *= 2
                 continue
-            failed = writes[applied.count]
+            failed = part[applied.count]
             await self._bury(partition.number, failed, applied.failure)
             await self._graph.skip(app_id, partition.number, failed.write)
             partition.marks[app_id] = failed.write.after
             writes = writes[applied.count + 1 :]
+            # What was sent behind the failed write had no effect: a rule that fails for every event must not make us
+            # send the rest of the batch again for each of them.
+            size = applied.count + 1
 
     async def _bury(self, number: int, failed: PlannedWrite, failure: QueryFailed) -> None:
         bound = failed.mutation
@@ -244,9 +251,15 @@ class MutationWorker:
             place=place,
         )
         await self._bus.bury([letter])
-        logger.error(
-            "mutation_buried", rule=rule, mutation=mutation, place=place, reason=reason, message=str(failure),
-            event_id=event.id, position=letter.position,
+        cause = (rule or "", mutation or "", reason)
+        times = self._buried[cause] = self._buried.get(cause, 0) + 1
+        if len(self._buried) > _REMEMBERED:
+            self._buried.clear()
+        # The 1st, 10th, 100th … of a rule: dead letters have them all, and a broken rule must not drown the log.
+        level = logger.error if str(times).strip("0") == "1" else logger.debug
+        level(
+            "mutation_buried", times=times, rule=rule, mutation=mutation, place=place, reason=reason,
+            message=str(failure), event_id=event.id, position=letter.position,
         )  # fmt: skip
 
     async def _commit(self, partition: _Partition) -> None:

@@ -20,6 +20,7 @@ from typing import Any, cast
 
 import pytest
 import redis
+import structlog
 import typer
 
 from graphweft.location import embedded_url
@@ -115,6 +116,8 @@ def inside(arguments: Sequence[str], environment: dict[str, str]) -> Done:
             graphweft(list(arguments))
         except SystemExit as end:
             code = end.code
+        finally:
+            structlog.reset_defaults()  # a logger that keeps a command's set-up is deaf to capture_logs later
     assert "Traceback" not in err.getvalue()
     return Done(int(code or 0), out.getvalue(), err.getvalue())
 

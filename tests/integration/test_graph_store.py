@@ -247,3 +247,17 @@ async def test_the_digest_forgets_the_order_of_building(graph: FalkorDBStore) ->
     assert (first.nodes, first.relationships) == (2, 1)
     await graph._redis.execute_command("GRAPH.QUERY", "mozaiks_other", "MATCH (a:A) SET a.x = 'b'")
     assert await read_digest(graph, "other") != first
+
+
+@pytest.mark.parametrize(
+    ("statement", "place"),
+    [
+        ("MEREG (n:N)", "line 1, column 4"),
+        ("WITH 1 AS x MEREG (n:N)", "line 1, column 16"),
+        ("MERGE (n:N)\n  STE n.x = 1", "line 2, column 5"),
+    ],
+)
+async def test_a_refusal_says_where_in_the_rules_query(graph: FalkorDBStore, statement: str, place: str) -> None:
+    await graph.mark(APP, 0)
+    applied = await graph.apply(APP, 0, chain(statement, long="a value that must not move the column"))
+    assert f"({place} of the query)" in str(applied.failure)

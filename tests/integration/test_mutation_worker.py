@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 import redis.asyncio as redis
+from structlog.testing import capture_logs
 
 from graphweft import Client, Event
 from graphweft_contracts import GraphUnavailable, channels, wire
@@ -632,3 +633,37 @@ mutation_rules:
         await caught_up(bus)
     assert await bus.dead_letters(limit=10) == []
     assert await column(graph, "MATCH (n:N) RETURN n.c") == [4]
+
+
+class Counting:
+    """The real graph; counts the queries that it was handed."""
+
+    def __init__(self, graph: FalkorDBStore) -> None:
+        self._graph = graph
+        self.sent = 0
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._graph, name)
+
+    async def apply(self, app_id: str, partition: int, writes: Sequence[Write]) -> Applied:
+        self.sent += len(writes)
+        return await self._graph.apply(app_id, partition, writes)
+
+
+async def test_a_rule_that_always_fails_costs_and_says_no_more_than_it_must(
+    url: str, bus: RedisStreamsBus, graph: FalkorDBStore, rules: Ruleset
+) -> None:
+    events = [split(0, f"o{number}") for number in range(120)]
+    async with Client(url, app_id=APP) as client:
+        for event in events:
+            assert await client.emit(event)
+    counting = Counting(graph)
+    with capture_logs() as logs:
+        async with running(bus, counting, rules, batch_events=200):
+            await caught_up(bus)
+    assert await bus.dead_letter_count() == 120
+    assert await column(graph, "MATCH (c:Step) RETURN c.n ORDER BY c.id") == [120, 120]
+    # 360 writes; sending what stands behind each failure again each time would be 120 * 180 of them.
+    assert counting.sent < 3 * 360
+    buried = [log for log in logs if log["event"] == "mutation_buried" and log["log_level"] == "error"]
+    assert [log["times"] for log in buried] == [1, 10, 100]

@@ -102,7 +102,7 @@ async def import_openai_chat(
     give_up_after: _GiveUp = None,
     json: Json = False,
 ) -> None:
-    """Publish recorded chat-completion runs as lifecycle events. Importing a file again changes nothing."""
+    """Publish recorded chat-completion runs as events. Again: no change within 10,000 entries of a stream."""
     settings = Settings.load(data=data)
     given = {
         "agent": agent,

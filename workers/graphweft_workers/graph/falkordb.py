@@ -20,6 +20,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import re
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from datetime import datetime
@@ -63,6 +64,8 @@ _ONE_ROW: Final = "UNWIND [0] AS __gw_one "
 _RESTORE_MARK: Final = (
     "MERGE (p:__Progress {partition: $__gw_partition}) SET p.pos = $__gw_next_pos, p.done = $__gw_next_done"
 )
+_OPEN: Final = f"{_GUARD} CALL {{ "
+_POSITION: Final = re.compile(r" line: (\d+), column: (\d+), offset: \d+")
 _LIST_INDEXES: Final = "CALL db.indexes() YIELD label, properties RETURN label, properties"
 _READ_MARK: Final = "MATCH (p:__Progress {partition: $__gw_partition}) RETURN p.pos, p.done"
 _MAKE_MARK: Final = (
@@ -254,7 +257,7 @@ class FalkorDBStore:
             reason = _translate(failed[1])
             if not isinstance(reason, QueryFailed):
                 raise reason
-            failure = reason
+            failure = _placed(reason, writes[count].statement)
         expected = writes[count - 1].after if count else writes[0].before
         if isinstance(where, Exception) and not isinstance(_translate(where), QueryFailed):
             raise _translate(where) from where
@@ -321,7 +324,7 @@ def _guarded(partition: int, write: Write) -> str:
         return f"{header}{_GUARD} RETURN __gw_moved"
     # The line break ends a comment on the rule's last line.
     tail = " RETURN count(*)" if write.returns else ""
-    return f"{header}{_GUARD} CALL {{ {_as_subquery(write.statement)}\n}}{tail}"
+    return f"{header}{_OPEN}{_as_subquery(write.statement)}\n}}{tail}"
 
 
 @lru_cache(maxsize=1_024)
@@ -338,6 +341,18 @@ def _as_subquery(statement: str) -> str:
             parts += (statement[position:start], _ONE_ROW)
             position = start
     return "".join(parts) + statement[position:]
+
+
+def _placed(failure: QueryFailed, statement: str) -> QueryFailed:
+    """Let the server's line and column count in the rule's query, not in what stands around it."""
+
+    def place(found: re.Match[str]) -> str:
+        line, column = int(found[1]), int(found[2])
+        if line == 1:
+            column -= len(_OPEN) + (len(_ONE_ROW) if _as_subquery(statement).startswith(_ONE_ROW) else 0)
+        return f" (line {line}, column {max(1, column)} of the query)"
+
+    return QueryFailed(_POSITION.sub(place, str(failure)), code=failure.code)
 
 
 def _took_effect(reply: Any) -> bool:

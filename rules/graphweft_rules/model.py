@@ -5,7 +5,9 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Final, Literal, get_args
+from typing import Any, Final, get_args
+
+from graphweft_contracts.context import Format
 
 __all__ = (
     "EVERY_AGENT",
@@ -19,7 +21,6 @@ __all__ = (
     "Place",
 )
 
-Format = Literal["list", "single", "json", "markdown"]
 FORMATS: Final[tuple[str, ...]] = get_args(Format)
 EVERY_AGENT: Final = "*"
 

@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, Any, Final, Literal
 
 import redis.asyncio as redis
-from redis.exceptions import BusyLoadingError, RedisError
+from redis.exceptions import RedisError
 
 from graphweft.location import embedded_socket, embedded_url
 from graphweft_contracts import InvalidSettings, NotRunning
@@ -158,9 +158,7 @@ async def ping(url: str) -> bool:
     client: Any = redis.Redis.from_url(url, socket_connect_timeout=1, socket_timeout=1)  # pyright: ignore[reportUnknownMemberType]
     try:
         return bool(await client.ping())
-    except BusyLoadingError:
-        return False
-    except (RedisError, OSError):
+    except (RedisError, OSError):  # LOADING is one of them
         return False
     finally:
         await client.aclose()

@@ -120,7 +120,7 @@ def writes_after(mark: Mark, works: Sequence[EventWork], is_after: Callable[[str
         else:
             for index in range(done, last + 1):
                 mutation = work.mutations[index]
-                after = Mark(offset=offset) if index == last else Mark(offset=offset, done=index + 1)
+                after = Mark(offset=offset, done=0 if index == last else index + 1)
                 write = Write(
                     statement=mutation.mutation.cypher.statement,
                     params=mutation.params,

@@ -30,7 +30,7 @@ CONTENT_TYPE: Final = b"content-type"
 DATA: Final = b"data"
 STRUCTURED: Final = b"application/cloudevents+json"
 RETRY: Final = b"gw_retry"
-"""Field of an entry that retries a dead letter: a JSON list of id, rule, mutation; only that mutation runs."""
+"""Field of an entry that retries a dead letter: a JSON list as ``Retry`` has it; only that mutation runs."""
 _PREFIX: Final = b"ce_"
 
 
@@ -40,6 +40,8 @@ class Retry(NamedTuple):
     letter: str
     rule: str
     mutation: str
+    asks: bool = False
+    """Whether the mutation runs only if its rule is about the event: nobody knows yet that it is."""
 
     def encode(self) -> bytes:
         """Return the value of the field ``RETRY``."""
@@ -56,6 +58,8 @@ def retry_of(fields: Mapping[bytes, bytes]) -> Retry | None:
     except ValueError:
         read = None
     match read:
+        case [str() as letter, str() as rule, str() as mutation, bool() as asks]:
+            return Retry(letter, rule, mutation, asks)
         case [str() as letter, str() as rule, str() as mutation]:
             return Retry(letter, rule, mutation)
         case _:

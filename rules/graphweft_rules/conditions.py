@@ -8,6 +8,7 @@ over.
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
 from typing import TYPE_CHECKING, Final
@@ -33,6 +34,7 @@ _TOKEN: Final = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
+_PLAIN_TEXT: Final = re.compile(r"'[^'\\]*'|\"[^\"\\]*\"")
 _CALL: Final = re.compile(r"\s*\(")
 _BINDING: Final = re.compile(r"\.\s*(?:all|exists|exists_one|filter|map)\s*\(\s*([^\W\d]\w*)\s*,")
 _LIBRARY_ERROR: Final = re.compile(
@@ -108,6 +110,8 @@ class Condition:
     """Variable of the program -> the reference whose value it takes."""
     presences: tuple[tuple[str, Reference], ...]
     """Variable of the program -> the reference whose being there it tells."""
+    required: tuple[tuple[Reference, str], ...] = ()
+    """References and the text that each must equal, or the condition is false whatever the rest of it says."""
 
     def evaluate(self, scope: Scope) -> Verdict:
         """Tell whether the condition holds; never raises.
@@ -164,7 +168,38 @@ def compile_condition(text: str) -> Condition:
         program=program,
         variables=tuple(rewriting.variables.items()),
         presences=tuple(rewriting.presences.items()),
+        required=tuple(_required(text)),
     )
+
+
+def _required(text: str) -> Iterator[tuple[Reference, str]]:
+    """Yield what the conjunction demands that a condition is: ``$event.tool_name == 'search' && …``.
+
+    In CEL a false operand makes ``&&`` false even where the other one cannot be evaluated.
+    """
+    depth = 0
+    operand: list[re.Match[str]] = []
+    operands = [operand]
+    for match in _TOKEN.finditer(text):
+        piece = match[0]
+        depth += (piece in "([{") - (piece in ")]}")
+        if depth == 0 and (piece in "|?" or piece.startswith("//")):
+            return
+        if depth == 0 and piece == "&":
+            operand = []
+            operands.append(operand)
+        elif not piece.isspace():
+            operand.append(match)
+    for found in operands:
+        match [(each.lastgroup, each[0]) for each in found]:
+            case [("reference", path), ("other", "="), ("other", "="), ("text", literal)]:
+                pass
+            case [("text", literal), ("other", "="), ("other", "="), ("reference", path)]:
+                pass
+            case _:
+                continue
+        if _PLAIN_TEXT.fullmatch(literal):
+            yield Reference.parse(path), literal[1:-1]
 
 
 class _Rewriting:

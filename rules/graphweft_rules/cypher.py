@@ -9,11 +9,20 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import lru_cache
 from typing import Final, Literal
 
+from graphweft_rules.batching import BatchForm, Dialect, batch_form
 from graphweft_rules.clauses import PARTS, WRITING, Clause, Outline, Words, outline
 from graphweft_rules.clock import CALLS, OWN_PREFIX, UUID_PREFIX
-from graphweft_rules.traps import bare_nodes, old_reads, repeated_merges
+from graphweft_rules.traps import (
+    bare_nodes,
+    copied_writes,
+    filtered_optionals,
+    old_reads,
+    path_merges,
+    repeated_merges,
+)
 
 __all__ = ("Cypher", "CypherProblem", "Role", "parse")
 
@@ -62,6 +71,20 @@ class Cypher:
     keys: frozenset[tuple[str, str]]
     """(label, property) by which MATCH and MERGE look nodes up: each deserves an index."""
     problems: tuple[CypherProblem, ...]
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """All parameters of ``statement`` in a fixed order: the author's, the clock's and those of ``uuid_values``."""
+        return (*sorted(self.params), *sorted(self.clock), *(f"{UUID_PREFIX}{number}" for number in range(self.uuids)))
+
+    def form(self, dialect: Dialect, shared: frozenset[str] | None = None) -> BatchForm:
+        """Return which rows of the query may share a query on a kind of server, and its text: see ``batch_form``."""
+        return _form(self.statement, self.columns, dialect, shared)
+
+
+@lru_cache(maxsize=16_384)
+def _form(statement: str, columns: tuple[str, ...], dialect: Dialect, shared: frozenset[str] | None) -> BatchForm:
+    return batch_form(statement, columns, dialect, shared=shared)
 
 
 def parse(text: str, *, role: Role) -> Cypher:
@@ -174,6 +197,12 @@ def _problems(query: Outline, role: Role, uuids: int) -> Iterator[_Problem]:
         message = "rules do not change the schema or load files: indexes are made from the keys in MATCH and MERGE"
         yield "error", "admin", message, words.tokens[clause.words[0]].start
     writing = [clause for clause in query.clauses if clause.keyword in WRITING and clause not in admin]
+    for name, start in filtered_optionals(query):
+        message = (
+            f"{name!r} comes from OPTIONAL MATCH as the first clause, and FalkorDB lets its null pass this condition: "
+            "put a MATCH or UNWIND before it"
+        )
+        yield "warning", "optional-first", message, start
     if role == "injection":
         for clause in writing[:1]:
             message = f"{clause.keyword} writes, and injection rules only read: move it to a mutation rule"
@@ -192,6 +221,15 @@ def _problems(query: Outline, role: Role, uuids: int) -> Iterator[_Problem]:
     for kind, start in repeated_merges(query):
         message = f"{kind!r} is merged twice; FalkorDB makes one edge or two of it: use two mutations"
         yield "warning", "two-merges-one-type", message, start
+    for label, start in path_merges(query):
+        message = f"MERGE of a path with {label!r} behind UNWIND loses rows on FalkorDB: merge the nodes first"
+        yield "warning", "path-merge-many", message, start
+    for name, start in copied_writes(query):
+        message = (
+            f"{name!r} is copied and overwritten by one SET over several rows, and FalkorDB copies a wrong value: "
+            "use two mutations"
+        )
+        yield "warning", "copy-and-write", message, start
     for name, start in old_reads(query):
         message = f"{name!r} is read as it was before this run of SET: repeat the expression, or use two mutations"
         yield "warning", "set-reads-old", message, start

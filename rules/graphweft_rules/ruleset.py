@@ -34,7 +34,7 @@ __all__ = ("BoundMutation", "BoundQuery", "Matched", "MatchedQueries", "Ruleset"
 SkipReason = Literal["condition_error", "missing_param", "missing_variable"]
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)  # not frozen: that doubles the cost of making one for every row
 class BoundMutation:
     """A mutation and its parameters for one event, ready to run."""
 
@@ -112,13 +112,13 @@ class Ruleset:
     def match_event(self, event: Event) -> Matched:
         """Return the mutations for an event; never raises. An event of an unknown workflow, or of none, has none."""
         workflow = self.workflows.get(event.workflow or "")
-        rules = workflow.mutations_for(event.type, event.agent) if workflow else ()
-        if not rules:
+        candidates = workflow.mutations_for(event.type, event.agent) if workflow else None
+        if candidates is None or not candidates.rules:
             return _NOTHING
         scope = Scope.of_event(event)
         mutations: list[BoundMutation] = []
         skipped: list[Skipped] = []
-        for rule in rules:
+        for rule in candidates.select(scope):
             if _applies(rule, scope, skipped):
                 for part in rule.parts:
                     bound = _bind(part, event, scope)

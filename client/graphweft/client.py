@@ -8,7 +8,7 @@ import logging
 import random
 import time
 from collections import deque
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Final, Self
@@ -17,10 +17,19 @@ from uuid import uuid4
 from pydantic import ValidationError
 from pydantic_core import PydanticSerializationError
 
-from graphweft.redis_transport import RedisTransport
+from graphweft.drivers import make_transport
 from graphweft.settings import ClientSettings
 from graphweft.transport import Outgoing, Transport
-from graphweft_contracts import ContextReply, ContextRequest, Event, ReasonCode, Transient, wire
+from graphweft_contracts import (
+    ContextReply,
+    ContextRequest,
+    Event,
+    InvalidEvent,
+    Permanent,
+    ReasonCode,
+    Transient,
+    wire,
+)
 
 __all__ = ("Client", "ClientStats")
 
@@ -43,12 +52,13 @@ class ClientStats:
     dropped: int = 0
     """Buffer full: the bus was away for longer than the buffer lasts."""
     rejected: int = 0
-    """Not an event that JSON can carry; the log names the reason."""
+    """Not an event that JSON can carry, or too large for the bus; the log names the reason."""
     retries: int = 0
 
 
 @dataclass(slots=True, kw_only=True)
 class _Pending:
+    event_id: str
     outgoing: Outgoing
     position: asyncio.Future[str | None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
@@ -57,7 +67,8 @@ class Client:
     """Publishes events and asks for context, without ever raising into an agent's turn.
 
     Use it as an asynchronous context manager, or call ``aclose`` at the end. One client belongs to one event loop;
-    ``SyncClient`` serves synchronous callers. Without ``bus_url`` the settings come from ``GRAPHWEFT_BUS_URL`` or
+    ``SyncClient`` serves synchronous callers. ``bus_url`` is a Redis URL, or ``kafka://host:port[,host:port…]`` for
+    events alone: context does not come over Kafka yet. Without it the settings come from ``GRAPHWEFT_BUS_URL`` or
     ``GRAPHWEFT_DATA``. ``app_id`` and ``workflow`` are the defaults of ``context``.
 
     While the bus is away up to ``buffer`` events are kept and sent in order when it is back; beyond that new ones are
@@ -74,7 +85,7 @@ class Client:
         budget_ms: int = 500,
         transport: Transport | None = None,
     ) -> None:
-        self._transport = transport or RedisTransport(bus_url or ClientSettings.from_environment().bus_url)
+        self._transport = transport or make_transport(bus_url or ClientSettings.from_environment().bus_url)
         self._app_id = app_id
         self._workflow = workflow
         self._buffer = buffer
@@ -119,7 +130,7 @@ class Client:
             if self.stats.dropped == 1 or self.stats.dropped % 1000 == 0:
                 logger.error("the buffer of %d events is full: %d dropped so far", self._buffer, self.stats.dropped)
             return None
-        pending = _Pending(outgoing=outgoing)
+        pending = _Pending(event_id=event.id, outgoing=outgoing)
         self._pending.append(pending)
         self.stats.buffered = len(self._pending)
         self._drained.clear()
@@ -173,7 +184,7 @@ class Client:
                 "timeout",
                 f"no answer within {budget} ms; is a responder running (`graphweft run injection`)?",
             )
-        except Transient as error:
+        except (Transient, Permanent) as error:
             reply = _empty(request_id, "bus_unavailable", str(error))
         except ValidationError as error:
             reply = _empty(request_id, "invalid_request", wire.explain(error))
@@ -211,11 +222,21 @@ class Client:
 
     async def _send(self) -> None:
         retry_s = _FIRST_RETRY_S
+        singly = 0
         while True:
             await self._arrived.wait()
-            batch = [self._pending[index] for index in range(min(_BATCH, len(self._pending)))]
+            batch = [self._pending[index] for index in range(min(1 if singly else _BATCH, len(self._pending)))]
             try:
                 positions = await self._transport.append([pending.outgoing for pending in batch])
+            except InvalidEvent as error:
+                if len(batch) > 1:  # which one it is shows when each is sent alone
+                    singly = len(batch)
+                    continue
+                singly = max(0, singly - 1)
+                self.stats.rejected += 1
+                logger.error("event %s is not sent: %s", batch[0].event_id, error)
+                self._settle(batch, [None])
+                continue
             except Exception as error:  # noqa: BLE001 - the buffer must survive whatever the bus does
                 if not self._bus_away:
                     logger.warning("the bus is away, events are buffered: %s", error)
@@ -228,15 +249,20 @@ class Client:
                 logger.warning("the bus is back, %d events were buffered", len(self._pending))
             self._bus_away = False
             retry_s = _FIRST_RETRY_S
-            for pending, position in zip(batch, positions, strict=True):
-                self._pending.popleft()
-                if not pending.position.done():
-                    pending.position.set_result(position)
+            singly = max(0, singly - 1)
             self.stats.sent += len(batch)
-            self.stats.buffered = len(self._pending)
-            if not self._pending:
-                self._arrived.clear()
-                self._drained.set()
+            self._settle(batch, positions)
+
+    def _settle(self, batch: Sequence[_Pending], positions: Sequence[str | None]) -> None:
+        """Take the first events off the buffer and tell who waits for them."""
+        for pending, position in zip(batch, positions, strict=True):
+            self._pending.popleft()
+            if not pending.position.done():
+                pending.position.set_result(position)
+        self.stats.buffered = len(self._pending)
+        if not self._pending:
+            self._arrived.clear()
+            self._drained.set()
 
     def _drop_pending(self) -> None:
         if not self._pending:

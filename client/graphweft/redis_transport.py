@@ -19,15 +19,13 @@ from pydantic import ValidationError
 from redis.exceptions import RedisError
 
 from graphweft.redis_connection import connect
-from graphweft.transport import Outgoing
+from graphweft.transport import DEFAULT_PARTITIONS, Outgoing, check_sizes
 from graphweft_contracts import BusUnavailable, ContextReply, ContextRequest, channels
 
-__all__ = ("DEFAULT_PARTITIONS", "RedisTransport")
+__all__ = ("RedisTransport",)
 
 logger = logging.getLogger("graphweft.client")
 
-DEFAULT_PARTITIONS: Final = 4
-"""Streams of a new bus. The first process that writes decides; later ones follow what the bus says."""
 _REQUESTS_KEPT: Final = 10_000
 """Upper bound of the request stream, roughly: answered requests are of no use to anyone."""
 _IO_S: Final = 5.0
@@ -61,6 +59,7 @@ class RedisTransport:
 
     async def append(self, events: Sequence[Outgoing]) -> list[str]:
         """See ``Transport.append``."""
+        check_sizes(events)
         try:
             partitions = await self._partition_count()
             numbers = [channels.partition_of(event.key, partitions) for event in events]

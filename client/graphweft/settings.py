@@ -15,7 +15,10 @@ __all__ = ("ClientSettings",)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientSettings:
-    """Where the bus is. ``GRAPHWEFT_BUS_URL`` wins; otherwise the embedded server of ``GRAPHWEFT_DATA`` is meant."""
+    """Where the bus is, on Redis or Kafka.
+
+    ``GRAPHWEFT_BUS_URL`` wins; otherwise the embedded server of ``GRAPHWEFT_DATA`` is meant.
+    """
 
     bus_url: str
 

@@ -4,11 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Final, Protocol
 
-from graphweft_contracts import ContextReply, ContextRequest
+from graphweft_contracts import ContextReply, ContextRequest, InvalidEvent
 
-__all__ = ("Outgoing", "Transport")
+__all__ = ("DEFAULT_PARTITIONS", "MAX_EVENT_BYTES", "Outgoing", "Transport", "check_sizes")
+
+DEFAULT_PARTITIONS: Final = 4
+"""Partitions of a new bus. The first process that writes decides; later ones follow what the bus says."""
+MAX_EVENT_BYTES: Final = 1_000_000
+"""Largest event, encoded, with its key and the names of its fields. Kafka's default limit is 1,048,588 for a batch of
+one; Redis has none, but workers hold many events at once.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,6 +29,8 @@ class Outgoing:
 class Transport(Protocol):
     """Puts events on the bus and asks for context.
 
+    Drivers refuse events larger than ``MAX_EVENT_BYTES`` with ``check_sizes``, before they write any.
+
     Order: events of one ``append`` that share a key keep their order, and a later ``append`` comes after an earlier
     one that returned. Delivery: ``append`` returns when the bus has the events; after ``BusUnavailable`` some of them
     may be on the bus, and appending all of them again is right, for consumers drop the second of two equal
@@ -29,7 +38,11 @@ class Transport(Protocol):
     """
 
     async def append(self, events: Sequence[Outgoing]) -> list[str]:
-        """Put the events on the bus; return their positions (``partition:offset``). Raises ``BusUnavailable``."""
+        """Put the events on the bus; return their positions (``partition:offset``).
+
+        Raises ``BusUnavailable``, or ``InvalidEvent`` when the bus will never take these: one of them, or all at once,
+        are too large. What is left of them when each is appended alone is refused for good.
+        """
         ...
 
     async def request(self, request: ContextRequest) -> ContextReply:
@@ -39,3 +52,14 @@ class Transport(Protocol):
     async def aclose(self) -> None:
         """Give connections back; a second call does nothing."""
         ...
+
+
+def check_sizes(events: Sequence[Outgoing]) -> None:
+    """Raise ``InvalidEvent`` if one of the events is larger than ``MAX_EVENT_BYTES``."""
+    for event in events:
+        parts = sum(len(name) + len(value) for name, value in event.fields.items())
+        if (size := parts + len(event.key.encode())) > MAX_EVENT_BYTES:
+            raise InvalidEvent(
+                f"an event of {event.key!r} has {size} bytes and a bus takes {MAX_EVENT_BYTES}: leave large content "
+                "out of its data, or put it elsewhere and name the place in dataref"
+            )

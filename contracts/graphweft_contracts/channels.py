@@ -9,11 +9,15 @@ __all__ = (
     "CONTEXT_GROUP",
     "CONTEXT_REQUESTS",
     "DEAD_LETTERS",
+    "DEAD_LETTERS_TOPIC",
     "DEAD_LETTER_ORDER",
     "DURABLE",
     "EVENTS",
+    "EVENTS_TOPIC",
     "MUTATION_GROUP",
     "PARTITION_COUNT",
+    "REQUEUE_TRANSACTION",
+    "WORKERS",
     "context_replies",
     "events_stream",
     "graph_name",
@@ -22,16 +26,24 @@ __all__ = (
 )
 
 EVENTS: Final = "graphweft:events"
-"""Prefix of the Redis streams, one a partition; the Kafka topic is ``graphweft.events``."""
+"""Prefix of the Redis streams, one a partition."""
+EVENTS_TOPIC: Final = "graphweft.events"
+"""Kafka topic; its partitions are ours."""
 PARTITION_COUNT: Final = "graphweft:partitions"
 """Number of event streams, written once by whoever comes first, so that all producers hash alike."""
 MUTATION_GROUP: Final = "graphweft-mutation"
+WORKERS: Final = "graphweft:workers"
+"""Sorted set: name of a mutation worker by the time in ms until which it counts as alive."""
 CONTEXT_REQUESTS: Final = "graphweft:context:requests"
 CONTEXT_GROUP: Final = "graphweft-injection"
 DEAD_LETTERS: Final = "graphweft:deadletters"
 """Hash: dead letter id -> JSON."""
 DEAD_LETTER_ORDER: Final = "graphweft:deadletters:order"
 """Sorted set: dead letter id by the time of its writing."""
+DEAD_LETTERS_TOPIC: Final = "graphweft.dead_letters"
+"""Compacted Kafka topic: dead letter id -> JSON, or null when it is gone."""
+REQUEUE_TRANSACTION: Final = "graphweft-requeue"
+"""Kafka's name of the producer that puts dead letters back: one at a time, a newer one fences off the older."""
 
 DURABLE: Final = "graphweft:durable"
 """Key on the graph server that is written so that one can wait for the disk behind it."""

@@ -20,6 +20,7 @@ import redis.asyncio as redis
 from graphweft import Client, ContextReply, Event, SyncClient
 from graphweft.location import embedded_url
 from graphweft.redis_transport import RedisTransport
+from graphweft.transport import MAX_EVENT_BYTES
 from graphweft_contracts import ContextRequest, channels, wire
 from graphweft_rules import Ruleset
 from graphweft_workers.embedded import EmbeddedServer
@@ -262,10 +263,10 @@ async def test_an_event_that_the_bus_refuses_does_not_let_later_ones_pass(own: E
     async with redis.Redis.from_url(address(own)) as server, Client(address(own)) as client:
         assert await client.emit(note(0))
         used = (await server.info("memory"))["used_memory"]
-        await server.config_set("maxmemory", used + 8_000_000)
+        await server.config_set("maxmemory", used + 500_000)
         # One batch: the second event alone does not fit, the third would.
         numbers = (1, 2, 3)
-        await asyncio.gather(*(client.emit(note(n, text="x" * (40_000_000 * (n == 2))), wait_s=0) for n in numbers))
+        await asyncio.gather(*(client.emit(note(n, text="x" * (900_000 * (n == 2))), wait_s=0) for n in numbers))
         await away(client)
         await server.config_set("maxmemory", 0)
         assert await client.flush(20)
@@ -594,6 +595,19 @@ async def test_without_an_address_the_environment_decides(
     async with Client() as client:
         assert await client.emit(note(2))
     assert await on_the_bus(address(own)) == {"c1": [2]}
+
+
+async def test_redis_takes_no_larger_events_than_kafka(url: str) -> None:
+    async with Client(url) as client:
+        large = "x" * MAX_EVENT_BYTES
+        positions = await asyncio.gather(
+            client.emit(note(1), wait_s=30),
+            client.emit(note(2, text=large), wait_s=30),
+            client.emit(note(3), wait_s=30),
+        )
+        assert [position is None for position in positions] == [False, True, False]
+        assert (client.stats.sent, client.stats.rejected, client.stats.retries) == (2, 1, 0)
+    assert await on_the_bus(url) == {"c1": [1, 3]}
 
 
 async def test_the_transport_closes_twice(url: str) -> None:

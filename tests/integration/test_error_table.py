@@ -208,7 +208,7 @@ def test_broken_rules_keep_a_service_from_starting(tmp_path: Path, command: list
 
 
 async def test_a_query_the_server_refuses_is_skipped_and_logged(url: str, graph: FalkorDBStore, rules: Ruleset) -> None:
-    await graph.mark(APP, 0)
+    await graph.progress(APP, 0)
     with capture_logs() as logs:
         async with responding(url, graph, rules), asking(url) as client:
             reply = await client.context(agent="Syntax", chat_id="c")
@@ -247,7 +247,7 @@ async def test_a_mutation_the_server_refuses_is_buried_and_the_others_applied(
 async def test_a_query_that_lacks_a_parameter_is_skipped_and_warned_of(
     url: str, graph: FalkorDBStore, rules: Ruleset
 ) -> None:
-    await graph.mark(APP, 0)
+    await graph.progress(APP, 0)
     with capture_logs() as logs:
         async with responding(url, graph, rules), asking(url) as client:
             reply = await client.context(agent="Params", chat_id="c", context={"nothing": None, "user": {"id": 1}})
@@ -357,7 +357,7 @@ async def visits(client: Client) -> Any:
 async def test_requests_are_answered_at_once_without_the_graph_server(
     servers: Servers, far_graph: FalkorDBStore, rules: Ruleset, how: str
 ) -> None:
-    await far_graph.mark(APP, 0)
+    await far_graph.progress(APP, 0)
     async with responding(servers.bus_url, far_graph, rules), asking(servers.bus_url) as client:
         assert (await client.context(agent="Syntax", chat_id="c")).injected["fine"] == [{"x": 1}]
         await (servers.kill_graph() if how == "killed" else servers.graph.stop())
@@ -422,7 +422,7 @@ async def test_a_worker_and_a_responder_start_without_the_graph_server(
 async def test_a_silent_graph_server_costs_no_more_than_the_budget(
     servers: Servers, far_graph: FalkorDBStore, rules: Ruleset
 ) -> None:
-    await far_graph.mark(APP, 0)
+    await far_graph.progress(APP, 0)
     async with responding(servers.bus_url, far_graph, rules) as responder, asking(servers.bus_url) as client:
         assert (await client.context(agent="Any", chat_id="c")).injected == {"visits": None}
         servers.signal(signal.SIGSTOP)
@@ -487,7 +487,7 @@ async def patient_server(url: str) -> AsyncIterator[None]:
 async def test_a_query_that_takes_too_long_is_aborted_and_logged(
     url: str, graph: FalkorDBStore, rules: Ruleset
 ) -> None:
-    await graph.mark(APP, 0)
+    await graph.progress(APP, 0)
     with capture_logs() as logs:
         async with responding(url, graph, rules, query_timeout_s=0.3), asking(url) as client:
             reply = await client.context(agent="Slow", chat_id="c")
@@ -507,7 +507,7 @@ async def test_a_query_that_takes_too_long_is_aborted_and_logged(
 async def test_a_query_is_aborted_when_the_budget_ends_before_the_limit(
     url: str, graph: FalkorDBStore, rules: Ruleset
 ) -> None:
-    await graph.mark(APP, 0)
+    await graph.progress(APP, 0)
     async with responding(url, graph, rules), asking(url) as client:
         reply = await client.context(agent="Slow", chat_id="c", budget_ms=1_000)
     # What is ready comes in time although something else is not.
@@ -565,7 +565,7 @@ async def test_a_mutation_that_takes_too_long_is_rolled_back_and_buried(
 async def test_a_condition_that_breaks_skips_its_rule_alone(
     url: str, graph: FalkorDBStore, rules: Ruleset, age: Any
 ) -> None:
-    await graph.mark(APP, 0)
+    await graph.progress(APP, 0)
     with capture_logs() as logs:
         async with responding(url, graph, rules), asking(url) as client:
             reply = await client.context(agent="Typed", chat_id="c", context={"age": age})

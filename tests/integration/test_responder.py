@@ -431,8 +431,8 @@ async def test_many_reads_at_once_need_no_connection_each(url: str, graph: Falko
 
 
 async def test_as_many_partitions_write_at_once_as_there_can_be(graph: FalkorDBStore) -> None:
-    marks = await asyncio.gather(*(graph.mark(APP, partition) for partition in range(256)))
-    assert set(marks) == {START}
+    marks = await asyncio.gather(*(graph.progress(APP, partition) for partition in range(256)))
+    assert {progress.mark for progress in marks} == {START}
 
 
 async def test_a_block_that_breaks_costs_no_other(url: str, graph: FalkorDBStore, rules: Ruleset) -> None:
@@ -581,7 +581,7 @@ def same(one: Any, other: Any) -> bool:
 @example(v={"": 1}, w="x")
 @example(v={"\ud800": 1}, w={"\0": "\0"})
 async def test_a_value_never_breaks_out_of_its_parameter(graph: FalkorDBStore, rules: Ruleset, v: Any, w: Any) -> None:
-    await graph.mark(APP, 0)
+    await graph.progress(APP, 0)
     reply = await answer(request("Echo", context={"v": v, "w": w}), rules, graph, query_timeout_s=5)
     blocks = {block.name: block.value for block in reply.blocks}
     assert blocks["sure"] == {"n": 1}

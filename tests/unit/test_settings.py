@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import logging
 import os
+import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,9 @@ import structlog
 from graphweft.location import embedded_url
 from graphweft.settings import ClientSettings
 from graphweft_contracts import InvalidSettings
+from graphweft_workers.graph.neo4j_url import NEO4J_SCHEMES, split_neo4j_url
 from graphweft_workers.logs import set_up_logs
+from graphweft_workers.services import make_bus, make_graph, make_transport
 from graphweft_workers.settings import CONFIG_FILE, Settings
 
 ROOT = Path(__file__).parents[2]
@@ -30,6 +33,7 @@ GIVEN = {
     "partitions": 7,
     "worker_name": "w1",
     "batch_events": 10,
+    "lease_s": 2.5,
     "mutation_timeout_ms": 100,
     "query_timeout_ms": 200,
     "max_requests": 3,
@@ -43,7 +47,7 @@ GIVEN = {
 def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """An empty working folder, and no setting in the environment."""
     for name in list(os.environ):
-        if name.upper().startswith("GRAPHWEFT_"):
+        if name.upper().startswith(("GRAPHWEFT_", "NEO4J_")):
             monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -143,6 +147,11 @@ def test_all_unknown_names_are_told_at_once(folder: Path, monkeypatch: pytest.Mo
         ("bus_url", ""), ("bus_url", "localhost:6379"), ("bus_url", "http://:secret@host"), ("bus_url", ["secret"]),
         ("bus_url", "redis://:secret/x@host"), ("bus_url", "redis://host:secret"), ("bus_url", "redis://host?secret=1"),
         ("bus_url", "redis://host?db=secret"), ("graph_url", "redis://host?protocol=9"),
+        ("bus_url", "kafka://"), ("bus_url", "kafka://user:secret@host:1"), ("bus_url", "kafka://a:1,,b:2"),
+        ("bus_url", "kafka://host:9092/topic"), ("bus_url", "kafka://host:secret"), ("bus_url", "bolt://host"),
+        ("graph_url", "kafka://host:9092"), ("graph_url", "neo4j://"), ("graph_url", "neo4j://u:se/cret@host"),
+        ("graph_url", "bolt://host:secret"), ("graph_url", "neo4j+x://host"), ("graph_url", "bolt://host:70000"),
+        ("graph_url", "neo4j://{app}.host"), ("graph_url", "neo4j://host/a/secret"), ("graph_url", "neo4j://ho st"),
     ],
 )  # fmt: skip
 def test_what_cannot_work_is_refused_with_the_variable_and_the_file(folder: Path, name: str, value: Any) -> None:
@@ -159,6 +168,106 @@ def test_redis_urls_of_all_kinds_are_taken(url: str) -> None:
     settings = Settings.load(bus_url=url)
     assert settings.bus == url
     assert not settings.embedded
+
+
+@pytest.mark.parametrize("url", ["kafka://h", "kafka://h:9092", "kafka://a.b:1,c-d:2", "kafka://h:9092/"])
+def test_kafka_urls_are_taken_for_the_bus(url: str) -> None:
+    assert Settings.load(bus_url=url).bus == url
+
+
+@pytest.mark.parametrize(
+    "url",
+    [
+        "neo4j://h", "bolt://h:7687", "neo4j+s://u:p%2F%40@h.databases.neo4j.io", "bolt+ssc://[::1]:7687/db",
+        "neo4j://{app_id}.graphs:7687", "neo4j://u@h/{app_id}?policy=eu", "neo4j+ssc://h/", "bolt+s://h",
+    ],
+)  # fmt: skip
+def test_neo4j_urls_are_taken_for_the_graph(url: str) -> None:
+    assert Settings.load(graph_url=url).graph == url
+
+
+def test_neo4js_own_variables_name_the_graph(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("NEO4J_USERNAME", "ann")
+    monkeypatch.setenv("NEO4J_PASSWORD", "p:/@?#%x y")
+    monkeypatch.setenv("NEO4J_DATABASE", "shop")
+    assert Settings.load().graph_url is None
+    monkeypatch.setenv("NEO4J_URI", "neo4j+s://1.databases.neo4j.io:7687?policy=eu")
+    settings = Settings.load()
+    assert settings.embedded
+    address = split_neo4j_url(settings.graph)
+    assert address.uri == "neo4j+s://1.databases.neo4j.io:7687?policy=eu"
+    assert (address.user, address.password, address.database) == ("ann", "p:/@?#%x y", "shop")
+    assert "%20y" not in repr(settings)
+    assert settings.as_environment()["GRAPHWEFT_GRAPH_URL"] == settings.graph
+    for name in ("NEO4J_USERNAME", "NEO4J_PASSWORD", "NEO4J_DATABASE"):
+        monkeypatch.setenv(name, "")
+    assert Settings.load().graph == "neo4j+s://1.databases.neo4j.io:7687?policy=eu"
+
+
+def test_graphwefts_own_setting_wins_over_neo4js(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    monkeypatch.setenv("NEO4J_URI", "neo4j://other")
+    assert Settings.load(graph_url="redis://option").graph == "redis://option"
+    (folder / CONFIG_FILE).write_text("graph_url: redis://file\n")
+    assert Settings.load().graph == "redis://file"
+    monkeypatch.setenv("GRAPHWEFT_GRAPH_URL", "redis://variable")
+    assert Settings.load().graph == "redis://variable"
+
+
+@pytest.mark.parametrize(
+    "variables",
+    [
+        {"NEO4J_URI": "secret"},
+        {"NEO4J_URI": "http://host"},
+        {"NEO4J_URI": "neo4j://u:secret@host", "NEO4J_PASSWORD": "secret"},
+        {"NEO4J_URI": "neo4j://host/one", "NEO4J_DATABASE": "secret"},
+        {"NEO4J_URI": "neo4j://host", "NEO4J_DATABASE": "secret secret"},
+    ],
+)
+def test_neo4j_variables_that_cannot_work_are_refused(
+    monkeypatch: pytest.MonkeyPatch, variables: dict[str, str]
+) -> None:
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    assert "NEO4J_URI" in refusal()
+
+
+def test_the_url_chooses_the_driver(tmp_path: Path) -> None:
+    def kinds(**given: Any) -> tuple[str, str, str]:
+        settings = Settings.load(data=tmp_path, **given)
+        made = make_bus(settings), make_graph(settings), make_transport(settings)
+        return tuple(type(service).__name__ for service in made)  # type: ignore[return-value]
+
+    assert kinds() == ("RedisStreamsBus", "FalkorDBStore", "RedisTransport")
+    for scheme in NEO4J_SCHEMES:
+        assert kinds(graph_url=f"{scheme}://h")[1] == "Neo4jStore"
+    assert kinds(bus_url="kafka://h:1") == ("KafkaBus", "FalkorDBStore", "KafkaTransport")
+
+
+@pytest.mark.parametrize(
+    ("module", "given", "extra"),
+    [
+        ("neo4j", {"graph_url": "neo4j://h"}, "pip install 'graphweft[neo4j]'"),
+        ("aiokafka", {"bus_url": "kafka://h:1"}, "pip install 'graphweft[kafka]'"),
+    ],
+)
+def test_a_driver_that_is_not_installed_names_its_extra(
+    module: str, given: dict[str, str], extra: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    class Missing:
+        def find_spec(self, name: str, *_: object) -> None:
+            if name.partition(".")[0] == module:
+                raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+    monkeypatch.setattr(sys, "meta_path", [Missing(), *sys.meta_path])
+    ours = ("graphweft_workers.graph.neo4j", "graphweft_workers.bus.kafka", "graphweft.kafka")
+    for name in list(sys.modules):
+        if name.partition(".")[0] == module or name.startswith(ours):
+            monkeypatch.delitem(sys.modules, name)
+    settings = Settings.load(data=tmp_path, **given)
+    for make in (make_graph,) if "graph_url" in given else (make_bus, make_transport):
+        with pytest.raises(InvalidSettings) as caught:
+            make(settings)
+        assert extra in str(caught.value)
 
 
 @pytest.mark.parametrize(

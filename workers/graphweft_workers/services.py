@@ -5,13 +5,10 @@ Rules, worker and responder are imported where they are run: a command that read
 
 from __future__ import annotations
 
-import asyncio
+import contextlib
 import logging
-import os
-import signal
-import socket
-from collections.abc import Callable
-from typing import TYPE_CHECKING
+from collections.abc import Generator
+from typing import TYPE_CHECKING, Final
 
 from graphweft.redis_transport import RedisTransport
 from graphweft.transport import Transport
@@ -19,6 +16,7 @@ from graphweft_contracts import InvalidSettings
 from graphweft_workers.bus.log import Bus
 from graphweft_workers.bus.redis_streams import RedisStreamsBus
 from graphweft_workers.graph.falkordb import FalkorDBStore
+from graphweft_workers.graph.neo4j_url import NEO4J_SCHEMES
 from graphweft_workers.graph.store import GraphStore
 from graphweft_workers.settings import Settings
 
@@ -28,6 +26,8 @@ if TYPE_CHECKING:
 __all__ = ("load_rules", "make_bus", "make_graph", "make_transport", "run_injection", "run_mutation")
 
 logger = logging.getLogger("graphweft.services")
+
+_KAFKA: Final = "kafka://"
 
 
 def load_rules(settings: Settings) -> Ruleset:
@@ -49,11 +49,21 @@ def load_rules(settings: Settings) -> Ruleset:
 
 def make_bus(settings: Settings) -> Bus:
     """Return the bus that the settings name; nothing is connected yet."""
+    if settings.bus.startswith(_KAFKA):
+        with _driver("aiokafka", "GRAPHWEFT_BUS_URL", "kafka"):
+            from graphweft_workers.bus.kafka import KafkaBus
+        return KafkaBus(settings.bus, partitions=settings.partitions)
     return RedisStreamsBus(settings.bus, partitions=settings.partitions)
 
 
 def make_graph(settings: Settings) -> GraphStore:
     """Return the graph store that the settings name; nothing is connected yet."""
+    if settings.graph.partition("://")[0] in NEO4J_SCHEMES:
+        with _driver("neo4j", "GRAPHWEFT_GRAPH_URL", "neo4j"):
+            from graphweft_workers.graph.neo4j import Neo4jStore
+        return Neo4jStore(
+            settings.graph, graph_template=settings.graph_template, write_timeout_ms=settings.mutation_timeout_ms
+        )
     return FalkorDBStore(
         settings.graph, graph_template=settings.graph_template, write_timeout_ms=settings.mutation_timeout_ms
     )
@@ -61,52 +71,35 @@ def make_graph(settings: Settings) -> GraphStore:
 
 def make_transport(settings: Settings) -> Transport:
     """Return the producer's side of the bus; nothing is connected yet."""
+    if settings.bus.startswith(_KAFKA):
+        with _driver("aiokafka", "GRAPHWEFT_BUS_URL", "kafka"):
+            from graphweft.kafka_transport import KafkaTransport
+        return KafkaTransport(settings.bus, partitions=settings.partitions)
     return RedisTransport(settings.bus, partitions=settings.partitions)
+
+
+@contextlib.contextmanager
+def _driver(module: str, variable: str, extra: str) -> Generator[None]:
+    """Say which extra has the driver that is imported inside, where it is not installed."""
+    try:
+        yield
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != module:
+            raise
+        raise InvalidSettings(
+            f"{variable} needs the Python package {module!r}, which is not installed: pip install 'graphweft[{extra}]'"
+        ) from error
 
 
 async def run_mutation(settings: Settings) -> None:
     """Run a mutation worker until SIGTERM or SIGINT, then finish the batch in hand."""
-    from graphweft_workers.mutation.worker import MutationWorker
+    from graphweft_workers.hosting import mutation_app
 
-    rules = load_rules(settings)
-    if not rules.workflows:
-        # Reading on would pass events by that rules may be written for.
-        logger.warning("there are no rules in %s: events wait on the bus until a worker has some", settings.rules)
-        stopped = asyncio.Event()
-        _on_stop(stopped.set)
-        await stopped.wait()
-        return
-    bus, graph = make_bus(settings), make_graph(settings)
-    name = settings.worker_name or f"{socket.gethostname()}-{os.getpid()}"
-    worker = MutationWorker(bus, graph, rules, name=name, batch_events=settings.batch_events)
-    _on_stop(worker.stop)
-    try:
-        await worker.run()
-    finally:
-        await graph.aclose()
-        await bus.aclose()
+    await mutation_app(settings).run()
 
 
 async def run_injection(settings: Settings) -> None:
     """Run an injection responder until SIGTERM or SIGINT, then finish the requests in hand."""
-    from graphweft_workers.injection.requests import RedisRequestQueue
-    from graphweft_workers.injection.responder import InjectionResponder
+    from graphweft_workers.hosting import injection_app
 
-    rules = load_rules(settings)
-    graph = make_graph(settings)
-    queue = RedisRequestQueue(settings.bus, consumer=f"{socket.gethostname()}-{os.getpid()}")
-    responder = InjectionResponder(
-        queue, graph, rules, query_timeout_s=settings.query_timeout_ms / 1000, max_requests=settings.max_requests
-    )
-    _on_stop(responder.stop)
-    try:
-        await responder.run()
-    finally:
-        await queue.aclose()
-        await graph.aclose()
-
-
-def _on_stop(stop: Callable[[], None]) -> None:
-    loop = asyncio.get_running_loop()
-    for number in (signal.SIGTERM, signal.SIGINT):
-        loop.add_signal_handler(number, stop)
+    await injection_app(settings).run()

@@ -1,6 +1,7 @@
 """Everything that can be set, from the environment (``GRAPHWEFT_*``) and ``graphweft.yaml``; the environment wins.
 
-A variable that is empty counts as not set: that is what compose files make of one that nobody set.
+A variable that is empty counts as not set: that is what compose files make of one that nobody set. Where no graph is
+named, the ``NEO4J_*`` variables of Neo4j's own tools name one.
 
 No other module of this package reads the environment. An unknown key stops the start: a misspelled setting that is
 silently ignored is found in production.
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import difflib
 import os
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from string import Formatter
@@ -21,6 +23,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from graphweft.location import DEFAULT_DATA, embedded_url
 from graphweft_contracts import InvalidSettings
+from graphweft_workers.graph.neo4j_url import NEO4J_SCHEMES, join_neo4j_url, split_neo4j_url
 
 __all__ = ("CONFIG_FILE", "Settings")
 
@@ -28,6 +31,7 @@ CONFIG_FILE: Final = "graphweft.yaml"
 _PREFIX: Final = "GRAPHWEFT_"
 _CONFIG: Final = "config"
 """Not a setting but where the settings are: ``GRAPHWEFT_CONFIG``."""
+_KAFKA: Final = re.compile(r"kafka://[\w.-]+(:[0-9]{1,5})?(,[\w.-]+(:[0-9]{1,5})?)*/?", re.ASCII)
 
 
 class Settings(BaseSettings):
@@ -37,10 +41,11 @@ class Settings(BaseSettings):
 
     data: Path = Field(default=DEFAULT_DATA, description="Folder of the embedded server (`graphweft up --data`).")
     bus_url: SecretStr | None = Field(
-        default=None, description="Redis URL of the bus; without it the embedded server of `data` is meant."
+        default=None, description="Redis or Kafka URL of the bus; without it the embedded server of `data` is meant."
     )
     graph_url: SecretStr | None = Field(
-        default=None, description="Redis URL of FalkorDB; without it the embedded server of `data` is meant."
+        default=None,
+        description="Redis URL of FalkorDB, or URL of Neo4j; without it `NEO4J_URI`, or the embedded server of `data`.",
     )
     rules: Path = Field(default=Path("workflows"), description="Folder of workflows with graph_injection.yaml files.")
     graph_template: str = Field(
@@ -50,7 +55,10 @@ class Settings(BaseSettings):
     worker_name: str | None = Field(
         default=None, description="Name under which a worker holds its partitions; by default host and process."
     )
-    batch_events: int = Field(default=200, ge=1, le=10_000, description="Most events of one micro-batch.")
+    batch_events: int = Field(default=1_000, ge=1, le=10_000, description="Most events of one micro-batch.")
+    lease_s: float = Field(
+        default=10.0, ge=0.5, le=600, description="Seconds after which a dead worker's partitions are taken over."
+    )
     mutation_timeout_ms: int = Field(default=5_000, ge=1, description="Server-side limit of one mutation query.")
     query_timeout_ms: int = Field(default=5_000, ge=1, description="Server-side limit of one injection query.")
     max_requests: int = Field(default=64, ge=1, description="Context requests that one responder works on at a time.")
@@ -60,23 +68,26 @@ class Settings(BaseSettings):
     log_level: Literal["debug", "info", "warning", "error"] = "info"
     log_format: Literal["console", "json"] = "console"
 
-    @field_validator("bus_url", "graph_url")
+    @field_validator("bus_url")
     @classmethod
-    def _redis_url(cls, value: SecretStr | None) -> SecretStr | None:
-        from redis.asyncio import ConnectionPool
-        from redis.exceptions import RedisError
+    def _bus(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None and value.get_secret_value().startswith("kafka://"):
+            if not _KAFKA.fullmatch(value.get_secret_value()):
+                msg = "no Kafka URL: write kafka://host:port, or several brokers as kafka://one:9092,two:9092"
+                raise ValueError(msg)
+            return value
+        return _redis_url(value)
 
-        pool: Any = ConnectionPool
-        try:
-            if value is not None:
-                pool.from_url(value.get_secret_value()).make_connection()  # connects only when it is used
-        except (ValueError, TypeError, RedisError):  # their texts quote the URL, and with it a password
-            msg = (
-                "no Redis URL: write redis://[[user]:password@]host[:port][/db], rediss://… or unix:///path, with "
-                "%2F for / and the like in a password"
-            )
-            raise ValueError(msg) from None
-        return value
+    @field_validator("graph_url")
+    @classmethod
+    def _graph(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None and value.get_secret_value().partition("://")[0] in NEO4J_SCHEMES:
+            try:
+                split_neo4j_url(value.get_secret_value())
+            except InvalidSettings as error:
+                raise ValueError(str(error)) from None
+            return value
+        return _redis_url(value)
 
     @field_validator("data", "rules")
     @classmethod
@@ -126,6 +137,9 @@ class Settings(BaseSettings):
             raise InvalidSettings("\n".join(faults))
         given = {name: value for name, value in overrides.items() if value is not None}
         from_environment = {_as_field(name) for name, value in variables.items() if value}
+        chosen: bool = "graph_url" in given or "graph_url" in from_environment or values.get("graph_url") is not None
+        if not chosen and (graph_url := _neo4j_url()):
+            given["graph_url"] = SecretStr(graph_url)
         try:
             return cls(**{**{k: v for k, v in values.items() if k not in from_environment}, **given})
         except ValidationError as error:
@@ -181,6 +195,34 @@ class Settings(BaseSettings):
     def graph(self) -> str:
         """The URL of the graph server, which may hold a password: not for logs."""
         return self.graph_url.get_secret_value() if self.graph_url else embedded_url(self.data)
+
+
+def _redis_url(value: SecretStr | None) -> SecretStr | None:
+    from redis.asyncio import ConnectionPool
+    from redis.exceptions import RedisError
+
+    pool: Any = ConnectionPool
+    try:
+        if value is not None:
+            pool.from_url(value.get_secret_value()).make_connection()  # connects only when it is used
+    except (ValueError, TypeError, RedisError):  # their texts quote the URL, and with it a password
+        msg = (
+            "no Redis URL: write redis://[[user]:password@]host[:port][/db], rediss://… or unix:///path, with "
+            "%2F for / and the like in a password"
+        )
+        raise ValueError(msg) from None
+    return value
+
+
+def _neo4j_url() -> str | None:
+    """Return the graph that the variables of Neo4j's own tools name."""
+    uri, user, password, database = (
+        os.environ.get(f"NEO4J_{name}", "") for name in ("URI", "USERNAME", "PASSWORD", "DATABASE")
+    )
+    try:
+        return join_neo4j_url(uri, user=user, password=password, database=database) if uri else None
+    except InvalidSettings as error:
+        raise InvalidSettings(f"NEO4J_URI, NEO4J_USERNAME, NEO4J_PASSWORD or NEO4J_DATABASE: {error}") from None
 
 
 def _file_values(path: Path) -> dict[str, Any]:

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Protocol
 
-from graphweft_contracts import DeadLetter
+from graphweft_contracts import DeadLetter, wire
 
-__all__ = ("Bus", "Committed", "Entry", "PartitionStatus")
+__all__ = ("Bus", "Committed", "Entry", "PartitionStatus", "Stretch", "retry_entry")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -23,10 +23,22 @@ class Entry:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Committed:
-    """The last offset (empty: none) up to which all events took effect, and how many events that is."""
+    """The last offset (empty: none) up to which all events took effect, and how many events that is.
+
+    Events that were trimmed unread count too.
+    """
 
     offset: str = ""
     count: int = 0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Stretch:
+    """A contiguous range of a partition that was read."""
+
+    entries: Sequence[Entry]
+    lost: int = 0
+    """How many entries stood in front of the first one here, or would have, and were trimmed before they were read."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -38,6 +50,17 @@ class PartitionStatus:
     end: str
     lag: int
     owner: str | None
+
+
+def retry_entry(letter: DeadLetter) -> dict[bytes, bytes]:
+    """Return the entry that tries a letter's event again; only the letter's mutation of it, where the letter names one.
+
+    For a letter that stands for a range this is the first event's.
+    """
+    fields = wire.unpack(letter.fields)
+    if letter.rule and letter.mutation:
+        fields[wire.RETRY] = wire.Retry(letter.id, letter.rule, letter.mutation).encode()
+    return fields
 
 
 class Bus(Protocol):
@@ -54,7 +77,15 @@ class Bus(Protocol):
         ...
 
     async def claim(self, partition: int, owner: str, ttl_s: float) -> bool:
-        """Take or extend the lease on a partition; False while somebody else holds it."""
+        """Take or extend the lease on a partition; False while somebody else holds it, or is to have it."""
+        ...
+
+    def wanted_back(self, partition: int) -> bool:
+        """Tell, at once, whether a partition that was claimed is to be given up: finish the batch, commit, release.
+
+        Workers that live share the partitions evenly, so a newcomer gets some of the others'. The bus waits a while for
+        the release before it lets the next owner begin. ``read`` may return early then.
+        """
         ...
 
     async def release(self, partition: int, owner: str) -> None:
@@ -65,8 +96,15 @@ class Bus(Protocol):
         """Return where the next reader has to begin."""
         ...
 
-    async def read(self, partition: int, after: str, *, limit: int, wait_s: float) -> Sequence[Entry]:
-        """Return up to ``limit`` entries after an offset; waits up to ``wait_s`` for the first one."""
+    async def read(self, partition: int, after: Committed, *, limit: int, wait_s: float) -> Stretch:
+        """Return up to ``limit`` entries after a position; waits up to ``wait_s`` for the first one.
+
+        The partition must have been claimed. What was trimmed unread is counted, exactly.
+        """
+        ...
+
+    async def after(self, partition: int, offset: str, *, limit: int) -> Sequence[Entry]:
+        """Return up to ``limit`` entries behind an offset that are there now; for tools, without a claim."""
         ...
 
     async def before(self, partition: int, offset: str, *, limit: int) -> Sequence[Entry]:
@@ -101,8 +139,14 @@ class Bus(Protocol):
         """Return one dead letter."""
         ...
 
-    async def retry(self, letter: DeadLetter) -> bool:
-        """Put the letter's event back on its partition and drop the letter, both or neither; False if it is gone."""
+    async def requeue(
+        self, letter: DeadLetter, entries: Sequence[Mapping[bytes, bytes]], rest: DeadLetter | None = None
+    ) -> bool:
+        """Append entries to the letter's partition and put ``rest`` in its place, or nothing: all of it, or none.
+
+        Without entries the letter is only dropped or replaced. False, and nothing is done, when the letter is not there
+        any more as it is given.
+        """
         ...
 
     async def aclose(self) -> None:

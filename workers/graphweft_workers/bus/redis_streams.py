@@ -7,15 +7,15 @@ the position stands (``XGROUP SETID … ENTRIESREAD``), so that ``XINFO GROUPS``
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from redis.exceptions import RedisError, ResponseError
 
 from graphweft.redis_connection import connect
-from graphweft_contracts import BusUnavailable, DeadLetter, channels, wire
-from graphweft_workers.bus.log import Committed, Entry, PartitionStatus
+from graphweft_contracts import BusUnavailable, DeadLetter, channels
+from graphweft_workers.bus.log import Committed, Entry, PartitionStatus, Stretch
 
 __all__ = ("RedisStreamsBus",)
 
@@ -23,17 +23,55 @@ _IO_GRACE_S: Final = 5.0
 _LONGEST_WAIT_S: Final = 5.0
 _LAST_MS: Final = 253_402_300_799_000
 """The last second of the year 9999. A producer may choose an entry's id, so its time may be anything."""
+_READ_BYTES: Final = 16 * 1024**2
+"""Roughly the most that one ``read`` returns, whatever its limit."""
+_FIRST_COUNT: Final = 16
+"""Entries of the first request, when their size is not known."""
+_GROWTH: Final = 8
+"""By how much a request may be larger than the last: entries are small until suddenly one is not."""
 
-# Only the holder may extend or free a lease; compared and set in one step.
-_EXTEND: Final = """
-local owner = redis.call('GET', KEYS[1])
-if owner == false or owner == ARGV[1] then
-  redis.call('SET', KEYS[1], ARGV[1], 'PX', ARGV[2])
-  return 1
+# Both see the set of workers that live (by the time until which they count as alive) and the leases of all partitions,
+# so what they decide is exact. Only the holder may extend or free a lease.
+#
+# Shares differ by one at most. Where they differ, the larger ones go to who holds the most already: nothing moves for
+# the sake of a name. A free partition goes only to a worker that is below its share.
+_CLAIM: Final = """
+local now = redis.call('TIME')
+now = now[1] * 1000 + math.floor(now[2] / 1000)
+redis.call('ZADD', KEYS[1], now + ARGV[3], ARGV[1])
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', '(' .. string.format('%.0f', now))
+local workers = redis.call('ZRANGE', KEYS[1], 0, -1)
+local leases = redis.call('MGET', unpack(KEYS, 2))
+local held = {}
+for _, owner in ipairs(leases) do
+  if owner then held[owner] = (held[owner] or 0) + 1 end
 end
-return 0
+table.sort(workers, function(one, other)
+  local first, second = held[one] or 0, held[other] or 0
+  if first ~= second then return first > second end
+  return one < other
+end)
+local share = math.floor(#leases / #workers)
+for rank = 1, #leases % #workers do
+  if workers[rank] == ARGV[1] then share = share + 1 end
+end
+local owner = leases[ARGV[2] + 1]
+if owner == ARGV[1] or (not owner and (held[ARGV[1]] or 0) < share) then
+  redis.call('SET', KEYS[ARGV[2] + 2], ARGV[1], 'PX', ARGV[3])
+  return {1, share}
+end
+return {0, share}
 """
-_RELEASE: Final = "if redis.call('GET', KEYS[1]) == ARGV[1] then return redis.call('DEL', KEYS[1]) end return 0"
+_RELEASE: Final = """
+local leases = redis.call('MGET', unpack(KEYS, 2))
+local left = 0
+for number, owner in ipairs(leases) do
+  if owner == ARGV[1] then
+    if number == ARGV[2] + 1 then redis.call('DEL', KEYS[number + 1]) else left = left + 1 end
+  end
+end
+if left == 0 then redis.call('ZREM', KEYS[1], ARGV[1]) end
+"""
 # Forward only: an owner that was displaced may still have a commit on its way.
 _COMMIT: Final = """
 local groups = redis.call('XINFO', 'GROUPS', KEYS[1])
@@ -45,11 +83,29 @@ end
 redis.call('XGROUP', 'SETID', KEYS[1], ARGV[1], ARGV[2], 'ENTRIESREAD', ARGV[3])
 return 1
 """
-# A letter that is gone was retried by somebody else: then nothing is appended.
-_RETRY: Final = """
-if redis.call('HDEL', KEYS[1], ARGV[1]) == 0 then return 0 end
+# Entries are trimmed at the head only (nobody may XDEL), so the numbers say which entry ever written comes first now.
+_EXTENT: Final = """
+local info = redis.call('XINFO', 'STREAM', KEYS[1])
+local found = {}
+for i = 1, #info, 2 do found[info[i]] = info[i + 1] end
+local first = found['first-entry']
+return {found['entries-added'], found['length'], first and first[1] or ''}
+"""
+# The letter must be there as it was read: somebody else may have retried or replaced it in between.
+_REQUEUE: Final = """
+if redis.call('HGET', KEYS[1], ARGV[1]) ~= ARGV[2] then return 0 end
+local at = 6
+while at <= #ARGV do
+  local size = tonumber(ARGV[at])
+  redis.call('XADD', KEYS[3], '*', unpack(ARGV, at + 1, at + size))
+  at = at + size + 1
+end
+redis.call('HDEL', KEYS[1], ARGV[1])
 redis.call('ZREM', KEYS[2], ARGV[1])
-redis.call('XADD', KEYS[3], '*', unpack(ARGV, 2))
+if ARGV[3] ~= '' then
+  redis.call('HSET', KEYS[1], ARGV[3], ARGV[4])
+  redis.call('ZADD', KEYS[2], ARGV[5], ARGV[3])
+end
 return 1
 """
 
@@ -61,6 +117,12 @@ class RedisStreamsBus:
         self._redis = connect(url, io_timeout_s=_LONGEST_WAIT_S + _IO_GRACE_S)
         self._wanted = partitions
         self._count: int | None = None
+        self._sizes: dict[int, tuple[float, int]] = {}
+        """By partition: average bytes of the entries last read, and how many they were."""
+        self._held: dict[int, str] = {}
+        """Who has claimed a partition through this bus."""
+        self._shares: dict[str, int] = {}
+        """By owner: how many partitions it is to hold, as of its last claim."""
 
     async def partitions(self) -> int:
         """See ``Bus.partitions``."""
@@ -70,12 +132,30 @@ class RedisStreamsBus:
         return self._count
 
     async def claim(self, partition: int, owner: str, ttl_s: float) -> bool:
-        """See ``Bus.claim``."""
-        return bool(await self._call("EVAL", _EXTEND, 1, channels.lease(partition), owner, int(ttl_s * 1000)))
+        """See ``Bus.claim``. The owner counts as alive for as long as the lease, from each call on, held or not."""
+        keys = await self._owner_keys()
+        taken, share = await self._call("EVAL", _CLAIM, len(keys), *keys, owner, partition, int(ttl_s * 1000))
+        self._shares[owner] = share
+        if taken:
+            self._held[partition] = owner
+        elif self._held.get(partition) == owner:
+            del self._held[partition]
+        return bool(taken)
+
+    def wanted_back(self, partition: int) -> bool:
+        """See ``Bus.wanted_back``: what the owner holds above its share, the highest numbers first."""
+        owner = self._held.get(partition)
+        if owner is None:
+            return False
+        held = sorted(number for number, holder in self._held.items() if holder == owner)
+        return partition in held[self._shares[owner] :]
 
     async def release(self, partition: int, owner: str) -> None:
-        """See ``Bus.release``."""
-        await self._call("EVAL", _RELEASE, 1, channels.lease(partition), owner)
+        """See ``Bus.release``. An owner without a lease does not count as alive until it claims again."""
+        if self._held.get(partition) == owner:
+            del self._held[partition]
+        keys = await self._owner_keys()
+        await self._call("EVAL", _RELEASE, len(keys), *keys, owner, partition)
 
     async def committed(self, partition: int) -> Committed:
         """See ``Bus.committed``."""
@@ -93,13 +173,23 @@ class RedisStreamsBus:
         offset = group["last-delivered-id"].decode()
         return Committed(offset="" if offset == "0-0" else offset, count=int(group["entries-read"] or 0))
 
-    async def read(self, partition: int, after: str, *, limit: int, wait_s: float) -> Sequence[Entry]:
-        """See ``Bus.read``."""
-        block = ("BLOCK", max(1, int(min(wait_s, _LONGEST_WAIT_S) * 1000))) if wait_s > 0 else ()
-        reply = await self._call(
-            "XREAD", "COUNT", limit, *block, "STREAMS", channels.events_stream(partition), after or "0-0"
-        )
-        return [_entry(item) for item in reply[0][1]] if reply else []
+    async def read(self, partition: int, after: Committed, *, limit: int, wait_s: float) -> Stretch:
+        """See ``Bus.read``. One call returns about 16 MiB at most, or the single entry that is larger."""
+        stretch = await self._read_now(partition, after, limit)
+        if stretch.entries or stretch.lost or wait_s <= 0:
+            return stretch
+        # A blocking command cannot stand in a transaction, so this one only wakes us up.
+        wait_ms = max(1, int(min(wait_s, _LONGEST_WAIT_S) * 1000))
+        stream = channels.events_stream(partition)
+        if not await self._call("XREAD", "COUNT", 1, "BLOCK", wait_ms, "STREAMS", stream, after.offset or "0-0"):
+            return stretch
+        return await self._read_now(partition, after, limit)
+
+    async def after(self, partition: int, offset: str, *, limit: int) -> Sequence[Entry]:
+        """See ``Bus.after``."""
+        start = f"({offset}" if offset else "-"
+        reply = await self._call("XRANGE", channels.events_stream(partition), start, "+", "COUNT", limit)
+        return [_entry(item) for item in reply]
 
     async def before(self, partition: int, offset: str, *, limit: int) -> Sequence[Entry]:
         """See ``Bus.before``."""
@@ -145,7 +235,7 @@ class RedisStreamsBus:
         try:
             pipeline = self._redis.pipeline(transaction=True)
             for letter in letters:
-                pipeline.hset(channels.DEAD_LETTERS, letter.id, letter.model_dump_json(exclude_none=True))
+                pipeline.hset(channels.DEAD_LETTERS, letter.id, _body(letter))
                 pipeline.zadd(channels.DEAD_LETTER_ORDER, {letter.id: letter.time.timestamp()})
             await pipeline.execute()
         except (RedisError, OSError) as error:
@@ -168,19 +258,77 @@ class RedisStreamsBus:
         body = await self._call("HGET", channels.DEAD_LETTERS, letter_id)
         return None if body is None else DeadLetter.model_validate_json(body)
 
-    async def retry(self, letter: DeadLetter) -> bool:
-        """See ``Bus.retry``."""
+    async def requeue(
+        self, letter: DeadLetter, entries: Sequence[Mapping[bytes, bytes]], rest: DeadLetter | None = None
+    ) -> bool:
+        """See ``Bus.requeue``. One script, which holds up the server: page long ranges by ``rest``."""
         partition, _, _ = letter.position.partition(":")
-        fields = dict(wire.unpack(letter.fields))
-        if letter.rule and letter.mutation:
-            fields[wire.RETRY] = wire.Retry(letter.id, letter.rule, letter.mutation).encode()
-        flat = [part for item in fields.items() for part in item]
         keys = (channels.DEAD_LETTERS, channels.DEAD_LETTER_ORDER, channels.events_stream(int(partition)))
-        return bool(await self._call("EVAL", _RETRY, 3, *keys, letter.id, *flat))
+        arguments: list[Any] = [letter.id, _body(letter)]
+        arguments += [rest.id, _body(rest), rest.time.timestamp()] if rest else ["", "", ""]
+        for entry in entries:
+            arguments.append(2 * len(entry))
+            arguments.extend(part for item in entry.items() for part in item)
+        return bool(await self._call("EVAL", _REQUEUE, 3, *keys, *arguments))
 
     async def aclose(self) -> None:
         """See ``Bus.aclose``."""
         await self._redis.aclose()
+
+    async def _read_now(self, partition: int, after: Committed, limit: int) -> Stretch:
+        """Read what is there in requests of a size that fits the entries, which is learned on the way."""
+        entries: list[Entry] = []
+        lost, size = 0, 0
+        while len(entries) < limit and size < _READ_BYTES:
+            average, last = self._sizes.get(partition, (_READ_BYTES / _FIRST_COUNT, _FIRST_COUNT))
+            count = max(1, min(limit - len(entries), int((_READ_BYTES - size) / average), last * _GROWTH))
+            at = entries[-1].offset if entries else after.offset
+            found, missing = await self._request(partition, at, after.count + lost + len(entries), count)
+            if missing and entries:  # trimmed between two requests: the next call begins there and tells of it
+                break
+            lost = lost or missing
+            entries += [_entry(item) for item in found]
+            if found:
+                got = sum(len(name) + len(value) for _, fields in found for name, value in fields.items())
+                self._sizes[partition] = (max(1.0, got / len(found)), len(found))
+                size += got
+            if len(found) < count:
+                break
+        return Stretch(entries=entries, lost=lost)
+
+    async def _request(self, partition: int, at: str, read: int, count: int) -> tuple[Sequence[Any], int]:
+        """Return up to ``count`` raw entries behind ``at`` and how many in front of them are gone.
+
+        ``read`` is the number of entries up to ``at``. Both commands see the same stream, so the figures are exact.
+        """
+        stream = channels.events_stream(partition)
+        try:
+            pipeline = self._redis.pipeline(transaction=True)
+            pipeline.execute_command("XREAD", "COUNT", count, "STREAMS", stream, at or "0-0")
+            pipeline.execute_command("EVAL", _EXTENT, 1, stream)
+            reply, extent = await pipeline.execute(raise_on_error=False)
+        except (RedisError, OSError) as error:
+            raise BusUnavailable(f"the bus is away: {error}") from error
+        if isinstance(reply, Exception):
+            raise BusUnavailable(f"partition {partition} cannot be read: {reply}") from reply
+        found: Sequence[Any] = reply[0][1] if reply else ()
+        if isinstance(extent, Exception):
+            if "no such key" not in str(extent):
+                raise BusUnavailable(f"partition {partition} cannot be read: {extent}") from extent
+            added, length, first = 0, 0, b""
+        else:
+            added, length, first = int(extent[0]), int(extent[1]), extent[2]
+        if added < read:
+            raise BusUnavailable(
+                f"the stream of partition {partition} was deleted or made anew: {added} entries were ever written to "
+                f"it and {read} read; its position is read again"
+            )
+        behind = not length or _number(first.decode()) > _number(at)
+        return found, max(0, added - length - read) if behind else 0
+
+    async def _owner_keys(self) -> list[str]:
+        """Return the keys that say who lives and who owns what."""
+        return [channels.WORKERS, *(channels.lease(number) for number in range(await self.partitions()))]
 
     async def _group(self, partition: int) -> dict[str, Any] | None:
         try:
@@ -207,6 +355,10 @@ def _entry(item: Any) -> Entry:
     return Entry(
         offset=offset.decode(), fields=fields, received=datetime.fromtimestamp(min(milliseconds, _LAST_MS) / 1000, UTC)
     )
+
+
+def _body(letter: DeadLetter) -> str:
+    return letter.model_dump_json(exclude_none=True)
 
 
 def _number(offset: str) -> tuple[int, int]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from graphweft_workers.cli import demo, operating, publish, reading, services
+from graphweft_workers.cli import demo, letters, operating, publish, reading, services
 
 __all__ = ("app", "main")
 
@@ -23,9 +23,10 @@ app.command("context")(reading.context)
 app.command("query")(reading.query)
 app.command("digest")(reading.digest)
 app.command("status")(operating.status)
-_dlq.command("list")(operating.dlq_list)
-_dlq.command("show")(operating.dlq_show)
-_dlq.command("retry")(operating.dlq_retry)
+_dlq.command("list")(letters.dlq_list)
+_dlq.command("show")(letters.dlq_show)
+_dlq.command("retry")(letters.dlq_retry)
+_dlq.command("drop")(letters.dlq_drop)
 app.add_typer(_dlq, name="dlq")
 app.command("lint")(operating.lint)
 app.command("doctor")(operating.doctor)

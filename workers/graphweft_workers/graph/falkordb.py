@@ -3,9 +3,11 @@
 A write must take effect exactly when the graph stands where the writer thinks it does, and FalkorDB has no transaction
 over several queries. So every query carries its own guard and moves the mark itself::
 
-    MATCH (__gw:__Progress {partition: $__p}) WHERE __gw.pos = $__o AND __gw.done = $__d
-    SET __gw.pos = …, __gw.done = … WITH __gw.done AS __gwd
+    MATCH (__gw:__Progress {partition: $__p}) WHERE __gw.pos = $__o AND __gw.plan = $__n AND __gw.done = $__d
+    SET __gw.pos = …, __gw.plan = …, __gw.done = … WITH __gw.done AS __gwd
     CALL { <the rule's query> }
+
+Many rows of one mutation share a query where ``falkordb_form`` allows it: then ``CALL { UNWIND $rows AS row … }``.
 
 One query is atomic: effect and mark move together, and an error moves neither. The subquery matters. Put simply after
 the guard, a query that aggregates (``MATCH (n:X) WITH count(n) AS c MERGE …``) makes a row out of none and writes
@@ -22,7 +24,7 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
 from typing import Any, Final, cast
@@ -30,15 +32,16 @@ from typing import Any, Final, cast
 from dateutil.relativedelta import relativedelta  # type: ignore[import-untyped]
 from falkordb.asyncio.graph import AsyncGraph
 from falkordb.edge import Edge as FalkorEdge
-from falkordb.helpers import stringify_param_value  # pyright: ignore[reportUnknownVariableType]
 from falkordb.node import Node as FalkorNode
 from falkordb.path import Path as FalkorPath
 from redis.exceptions import RedisError, ResponseError
 
 from graphweft.redis_connection import connect
 from graphweft_contracts import Displaced, GraphUnavailable, GraphweftError, QueryFailed, channels
+from graphweft_rules.batching import ROW, Dialect
 from graphweft_rules.clauses import outline
-from graphweft_workers.graph.store import Applied, Edge, Mark, Node, Table, Write
+from graphweft_workers.graph.literals import header
+from graphweft_workers.graph.store import Applied, Edge, Mark, Node, Progress, Table, Write
 
 __all__ = ("FalkorDBStore",)
 
@@ -50,26 +53,33 @@ _PAGE: Final = 5_000
 """Entities of one page of a listing."""
 _READERS: Final = 64
 """Reading queries on the way at once: the server runs no more than it has threads, further ones wait here."""
-_INT64: Final = 2**63
 _EPOCH: Final = datetime(1970, 1, 1)
 _WRITER_GRACE_S: Final = 15.0
 """Beyond the server's own limit of a query, how long a reply may take before the connection counts as lost."""
 
 _GUARD: Final = (
-    "MATCH (__gw:__Progress {partition: $__gw_partition}) WHERE __gw.pos = $__gw_pos AND __gw.done = $__gw_done "
-    "SET __gw.pos = $__gw_next_pos, __gw.done = $__gw_next_done WITH __gw.done AS __gw_moved"
+    "MATCH (__gw:__Progress {partition: $__gw_partition}) "
+    "WHERE __gw.pos = $__gw_pos AND __gw.plan = $__gw_plan AND __gw.done = $__gw_done "
+    "SET __gw.pos = $__gw_next_pos, __gw.plan = $__gw_next_plan, __gw.done = $__gw_next_done"
 )
+_NOTE: Final = ", __gw.note = $__gw_note"
+_ROWS: Final = f"UNWIND $__gw_rows AS {ROW} "
 _ONE_ROW: Final = "UNWIND [0] AS __gw_one "
 """At the head of a subquery WITH imports variables; behind a row of one it means what it means in the rule."""
 _RESTORE_MARK: Final = (
-    "MERGE (p:__Progress {partition: $__gw_partition}) SET p.pos = $__gw_next_pos, p.done = $__gw_next_done"
+    "MERGE (p:__Progress {partition: $__gw_partition}) "
+    "SET p.pos = $__gw_next_pos, p.plan = $__gw_next_plan, p.done = $__gw_next_done, p.note = $__gw_note"
 )
-_OPEN: Final = f"{_GUARD} CALL {{ "
+_MOVED: Final = " WITH __gw.done AS __gw_moved"
+_OPEN: Final = f"{_MOVED} CALL {{ "
 _POSITION: Final = re.compile(r" line: (\d+), column: (\d+), offset: \d+")
-_LIST_INDEXES: Final = "CALL db.indexes() YIELD label, properties RETURN label, properties"
-_READ_MARK: Final = "MATCH (p:__Progress {partition: $__gw_partition}) RETURN p.pos, p.done"
+_LIST_INDEXES: Final = "CALL db.indexes() YIELD label, properties, status RETURN label, properties, status"
+_BUILT: Final = "OPERATIONAL"
+_BUILD_POLL_S: Final = 0.02
+_READ_MARK: Final = "MATCH (p:__Progress {partition: $__gw_partition}) RETURN p.pos, p.plan, p.done"
 _MAKE_MARK: Final = (
-    "MERGE (p:__Progress {partition: $__gw_partition}) ON CREATE SET p.pos = '', p.done = 0 RETURN p.pos, p.done"
+    "MERGE (p:__Progress {partition: $__gw_partition}) ON CREATE SET p.pos = '', p.plan = '', p.done = 0, p.note = '' "
+    "RETURN p.pos, p.plan, p.done, p.note"
 )
 
 # FalkorDB gives its errors no code, so the few that are no fault of the query are told by how they start. redis-py has
@@ -90,6 +100,8 @@ _NO_GRAPH: Final = "Invalid graph operation on empty key"
 class FalkorDBStore:
     """``GraphStore`` on a Redis server with the FalkorDB module."""
 
+    dialect: Dialect = "falkordb"
+
     def __init__(
         self,
         url: str,
@@ -102,14 +114,17 @@ class FalkorDBStore:
         self._write_timeout_ms = write_timeout_ms
         self._indexed: dict[str, set[tuple[str, str]]] = {}
         self._writing: dict[str, asyncio.Lock] = {}
+        self._notes: dict[tuple[str, int], str] = {}
+        """The notes beside the marks, as last seen, for the marks that a rule takes away."""
         self._warned_not_durable = False
         self._longest_ms: int | None = None
         self._readers = asyncio.Semaphore(_READERS)
 
-    async def check(self) -> None:
+    async def check(self) -> str:
         """See ``GraphStore.check``."""
         try:
             await self._redis.execute_command("GRAPH.LIST")
+            return _run_of(await self._redis.info("server"))
         except ResponseError as error:
             if type(error) is ResponseError:
                 raise GraphUnavailable(
@@ -128,7 +143,7 @@ class FalkorDBStore:
             return
         try:
             listed = await self._graph(app_id).query(_LIST_INDEXES)
-            there = {(str(label), str(name)) for label, names in listed.result_set for name in names}
+            there = {(str(label), str(name)) for label, names, _ in listed.result_set for name in names}
             for label, name in sorted(missing - there):
                 statement = f"CREATE INDEX FOR (n:{_quoted(label)}) ON (n.{_quoted(name)})"
                 try:
@@ -136,12 +151,22 @@ class FalkorDBStore:
                 except ResponseError as error:
                     # Another worker may have been quicker; without an index queries are right, only slower.
                     logger.debug("index on %s.%s not made: %s", label, name, error)
+            if missing - there:
+                await self._built(app_id)
         except (RedisError, OSError) as error:
             raise _of_graph(error) from error
         self._indexed[app_id] = wanted | there
 
-    async def mark(self, app_id: str, partition: int) -> Mark:
-        """See ``GraphStore.mark``."""
+    async def _built(self, app_id: str) -> None:
+        """Wait until all indexes are built: look-ups through one that is under way miss what is there."""
+        while True:
+            listed = await self._graph(app_id).query(_LIST_INDEXES)
+            if all(str(status) == _BUILT for _, _, status in listed.result_set):
+                return
+            await asyncio.sleep(_BUILD_POLL_S)
+
+    async def progress(self, app_id: str, partition: int) -> Progress:
+        """See ``GraphStore.progress``."""
         try:
             result = await self._graph(app_id).query(_MAKE_MARK, {"__gw_partition": partition})
         except (RedisError, OSError) as error:
@@ -149,7 +174,8 @@ class FalkorDBStore:
         mark = _mark_of(result.result_set)
         if mark is None:
             raise GraphUnavailable(f"the mark of partition {partition} in the graph of {app_id!r} was overwritten")
-        return mark
+        note = self._notes[app_id, partition] = str(result.result_set[0][3] or "")
+        return Progress(mark=mark, note=note)
 
     async def apply(self, app_id: str, partition: int, writes: Sequence[Write]) -> Applied:
         """See ``GraphStore.apply``."""
@@ -162,23 +188,19 @@ class FalkorDBStore:
                 return Applied(count=count, failure=applied.failure)
         return Applied(count=count)
 
-    async def skip(self, app_id: str, partition: int, write: Write) -> None:
-        """See ``GraphStore.skip``."""
-        moved = Write(statement="", before=write.before, after=write.after)
-        failure = (await self._apply(app_id, partition, [moved])).failure
-        if failure is not None:  # nothing of the rule's is in it, so this is the server's state, not the query's fault
-            raise GraphUnavailable(f"the position in the graph cannot be moved: {failure}") from failure
-
-    async def durable(self) -> None:
+    async def durable(self, run: str) -> None:
         """See ``GraphStore.durable``. A server without append-only file cannot promise it: said once in the log."""
         try:
             pipeline = self._redis.pipeline(transaction=False)
             # WAITAOF waits for the writes of its own connection; one more of them stands behind all earlier ones.
             pipeline.incr(channels.DURABLE)
             pipeline.execute_command("WAITAOF", 1, 0, 0)
-            _, waited = await pipeline.execute(raise_on_error=False)
+            pipeline.info("server")
+            _, waited, server = await pipeline.execute(raise_on_error=False)
         except (RedisError, OSError) as error:
             raise _translate(error) from error
+        if isinstance(server, Exception) or _run_of(server) != run:
+            raise GraphUnavailable("the graph server was started again, so what it had not on disk is gone: read on")
         if isinstance(waited, Exception) and not self._warned_not_durable:
             self._warned_not_durable = True
             logger.warning(
@@ -189,7 +211,7 @@ class FalkorDBStore:
 
     async def read(self, app_id: str, statement: str, params: Mapping[str, Any], *, timeout_s: float) -> Table:
         """See ``GraphStore.read``."""
-        command = _header(params) + statement if params else statement
+        command = header(params) + statement if params else statement
         until = time.monotonic() + timeout_s
         try:
             async with asyncio.timeout(timeout_s + 0.1), self._readers:
@@ -242,7 +264,7 @@ class FalkorDBStore:
                 break
             pipeline.execute_command("GRAPH.QUERY", name, command, "--compact", "TIMEOUT", timeout_ms)
             sent += 1
-        pipeline.execute_command("GRAPH.RO_QUERY", name, _header({"__gw_partition": partition}) + _READ_MARK)
+        pipeline.execute_command("GRAPH.RO_QUERY", name, header({"__gw_partition": partition}) + _READ_MARK)
         try:
             # The server runs one writing query of a graph at a time, and waiting counts for a query's time limit: a
             # slow query of one partition must not time out quick ones of another that we send.
@@ -257,7 +279,7 @@ class FalkorDBStore:
             reason = _translate(failed[1])
             if not isinstance(reason, QueryFailed):
                 raise reason
-            failure = _placed(reason, writes[count].statement)
+            failure = _placed(reason, writes[count])
         expected = writes[count - 1].after if count else writes[0].before
         if isinstance(where, Exception) and not isinstance(_translate(where), QueryFailed):
             raise _translate(where) from where
@@ -268,19 +290,32 @@ class FalkorDBStore:
         done = [i for i, reply in enumerate(replies) if not isinstance(reply, Exception) and _took_effect(reply)]
         if mark is None and done:
             # One of these writes took our mark away with other nodes. Without it they would run again, for ever.
-            await self._restore(app_id, partition, writes[done[-1]].after)
+            await self._restore(app_id, partition, writes[: done[-1] + 1])
             return Applied(count=done[-1] + 1)
         if mark != expected:
             raise Displaced(
                 f"partition {partition} of app {app_id!r} was moved by another worker, or its graph was replaced",
                 retry_after_s=0.05,
             )
+        for write in writes[:count]:
+            if write.note is not None:
+                self._notes[app_id, partition] = write.note
         return Applied(count=count, failure=failure)
 
-    async def _restore(self, app_id: str, partition: int, mark: Mark) -> None:
-        values = {"__gw_partition": partition, "__gw_next_pos": mark.offset, "__gw_next_done": mark.done}
+    async def _restore(self, app_id: str, partition: int, writes: Sequence[Write]) -> None:
+        mark = writes[-1].after
+        note = next((write.note for write in reversed(writes) if write.note is not None), None)
+        if note is None:
+            note = self._notes.get((app_id, partition), "")
+        values = {
+            "__gw_partition": partition,
+            "__gw_next_pos": mark.offset,
+            "__gw_next_plan": mark.plan,
+            "__gw_next_done": mark.done,
+            "__gw_note": note,
+        }
         try:
-            await self._redis.execute_command("GRAPH.QUERY", self._name(app_id), _header(values) + _RESTORE_MARK)
+            await self._redis.execute_command("GRAPH.QUERY", self._name(app_id), header(values) + _RESTORE_MARK)
         except (RedisError, OSError) as error:
             raise _of_graph(error) from error
 
@@ -312,19 +347,65 @@ class FalkorDBStore:
 
 
 def _guarded(partition: int, write: Write) -> str:
-    marks = {
+    values: dict[str, Any] = {
         "__gw_partition": partition,
         "__gw_pos": write.before.offset,
+        "__gw_plan": write.before.plan,
         "__gw_done": write.before.done,
         "__gw_next_pos": write.after.offset,
+        "__gw_next_plan": write.after.plan,
         "__gw_next_done": write.after.done,
     }
-    header = _header({**write.params, **marks})
-    if not write.statement:
-        return f"{header}{_GUARD} RETURN __gw_moved"
+    guard = _GUARD
+    if write.note is not None:
+        values["__gw_note"] = write.note
+        guard += _NOTE
+    form = write.form_for("falkordb")
+    if form is not None:
+        for row in write.rows:
+            _check_keys(form.keys, row)
+    if write.query is None or form is None:
+        return f"{header(values)}{guard}{_MOVED} RETURN __gw_moved"
+    rows: list[list[Any]] | None = None
+    if _alone(write):
+        values |= write.rows[0]
+        inner, tail = _as_subquery(write.query.statement), " RETURN count(*)" if write.query.returns else ""
+    else:
+        rows = [[number, *map(row.__getitem__, form.columns)] for number, row in enumerate(write.rows)]
+        inner, tail = _ROWS + form.statement, ""
     # The line break ends a comment on the rule's last line.
-    tail = " RETURN count(*)" if write.returns else ""
-    return f"{header}{_OPEN}{_as_subquery(write.statement)}\n}}{tail}"
+    return f"{header(values, rows)}{guard}{_OPEN}{inner}\n}}{tail}"
+
+
+def _check_keys(keys: Sequence[str], row: Mapping[str, Any]) -> None:
+    """Refuse values that FalkorDB's indexes never find again: MERGE makes a new node of them each time.
+
+    The empty text in a list has ended the server (4.22).
+    """
+    for key in keys:
+        for value in _at(row, key.split(".")):
+            if isinstance(value, str) and (not value or value[0].isspace() or value[-1].isspace()):
+                raise QueryFailed(
+                    f"the parameter {key.partition('.')[0]!r} is to find an entity, and FalkorDB finds no text that is "
+                    "empty, or begins or ends with a blank: trim it, or leave such events out by a condition"
+                )
+
+
+def _at(value: Any, way: Sequence[str]) -> Iterator[Any]:
+    """Yield what stands at the end of a way of keys, of lists all items'."""
+    if isinstance(value, list | tuple):
+        for item in value:  # pyright: ignore[reportUnknownVariableType]
+            yield from _at(item, way)
+    elif not way:
+        yield value
+    elif isinstance(value, Mapping):
+        yield from _at(value.get(way[0]), way[1:])  # pyright: ignore[reportUnknownMemberType]
+
+
+def _alone(write: Write) -> bool:
+    """Tell whether a write runs by its author's text."""
+    form = write.form_for("falkordb")
+    return len(write.rows) == 1 and not (form and form.always)
 
 
 @lru_cache(maxsize=1_024)
@@ -343,16 +424,27 @@ def _as_subquery(statement: str) -> str:
     return "".join(parts) + statement[position:]
 
 
-def _placed(failure: QueryFailed, statement: str) -> QueryFailed:
-    """Let the server's line and column count in the rule's query, not in what stands around it."""
+def _placed(failure: QueryFailed, write: Write) -> QueryFailed:
+    """Let the server's line and column count in the rule's query, not in what stands around it.
+
+    The text of a batch differs from the rule's, so there the place says nothing and goes away.
+    """
+    statement = write.query.statement if write.query else ""
+    around = len(_GUARD) + (len(_NOTE) if write.note is not None else 0) + len(_OPEN)
 
     def place(found: re.Match[str]) -> str:
+        if not _alone(write):
+            return ""
         line, column = int(found[1]), int(found[2])
         if line == 1:
-            column -= len(_OPEN) + (len(_ONE_ROW) if _as_subquery(statement).startswith(_ONE_ROW) else 0)
+            column -= around + (len(_ONE_ROW) if _as_subquery(statement).startswith(_ONE_ROW) else 0)
         return f" (line {line}, column {max(1, column)} of the query)"
 
     return QueryFailed(_POSITION.sub(place, str(failure)), code=failure.code)
+
+
+def _run_of(server: Any) -> str:
+    return str(server.get("run_id", ""))
 
 
 def _took_effect(reply: Any) -> bool:
@@ -363,40 +455,10 @@ def _took_effect(reply: Any) -> bool:
 def _mark_of(rows: Any) -> Mark | None:
     """Return the mark that was read; None when it is gone or a rule has overwritten it."""
     try:
-        return Mark(offset=str(rows[0][0]), done=int(rows[0][1])) if rows else None
+        # Graphs of the first version have no plan in their marks.
+        return Mark(offset=str(rows[0][0]), plan=str(rows[0][1] or ""), done=int(rows[0][2])) if rows else None
     except (TypeError, ValueError):
         return None
-
-
-def _header(params: Mapping[str, Any]) -> str:
-    try:
-        values = " ".join(f"`{name}`={stringify_param_value(value)}" for name, value in _checked(params).items())
-        values.encode()
-    except (ValueError, RecursionError) as error:  # UnicodeEncodeError (a lone surrogate) is a ValueError
-        raise QueryFailed(f"a parameter cannot be sent to FalkorDB: {type(error).__name__}") from error
-    return f"CYPHER {values} "
-
-
-def _checked(params: Mapping[str, Any]) -> dict[str, Any]:
-    for name, value in params.items():
-        _check(name, value)
-    return dict(params)
-
-
-def _check(name: str, value: Any) -> None:
-    """Refuse what FalkorDB would silently change: it clamps integers beyond 64 bits."""
-    if isinstance(value, int):
-        if not -_INT64 <= value < _INT64:
-            raise QueryFailed(f"the parameter {name!r} holds an integer beyond 64 bits; send it as a string")
-    elif isinstance(value, str):
-        if "\0" in value:
-            raise QueryFailed(f"the parameter {name!r} holds a NUL character, which FalkorDB cannot keep")
-    elif isinstance(value, Mapping):
-        for item in value.values():  # pyright: ignore[reportUnknownVariableType]
-            _check(name, item)
-    elif isinstance(value, list | tuple):
-        for item in value:  # pyright: ignore[reportUnknownVariableType]
-            _check(name, item)
 
 
 def _quoted(name: str) -> str:

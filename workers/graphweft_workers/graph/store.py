@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Final, Protocol
 
 from graphweft_contracts import QueryFailed
+from graphweft_rules.batching import BatchForm, Dialect
+from graphweft_rules.cypher import Cypher
 
-__all__ = ("INTERNAL_PREFIX", "START", "Applied", "Edge", "GraphStore", "Mark", "Node", "Table", "Write")
+__all__ = ("INTERNAL_PREFIX", "START", "Applied", "Edge", "GraphStore", "Mark", "Node", "Progress", "Table", "Write")
 
 INTERNAL_PREFIX: Final = "__"
 """Labels that start so are ours: not in digests, refused in rules."""
@@ -18,12 +20,13 @@ INTERNAL_PREFIX: Final = "__"
 class Mark:
     """How far one partition's events have taken effect in one graph.
 
-    All writes of events before ``offset`` are in the graph, and of the event at ``offset`` the first ``done``, or all
-    of them when ``done`` is 0. The event under way is named by itself: told as "the next that has any", other rules
-    after a crash would take another event for it. An empty offset stands before the first event.
+    All rows of the events up to ``offset`` are in the graph, and of the plan under way the first ``done`` rows. A plan
+    is an order of the rows of a range of events behind ``offset``; ``plan`` is its short name, empty when none is under
+    way. An empty offset stands before the first event.
     """
 
     offset: str = ""
+    plan: str = ""
     done: int = 0
 
 
@@ -31,17 +34,35 @@ START: Final = Mark()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Write:
-    """One query with effect, to run exactly when the graph stands at ``before``; the graph then stands at ``after``.
+class Progress:
+    """A partition's mark in a graph and the note that stands beside it."""
 
-    ``statement`` binds every value through ``params``; ``returns`` says whether it ends in RETURN.
+    mark: Mark = START
+    note: str = ""
+    """What the engine needs to go on with the plan under way; text that only the engine reads."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Write:
+    """Rows of one mutation, to take effect exactly when the graph stands at ``before``; then it stands at ``after``.
+
+    Either all rows take effect, as if each were a query of its own in their order, or none. There is more than one row
+    only where the form lets rows share a query. Without ``query`` only the mark moves.
     """
 
-    statement: str
-    params: Mapping[str, Any] = field(default_factory=dict[str, Any])
-    returns: bool = False
+    query: Cypher | None = None
+    form: BatchForm | None = None
+    """How rows share a query, where the set of rules allows more than ``query`` by itself; see ``form_for``."""
+    rows: Sequence[Mapping[str, Any]] = ()
+    """For each row the values of all parameters of ``query.statement``."""
     before: Mark
     after: Mark
+    note: str | None = None
+    """The note to stand beside the mark from now on; None leaves the one that is there."""
+
+    def form_for(self, dialect: Dialect) -> BatchForm | None:
+        """Return how rows share a query on a kind of server; None when only the mark moves."""
+        return self.form or (self.query.form(dialect) if self.query else None)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -91,34 +112,40 @@ class GraphStore(Protocol):
     away; what was sent then may or may not have taken effect, and the mark tells. The creator closes with ``aclose``.
     """
 
-    async def check(self) -> None:
-        """Raise ``GraphUnavailable`` unless the server answers and can do what we need."""
+    dialect: Dialect
+    """What rows may share a query here: which of a mutation's forms the store runs."""
+
+    async def check(self) -> str:
+        """Return the name of the server's present run, for ``durable``.
+
+        Raises ``GraphUnavailable`` unless the server answers and can do what we need.
+        """
         ...
 
     async def prepare(self, app_id: str, keys: Iterable[tuple[str, str]]) -> None:
         """Make sure that the app's graph has an index on every (label, property) of ``keys``. Safe to repeat.
 
-        Raises ``QueryFailed``, as ``mark`` does, when what stands in the place of the app's graph is none.
+        Raises ``QueryFailed``, as ``progress`` does, when what stands in the place of the app's graph is none.
         """
         ...
 
-    async def mark(self, app_id: str, partition: int) -> Mark:
-        """Return the mark of ``partition`` in the app's graph, which is made when it does not exist."""
+    async def progress(self, app_id: str, partition: int) -> Progress:
+        """Return how far ``partition`` is in the app's graph, which is made when it does not exist."""
         ...
 
     async def apply(self, app_id: str, partition: int, writes: Sequence[Write]) -> Applied:
         """Run the writes in order; stop at the first that the server refuses for good.
 
-        Raises ``Displaced`` when the graph does not stand where the first write expects it.
+        Each write's ``before`` is the ``after`` of the one in front of it. Raises ``Displaced`` when the graph does
+        not stand where the first write expects it.
         """
         ...
 
-    async def skip(self, app_id: str, partition: int, write: Write) -> None:
-        """Move the mark over ``write`` without its effect. Raises ``Displaced`` like ``apply``."""
-        ...
+    async def durable(self, run: str) -> None:
+        """Return when every write that was acknowledged since ``check`` named ``run`` is on disk.
 
-    async def durable(self) -> None:
-        """Return when every write that was acknowledged before this call is on disk."""
+        Raises ``GraphUnavailable`` when the server was started again since then: it may have lost some of them.
+        """
         ...
 
     async def read(self, app_id: str, statement: str, params: Mapping[str, Any], *, timeout_s: float) -> Table:

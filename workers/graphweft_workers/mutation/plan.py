@@ -1,164 +1,230 @@
-"""What a range of the log does to the graphs: pure, no bus and no graph.
+"""How the events of a range become writes, and how a half-done range is taken up again: pure, no bus and no graph.
 
-``read_range`` decodes, drops copies and matches rules; ``writes_after`` turns one app's share into writes that carry
-the graph's mark from one event to the next.
+A plan is the rows of one app in a range of one partition, in the order in which they run. The graph's mark counts
+them: ``Mark(offset, plan, done)`` says that all events up to ``offset`` are in, and of the named plan the first
+``done`` rows. The plan's note, which its first write puts beside the mark, lists the rows by event, rule and mutation.
+So whoever comes next goes on from the same place in the same order, with other rules or another version of us just as
+well, and without a row that is done or left out.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime
+from typing import Any, Final, cast
 
-from graphweft_contracts import DeadLetter, DeadLetterReason, Event, InvalidEvent, wire
-from graphweft_rules import BoundMutation, Ruleset, Skipped
-from graphweft_workers.bus.log import Entry
-from graphweft_workers.graph.store import Mark, Write
-from graphweft_workers.mutation.duplicates import Identity, RecentEvents
+from graphweft_contracts import DeadLetterReason, GraphUnavailable
+from graphweft_rules import BoundMutation
+from graphweft_workers.graph.store import Mark, Progress, Write
+from graphweft_workers.mutation.order import Arranger, Step
+from graphweft_workers.mutation.reading import EventWork
 
-__all__ = ("EventWork", "PlannedWrite", "Range", "identity_of", "letter_for", "read_range", "writes_after")
+__all__ = ("LeftOut", "Plan", "Row", "planned_end", "resumed", "unwritten")
 
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EventWork:
-    """One event that changes a graph, with its mutations in rule order (at least one)."""
-
-    entry: Entry
-    event: Event
-    mutations: tuple[BoundMutation, ...]
+_FORMAT: Final = 1
+"""Of the note. A reader that does not know a note's format must not guess."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PlannedWrite:
-    """A write and where it comes from; ``mutation`` is None for a mere move of the mark."""
+@dataclass(slots=True, eq=False)  # not frozen: that doubles the cost of making one
+class Row:
+    """One mutation for one event."""
 
-    write: Write
     work: EventWork
-    mutation: BoundMutation | None
+    bound: BoundMutation
+    number: int
+    """Its place in the log's order."""
+
+    @property
+    def name(self) -> tuple[str, str, str]:
+        """What it is called in notes: offset, rule, mutation."""
+        return (self.work.entry.offset, self.bound.mutation.rule, self.bound.mutation.id)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeftOut:
+    """Rows of one mutation that were left out of the graph, and of which a dead letter is to tell.
+
+    It stands in the note from the moment on at which they are passed over, until the letter is written: whoever takes
+    over in between writes it.
+    """
+
+    rule: str
+    mutation: str
+    offsets: tuple[str, ...]
+    reason: DeadLetterReason
+    message: str
+    extends: str | None = None
+    """The id of the letter that these rows are added to."""
 
 
 @dataclass(slots=True, kw_only=True)
-class Range:
-    """What a contiguous range of one partition amounts to."""
+class Plan:
+    """The rows that lead from one mark to the next."""
 
-    apps: dict[str, list[EventWork]] = field(default_factory=dict[str, list[EventWork]])
-    letters: list[DeadLetter] = field(default_factory=list[DeadLetter])
-    skipped: list[tuple[Event, Skipped]] = field(default_factory=list[tuple[Event, Skipped]])
-    copies: int = 0
-    unknown: set[str | None] = field(default_factory=set[str | None])
-    """Workflows that events name and that have no rules; None stands for events that name none."""
+    before: Mark
+    """Where the graph stands when no row is done: behind a whole plan, or within one that this takes over from."""
+    end: str
+    """The offset of the mark behind the last row."""
+    steps: Sequence[Step[Row]]
+    left_out: LeftOut | None = None
+    rows: Sequence[Row] = field(init=False)
+    note: str = field(init=False)
+    name: str = field(init=False)
 
+    def __post_init__(self) -> None:
+        self.rows = [row for step in self.steps for row in step.rows]
+        self.note = _note(self)
+        self.name = hashlib.blake2s(self.note.encode(), digest_size=8).hexdigest()
 
-def read_range(
-    partition: int, entries: Iterable[Entry], rules: Ruleset, recent: RecentEvents, *, now: datetime | None = None
-) -> Range:
-    """Decode and match the entries in order. Entries that break the contract become dead letters of the range."""
-    result = Range()
-    for entry in entries:
-        try:
-            event = wire.decode(entry.fields, received=entry.received)
-            retried = wire.retry_of(entry.fields)
-        except InvalidEvent as error:
-            recent.is_copy(None)
-            result.letters.append(letter_for(partition, entry, "invalid_event", str(error), now=now))
-            continue
-        if recent.is_copy(identity_of(entry, event)):
-            result.copies += 1
-            continue
-        if retried is None:
-            if event.workflow not in rules.workflows:
-                result.unknown.add(event.workflow)
-            matched = rules.match_event(event)
-            mutations, skipped = matched.mutations, matched.skipped
-        else:
-            _, rule, mutation = retried
-            bound = rules.bind_one(event, rule, mutation)
-            mutations = (bound,) if isinstance(bound, BoundMutation) else ()
-            skipped = (bound,) if isinstance(bound, Skipped) else ()
-            if bound is None:
-                message = (
-                    f"the rule {rule!r} of workflow {event.workflow!r} has no mutation {mutation!r} any more; restore "
-                    "it and retry this letter"
-                )
-                result.letters.append(
-                    letter_for(
-                        partition, entry, "missing_rule", message, event=event, rule=rule, mutation=mutation, now=now
+    @classmethod
+    def of(cls, mark: Mark, works: Sequence[EventWork], arranger: Arranger) -> Plan:
+        """Return the plan for works in the order of the log, all of them behind ``mark`` and at least one."""
+        return cls(before=mark, end=works[-1].entry.offset, steps=_arranged(arranger, _rows(works)))
+
+    def without(self, done: int, why: LeftOut, arranger: Arranger) -> Plan:
+        """Return the plan that takes over when ``done`` rows are done and those that ``why`` names are left out.
+
+        The others are put in order anew: where an entity was to be made by a row that failed, later rows of the log
+        must not have gone in front of those that stood between.
+        """
+        gone = {(offset, why.rule, why.mutation) for offset in why.offsets}
+        rest = sorted((row for row in self.rows[done:] if row.name not in gone), key=lambda row: row.number)
+        return Plan(before=self.mark(done), end=self.end, steps=_arranged(arranger, rest), left_out=why)
+
+    def told(self) -> Plan:
+        """Return the plan that takes over when the dead letter of what is left out has been written."""
+        return Plan(before=self.opening().after, end=self.end, steps=self.steps)
+
+    def mark(self, done: int) -> Mark:
+        """Return where the graph stands when that many rows are done."""
+        if done == 0:
+            return self.before
+        if done == len(self.rows):
+            return Mark(offset=self.end)
+        return Mark(offset=self.before.offset, plan=self.name, done=done)
+
+    def opening(self) -> Write:
+        """Return the write that puts the plan in the place of the one before it, with no row done."""
+        return Write(before=self.before, after=Mark(offset=self.before.offset, plan=self.name), note=self.note)
+
+    def writes(self, done: int, most: Callable[[BoundMutation], int]) -> list[Write]:
+        """Return the writes for the rows behind the first ``done``; of a mutation ``most`` rows share a query."""
+        found: list[Write] = []
+        total = len(self.rows)
+        position = 0
+        for step in self.steps:
+            end = position + len(step.rows)
+            first = max(position, done)
+            while first < end:
+                last = min(first + max(1, most(step.mutation)), end)
+                note = None
+                if last == total:
+                    note = "" if first or self.before.plan else None
+                elif not first:
+                    note = self.note
+                found.append(
+                    Write(
+                        query=step.mutation.mutation.cypher,
+                        form=step.form,
+                        rows=[row.bound.params for row in step.rows[first - position : last - position]],
+                        before=self.mark(first),
+                        after=self.mark(last),
+                        note=note,
                     )
                 )
-        result.skipped.extend((event, skip) for skip in skipped)
-        if mutations:
-            result.apps.setdefault(event.appid, []).append(EventWork(entry=entry, event=event, mutations=mutations))
-    return result
+                first = last
+            position = end
+        if not total:
+            found.append(Write(before=self.before, after=Mark(offset=self.end), note=""))
+        return found
 
 
-def identity_of(entry: Entry, event: Event) -> Identity:
-    """Return what makes two entries one event. Tenants cannot shadow one another; a retry is an event of its own.
-
-    Raises ``InvalidEvent`` when the entry says that it is a retry and does not say of what.
-    """
-    retried = wire.retry_of(entry.fields)
-    if retried is not None:
-        return (event.appid, "retry", retried.letter)
-    return (event.appid, event.source, event.id)
+def planned_end(progress: Progress) -> str | None:
+    """Return the last offset of the plan under way; None when none is."""
+    return _read(progress)["end"] if progress.mark.plan else None
 
 
-def writes_after(mark: Mark, works: Sequence[EventWork], is_after: Callable[[str, str], bool]) -> list[PlannedWrite]:
-    """Return the writes that lead from ``mark`` over ``works``, leaving out what the mark says is done."""
-    writes: list[PlannedWrite] = []
-    before = mark
-    for work in works:
-        offset = work.entry.offset
-        done = mark.done if offset == mark.offset else 0
-        if not done and not is_after(offset, mark.offset):
-            continue
-        last = len(work.mutations) - 1
-        if done > last:
-            # The rules have changed since the mark was set within this event, and fewer mutations are left of it.
-            moved = Write(statement="", before=before, after=Mark(offset=offset))
-            writes.append(PlannedWrite(write=moved, work=work, mutation=None))
-            before = moved.after
-        else:
-            for index in range(done, last + 1):
-                mutation = work.mutations[index]
-                after = Mark(offset=offset, done=0 if index == last else index + 1)
-                write = Write(
-                    statement=mutation.mutation.cypher.statement,
-                    params=mutation.params,
-                    returns=mutation.mutation.cypher.returns,
-                    before=before,
-                    after=after,
-                )
-                writes.append(PlannedWrite(write=write, work=work, mutation=mutation))
-                before = after
-    return writes
-
-
-def letter_for(
-    partition: int,
-    entry: Entry,
-    reason: DeadLetterReason,
-    message: str,
-    *,
-    event: Event | None = None,
-    rule: str | None = None,
-    mutation: str | None = None,
-    place: str | None = None,
-    now: datetime | None = None,
-) -> DeadLetter:
-    """Return the dead letter of an entry, or of one mutation of it."""
-    position = f"{partition}:{entry.offset}"
-    return DeadLetter(
-        id=position if rule is None else f"{position}:{rule}/{mutation}",
-        reason=reason,
-        message=message,
-        position=position,
-        time=now or datetime.now(UTC),
-        app_id=event.appid if event else None,
-        event_id=event.id if event else None,
-        event_type=event.type if event else None,
-        workflow=event.workflow if event else None,
-        rule=rule,
-        mutation=mutation,
-        place=place,
-        fields=wire.pack({name: value for name, value in entry.fields.items() if rule is None or name != wire.RETRY}),
+def unwritten(progress: Progress) -> LeftOut | None:
+    """Return the rows that were left out and of which no dead letter may have been written yet."""
+    told = _read(progress)["left_out"] if progress.mark.plan else None
+    if not told:
+        return None
+    return LeftOut(
+        rule=told["rule"],
+        mutation=told["mutation"],
+        offsets=tuple(told["offsets"]),
+        reason=told["reason"],
+        message=told["message"],
+        extends=told["extends"],
     )
+
+
+def resumed(progress: Progress, works: Sequence[EventWork]) -> Plan:
+    """Return the rest of the plan under way, its rows taken from ``works``, which hold its events.
+
+    A row whose event is gone from the log, or whose mutation is gone from the rules, is passed over.
+    """
+    note = _read(progress)
+    by_name = {row.name: row for row in _rows(works)}
+    events: list[str] = note["events"]
+    planned: list[tuple[str, str, list[int]]] = note["steps"]
+    steps: list[Step[Row]] = []
+    done = progress.mark.done
+    for rule, mutation, numbers in planned:
+        left, done = numbers[done:], max(0, done - len(numbers))
+        rows = [row for number in left if (row := by_name.get((events[number], rule, mutation))) is not None]
+        if rows:
+            # Rows share a query only as the form of today allows, whatever it was when the plan was made.
+            steps.extend(Step(mutation=row.bound, rows=[row]) for row in rows)
+    return Plan(before=progress.mark, end=note["end"], steps=steps)
+
+
+def _rows(works: Iterable[EventWork]) -> list[Row]:
+    pairs = ((work, bound) for work in works for bound in work.mutations)
+    return [Row(work, bound, number) for number, (work, bound) in enumerate(pairs)]
+
+
+def _arranged(arranger: Arranger, rows: Iterable[Row]) -> Sequence[Step[Row]]:
+    return arranger.arrange((row.bound, row) for row in rows)
+
+
+def _note(plan: Plan) -> str:
+    events: dict[str, int] = {}
+    steps: list[tuple[str, str, list[int]]] = []
+    for step in plan.steps:
+        for row in step.rows:
+            offset, rule, mutation = row.name
+            number = events.setdefault(offset, len(events))
+            if steps and steps[-1][0] == rule and steps[-1][1] == mutation:
+                steps[-1][2].append(number)
+            else:
+                steps.append((rule, mutation, [number]))
+    left_out = plan.left_out
+    body = {
+        "format": _FORMAT,
+        "end": plan.end,
+        "events": list(events),
+        "steps": steps,
+        "left_out": left_out
+        and {
+            "rule": left_out.rule,
+            "mutation": left_out.mutation,
+            "offsets": left_out.offsets,
+            "reason": left_out.reason,
+            "message": left_out.message,
+            "extends": left_out.extends,
+        },
+    }
+    return json.dumps(body, separators=(",", ":"))
+
+
+def _read(progress: Progress) -> Mapping[str, Any]:
+    note = cast("Mapping[str, Any]", json.loads(progress.note))
+    if note.get("format") != _FORMAT:
+        raise GraphUnavailable(
+            "the graph holds a half-done batch of another version of graphweft: let that version finish it first",
+            retry_after_s=5.0,
+        )
+    return note

@@ -1,8 +1,10 @@
 """The mutation worker: reads partitions in order, applies, buries what cannot be applied, commits what is on disk.
 
 The graph's own mark is the truth about what took effect; the bus's position only says where to begin reading. So the
-order of steps is fixed: effect and mark (one query), dead letter before the mark moves over a failed write, commit
-only behind what the graph has on disk. Whatever is interrupted, the next owner finds a mark and goes on from there.
+order of steps is fixed: effect and mark (one query), dead letter after the write that leaves a row out, commit only
+behind what the graph has on disk. Whatever is interrupted, the next owner finds a mark and goes on from there.
+
+While the graph applies a batch, the next one is read, decoded and matched; never more than that is in memory.
 """
 
 from __future__ import annotations
@@ -11,42 +13,47 @@ import asyncio
 import contextlib
 import random
 import time
-from collections import deque
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
-from graphweft_contracts import DeadLetterReason, InvalidEvent, QueryFailed, Transient, wire
+from graphweft_contracts import BusUnavailable, QueryFailed, Transient
 from graphweft_rules import Ruleset
 from graphweft_rules.core_schema import CORE_KEYS
-from graphweft_workers.bus.log import Bus, Committed, Entry
-from graphweft_workers.graph.store import START, GraphStore, Mark
-from graphweft_workers.mutation.duplicates import WINDOW, Identity, RecentEvents
-from graphweft_workers.mutation.plan import (
-    EventWork,
-    PlannedWrite,
-    identity_of,
-    letter_for,
-    read_range,
-    writes_after,
-)
+from graphweft_workers.bus.log import Bus, Committed, Stretch
+from graphweft_workers.graph.store import GraphStore, Mark, Progress
+from graphweft_workers.mutation.applying import Applier
+from graphweft_workers.mutation.duplicates import RecentEvents
+from graphweft_workers.mutation.history import between, known_before
+from graphweft_workers.mutation.order import Arranger
+from graphweft_workers.mutation.plan import planned_end
+from graphweft_workers.mutation.reading import EventWork, Range, letter_of_lost, read_range
 
-__all__ = ("MutationWorker",)
+__all__ = ("LEASE_S", "MutationWorker")
 
 logger = structlog.get_logger("graphweft.mutation")
 
-_LEASE_S: Final = 10.0
+LEASE_S: Final = 10.0
 """A dead worker's partitions are taken over after this long."""
 _READ_WAIT_S: Final = 1.0
-"""Longest wait for new events; far below the lease, which is extended in between."""
+"""Longest wait for new events; below the lease, which is extended in between."""
 _LAST_BACKOFF_S: Final = 5.0
 _BURY_AT_ONCE: Final = 500
-_PAGE: Final = 100
-"""Entries that are in memory at once while a worker that starts reads back."""
-_REMEMBERED: Final = 1_000
-"""Workflows and causes of which a worker remembers that it has warned."""
+_APPS_AT_ONCE: Final = 16
+"""Graphs of one partition that are written at the same time."""
+_REMEMBERED: Final = 10_000
+"""Apps whose marks, and causes of which a warning, a worker keeps in mind."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Batch:
+    """A stretch of a partition and what it amounts to."""
+
+    read: Range
+    end: Committed
+    events: int
 
 
 @dataclass(slots=True, kw_only=True)
@@ -54,7 +61,12 @@ class _Partition:
     """What the owner of a partition knows about it; forgotten whenever something went wrong."""
 
     number: int
+    run: str
+    """Which run of the graph server this is about; what an earlier one had in memory only may be gone."""
     cursor: Committed
+    """Behind what has been read."""
+    applied: Committed
+    """Behind what has taken effect."""
     recent: RecentEvents
     marks: dict[str, Mark] = field(default_factory=dict[str, Mark])
     lease_until: float = 0.0
@@ -65,7 +77,16 @@ class _Partition:
 class MutationWorker:
     """Owns as many partitions as nobody else holds and keeps them applied until ``stop`` is called."""
 
-    def __init__(self, bus: Bus, graph: GraphStore, rules: Ruleset, *, name: str, batch_events: int = 200) -> None:
+    def __init__(
+        self,
+        bus: Bus,
+        graph: GraphStore,
+        rules: Ruleset,
+        *,
+        name: str,
+        batch_events: int = 1_000,
+        lease_s: float = LEASE_S,
+    ) -> None:
         self._bus = bus
         self._graph = graph
         self._rules = rules
@@ -74,8 +95,9 @@ class MutationWorker:
         self._stopping = asyncio.Event()
         self._unknown: set[str | None] = set()
         self._warned: set[tuple[str, ...]] = set()
-        self._buried: dict[tuple[str, ...], int] = {}
-        self.applied_events = 0
+        self._lease_s = lease_s
+        self._applier = Applier(bus, graph, Arranger(rules, graph.dialect))
+        self.applied_events: int = 0
 
     def stop(self) -> None:
         """Ask the worker to finish the batch in hand, commit it and return from ``run``."""
@@ -105,92 +127,133 @@ class MutationWorker:
             partition: _Partition | None = None
             opened = Committed()
             try:
-                if not await self._bus.claim(number, self._name, _LEASE_S):
-                    await self._pause(_LEASE_S / 4)
+                if not await self._bus.claim(number, self._name, self._lease_s):
+                    await self._pause(self._lease_s / 4)
                     continue
-                await self._graph.check()
-                partition = await self._open(number)
-                opened = partition.cursor
+                run = await self._graph.check()
+                partition = await self._open(number, run)
+                opened = partition.applied
                 await self._work(partition)
                 attempt = 0
             except Transient as error:
                 # Opening is no progress: what fails at the first batch each time must wait longer each time.
-                attempt = 1 if partition is not None and partition.cursor != opened else attempt + 1
+                attempt = 1 if partition is not None and partition.applied != opened else attempt + 1
                 await self._back_off("partition_interrupted", error, attempt, partition=number)
+            finally:
+                if self._bus.wanted_back(number):
+                    await self._release(number)
+        await self._release(number)
+
+    async def _release(self, number: int) -> None:
         with contextlib.suppress(Transient):
             await self._bus.release(number, self._name)
 
-    async def _open(self, number: int) -> _Partition:
+    async def _open(self, number: int, run: str) -> _Partition:
         committed = await self._bus.committed(number)
-        recent = RecentEvents()
-        for identity in await self._identities_before(number, committed.offset):
-            recent.is_copy(identity)
+        recent = await known_before(self._bus, number, committed.offset)
         logger.debug("partition_opened", partition=number, position=committed.offset)
-        return _Partition(number=number, cursor=committed, recent=recent, committed=committed)
-
-    async def _identities_before(self, number: int, offset: str) -> Sequence[Identity | None]:
-        """Read the window back page by page and keep the identities only: events may be large."""
-        found: deque[Identity | None] = deque()
-        first = True
-        while len(found) < WINDOW:
-            page = await self._bus.before(number, offset, limit=_PAGE)
-            fresh = page if first else page[:-1]  # ``before`` includes the offset, which is known by now
-            first = False
-            if not fresh:
-                break
-            for entry in reversed(fresh):
-                try:
-                    found.appendleft(identity_of(entry, wire.decode(entry.fields, received=entry.received)))
-                except InvalidEvent:
-                    found.appendleft(None)
-            offset = fresh[0].offset
-        return found
+        return _Partition(
+            number=number, run=run, cursor=committed, applied=committed, recent=recent, committed=committed
+        )
 
     async def _work(self, partition: _Partition) -> None:
         try:
-            while not self._stopping.is_set():
-                now = time.monotonic()
-                if now > partition.lease_until:
-                    if not await self._bus.claim(partition.number, self._name, _LEASE_S):
-                        logger.warning("lease_lost", partition=partition.number, worker=self._name)
-                        return
-                    partition.lease_until = now + _LEASE_S / 3
-                entries = await self._read(partition)
-                if entries:
-                    await self._apply(partition, entries)
-                    partition.cursor = Committed(offset=entries[-1].offset, count=partition.cursor.count + len(entries))
-                    self.applied_events += len(entries)
-                await self._commit(partition)
+            async with contextlib.aclosing(self._batches(partition)) as batches:
+                async for batch in batches:
+                    if batch is not None:
+                        await self._apply(partition, batch)
+                        partition.applied = batch.end
+                        self.applied_events += batch.events
+                    await self._commit(partition)
         finally:
             await self._last_commit(partition)
 
-    async def _read(self, partition: _Partition) -> Sequence[Entry]:
-        """Return the next entries; none when there are none for a while, or at once when we are to stop."""
+    async def _batches(self, partition: _Partition) -> AsyncGenerator[_Batch | None]:
+        """Yield what stands on the partition, one batch ahead; None when there is nothing for a while.
+
+        Ends when the worker is to stop, or when somebody else is to have the partition.
+        """
+        ahead: asyncio.Task[_Batch | None] | None = None
+        try:
+            while not self._stopping.is_set() and await self._holds(partition):
+                batch = await (ahead or asyncio.create_task(self._read(partition)))
+                ahead = asyncio.create_task(self._read(partition)) if batch is not None else None
+                yield batch
+        finally:
+            # Nothing is taken off by reading, so what a cancelled read would have returned is read again later.
+            if ahead is not None:
+                ahead.cancel()
+                await asyncio.gather(ahead, return_exceptions=True)
+
+    async def _holds(self, partition: _Partition) -> bool:
+        if self._bus.wanted_back(partition.number):
+            logger.info("partition_given_up", partition=partition.number, worker=self._name)
+            return False
+        now = time.monotonic()
+        if now > partition.lease_until:
+            if not await self._bus.claim(partition.number, self._name, self._lease_s):
+                logger.warning("lease_lost", partition=partition.number, worker=self._name)
+                return False
+            partition.lease_until = now + self._lease_s / 3
+        return True
+
+    async def _read(self, partition: _Partition) -> _Batch | None:
+        """Return the next batch; none when there is none for a while, or at once when we are to stop."""
+        wait_s = min(_READ_WAIT_S, self._lease_s / 3)
         reading = asyncio.ensure_future(
-            self._bus.read(partition.number, partition.cursor.offset, limit=self._batch_events, wait_s=_READ_WAIT_S)
+            self._bus.read(partition.number, partition.cursor, limit=self._batch_events, wait_s=wait_s)
         )
         stopping = asyncio.ensure_future(self._stopping.wait())
         try:
             await asyncio.wait([reading, stopping], return_when=asyncio.FIRST_COMPLETED)
-            return reading.result() if reading.done() else []
+            stretch = reading.result() if reading.done() else Stretch(entries=[])
         finally:
-            # Nothing is taken off by reading, so what a cancelled read would have returned is read again later.
             for task in (reading, stopping):
                 task.cancel()
             await asyncio.gather(reading, stopping, return_exceptions=True)
+        if stretch.lost:
+            await self._tell_lost(partition, stretch)
+        count = partition.cursor.count + stretch.lost + len(stretch.entries)
+        last = stretch.entries[-1].offset if stretch.entries else partition.cursor.offset
+        partition.cursor = Committed(offset=last, count=count)
+        if not stretch.entries:
+            return None
+        read = read_range(partition.number, stretch.entries, self._rules, partition.recent)
+        return _Batch(read=read, end=partition.cursor, events=len(stretch.entries))
 
-    async def _apply(self, partition: _Partition, entries: Sequence[Entry]) -> None:
-        planned = read_range(partition.number, entries, self._rules, partition.recent)
-        for start in range(0, len(planned.letters), _BURY_AT_ONCE):
-            await self._bus.bury(planned.letters[start : start + _BURY_AT_ONCE])
-        for letter in planned.letters:
+    async def _tell_lost(self, partition: _Partition, stretch: Stretch) -> None:
+        next_offset = stretch.entries[0].offset if stretch.entries else None
+        letter = letter_of_lost(partition.number, partition.cursor.offset, stretch.lost, next_offset)
+        await self._bus.bury([letter])
+        logger.error(
+            "events_lost", partition=partition.number, events=stretch.lost, after=partition.cursor.offset,
+            message=letter.message,
+        )  # fmt: skip
+
+    async def _apply(self, partition: _Partition, batch: _Batch) -> None:
+        works = {app_id: list(found) for app_id, found in batch.read.apps.items()}
+        await self._report(batch.read)
+        opened = await self._open_apps(partition, works)
+        await self._reach(partition, works, opened)
+        gate = asyncio.Semaphore(_APPS_AT_ONCE)
+
+        async def one(app_id: str) -> None:
+            async with gate:
+                await self._apply_app(partition, app_id, works[app_id], opened.get(app_id))
+
+        await _all(one(app_id) for app_id in works)
+
+    async def _report(self, read: Range) -> None:
+        for start in range(0, len(read.letters), _BURY_AT_ONCE):
+            await self._bus.bury(read.letters[start : start + _BURY_AT_ONCE])
+        for letter in read.letters:
             logger.error("event_buried", position=letter.position, reason=letter.reason, message=letter.message)
-        for workflow in planned.unknown - self._unknown:
+        for workflow in read.unknown - self._unknown:
             if len(self._unknown) >= _REMEMBERED:  # names come from outside, so memory has a bound
                 break
             self._unknown.add(workflow)
             logger.warning("workflow_without_rules", workflow=workflow, known=sorted(self._rules.workflows))
-        for event, skip in planned.skipped:
+        for event, skip in read.skipped:
             # Once per rule and cause: the same rule usually misses the same thing in every event.
             cause = (skip.rule, skip.query, skip.reason, skip.detail)
             level = logger.debug if cause in self._warned else logger.warning
@@ -200,67 +263,73 @@ class MutationWorker:
                 "mutation_skipped", rule=skip.rule, mutation=skip.query, reason=skip.reason, detail=skip.detail,
                 place=str(skip.place), event_id=event.id, event_type=event.type,
             )  # fmt: skip
-        for app_id, works in planned.apps.items():
-            await self._apply_app(partition, app_id, works)
 
-    async def _apply_app(self, partition: _Partition, app_id: str, works: Sequence[EventWork]) -> None:
-        if app_id not in partition.marks:
-            try:
-                await self._graph.prepare(app_id, self._rules.keys | CORE_KEYS)
-                partition.marks[app_id] = await self._graph.mark(app_id, partition.number)
-            except QueryFailed as failure:
-                # There is no graph and so no mark; the other apps of the partition must not wait for that.
-                for planned in writes_after(START, works, self._bus.is_after):
-                    await self._bury(partition.number, planned, failure)
-                return
-        writes = writes_after(partition.marks[app_id], works, self._bus.is_after)
-        size = len(writes)
-        while writes:
-            part = writes[:size]
-            applied = await self._graph.apply(app_id, partition.number, [planned.write for planned in part])
-            if applied.count:
-                partition.marks[app_id] = part[applied.count - 1].write.after
-            if applied.failure is None:
-                writes = writes[applied.count :]
-                size *= 2
+    async def _open_apps(
+        self, partition: _Partition, works: dict[str, list[EventWork]]
+    ) -> dict[str, Progress | QueryFailed]:
+        """Return how far apps are that come for the first time, or why they have no graph."""
+        if len(partition.marks) > _REMEMBERED:
+            partition.marks.clear()
+        found: dict[str, Progress | QueryFailed] = {}
+        gate = asyncio.Semaphore(_APPS_AT_ONCE)
+
+        async def one(app_id: str) -> None:
+            async with gate:
+                try:
+                    await self._graph.prepare(app_id, self._rules.keys | CORE_KEYS)
+                    progress = await self._graph.progress(app_id, partition.number)
+                except QueryFailed as failure:
+                    found[app_id] = failure
+                    return
+                offset = progress.mark.offset
+                if self._bus.is_after(offset, works[app_id][-1].entry.offset):
+                    await self._check_end(partition.number, app_id, offset)
+                found[app_id] = progress
+
+        await _all(one(app_id) for app_id in works if app_id not in partition.marks)
+        return found
+
+    async def _check_end(self, number: int, app_id: str, offset: str) -> None:
+        """Stop where a graph stands behind the end of the log: events there would be taken for done."""
+        end = next((status.end for status in await self._bus.status() if status.id == number), "")
+        if self._bus.is_after(offset, end):
+            raise BusUnavailable(
+                f"the graph of {app_id!r} stands at {offset} of partition {number}, which ends at {end or 'nothing'}: "
+                "the log was made anew or lost its end. Restore it, or rebuild the graph from it",
+                retry_after_s=5.0,
+            )
+
+    async def _reach(
+        self, partition: _Partition, works: dict[str, list[EventWork]], opened: dict[str, Progress | QueryFailed]
+    ) -> None:
+        """Add to ``works`` the events up to the end of the plans under way, where those lie behind the batch."""
+        for app_id, progress in opened.items():
+            if isinstance(progress, QueryFailed):
                 continue
-            failed = part[applied.count]
-            await self._bury(partition.number, failed, applied.failure)
-            await self._graph.skip(app_id, partition.number, failed.write)
-            partition.marks[app_id] = failed.write.after
-            writes = writes[applied.count + 1 :]
-            # What was sent behind the failed write had no effect: a rule that fails for every event must not make us
-            # send the rest of the batch again for each of them.
-            size = applied.count + 1
+            end = planned_end(progress)
+            last = works[app_id][-1].entry.offset
+            if end is not None and self._bus.is_after(end, last):
+                works[app_id] += await self._between(partition.number, app_id, last, end)
 
-    async def _bury(self, number: int, failed: PlannedWrite, failure: QueryFailed) -> None:
-        bound = failed.mutation
-        rule = bound.mutation.rule if bound else None
-        mutation = bound.mutation.id if bound else None
-        place = str(bound.mutation.place) if bound else None
-        reason: DeadLetterReason = "timeout" if failure.code == "timeout" else "query_error"
-        event = failed.work.event
-        letter = letter_for(
-            number,
-            failed.work.entry,
-            reason,
-            str(failure),
-            event=event,
-            rule=rule,
-            mutation=mutation,
-            place=place,
-        )
-        await self._bus.bury([letter])
-        cause = (rule or "", mutation or "", reason)
-        times = self._buried[cause] = self._buried.get(cause, 0) + 1
-        if len(self._buried) > _REMEMBERED:
-            self._buried.clear()
-        # The 1st, 10th, 100th … of a rule: dead letters have them all, and a broken rule must not drown the log.
-        level = logger.error if str(times).strip("0") == "1" else logger.debug
-        level(
-            "mutation_buried", times=times, rule=rule, mutation=mutation, place=place, reason=reason,
-            message=str(failure), event_id=event.id, position=letter.position,
-        )  # fmt: skip
+    async def _between(self, number: int, app_id: str, after: str, end: str) -> list[EventWork]:
+        """Return the app's works behind ``after`` up to ``end``, from the log itself."""
+        entries = [entry async for page in between(self._bus, number, after, end) for entry in page]
+        # Copies need no look here: a plan names the events it has rows of, and a copy has none.
+        read = read_range(number, entries, self._rules, RecentEvents())
+        return read.apps.get(app_id, [])
+
+    async def _apply_app(
+        self, partition: _Partition, app_id: str, works: Sequence[EventWork], opened: Progress | QueryFailed | None
+    ) -> None:
+        if isinstance(opened, QueryFailed):
+            # There is no graph and so no mark; the other apps of the partition must not wait for that.
+            await self._applier.refuse(partition.number, works, opened)
+            return
+        mark = partition.marks[app_id] if opened is None else opened.mark
+        if opened is not None and mark.plan:
+            mark = await self._applier.resume(partition.number, app_id, opened, works)
+        behind = [work for work in works if self._bus.is_after(work.entry.offset, mark.offset)]
+        partition.marks[app_id] = await self._applier.apply(partition.number, app_id, mark, behind)
 
     async def _commit(self, partition: _Partition) -> None:
         """Start to commit the cursor unless a commit is on its way; waiting for the disk must not hold up reading."""
@@ -269,20 +338,21 @@ class MutationWorker:
                 return
             task, partition.commit = partition.commit, None
             task.result()
-        if partition.cursor != partition.committed:
-            partition.commit = asyncio.create_task(self._commit_now(partition, partition.cursor))
+        if partition.applied != partition.committed:
+            partition.commit = asyncio.create_task(self._commit_now(partition))
 
-    async def _commit_now(self, partition: _Partition, cursor: Committed) -> None:
-        await self._graph.durable()
-        await self._bus.commit(partition.number, cursor)
-        partition.committed = cursor
+    async def _commit_now(self, partition: _Partition) -> None:
+        applied = partition.applied
+        await self._graph.durable(partition.run)
+        await self._bus.commit(partition.number, applied)
+        partition.committed = applied
 
     async def _last_commit(self, partition: _Partition) -> None:
         with contextlib.suppress(Transient):
             if partition.commit is not None:
                 await partition.commit
-            if self._stopping.is_set() and partition.cursor != partition.committed:
-                await self._commit_now(partition, partition.cursor)
+            if partition.applied != partition.committed:
+                await self._commit_now(partition)
 
     async def _back_off(self, event: str, error: Transient, attempt: int, **fields: object) -> None:
         wait_s = min(error.retry_after_s * 2 ** min(attempt - 1, 6), _LAST_BACKOFF_S) * random.uniform(0.5, 1.0)
@@ -293,3 +363,11 @@ class MutationWorker:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(seconds):
                 await self._stopping.wait()
+
+
+async def _all(calls: Iterable[Coroutine[Any, Any, None]]) -> None:
+    """Run calls at the same time; wait for all of them, then raise the first error."""
+    results = await asyncio.gather(*calls, return_exceptions=True)
+    for result in results:
+        if isinstance(result, BaseException):
+            raise result

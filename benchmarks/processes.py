@@ -1,0 +1,97 @@
+"""What is measured, each as a process of its own, and how fast it changes the graph."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Final
+
+from benchmarks.harness import Died
+from benchmarks.services import GraphProbe
+from benchmarks.workload import ROOT
+from graphweft_workers.embedded import die_with_parent
+from graphweft_workers.settings import Settings
+
+ENGINE: Final = ("-m", "graphweft_workers.cli", "run", "mutation")
+NAIVE: Final = ("-m", "benchmarks.naive")
+NAIVE_BATCH: Final = ("-m", "benchmarks.naive", "--batch")
+_START_S: Final = 60.0
+_STOP_S: Final = 30.0
+_POLL_S: Final = 0.02
+_CHANGES: Final = 10
+"""Fewer changes than these are too few to call their mean a rate: then it takes longer, up to ``_LONGEST`` times."""
+_LONGEST: Final = 4
+
+
+@asynccontextmanager
+async def process(arguments: tuple[str, ...], settings: Settings) -> AsyncIterator[asyncio.subprocess.Process]:
+    """Run a Python process with the settings in its environment while the block runs."""
+    with tempfile.TemporaryFile() as errors:
+        started = await asyncio.create_subprocess_exec(
+            *(sys.executable, *arguments),
+            cwd=ROOT,
+            env=settings.as_environment(),
+            stdout=errors,
+            stderr=errors,
+            start_new_session=True,
+            preexec_fn=die_with_parent(signal.SIGTERM),
+        )
+        try:
+            yield started
+        except Died as error:
+            errors.seek(0)
+            raise Died(f"{' '.join(arguments)} {error}:\n{errors.read().decode(errors='replace')[-3000:]}") from error
+        finally:
+            if started.returncode is None:
+                started.terminate()
+                try:
+                    async with asyncio.timeout(_STOP_S):
+                        await started.wait()
+                except TimeoutError:
+                    started.kill()
+                    await started.wait()
+
+
+async def events_per_second(
+    running: asyncio.subprocess.Process, probe: GraphProbe, applied: str, total: int, *, limit_s: float
+) -> float:
+    """Return the rate between the first change that is seen and the last one, all events or the time limit.
+
+    So the process's start is not in it, nor half a batch at either end. Looking on costs the server one small query
+    every 20 ms, whoever is measured.
+    """
+    begun = time.monotonic()
+    while not (first := await count(probe, applied)):
+        if running.returncode is not None or time.monotonic() - begun > _START_S:
+            raise Died("changed nothing" if running.returncode is None else f"ended with {running.returncode}")
+        await asyncio.sleep(_POLL_S)
+    first_at = now = time.monotonic()
+    seen, seen_at, changes = first, first_at, 0
+    limits_s = {0: _START_S} | dict.fromkeys(range(1, _CHANGES), _LONGEST * limit_s)
+    while seen < total and now - first_at < limits_s.get(changes, limit_s):
+        if running.returncode is not None:
+            raise Died(f"ended with {running.returncode}")
+        await asyncio.sleep(_POLL_S)
+        found, now = await count(probe, applied), time.monotonic()
+        if found != seen:
+            seen, seen_at, changes = found, now, changes + 1
+    if seen > total or not changes:
+        raise Died(f"applied {seen} events of {total}, {first} of them at first sight")
+    return (seen - first) / (seen_at - first_at)
+
+
+async def count(probe: GraphProbe, applied: str) -> int:
+    rows = await probe.rows(applied)
+    return int(rows[0][0] or 0) if rows else 0
+
+
+def highest_resident_mb(pid: int) -> float:
+    """Return the most memory that a process has had resident, in MB (Linux)."""
+    with open(f"/proc/{pid}/status", encoding="ascii") as file:
+        found = dict(line.split(":", 1) for line in file)
+    return int(found["VmHWM"].split()[0]) / 1024

@@ -1,0 +1,5 @@
+"""What all tests share: real servers, each started by the first test that needs it."""
+
+from __future__ import annotations
+
+pytest_plugins = ["tests.services.fixtures"]

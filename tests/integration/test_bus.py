@@ -1,0 +1,984 @@
+"""What the engine relies on in a bus, held by each driver against its real server."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import itertools
+import random
+import tempfile
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+import pytest
+import pytest_asyncio
+import redis.asyncio as redis
+
+from graphweft_contracts import BusUnavailable, DeadLetter, InvalidSettings, channels, wire
+from graphweft_workers.bus.log import Bus, Committed, Entry, Stretch, retry_entry
+from graphweft_workers.bus.redis_streams import RedisStreamsBus
+from graphweft_workers.embedded import EmbeddedServer
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(30)]
+
+PARTITIONS = 2
+OWNER = "first"
+START = Committed()
+
+
+class Kit(Protocol):
+    """One server and what a test does to it behind the driver's back."""
+
+    def bus(self, partitions: int = PARTITIONS) -> Bus: ...
+    async def write(self, partition: int, values: Sequence[bytes]) -> None: ...
+    async def trim(self, partition: int, keep: int) -> None: ...
+    async def forget(self, bus: Bus) -> None: ...
+    async def stop(self) -> None: ...
+    async def start(self) -> None: ...
+    async def die(self, bus: Bus) -> None: ...
+    async def aclose(self) -> None: ...
+
+
+class RedisKit:
+    lease_s = 1.0
+
+    def __init__(self, url: str, server: EmbeddedServer) -> None:
+        self.url = url
+        self.server = server
+        self.redis: Any = redis.Redis.from_url(url)
+        self.buses: list[Bus] = []
+
+    def bus(self, partitions: int = PARTITIONS) -> Bus:
+        self.buses.append(RedisStreamsBus(self.url, partitions=partitions))
+        return self.buses[-1]
+
+    async def write(self, partition: int, values: Sequence[bytes]) -> None:
+        pipeline = self.redis.pipeline(transaction=False)
+        for value in values:
+            pipeline.xadd(channels.events_stream(partition), {wire.DATA: value})
+        await pipeline.execute()
+
+    async def trim(self, partition: int, keep: int) -> None:
+        await self.redis.xtrim(channels.events_stream(partition), maxlen=keep, approximate=False)
+
+    async def forget(self, bus: Bus) -> None:
+        """Nothing is read ahead."""
+
+    async def stop(self) -> None:
+        await self.server.stop()
+
+    async def start(self) -> None:
+        await self.server.start()
+
+    async def die(self, bus: Bus) -> None:
+        """A Redis worker that dies says nothing; its lease runs out."""
+
+    async def aclose(self) -> None:
+        for bus in self.buses:
+            await bus.aclose()
+        await self.redis.aclose()
+
+
+class KafkaKit:
+    def __init__(self, server: Any) -> None:
+        self.server = server
+        self.buses: list[Any] = []
+
+    def bus(self, partitions: int = PARTITIONS) -> Bus:
+        from graphweft_workers.bus.kafka import KafkaBus
+
+        self.buses.append(KafkaBus(self.server.url, partitions=partitions, session_s=1.0, barrier_s=8.0))
+        return self.buses[-1]
+
+    async def write(self, partition: int, values: Sequence[bytes]) -> None:
+        from aiokafka import AIOKafkaProducer
+
+        producer = AIOKafkaProducer(bootstrap_servers=self.server.bootstrap, enable_idempotence=True)
+        await producer.start()
+        try:
+            for value in values:
+                await producer.send(channels.EVENTS_TOPIC, value, partition=partition)
+            await producer.flush()
+        finally:
+            await producer.stop()
+
+    async def trim(self, partition: int, keep: int) -> None:
+        from aiokafka import AIOKafkaConsumer, TopicPartition
+        from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
+
+        topic_partition = TopicPartition(channels.EVENTS_TOPIC, partition)
+        consumer = AIOKafkaConsumer(bootstrap_servers=self.server.bootstrap)
+        admin = AIOKafkaAdminClient(bootstrap_servers=self.server.bootstrap)
+        await consumer.start()
+        await admin.start()
+        try:
+            end = (await consumer.end_offsets([topic_partition]))[topic_partition]
+            await admin.delete_records({topic_partition: RecordsToDelete(end - keep)})
+        finally:
+            await consumer.stop()
+            await admin.close()
+
+    async def forget(self, bus: Bus) -> None:
+        """Drop what was read ahead: it is not lost when it is trimmed."""
+        await bus.release(0, OWNER)
+        await claimed(bus)
+
+    async def stop(self) -> None:
+        await asyncio.to_thread(self.server.kill)
+
+    async def start(self) -> None:
+        await asyncio.to_thread(self.server.start)
+
+    async def die(self, bus: Any) -> None:
+        """End the member without a word to the group, as ``kill -9`` does."""
+        bus._group._consumer._coordinator._maybe_leave_group = _nothing
+        bus._group._all_released.set()
+        await bus._group._consumer.stop()
+
+    async def aclose(self) -> None:
+        for bus in self.buses:
+            await bus.aclose()
+
+
+async def _nothing() -> None:
+    return None
+
+
+@pytest.fixture(params=["redis", "kafka"])
+def made(request: pytest.FixtureRequest) -> Kit:
+    if request.param == "redis":
+        return RedisKit(request.getfixturevalue("url"), request.getfixturevalue("server"))
+    request.getfixturevalue("kafka_url")
+    return KafkaKit(request.getfixturevalue("kafka"))
+
+
+@pytest_asyncio.fixture
+async def kit(made: Kit) -> AsyncIterator[Kit]:
+    yield made
+    await made.aclose()
+
+
+async def claimed(bus: Bus, partition: int = 0, owner: str = OWNER, within_s: float = 20.0) -> None:
+    """Become the owner and ask where to begin, as a worker does."""
+    async with asyncio.timeout(within_s):
+        while not await bus.claim(partition, owner, 1.0):  # noqa: ASYNC110 - only asking tells
+            await asyncio.sleep(0.02)
+    await bus.committed(partition)
+
+
+async def drained(bus: Bus, after: Committed = START, partition: int = 0, limit: int = 1000) -> list[Entry]:
+    """Read all there is."""
+    found: list[Entry] = []
+    while True:
+        stretch = await bus.read(partition, after, limit=limit, wait_s=0)
+        if not stretch.entries:
+            assert not stretch.lost
+            return found
+        found += stretch.entries
+        after = behind(after, stretch)
+
+
+def behind(after: Committed, stretch: Stretch) -> Committed:
+    offset = stretch.entries[-1].offset if stretch.entries else after.offset
+    return Committed(offset=offset, count=after.count + stretch.lost + len(stretch.entries))
+
+
+def values(entries: Sequence[Entry]) -> list[bytes]:
+    return [entry.fields[wire.DATA] for entry in entries]
+
+
+def numbered(count: int, start: int = 0) -> list[bytes]:
+    return [b"%d" % number for number in range(start, start + count)]
+
+
+def letter(name: str = "one", **fields: Any) -> DeadLetter:
+    given: dict[str, Any] = {"reason": "query_error", "message": "no", "position": "0:1", "time": datetime.now(UTC)}
+    return DeadLetter(id=name, fields=wire.pack({wire.DATA: b"payload"}), **{**given, **fields})
+
+
+async def test_a_read_is_contiguous_in_order_and_repeats(kit: Kit) -> None:
+    bus = kit.bus()
+    assert await bus.partitions() == PARTITIONS
+    await kit.write(0, numbered(700))
+    await kit.write(1, [b"other"])
+    await claimed(bus)
+    first = await drained(bus, limit=64)
+    assert values(first) == numbered(700)
+    assert [entry.offset for entry in await drained(bus)] == [entry.offset for entry in first]
+    middle = Committed(offset=first[99].offset, count=100)
+    assert values(await drained(bus, middle)) == numbered(600, 100)
+    for one, other in itertools.pairwise(first):
+        assert bus.is_after(other.offset, one.offset)
+        assert not bus.is_after(one.offset, other.offset)
+    assert bus.is_after(first[0].offset, "")
+    assert not bus.is_after("", "")
+
+
+async def test_a_read_keeps_its_limit(kit: Kit) -> None:
+    bus = kit.bus()
+    await bus.partitions()
+    await kit.write(0, numbered(50))
+    await claimed(bus)
+    stretch = await bus.read(0, START, limit=7, wait_s=0)
+    assert values(stretch.entries) == numbered(7)
+    stretch = await bus.read(0, behind(START, stretch), limit=1, wait_s=0)
+    assert values(stretch.entries) == [b"7"]
+
+
+async def test_a_read_waits_for_what_is_not_there_yet(kit: Kit) -> None:
+    bus = kit.bus()
+    await bus.partitions()
+    await claimed(bus)
+    assert await bus.read(0, START, limit=10, wait_s=0) == Stretch(entries=[])
+    reading = asyncio.create_task(bus.read(0, START, limit=10, wait_s=5))
+    await asyncio.sleep(0.3)
+    assert not reading.done()
+    await kit.write(0, [b"late"])
+    assert values((await reading).entries) == [b"late"]
+
+
+async def test_a_cancelled_read_takes_nothing_away(kit: Kit) -> None:
+    bus = kit.bus()
+    await bus.partitions()
+    await claimed(bus)
+    found: list[Entry] = []
+    after = START
+    writing = asyncio.create_task(kit.write(0, numbered(3000)))
+    for patience in itertools.cycle([0.0, 0.001, None, 0.004, 0.01, None]):
+        reading = asyncio.create_task(bus.read(0, after, limit=100, wait_s=1))
+        await asyncio.wait([reading], timeout=patience)
+        reading.cancel()
+        with contextlib.suppress(asyncio.CancelledError):
+            stretch = await reading
+            found += stretch.entries
+            after = behind(after, stretch)
+        if len(found) >= 3000:
+            break
+    await writing
+    assert values(found) == numbered(3000)
+
+
+async def test_partitions_are_read_at_once(kit: Kit) -> None:
+    bus = kit.bus()
+    await bus.partitions()
+    for partition in range(PARTITIONS):
+        await claimed(bus, partition)
+    waiting = asyncio.create_task(bus.read(1, START, limit=10, wait_s=5))
+    await kit.write(0, numbered(2000))
+    assert values(await drained(bus, limit=100)) == numbered(2000)
+    assert not waiting.done()
+    await kit.write(1, [b"x"])
+    assert values((await waiting).entries) == [b"x"]
+
+
+async def test_large_entries_come_in_bounded_reads(kit: Kit) -> None:
+    bus = kit.bus()
+    await bus.partitions()
+    large = [b"%d" % number * 500_000 for number in range(10)]
+    await kit.write(0, [*numbered(300), *large, *large, *large, *large, *large])
+    await claimed(bus)
+    after, found = START, 0
+    while stretch := await bus.read(0, after, limit=10_000, wait_s=0):
+        if not stretch.entries:
+            break
+        assert sum(map(len, values(stretch.entries))) <= 24 * 1024**2
+        after, found = behind(after, stretch), found + len(stretch.entries)
+    assert found == 350
+
+
+async def test_before_reads_back(kit: Kit) -> None:
+    bus = kit.bus()
+    await bus.partitions()
+    await kit.write(0, numbered(300))
+    await claimed(bus)
+    entries = await drained(bus)
+    assert values(await bus.before(0, entries[199].offset, limit=120)) == numbered(120, 80)
+    assert values(await bus.before(0, entries[4].offset, limit=120)) == numbered(5)
+    assert list(await bus.before(0, "", limit=5)) == []
+
+
+async def test_after_reads_on_without_a_claim(kit: Kit) -> None:
+    bus = kit.bus()
+    await bus.partitions()
+    assert list(await bus.after(0, "", limit=5)) == []
+    await kit.write(0, numbered(300))
+    await kit.write(1, [b"other"])
+    entries = await bus.after(0, "", limit=1000)
+    assert values(entries) == numbered(300)
+    assert list(await bus.after(0, "", limit=120)) == list(entries[:120])
+    assert list(await bus.after(0, entries[119].offset, limit=120)) == list(entries[120:240])
+    assert list(await bus.after(0, entries[239].offset, limit=120)) == list(entries[240:])
+    assert list(await bus.after(0, entries[299].offset, limit=120)) == []
+    beyond = "99999999999999-0" if isinstance(kit, RedisKit) else "99999"
+    assert list(await bus.after(0, beyond, limit=120)) == []
+    await kit.trim(0, 100)
+    assert list(await bus.after(0, "", limit=3)) == list(entries[200:203])
+    assert list(await bus.after(0, entries[10].offset, limit=3)) == list(entries[200:203])
+    assert list(await bus.after(0, entries[250].offset, limit=3)) == list(entries[251:254])
+
+
+async def test_a_partition_has_one_owner(kit: Kit) -> None:
+    """Two workers for some time, who give back what is wanted back and take what they get."""
+    buses = {name: kit.bus() for name in ("first", "second", "third")}
+    owners: dict[int, str] = {}
+    seen: set[tuple[int, str]] = set()
+    stop = asyncio.Event()
+
+    async def work(name: str, bus: Bus, partition: int) -> None:
+        while not stop.is_set():
+            if not await bus.claim(partition, name, 1.0):
+                await asyncio.sleep(0.05)
+                continue
+            assert owners.setdefault(partition, name) == name
+            seen.add((partition, name))
+            if bus.wanted_back(partition):
+                del owners[partition]
+                await bus.release(partition, name)
+            await asyncio.sleep(0.02)
+
+    await buses["first"].partitions()
+    async with asyncio.timeout(60), asyncio.TaskGroup() as tasks:
+        for name, bus in buses.items():
+            for partition in range(PARTITIONS):
+                tasks.create_task(work(name, bus, partition))
+            await asyncio.sleep(1.0)
+        while len(owners) < PARTITIONS:  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+        stop.set()
+    assert {partition for partition, _ in seen} == set(range(PARTITIONS))
+
+
+async def test_a_released_partition_goes_to_the_next(kit: Kit) -> None:
+    first, second = kit.bus(), kit.bus()
+    await kit_ready(first, kit)
+    await claimed(first)
+    await first.commit(0, behind(START, await first.read(0, START, limit=3, wait_s=0)))
+    await first.release(0, OWNER)
+    await claimed(second, owner="second")
+    assert (await second.committed(0)).count == 3
+    assert values(await drained(second, await second.committed(0))) == numbered(7, 3)
+
+
+async def kit_ready(bus: Bus, kit: Kit) -> None:
+    await bus.partitions()
+    await kit.write(0, numbered(10))
+
+
+async def test_a_dead_workers_partition_goes_to_the_next(kit: Kit) -> None:
+    first, second = kit.bus(), kit.bus()
+    await kit_ready(first, kit)
+    await claimed(first)
+    await kit.die(first)
+    for partition in range(PARTITIONS):
+        await claimed(second, partition, "second")
+    assert values(await drained(second)) == numbered(10)
+
+
+async def test_the_next_owner_waits_until_the_batch_in_hand_is_committed(kit: Kit) -> None:
+    """Whoever joins takes partitions away: only when they are given back may the new owner begin."""
+    first, second = kit.bus(), kit.bus()
+    await first.partitions()
+    for partition in range(PARTITIONS):
+        await kit.write(partition, numbered(10))
+        await claimed(first, partition)
+    extending = asyncio.create_task(_extend(first))
+    number_wanted = 1 if isinstance(kit, RedisKit) else PARTITIONS
+    cursors = dict.fromkeys(range(PARTITIONS), START)
+    for partition in cursors:
+        cursors[partition] = behind(START, await first.read(partition, START, limit=6, wait_s=0))
+    joining = asyncio.create_task(_claim_any(second, "second"))
+    if not isinstance(kit, RedisKit):
+        waiting = asyncio.create_task(first.read(0, Committed(offset="9", count=10), limit=1, wait_s=5))
+        async with asyncio.timeout(10):
+            assert (await waiting).entries == []  # a read ends early then
+    async with asyncio.timeout(10):
+        while sum(map(first.wanted_back, range(PARTITIONS))) != number_wanted:  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    await asyncio.sleep(1.5)  # longer than the session: who is at work stays a member
+    assert not joining.done()
+    extending.cancel()
+    for partition, cursor in cursors.items():
+        await first.commit(partition, cursor)
+        await first.release(partition, OWNER)
+    async with asyncio.timeout(20):
+        taken = await joining
+    committed = await second.committed(taken)
+    assert committed == cursors[taken]
+    assert values(await drained(second, committed, taken)) == numbered(4, 6)
+
+
+async def _extend(bus: Bus) -> None:
+    while True:
+        for partition in range(PARTITIONS):
+            assert await bus.claim(partition, OWNER, 1.0)
+        await asyncio.sleep(0.1)
+
+
+async def _claim_any(bus: Bus, owner: str) -> int:
+    while True:
+        for partition in range(PARTITIONS):
+            if await bus.claim(partition, owner, 1.0):
+                return partition
+        await asyncio.sleep(0.02)
+
+
+class Sharer:
+    """Claims, extends and gives back as a worker does."""
+
+    lease_s = 1.0
+
+    def __init__(self, bus: Bus, name: str) -> None:
+        self.bus = bus
+        self.name = name
+        self.owned: set[int] = set()
+        self.gains = 0
+        self._stopping = asyncio.Event()
+        self._tasks = [asyncio.create_task(self._own(partition)) for partition in range(4)]
+
+    async def stop(self) -> None:
+        self._stopping.set()
+        await asyncio.gather(*self._tasks)
+
+    async def die(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self.owned.clear()
+
+    async def _own(self, partition: int) -> None:
+        while not self._stopping.is_set():
+            try:
+                taken = await self.bus.claim(partition, self.name, self.lease_s)
+            except BusUnavailable:  # a member that was put out of the group joins anew
+                taken = False
+            if not taken or self.bus.wanted_back(partition):
+                self.owned.discard(partition)
+                if taken:
+                    await self.bus.release(partition, self.name)
+            elif partition not in self.owned:
+                self.owned.add(partition)
+                self.gains += 1
+            await asyncio.sleep(0.05)
+        self.owned.discard(partition)
+        await self.bus.release(partition, self.name)
+
+
+async def shared(*workers: Sharer, shares: Sequence[int]) -> None:
+    """Wait until the workers have such shares of all partitions, then see that these stay where they are."""
+
+    def fair() -> bool:
+        owned = [partition for worker in workers for partition in worker.owned]
+        return sorted(len(worker.owned) for worker in workers) == list(shares) and sorted(owned) == [0, 1, 2, 3]
+
+    async with asyncio.timeout(30):
+        while not fair():  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+    gains = [worker.gains for worker in workers]
+    await asyncio.sleep(2 * Sharer.lease_s)
+    assert fair()
+    assert [worker.gains for worker in workers] == gains
+
+
+@pytest.mark.timeout(120)
+async def test_workers_share_the_partitions_evenly(kit: Kit) -> None:
+    first = Sharer(kit.bus(4), "first")
+    await shared(first, shares=[4])
+    second = Sharer(kit.bus(4), "second")
+    await shared(first, second, shares=[2, 2])
+    third = Sharer(kit.bus(4), "a newcomer")
+    await shared(first, second, third, shares=[1, 1, 2])
+    if isinstance(kit, RedisKit):
+        assert (first.gains, second.gains, third.gains) == (4, 2, 1)  # no more than has to move
+    await second.stop()
+    await shared(first, third, shares=[2, 2])
+    await first.die()
+    await kit.die(first.bus)
+    await shared(third, shares=[4])
+    await third.stop()
+    assert [status.owner for status in await third.bus.status()] == [None] * 4
+
+
+@pytest.mark.parametrize("seed", range(8))
+async def test_redis_leases_settle_whoever_comes_and_goes(url: str, seed: int) -> None:
+    """The same without time: rounds in which each worker claims, and gives back what is wanted back."""
+    dice = random.Random(seed)
+    kit = RedisKit(url, None)  # type: ignore[arg-type]
+    partitions = dice.randint(1, 9)
+    workers: dict[str, Bus] = {}
+    owners: dict[int, str] = {}
+    names = [f"w{number}" for number in range(7)]
+
+    async def work(name: str, bus: Bus) -> int:
+        moves = 0
+        for partition in dice.sample(range(partitions), partitions):
+            taken = await bus.claim(partition, name, 60.0)
+            assert taken == (owners.get(partition) == name) or partition not in owners
+            if taken and partition not in owners:
+                owners[partition], moves = name, moves + 1
+            if bus.wanted_back(partition):
+                assert owners.pop(partition) == name
+                moves += 1
+                await bus.release(partition, name)
+        return moves
+
+    async def round_() -> int:
+        return sum([await work(name, workers[name]) for name in dice.sample(sorted(workers), len(workers))])
+
+    try:
+        for _ in range(12):
+            if name := dice.choice([name for name in names if name not in workers] or [""]):
+                workers[name] = kit.bus(partitions)
+            while len(workers) > 1 and dice.random() < 0.4:
+                name = dice.choice(sorted(workers))
+                for partition in range(partitions):
+                    await workers[name].release(partition, name)
+                del workers[name]
+                owners = {partition: owner for partition, owner in owners.items() if owner != name}
+            await round_()  # from now on all know of one another
+            rounds = 0
+            while await round_():
+                rounds += 1
+                assert rounds < 10
+            held = sorted(list(owners.values()).count(name) for name in workers)
+            assert sum(held) == partitions
+            assert held[-1] - held[0] <= 1
+            assert not await round_()
+    finally:
+        await kit.aclose()
+
+
+async def test_redis_one_name_is_one_worker(url: str) -> None:
+    kit = RedisKit(url, None)  # type: ignore[arg-type]
+    one, twin = kit.bus(), kit.bus()
+    try:
+        for _ in range(2):
+            for bus in (one, twin):
+                for partition in range(PARTITIONS):
+                    assert await bus.claim(partition, "twin", 60.0)
+                    assert not bus.wanted_back(partition)
+    finally:
+        await kit.aclose()
+
+
+async def test_commits_go_forward_only(kit: Kit) -> None:
+    bus = kit.bus()
+    await kit_ready(bus, kit)
+    await claimed(bus)
+    assert await bus.committed(0) == START
+    three = behind(START, await bus.read(0, START, limit=3, wait_s=0))
+    five = behind(three, await bus.read(0, three, limit=2, wait_s=0))
+    await bus.commit(0, five)
+    await bus.commit(0, three)
+    assert await bus.committed(0) == five
+
+
+async def test_status_knows_the_lag_and_the_owner(kit: Kit) -> None:
+    bus = kit.bus()
+    await kit_ready(bus, kit)
+    assert [status.lag for status in await bus.status()] == [10, 0]
+    await claimed(bus)
+    cursor = behind(START, await bus.read(0, START, limit=4, wait_s=0))
+    await bus.commit(0, cursor)
+    status = (await bus.status())[0]
+    assert (status.position, status.lag, status.owner) == (cursor.offset, 6, OWNER)
+    cursor = behind(cursor, await bus.read(0, cursor, limit=10, wait_s=0))
+    await bus.commit(0, cursor)
+    status = (await bus.status())[0]
+    assert (status.position, status.end, status.lag) == (cursor.offset, cursor.offset, 0)
+
+
+async def test_what_was_trimmed_unread_is_counted(kit: Kit) -> None:
+    bus = kit.bus()
+    await bus.partitions()
+    await kit.write(0, numbered(20))
+    await claimed(bus)
+    cursor = behind(START, await bus.read(0, START, limit=5, wait_s=0))
+    await kit.trim(0, 17)  # only what was read
+    await kit.forget(bus)
+    stretch = await bus.read(0, cursor, limit=2, wait_s=0)
+    assert (stretch.lost, values(stretch.entries)) == (0, numbered(2, 5))
+    cursor = behind(cursor, stretch)
+    await kit.trim(0, 10)
+    await kit.trim(0, 8)
+    await kit.forget(bus)
+    stretch = await bus.read(0, cursor, limit=2, wait_s=0)
+    assert (stretch.lost, values(stretch.entries)) == (5, numbered(2, 12))
+    cursor = behind(cursor, stretch)
+    await kit.trim(0, 0)
+    await kit.forget(bus)
+    stretch = await bus.read(0, cursor, limit=5, wait_s=0)
+    assert (stretch.lost, list(stretch.entries)) == (6, [])
+    cursor = behind(cursor, stretch)
+    assert (await bus.read(0, cursor, limit=5, wait_s=0)).lost == 0
+    await bus.commit(0, cursor)
+    assert (await bus.status())[0].lag == 0
+    await kit.write(0, numbered(3, 20))
+    stretch = await bus.read(0, cursor, limit=5, wait_s=1)
+    assert (stretch.lost, values(stretch.entries)) == (0, numbered(3, 20))
+    await kit.write(0, numbered(5, 23))
+    await kit.trim(0, 2)
+    await kit.forget(bus)
+    again = await bus.read(0, await bus.committed(0), limit=5, wait_s=0)
+    assert (again.lost, values(again.entries)) == (6, numbered(2, 26))
+
+
+async def test_a_trim_while_a_read_waits_is_counted(kit: Kit) -> None:
+    bus = kit.bus()
+    await kit_ready(bus, kit)
+    await claimed(bus)
+    cursor = behind(START, await bus.read(0, START, limit=10, wait_s=0))
+    await kit.write(0, numbered(5, 10))
+    await kit.trim(0, 1)
+    await kit.forget(bus)
+    stretch = await bus.read(0, cursor, limit=5, wait_s=2)
+    assert (stretch.lost, values(stretch.entries)) == (4, [b"14"])
+
+
+async def test_redis_counts_exactly_however_a_stream_is_trimmed(url: str) -> None:
+    """Also roughly, by whole nodes of the stream, and by id."""
+    kit = RedisKit(url, None)  # type: ignore[arg-type]
+    bus = kit.bus()
+    stream = channels.events_stream(0)
+    await bus.committed(0)
+    await kit.write(0, numbered(1000))
+    cursor = behind(START, await bus.read(0, START, limit=130, wait_s=0))
+    read = 130
+    try:
+        for how in (("MAXLEN", "~", 700), ("MINID", "=", None), ("MAXLEN", "=", 300), ("MINID", "~", None)):
+            kind, sign, bound = how
+            if bound is None:
+                ids = [found for found, _ in await kit.redis.xrange(stream)]
+                bound = ids[len(ids) // 3]
+            await kit.redis.execute_command("XTRIM", stream, kind, sign, bound)
+            stretch = await bus.read(0, cursor, limit=20, wait_s=0)
+            first = int(values(stretch.entries)[0])
+            assert stretch.lost == first - read
+            cursor, read = behind(cursor, stretch), first + 20
+        assert read > 150
+    finally:
+        await kit.aclose()
+
+
+async def test_redis_says_when_a_stream_was_made_anew(url: str) -> None:
+    kit = RedisKit(url, None)  # type: ignore[arg-type]
+    bus = kit.bus()
+    try:
+        await bus.committed(0)
+        await kit.write(0, numbered(10))
+        cursor = behind(START, await bus.read(0, START, limit=10, wait_s=0))
+        await kit.redis.delete(channels.events_stream(0))
+        await kit.write(0, numbered(2))
+        with pytest.raises(BusUnavailable, match="anew"):
+            await bus.read(0, cursor, limit=10, wait_s=0)
+        assert values((await bus.read(0, await bus.committed(0), limit=10, wait_s=0)).entries) == numbered(2)
+    finally:
+        await kit.aclose()
+
+
+async def test_dead_letters_are_kept_by_id_oldest_first(kit: Kit) -> None:
+    bus, other = kit.bus(), kit.bus()
+    assert await bus.dead_letter_count() == 0
+    assert list(await bus.dead_letters(limit=5)) == []
+    assert await bus.dead_letter("one") is None
+    letters = [letter(str(number)) for number in range(5)]
+    await bus.bury(letters[:2])
+    await bus.bury(letters[2:])
+    assert await bus.dead_letter_count() == 5
+    assert list(await bus.dead_letters(limit=3)) == letters[:3]
+    longer = letters[1].model_copy(update={"until": "0:9", "count": 8, "time": datetime.now(UTC)})
+    await bus.bury([longer])
+    assert await bus.dead_letter("1") == longer
+    assert await other.dead_letter_count() == 5
+    assert list(await other.dead_letters(limit=9)) == [letters[0], *letters[2:], longer]
+
+
+async def test_a_letter_is_put_back_once(kit: Kit) -> None:
+    bus = kit.bus()
+    await kit_ready(bus, kit)
+    await claimed(bus)
+    cursor = behind(START, await bus.read(0, START, limit=50, wait_s=0))
+    buried = letter(rule="r", mutation="m")
+    await bus.bury([buried, letter("kept")])
+    assert await bus.requeue(buried, [retry_entry(buried), {wire.DATA: b"second"}])
+    assert not await bus.requeue(buried, [retry_entry(buried)])
+    assert [found.id for found in await bus.dead_letters(limit=5)] == ["kept"]
+    stretch = await bus.read(0, cursor, limit=50, wait_s=2)
+    assert values(stretch.entries) == [b"payload", b"second"]
+    assert wire.retry_of(stretch.entries[0].fields) == wire.Retry("one", "r", "m")
+    await bus.commit(0, behind(cursor, stretch))
+    assert (await bus.status())[0].lag == 0
+    assert (await bus.status())[1].lag == 0
+
+
+async def test_a_letter_that_changed_is_not_put_back(kit: Kit) -> None:
+    bus, other = kit.bus(), kit.bus()
+    await bus.partitions()
+    await claimed(bus)
+    old = letter(count=3, until="0:4")
+    await bus.bury([old])
+    new = old.model_copy(update={"count": 4})
+    await other.bury([new])
+    assert not await bus.requeue(old, [retry_entry(old)])
+    assert list(await bus.dead_letters(limit=5)) == [new]
+    assert await drained(bus) == []
+
+
+async def test_a_letter_is_put_back_in_parts(kit: Kit) -> None:
+    bus = kit.bus()
+    await bus.partitions()
+    await claimed(bus)
+    whole = letter(count=3, until="0:4")
+    await bus.bury([whole])
+    rest = whole.model_copy(update={"position": "0:2", "count": 2})
+    assert await bus.requeue(whole, [{wire.DATA: b"1"}], rest)
+    assert list(await bus.dead_letters(limit=5)) == [rest]
+    last = letter("other name", count=1)
+    assert await bus.requeue(rest, [{wire.DATA: b"2"}], last)
+    assert list(await bus.dead_letters(limit=5)) == [last]
+    assert await bus.requeue(last, [{b"no": b"data"}])
+    assert await bus.dead_letter_count() == 0
+    assert [dict(entry.fields) for entry in await drained(bus)] == [
+        {wire.DATA: b"1"},
+        {wire.DATA: b"2"},
+        {b"no": b"data"},
+    ]
+    await bus.bury([last])
+    assert await bus.requeue(last, [])
+    assert await bus.dead_letter_count() == 0
+
+
+async def test_two_that_put_a_letter_back_at_once_do_it_once(kit: Kit) -> None:
+    bus, others = kit.bus(), [kit.bus() for _ in range(3)]
+    await bus.partitions()
+    await claimed(bus)
+    buried = letter()
+    await bus.bury([buried])
+    outcomes = await asyncio.gather(
+        *(other.requeue(buried, [retry_entry(buried)]) for other in others), return_exceptions=True
+    )
+    failures = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+    assert all(isinstance(failure, BusUnavailable) for failure in failures), failures
+    done = outcomes.count(True)
+    if not done:  # they fenced each other off; whoever repeats it succeeds
+        assert await bus.requeue(buried, [retry_entry(buried)])
+    assert done <= 1
+    assert await bus.dead_letter_count() == 0
+    assert len((await bus.read(0, START, limit=9, wait_s=5)).entries) == 1
+    assert len(await drained(bus)) == 1
+
+
+async def eventually(call: Callable[[], Awaitable[Any]], within_s: float = 40.0) -> Any:
+    async with asyncio.timeout(within_s):
+        while True:
+            try:
+                return await call()
+            except BusUnavailable:
+                await asyncio.sleep(0.1)
+
+
+async def _read_on(bus: Bus, after: Committed) -> None:
+    async with asyncio.timeout(20):
+        while True:
+            after = behind(after, await bus.read(0, after, limit=5, wait_s=0.5))
+
+
+@pytest.mark.timeout(120)
+async def test_an_outage_is_said_and_passes(kit: Kit) -> None:
+    if isinstance(kit, RedisKit):
+        folder = tempfile.mkdtemp(prefix="graphweft-bus-")
+        server = EmbeddedServer(Path(folder))
+        await server.start()
+        kit = RedisKit(f"unix://{server.socket}", server)
+    try:
+        bus = kit.bus()
+        await kit_ready(bus, kit)
+        await claimed(bus)
+        cursor = behind(START, await bus.read(0, START, limit=5, wait_s=0))
+        await bus.commit(0, cursor)
+        await kit.stop()
+        try:
+            stranger = kit.bus()
+            for call in (
+                stranger.partitions,
+                lambda: stranger.claim(0, "second", 1.0),
+                lambda: bus.committed(0),
+                lambda: bus.before(0, "5-0" if isinstance(kit, RedisKit) else "4", limit=3),
+                lambda: bus.commit(0, Committed(offset=cursor.offset, count=6)),
+                bus.status,
+                lambda: bus.bury([letter()]),
+                lambda: bus.dead_letters(limit=3),
+                lambda: bus.requeue(letter(), []),
+            ):
+                with pytest.raises(BusUnavailable):
+                    await call()
+            with pytest.raises(BusUnavailable):
+                await _read_on(bus, cursor)
+        finally:
+            await kit.start()
+        assert (await eventually(lambda: bus.committed(0))).count >= 5
+
+        async def rest() -> list[Entry]:
+            await claimed(bus)
+            found = await drained(bus, cursor)
+            if not found:
+                raise BusUnavailable("not yet")
+            return found
+
+        assert values(await eventually(rest)) == numbered(5, 5)
+        await eventually(lambda: bus.bury([letter()]))
+        assert await eventually(bus.dead_letter_count) == 1
+    finally:
+        if isinstance(kit, RedisKit):
+            await kit.aclose()
+            await kit.stop()
+
+
+def kafka_bus(url: str, **options: Any) -> Any:
+    from graphweft_workers.bus.kafka import KafkaBus
+
+    return KafkaBus(url, **{"partitions": PARTITIONS, "session_s": 1.0, "barrier_s": 8.0, **options})
+
+
+@contextlib.asynccontextmanager
+async def kafka_producer(url: str, **options: Any) -> AsyncIterator[Any]:
+    from aiokafka import AIOKafkaProducer
+
+    producer = AIOKafkaProducer(bootstrap_servers=url.removeprefix("kafka://"), **options)
+    await producer.start()
+    try:
+        yield producer
+    finally:
+        await producer.stop()
+
+
+async def test_kafka_records_of_others_do_not_stop_a_partition(kafka_url: str) -> None:
+    async with contextlib.aclosing(kafka_bus(kafka_url)) as bus:
+        await bus.partitions()
+        async with kafka_producer(kafka_url) as producer:
+            for value, headers in (
+                (None, [("ce_id", b"1")]),
+                (b"x", [("h", b"one"), ("h", b"two")]),
+                (b"x", [("h", b"\xff\xfe"), ("empty", None), ("data", b"not the event")]),
+                (b"\xff", []),
+                (b"last", []),
+            ):
+                await producer.send_and_wait(channels.EVENTS_TOPIC, value, key=b"k", partition=0, headers=headers)
+            await producer.send_and_wait(channels.EVENTS_TOPIC, b"old", partition=0, timestamp_ms=1)
+        await claimed(bus)
+        entries = await drained(bus)
+    assert [dict(entry.fields) for entry in entries[:4]] == [
+        {b"ce_id": b"1"},
+        {b"h": b"two", wire.DATA: b"x"},
+        {b"h": b"\xff\xfe", b"empty": b"", wire.DATA: b"x"},
+        {wire.DATA: b"\xff"},
+    ]
+    assert values(entries[4:]) == [b"last", b"old"]
+    assert all(abs((datetime.now(UTC) - entry.received).total_seconds()) < 300 for entry in entries)  # the log's time
+
+
+class BadName(str):
+    """A header name that is no UTF-8 on the wire."""
+
+    __slots__ = ()
+
+    def encode(self, *_: Any) -> bytes:
+        return b"\xff\xfe"
+
+
+async def test_kafka_header_names_that_are_no_text_do_not_stop_a_partition(kafka_url: str) -> None:
+    from aiokafka.record.default_records import _DefaultRecordBatchBuilderPy
+
+    async with contextlib.aclosing(kafka_bus(kafka_url)) as bus:
+        await bus.partitions()
+        async with kafka_producer(kafka_url) as producer:
+            batch = producer.create_batch()
+            batch._builder = _DefaultRecordBatchBuilderPy(
+                magic=2, compression_type=1, is_transactional=0, producer_id=-1, producer_epoch=-1, base_sequence=-1,
+                batch_size=10_000,
+            )  # fmt: skip
+            for number in range(6):
+                name = BadName("x") if number in {2, 4} else "good"
+                batch.append(key=None, value=b"%d" % number, timestamp=None, headers=[(name, b"h")])
+            await (await producer.send_batch(batch, channels.EVENTS_TOPIC, partition=0))
+            await producer.send_and_wait(channels.EVENTS_TOPIC, b"6", partition=0)
+        await claimed(bus)
+        for limit in (1, 4, 100):
+            entries = await drained(bus, limit=limit)
+            assert values(entries) == numbered(7)
+            assert set(entries[2].fields) == {"\ufffd\ufffd".encode(), wire.DATA}
+        assert values(await bus.before(0, "5", limit=4)) == numbered(4, 2)
+
+
+async def test_kafka_hands_out_committed_records_only(kafka_url: str) -> None:
+    async with contextlib.aclosing(kafka_bus(kafka_url)) as bus:
+        await bus.partitions()
+        await claimed(bus)
+        async with kafka_producer(kafka_url, transactional_id="foreign") as producer:
+            await producer.begin_transaction()
+            await producer.send_and_wait(channels.EVENTS_TOPIC, b"never", partition=0)
+            assert await drained(bus) == []
+            await producer.abort_transaction()
+            async with producer.transaction():
+                await producer.send_and_wait(channels.EVENTS_TOPIC, b"done", partition=0)
+        stretch = await bus.read(0, START, limit=5, wait_s=5)
+        assert (values(stretch.entries), stretch.lost) == ([b"done"], 0)
+        cursor = behind(START, stretch)
+        assert (await bus.read(0, cursor, limit=5, wait_s=0)).entries == []
+        await bus.commit(0, cursor)
+        assert (await bus.status())[0].lag == 0  # the marks of the transactions are behind us, too
+        assert values(await bus.before(0, cursor.offset, limit=5)) == [b"done"]
+        assert values(await bus.after(0, "", limit=5)) == [b"done"]
+        assert list(await bus.after(0, cursor.offset, limit=5)) == []
+        async with kafka_producer(kafka_url, transactional_id="foreign") as producer:
+            await producer.begin_transaction()
+            await producer.send_and_wait(channels.EVENTS_TOPIC, b"open", partition=0)
+            assert list(await bus.after(0, cursor.offset, limit=5)) == []
+            await producer.commit_transaction()
+        assert values(await bus.after(0, cursor.offset, limit=1)) == [b"open"]
+
+
+async def test_kafka_says_when_the_topic_was_made_anew(kafka_url: str) -> None:
+    async with contextlib.aclosing(kafka_bus(kafka_url)) as bus:
+        await bus.partitions()
+        await claimed(bus)
+        with pytest.raises(BusUnavailable, match="made anew"):
+            await bus.read(0, Committed(offset="41", count=42), limit=5, wait_s=1)
+
+
+async def test_kafka_a_static_member_comes_back_to_its_partitions(kafka_url: str) -> None:
+    other = kafka_bus(kafka_url, session_s=6.0, instance="two")
+    first = kafka_bus(kafka_url, session_s=6.0, instance="one")
+    async with contextlib.aclosing(other), contextlib.aclosing(first):
+        async with asyncio.timeout(25):
+            mine = await _claim_any(first, OWNER)
+            waiting = asyncio.create_task(_claim_any(other, "second"))
+            while not first.wanted_back(mine):  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+            await first.release(mine, OWNER)
+            theirs = await waiting
+            mine = await _claim_any(first, OWNER)
+        await first.aclose()
+        async with contextlib.aclosing(kafka_bus(kafka_url, session_s=6.0, instance="one")) as again:
+            await claimed(again, mine)
+            assert not other.wanted_back(theirs)
+
+
+async def test_kafka_goes_on_when_a_worker_does_not_give_back_in_time(kafka_url: str) -> None:
+    first, second = kafka_bus(kafka_url, barrier_s=1.0), kafka_bus(kafka_url, barrier_s=1.0)
+    async with contextlib.aclosing(first), contextlib.aclosing(second):
+        for partition in range(PARTITIONS):
+            await claimed(first, partition)
+        async with asyncio.timeout(20):
+            taken = await _claim_any(second, "second")
+        assert first.wanted_back(taken)
+        with pytest.raises(BusUnavailable):
+            await first.commit(taken, Committed(offset="0", count=1))
+
+
+@pytest.mark.parametrize("url", ["kafka://", "redis://localhost", "kafka://user:secret@host:9092", "localhost:9092"])
+async def test_kafka_refuses_what_is_no_address(url: str) -> None:
+    with pytest.raises(InvalidSettings) as refused:
+        kafka_bus(url)
+    assert "secret" not in str(refused.value)

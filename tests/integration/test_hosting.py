@@ -1,0 +1,223 @@
+"""The services as FastStream applications: what ends them, what they finish, and what may live beside them."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import signal
+import sys
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+from faststream import FastStream
+from faststream.redis import RedisRouter, StreamSub
+
+from graphweft.redis_transport import RedisTransport
+from graphweft_contracts import Event
+from graphweft_rules import RulesError
+from graphweft_workers.bus.redis_streams import RedisStreamsBus
+from graphweft_workers.cli.sending import Sent, send, wait_until_applied
+from graphweft_workers.embedded import EmbeddedServer
+from graphweft_workers.graph.falkordb import FalkorDBStore
+from graphweft_workers.hosting import injection_app, mutation_app
+from graphweft_workers.mutation.worker import MutationWorker
+from graphweft_workers.settings import Settings
+
+pytestmark = pytest.mark.integration
+
+RULES = """\
+version: "1.0"
+mutation_rules:
+  - name: turns
+    events: ["agent.turn_complete"]
+    mutations:
+      - id: count
+        cypher: |
+          MERGE (a:Agent {name: $agent})
+          ON CREATE SET a.turns = 1
+          ON MATCH SET a.turns = a.turns + 1
+        params: {agent: $event.agent_name}
+"""
+Builder = Callable[[Settings], FastStream]
+
+
+@pytest.fixture
+def rules(tmp_path: Path) -> Path:
+    folder = tmp_path / "workflows"
+    (folder / "Support").mkdir(parents=True)
+    (folder / "Support/graph_injection.yaml").write_text(RULES)
+    return folder
+
+
+@pytest.fixture
+def settings(url: str, rules: Path) -> Settings:
+    return Settings.load(bus_url=url, graph_url=url, rules=rules, partitions=2)
+
+
+@asynccontextmanager
+async def running(app: FastStream) -> AsyncIterator[asyncio.Task[None]]:
+    """Run an app beside the block; at its end the app has ended, and without an error."""
+    task = asyncio.create_task(app.run())
+    try:
+        yield task
+    finally:
+        app.exit()
+        await task
+
+
+def started_of(app: FastStream) -> asyncio.Event:
+    """Return what is set when the app's broker is connected."""
+    started = asyncio.Event()
+
+    async def note() -> None:
+        started.set()
+
+    app.after_startup(note)
+    return started
+
+
+async def turns(url: str, count: int) -> Sent:
+    transport = RedisTransport(url, partitions=2)
+    try:
+        return await send(
+            transport,
+            (
+                Event.create(
+                    "agent.turn_complete",
+                    app_id="shop",
+                    chat_id=f"chat-{number % 10}",
+                    workflow="Support",
+                    data={"agent_name": "helper", "success": True},
+                )
+                for number in range(count)
+            ),
+        )
+    finally:
+        await transport.aclose()
+
+
+async def applied(graph: FalkorDBStore) -> int:
+    table = await graph.read("shop", "MATCH (a:Agent) RETURN a.turns", {}, timeout_s=5)
+    return int(table.rows[0][0]) if table.rows else 0
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+async def test_faststream_runs_it_and_a_signal_lets_it_finish(
+    settings: Settings, bus: RedisStreamsBus, graph: FalkorDBStore, number: signal.Signals
+) -> None:
+    events = 300
+    sent = await turns(settings.bus, events)
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "faststream", "run", "--factory", "graphweft_workers.hosting:mutation_app"),
+        env={k: v for k, v in os.environ.items() if not k.startswith("GRAPHWEFT_")}
+        | {
+            "GRAPHWEFT_BUS_URL": settings.bus,
+            "GRAPHWEFT_GRAPH_URL": settings.graph,
+            "GRAPHWEFT_RULES": str(settings.rules),
+            "GRAPHWEFT_BATCH_EVENTS": "20",
+        },
+        stderr=asyncio.subprocess.PIPE,
+    )
+    while await applied(graph) == 0:
+        assert process.returncode is None
+        await asyncio.sleep(0.01)
+    process.send_signal(number)
+    _, errors = await process.communicate()
+    assert process.returncode == 0, errors.decode()
+    assert b"worker_stopped" in errors
+    # Whatever took effect was committed: nothing is left for the next worker to do twice.
+    status = await bus.status()
+    assert events - sum(part.lag for part in status) == await applied(graph)
+    assert [part.owner for part in status] == [None, None]
+    async with running(mutation_app(settings)):
+        assert await wait_until_applied(bus, sent.last, timeout_s=20)
+    assert await applied(graph) == events
+
+
+async def test_a_worker_that_breaks_ends_the_app_with_its_error(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def broken(self: MutationWorker) -> None:
+        await asyncio.sleep(0)
+        raise LookupError("a defect")
+
+    monkeypatch.setattr(MutationWorker, "run", broken)
+    run = asyncio.create_task(mutation_app(settings).run())
+    await asyncio.wait([run], timeout=20)
+    assert run.done(), "the app lingers"
+    with pytest.raises(LookupError, match="a defect"):
+        await run
+
+
+@pytest.mark.parametrize("build", [mutation_app, injection_app])
+async def test_broken_rules_end_it_before_anything_starts(settings: Settings, build: Builder) -> None:
+    (settings.rules / "Support/graph_injection.yaml").write_text(RULES.replace("MERGE (a", "MERGE a"))
+    with pytest.raises(RulesError, match=r"graph_injection\.yaml:8:39"):
+        await build(settings).run()
+
+
+async def test_without_rules_it_waits_and_leaves_the_events(
+    settings: Settings, bus: RedisStreamsBus, caplog: pytest.LogCaptureFixture
+) -> None:
+    (settings.rules / "Support/graph_injection.yaml").unlink()
+    await turns(settings.bus, 5)
+    caplog.set_level(logging.WARNING)
+    app = mutation_app(settings)
+    started = started_of(app)
+    async with running(app) as task:
+        await started.wait()
+        assert "no rules" in caplog.text
+        assert not task.done()
+    assert sum(part.lag for part in await bus.status()) == 5
+
+
+async def test_a_router_of_the_users_lives_beside_the_worker(
+    settings: Settings, bus: RedisStreamsBus, graph: FalkorDBStore
+) -> None:
+    router = RedisRouter()
+    heard: asyncio.Queue[str] = asyncio.Queue()
+
+    @router.subscriber(stream=StreamSub("orders", last_id="0"))
+    async def on_order(order: str) -> None:
+        await heard.put(order)
+
+    app = mutation_app(settings)
+    assert app.broker is not None
+    app.broker.include_router(router)
+    sent = await turns(settings.bus, 20)
+    async with running(app):
+        assert await wait_until_applied(bus, sent.last, timeout_s=20)
+        while heard.empty():
+            await app.broker.publish("tea", stream="orders")
+            await asyncio.sleep(0.05)
+    assert await heard.get() == "tea"
+    assert await applied(graph) == 20
+
+
+@pytest.mark.parametrize("build", [mutation_app, injection_app])
+async def test_a_bus_that_is_away_at_the_start_is_waited_for(tmp_path: Path, rules: Path, build: Builder) -> None:
+    server = EmbeddedServer(tmp_path / "late")
+    address = f"unix://{server.socket}"
+    app = build(Settings.load(bus_url=address, graph_url=address, rules=rules))
+    started = started_of(app)
+    async with running(app) as task:
+        await asyncio.sleep(0.3)
+        assert not task.done()
+        assert not started.is_set()
+        await server.start()
+        try:
+            await started.wait()
+        finally:
+            app.exit()
+            await task
+            await server.stop()
+
+
+async def test_a_stop_while_the_bus_is_away_ends_it(tmp_path: Path, rules: Path) -> None:
+    address = f"unix://{tmp_path / 'nobody.sock'}"
+    async with running(mutation_app(Settings.load(bus_url=address, graph_url=address, rules=rules))) as task:
+        await asyncio.sleep(0.3)
+        assert not task.done()

@@ -1,0 +1,277 @@
+"""What only the Neo4j store has to get right: tenants, logins, forms that do not compile, and other writers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import tempfile
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import neo4j
+import pytest
+import pytest_asyncio
+from tests.services.neo4j import Neo4jServer
+
+from graphweft_contracts import Displaced, GraphUnavailable, QueryFailed, Transient
+from graphweft_rules.cypher import parse
+from graphweft_workers.graph import neo4j as neo4j_module
+from graphweft_workers.graph.neo4j import Neo4jStore
+from graphweft_workers.graph.store import START, Applied, Mark, Write
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+APP = "shop"
+END = Mark(offset="1")
+
+
+def execute(server: Neo4jServer, statement: str) -> list[list[Any]]:
+    with neo4j.GraphDatabase.driver(server.uri) as driver, driver.session() as session:
+        return session.run(statement).values()
+
+
+@pytest.fixture
+def server(neo4j_server: Neo4jServer) -> Neo4jServer:
+    execute(neo4j_server, "MATCH (n) DETACH DELETE n")
+    return neo4j_server
+
+
+@pytest_asyncio.fixture
+async def graph(server: Neo4jServer) -> AsyncIterator[Neo4jStore]:
+    store = Neo4jStore(server.uri, write_timeout_ms=3_000)
+    await store.progress(APP, 0)
+    yield store
+    await store.aclose()
+
+
+def write(text: str, *rows: dict[str, Any], before: Mark = START, after: Mark = END) -> Write:
+    return Write(query=parse(text, role="mutation"), rows=rows or ({},), before=before, after=after)
+
+
+async def test_a_database_holds_one_app(server: Neo4jServer, graph: Neo4jStore) -> None:
+    await graph.apply(APP, 0, [write("CREATE (:Private {x: 1})")])
+    for store in (graph, Neo4jStore(server.uri)):
+        for call in (
+            store.progress("other", 0), store.prepare("other", []),
+            store.read("other", "MATCH (n:Private) RETURN n", {}, timeout_s=5), anext(store.nodes("other")),
+            anext(store.edges("other")),
+        ):  # fmt: skip
+            with pytest.raises(QueryFailed, match="holds the graph of app 'shop', so app 'other' cannot have it"):
+                await call
+        await store.aclose()
+
+
+async def test_of_two_apps_that_come_at_once_one_gets_the_database(server: Neo4jServer) -> None:
+    stores = [Neo4jStore(server.uri) for _ in range(6)]
+    calls = [store.progress(f"app{number % 2}", 0) for number, store in enumerate(stores)]
+    came = await asyncio.gather(*calls, return_exceptions=True)
+    assert sorted(isinstance(result, QueryFailed) for result in came) == [False] * 3 + [True] * 3
+    for store in stores:
+        await store.aclose()
+
+
+async def test_a_graph_that_was_replaced_is_another_one(server: Neo4jServer, graph: Neo4jStore) -> None:
+    execute(server, "MATCH (n) DETACH DELETE n")
+    other = Neo4jStore(server.uri)
+    await other.progress("other", 0)
+    with pytest.raises(Displaced):
+        await graph.apply(APP, 0, [write("CREATE (:Private {x: 1})")])
+    assert execute(server, "MATCH (n:Private) RETURN n") == []
+    with pytest.raises(QueryFailed):
+        await graph.progress(APP, 0)
+    await other.aclose()
+
+
+async def test_a_url_may_name_a_server_for_each_app(server: Neo4jServer) -> None:
+    store = Neo4jStore(server.uri.replace("127.0.0.1", "127.0.0.{app_id}"))
+    assert await store.check() == ""  # there is nobody to ask yet
+    await store.progress("1", 0)
+    assert execute(server, "MATCH (a:__App) RETURN a.app_id") == [["1"]]
+    with pytest.raises(GraphUnavailable):  # the server listens at 127.0.0.1 alone
+        await store.progress("2", 0)
+    await store.aclose()
+
+
+@pytest.mark.parametrize(
+    ("app_id", "template", "name"),
+    [
+        ("shop", "mozaiks_{app_id}", "mozaiks-shop"),
+        ("shop-2", "{app_id}.graph", "shop-2.graph"),
+        ("Shop", "mozaiks_{app_id}", "mozaiks-shop-"),
+        ("a_b", "mozaiks_{app_id}", "mozaiks-a-b-"),
+        ("x" * 64, "mozaiks_{app_id}", "mozaiks-xxx"),
+    ],
+)
+def test_databases_have_names_that_neo4j_takes(app_id: str, template: str, name: str) -> None:
+    made = neo4j_module._database_name(app_id, template)
+    assert made == name or (made.startswith(name) and name != "mozaiks-shop")
+    assert len(made) <= 63
+
+
+def test_apps_whose_names_differ_in_what_neo4j_does_not_take_have_two_databases() -> None:
+    names = {neo4j_module._database_name(app, "{app_id}-x") for app in ("abc", "ABC", "aBC", "a_c", "a-c")}
+    assert len(names) == 5
+
+
+@pytest.mark.parametrize(("app_id", "template"), [("1", "{app_id}"), ("x", "system-{app_id}"), ("a", "{app_id}")])
+def test_a_name_that_neo4j_refuses_says_what_to_change(app_id: str, template: str) -> None:
+    with pytest.raises(QueryFailed, match="GRAPHWEFT_GRAPH_TEMPLATE"):
+        neo4j_module._database_name(app_id, template)
+
+
+async def test_a_database_that_is_not_there_is_named(server: Neo4jServer) -> None:
+    store = Neo4jStore(f"{server.uri}/nowhere")
+    for call in (store.check(), store.progress(APP, 0), store.read(APP, "RETURN 1", {}, timeout_s=5)):
+        with pytest.raises(GraphUnavailable, match=r"nowhere.*create it"):
+            await call
+    await store.aclose()
+
+
+@pytest.fixture(scope="module")
+def locked_server() -> Iterator[Neo4jServer]:
+    """A server that wants to know who one is."""
+    with tempfile.TemporaryDirectory(prefix="graphweft-login-") as folder:
+        server = Neo4jServer(Path(folder), log_in=True)
+        server.start()
+        try:
+            with neo4j.GraphDatabase.driver(server.uri, auth=("neo4j", "neo4j")) as driver:
+                change = "ALTER CURRENT USER SET PASSWORD FROM 'neo4j' TO 'p:/@? word'"
+                driver.execute_query(change, database_="system")
+            yield server
+        finally:
+            server.kill()
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(180)
+@pytest.mark.parametrize("login", ["", "neo4j:wrong-secret@", "nobody:wrong-secret@"])
+async def test_a_login_that_is_wrong_says_what_to_set(locked_server: Neo4jServer, login: str) -> None:
+    store = Neo4jStore(locked_server.uri.replace("://", f"://{login}"))
+    with pytest.raises(GraphUnavailable, match="NEO4J_USERNAME and NEO4J_PASSWORD") as caught:
+        await store.check()
+    assert "wrong-secret" not in str(caught.value)
+    await store.aclose()
+    right = Neo4jStore(locked_server.uri.replace("://", "://neo4j:p%3A%2F%40%3F%20word@"))
+    await right.progress(APP, 0)
+    await right.aclose()
+
+
+NOT_TOGETHER = [
+    "UNWIND [1, 2, 3] AS i WITH i LIMIT $p CREATE (:N {x: i})",
+    "CREATE (n:N {x: 0}) CREATE (m:M $q) DELETE m",
+    "MATCH (n:Nothing) WITH count(*) + $p AS c CREATE (:N {x: c})",
+    "MATCH (n:Counter) CALL { WITH n CREATE (:N {x: $p}) }",
+]
+
+
+@pytest.mark.parametrize("text", NOT_TOGETHER)
+async def test_what_cannot_share_a_query_runs_as_it_is(server: Neo4jServer, graph: Neo4jStore, text: str) -> None:
+    execute(server, "CREATE (:Counter)")
+    values = {name: {"p": 1, "q": {"x": 1}}[name] for name in parse(text, role="mutation").columns}
+    assert await graph.apply(APP, 0, [write(text, values)]) == Applied(count=1)
+    assert execute(server, "MATCH (n:N) RETURN count(n)") == [[1]]
+    assert (await graph.progress(APP, 0)).mark == END
+
+
+async def test_a_form_that_the_server_does_not_compile_runs_row_by_row(server: Neo4jServer, graph: Neo4jStore) -> None:
+    """The text does not tell; the store asks the server."""
+    text = "CREATE (n:N) WITH n CALL (n) { MATCH (a:Nothing) WITH n, count(a) + $p AS c SET n.x = c }"
+    assert parse(text, role="mutation").form("neo4j").mode == "ordered"
+    assert await graph.apply(APP, 0, [write(text, {"p": 1}, {"p": 2})]) == Applied(count=1)
+    assert execute(server, "MATCH (n:N) RETURN count(n)") == [[2]]
+
+
+async def test_a_deadlock_with_another_program_is_tried_again(server: Neo4jServer, graph: Neo4jStore) -> None:
+    execute(server, "CREATE (:A {n: 0}), (:B {n: 0})")
+    ours = [
+        write("MATCH (a:A) SET a.n = a.n + $x", {"x": 1}, after=Mark(offset="0")),
+        write("UNWIND range(1, 300000) AS i WITH count(i) AS c MATCH (b:B) SET b.n = b.n + 1", before=Mark(offset="0")),
+    ]
+    with neo4j.GraphDatabase.driver(server.uri) as driver, driver.session() as session:
+
+        def other() -> None:
+            with contextlib.suppress(neo4j.exceptions.TransientError), session.begin_transaction(timeout=20) as theirs:
+                theirs.run("MATCH (b:B) SET b.n = b.n + 100").consume()
+                theirs.run("UNWIND range(1, 300000) AS i WITH count(i) AS c MATCH (a:A) SET a.n = a.n + 100").consume()
+
+        _, applied = await asyncio.gather(asyncio.to_thread(other), graph.apply(APP, 0, ours))
+    assert applied == Applied(count=2)
+    [[a]] = execute(server, "MATCH (a:A) RETURN a.n % 100")
+    [[b]] = execute(server, "MATCH (b:B) RETURN b.n % 100")
+    assert (a, b) == (1, 1)
+
+
+async def test_waiting_for_the_lock_is_not_the_rules_fault(
+    server: Neo4jServer, graph: Neo4jStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(neo4j_module, "_ADMIN_S", 1.0)
+    store = Neo4jStore(server.uri, write_timeout_ms=1_000)
+    await store.progress(APP, 0)
+    with neo4j.GraphDatabase.driver(server.uri) as driver, driver.session() as session:
+        holder = session.begin_transaction(timeout=60)
+        holder.run("MATCH (a:__App) SET a.lock = true").consume()
+        for writes in ([write("CREATE (:N)")], [write("CREATE (:N)", after=START), write("CREATE (:N)")]):
+            with pytest.raises(GraphUnavailable, match="lock"):
+                await store.apply(APP, 0, writes)
+        holder.rollback()
+    assert await store.apply(APP, 0, [write("CREATE (:N)")]) == Applied(count=1)
+    assert execute(server, "MATCH (n:N) RETURN count(n)") == [[1]]
+    await store.aclose()
+
+
+async def test_events_do_not_show_in_errors(server: Neo4jServer, graph: Neo4jStore) -> None:
+    execute(server, "CREATE CONSTRAINT one IF NOT EXISTS FOR (n:One) REQUIRE n.id IS UNIQUE")
+    for text, value in (
+        ("CREATE (:One {id: $p}) CREATE (:One {id: $p})", "private"),
+        ("CREATE (:N {x: $p})", {"a": "private"}),
+        ("CREATE (:N {x: date($p)})", "private"),
+        ("CREATE (:N {x: toInteger([$p])})", "private"),
+        ("CREATE (n:N) SET n = $p", "private"),
+        ("CREATE (:N {x: $p.y.z})", "private"),
+    ):
+        failure = (await graph.apply(APP, 0, [write(text, {"p": value})])).failure
+        assert failure is not None
+        assert "private" not in str(failure)
+    execute(server, "DROP CONSTRAINT one")
+
+
+@pytest.mark.slow
+async def test_a_server_that_stands_still_counts_as_away(
+    server: Neo4jServer, graph: Neo4jStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(neo4j_module, "_GRACE_S", 1.0)
+    server.pause()
+    try:
+        with pytest.raises(GraphUnavailable, match="has not answered"):
+            await graph.apply(APP, 0, [write("CREATE (:N)")])
+        with pytest.raises(QueryFailed, match="no answer"):
+            await graph.read(APP, "RETURN 1", {}, timeout_s=0.2)
+    finally:
+        server.resume()
+    # What was sent may take effect when the server goes on; the mark tells.
+    while True:
+        try:
+            here = (await graph.progress(APP, 0)).mark
+            await graph.apply(APP, 0, [Write(before=here, after=here)])
+            break
+        except Transient as error:
+            await asyncio.sleep(error.retry_after_s)
+    assert execute(server, "MATCH (n:N) RETURN count(n)") == [[1 if here == END else 0]]
+
+
+@pytest.mark.parametrize("count", [1, 2])
+async def test_what_the_server_refuses_at_the_end_is_the_rules_fault(
+    server: Neo4jServer, graph: Neo4jStore, count: int
+) -> None:
+    """A node that still has relationships: the server looks at that when the transaction ends."""
+    execute(server, "CREATE (:Linked)-[:R]->(:Other)")
+    middle = Mark(offset="0")
+    writes = [write("CREATE (:N)", after=middle), write("MATCH (n:Linked) DELETE n", before=middle)][-count:]
+    if count == 1:
+        await graph.apply(APP, 0, [Write(before=START, after=middle)])
+    applied = await graph.apply(APP, 0, writes)
+    assert applied.count == count - 1
+    assert applied.failure is not None
+    assert "relationships" in str(applied.failure)
+    assert execute(server, "MATCH (n:Linked) RETURN count(n)") == [[1]]
+    assert (await graph.progress(APP, 0)).mark == middle

@@ -1,0 +1,55 @@
+"""Servers that several test modules share: each is started once a session, by the first test that asks for it."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import pytest_asyncio
+from tests.services.kafka import KafkaServer
+from tests.services.neo4j import Neo4jServer
+
+__all__ = ("kafka", "kafka_url", "neo4j_server")
+
+
+@pytest.fixture(scope="session")
+def kafka() -> Iterator[KafkaServer]:
+    """One broker for the whole session, with whatever earlier tests left on it."""
+    with tempfile.TemporaryDirectory(prefix="graphweft-kafka-", ignore_cleanup_errors=True) as folder:
+        server = KafkaServer(Path(folder))
+        server.start()
+        try:
+            yield server
+        finally:
+            server.kill()
+
+
+@pytest_asyncio.fixture
+async def kafka_url(kafka: KafkaServer) -> str:
+    """The broker without topics, and so without positions of groups."""
+    from aiokafka.admin import AIOKafkaAdminClient
+
+    admin = AIOKafkaAdminClient(bootstrap_servers=kafka.bootstrap)
+    await admin.start()
+    try:
+        while ours := [name for name in await admin.list_topics() if name.startswith("graphweft.")]:
+            await admin.delete_topics(ours)
+            await asyncio.sleep(0.02)
+    finally:
+        await admin.close()
+    return kafka.url
+
+
+@pytest.fixture(scope="session")
+def neo4j_server() -> Iterator[Neo4jServer]:
+    """One Neo4j for the whole session, with whatever earlier tests left in it."""
+    with tempfile.TemporaryDirectory(prefix="graphweft-neo4j-", ignore_cleanup_errors=True) as folder:
+        server = Neo4jServer(Path(folder))
+        server.start()
+        try:
+            yield server
+        finally:
+            server.kill()

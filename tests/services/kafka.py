@@ -1,0 +1,153 @@
+"""A real Kafka broker (KRaft, one node) as a process of its own on 127.0.0.1."""
+
+from __future__ import annotations
+
+import os
+import signal
+import subprocess
+import time
+from pathlib import Path
+from typing import Final
+from uuid import uuid4
+
+from tests.services.maven import free_port, jars
+
+__all__ = ("KafkaServer",)
+
+_POM: Final = Path(__file__).with_name("kafka.pom.xml")
+_READY: Final = b"Kafka Server started"
+_START_S: Final = 90.0
+_STOP_S: Final = 30.0
+_POLL_S: Final = 0.05
+_JAVA: Final = ("java", "-Xms64m", "-Xmx384m", "-XX:+UseSerialGC", "-XX:TieredStopAtLevel=1")
+_LOGGING: Final = """\
+appender.out.type = Console
+appender.out.name = out
+appender.out.layout.type = PatternLayout
+appender.out.layout.pattern = %d %p %c{1} %m%n
+rootLogger.level = INFO
+rootLogger.appenderRef.out.ref = out
+"""
+_SETTINGS: Final = """\
+process.roles=broker,controller
+node.id=1
+controller.quorum.voters=1@127.0.0.1:{controller}
+listeners=PLAINTEXT://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners=PLAINTEXT://127.0.0.1:{port}
+listener.security.protocol.map=PLAINTEXT:PLAINTEXT,CONTROLLER:PLAINTEXT
+controller.listener.names=CONTROLLER
+inter.broker.listener.name=PLAINTEXT
+log.dirs={folder}/data
+auto.create.topics.enable=false
+offsets.topic.replication.factor=1
+offsets.topic.num.partitions=1
+transaction.state.log.replication.factor=1
+transaction.state.log.min.isr=1
+transaction.state.log.num.partitions=1
+group.initial.rebalance.delay.ms=0
+group.min.session.timeout.ms=500
+log.cleaner.dedupe.buffer.size=2097152
+num.network.threads=1
+num.io.threads=2
+"""
+
+
+class KafkaServer:
+    """One broker; its files are in ``folder`` and its port stays the same over restarts.
+
+    The calls block: use ``asyncio.to_thread`` where clients are to go on meanwhile. The broker also ends when the
+    process that started it dies, however that happens.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self._folder = folder
+        self._jars = jars("kafka-4.1.0", _POM)
+        self._port = free_port()
+        self._process: subprocess.Popen[bytes] | None = None
+        self._watch: subprocess.Popen[bytes] | None = None
+
+    @property
+    def bootstrap(self) -> str:
+        """``host:port`` for clients."""
+        return f"127.0.0.1:{self._port}"
+
+    @property
+    def url(self) -> str:
+        """The broker as the settings name one."""
+        return f"kafka://{self.bootstrap}"
+
+    def start(self) -> None:
+        """Start the broker on the data that is there, and return when it serves clients."""
+        settings = self._folder / "server.properties"
+        if not settings.exists():
+            controller = free_port()
+            settings.write_text(_SETTINGS.format(port=self._port, controller=controller, folder=self._folder))
+            (self._folder / "log4j2.properties").write_text(_LOGGING)
+            arguments = self._java("kafka.tools.StorageTool", "format", "-t", str(uuid4()), "-c", str(settings))
+            done = subprocess.run(arguments, capture_output=True, text=True, check=False)
+            assert done.returncode == 0, done.stdout + done.stderr
+        log = self._folder / "server.log"
+        with log.open("wb") as output:
+            self._process = subprocess.Popen(
+                self._java("kafka.Kafka", str(settings)),
+                stdin=subprocess.DEVNULL,
+                stdout=output,
+                stderr=subprocess.STDOUT,
+                start_new_session=True,  # Ctrl-C is for the tests alone
+            )
+        # Its input ends with our process.
+        self._watch = subprocess.Popen(
+            ["sh", "-c", 'read -r _; kill -9 "$0"', str(self._process.pid)],
+            stdin=subprocess.PIPE,
+            start_new_session=True,
+        )
+        deadline = time.monotonic() + _START_S
+        while _READY not in log.read_bytes():
+            if self._process.poll() is not None or time.monotonic() > deadline:
+                self.kill()
+                raise AssertionError(f"Kafka did not start:\n{log.read_text(errors='replace')[-4000:]}")
+            time.sleep(_POLL_S)
+
+    def stop(self) -> None:
+        """End the broker in order; a broker that does not run is fine."""
+        self._end(signal.SIGTERM)
+
+    def kill(self) -> None:
+        """End the broker with ``kill -9``; what it had not written to disk yet is in the system's cache and stays."""
+        self._end(signal.SIGKILL)
+
+    def restart(self) -> None:
+        """Stop and start again, with the same data on the same port."""
+        self.stop()
+        self.start()
+
+    def pause(self) -> None:
+        """Stop the broker's clock: connections stay open and nothing answers."""
+        assert self._process is not None
+        os.kill(self._process.pid, signal.SIGSTOP)
+
+    def resume(self) -> None:
+        """Go on after ``pause``."""
+        assert self._process is not None
+        os.kill(self._process.pid, signal.SIGCONT)
+
+    def _end(self, how: signal.Signals) -> None:
+        if self._process is None:
+            return
+        process, self._process = self._process, None
+        watch, self._watch = self._watch, None
+        if watch is not None:  # first: the number of an ended process may be another's soon
+            watch.kill()
+            watch.wait()
+            assert watch.stdin is not None
+            watch.stdin.close()
+        process.send_signal(how)
+        try:
+            process.wait(_STOP_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+    def _java(self, *arguments: str) -> list[str]:
+        logging = f"-Dlog4j2.configurationFile={self._folder / 'log4j2.properties'}"
+        return [*_JAVA, logging, "-cp", f"{self._jars}/*", *arguments]

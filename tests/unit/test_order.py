@@ -1,0 +1,164 @@
+"""Rows share steps where that changes nothing, and keep the log's order where it would."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from itertools import combinations
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from graphweft_rules import BoundMutation, Ruleset
+from graphweft_rules.batching import Dialect
+from graphweft_rules.footprint import Touch, commute, footprints
+from graphweft_workers.mutation.order import MOST_ROWS, Arranger
+
+SEE = "MERGE (s:Session {id: $s}) SET s.seen = $v"
+CALL = "MERGE (s:Session {id: $s}) MERGE (t:Tool {name: $t}) MERGE (s)-[:CALLED]->(t)"
+READ = "MATCH (s:Session {id: $s}) SET s.before = s.seen"
+MATCHED = "MATCH (s:Session {id: $s}) MERGE (t:Tool {name: $t})"
+USE = "MATCH (t:Tool {name: $t}) SET t.used = true"
+OPAQUE = "MATCH (s:Session) DETACH DELETE s"
+ONLY = "MERGE (s:Session {id: $s})"
+UNLABEL = "MATCH (s:Session {id: $s}) REMOVE s:Session"
+REKEY = "MATCH (s:Session {id: $s}) SET s.id = $t"
+COPY = "MATCH (a:Session {id: $s}), (b:Session {id: $t}) SET a.score = b.score"
+
+
+def ruleset(folder: Path, **cyphers: str) -> Ruleset:
+    mutations = [
+        {"id": name, "cypher": cypher, "params": {p: f"$event.{p}" for p in ("s", "t", "v") if f"${p}" in cypher}}
+        for name, cypher in cyphers.items()
+    ]
+    (folder / "W").mkdir(parents=True)
+    rules = [{"name": "r", "events": ["*"], "mutations": mutations}]
+    (folder / "W/graph_injection.yaml").write_text(yaml.safe_dump({"mutation_rules": rules}))
+    return Ruleset.load(folder)
+
+
+class Rows:
+    """Rows of a rule set's mutations, and the steps that they are put in."""
+
+    def __init__(self, rules: Ruleset, dialect: Dialect = "falkordb") -> None:
+        self.mutations = {part.id: part for part in rules.workflows["W"].mutation_rules[0].parts}
+        self.arranger = Arranger(rules, dialect)
+
+    def row(self, name: str, **params: Any) -> BoundMutation:
+        return BoundMutation(mutation=self.mutations[name], params=params)
+
+    def steps(self, *rows: BoundMutation) -> list[tuple[str, list[int]]]:
+        found = self.arranger.arrange((row, number) for number, row in enumerate(rows))
+        return [(step.mutation.mutation.id, step.rows) for step in found]
+
+
+def test_rows_that_have_nothing_to_do_with_each_other_share_steps(tmp_path: Path) -> None:
+    rows = Rows(ruleset(tmp_path, see=SEE, call=CALL))
+    mixed = [rows.row("see", s="a", v=1), rows.row("call", s="a", t="x"), rows.row("see", s="a", v=2)]
+    assert rows.steps(*mixed, rows.row("call", s="b", t="x")) == [("see", [0, 2]), ("call", [1, 3])]
+
+
+def test_what_is_read_stays_behind_what_is_written(tmp_path: Path) -> None:
+    rows = Rows(ruleset(tmp_path, see=SEE, read=READ))
+    same = [rows.row("see", s="a", v=1), rows.row("read", s="a"), rows.row("see", s="a", v=2), rows.row("read", s="a")]
+    assert rows.steps(*same) == [("see", [0]), ("read", [1]), ("see", [2]), ("read", [3])]
+    other = [rows.row("see", s="a", v=1), rows.row("read", s="a"), rows.row("see", s="b", v=2), rows.row("read", s="b")]
+    assert rows.steps(*other) == [("see", [0, 2]), ("read", [1, 3])]
+
+
+def test_a_query_that_is_not_understood_keeps_its_place(tmp_path: Path) -> None:
+    rows = Rows(ruleset(tmp_path, see=SEE, opaque=OPAQUE))
+    see, opaque = rows.row("see", s="a", v=1), rows.row("opaque")
+    found = rows.steps(see, see, opaque, see, see)
+    assert [(name, len(numbers)) for name, numbers in found] == [("see", 2), ("opaque", 1), ("see", 2)]
+
+
+def test_what_a_query_that_is_not_understood_did_to_an_entity_is_not_guessed_at(tmp_path: Path) -> None:
+    rows = Rows(ruleset(tmp_path, only=ONLY, opaque=OPAQUE, read=READ))
+    only, opaque, read = rows.row("only", s="a"), rows.row("opaque"), rows.row("read", s="a")
+    found = rows.steps(only, read, opaque, read, only, read)
+    assert found == [("only", [0]), ("read", [1]), ("opaque", [2]), ("read", [3]), ("only", [4]), ("read", [5])]
+
+
+def test_making_sure_again_of_what_is_there_changes_nothing(tmp_path: Path) -> None:
+    rows = Rows(ruleset(tmp_path, only=ONLY, read=READ))
+    only, read = rows.row("only", s="a"), rows.row("read", s="a")
+    assert rows.steps(only, read, only, read) == [("only", [0, 2]), ("read", [1, 3])]
+
+
+def test_only_a_merge_that_every_row_comes_to_makes_sure(tmp_path: Path) -> None:
+    rows = Rows(ruleset(tmp_path, matched=MATCHED, use=USE))
+    steps = rows.steps(rows.row("matched", s="a", t="x"), rows.row("use", t="x"), rows.row("matched", s="b", t="x"))
+    assert steps == [("matched", [0]), ("use", [1]), ("matched", [2])]
+
+
+@pytest.mark.parametrize("change", [UNLABEL, REKEY], ids=["label", "key"])
+def test_what_was_made_sure_of_can_be_undone(tmp_path: Path, change: str) -> None:
+    rows = Rows(ruleset(tmp_path, only=ONLY, change=change, read=READ))
+    only, undo, read = rows.row("only", s="a"), rows.row("change", s="a", t="b"), rows.row("read", s="a")
+    assert rows.steps(only, undo, only, read) == [("only", [0]), ("change", [1]), ("only", [2]), ("read", [3])]
+
+
+def test_what_a_batch_may_not_hold_together_stays_apart(tmp_path: Path) -> None:
+    rows = Rows(ruleset(tmp_path, only=ONLY))
+    steps = rows.steps(*(rows.row("only", s=key) for key in (1, "1", 2, "2", None, 1.5, None)))
+    assert steps == [("only", [0, 2]), ("only", [1, 3]), ("only", [4]), ("only", [5]), ("only", [6])]
+
+
+def test_rows_of_a_query_that_suits_only_strangers_share_a_step_when_they_are(tmp_path: Path) -> None:
+    rows = Rows(ruleset(tmp_path, copy=COPY))
+    assert rows.mutations["copy"].cypher.form("falkordb").mode == "disjoint"
+    pairs = [("a", "b"), ("c", "d"), ("b", "c"), ("e", "f")]
+    assert rows.steps(*(rows.row("copy", s=s, t=t) for s, t in pairs)) == [("copy", [0, 1, 3]), ("copy", [2])]
+
+
+def test_a_step_has_an_end(tmp_path: Path) -> None:
+    rows = Rows(ruleset(tmp_path, only=ONLY))
+    steps = rows.steps(*(rows.row("only", s=str(number)) for number in range(MOST_ROWS + 1)))
+    assert [len(numbers) for _, numbers in steps] == [MOST_ROWS, 1]
+
+
+CYPHERS: Mapping[str, str] = {
+    "see": "MATCH (s:Session {id: $s}) SET s.seen = $v",
+    "call": "MATCH (s:Session {id: $s}) MATCH (t:Tool {name: $t}) CREATE (s)-[:CALLED {at: $v}]->(t)",
+    "read": READ,
+    "use": USE,
+    "copy": COPY,
+    "made": "CREATE (s:Session {id: $s, seen: $v})",
+    "all": "MATCH (t:Tool) SET t.old = t.used",
+    "gone": "MATCH (:Session {id: $s})-[c:CALLED]->(:Tool {name: $t}) DELETE c",
+    "some": "MATCH (s:Session {id: $s})-[:CALLED]->(t:Tool) SET t.calls = coalesce(t.calls, 0) + 1",
+}
+VALUES = st.sampled_from(["a", "b", "c", 1])
+ROWS = st.lists(st.tuples(st.sampled_from(sorted(CYPHERS)), VALUES, VALUES), max_size=25)
+
+
+def conflict(first: tuple[Touch, Any], second: tuple[Touch, Any]) -> bool:
+    (one, value), (other, another) = first, second
+    meets = one.resource == other.resource and (value is None or another is None or value == another)
+    return meets and not commute(one.access, other.access)
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Rows:
+    return Rows(ruleset(tmp_path_factory.mktemp("world"), **CYPHERS))
+
+
+@given(drawn=ROWS)
+def test_rows_that_touch_the_same_thing_keep_their_order(world: Rows, drawn: list[tuple[str, Any, Any]]) -> None:
+    rows = [world.row(name, s=s, t=t, v=1) for name, s, t in drawn]
+    steps = world.steps(*rows)
+    order = [number for _, numbers in steps for number in numbers]
+    assert sorted(order) == list(range(len(rows)))
+    place = {number: position for position, number in enumerate(order)}
+    known = footprints(part.cypher for part in world.mutations.values())
+    touches = [
+        [(touch, touch.key and touch.key.of(row.params)) for touch in known[row.mutation.cypher.statement].touches]
+        for row in rows
+    ]
+    for first, second in combinations(range(len(rows)), 2):
+        if any(conflict(one, other) for one in touches[first] for other in touches[second]):
+            assert place[first] < place[second], (drawn[first], drawn[second])

@@ -1,0 +1,172 @@
+"""A plan, whatever it is interrupted by: each row takes effect once, or is left out and told of, and order holds."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+import yaml
+from hypothesis import given
+from hypothesis import strategies as st
+
+from graphweft_contracts import Event, GraphUnavailable, wire
+from graphweft_rules import Ruleset
+from graphweft_workers.bus.log import Entry
+from graphweft_workers.graph.store import START, Mark, Progress, Write
+from graphweft_workers.mutation.duplicates import RecentEvents
+from graphweft_workers.mutation.order import Arranger
+from graphweft_workers.mutation.plan import LeftOut, Plan, planned_end, resumed, unwritten
+from graphweft_workers.mutation.reading import EventWork, read_range
+
+NOW = datetime(2026, 2, 1, tzinfo=UTC)
+PARTS = {
+    "see": "MERGE (s:Session {id: $s}) SET s.seen = $v",
+    "trace": "MATCH (s:Session {id: $s}) SET s.trace = s.trace + s.seen",
+    "all": "MATCH (s:Session) SET s.any = s.seen",
+}
+
+
+@pytest.fixture(scope="module")
+def rules(tmp_path_factory: pytest.TempPathFactory) -> Ruleset:
+    folder = tmp_path_factory.mktemp("rules")
+    (folder / "W").mkdir()
+    mutations = [
+        {"id": name, "cypher": cypher, "params": {p: f"$event.{p}" for p in ("s", "v") if f"${p}" in cypher}}
+        for name, cypher in PARTS.items()
+    ]
+    text = yaml.safe_dump({"mutation_rules": [{"name": "r", "events": ["*"], "mutations": mutations}]})
+    (folder / "W/graph_injection.yaml").write_text(text)
+    return Ruleset.load(folder)
+
+
+@pytest.fixture(scope="module")
+def arranger(rules: Ruleset) -> Arranger:
+    return Arranger(rules, "falkordb")
+
+
+def works_of(rules: Ruleset, sessions: Sequence[str]) -> list[EventWork]:
+    entries = [
+        Entry(
+            offset=f"{number:04}",
+            fields=wire.encode(
+                Event.create("x.y", app_id="app", chat_id=s, workflow="W", id=f"e{number}", data={"s": s, "v": number})
+            ),
+            received=NOW,
+        )
+        for number, s in enumerate(sessions, start=1)
+    ]
+    return read_range(0, entries, rules, RecentEvents()).apps.get("app", [])
+
+
+@dataclass
+class Graph:
+    """What a store promises of marks, and which rows took effect."""
+
+    progress: Progress = field(default_factory=Progress)
+    done: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+    bad: frozenset[tuple[str, str]] = frozenset()
+
+    def apply(self, write: Write, names: Sequence[tuple[str, str]]) -> bool:
+        assert write.before == self.progress.mark
+        if set(names) & self.bad:
+            return False
+        note = self.progress.note if write.note is None else write.note
+        self.progress = Progress(mark=write.after, note=note)
+        self.done += names
+        return True
+
+
+def run(graph: Graph, plan: Plan, arranger: Arranger, letters: list[str], fuel: int) -> int:
+    """Run a plan as the applier does, for ``fuel`` writes; return what is left of them."""
+    done = 0
+    size = 1_000
+    while True:
+        for write in plan.writes(done, lambda _, most=size: most):
+            if not fuel:
+                return 0
+            fuel -= 1
+            rows = plan.rows[done : done + len(write.rows)]
+            if graph.apply(write, [(row.name[0], row.name[2]) for row in rows]):
+                done += len(rows)
+                if write.after == Mark(offset=plan.end):
+                    return fuel
+                continue
+            if len(rows) > 1:
+                size = max(1, len(rows) // 2)
+                break
+            [row] = rows
+            why = LeftOut(rule="r", mutation=row.name[2], offsets=(row.name[0],), reason="query_error", message="no")
+            plan = plan.without(done, why, arranger)
+            done, size = 0, 1_000
+            assert graph.apply(plan.opening(), [])
+            if not fuel:
+                return 0
+            letters += [f"{offset}/{why.mutation}" for offset in why.offsets]
+            plan = plan.told()
+            break
+
+
+@given(
+    sessions=st.lists(st.sampled_from("abc"), min_size=1, max_size=12),
+    data=st.data(),
+)
+def test_whatever_interrupts_it(rules: Ruleset, arranger: Arranger, sessions: list[str], data: st.DataObject) -> None:
+    works = works_of(rules, sessions)
+    names = [(work.entry.offset, bound.mutation.id) for work in works for bound in work.mutations]
+    graph = Graph(bad=data.draw(st.frozensets(st.sampled_from(names), max_size=4)))
+    letters: list[str] = []
+    for fuel in [*data.draw(st.lists(st.integers(0, 6), max_size=8)), 10_000]:
+        progress = graph.progress
+        if progress.mark.plan:
+            # Marks name rows by their place, so what resumes must not depend on the batch that it happens to read.
+            assert planned_end(progress) == works[-1].entry.offset
+            left_out = unwritten(progress)
+            if left_out:
+                letters += [f"{offset}/{left_out.mutation}" for offset in left_out.offsets]
+            run(graph, resumed(progress, works), arranger, letters, fuel)
+        elif progress.mark.offset != works[-1].entry.offset:
+            run(graph, Plan.of(progress.mark, works, arranger), arranger, letters, fuel)
+    assert graph.progress == Progress(mark=Mark(offset=works[-1].entry.offset))
+    assert sorted(graph.done) == sorted(set(names) - graph.bad)
+    assert set(letters) == {"/".join(name) for name in graph.bad}
+    place = {name: number for number, name in enumerate(graph.done)}
+    for session in "abc":  # each of the three reads what another writes
+        mine = [name for name in names if sessions[int(name[0]) - 1] == session and name in place]
+        assert [place[name] for name in mine] == sorted(place[name] for name in mine)
+
+
+def test_a_plan_of_one_write_needs_no_note(rules: Ruleset, arranger: Arranger) -> None:
+    [work] = works_of(rules, ["a"])
+    only = EventWork(entry=work.entry, event=work.event, mutations=work.mutations[:1])
+    [write] = Plan.of(START, [only], arranger).writes(0, lambda _: 10)
+    assert (write.before, write.after, write.note) == (START, Mark(offset="0001"), None)
+
+
+def test_rows_whose_rules_are_gone_are_passed_over(rules: Ruleset, arranger: Arranger) -> None:
+    works = works_of(rules, ["a", "b"])
+    plan = Plan.of(START, works, arranger)
+    first, *_ = plan.writes(0, lambda _: 1)
+    progress = Progress(mark=first.after, note=first.note or "")
+    fewer = [EventWork(entry=w.entry, event=w.event, mutations=w.mutations[:2]) for w in works]
+    left = [row.name for row in resumed(progress, fewer).rows]
+    assert left == [row.name for row in plan.rows[1:] if row.name[2] != "all"]
+
+
+def test_a_note_of_another_version_is_not_guessed_at() -> None:
+    progress = Progress(mark=Mark(plan="p", done=1), note=json.dumps({"format": 99}))
+    with pytest.raises(GraphUnavailable, match="another version"):
+        planned_end(progress)
+
+
+def test_marks_never_repeat(rules: Ruleset, arranger: Arranger) -> None:
+    works = works_of(rules, "abcab")
+    plan = Plan.of(START, works, arranger)
+    writes = plan.writes(0, lambda _: 1)
+    marks: list[Any] = [START, *(write.after for write in writes)]
+    assert len(set(marks)) == len(marks)
+    other = Plan.of(START, works[:3], arranger)
+    assert {write.after for write in other.writes(0, lambda _: 1)}.isdisjoint(marks)

@@ -1,0 +1,183 @@
+"""The long-running services as FastStream applications: life, signals, and a broker for subscribers of your own.
+
+``graphweft run`` runs these, and so does ``faststream run --factory graphweft_workers.hosting:mutation_app``. Routers
+of your own go to the app's broker, which is connected to the same bus::
+
+    app = mutation_app()
+    app.broker.include_router(router)
+
+The services themselves are tasks of the lifespan, not subscribers: a FastStream subscriber would lose or misorder
+events, see ``docs/decisions/0009-faststream-hosts-it-does-not-deliver.md``. Import this module where a service is run:
+FastStream takes longer to import than everything else together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import AsyncGenerator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, Final, Protocol
+
+from faststream import FastStream
+from faststream.specification import AsyncAPI
+
+from graphweft_contracts import BusUnavailable, InvalidSettings
+from graphweft_workers.logs import set_up_logs
+from graphweft_workers.services import load_rules, make_bus, make_graph
+from graphweft_workers.settings import Settings
+
+__all__ = ("injection_app", "make_broker", "mutation_app")
+
+logger = logging.getLogger("graphweft.hosting")
+
+_KAFKA: Final = "kafka://"
+_LAST_WAIT_S: Final = 5.0
+
+
+class _Service(Protocol):
+    """What is hosted: works until it is told to stop, then finishes what it has in hand."""
+
+    async def run(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+type _Open = Callable[[Settings], AbstractAsyncContextManager[_Service]]
+
+
+def mutation_app(settings: Settings | None = None) -> FastStream:
+    """Return an app that runs a mutation worker until SIGTERM or SIGINT, then finishes the batch in hand.
+
+    Without ``settings`` it takes those of the environment and sets the logs up by them. Nothing is connected yet.
+    ``run`` raises ``InvalidRules`` or ``InvalidSettings`` at once, and whatever defect ends the worker.
+    """
+    return _app(settings, _mutation)
+
+
+def injection_app(settings: Settings | None = None) -> FastStream:
+    """Return an app that runs an injection responder until SIGTERM or SIGINT; otherwise like ``mutation_app``."""
+    return _app(settings, _injection)
+
+
+def make_broker(settings: Settings) -> Any:
+    """Return FastStream's broker on the bus that the settings name; nothing is connected yet.
+
+    A ``RedisBroker`` or a ``KafkaBroker``. It is untyped, for the type of a broker says what its messages are made of.
+    """
+    if settings.bus.startswith(_KAFKA):
+        from faststream.kafka import KafkaBroker
+
+        from graphweft.kafka_connection import servers
+
+        return KafkaBroker(servers(settings.bus).split(","), logger=logger)
+    from faststream.redis import RedisBroker
+
+    # The URL that documents show: the real one may hold a password in its query too.
+    return RedisBroker(settings.bus, logger=logger, specification_url="redis://bus")
+
+
+def _app(settings: Settings | None, open_service: _Open) -> FastStream:
+    if settings is None:
+        settings = Settings.load()
+        set_up_logs(settings.log_level, settings.log_format)
+    given = settings
+
+    @asynccontextmanager
+    async def lifespan() -> AsyncGenerator[None]:
+        async with open_service(given) as service:
+            working = asyncio.create_task(service.run(), name="graphweft-service")
+            # A service that ended by itself has a defect: FastStream would wait for a signal beside it for ever.
+            working.add_done_callback(lambda _: app.exit())
+            try:
+                yield
+            finally:
+                service.stop()
+                await working
+
+    async def bus_is_there() -> None:
+        await _until_answered(given)
+
+    # The signals, and so the stop, are FastStream's. The worker works before the broker is connected, and after.
+    app = FastStream(
+        make_broker(given),
+        logger=logger,
+        lifespan=lifespan,
+        on_startup=[bus_is_there],
+        specification=AsyncAPI(title="graphweft"),
+    )
+    return app
+
+
+@asynccontextmanager
+async def _mutation(settings: Settings) -> AsyncGenerator[_Service]:
+    from graphweft_workers.mutation.worker import MutationWorker
+
+    rules = load_rules(settings)
+    if not rules.workflows:
+        # Reading on would pass events by that rules may be written for.
+        logger.warning("there are no rules in %s: events wait on the bus until a worker has some", settings.rules)
+        yield _Idle()
+        return
+    bus, graph = make_bus(settings), make_graph(settings)
+    name = settings.worker_name or f"{socket.gethostname()}-{os.getpid()}"
+    try:
+        yield MutationWorker(bus, graph, rules, name=name, batch_events=settings.batch_events, lease_s=settings.lease_s)
+    finally:
+        await graph.aclose()
+        await bus.aclose()
+
+
+@asynccontextmanager
+async def _injection(settings: Settings) -> AsyncGenerator[_Service]:
+    from graphweft_workers.injection.requests import RedisRequestQueue
+    from graphweft_workers.injection.responder import InjectionResponder
+
+    if settings.bus.startswith(_KAFKA):
+        raise InvalidSettings(
+            "context requests do not go over Kafka yet: give `run injection` the URL of a Redis as GRAPHWEFT_BUS_URL, "
+            "and the same to the clients that ask for context"
+        )
+    rules = load_rules(settings)
+    graph = make_graph(settings)
+    queue = RedisRequestQueue(settings.bus, consumer=f"{socket.gethostname()}-{os.getpid()}")
+    try:
+        yield InjectionResponder(
+            queue, graph, rules, query_timeout_s=settings.query_timeout_ms / 1000, max_requests=settings.max_requests
+        )
+    finally:
+        await queue.aclose()
+        await graph.aclose()
+
+
+class _Idle:
+    """A service with nothing to do."""
+
+    def __init__(self) -> None:
+        self._stopping = asyncio.Event()
+
+    async def run(self) -> None:
+        await self._stopping.wait()
+
+    def stop(self) -> None:
+        self._stopping.set()
+
+
+async def _until_answered(settings: Settings) -> None:
+    """Wait until the bus answers: a FastStream broker ends the app when its bus is away at the start."""
+    bus = make_bus(settings)
+    wait_s = 0.1
+    try:
+        while True:
+            try:
+                await bus.partitions()
+            except BusUnavailable as error:
+                logger.debug("the bus is away: %s", error)
+                await asyncio.sleep(wait_s)
+                wait_s = min(wait_s * 2, _LAST_WAIT_S)
+            else:
+                return
+    finally:
+        await bus.aclose()

@@ -14,11 +14,12 @@ from aiokafka.errors import KafkaError, MessageSizeTooLargeError
 
 from graphweft.kafka_connection import bus_errors, make_topics, record_of, servers
 from graphweft.transport import DEFAULT_PARTITIONS, MAX_EVENT_BYTES, Outgoing, check_sizes
-from graphweft_contracts import BusUnavailable, ContextReply, ContextRequest, InvalidEvent, Permanent, channels
+from graphweft_contracts import ContextReply, ContextRequest, InvalidEvent, Permanent, channels
 
 __all__ = ("KafkaTransport",)
 
 _BATCH_OVERHEAD: Final = 1_024
+_END_S: Final = 1.0
 _REQUEST_MS: Final = 5_000
 """How long an append may wait for its confirmation. The client repeats it, so waiting long only delays that."""
 
@@ -74,7 +75,7 @@ class KafkaTransport:
         """See ``Transport.aclose``."""
         producer, self._producer = self._producer, None
         if producer is not None:
-            await producer.stop()
+            await _end(producer)
 
     async def _connected(self) -> tuple[Any, int]:
         async with self._connecting:
@@ -131,6 +132,17 @@ class KafkaTransport:
     async def _drop(self, producer: Any) -> None:
         if self._producer is producer:
             self._producer = None
-        with contextlib.suppress(KafkaError, OSError, BusUnavailable):
-            async with asyncio.timeout(_REQUEST_MS / 1000):
+        await _end(producer)
+
+
+async def _end(producer: Any) -> None:
+    """End a producer. What it still has to send is given up after a second: the client keeps and repeats it."""
+    try:
+        with contextlib.suppress(KafkaError, OSError):  # TimeoutError is an OSError
+            async with asyncio.timeout(_END_S):
                 await producer.stop()
+    finally:
+        # One whose stop was cut short would go on for ever; for one that was stopped this does nothing.
+        await producer._sender.close()
+        producer._message_accumulator.fail_all(KafkaError("the producer was ended"))
+        await producer.client.close()

@@ -136,6 +136,7 @@ def test_names_on_the_bus_do_not_collide() -> None:
         channels.lease(0),
         channels.context_replies("a"),
         channels.PARTITION_COUNT,
+        channels.WORKERS,
         channels.CONTEXT_REQUESTS,
         channels.DEAD_LETTERS,
         channels.DEAD_LETTER_ORDER,

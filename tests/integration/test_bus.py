@@ -521,6 +521,7 @@ async def test_redis_leases_settle_whoever_comes_and_goes(url: str, seed: int) -
                 assert owners.pop(partition) == name
                 moves += 1
                 await bus.release(partition, name)
+                assert not await bus.claim(partition, name, 60.0)  # it is for somebody else
         return moves
 
     async def round_() -> int:
@@ -545,6 +546,20 @@ async def test_redis_leases_settle_whoever_comes_and_goes(url: str, seed: int) -
             assert sum(held) == partitions
             assert held[-1] - held[0] <= 1
             assert not await round_()
+    finally:
+        await kit.aclose()
+
+
+async def test_redis_counts_a_worker_that_gives_some_back(url: str) -> None:
+    kit = RedisKit(url, None)  # type: ignore[arg-type]
+    first, second = kit.bus(4), kit.bus(4)
+    try:
+        assert [await first.claim(partition, OWNER, 60.0) for partition in range(4)] == [True] * 4
+        for partition in (1, 2, 3):
+            await first.release(partition, OWNER)
+        assert [await second.claim(partition, "second", 60.0) for partition in range(4)] == [False, True, True, False]
+        await first.release(0, OWNER)
+        assert await second.claim(0, "second", 60.0)
     finally:
         await kit.aclose()
 

@@ -181,6 +181,22 @@ async def test_a_client_outlives_a_broker_that_is_killed(kafka: KafkaServer, kaf
     assert await identities(kafka_url) == [str(number) for number in range(60)]
 
 
+@pytest.mark.timeout(120)
+async def test_a_client_closes_while_the_broker_is_away(kafka: KafkaServer, kafka_url: str) -> None:
+    before = asyncio.all_tasks()
+    client = Client(kafka_url)
+    assert await client.emit(event(1), wait_s=30)
+    await asyncio.to_thread(kafka.kill)
+    try:
+        assert await client.emit(event(2), wait_s=0.2) is None
+        async with asyncio.timeout(30):
+            await client.aclose(drain_s=0.2)
+        assert client.stats.dropped == 1
+        assert asyncio.all_tasks() == before
+    finally:
+        await asyncio.to_thread(kafka.start)
+
+
 async def identities(url: str) -> list[str]:
     """Return the ids of one chat's events in the order in which they take effect."""
     kept = [value for partition in await contents(url) for value in partition]

@@ -34,6 +34,8 @@ GIVEN = {
     "worker_name": "w1",
     "batch_events": 10,
     "lease_s": 2.5,
+    "kafka_barrier_s": 7.5,
+    "kafka_instance": "worker-1",
     "mutation_timeout_ms": 100,
     "query_timeout_ms": 200,
     "max_requests": 3,

@@ -6,11 +6,10 @@ Rules, worker and responder are imported where they are run: a command that read
 from __future__ import annotations
 
 import contextlib
-import logging
 from collections.abc import Generator
 from typing import TYPE_CHECKING, Final
 
-from graphweft.redis_transport import RedisTransport
+from graphweft import drivers
 from graphweft.transport import Transport
 from graphweft_contracts import InvalidSettings
 from graphweft_workers.bus.log import Bus
@@ -24,8 +23,6 @@ if TYPE_CHECKING:
     from graphweft_rules import Ruleset
 
 __all__ = ("load_rules", "make_bus", "make_graph", "make_transport", "run_injection", "run_mutation")
-
-logger = logging.getLogger("graphweft.services")
 
 _KAFKA: Final = "kafka://"
 
@@ -52,7 +49,13 @@ def make_bus(settings: Settings) -> Bus:
     if settings.bus.startswith(_KAFKA):
         with _driver("aiokafka", "GRAPHWEFT_BUS_URL", "kafka"):
             from graphweft_workers.bus.kafka import KafkaBus
-        return KafkaBus(settings.bus, partitions=settings.partitions)
+        return KafkaBus(
+            settings.bus,
+            partitions=settings.partitions,
+            session_s=settings.lease_s,
+            barrier_s=settings.kafka_barrier_s,
+            instance=settings.kafka_instance,
+        )
     return RedisStreamsBus(settings.bus, partitions=settings.partitions)
 
 
@@ -71,11 +74,7 @@ def make_graph(settings: Settings) -> GraphStore:
 
 def make_transport(settings: Settings) -> Transport:
     """Return the producer's side of the bus; nothing is connected yet."""
-    if settings.bus.startswith(_KAFKA):
-        with _driver("aiokafka", "GRAPHWEFT_BUS_URL", "kafka"):
-            from graphweft.kafka_transport import KafkaTransport
-        return KafkaTransport(settings.bus, partitions=settings.partitions)
-    return RedisTransport(settings.bus, partitions=settings.partitions)
+    return drivers.make_transport(settings.bus, partitions=settings.partitions)
 
 
 @contextlib.contextmanager

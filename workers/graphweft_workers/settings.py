@@ -59,6 +59,14 @@ class Settings(BaseSettings):
     lease_s: float = Field(
         default=10.0, ge=0.5, le=600, description="Seconds after which a dead worker's partitions are taken over."
     )
+    kafka_barrier_s: float = Field(
+        default=20.0, ge=1, le=600, description="Longest that a rebalance of Kafka waits for a worker's batch in hand."
+    )
+    kafka_instance: str | None = Field(
+        default=None,
+        description="Name of a static member of the Kafka group, another for each worker: one that is back under it "
+        "within lease_s keeps its partitions, and one that stops keeps them as long.",
+    )
     mutation_timeout_ms: int = Field(default=5_000, ge=1, description="Server-side limit of one mutation query.")
     query_timeout_ms: int = Field(default=5_000, ge=1, description="Server-side limit of one injection query.")
     max_requests: int = Field(default=64, ge=1, description="Context requests that one responder works on at a time.")

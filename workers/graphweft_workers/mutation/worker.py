@@ -39,6 +39,8 @@ LEASE_S: Final = 10.0
 """A dead worker's partitions are taken over after this long."""
 _READ_WAIT_S: Final = 1.0
 """Longest wait for new events; below the lease, which is extended in between."""
+_BACKLOG: Final = 100
+"""Events of a batch from which on the next one is read while it is applied."""
 _LAST_BACKOFF_S: Final = 5.0
 _BURY_AT_ONCE: Final = 500
 _APPS_AT_ONCE: Final = 16
@@ -169,15 +171,18 @@ class MutationWorker:
             await self._last_commit(partition)
 
     async def _batches(self, partition: _Partition) -> AsyncGenerator[_Batch | None]:
-        """Yield what stands on the partition, one batch ahead; None when there is nothing for a while.
+        """Yield what stands on the partition; None when there is nothing for a while.
 
-        Ends when the worker is to stop, or when somebody else is to have the partition.
+        With a backlog it reads one batch ahead. Without one that would only cut small batches smaller, and let what has
+        come meanwhile wait for a batch that came before it. Ends when the worker is to stop, or when somebody else is
+        to have the partition.
         """
         ahead: asyncio.Task[_Batch | None] | None = None
         try:
             while not self._stopping.is_set() and await self._holds(partition):
                 batch = await (ahead or asyncio.create_task(self._read(partition)))
-                ahead = asyncio.create_task(self._read(partition)) if batch is not None else None
+                behind = batch is not None and batch.events >= _BACKLOG
+                ahead = asyncio.create_task(self._read(partition)) if behind else None
                 yield batch
         finally:
             # Nothing is taken off by reading, so what a cancelled read would have returned is read again later.

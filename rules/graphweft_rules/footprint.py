@@ -86,7 +86,12 @@ class Touch:
     key: Key | None = None
     """None: any entity of the resource."""
     certain: bool = False
-    """Of MERGE: whether the query comes to it for every row, so that the entity is there afterwards."""
+    """Of MERGE: whether the query comes to it for every row, so that the entity is there afterwards.
+
+    Where the touches in front of it have ``finds``, that holds only for rows that surely find all of those.
+    """
+    finds: str = ""
+    """Of MATCH: what a MERGE makes sure of under that name, it finds; see ``access``."""
     if_created: bool = False
     """Done only when the MERGE in front of it in the list makes its entity."""
 
@@ -160,6 +165,7 @@ class _Labels:
 
 
 def _labels(query: Outline) -> _Labels:
+    """Return which labels a query puts on one node; of a query that cannot be read, more than it may."""
     words = query.words
     for index, word in enumerate(words.tokens):
         computed = word.kind == "param" or (word.text == "$" and words.text(index + 1) == "(")
@@ -178,17 +184,22 @@ def _labels(query: Outline) -> _Labels:
 
 
 class _LabelReader:
-    """Reads the labels of one query. Names are not followed through scopes: one name has all labels of its uses."""
+    """Reads the labels of one query.
+
+    A name has the labels of all its uses, whatever scopes they are in: that errs to the safe side. Whether a node that
+    gets a label has one that is known is told scope by scope.
+    """
 
     def __init__(self, query: Outline) -> None:
         self._query = query
         self._patterns: dict[str, set[str]] = {}
         """Variable -> what patterns say of it."""
         self._asked: dict[str, set[str]] = {}
-        """Variable -> labels that it gets, or is asked for, apart from patterns."""
+        """Variable -> labels that expressions ask for."""
         self._groups: list[frozenset[str]] = []
         """Labels that one pattern names, or one test."""
         self._sets: dict[str, set[str]] = {}
+        """Variable -> labels that it gets."""
         self._bound: set[str] = set()
         """What surely stands for a node with a label of the pattern that it comes from."""
         self._loose: set[str] = set()
@@ -211,11 +222,7 @@ class _LabelReader:
                 if item.kind == "label" and isinstance(part, SetPart):
                     self._sets.setdefault(item.variable, set()).update(item.names)
         elif isinstance(part, ProjectionPart):
-            words = self._query.words
-            kept = {each.alias for each in part.items if words.identifier(each.expression.start) == each.alias}
-            self._loose |= {each.alias for each in part.items if len(each.expression) > 1 or each.alias not in kept}
-            self._expressions(*(each.expression for each in part.items))
-            self._bound &= self._bound if part.star else kept
+            self._project(part)
         elif isinstance(part, UnwindPart | ForeachPart):
             self._loose.add(part.variable)
             self._expressions(part.expression)
@@ -242,6 +249,18 @@ class _LabelReader:
             anywhere=self._dynamic or any(name in self._loose or name not in self._patterns for name in self._sets),
             dynamic=self._dynamic,
         )
+
+    def _project(self, part: ProjectionPart) -> None:
+        self._expressions(*(each.expression for each in part.items))
+        before = set[str]() if part.clause.depth else self._bound
+        self._bound = set(before) if part.star else set()
+        for item in part.items:
+            name = self._query.words.identifier(item.expression.start) if len(item.expression) == 1 else ""
+            if name in before:
+                self._bound.add(item.alias)
+                self._patterns.setdefault(item.alias, set()).update(self._patterns.get(name, ()))
+            elif item.alias != name:
+                self._loose.add(item.alias)
 
     def _node(self, node: NodePattern, part: PatternPart) -> None:
         names = frozenset((*node.labels, *node.alternatives))
@@ -295,6 +314,7 @@ class _Act:
     """A property, ``*`` for all of them; empty for the thing itself."""
     label: str = ""
     certain: bool = False
+    finds: str = ""
     by_one: bool = False
     """MERGE of a node by one property: there is no second entity that it could make for the same value."""
     if_created: bool = False
@@ -364,7 +384,7 @@ class _Reader:
     def _patterns(self, part: PatternPart, conditional: bool) -> _Thing | None:
         """Read a pattern clause; return the one thing that a MERGE makes by itself."""
         merged: _Thing | None = None
-        if part.keyword not in _FIXED:
+        if part.keyword not in _FIXED and not (part.keyword == "MATCH" and all(map(self._finds, part.paths))):
             self._certain = False
         for path in part.paths:
             if path.variable or path.function:
@@ -409,7 +429,8 @@ class _Reader:
                 self.acts.append(_Act(thing=thing, access="write"))
             else:
                 if alone:
-                    self.acts.append(_Act(thing=thing, access="read"))
+                    finds = self._finds(path) if keyword == "MATCH" else ""
+                    self.acts.append(_Act(thing=thing, access="read", finds=finds))
                 self.searched.append(thing)
             if keyword != "CREATE":
                 self._read_map(thing, pattern)
@@ -422,6 +443,14 @@ class _Reader:
             if part.where is not None:
                 self._expression(part.where)
         return merged
+
+    def _finds(self, path: PathPattern) -> str:
+        """Return the shape of a node that is looked up by its labels and one property, and nothing else; or nothing."""
+        [node, *others] = path.nodes
+        plain = not (node.alternatives or node.excluding or node.map_parameter or node.where or others)
+        if not plain or not node.labels or len(node.properties) != 1 or self._key(node.properties[0].value) is None:
+            return ""
+        return f"{':'.join(sorted(node.labels))} {node.properties[0].name}"
 
     def _arrow(
         self, pattern: RelationshipPattern, nodes: Mapping[int, _Thing], keyword: str, *, idempotent: bool
@@ -613,8 +642,13 @@ class _World:
 
     def touches(self, reader: _Reader) -> Iterable[Touch]:
         """Yield what a query touches. Raises ``_Opaque``."""
+        sure = True
         for act in reader.acts:
             thing = act.thing
+            if act.finds and self._key(thing) is None:
+                sure = False
+            if act.certain and not sure:
+                act = replace(act, certain=False)  # noqa: PLW2901
             if act.label:
                 yield Touch(resource=("label", act.label), access=act.access)
                 if act.access == "write" and not self._bases(thing):
@@ -647,7 +681,8 @@ class _World:
             return Touch(resource=base, access="write")
         if making and base in self._ordered_by_key and not act.by_one:
             return Touch(resource=base, access="write", key=key)
-        return Touch(resource=base, access=act.access, key=key, certain=act.certain and key is not None)
+        certain = act.certain and key is not None
+        return Touch(resource=base, access=act.access, key=key, certain=certain, finds=act.finds if key else "")
 
     def _bases(self, thing: _Thing) -> tuple[Resource, ...]:
         if thing.kind == "relationship":

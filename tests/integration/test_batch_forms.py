@@ -276,9 +276,10 @@ class Maker:
         return f"MERGE (ub{self.labels()} {{id: {self.values[0]}}})" + self.on("ub")
 
     def same(self) -> str:
-        """Return a SET of one property of two nodes."""
+        """Return a SET of one property of two nodes, or two of them, which show it when the nodes are one."""
         name = self.pick("x", "cnt", "ver")
-        return f"SET {', '.join(f'{each}.{name} = {self.own(each, name)}' for each in self.nodes[:2])}"
+        items = [f"{each}.{name} = {self.own(each, name)}" for each in self.rng.sample(self.nodes, 2)]
+        return f"SET {self.pick(', ', ' SET ').join(items)}"
 
     def own(self, variable: str, name: str) -> str:
         own = f"{variable}.{name}"
@@ -338,11 +339,16 @@ class Maker:
 
     # --- data ---
 
+    def shared(self, statement: str) -> frozenset[str] | None:
+        """Return the labels that share nodes by the query, and sometimes some more, as if by others of its rules."""
+        found = shared_labels([parse(statement, role="mutation")])
+        return found if found is None else found | {label for label in "ABC" if self.chance(0.2)}
+
     def case_of(self) -> Case:
         statement = self.statement()
         domain = self.pick(2, 3, 4, 8)
         strings, mixed = self.chance(0.25), self.chance(0.3)
-        shared = shared_by(statement) if self.told else None
+        shared = self.shared(statement) if self.told else None
         rows = [
             [self.value(kind, number, domain, strings=strings, mixed=mixed) for kind in self.types.values()]
             for number in range(self.pick(2, 3, 4, 6, 8, 12))
@@ -508,10 +514,6 @@ class Outcome:
     case: Case
     verdict: str
     """``equal``, ``refused by the server``, ``different`` or the mode when nothing was run."""
-
-
-def shared_by(statement: str) -> frozenset[str] | None:
-    return shared_labels([parse(statement, role="mutation")])
 
 
 def judge(server: Server, rng: random.Random, *, apart: bool, told: bool, subquery: bool) -> Outcome:

@@ -2,6 +2,7 @@
 
 import fnmatch
 import importlib.metadata
+import itertools
 import json
 import re
 import shutil
@@ -64,8 +65,9 @@ def test_a_plain_start_brings_up_the_pair_of_workers_and_their_server(services: 
         "worker",
         "responder",
     }
-    assert services["kafka"]["profiles"] == ["kafka"]
-    assert services["neo4j"]["profiles"] == ["neo4j"]
+    for name in ("kafka", "neo4j", "kafka-neo4j-worker"):
+        assert services[name]["profiles"] == ["kafka-neo4j"]
+    assert services["kafka-neo4j-worker"]["command"] == ["run", "mutation"]
     assert services["worker"]["command"] == ["run", "mutation"]
     assert services["responder"]["command"] == ["run", "injection"]
 
@@ -76,8 +78,11 @@ def test_services_come_back_and_wait_for_a_healthy_server(services: dict[str, di
         for needed, how in service.get("depends_on", {}).items():
             assert how == {"condition": "service_healthy"}
             assert "healthcheck" in services[needed]
+            # Compose starts what a service needs only where their profiles are on together.
+            assert services[needed].get("profiles") in (None, service.get("profiles"))
     for name in ("worker", "responder"):
         assert set(services[name]["depends_on"]) == {"falkordb"}
+    assert set(services["kafka-neo4j-worker"]["depends_on"]) == {"kafka", "neo4j"}
 
 
 def test_ports_are_bound_to_this_machine(services: dict[str, dict[str, Any]]) -> None:
@@ -121,7 +126,7 @@ def test_paths_and_volumes_exist(compose: dict[str, Any]) -> None:
 
 
 def test_rules_stand_where_the_setting_says(services: dict[str, dict[str, Any]]) -> None:
-    for name in ("worker", "responder"):
+    for name in ("worker", "responder", "kafka-neo4j-worker"):
         rules = services[name]["environment"]["GRAPHWEFT_RULES"]
         assert services[name]["volumes"] == [f"./examples/airline/workflows:{rules}:ro"]
 
@@ -163,6 +168,30 @@ def test_the_settings_of_the_services_load(
         settings = Settings.load()
         assert settings.bus == settings.graph == "redis://falkordb:6379"
         assert settings.rules == Path("/rules")
+
+
+def test_the_worker_of_the_other_pair_finds_its_servers(
+    services: dict[str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    from graphweft_workers.settings import Settings
+
+    worker, kafka, neo4j = (services[name] for name in ("kafka-neo4j-worker", "kafka", "neo4j"))
+    password = worker["environment"]["NEO4J_PASSWORD"]
+    assert neo4j["environment"]["NEO4J_AUTH"] == f"neo4j/{password}"
+    monkeypatch.chdir(tmp_path)
+    for variable, value in (worker["environment"] | {"NEO4J_PASSWORD": "a/b"}).items():
+        monkeypatch.setenv(variable, value)
+    settings = Settings.load()
+    assert settings.bus == "kafka://kafka:19092"
+    assert settings.bus.removeprefix("kafka") in kafka["environment"]["KAFKA_ADVERTISED_LISTENERS"]
+    assert settings.graph == "bolt://neo4j:a%2Fb@neo4j:7687"
+    # Two buses would move the marks of one graph against each other.
+    assert settings.graph != services["worker"]["environment"]["GRAPHWEFT_GRAPH_URL"]
+
+
+def test_the_image_has_the_drivers_of_all_servers(instructions: list[tuple[str, str]]) -> None:
+    [extras] = [found[1] for _, rest in instructions if (found := re.search(r"\.whl\)\[([\w,]+)\]", rest))]
+    assert set(extras.split(",")) == set(pyproject()["project"]["optional-dependencies"]) - {"embedded"}
 
 
 def entry_point() -> Callable[[], None]:
@@ -246,8 +275,7 @@ def test_constraints_are_plain_pins() -> None:
     project = pyproject()
     declared = [
         *project["project"]["dependencies"],
-        *project["project"]["optional-dependencies"]["embedded"],
-        *project["project"]["optional-dependencies"]["worker"],
+        *itertools.chain(*project["project"]["optional-dependencies"].values()),
         *project["dependency-groups"]["dev"],
     ]
     wanted = {re.split(r"[\[<>=!~ ]", requirement)[0].lower() for requirement in declared}

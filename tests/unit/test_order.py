@@ -95,6 +95,24 @@ def test_only_a_merge_that_every_row_comes_to_makes_sure(tmp_path: Path) -> None
     assert steps == [("matched", [0]), ("use", [1]), ("matched", [2])]
 
 
+def test_a_merge_that_only_finds_stays_in_front_of_what_is_made_later(tmp_path: Path) -> None:
+    made = "CREATE (s:Session {id: $s, seen: $v})"
+    rows = Rows(ruleset(tmp_path, only=ONLY, made=made, call=CALL))
+    found = rows.steps(
+        rows.row("only", s="a"),
+        rows.row("made", s="z", v=1),
+        rows.row("call", s="a", t="x"),
+        rows.row("made", s="a", v=1),
+    )
+    assert found == [("only", [0]), ("made", [1]), ("call", [2]), ("made", [3])]
+
+
+def test_a_row_that_surely_finds_what_it_looks_for_makes_sure_of_the_next(tmp_path: Path) -> None:
+    rows = Rows(ruleset(tmp_path, only=ONLY, matched=MATCHED, use=USE))
+    only, matched, use = rows.row("only", s="a"), rows.row("matched", s="a", t="x"), rows.row("use", t="x")
+    assert rows.steps(only, matched, use, matched, use) == [("only", [0]), ("matched", [1, 3]), ("use", [2, 4])]
+
+
 @pytest.mark.parametrize("change", [UNLABEL, REKEY], ids=["label", "key"])
 def test_what_was_made_sure_of_can_be_undone(tmp_path: Path, change: str) -> None:
     rows = Rows(ruleset(tmp_path, only=ONLY, change=change, read=READ))

@@ -15,10 +15,11 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphweft_rules.batching import ROW, Dialect, batch_form
+from graphweft_rules.batching import ROW, Dialect, Mode, batch_form
 from graphweft_rules.clauses import outline
 from graphweft_rules.cypher import Cypher, parse
 from graphweft_rules.falkordb_form import falkordb_form
+from graphweft_rules.footprint import shared_labels
 from graphweft_rules.lint import explain
 from graphweft_rules.loader import RuleFiles
 from graphweft_rules.patterns import PatternError, read_parts, uses
@@ -27,6 +28,7 @@ ROOT = Path(__file__).parents[3]
 HERE = Path(__file__).parent
 QUERIES = HERE / "golden" / "queries.yaml"
 GOLDEN = HERE / "golden" / "batch_forms.txt"
+PARAMS = {"s": "$event.s", "t": "$event.t", "u": "$event.u"}
 WORDS = (
     *"()[]{}.,:|=+-<>*$;'`",
     *("MATCH", "OPTIONAL", "MERGE", "CREATE", "SET", "ON", "WITH", "WHERE", "UNWIND", "AS", "FOREACH", "IN", "DELETE"),
@@ -34,26 +36,34 @@ WORDS = (
     *("COUNT", "IS", "NOT", "NULL", "(a:A", "(b", "[r:R]", "->", "<-", "$p", "{id:", "a.x", "1", "..", "reduce", "any"),
 )
 RULES = (ROOT / "examples" / "airline" / "workflows", ROOT / "tests" / "fixtures" / "contract")
+MODES = ("single", "disjoint", "ordered")
 
 
-def queries() -> Iterator[tuple[str, Cypher]]:
+def queries() -> Iterator[tuple[str, Cypher, frozenset[str] | None]]:
+    """Yield queries, each with the labels that share nodes: by the query alone, or by its set of rules."""
     for name, text in yaml.safe_load(QUERIES.read_text()).items():
-        yield name, parse(text, role="mutation")
+        cypher = parse(text, role="mutation")
+        yield name, cypher, shared_labels([cypher])
     files = RuleFiles()
-    for file in (file for root in RULES for file in sorted(root.rglob("*.yaml"))):
-        config = files.resolve(file).config
-        for rule in config.mutation_rules if config else ():
-            for mutation in rule.mutations:
-                if Path(mutation.place.file) == file:
-                    yield f"{file.parent.name}/{rule.name}/{mutation.id}", parse(mutation.cypher, role="mutation")
+    for root in RULES:
+        found: dict[str, Cypher] = {}
+        for file in sorted(root.rglob("*.yaml")):
+            config = files.resolve(file).config
+            for rule in config.mutation_rules if config else ():
+                for mutation in rule.mutations:
+                    if Path(mutation.place.file) == file:
+                        name = f"{file.parent.name}/{rule.name}/{mutation.id}"
+                        found[name] = parse(mutation.cypher, role="mutation")
+        shared = shared_labels(found.values())
+        yield from ((name, cypher, shared) for name, cypher in found.items())
 
 
 def golden() -> str:
     lines: list[str] = []
-    for name, cypher in queries():
+    for name, cypher, shared in queries():
         lines += [f"# {name}", " ".join(cypher.statement.split())]
         for dialect in get_args(Dialect):
-            form = cypher.form(dialect)
+            form = cypher.form(dialect, shared)
             lines.append(f"  {dialect}: {form.mode}" + (f", keys {', '.join(form.keys)}" if form.keys else ""))
             if form.reason:
                 lines.append(f"    because {form.reason}")
@@ -69,14 +79,51 @@ def test_the_forms_are_those_that_are_written_down() -> None:
 
 @pytest.mark.parametrize("dialect", get_args(Dialect))
 def test_a_form_has_a_reason_unless_any_rows_may_share_it(dialect: Dialect) -> None:
-    for name, cypher in queries():
-        form = cypher.form(dialect)
+    for name, cypher, shared in queries():
+        form = cypher.form(dialect, shared)
         assert bool(form.reason) == (form.mode != "ordered"), name
         assert form.columns == cypher.columns
         if form.mode == "single":
             assert form.statement == cypher.statement
         else:
             assert not [word.text for word in outline(form.statement).words.tokens if word.kind == "param"]
+
+
+def test_who_knows_more_of_labels_never_gets_less() -> None:
+    for name, cypher, shared in queries():
+        form, other = cypher.form("falkordb", shared), cypher.form("falkordb")
+        assert MODES.index(form.mode) >= MODES.index(other.mode), name
+        assert form.statement == other.statement or form.mode != other.mode, name
+
+
+SEEN = "MERGE (s:Session {id: $s}) SET s.seen = $t MERGE (u:User {id: $u}) SET u.seen = $t"
+
+
+@pytest.mark.parametrize(
+    ("shared", "mode"),
+    [
+        (None, "disjoint"),
+        (frozenset[str](), "ordered"),
+        (frozenset({"Tool"}), "ordered"),
+        (frozenset({"User"}), "disjoint"),
+        (frozenset({"Session"}), "disjoint"),
+    ],
+)
+def test_nodes_whose_labels_share_no_node_may_have_properties_of_one_name(
+    shared: frozenset[str] | None, mode: Mode
+) -> None:
+    assert batch_form(SEEN, ["s", "t", "u"], "falkordb", shared=shared).mode == mode
+
+
+def test_a_rule_that_puts_two_labels_on_one_node_changes_the_forms_of_others(tmp_path: Path) -> None:
+    def modes(*texts: str) -> list[Mode]:
+        mutations = [{"id": f"m{number}", "cypher": text, "params": PARAMS} for number, text in enumerate(texts)]
+        rules = [{"name": "r", "events": ["*"], "mutations": mutations}]
+        (tmp_path / "graph_injection.yaml").write_text(yaml.safe_dump({"mutation_rules": rules}))
+        return [each.mode for each in explain([tmp_path]) if each.dialect == "falkordb"]
+
+    assert modes(SEEN) == ["ordered"]
+    assert modes(SEEN, "MATCH (s:Session {id: $s}) SET s:User") == ["disjoint", "ordered"]
 
 
 def test_parameters_become_values_of_the_row_in_the_order_of_columns() -> None:

@@ -59,7 +59,7 @@ def _batch(rows: Sequence[Sequence[Any]]) -> str:
 def literal(value: Any) -> str:
     """Return one value. Raises ``QueryFailed`` that says, to go on behind a name, what is wrong with it."""
     # By exact type first: this runs for every value of every row, and those three are nearly all.
-    kind: type[Any] = type(value)
+    kind: type[Any] = type(value)  # pyright: ignore[reportUnknownVariableType]
     if kind is str:
         if "\0" in value:
             raise QueryFailed("holds a NUL character, which FalkorDB cannot keep")

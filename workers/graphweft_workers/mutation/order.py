@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from bisect import bisect_left
 from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple, cast
 
 from graphweft_rules import BoundMutation, Ruleset
@@ -82,10 +82,15 @@ class _Probe(NamedTuple):
     """The accesses that it may not pass."""
     shape: str
     """What a MERGE merges; empty for other accesses."""
+    finds: str
     certain: bool
     undoes: bool
     """Whether it may make or change an entity that was made sure of."""
     if_created: bool
+
+
+type _Touched = tuple[_Resource, _Probe, _Value, list[int] | None]
+"""What a row touched: the steps of the entity with its key as they were known before, if they were."""
 
 
 class _Compiled(NamedTuple):
@@ -115,7 +120,7 @@ class Arranger:
             for touch in footprint.touches:
                 number = self._numbers.setdefault(touch.resource, len(self._numbers))
                 if number == len(self._accesses):
-                    self._accesses.append([])
+                    self._accesses.append(["read"])
                 if touch.access not in self._accesses[number]:
                     self._accesses[number].append(touch.access)
         self._kept = cyphers  # known by their id(), so they must live
@@ -128,36 +133,15 @@ class Arranger:
         barrier = 0  # everything goes at or behind this step
         for bound, row in rows:
             cypher = bound.mutation.cypher
-            mutation, slots, probes = self._compiled.get(id(cypher)) or self._compile(cypher)
+            compiled = self._compiled.get(id(cypher)) or self._compile(cypher)
+            mutation = compiled.mutation
             params = bound.params
             earliest = barrier
-            touched: list[tuple[_Resource, _Probe, _Value, list[int] | None]] = []
+            touched: list[_Touched] = []
             if mutation.opaque:
                 earliest = max(len(steps) - 1, 0)
-            elif probes:
-                values = [_value(key, params) for key in slots]
-                made = True  # whether the last MERGE may make its entity
-                for probe in probes:
-                    if probe.if_created and not made:
-                        continue
-                    resource = resources[probe.resource]
-                    if resource is None:
-                        resource = resources[probe.resource] = self._untouched(probe.resource)
-                    value = values[probe.slot] if probe.slot >= 0 else _ANY
-                    if probe.shape:
-                        made = True
-                        if not mutation.exclusive:
-                            shape, step = resource.ensured.get(value, _NEVER)
-                            if shape == probe.shape:
-                                made = False
-                                earliest = max(earliest, step)
-                                continue
-                    mine = resource.everywhere if value is _ANY else resource.by_value.get(value)
-                    touched.append((resource, probe, value, mine))
-                    behind = _behind(resource.anywhere, mine, probe.against)
-                    if behind >= earliest:
-                        own = mutation.exclusive and steps[behind].mutation.mutation.cypher is cypher
-                        earliest = behind + 1 if own else behind
+            elif compiled.probes:
+                earliest, touched = self._look(compiled, params, resources, steps, barrier)
             kinds = _kinds(params, mutation.keys)
             number = _place(steps, places.setdefault(cypher.statement, []), earliest, kinds, mutation.form)
             if number < len(steps):
@@ -174,6 +158,50 @@ class Arranger:
             for resource, probe, value, mine in touched:
                 _note(resource, probe, value, mine, number)
         return steps
+
+    def _look[Row](
+        self,
+        compiled: _Compiled,
+        params: Mapping[str, Any],
+        resources: list[_Resource | None],
+        steps: Sequence[Step[Row]],
+        barrier: int,
+    ) -> tuple[int, list[_Touched]]:
+        """Return the first step that a row may join as to what it touches, and what to note once it has one."""
+        exclusive = compiled.mutation.exclusive
+        earliest = barrier
+        touched: list[_Touched] = []
+        values = [_value(key, params) for key in compiled.slots]
+        made = True  # whether the last MERGE may make its entity
+        sure = True  # whether the row comes to its end
+        for probe in compiled.probes:
+            if probe.if_created and not made:
+                continue
+            resource = resources[probe.resource]
+            if resource is None:
+                resource = resources[probe.resource] = self._untouched(probe.resource)
+            value = values[probe.slot] if probe.slot >= 0 else _ANY
+            if probe.shape:
+                made = True
+                if not exclusive:
+                    shape, step = resource.ensured.get(value, _NEVER)
+                    if shape == probe.shape:
+                        made = False
+                        earliest = max(earliest, step)
+                        # It finds the entity, and that is to stay in front of what changes it.
+                        mine = resource.by_value.get(value)
+                        touched.append((resource, probe._replace(access=0, certain=False), value, mine))
+                        continue
+            mine = resource.everywhere if value is _ANY else resource.by_value.get(value)
+            if probe.finds and resource.ensured.get(value, _NEVER)[0] != probe.finds:
+                sure = False
+            kept = probe if sure or not probe.certain else probe._replace(certain=False)
+            touched.append((resource, kept, value, mine))
+            behind = _behind(resource.anywhere, mine, probe.against)
+            if behind >= earliest:
+                own = exclusive and steps[behind].form is compiled.mutation.form
+                earliest = behind + 1 if own else behind
+        return earliest, touched
 
     def _untouched(self, number: int) -> _Resource:
         never = [-1] * len(self._accesses[number])
@@ -198,6 +226,7 @@ class Arranger:
                     slot=-1 if touch.key is None else slots.index(touch.key),
                     against=against,
                     shape=touch.access.partition(" ")[2],
+                    finds=touch.finds,
                     certain=touch.certain,
                     undoes=touch.access in ("create", "write"),
                     if_created=touch.if_created,
@@ -212,8 +241,14 @@ class Arranger:
         footprint = self._footprints.get(cypher.statement)
         if footprint is None or footprint.opaque:
             return _Mutation(form=form, keys=keys, opaque=True, touches=(), exclusive=False)
-        touches = tuple(touch for touch in footprint.touches if touch.resource in self._contended)
-        return _Mutation(form=form, keys=keys, opaque=False, touches=touches, exclusive=form.mode == "disjoint")
+        touches: list[Touch] = []
+        sure = True
+        for touch in footprint.touches:
+            if touch.resource in self._contended:
+                touches.append(touch if sure else replace(touch, certain=False))
+            elif touch.finds:
+                sure = False  # nobody notes there what has been made sure of
+        return _Mutation(form=form, keys=keys, opaque=False, touches=tuple(touches), exclusive=form.mode == "disjoint")
 
 
 def _contended(known: Mapping[str, Footprint], exclusive: Set[str]) -> frozenset[Resource]:
@@ -260,14 +295,14 @@ def _kind(value: Any, way: tuple[str, ...]) -> _Kind:
         if isinstance(found, list):
             kinds = {_kind(item, way[number + 1 :]) for item in cast("Sequence[Any]", found)} - {None}
             return object if len(kinds) > 1 else kinds.pop() if kinds else None
-    kind: type[Any] = type(found)
+    kind: type[Any] = type(found)  # pyright: ignore[reportUnknownVariableType]
     return kind if kind is int or kind is str else object
 
 
 def _kinds(params: Mapping[str, Any], keys: Iterable[tuple[str, ...]]) -> tuple[_Kind, ...]:
     kinds: list[_Kind] = []
     for way in keys:
-        kind: type[Any] = type(params.get(way[0])) if len(way) == 1 else object
+        kind: type[Any] = type(params.get(way[0])) if len(way) == 1 else object  # pyright: ignore[reportUnknownVariableType]
         kinds.append(kind if kind is str or kind is int else _kind(params, way))
     return tuple(kinds)
 

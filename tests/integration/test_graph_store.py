@@ -310,3 +310,12 @@ async def test_a_key_that_an_index_never_finds_again_is_refused(graph: FalkorDBS
     assert applied.failure is not None
     assert "begins or ends with a blank" in str(applied.failure)
     assert await value(graph, "MATCH (n:N) RETURN count(n)") == 0
+
+
+async def test_other_blanks_are_found_again(graph: FalkorDBStore) -> None:
+    await graph.prepare(APP, [("N", "id")])
+    await graph.progress(APP, 0)
+    rows = [{"id": key} for key in ("\u2028", "\xa0a", "a\u3000") for _ in range(3)]
+    query = parse("MERGE (n:N {id: $id})", role="mutation")
+    await graph.apply(APP, 0, [Write(query=query, rows=rows, before=START, after=Mark(offset="1-0"))])
+    assert await value(graph, "MATCH (n:N) RETURN count(n)") == 3

@@ -76,6 +76,8 @@ _POSITION: Final = re.compile(r" line: (\d+), column: (\d+), offset: \d+")
 _LIST_INDEXES: Final = "CALL db.indexes() YIELD label, properties, status RETURN label, properties, status"
 _BUILT: Final = "OPERATIONAL"
 _BUILD_POLL_S: Final = 0.02
+_BLANKS: Final = " \t\n\v\f\r"
+"""What indexes lose at both ends of a text; other blanks of Unicode they keep."""
 _READ_MARK: Final = "MATCH (p:__Progress {partition: $__gw_partition}) RETURN p.pos, p.plan, p.done"
 _MAKE_MARK: Final = (
     "MERGE (p:__Progress {partition: $__gw_partition}) ON CREATE SET p.pos = '', p.plan = '', p.done = 0, p.note = '' "
@@ -384,7 +386,7 @@ def _check_keys(keys: Sequence[str], row: Mapping[str, Any]) -> None:
     """
     for key in keys:
         for value in _at(row, key.split(".")):
-            if isinstance(value, str) and (not value or value[0].isspace() or value[-1].isspace()):
+            if isinstance(value, str) and (not value or value[0] in _BLANKS or value[-1] in _BLANKS):
                 raise QueryFailed(
                     f"the parameter {key.partition('.')[0]!r} is to find an entity, and FalkorDB finds no text that is "
                     "empty, or begins or ends with a blank: trim it, or leave such events out by a condition"

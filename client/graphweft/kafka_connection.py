@@ -47,7 +47,9 @@ def bus_errors(what: str) -> Generator[None]:
     try:
         yield
     except (KafkaError, OSError) as error:  # TimeoutError is an OSError
-        raise BusUnavailable(f"{what}: {type(error).__name__} {error}".rstrip()) from error
+        named = isinstance(error, KafkaError) and str(error)  # its text begins with its name
+        reason = str(error) if named else f"{type(error).__name__} {error}".rstrip()
+        raise BusUnavailable(f"{what}: {reason}") from error
 
 
 async def make_topics(admin: AIOKafkaAdminClient, partitions: int) -> int:

@@ -12,6 +12,7 @@ import signal
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, redirect_stderr, redirect_stdout
 from dataclasses import dataclass
@@ -25,11 +26,12 @@ import typer
 
 from graphweft.location import embedded_url
 from graphweft.redis_transport import RedisTransport
-from graphweft_contracts import wire
+from graphweft_contracts import BusUnavailable, wire
 from graphweft_workers.bus.redis_streams import RedisStreamsBus
 from graphweft_workers.cli import app as graphweft
-from graphweft_workers.cli.sending import send, wait_until_applied
+from graphweft_workers.cli.sending import Sent, send, wait_until_applied
 from graphweft_workers.embedded import DataFolder, ping
+from graphweft_workers.mutation.duplicates import WINDOW
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -93,7 +95,7 @@ def turn(id: str, *, app: str, agent: str = "Ann") -> str:
 
 
 def clean_environment(**more: str) -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if not name.startswith("GRAPHWEFT_")} | more
+    return {name: value for name, value in os.environ.items() if not name.startswith(("GRAPHWEFT_", "NEO4J_"))} | more
 
 
 @dataclass(frozen=True)
@@ -448,6 +450,30 @@ def test_giving_up_says_what_was_sent(call: Call, tmp_path: Path) -> None:
     assert "sent before: 0 events; it is safe to run again" in done.err
 
 
+@pytest.mark.parametrize(
+    ("most", "said"), [(WINDOW, "safe to run again until"), (WINDOW + 1, "send only what comes behind them")]
+)
+async def test_giving_up_tells_whether_all_may_be_sent_again(most: int, said: str) -> None:
+    sent = Sent(events=20_000, counts=Counter({0: 20_000 - most, 1: most}))
+    fields = {wire.CONTENT_TYPE: wire.STRUCTURED, wire.DATA: turn("1", app="shop").encode()}
+    transport = RedisTransport("redis://127.0.0.1:1")
+    try:
+        with pytest.raises(BusUnavailable, match=f"sent before: 20000 events; .*{said}"):
+            await send(transport, [wire.decode(fields)], sent=sent, give_up_s=0)
+    finally:
+        await transport.aclose()
+
+
+@pytest.mark.parametrize("count", [WINDOW, WINDOW + 1])
+def test_more_than_workers_remember_is_warned_of(call: Call, url: str, tmp_path: Path, count: int) -> None:
+    file = tmp_path / "events.jsonl"
+    file.write_text("\n".join(turn(str(number), app="shop") for number in range(count)))
+    done = call("emit", str(file), GRAPHWEFT_BUS_URL=url, GRAPHWEFT_PARTITIONS="1")
+    assert (done.code, done.out) == (0, f"{count} events sent\n")
+    assert ("do not send them all again" in done.err) == (count > WINDOW)
+    assert done.err.count("more than 10,000") <= 1
+
+
 # context
 
 
@@ -771,14 +797,22 @@ def test_when_nothing_runs_the_next_step_is_told(call: Call, arguments: tuple[st
     away = {"GRAPHWEFT_BUS_URL": "redis://127.0.0.1:1", "GRAPHWEFT_GRAPH_URL": "redis://127.0.0.1:1"}
     done = call(*arguments, **away)
     assert (done.code, done.out) == (2, "")
-    assert "GRAPHWEFT_BUS_URL" in done.err
+    # Of the two each command needs one.
+    assert ("GRAPHWEFT_GRAPH_URL" if arguments[0] in {"query", "digest"} else "GRAPHWEFT_BUS_URL") in done.err
     assert "graphweft doctor" in done.err
+    assert "127.0.0.1" in done.err  # the reason, in the driver's words
 
 
 def test_a_bus_without_a_graph_server_is_told(call: Call, url: str) -> None:
     done = call("query", "--app", "a", "RETURN 1", GRAPHWEFT_BUS_URL=url)
     assert done.code == 2
     assert "set GRAPHWEFT_GRAPH_URL too" in done.err
+    for arguments, code in ((("status",), 0), (("digest", "--app", "a"), 2)):  # the graph alone is asked for a digest
+        assert call(*arguments, GRAPHWEFT_BUS_URL=url).code == code
+    done = call("status", GRAPHWEFT_GRAPH_URL=url)
+    assert done.code == 2
+    assert "set GRAPHWEFT_BUS_URL too" in done.err
+    assert call("digest", "--app", "a", GRAPHWEFT_GRAPH_URL=url).code == 0
     done = call("query", "--app", "a", "RETURN 1", GRAPHWEFT_BUS_URL=url, GRAPHWEFT_GRAPH_URL="redis://127.0.0.1:1")
     assert done.code == 2
     assert "where GRAPHWEFT_GRAPH_URL points" in done.err

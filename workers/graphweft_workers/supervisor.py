@@ -58,8 +58,8 @@ class Supervisor:
         """
         if self._settings.bus_url or self._settings.graph_url:
             raise InvalidSettings(
-                "this runs on a server of its own: unset GRAPHWEFT_BUS_URL and GRAPHWEFT_GRAPH_URL, or start "
-                "`graphweft run mutation` and `graphweft run injection` against the servers that they name"
+                "this runs on a server of its own: unset GRAPHWEFT_BUS_URL and GRAPHWEFT_GRAPH_URL (or NEO4J_URI), or "
+                "start `graphweft run mutation`, and on Redis `graphweft run injection`, with the servers they name"
             )
         load_rules(self._settings)
         self._folder.acquire()

@@ -10,9 +10,9 @@ import typer
 
 from graphweft_contracts import DeadLetter, InvalidSettings, wire
 from graphweft_workers.bus.log import Bus
-from graphweft_workers.cli.options import Data, Json, command, require_running
+from graphweft_workers.cli.options import Data, Json, command
 from graphweft_workers.cli.output import print_json, print_table, say
-from graphweft_workers.services import make_bus
+from graphweft_workers.cli.running import running_bus
 from graphweft_workers.settings import Settings
 
 __all__ = ("dlq_drop", "dlq_list", "dlq_retry", "dlq_show")
@@ -28,13 +28,8 @@ async def dlq_list(
     json: Json = False,
 ) -> None:
     """List dead letters, oldest first."""
-    settings = Settings.load(data=data)
-    await require_running(settings)
-    bus = make_bus(settings)
-    try:
+    async with running_bus(Settings.load(data=data)) as bus:
         letters = await bus.dead_letters(limit=limit)
-    finally:
-        await bus.aclose()
     if json:
         print_json([_letter(letter) for letter in letters])
         return
@@ -51,13 +46,8 @@ async def dlq_show(
     json: Json = False,
 ) -> None:
     """Show one dead letter with its event, which may hold personal data."""
-    settings = Settings.load(data=data)
-    await require_running(settings)
-    bus = make_bus(settings)
-    try:
+    async with running_bus(Settings.load(data=data)) as bus:
         letter = await bus.dead_letter(letter_id)
-    finally:
-        await bus.aclose()
     if letter is None:
         raise InvalidSettings(f"there is no dead letter {letter_id!r}; `graphweft dlq list` shows those there are")
     fields = {k.decode("latin-1"): v.decode(errors="backslashreplace") for k, v in wire.unpack(letter.fields).items()}
@@ -97,18 +87,13 @@ async def _for_each(
     """Return what the call returned for each letter that is there, and the ids of which there is none."""
     if bool(letter_ids) == every:
         raise InvalidSettings("name the letters, or give --all")
-    settings = Settings.load(data=data)
-    await require_running(settings)
-    bus = make_bus(settings)
-    try:
+    async with running_bus(Settings.load(data=data)) as bus:
         if every:
             letters = list(await bus.dead_letters(limit=await bus.dead_letter_count() or 1))
             return [await call(bus, letter) for letter in letters], []
         found = {name: await bus.dead_letter(name) for name in letter_ids or []}
         counts = [await call(bus, letter) for letter in found.values() if letter is not None]
         return counts, [name for name, letter in found.items() if letter is None]
-    finally:
-        await bus.aclose()
 
 
 def _report(counts: list[int], unknown: list[str], json: bool, *, done: str, text: str) -> int | None:

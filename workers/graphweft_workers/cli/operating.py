@@ -8,10 +8,10 @@ from typing import Annotated
 
 import typer
 
-from graphweft_workers.cli.options import Data, Json, Rules, command, require_running
+from graphweft_workers.cli.options import Data, Json, Rules, command
 from graphweft_workers.cli.output import console, print_json, print_table, say
+from graphweft_workers.cli.running import running_bus
 from graphweft_workers.doctor import examine
-from graphweft_workers.services import make_bus
 from graphweft_workers.settings import Settings
 
 __all__ = ("doctor", "lint", "status")
@@ -22,13 +22,8 @@ _MARKS = {"ok": "[green]ok[/]", "warn": "[yellow]warn[/]", "fail": "[bold red]fa
 @command
 async def status(data: Data = None, json: Json = False) -> None:
     """Show where every partition stands, and how many dead letters there are."""
-    settings = Settings.load(data=data)
-    await require_running(settings)
-    bus = make_bus(settings)
-    try:
+    async with running_bus(Settings.load(data=data)) as bus:
         partitions, letters = await bus.status(), await bus.dead_letter_count()
-    finally:
-        await bus.aclose()
     if json:
         rows = [{"id": p.id, "position": p.position, "end": p.end, "lag": p.lag, "owner": p.owner} for p in partitions]
         print_json({"partitions": rows, "lag": sum(p.lag for p in partitions), "dead_letters": letters})

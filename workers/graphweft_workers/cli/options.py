@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import logging
 import re
-from collections.abc import Awaitable, Callable, Coroutine
+from collections.abc import Callable, Coroutine
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
-from graphweft_contracts import GraphweftError, InvalidSettings, NotRunning
+from graphweft_contracts import GraphweftError, InvalidSettings
 from graphweft_contracts.events import APP_ID_PATTERN
 from graphweft_workers.cli.output import any_text, fail
-from graphweft_workers.embedded import ping
-from graphweft_workers.settings import Settings
 
-__all__ = ("App", "Data", "Json", "Rules", "check_app", "command", "require_running")
+__all__ = ("App", "Data", "Json", "Rules", "check_app", "command")
 
 Data = Annotated[
     Path | None,
@@ -30,6 +29,10 @@ Rules = Annotated[
 App = Annotated[str, typer.Option("--app", help="The app (tenant).")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
+_AIOKAFKA: Final = logging.getLogger("aiokafka")
+_SILENT: Final = logging.NullHandler()
+"""aiokafka warns of what it then raises, at each attempt; without any handler Python would print that."""
+
 
 def command[**P](body: Callable[P, Coroutine[Any, Any, int | None]]) -> Callable[P, None]:
     """Run an asynchronous command body; its number is the exit code, and our own errors end it with a message."""
@@ -37,6 +40,7 @@ def command[**P](body: Callable[P, Coroutine[Any, Any, int | None]]) -> Callable
     @functools.wraps(body)
     def run(*args: P.args, **kwargs: P.kwargs) -> None:
         any_text()
+        _AIOKAFKA.addHandler(_SILENT)
         try:
             for name, value in kwargs.items():
                 _check_text(name, value)
@@ -49,24 +53,6 @@ def command[**P](body: Callable[P, Coroutine[Any, Any, int | None]]) -> Callable
             raise SystemExit(code)
 
     return run
-
-
-async def require_running(settings: Settings, answers: Callable[[str], Awaitable[bool]] = ping) -> None:
-    """Raise ``NotRunning`` with the next step when bus or graph server does not answer."""
-    if not await answers(settings.bus):
-        raise NotRunning(
-            f"nothing runs on the data folder {str(settings.data)!r}: start `graphweft up --data {settings.data}`, or "
-            "set GRAPHWEFT_DATA to the folder of a running one"
-            if settings.embedded
-            else "nothing answers where GRAPHWEFT_BUS_URL points; `graphweft doctor` tells more"
-        )
-    if settings.graph != settings.bus and not await answers(settings.graph):
-        raise NotRunning(
-            "GRAPHWEFT_BUS_URL is set and GRAPHWEFT_GRAPH_URL is not, and no embedded server runs on the data folder "
-            f"{str(settings.data)!r}: set GRAPHWEFT_GRAPH_URL too"
-            if settings.graph_url is None
-            else "nothing answers where GRAPHWEFT_GRAPH_URL points; `graphweft doctor` tells more"
-        )
 
 
 def check_app(app: str) -> None:

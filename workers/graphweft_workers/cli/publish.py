@@ -26,6 +26,7 @@ from graphweft_workers.cli.output import print_error, print_json, say, stderr
 from graphweft_workers.cli.sending import Sent, send, wait_until_applied
 from graphweft_workers.imports.files import STANDARD_INPUT, read_runs, runs_of_stream
 from graphweft_workers.imports.openai_chat import ImportOptions, events_of_runs
+from graphweft_workers.mutation.duplicates import WINDOW
 from graphweft_workers.services import make_bus, make_transport
 from graphweft_workers.settings import Settings
 
@@ -35,6 +36,10 @@ _STDIN: Final = 0
 _CHUNK: Final = 1 << 16
 _CHUNKS_AHEAD: Final = 16
 """Read from standard input before the bus takes them: 1 MiB at most."""
+_NOT_TWICE: Final = (
+    f"more than {WINDOW:,} of these events go to one partition: do not send them all again, for workers would take the "
+    "first ones for new and apply them twice"
+)
 
 type _Advance = Callable[[int], None]
 
@@ -102,7 +107,7 @@ async def import_openai_chat(
     give_up_after: _GiveUp = None,
     json: Json = False,
 ) -> None:
-    """Publish recorded chat-completion runs as events. Again: no change within 10,000 entries of a stream."""
+    """Publish recorded chat-completion runs as events. Again: no change within 10,000 entries of a partition."""
     settings = Settings.load(data=data)
     given = {
         "agent": agent,
@@ -141,6 +146,7 @@ async def publish(
     """Send events with a progress bar on standard error; ``wait`` until they have taken effect."""
     transport = make_transport(settings)
     sent = Sent()
+    repeatable = True
     try:
         with bar("publishing", total) as advance:
 
@@ -150,8 +156,15 @@ async def publish(
                     f"[yellow]{escape(str(error))}; trying again, Ctrl-C stops{escape(hint)}[/]", soft_wrap=True
                 )
 
+            def progress(count: int) -> None:
+                nonlocal repeatable
+                advance(count)
+                if repeatable and not sent.repeatable:
+                    repeatable = False
+                    stderr.print(f"[yellow]{_NOT_TWICE}[/]", soft_wrap=True)
+
             async for group in events if isinstance(events, AsyncIterable) else _one(events):
-                await send(transport, group, sent=sent, give_up_s=give_up_s, on_progress=advance, on_outage=outage)
+                await send(transport, group, sent=sent, give_up_s=give_up_s, on_progress=progress, on_outage=outage)
     finally:
         await transport.aclose()
     if wait:

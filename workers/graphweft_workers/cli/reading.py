@@ -9,14 +9,15 @@ import typer
 
 from graphweft import Client
 from graphweft_contracts import ContextReply, InvalidSettings, ReasonCode
-from graphweft_workers.cli.options import App, Data, Json, check_app, command, require_running
+from graphweft_workers.cli.options import App, Data, Json, check_app, command
 from graphweft_workers.cli.output import print_json, print_table, say, stderr
+from graphweft_workers.cli.running import running_bus, running_graph
 from graphweft_workers.graph.digest import read_digest
-from graphweft_workers.services import make_graph
 from graphweft_workers.settings import Settings
 
 __all__ = ("context", "digest", "query", "show_reply")
 
+_KAFKA: Final = "kafka://"
 _QUERY_TIMEOUT_S: Final = 60.0
 _MOST_MS: Final = 3_600_000
 """Nobody waits longer for a turn's context."""
@@ -42,7 +43,13 @@ async def context(
     settings = Settings.load(data=data)
     check_app(app)
     variables = _assignments(var or [], "--var")
-    await require_running(settings)
+    if settings.bus.startswith(_KAFKA):
+        raise InvalidSettings(
+            "context does not come over Kafka yet: set GRAPHWEFT_BUS_URL to the Redis on which `graphweft run "
+            "injection` answers; the graph may be the same"
+        )
+    async with running_bus(settings):
+        pass
     async with Client(settings.bus) as client:
         reply = await client.context(
             agent=agent,
@@ -76,12 +83,8 @@ async def query(
     settings = Settings.load(data=data)
     check_app(app)
     params = _assignments(param or [], "--param")
-    await require_running(settings)
-    graph = make_graph(settings)
-    try:
+    async with running_graph(settings) as graph:
         table = await graph.read(app, cypher, params, timeout_s=_QUERY_TIMEOUT_S)
-    finally:
-        await graph.aclose()
     if json:
         rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
         print_json({"columns": list(table.columns), "rows": rows})
@@ -96,12 +99,8 @@ async def digest(app: App, data: Data = None, json: Json = False) -> None:
     """Print a hash over the content of an app's graph: equal graphs have equal digests, however they were built."""
     settings = Settings.load(data=data)
     check_app(app)
-    await require_running(settings)
-    graph = make_graph(settings)
-    try:
+    async with running_graph(settings) as graph:
         found = await read_digest(graph, app)
-    finally:
-        await graph.aclose()
     if json:
         print_json({"digest": found.sha256, "nodes": found.nodes, "relationships": found.relationships})
     else:

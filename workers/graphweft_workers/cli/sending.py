@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 from itertools import batched
@@ -12,6 +13,7 @@ from typing import Final
 from graphweft.transport import Outgoing, Transport
 from graphweft_contracts import BusUnavailable, Event, wire
 from graphweft_workers.bus.log import Bus, PartitionStatus
+from graphweft_workers.mutation.duplicates import WINDOW
 
 __all__ = ("Sent", "send", "wait_until_applied")
 
@@ -23,10 +25,16 @@ _UNKNOWN: Final[tuple[PartitionStatus, ...]] = ()
 
 @dataclass(slots=True)
 class Sent:
-    """How many events the bus has, and the last offset of each partition that got one."""
+    """How many events the bus has, and for each partition that got some the last offset and their number."""
 
     events: int = 0
     last: dict[int, str] = field(default_factory=dict[int, str])
+    counts: Counter[int] = field(default_factory=Counter[int])
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether all of these can be sent again now and have no effect: workers know the first copies yet."""
+        return max(self.counts.values(), default=0) <= WINDOW
 
 
 async def send(
@@ -57,13 +65,12 @@ async def send(
                     away_since = now
                     on_outage(error)
                 if give_up_s is not None and now - away_since >= give_up_s:
-                    raise BusUnavailable(
-                        f"{error} (sent before: {sent.events} events; it is safe to run again)"
-                    ) from error
+                    raise BusUnavailable(f"{error} (sent before: {sent.events} events; {_again(sent)})") from error
                 await asyncio.sleep(_RETRY_S)
         for position in positions:
             partition, _, offset = position.partition(":")
             sent.last[int(partition)] = offset
+            sent.counts[int(partition)] += 1
         sent.events += len(batch)
         on_progress(len(batch))
     return sent
@@ -87,3 +94,13 @@ async def wait_until_applied(
         if until is not None and time.monotonic() > until:
             return False
         await asyncio.sleep(_POLL_S)
+
+
+def _again(sent: Sent) -> str:
+    if not sent.events:
+        return "it is safe to run again"
+    if sent.repeatable:
+        return f"it is safe to run again until a partition has got {WINDOW:,} newer entries"
+    return (
+        f"send only what comes behind them: events that have {WINDOW:,} newer ones in their partition would count twice"
+    )

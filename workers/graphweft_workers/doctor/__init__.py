@@ -1,0 +1,129 @@
+"""What ``graphweft doctor`` looks at: each check says what it found and what to do about it."""
+
+from __future__ import annotations
+
+import sys
+from typing import Final
+
+from graphweft_contracts import BusUnavailable, GraphweftError, InvalidSettings
+from graphweft_workers.doctor import redis_servers
+from graphweft_workers.doctor.check import Check
+from graphweft_workers.graph.neo4j_url import NEO4J_SCHEMES
+from graphweft_workers.services import load_rules, make_bus, make_graph
+from graphweft_workers.settings import Settings
+
+__all__ = ("Check", "examine")
+
+_KAFKA: Final = "kafka://"
+
+
+async def examine(settings: Settings) -> list[Check]:
+    """Return all checks in the order in which a fault explains the ones after it."""
+    checks = [_python(), _rules(settings)]
+    bus = await _bus(settings)
+    checks += bus
+    checks += await _graph(settings)
+    # Asking a bus for its partitions makes those of a new one, so a topic that is not there is not asked for.
+    if all(check.state == "ok" for check in bus if check.name in {"bus", "bus topic"}):
+        checks += await _services(settings)
+    return checks
+
+
+def _python() -> Check:
+    version = ".".join(map(str, sys.version_info[:3]))
+    return Check(name="python", state="ok", found=version)
+
+
+def _rules(settings: Settings) -> Check:
+    try:
+        rules = load_rules(settings)
+    except InvalidSettings as error:
+        advice = "make the folder, or name yours by --rules or GRAPHWEFT_RULES"
+        return Check(name="rules", state="fail", found=str(error), advice=advice)
+    except GraphweftError as error:
+        return Check(name="rules", state="fail", found=str(error), advice=f"graphweft lint {settings.rules}")
+    names = ", ".join(sorted(rules.workflows)) or "none"
+    if not rules.workflows:
+        advice = "put rules into <Workflow>/graph_injection.yaml"
+        return Check(name="rules", state="warn", found=f"{settings.rules} holds no workflow", advice=advice)
+    return Check(name="rules", state="ok", found=f"{settings.rules}: {names}")
+
+
+async def _bus(settings: Settings) -> list[Check]:
+    """Return what is found out about the bus; the first check says whether it answers."""
+    advice = "check GRAPHWEFT_BUS_URL and that the server runs and lets this machine in"
+    if settings.bus_url is None:
+        advice = _start(settings, "GRAPHWEFT_BUS_URL", other=settings.graph_url is not None)
+    if not settings.bus.startswith(_KAFKA):
+        return await redis_servers.examine_bus(settings.bus, advice)
+    try:
+        await make_bus(settings).aclose()
+    except InvalidSettings as error:
+        return [_not_installed("bus", error)]
+    from graphweft_workers.doctor import kafka_cluster
+
+    return await kafka_cluster.examine(settings.bus, advice, partitions=settings.partitions)
+
+
+async def _graph(settings: Settings) -> list[Check]:
+    advice = "check GRAPHWEFT_GRAPH_URL and that the server runs and lets this machine in"
+    if settings.graph_url is None:
+        advice = _start(settings, "GRAPHWEFT_GRAPH_URL", other=settings.bus_url is not None)
+    if settings.graph.partition("://")[0] not in NEO4J_SCHEMES:
+        return await redis_servers.examine_graph(settings.graph, advice)
+    try:
+        store = make_graph(settings)
+    except InvalidSettings as error:
+        return [_not_installed("graph", error)]
+    from graphweft_workers.doctor import neo4j_server
+
+    try:
+        await store.check()
+    except GraphweftError as error:
+        advice = "check GRAPHWEFT_GRAPH_URL, or NEO4J_URI and the others, and that the server runs"
+        return [Check(name="graph", state="fail", found=" ".join(str(error).split()), advice=advice)]
+    finally:
+        await store.aclose()
+    return await neo4j_server.examine(settings.graph)
+
+
+def _start(settings: Settings, variable: str, *, other: bool) -> str:
+    """Return what to do about a server that no URL names; ``up`` runs only where neither of the two is named."""
+    return f"set {variable} too" if other else f"start `graphweft up --data {settings.data}`, or set {variable}"
+
+
+def _not_installed(name: str, error: InvalidSettings) -> Check:
+    return Check(name=name, state="fail", found=str(error), advice="install it into the environment of graphweft")
+
+
+async def _services(settings: Settings) -> list[Check]:
+    bus = make_bus(settings)
+    try:
+        partitions = await bus.status()
+        letters = await bus.dead_letter_count()
+    except BusUnavailable as error:
+        advice = "try again; if it stays so, look into the log of the server"
+        return [Check(name="workers", state="fail", found=f"not known: {error}", advice=advice)]
+    finally:
+        await bus.aclose()
+    idle = [str(partition.id) for partition in partitions if partition.owner is None]
+    lag = sum(partition.lag for partition in partitions)
+    checks = [
+        Check(name="workers", state="ok", found=f"all {len(partitions)} partitions are read, lag {lag}")
+        if not idle
+        else Check(
+            name="workers",
+            state="warn",
+            found=f"nobody reads partition {', '.join(idle)}, lag {lag}",
+            advice="start `graphweft run mutation`",
+        )
+    ]
+    if letters:
+        advice = "graphweft dlq list"
+        checks.append(Check(name="dead letters", state="warn", found=f"{letters} wait", advice=advice))
+    if not settings.bus.startswith(_KAFKA):
+        checks.append(await redis_servers.examine_responders(settings.bus))
+        return checks
+    found = "context does not come over Kafka yet"
+    advice = "for context give responders and clients a Redis as their bus; for events nothing is needed"
+    return [*checks, Check(name="responders", state="warn", found=found, advice=advice)]

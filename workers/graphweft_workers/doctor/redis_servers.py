@@ -1,0 +1,96 @@
+"""What the doctor looks at on Redis: the bus on Redis Streams, and FalkorDB."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from redis.exceptions import RedisError, ResponseError
+
+from graphweft.redis_connection import connect
+from graphweft_contracts import channels
+from graphweft_workers.doctor.check import Check
+
+__all__ = ("examine_bus", "examine_graph", "examine_responders")
+
+_ANSWER_S: Final = 5.0
+_ALIVE_MS: Final = 5_000
+"""A responder asks for requests once a second."""
+
+
+async def examine_bus(url: str, advice: str) -> list[Check]:
+    """Return the checks of a bus; ``advice`` is for a server that does not answer."""
+    return await _connected("bus", url, advice, _bus)
+
+
+async def examine_graph(url: str, advice: str) -> list[Check]:
+    """Return the checks of a graph server; ``advice`` is for one that does not answer."""
+    return await _connected("graph", url, advice, _graph)
+
+
+async def examine_responders(url: str) -> Check:
+    """Return whether anybody answers context requests."""
+    client = connect(url, io_timeout_s=_ANSWER_S, decode=True)
+    consumers: list[Any] = []
+    try:
+        groups = await client.xinfo_groups(channels.CONTEXT_REQUESTS)
+        if groups:
+            consumers = await client.xinfo_consumers(channels.CONTEXT_REQUESTS, channels.CONTEXT_GROUP)
+    except (RedisError, OSError):
+        consumers = []  # no request was ever made
+    finally:
+        await client.aclose()
+    alive = [consumer for consumer in consumers if int(consumer["idle"]) < _ALIVE_MS]
+    if alive:
+        return Check(name="responders", state="ok", found=f"{len(alive)} answer context requests")
+    return Check(name="responders", state="warn", found="none answers", advice="start `graphweft run injection`")
+
+
+async def _connected(name: str, url: str, advice: str, more: Callable[[Any], Awaitable[list[Check]]]) -> list[Check]:
+    client = connect(url, io_timeout_s=_ANSWER_S, decode=True)
+    try:
+        info = await client.info("server")
+        found = Check(name=name, state="ok", found=f"Redis {info['redis_version']} answers")
+        try:
+            return [found, *await more(client)]
+        except ResponseError as error:  # managed servers keep CONFIG and MODULE to themselves
+            kept = "nothing, if its operator sees to memory policy, append-only file and modules"
+            return [found, Check(name=f"{name} settings", state="warn", found=f"not shown: {error}", advice=kept)]
+    except (RedisError, OSError) as error:
+        return [Check(name=name, state="fail", found=f"no answer: {error}", advice=advice)]
+    finally:
+        await client.aclose()
+
+
+async def _bus(client: Any) -> list[Check]:
+    policy = (await client.config_get("maxmemory-policy")).get("maxmemory-policy", "")
+    checks: list[Check] = []
+    if policy != "noeviction":
+        advice = "set maxmemory-policy noeviction: with any other the server may drop events that nobody has read"
+        checks.append(Check(name="bus memory", state="fail", found=f"maxmemory-policy {policy}", advice=advice))
+    checks.append(await _append_only(client, "bus"))
+    return checks
+
+
+async def _graph(client: Any) -> list[Check]:
+    modules = {module["name"]: module["ver"] for module in await client.module_list()}
+    if "graph" not in modules:
+        advice = "point GRAPHWEFT_GRAPH_URL at a FalkorDB server"
+        return [Check(name="graph module", state="fail", found="a Redis without FalkorDB", advice=advice)]
+    version = modules["graph"]
+    dotted = f"{version // 10000}.{version // 100 % 100}.{version % 100}"
+    checks = [Check(name="graph module", state="ok", found=f"FalkorDB {dotted}")]
+    limit = int((await client.execute_command("GRAPH.CONFIG", "GET", "TIMEOUT_MAX"))[1])
+    if limit == 0:
+        advice = "start FalkorDB with TIMEOUT_MAX 60000 TIMEOUT_DEFAULT 5000: without, writes know no time limit"
+        checks.append(Check(name="graph time limit", state="warn", found="TIMEOUT_MAX 0", advice=advice))
+    checks.append(await _append_only(client, "graph"))
+    return checks
+
+
+async def _append_only(client: Any, name: str) -> Check:
+    settings = await client.config_get("append*")
+    if settings.get("appendonly") == "yes":
+        return Check(name=f"{name} disk", state="ok", found=f"append-only file, fsync {settings.get('appendfsync')}")
+    advice = "start the server with --appendonly yes: a crash loses what it holds otherwise"
+    return Check(name=f"{name} disk", state="warn", found="no append-only file", advice=advice)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import random
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -179,6 +180,126 @@ async def test_a_form_that_the_server_does_not_compile_runs_row_by_row(server: N
     assert parse(text, role="mutation").form("neo4j").mode == "ordered"
     assert await graph.apply(APP, 0, [write(text, {"p": 1}, {"p": 2})]) == Applied(count=1)
     assert execute(server, "MATCH (n:N) RETURN count(n)") == [[2]]
+
+
+SHARED = [f"MERGE (n:N {{id: $id}}) SET n.log = coalesce(n.log, '') + '{letter}' + $x" for letter in "abcdefghij"] + [
+    "MATCH (n:N {id: $id}) SET n.log = n.log + '+' + $x",
+    "MATCH (n:N {id: $id}) DELETE n",
+]
+SINGLE = "MATCH (n:N {id: $id}) WITH n LIMIT $one SET n.log = n.log + '!' + $x"
+REFUSED = (
+    "MATCH (n:N {id: $id}) CALL (n) { OPTIONAL MATCH (m:Nothing) WITH n, count(m) + $one AS c "
+    "SET n.log = n.log + '?' + $x }"
+)
+
+
+def mixed(seed: int, size: int) -> tuple[list[Write], dict[str, str]]:
+    """Return writes of many mutations in a random order, and what is in the graph when they run in that order."""
+    pick = random.Random(seed)
+    texts = pick.sample([*SHARED, SINGLE, REFUSED], pick.randint(2, 14))
+    writes: list[Write] = []
+    logs: dict[str, str] = {}
+    for number in range(size):
+        places = {"before": writes[-1].after if writes else START, "after": Mark(offset="", plan="p", done=number + 1)}
+        if pick.random() < 0.1:
+            writes.append(Write(**places))
+            continue
+        text = pick.choice(texts)
+        rows = [
+            {"id": f"n{pick.randint(0, 2)}", "x": str(pick.randint(0, 9)), "one": 1}
+            for _ in range(1 if text == SINGLE else pick.randint(1, 4))
+        ]
+        for row in rows:
+            name, x = str(row["id"]), str(row["x"])
+            if text.startswith("MERGE"):
+                logs[name] = logs.get(name, "") + text[text.index("+ '") + 3] + x
+            elif text.endswith("DELETE n"):
+                logs.pop(name, None)
+            elif name in logs:
+                logs[name] += {SHARED[-2]: "+", SINGLE: "!", REFUSED: "?"}[text] + x
+        query = parse(text, role="mutation")
+        writes.append(Write(query=query, rows=[{name: row[name] for name in query.columns} for row in rows], **places))
+    return writes, logs
+
+
+@pytest.mark.parametrize("seed", range(6))
+async def test_writes_that_share_a_statement_take_effect_in_their_order(
+    server: Neo4jServer, graph: Neo4jStore, seed: int
+) -> None:
+    writes, logs = mixed(seed, 60)
+    for part in (writes[:30], writes[30:]):
+        assert await graph.apply(APP, 0, part) == Applied(count=30)
+    assert dict(execute(server, "MATCH (n:N) RETURN n.id, n.log")) == logs
+    assert (await graph.progress(APP, 0)).mark == writes[-1].after
+
+
+async def test_a_write_that_fails_among_others_is_the_one_that_is_named(server: Neo4jServer, graph: Neo4jStore) -> None:
+    keep, count = "MERGE (n:N {id: $id}) SET n.x = $x", "MATCH (n:N {id: $id}) SET n.count = coalesce(n.count, 0) + 1"
+    writes: list[Write] = []
+    for number in range(10):
+        row = {"id": "one", "x": {"no": "property"} if number == 6 else number}
+        text = count if number % 2 else keep
+        marks = {"before": writes[-1].after if writes else START, "after": Mark(offset=str(number))}
+        writes.append(write(text, row if text == keep else {"id": "one"}, **marks))
+    applied = await graph.apply(APP, 0, writes)
+    assert applied.count == 6
+    assert applied.failure is not None
+    assert execute(server, "MATCH (n:N) RETURN n.x, n.count") == [[4, 3]]
+    assert (await graph.progress(APP, 0)).mark == writes[5].after
+
+
+def test_mutations_in_turn_are_one_part_and_the_statement_stays_the_same() -> None:
+    store = Neo4jStore("bolt://nowhere.example")
+    keep, count = (parse(text, role="mutation") for text in SHARED[:2])
+    writes = [Write(query=(keep, count)[number % 2], before=START, after=END) for number in range(40)]
+    [part] = store._parts([(each, store._form(each)) for each in writes])
+    [turned] = store._parts([(each, store._form(each)) for each in reversed(writes)])
+    assert part.forms == turned.forms
+    assert len(part.forms) == 2
+
+
+async def test_of_very_many_rows_the_first_are_applied(server: Neo4jServer, graph: Neo4jStore) -> None:
+    rows = [{"x": number} for number in range(3_000)]
+    middle = Mark(offset="0")
+    writes = [write("CREATE (:N {x: $x})", *rows, after=middle), write("CREATE (:M {x: $x})", *rows, before=middle)]
+    assert await graph.apply(APP, 0, writes) == Applied(count=1)
+    assert await graph.apply(APP, 0, writes[1:]) == Applied(count=1)
+    assert execute(server, "MATCH (n) WHERE n.x IS NOT NULL RETURN count(n)") == [[6_000]]
+
+
+@pytest.mark.timeout(180)
+async def test_many_may_open_a_new_database_at_once(server: Neo4jServer) -> None:
+    """None of them fails, which would cost it seconds of waiting, and what they make is there once."""
+    keys = {(f"Key{number}", "id") for number in range(5)}
+    for _ in range(5):
+        execute(server, "MATCH (n) DETACH DELETE n")
+        for kind, which in (("CONSTRAINT", ""), ("INDEX", "WHERE type = 'RANGE'")):
+            for [name, _] in execute(server, f"SHOW {kind} YIELD name, type {which} RETURN name, type"):
+                execute(server, f"DROP {kind} {name}")
+        stores = [Neo4jStore(server.uri) for _ in range(4)]
+
+        async def open_both(number: int, store: Neo4jStore) -> None:
+            for partition in (2 * number, 2 * number + 1):
+                await store.prepare(APP, keys)
+                assert (await store.progress(APP, partition)).mark == START
+
+        await asyncio.gather(*(open_both(number, store) for number, store in enumerate(stores)))
+        assert execute(server, "SHOW CONSTRAINTS YIELD name RETURN count(*)") == [[2]]
+        made = execute(
+            server,
+            "SHOW INDEXES YIELD labelsOrTypes AS labels, properties AS names, owningConstraint AS owner, type "
+            "WHERE type = 'RANGE' AND owner IS NULL RETURN labels[0], names[0]",
+        )
+        assert {(label, name) for label, name in made} == keys
+        assert execute(server, "MATCH (p:__Progress) RETURN count(p)") == [[8]]
+        for store in stores:
+            await store.aclose()
+
+
+async def test_a_graph_without_its_indexes_works(graph: Neo4jStore) -> None:
+    keys = [("No`Such" * 40_000, "id")]  # no server takes a name as long as that
+    await graph.prepare(APP, keys)
+    assert await graph.apply(APP, 0, [write("CREATE (:N)")]) == Applied(count=1)
 
 
 async def test_a_deadlock_with_another_program_is_tried_again(server: Neo4jServer, graph: Neo4jStore) -> None:

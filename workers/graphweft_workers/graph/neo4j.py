@@ -6,7 +6,9 @@ batch. All partitions of an app take the same lock, because rules MERGE by keys 
 transactions that do so at once make two nodes. A transaction always has a time limit at the server, else a connection
 that died half-way keeps the lock for minutes.
 
-Where a batch is a single write, all of that is one statement, which costs no more than the write alone.
+The writes of a batch share a statement, in which the rows of all of them stand in their order. Where that does all
+there is to do it also has the lock and the mark, so a batch is one trip to the server. How few rows stand between a
+mutation and the next one then hardly matters; as statements of their own such writes took several times as long.
 
 One database holds one app; who it belongs to stands in it. Neo4j Community has a single database.
 """
@@ -38,7 +40,7 @@ from neo4j.time import Date, DateTime, Duration, Time
 
 from graphweft_contracts import Displaced, GraphUnavailable, QueryFailed, channels
 from graphweft_rules.batching import ROW, BatchForm, Dialect
-from graphweft_workers.graph.neo4j_errors import DEADLOCK, NO_DATABASE, TIMED_OUT, code_of, translate
+from graphweft_workers.graph.neo4j_errors import DEADLOCK, NO_DATABASE, THERE, TIMED_OUT, code_of, translate
 from graphweft_workers.graph.neo4j_url import APP, split_neo4j_url
 from graphweft_workers.graph.store import Applied, Edge, Mark, Node, Progress, Table, Write
 
@@ -56,6 +58,12 @@ _READERS: Final = 64
 """Reading queries on the way at once, of the driver's 100 connections; further ones wait here."""
 _DEADLOCKS: Final = 6
 """Other programs may write the same nodes; after a deadlock nothing took effect, so the batch is tried again."""
+_RACES: Final = 20
+"""The same for what several processes do at once to a new database: each try there takes milliseconds."""
+_TOGETHER: Final = 8
+"""Forms of one statement. It is compiled as a whole when one more joins them, in 50 ms and more for each."""
+_ROWS: Final = 5_000
+"""Of one transaction, where a write alone does not have more: it has the time limit of a single query."""
 _DATABASE: Final = re.compile(r"[a-z][a-z0-9.-]{2,62}")
 _EPOCH: Final = datetime(1970, 1, 1)
 _AXES: Final = {
@@ -68,11 +76,14 @@ _AXES: Final = {
 _UNSENDABLE: Final = (OverflowError, ValueError, TypeError, RecursionError)
 """What the driver raises for parameters that Bolt cannot carry, before anything is sent."""
 
-_CONSTRAINTS: Final = (
-    "CREATE CONSTRAINT graphweft_app IF NOT EXISTS FOR (n:__App) REQUIRE n.only IS UNIQUE",
+_CONSTRAINTS: Final = {
+    "graphweft_app": "CREATE CONSTRAINT graphweft_app IF NOT EXISTS FOR (n:__App) REQUIRE n.only IS UNIQUE",
     # Without it two MERGEs at once make two marks.
-    "CREATE CONSTRAINT graphweft_progress IF NOT EXISTS FOR (n:__Progress) REQUIRE n.partition IS UNIQUE",
-)
+    "graphweft_progress": (
+        "CREATE CONSTRAINT graphweft_progress IF NOT EXISTS FOR (n:__Progress) REQUIRE n.partition IS UNIQUE"
+    ),
+}
+_LIST_CONSTRAINTS: Final = "SHOW CONSTRAINTS YIELD name RETURN name"
 _CLAIM: Final = (
     "MERGE (a:__App {only: true}) ON CREATE SET a.app_id = $__gw_app SET a.lock = true WITH a RETURN a.app_id"
 )
@@ -88,8 +99,6 @@ _GUARD: Final = (
     "WHERE __gw.pos = $__gw_pos AND __gw.plan = $__gw_plan AND __gw.done = $__gw_done "
     "WITH coalesce($__gw_note, __gw.note) AS __gw_kept "
 )
-_ROWS: Final = f"UNWIND $__gw_rows AS {ROW} "
-_COUNTED: Final = " RETURN count(*) AS __gw_count"
 # MERGE, because a rule may have taken the mark away with other nodes.
 _MOVE: Final = "MERGE (__gw_p:__Progress {partition: $__gw_partition}) SET __gw_p += $__gw_next, __gw_p.note = "
 _LIST_INDEXES: Final = (
@@ -110,8 +119,25 @@ class _Graph:
     """Whether the database is one that we make."""
 
 
+type _Work = Sequence[tuple[Write, BatchForm | None]]
+"""Writes with the forms in which their rows share a query; None where each row has one of its own."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """Writes that run together: of ``forms``, by one statement. Without forms it is a single write, if it is one."""
+
+    work: _Work
+    forms: tuple[BatchForm, ...] = ()
+
+    @property
+    def alone(self) -> bool:
+        """Whether the rows have a query each."""
+        return not self.forms and any(write.query for write, _ in self.work)
+
+
 class _Refused(Exception):
-    """A write of a transaction failed; leaving the transaction so rolls it back."""
+    """A part of a transaction failed; leaving the transaction so rolls it back."""
 
     def __init__(self, index: int | None, failure: QueryFailed) -> None:
         """Without an index it is not known which one."""
@@ -132,11 +158,15 @@ class Neo4jStore:
         self._drivers: dict[str, AsyncDriver] = {}
         self._multiple: dict[str, bool] = {}
         """For each server, whether it has a database per app."""
-        self._compiles: dict[tuple[str, str], bool] = {}
-        """For each server and form that many rows share, whether the server takes it."""
+        self._compiles: dict[str, bool] = {}
+        """For forms that many rows share, whether the server takes it, once it was asked."""
+        self._groups: list[list[BatchForm]] = []
+        """The forms that share a statement. One stays where it is, so that the statements stay the same."""
+        self._group_of: dict[str, list[BatchForm]] = {}
         self._owned: set[str] = set()
         """Apps whose database has been seen to be theirs."""
         self._writing: dict[str, asyncio.Lock] = {}
+        self._opening: dict[str, asyncio.Lock] = {}
         self._readers = asyncio.Semaphore(_READERS)
 
     async def check(self) -> str:
@@ -146,39 +176,46 @@ class Neo4jStore:
         return ""
 
     async def prepare(self, app_id: str, keys: Iterable[tuple[str, str]]) -> None:
-        """See ``GraphStore.prepare``."""
-        graph = await self._claimed(app_id)
-        async with self._session(graph, _ADMIN_S) as session:
-            listed = await (await session.run(_LIST_INDEXES)).values()
-            there = {(names[0], properties[0]) for names, properties in listed if len(names) == len(properties) == 1}
-            missing = sorted(set(keys) - there)
-            for label, name in missing:
-                statement = f"CREATE INDEX IF NOT EXISTS FOR (n:{_quoted(label)}) ON (n.{_quoted(name)})"
-                await _run_admin(session, statement)
-            if missing:
-                await _run_admin(session, f"CALL db.awaitIndexes({_ADMIN_S / 2:.0f})")
+        """See ``GraphStore.prepare``. An index that cannot be made is no reason to stop: queries are right without."""
+        async with self._opening.setdefault(app_id, asyncio.Lock()):
+            graph = await self._claimed(app_id)
+            async with self._session(graph, _ADMIN_S) as session:
+                listed = await (await session.run(_LIST_INDEXES)).values()
+                there = {(labels[0], names[0]) for labels, names in listed if len(labels) == len(names) == 1}
+                missing = sorted(set(keys) - there)
+                statements = [
+                    f"CREATE INDEX IF NOT EXISTS FOR (n:{_quoted(label)}) ON (n.{_quoted(name)})"
+                    for label, name in missing
+                ]
+                for statement in (*statements, f"CALL db.awaitIndexes({_ADMIN_S / 2:.0f})") if missing else ():
+                    try:
+                        await _run_admin(session, statement)
+                    except (GraphUnavailable, Neo4jError) as error:
+                        logger.warning("the graph of %r works without an index: %s", app_id, error)
 
     async def progress(self, app_id: str, partition: int) -> Progress:
         """See ``GraphStore.progress``."""
-        graph = await self._claimed(app_id)
-        async with self._session(graph, self._write_timeout_s) as session:
-            query = _query(_MAKE_MARK, self._write_timeout_s)
-            rows = await (await session.run(query, {"__gw_partition": partition})).values()
+        async with self._opening.setdefault(app_id, asyncio.Lock()):
+            graph = await self._claimed(app_id)
+            async with self._session(graph, self._write_timeout_s) as session:
+                query = _query(_MAKE_MARK, self._write_timeout_s)
+                rows = await _run(session, query, {"__gw_partition": partition})
         found = _progress_of(rows)
         if found is None:
             raise GraphUnavailable(f"the mark of partition {partition} in the graph of {app_id!r} was overwritten")
         return found
 
     async def apply(self, app_id: str, partition: int, writes: Sequence[Write]) -> Applied:
-        """See ``GraphStore.apply``."""
+        """See ``GraphStore.apply``. Of very many rows it applies the first ones."""
+        if not writes:
+            return Applied(count=0)
         graph = await self._graph(app_id)
-        forms = [await self._form(graph, write) for write in writes]
-        work = list(zip(writes, forms, strict=True))
+        writes = _first(writes)
         for attempt in range(1, _DEADLOCKS + 1):
             try:
                 # Waiting for the lock counts for the server's time limit, so we wait here for those of our own.
                 async with self._writing.setdefault(app_id, asyncio.Lock()):
-                    return await self._apply(graph, app_id, partition, work)
+                    return await self._apply(graph, app_id, partition, writes)
             except GraphUnavailable as error:
                 if code_of(error.__cause__) != DEADLOCK or attempt == _DEADLOCKS:
                     raise
@@ -272,10 +309,12 @@ class Neo4jStore:
             async with self._session(system, _ADMIN_S) as session:
                 await _run_admin(session, f"CREATE DATABASE {_quoted(graph.database or '')} IF NOT EXISTS WAIT")
         async with self._session(graph, _ADMIN_S) as session:
-            for statement in _CONSTRAINTS:
-                await _run_admin(session, statement)
+            there = {name for [name] in await (await session.run(_LIST_CONSTRAINTS)).values()}
+            for name, statement in _CONSTRAINTS.items():
+                if name not in there:
+                    await _run_admin(session, statement)
             query = _query(_CLAIM, self._write_timeout_s)
-            [[owner]] = await (await session.run(query, {"__gw_app": app_id})).values()
+            [[owner]] = await _run(session, query, {"__gw_app": app_id})
         _check_owner(owner, app_id, graph)
         self._owned.add(app_id)
         return graph
@@ -308,41 +347,84 @@ class Neo4jStore:
 
     # Writing
 
-    async def _form(self, graph: _Graph, write: Write) -> BatchForm | None:
+    def _form(self, write: Write) -> BatchForm | None:
         """Return the form in which the write's rows share a query; None where each row has one of its own."""
         form = write.query.form(self.dialect) if write.query else None
-        if form is None or form.mode == "single":
+        if form is None or form.mode == "single" or not self._compiles.get(form.statement, True):
             return None
-        key = (graph.uri, form.statement)
-        if key not in self._compiles:
+        return form
+
+    async def _refused_forms(self, graph: _Graph, work: _Work) -> bool:
+        """Ask the server about the forms of writes that failed, once each; return whether it does not take one."""
+        refused = False
+        for statement, form in {form.statement: form for _, form in work if form is not None}.items():
+            if statement in self._compiles:
+                continue
             try:
                 async with self._session(graph, self._write_timeout_s, ours=False) as session:
-                    await (await session.run(_query(f"EXPLAIN {_fused(form)}", self._write_timeout_s))).consume()
-                self._compiles[key] = True
+                    query = _query(f"EXPLAIN {_fused((form,))}", self._write_timeout_s)
+                    await (await session.run(query)).consume()
+                self._compiles[statement] = True
             except QueryFailed as refusal:
                 if refusal.code == "timeout":  # a busy server may have more time for it later
-                    return None
+                    continue
                 logger.debug("rows of a mutation go to Neo4j one by one: %s", refusal)
-                self._compiles[key] = False
-        return form if self._compiles[key] else None
+                self._compiles[statement] = False
+                self._group_of.pop(statement).remove(form)
+                refused = True
+        return refused
 
-    async def _apply(
-        self, graph: _Graph, app_id: str, partition: int, work: Sequence[tuple[Write, BatchForm | None]]
-    ) -> Applied:
-        if len(work) == 1:
-            [(write, form)] = work
-            if write.query is None or form is not None:
-                try:
-                    await self._apply_at_once(graph, app_id, partition, write, form)
-                    return Applied(count=1)
-                except QueryFailed as refusal:  # whose fault that is, is told below
-                    if refusal.code == "timeout":
-                        await self._wait_for_lock(graph, app_id)
+    def _parts(self, work: _Work) -> list[_Part]:
+        """Return the work as parts of as many writes as may share a statement."""
+        for _, form in work:
+            if form is not None and form.statement not in self._group_of:
+                if not self._groups or len(self._groups[-1]) == _TOGETHER:
+                    self._groups.append([])
+                self._groups[-1].append(form)
+                self._group_of[form.statement] = self._groups[-1]
+        parts: list[_Part] = []
+        together: list[tuple[Write, BatchForm | None]] = []
+        shared: tuple[BatchForm, ...] = ()
+        for write, form in work:
+            forms = tuple(self._group_of[form.statement]) if form is not None else ()
+            alone = write.query is not None and form is None
+            if together and (alone or (forms and shared and forms != shared)):
+                parts.append(_Part(together, shared))
+                together, shared = [], ()
+            if alone:
+                parts.append(_Part([(write, form)]))
+            else:
+                together.append((write, form))
+                shared = shared or forms
+        if together:
+            parts.append(_Part(together, shared))
+        return parts
+
+    async def _apply(self, graph: _Graph, app_id: str, partition: int, writes: Sequence[Write]) -> Applied:
+        work = [(write, self._form(write)) for write in writes]
+        parts = self._parts(work)
+        try:
+            if len(parts) == 1 and not parts[0].alone:
+                await self._apply_at_once(graph, app_id, partition, parts[0])
+            else:
+                await self._transact(graph, app_id, partition, parts)
+            return Applied(count=len(work))
+        except (QueryFailed, _Refused) as error:
+            refusal = error.failure if isinstance(error, _Refused) else error
+        # Whose fault that is, the same tells with a statement for each write.
+        if refusal.code == "timeout":
+            await self._wait_for_lock(graph, app_id)
+            return await self._one_by_one(graph, app_id, partition, work)
+        if await self._refused_forms(graph, work):
+            return await self._apply(graph, app_id, partition, writes)
+        return await self._apart(graph, app_id, partition, work)
+
+    async def _apart(self, graph: _Graph, app_id: str, partition: int, work: _Work) -> Applied:
         part = list(work)
         failure: QueryFailed | None = None
         while part:
             try:
-                await self._transact(graph, app_id, partition, part)
+                await self._transact(graph, app_id, partition, _apart(part))
                 break
             except _Refused as refused:
                 failure = refused.failure
@@ -353,49 +435,46 @@ class Neo4jStore:
                 part = part[: refused.index]
         return Applied(count=len(part), failure=failure)
 
-    async def _one_by_one(
-        self, graph: _Graph, app_id: str, partition: int, work: Sequence[tuple[Write, BatchForm | None]]
-    ) -> Applied:
-        for count, item in enumerate(work):
+    async def _one_by_one(self, graph: _Graph, app_id: str, partition: int, work: _Work) -> Applied:
+        for count, part in enumerate(_apart(work)):
             try:
-                await self._transact(graph, app_id, partition, [item])
+                await self._transact(graph, app_id, partition, [part])
             except _Refused as refused:
                 return Applied(count=count, failure=refused.failure)
         return Applied(count=len(work))
 
-    async def _apply_at_once(
-        self, graph: _Graph, app_id: str, partition: int, write: Write, form: BatchForm | None
-    ) -> None:
+    async def _apply_at_once(self, graph: _Graph, app_id: str, partition: int, part: _Part) -> None:
+        writes = [write for write, _ in part.work]
+        before = writes[0].before
         params: dict[str, Any] = {
             "__gw_app": app_id,
             "__gw_partition": partition,
-            "__gw_pos": write.before.offset,
-            "__gw_plan": write.before.plan,
-            "__gw_done": write.before.done,
-            "__gw_next": _properties(write.after),
-            "__gw_note": write.note,
+            "__gw_pos": before.offset,
+            "__gw_plan": before.plan,
+            "__gw_done": before.done,
+            "__gw_next": _properties(writes[-1].after),
+            "__gw_note": _last_note(writes),
         }
-        if form is not None:
-            params["__gw_rows"] = _rows(form, write)
+        if part.forms:
+            params["__gw_runs"] = _runs(part)
         async with self._session(graph, self._write_timeout_s, ours=False) as session:
-            query = _query(_fused(form), self._write_timeout_s)
+            query = _query(_fused(part.forms), self._write_timeout_s)
             done = await (await _send(session, query, params)).values()
         if not done:
             raise _displaced(app_id, partition)
 
-    async def _transact(
-        self, graph: _Graph, app_id: str, partition: int, work: Sequence[tuple[Write, BatchForm | None]]
-    ) -> None:
-        """Run the writes in a transaction. Raises ``_Refused`` when one fails; then nothing took effect."""
+    async def _transact(self, graph: _Graph, app_id: str, partition: int, parts: Sequence[_Part]) -> None:
+        """Run the parts in a transaction. Raises ``_Refused`` when one fails; then nothing took effect."""
+        writes = [write for part in parts for write, _ in part.work]
         try:
             async with self._session(graph, self._write_timeout_s, ours=False) as session:
                 transaction = await session.begin_transaction(timeout=self._write_timeout_s)
                 async with transaction:  # left without an exception, the block commits
-                    note = await self._lock(transaction, app_id, partition, work[0][0].before)
+                    note = await self._lock(transaction, app_id, partition, writes[0].before)
                     locked = time.monotonic()
-                    for index, (write, form) in enumerate(work):
+                    for index, part in enumerate(parts):
                         try:
-                            await _write(transaction, write, form)
+                            await _write(transaction, part)
                         except QueryFailed as failure:
                             raise _Refused(index, failure) from failure
                         except Neo4jError as error:
@@ -405,15 +484,15 @@ class Neo4jStore:
                             if reason.code == "timeout" and time.monotonic() - locked < self._write_timeout_s / 2:
                                 raise GraphUnavailable("waiting for the graph's lock took most of the time") from error
                             raise _Refused(index, reason) from error
-                    notes = [write.note for write, _ in work if write.note is not None]
+                    new = _last_note(writes)
                     values = {
                         "__gw_partition": partition,
-                        "__gw_next": _properties(work[-1][0].after),
-                        "__gw_note": notes[-1] if notes else note,
+                        "__gw_next": _properties(writes[-1].after),
+                        "__gw_note": note if new is None else new,
                     }
                     await (await transaction.run(f"{_MOVE}$__gw_note", values)).consume()
         except QueryFailed as failure:  # at the end, where the server looks at all that was done
-            raise _Refused(None if len(work) > 1 else 0, failure) from failure
+            raise _Refused(None if len(writes) > 1 else 0, failure) from failure
 
     async def _wait_for_lock(self, graph: _Graph, app_id: str) -> None:
         """Wait until a transaction that ran out of time is rolled back, which can take longer than it ran."""
@@ -468,12 +547,26 @@ async def _failing(limit_s: float, *, ours: bool) -> AsyncGenerator[None]:
 async def _run_admin(session: AsyncSession, statement: str) -> None:
     """Run a statement of our own on the schema: a refusal is no query's fault."""
     try:
-        await (await session.run(_query(statement, _ADMIN_S))).consume()
+        await _run(session, _query(statement, _ADMIN_S), {})
     except Neo4jError as error:
+        if code_of(error) in THERE:  # IF NOT EXISTS looks before it waits for somebody who is making it
+            return
         reason = translate(error)
         if isinstance(reason, QueryFailed):
             raise GraphUnavailable(f"the graph server refuses {statement!r}: {reason}", retry_after_s=5.0) from error
         raise
+
+
+async def _run(session: AsyncSession, query: Query, params: dict[str, Any]) -> list[list[Any]]:
+    """Return what a statement of our own returns. Others may be running it too on a new database: see ``_RACES``."""
+    for _ in range(_RACES - 1):
+        try:
+            return await (await session.run(query, params)).values()
+        except Neo4jError as error:
+            if code_of(error) != DEADLOCK:
+                raise
+        await asyncio.sleep(random.uniform(0.0, 0.1))
+    return await (await session.run(query, params)).values()
 
 
 async def _send(runner: AsyncSession | AsyncTransaction, query: Any, params: Mapping[str, Any]) -> neo4j.AsyncResult:
@@ -485,25 +578,70 @@ async def _send(runner: AsyncSession | AsyncTransaction, query: Any, params: Map
         raise QueryFailed(f"a parameter cannot be sent to Neo4j: {type(error).__name__}") from error
 
 
-async def _write(transaction: AsyncTransaction, write: Write, form: BatchForm | None) -> None:
-    if write.query is None:
+async def _write(transaction: AsyncTransaction, part: _Part) -> None:
+    if part.forms:
+        await (await _send(transaction, _shared(part.forms), {"__gw_runs": _runs(part)})).consume()
         return
-    if form is not None:
-        result = await _send(transaction, f"{_ROWS}{form.statement}{_COUNTED}", {"__gw_rows": _rows(form, write)})
-        await result.consume()
-        return
-    for row in write.rows:
-        await (await _send(transaction, write.query.statement, row)).consume()
+    for write, _ in part.work:
+        if write.query is not None:
+            for row in write.rows:
+                await (await _send(transaction, write.query.statement, row)).consume()
 
 
-def _fused(form: BatchForm | None) -> str:
-    """Return the statement that does a write and moves the mark if the mark stands where it should; one row if so.
+def _shared(forms: Sequence[BatchForm]) -> str:
+    """Return the statement for rows of several forms.
 
-    The rows are counted in a subquery, so there is one row behind it however many rows the rule makes, and none when
+    A run holds a list of rows for each form, in the order of ``forms``, and the server takes one run after the other:
+    the outer subquery sees to that, as that of a form does with its rows.
+    """
+    each = " ".join(
+        f"CALL (__gw_run) {{ UNWIND __gw_run[{number}] AS {ROW} {form.statement} FINISH }}"
+        for number, form in enumerate(forms)
+    )
+    return f"UNWIND $__gw_runs AS __gw_run CALL (__gw_run) {{ {each} }} RETURN count(*) AS __gw_count"
+
+
+def _runs(part: _Part) -> list[list[list[list[Any]]]]:
+    """Return the rows of the part's writes for ``_shared``: a run goes on as long as the writes follow its order."""
+    numbers = {form.statement: number for number, form in enumerate(part.forms)}
+    runs: list[list[list[list[Any]]]] = []
+    last = len(numbers)
+    for write, form in part.work:
+        if form is not None:
+            number = numbers[form.statement]
+            if number < last:
+                runs.append([[] for _ in numbers])
+            runs[-1][number] += _rows(form, write)
+            last = number
+    return runs
+
+
+def _fused(forms: Sequence[BatchForm]) -> str:
+    """Return the statement that does writes and moves the mark if the mark stands where it should; one row if so.
+
+    The runs are counted in a subquery, so there is one row behind it however many rows the rules make, and none when
     the guard did not match.
     """
-    rows = f"CALL () {{ {_ROWS}{form.statement}{_COUNTED} }} " if form else ""
-    return f"{_GUARD}{rows}{_MOVE}__gw_kept RETURN 1"
+    return f"{_GUARD}{f'CALL () {{ {_shared(forms)} }} ' if forms else ''}{_MOVE}__gw_kept RETURN 1"
+
+
+def _apart(work: _Work) -> list[_Part]:
+    """Return the work with a part for each write."""
+    return [_Part([item], (form,) if (form := item[1]) is not None else ()) for item in work]
+
+
+def _first(writes: Sequence[Write]) -> Sequence[Write]:
+    """Return as many of the writes as one transaction should have, and one at least."""
+    total = 0
+    for count, write in enumerate(writes):
+        total += len(write.rows)
+        if count and total > _ROWS:
+            return writes[:count]
+    return writes
+
+
+def _last_note(writes: Sequence[Write]) -> str | None:
+    return next((write.note for write in reversed(writes) if write.note is not None), None)
 
 
 def _query(text: str, timeout_s: float) -> Query:

@@ -9,10 +9,18 @@ from neo4j.exceptions import AuthError, DriverError, Neo4jError
 
 from graphweft_contracts import GraphUnavailable, GraphweftError, QueryFailed
 
-__all__ = ("DEADLOCK", "NO_DATABASE", "TIMED_OUT", "code_of", "translate")
+__all__ = ("DEADLOCK", "NO_DATABASE", "THERE", "TIMED_OUT", "code_of", "translate")
 
 DEADLOCK: Final = "Neo.TransientError.Transaction.DeadlockDetected"
 NO_DATABASE: Final = "Neo.ClientError.Database.DatabaseNotFound"
+THERE: Final = frozenset(
+    {
+        "Neo.ClientError.Schema.ConstraintAlreadyExists",
+        "Neo.ClientError.Schema.EquivalentSchemaRuleAlreadyExists",
+        "Neo.ClientError.Schema.IndexAlreadyExists",
+    }
+)
+"""What a server says about an index or constraint that somebody made just before."""
 TIMED_OUT: Final = frozenset(
     {
         "Neo.ClientError.Transaction.TransactionTimedOut",

@@ -76,6 +76,7 @@ _POSITION: Final = re.compile(r" line: (\d+), column: (\d+), offset: \d+")
 _LIST_INDEXES: Final = "CALL db.indexes() YIELD label, properties, status RETURN label, properties, status"
 _BUILT: Final = "OPERATIONAL"
 _BUILD_POLL_S: Final = 0.02
+_BUILD_S: Final = 10.0
 _BLANKS: Final = " \t\n\v\f\r"
 """What indexes lose at both ends of a text; other blanks of Unicode they keep."""
 _READ_MARK: Final = "MATCH (p:__Progress {partition: $__gw_partition}) RETURN p.pos, p.plan, p.done"
@@ -161,11 +162,13 @@ class FalkorDBStore:
 
     async def _built(self, app_id: str) -> None:
         """Wait until all indexes are built: look-ups through one that is under way miss what is there."""
-        while True:
+        until = time.monotonic() + _BUILD_S
+        while time.monotonic() < until:
             listed = await self._graph(app_id).query(_LIST_INDEXES)
             if all(str(status) == _BUILT for _, _, status in listed.result_set):
                 return
             await asyncio.sleep(_BUILD_POLL_S)
+        raise GraphUnavailable(f"the indexes of the graph of {app_id!r} are not built after {_BUILD_S:.0f} s: wait on")
 
     async def progress(self, app_id: str, partition: int) -> Progress:
         """See ``GraphStore.progress``."""

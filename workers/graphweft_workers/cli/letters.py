@@ -15,7 +15,7 @@ from graphweft_workers.cli.output import print_json, print_table, say
 from graphweft_workers.cli.running import running_bus
 from graphweft_workers.settings import Settings
 
-__all__ = ("dlq_drop", "dlq_list", "dlq_retry", "dlq_show")
+__all__ = ("Every", "Ids", "dlq_drop", "dlq_list", "dlq_retry", "dlq_show")
 
 Ids = Annotated[list[str] | None, typer.Argument(metavar="ID...", help="Ids of letters, from `dlq list`.")]
 Every = Annotated[bool, typer.Option("--all", help="All letters.")]

@@ -95,6 +95,20 @@ def test_only_a_merge_that_every_row_comes_to_makes_sure(tmp_path: Path) -> None
     assert steps == [("matched", [0]), ("use", [1]), ("matched", [2])]
 
 
+def test_a_merge_of_another_shape_may_make_a_second_entity(tmp_path: Path) -> None:
+    kind = "MERGE (s:Session {id: $s, kind: 'c'})"
+    rows = Rows(ruleset(tmp_path, see=SEE, kind=kind))
+    found = rows.steps(rows.row("see", s="a", v=1), rows.row("kind", s="a"), rows.row("see", s="a", v=2))
+    assert found == [("see", [0]), ("kind", [1]), ("see", [2])]
+
+
+def test_rows_that_only_strangers_may_share_with_stay_alone_where_nobody_knows_who_is_one(tmp_path: Path) -> None:
+    gone = "MATCH (s:Session {id: $s}) DETACH DELETE s WITH 1 AS one CREATE (:Ghost {v: $v})"
+    rows = Rows(ruleset(tmp_path, gone=gone))
+    assert rows.mutations["gone"].cypher.form("falkordb").mode == "disjoint"
+    assert rows.steps(rows.row("gone", s="a", v=1), rows.row("gone", s="a", v=2)) == [("gone", [0]), ("gone", [1])]
+
+
 def test_a_merge_that_only_finds_stays_in_front_of_what_is_made_later(tmp_path: Path) -> None:
     made = "CREATE (s:Session {id: $s, seen: $v})"
     rows = Rows(ruleset(tmp_path, only=ONLY, made=made, call=CALL))

@@ -170,3 +170,18 @@ def test_marks_never_repeat(rules: Ruleset, arranger: Arranger) -> None:
     assert len(set(marks)) == len(marks)
     other = Plan.of(START, works[:3], arranger)
     assert {write.after for write in other.writes(0, lambda _: 1)}.isdisjoint(marks)
+
+
+def test_where_a_row_fails_that_was_to_make_an_entity_later_ones_go_back_to_their_places(tmp_path: Path) -> None:
+    (tmp_path / "W").mkdir()
+    cyphers = {"only": "MERGE (s:Session {id: $s})", "read": "MATCH (s:Session {id: $s}) SET s.found = true"}
+    mutations = [{"id": name, "cypher": cypher, "params": {"s": "$event.s"}} for name, cypher in cyphers.items()]
+    text = yaml.safe_dump({"mutation_rules": [{"name": "r", "events": ["*"], "mutations": mutations}]})
+    (tmp_path / "W/graph_injection.yaml").write_text(text)
+    rules = Ruleset.load(tmp_path)
+    arranger = Arranger(rules, "falkordb")
+    plan = Plan.of(START, works_of(rules, ["a", "a"]), arranger)
+    assert [row.name[0] + row.name[2] for row in plan.rows] == ["0001only", "0002only", "0001read", "0002read"]
+    why = LeftOut(rule="r", mutation="only", offsets=("0001",), reason="query_error", message="no")
+    rest = plan.without(0, why, arranger)
+    assert [row.name[0] + row.name[2] for row in rest.rows] == ["0001read", "0002only", "0002read"]

@@ -56,6 +56,8 @@ class _Mutation:
     """Only those that another mutation, or another row of this one, may stand in the way of."""
     exclusive: bool
     """Whether rows that touch something in common may not share a step."""
+    shares: bool
+    """Whether rows may share a step at all."""
 
 
 @dataclass(slots=True)
@@ -143,7 +145,7 @@ class Arranger:
             elif compiled.probes:
                 earliest, touched = self._look(compiled, params, resources, steps, barrier)
             kinds = _kinds(params, mutation.keys)
-            number = _place(steps, places.setdefault(cypher.statement, []), earliest, kinds, mutation.form)
+            number = _place(steps, places.setdefault(cypher.statement, []), earliest, kinds, shares=mutation.shares)
             if number < len(steps):
                 steps[number].rows.append(row)
                 if None in kinds or None in steps[number].kinds:
@@ -240,7 +242,9 @@ class Arranger:
         keys = tuple(tuple(name.split(".")) for name in form.keys)
         footprint = self._footprints.get(cypher.statement)
         if footprint is None or footprint.opaque:
-            return _Mutation(form=form, keys=keys, opaque=True, touches=(), exclusive=False)
+            return _Mutation(
+                form=form, keys=keys, opaque=True, touches=(), exclusive=False, shares=form.mode == "ordered"
+            )
         touches: list[Touch] = []
         sure = True
         for touch in footprint.touches:
@@ -248,7 +252,14 @@ class Arranger:
                 touches.append(touch if sure else replace(touch, certain=False))
             elif touch.finds:
                 sure = False  # nobody notes there what has been made sure of
-        return _Mutation(form=form, keys=keys, opaque=False, touches=tuple(touches), exclusive=form.mode == "disjoint")
+        return _Mutation(
+            form=form,
+            keys=keys,
+            opaque=False,
+            touches=tuple(touches),
+            exclusive=form.mode == "disjoint",
+            shares=form.mode != "single",
+        )
 
 
 def _contended(known: Mapping[str, Footprint], exclusive: Set[str]) -> frozenset[Resource]:
@@ -277,10 +288,10 @@ def _value(key: Key, params: Mapping[str, Any]) -> _Value:
 
 
 def _place[Row](
-    steps: Sequence[Step[Row]], places: Sequence[int], earliest: int, kinds: tuple[_Kind, ...], form: BatchForm
+    steps: Sequence[Step[Row]], places: Sequence[int], earliest: int, kinds: tuple[_Kind, ...], *, shares: bool
 ) -> int:
     """Return the first step of a mutation, at or behind ``earliest``, that a row may join; else that of a new one."""
-    if form.mode != "single":
+    if shares:
         for number in places[bisect_left(places, earliest) :]:
             if len(steps[number].rows) < MOST_ROWS and _same(steps[number].kinds, kinds):
                 return number
@@ -338,8 +349,10 @@ def _note(resource: _Resource, probe: _Probe, value: _Value, mine: list[int] | N
         mine = resource.by_value.setdefault(value, [-1] * len(resource.everywhere))
     mine[access] = max(mine[access], step)
     if probe.certain and value is not _ANY:
-        resource.ensured.setdefault(value, (probe.shape, step))
-    elif probe.undoes:
+        # Of another shape it may make a second entity for the key: then only what it made sure of is known.
+        if resource.ensured.get(value, _NEVER)[0] != probe.shape:
+            resource.ensured[value] = (probe.shape, step)
+    elif probe.undoes or probe.shape:
         if value is _ANY:
             resource.ensured.clear()
         else:

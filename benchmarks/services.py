@@ -113,7 +113,7 @@ class Services:
             import neo4j  # noqa: F401
             from tests.services.neo4j import Neo4jServer
 
-            server = Neo4jServer(folder)
+            server = Neo4jServer(folder, fast=True)
             await asyncio.to_thread(server.start)
         except (ImportError, pytest.skip.Exception, pytest.fail.Exception) as error:
             raise Skip(f"no Neo4j: {error}") from error

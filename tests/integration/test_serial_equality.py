@@ -1,278 +1,233 @@
-"""Whatever fails on the way, the graphs end as one plain serial pass over the log leaves them.
+"""The engine, in batches of its own choice, leaves what one query per mutation in the order of the log leaves.
 
-Random rules and events, with second copies and broken entries among them, go through the real worker while replies get
-lost, calls fail before or after their effect, workers are cancelled anywhere, and two of one name work at once. The
-reference runs each mutation as a query of its own, first copies only, and passes over what the server refuses.
+Rules and events are random: see ``tests/chaos/random_rules.py``. The real worker runs on a log in memory and on real
+servers; the reference is as simple as it can be. ``GRAPHWEFT_EXAMPLES`` is the number of examples for each server,
+``GRAPHWEFT_SEED`` another pool of queries for Neo4j.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import random
-from collections.abc import Callable
+import os
+import tempfile
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime, timedelta
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import pytest
-import redis.asyncio as redis
+from hypothesis import HealthCheck, given, settings
+from structlog.testing import capture_logs
+from tests.chaos.memory_bus import MemoryBus
+from tests.chaos.random_rules import PARAMS, Example, examples, some_texts
+from tests.chaos.serial import Content, FalkorDBReference, Neo4jReference, Query, Reference, queries_of
+from tests.services.neo4j import Neo4jServer
 
 from graphweft import Event
-from graphweft_contracts import (
-    BusUnavailable,
-    GraphUnavailable,
-    GraphweftError,
-    InvalidEvent,
-    QueryFailed,
-    channels,
-    wire,
-)
+from graphweft_contracts import wire
 from graphweft_rules import Ruleset
-from graphweft_workers.bus.redis_streams import RedisStreamsBus
-from graphweft_workers.graph.digest import read_digest
+from graphweft_workers.bus.log import Entry
+from graphweft_workers.embedded import EmbeddedServer
 from graphweft_workers.graph.falkordb import FalkorDBStore
+from graphweft_workers.graph.neo4j import Neo4jStore
+from graphweft_workers.graph.store import Applied, GraphStore, Write
+from graphweft_workers.mutation import applying
 from graphweft_workers.mutation.worker import MutationWorker
 
-pytestmark = pytest.mark.integration
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(3_600)]
 
-PARTITIONS = 2
-ONE = {"k": "$event.k", "id": "$event.id"}
-TWO = {**ONE, "k2": "$event.k2"}
-MANY = {"xs": "$event.xs", "id": "$event.id"}
-NUMBER = {**ONE, "n": "$event.n"}
-LISTED = {**MANY, "n": "$event.n"}
-PROPERTIES = {**ONE, "properties": "$event.properties"}
-# fmt: off
-MUTATIONS: list[tuple[str, dict[str, str]]] = [
-    ("MERGE (c:Counter {k: $k}) ON CREATE SET c.n = 1 ON MATCH SET c.n = c.n + 1", ONE),
-    ("MERGE (l:List {k: $k}) SET l.xs = coalesce(l.xs, []) + [$id]", ONE),
-    ("MERGE (l:Text {k: $k}) SET l.text = coalesce(l.text, '') + $id + ','", ONE),
-    ("MERGE (a:A {k: $k}) MERGE (b:B {k: $k2}) MERGE (a)-[r:LINK]->(b)"
-     " ON CREATE SET r.n = 1 ON MATCH SET r.n = r.n + 1", TWO),
-    ("MERGE (a:PA {k: $k})-[r:P]->(b:PB {k: $k2}) SET r.last = $id", TWO),
-    ("MATCH (a:A {k: $k}) DETACH DELETE a", ONE),
-    ("MATCH (a:A {k: $k})-[r:LINK]->(b) DELETE r", ONE),
-    ("MATCH (a:A {k: $k}) DETACH DELETE a WITH 1 AS one CREATE (:Ghost {v: 10 / $n})", NUMBER),
-    ("MATCH (c:Counter) WITH count(*) AS n MERGE (t:Total {k: 'all'}) SET t.n = n, t.runs = coalesce(t.runs, 0) + 1",
-     {}),
-    ("MATCH (x:Nothing) WITH count(x) AS n CREATE (:Zero {id: $id, n: n})", ONE),
-    ("MATCH (a:A {k: $k}) OPTIONAL MATCH (b:B) WITH a, count(b) AS n SET a.others = n", ONE),
-    ("OPTIONAL MATCH (a:A {k: $k}) MERGE (s:Seen {k: $k}) SET s.had = a IS NOT NULL, s.n = coalesce(s.n, 0) + 1", ONE),
-    ("UNWIND $xs AS x MERGE (u:Item {k: x}) ON CREATE SET u.n = 1 ON MATCH SET u.n = u.n + 1", MANY),
-    ("UNWIND $xs AS x WITH x, 10 / $n AS q MERGE (m:Part {k: x}) SET m.q = q, m.n = coalesce(m.n, 0) + 1", LISTED),
-    ("FOREACH (x IN $xs | MERGE (f:Each {k: x}) SET f.last = $id)", MANY),
-    ("MERGE (d:Share {k: $k}) SET d.v = 100 / $n, d.n = coalesce(d.n, 0) + 1", NUMBER),
-    ("MATCH (c:Counter {k: $k}) SET c.seen = coalesce(c.seen, 0) + 1 RETURN c.n AS n ORDER BY n LIMIT 1", ONE),
-    ("CREATE (r:Row {id: $id}) RETURN r.id AS id SKIP 3", ONE),
-    ("MERGE (a:UA {k: $k}) SET a.n = coalesce(a.n, 0) + 1 RETURN 1 AS x"
-     " UNION MERGE (b:UB {k: $k}) SET b.n = coalesce(b.n, 0) + 1 RETURN 2 AS x", ONE),
-    ("WITH $k AS k MERGE (w:With {k: k}) SET w.n = coalesce(w.n, 0) + 1", ONE),
-    ("MERGE (a:WA {k: $k}) SET a.n = coalesce(a.n, 0) + 1 RETURN 1 AS x"
-     " UNION ALL WITH $k AS k MERGE (b:WB {k: k}) SET b.n = coalesce(b.n, 0) + 1 RETURN 2 AS x", ONE),
-    ("MATCH (b:B) WITH b ORDER BY b.k LIMIT 1 SET b.first = coalesce(b.first, 0) + 1", {}),
-    ("MATCH (a:A {k: $k}) CALL { WITH a OPTIONAL MATCH (a)-[r:LINK]->() RETURN count(r) AS n } SET a.degree = n", ONE),
-    ("MATCH (a:A {k: $k}) SET a:Hot", ONE),
-    ("MATCH (a:Hot) REMOVE a:Hot SET a.cooled = coalesce(a.cooled, 0) + 1", {}),
-    ("MERGE (e:Entity {k: $k}) SET e += $properties", PROPERTIES),
-    ("CREATE (:Log {id: randomUUID(), at: timestamp(), event: $id}) // a comment at the end", ONE),
-    ("CREATE (:Wrong {id: $id, v: toUpper($n)})", NUMBER),
-]
-# fmt: on
-TYPES = ["a.one", "a.two", "a.three"]
+_EXAMPLES = os.environ.get("GRAPHWEFT_EXAMPLES")
+_SEED = int(os.environ.get("GRAPHWEFT_SEED", "1"))
+"""Of the queries for Neo4j, which takes long to compile a new one."""
+_BEGAN = datetime(2026, 1, 1, tzinfo=UTC)
+_TIMEOUT_S = 30.0
 
 
-def bundle(rng: random.Random) -> dict[str, Any]:
-    rules: list[dict[str, Any]] = []
-    for number in range(rng.randint(3, 6)):
-        mutations = [
-            {"id": f"m{index}", "cypher": cypher, "params": params}
-            for index, (cypher, params) in enumerate(rng.sample(MUTATIONS, rng.randint(1, 5)))
-        ]
-        rule: dict[str, Any] = {
+@pytest.fixture(scope="module", autouse=True)
+def no_quarantine() -> Iterator[None]:
+    """A serial pass knows nothing of mutations that are left out because earlier events made them fail."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(applying, "FAILURES_TO_QUARANTINE", 10**9)
+        yield
+
+
+_checked = settings(
+    deadline=None,
+    print_blob=True,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
+)
+
+
+def rules_of(example: Example, folder: Path) -> Ruleset:
+    rules = [
+        {
             "name": f"r{number}",
-            "events": rng.sample(TYPES, rng.randint(1, 2)),
-            "mutations": mutations,
+            "events": types,
+            "mutations": [
+                {"id": f"m{index}", "cypher": text, "params": {k: v for k, v in PARAMS.items() if f"${k}" in text}}
+                for index, text in enumerate(texts)
+            ],
         }
-        if rng.random() < 0.2:
-            rule["condition"] = "$event.n > 1"
-        rules.append(rule)
-    return {"version": "1.0", "mutation_rules": rules}
+        for number, (types, texts) in enumerate(example.rules)
+    ]
+    (folder / "W").mkdir()
+    (folder / "W/graph_injection.yaml").write_text(json.dumps({"version": "1.0", "mutation_rules": rules}))
+    return Ruleset.load(folder)
 
 
-def entry(rng: random.Random, number: int, chats: list[tuple[str, str]]) -> tuple[int, dict[bytes, bytes]]:
-    """Return the partition and the fields of a random entry."""
-    if rng.random() < 0.04:
-        broken = [
-            {b"x": b"y"},
-            {b"content-type": wire.STRUCTURED, b"data": b"{"},
-            {b"content-type": wire.STRUCTURED, b"data": b"{}"},
-        ]
-        return rng.randrange(PARTITIONS), rng.choice(broken)
-    app, chat = rng.choice(chats)
-    data: dict[str, Any] = {
-        "k": rng.choice(["x", "y", "z"]),
-        "k2": rng.choice(["x", "y"]),
-        "n": rng.randint(0, 4),
-        "xs": [rng.choice("pqr") for _ in range(rng.randint(0, 3))],
-        "properties": rng.choice([{}, {"a": 1}, {"a": None, "b": [1, 2]}, {"c": {"no": "map"}}]),
-    }
-    if rng.random() < 0.08:
-        data["k"] = None
-    if rng.random() < 0.05:
-        del data["k"]
-    event = Event.create(
-        rng.choice(TYPES), app_id=app, chat_id=chat, workflow="W", id=f"e{number}", source="/test", data=data
-    )
-    return channels.partition_of(event.key, PARTITIONS), wire.encode(event)
+def entries_of(example: Example, apps: Sequence[str]) -> list[Entry]:
+    """Return the log: chats of all apps interleaved."""
+    entries: list[Entry] = []
+    for number, (kind, payload, chat) in enumerate(example.events, 1):
+        time = _BEGAN + timedelta(seconds=number)
+        event = Event.create(
+            kind, app_id=apps[chat % len(apps)], chat_id=f"c{chat}", workflow="W", id=f"e{number}", source="/test",
+            time=time, data={"name": f"e{number}", **payload},
+        )  # fmt: skip
+        entries.append(Entry(offset=str(number), fields=wire.encode(event), received=time))
+    return entries
 
 
-def chats_of(app: str, partition: int, count: int) -> list[tuple[str, str]]:
-    """Order holds within a partition, so an app's chats share one, and the serial pass has one order to compare."""
-    names = (f"c{number}" for number in range(1_000))
-    return [(app, chat) for chat in names if channels.partition_of(f"{app}/{chat}", PARTITIONS) == partition][:count]
+class _Ending:
+    """A store that stops answering behind a number of writes, as a worker that dies sees nothing any more."""
 
-
-class Faulty:
-    """Fails calls at random, before or after their effect, as broken connections do."""
-
-    def __init__(self, inner: Any, rng: random.Random, error: Callable[[], GraphweftError], names: set[str]) -> None:
-        self._inner = inner
-        self._rng = rng
-        self._error = error
-        self._names = names
-        self.rate = 0.12
-        self.failed = 0
+    def __init__(self, store: GraphStore, writes: int) -> None:
+        self._store = store
+        self._left = writes
+        self.reached = asyncio.Event()
 
     def __getattr__(self, name: str) -> Any:
-        method = getattr(self._inner, name)
-        return self._failing(name, method) if name in self._names else method
+        return getattr(self._store, name)
 
-    def _failing(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
-        async def call(*args: Any, **kwargs: Any) -> Any:
-            await asyncio.sleep(0)
-            dice = self._rng.random()
-            if dice < self.rate / 2:
-                self.failed += 1
-                raise self._error()
-            if dice < self.rate and name == "apply":  # a part took effect, and the reply is lost
-                app_id, partition, writes = args
-                args = (app_id, partition, writes[: self._rng.randint(1, len(writes))])
-            result = await method(*args, **kwargs)
-            if dice < self.rate:
-                self.failed += 1
-                raise self._error()
-            return result
-
-        return call
+    async def apply(self, app_id: str, partition: int, writes: Sequence[Write]) -> Applied:
+        if len(writes) <= self._left:
+            self._left -= len(writes)
+            return await self._store.apply(app_id, partition, writes)
+        allowed, self._left = writes[: self._left], 0
+        if allowed:
+            await self._store.apply(app_id, partition, allowed)
+        self.reached.set()
+        await asyncio.Event().wait()
+        raise AssertionError("unreachable")
 
 
-async def serial(store: FalkorDBStore, bus: RedisStreamsBus, rules: Ruleset) -> tuple[set[str], set[str]]:
-    """Apply the log one query at a time; return the apps and the ids of the letters that have to be there."""
-    apps: set[str] = set()
-    letters: set[str] = set()
-    for partition in range(PARTITIONS):
-        seen: set[tuple[str, str, str]] = set()
-        for item in await bus.read(partition, "", limit=10_000, wait_s=0):
-            try:
-                event = wire.decode(item.fields, received=item.received)
-            except InvalidEvent:
-                letters.add(f"{partition}:{item.offset}")
-                continue
-            if (identity := (event.appid, *event.identity)) in seen:
-                continue
-            seen.add(identity)
-            for bound in rules.match_event(event).mutations:
-                if event.appid not in apps:
-                    apps.add(event.appid)
-                    await store.prepare(event.appid, rules.keys)
-                    await store.mark(event.appid, partition)
-                try:
-                    await plain(store, event.appid, bound.mutation.cypher.statement, bound.params)
-                except QueryFailed:
-                    letters.add(f"{partition}:{item.offset}:{bound.mutation.rule}/{bound.mutation.id}")
-    return apps, letters
+class Server:
+    """A graph server with the engine's store and the reference; one event loop for all examples."""
+
+    def __init__(self, runner: asyncio.Runner, store: GraphStore, reference: Reference) -> None:
+        self.runner = runner
+        self.store = store
+        self.reference = reference
+        self.numbers = count()
+
+    async def engine(self, entries: Sequence[Entry], rules: Ruleset, example: Example) -> MemoryBus:
+        workers: list[MutationWorker] = []
+
+        def stop() -> None:
+            workers[-1].stop()
+
+        bus = MemoryBus([entries], stop)
+        with capture_logs():
+            async with asyncio.timeout(_TIMEOUT_S):
+                for batch, writes in example.ended:
+                    store = _Ending(self.store, writes)
+                    workers.append(MutationWorker(bus, store, rules, name="w", batch_events=batch))  # type: ignore[arg-type]
+                    running = asyncio.create_task(workers[-1].run())
+                    ending = asyncio.create_task(store.reached.wait())
+                    await asyncio.wait([running, ending], return_when=asyncio.FIRST_COMPLETED)
+                    ended = running.done()
+                    for task in (running, ending):
+                        task.cancel()
+                    results = await asyncio.gather(running, ending, return_exceptions=True)
+                    if isinstance(results[0], Exception):
+                        raise results[0]
+                    if ended:
+                        return bus
+                workers.append(MutationWorker(bus, self.store, rules, name="w", batch_events=example.batch))
+                await workers[-1].run()
+        return bus
+
+    async def compare(self, example: Example, apps: Sequence[str]) -> None:
+        """Check that graphs and dead letters are the same."""
+        with tempfile.TemporaryDirectory() as folder:
+            rules = rules_of(example, Path(folder))
+        entries = entries_of(example, apps)
+        expected: dict[str, Content] = {}
+        letters = 0
+        for app in apps:
+            events = queries_of(entries, rules, self.store.dialect, app)
+            queries: list[Query] = [query for event in events for query in event]
+            expected[app], refused = await self.reference.run(queries, rules.keys)
+            letters += len(refused)
+        bus = await self.engine(entries, rules, example)
+        buried = sum(letter.count for letter in bus.letters.values())
+        for app in apps:
+            found = await Content.of(self.store, app)
+            assert found.digest == expected[app].digest, found.against(expected[app])
+        assert buried == letters, [(letter.mutation, letter.message) for letter in bus.letters.values()]
 
 
-async def plain(store: FalkorDBStore, app_id: str, statement: str, params: dict[str, Any]) -> None:
-    try:
-        await store._graph(app_id).query(statement, params)
-    except redis.ResponseError as error:
-        raise QueryFailed(str(error)) from error
+class _Quick(FalkorDBStore):
+    """Whether an example is on disk does not matter here."""
+
+    async def durable(self, run: str) -> None:
+        pass
 
 
-async def chaos(rng: random.Random, make: Callable[[], MutationWorker], seconds: float) -> None:
-    """Run one or two workers of one name at a time and cancel them anywhere."""
-    until = asyncio.get_running_loop().time() + seconds
-    while asyncio.get_running_loop().time() < until:
-        tasks = [asyncio.create_task(make().run()) for _ in range(rng.randint(1, 2))]
-        done, _ = await asyncio.wait(tasks, timeout=rng.choice([0.01, 0.03, 0.1, 0.3]))
-        for task in tasks:
-            task.cancel()
-        results = await asyncio.gather(*tasks, return_exceptions=True)
-        defects = [result for result in results if isinstance(result, Exception)]
-        assert not defects, defects
-        assert not done
+@pytest.fixture(scope="module")
+def falkordb() -> Iterator[Server]:
+    with tempfile.TemporaryDirectory(prefix="graphweft-serial-") as folder, asyncio.Runner() as runner:
+        server = EmbeddedServer(Path(folder), fsync="everysec")
+        runner.run(server.start())
+        url = f"unix://{server.socket}"
+        store, reference = _Quick(url), FalkorDBReference(url)
+        yield Server(runner, store, reference)
+        runner.run(store.aclose())
+        runner.run(reference.aclose())
+        runner.run(server.stop())
 
 
-@pytest.mark.parametrize("seed", range(10))
-async def test_the_graphs_end_as_a_serial_pass_leaves_them(
-    url: str, bus: RedisStreamsBus, graph: FalkorDBStore, tmp_path: Path, seed: int
-) -> None:
-    rng = random.Random(seed)
-    folder = tmp_path / "W"
-    folder.mkdir()
-    (folder / "graph_injection.yaml").write_text(json.dumps(bundle(rng)))
-    rules = Ruleset.load(tmp_path)
-    chats = [*chats_of("a1", 0, 3), *chats_of("a2", 0, 2), *chats_of("a3", 1, 3), *chats_of("a4", 1, 1)]
-    assert await bus.partitions() == PARTITIONS
-    raw = redis.Redis.from_url(url)
-    serially = FalkorDBStore(url, graph_template="serial_{app_id}", write_timeout_ms=5_000)
-    faulty_graph = Faulty(
-        graph,
-        rng,
-        lambda: GraphUnavailable("cut", retry_after_s=0.001),
-        {"apply", "skip", "mark", "prepare", "durable", "check"},
-    )
-    faulty_bus = Faulty(
-        bus,
-        rng,
-        lambda: BusUnavailable("cut", retry_after_s=0.001),
-        {"bury", "commit", "read", "claim", "committed", "before"},
-    )
+@settings(_checked, max_examples=int(_EXAMPLES or 1_900))
+@given(example=examples(events=40))
+def test_on_falkordb(falkordb: Server, example: Example) -> None:
+    number = next(falkordb.numbers)
+    apps = [f"a{number}", f"b{number}"]
 
-    def make() -> MutationWorker:
-        return MutationWorker(faulty_bus, faulty_graph, rules, name="w", batch_events=rng.choice([3, 10, 40]))  # type: ignore[arg-type]
+    async def run() -> None:
+        try:
+            await falkordb.compare(example, apps)
+        finally:
+            await falkordb.reference.drop(f"mozaiks_{app}" for app in apps)
 
-    async def produce() -> None:
-        written: list[tuple[int, dict[bytes, bytes]]] = []
-        for number in range(160):
-            copy = written and rng.random() < 0.1
-            partition, fields = rng.choice(written) if copy else entry(rng, number, chats)
-            written.append((partition, fields))
-            await raw.xadd(channels.events_stream(partition), fields)  # type: ignore[arg-type]
-            if number % 8 == 0:
-                await asyncio.sleep(0.02)
+    falkordb.runner.run(run())
 
-    try:
-        async with asyncio.TaskGroup() as group:
-            group.create_task(produce())
-            group.create_task(chaos(rng, make, 1.5))
-        assert faulty_graph.failed
-        assert faulty_bus.failed
-        faulty_graph.rate = faulty_bus.rate = 0.0
-        last = make()
-        task = asyncio.create_task(last.run())
-        async with asyncio.timeout(20):
-            while sum(partition.lag for partition in await bus.status()):
-                assert not task.done(), task
-                await asyncio.sleep(0.02)
-        last.stop()
-        await task
-        apps, letters = await serial(serially, bus, rules)
-        assert apps
-        for app in sorted(apps):
-            assert await read_digest(graph, app) == await read_digest(serially, app), app
-        assert {letter.id for letter in await bus.dead_letters(limit=10_000)} == letters
-    finally:
-        await serially.aclose()
-        await raw.aclose()
+
+@pytest.fixture(scope="module")
+def neo4j() -> Iterator[Server]:
+    with tempfile.TemporaryDirectory(prefix="graphweft-serial-") as folder, asyncio.Runner() as runner:
+        server = Neo4jServer(Path(folder))
+        server.start()
+        try:
+
+            async def connect() -> tuple[Neo4jStore, Neo4jReference]:
+                return Neo4jStore(server.uri), Neo4jReference(server.uri)
+
+            store, reference = runner.run(connect())
+            yield Server(runner, store, reference)
+            runner.run(store.aclose())
+            runner.run(reference.aclose())
+        finally:
+            server.stop()
+
+
+@settings(_checked, max_examples=int(_EXAMPLES or 100))
+@given(example=examples(events=12, texts=some_texts(_SEED, 100)))
+def test_on_neo4j(neo4j: Server, example: Example) -> None:
+    async def run() -> None:
+        assert isinstance(neo4j.reference, Neo4jReference)
+        await neo4j.reference.clear(keep="__App")  # a database stays its app's
+        await neo4j.compare(example, ["only"])
+
+    neo4j.runner.run(run())

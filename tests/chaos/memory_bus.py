@@ -1,0 +1,97 @@
+"""A bus in memory: the log that a test wrote, for the real worker to read."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+
+from graphweft_contracts import DeadLetter
+from graphweft_workers.bus.log import Committed, Entry, PartitionStatus, Stretch
+
+__all__ = ("MemoryBus",)
+
+
+class MemoryBus:
+    """``Bus`` over lists of entries; calls ``at_end`` when all of them are committed."""
+
+    def __init__(self, partitions: Sequence[Sequence[Entry]], at_end: Callable[[], None]) -> None:
+        self._entries = partitions
+        self._at_end = at_end
+        self._committed = [Committed() for _ in partitions]
+        self.letters: dict[str, DeadLetter] = {}
+
+    async def partitions(self) -> int:
+        return len(self._entries)
+
+    async def claim(self, partition: int, owner: str, ttl_s: float) -> bool:
+        return True
+
+    def wanted_back(self, partition: int) -> bool:
+        return False
+
+    async def release(self, partition: int, owner: str) -> None:
+        pass
+
+    async def committed(self, partition: int) -> Committed:
+        return self._committed[partition]
+
+    async def read(self, partition: int, after: Committed, *, limit: int, wait_s: float) -> Stretch:
+        start = _number(after.offset)
+        entries = self._entries[partition][start : start + limit]
+        if not entries and wait_s:
+            await asyncio.sleep(wait_s)
+        return Stretch(entries=entries)
+
+    async def after(self, partition: int, offset: str, *, limit: int) -> Sequence[Entry]:
+        start = _number(offset)
+        return self._entries[partition][start : start + limit]
+
+    async def before(self, partition: int, offset: str, *, limit: int) -> Sequence[Entry]:
+        end = _number(offset)
+        return self._entries[partition][max(0, end - limit) : end]
+
+    def is_after(self, offset: str, other: str) -> bool:
+        return _number(offset) > _number(other)
+
+    async def commit(self, partition: int, committed: Committed) -> None:
+        if _number(committed.offset) > _number(self._committed[partition].offset):
+            self._committed[partition] = committed
+        if all(_number(done.offset) == len(log) for done, log in zip(self._committed, self._entries, strict=True)):
+            self._at_end()
+
+    async def status(self) -> Sequence[PartitionStatus]:
+        return [
+            PartitionStatus(
+                id=number,
+                position=self._committed[number].offset,
+                end=str(len(log)) if log else "",
+                lag=len(log) - _number(self._committed[number].offset),
+                owner=None,
+            )
+            for number, log in enumerate(self._entries)
+        ]
+
+    async def bury(self, letters: Sequence[DeadLetter]) -> None:
+        self.letters.update((letter.id, letter) for letter in letters)
+
+    async def dead_letter_count(self) -> int:
+        return len(self.letters)
+
+    async def dead_letters(self, *, limit: int) -> Sequence[DeadLetter]:
+        return list(self.letters.values())[:limit]
+
+    async def dead_letter(self, letter_id: str) -> DeadLetter | None:
+        return self.letters.get(letter_id)
+
+    async def requeue(
+        self, letter: DeadLetter, entries: Sequence[Mapping[bytes, bytes]], rest: DeadLetter | None = None
+    ) -> bool:
+        raise NotImplementedError
+
+    async def aclose(self) -> None:
+        pass
+
+
+def _number(offset: str) -> int:
+    """Offsets count from 1, so an offset is also the number of entries up to it."""
+    return int(offset or 0)

@@ -1,0 +1,217 @@
+"""One round: events flow, something breaks, everything heals, and the graph is compared with a serial pass."""
+
+from __future__ import annotations
+
+import asyncio
+import random
+import signal
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from graphweft import Client
+from graphweft_contracts import wire
+from graphweft_rules import Ruleset
+from graphweft_workers.bus.log import Bus, Entry
+
+from .cases import Case
+from .faults import Fault
+from .serial import Content, Neo4jReference, log_of, patiently, queries_of
+from .stack import Stack, Worker
+
+__all__ = ("Round",)
+
+_EVENTS = {"falkordb": 240, "neo4j": 120}
+"""Least number of events of a round; the serial pass on Neo4j takes most of the time there."""
+_CAUGHT_UP_S = 180.0
+"""A restarted Neo4j compiles all queries anew, which takes a busy machine a minute."""
+
+
+@dataclass(slots=True)
+class Round:
+    """What faults act on."""
+
+    stack: Stack
+    rng: random.Random
+    case: Case
+    workers: list[Worker]
+    bus: Bus
+    before: dict[int, str]
+    """The end of each partition when the round began."""
+
+    @classmethod
+    async def run(cls, stack: Stack, faults: Sequence[Fault], *, app: str, seed: str, folder: Path) -> None:
+        """Run the round of a seed, with one fault after the other; ``app`` is nobody else's.
+
+        Raises ``AssertionError`` when the graph is wrong.
+        """
+        rng = random.Random(seed)
+        async with stack.bus() as bus:
+            partitions = await patiently(bus.partitions)
+        case = Case(random.Random(rng.random()), app, partitions)
+        case.write_rules(folder / "rules")
+        rules = Ruleset.load(folder / "rules")
+        if stack.graph_kind == "neo4j":
+            await _clear(stack)
+        async with stack.bus() as bus:
+            before = {part.id: part.end for part in await patiently(bus.status)}
+            letters = await patiently(bus.dead_letter_count)
+            batch = rng.choice([5, 40, 200])
+            workers = [
+                stack.worker(f"w{number}", folder / "rules", folder / f"w{number}.log", batch_events=batch)
+                for number in range(max(fault.workers for fault in faults))
+            ]
+            self = cls(stack, rng, case, workers, bus, before)
+            try:
+                for worker in workers:
+                    worker.start()
+                await self._under_way(faults)
+                await self.caught_up()
+                for worker in workers:
+                    if worker.running:
+                        assert await worker.stop() in (0, -signal.SIGTERM), (
+                            worker.log.read_text()
+                        )  # that: still starting
+            finally:
+                for worker in workers:
+                    if worker.running:
+                        worker.kill()
+            assert await patiently(bus.dead_letter_count) == letters, await bus.dead_letters(limit=letters + 3)
+            logs = [await log_of(bus, number, before[number]) for number in range(partitions)]
+        self._nothing_lost_or_misplaced(logs)
+        await self._as_serial(rules, logs)
+
+    async def some_time(self, longest_s: float, *, least: float = 0.0) -> None:
+        """Wait for a time that the seed decides."""
+        await asyncio.sleep(self.rng.uniform(least, longest_s))
+
+    async def an_owner(self) -> Worker:
+        """Wait until every partition has an owner, and return one of them."""
+
+        async def owned() -> bool:
+            return None not in {part.owner for part in await patiently(self.bus.status)}
+
+        await _until(owned)
+        owners = {part.owner for part in await patiently(self.bus.status)}
+        return self.rng.choice([worker for worker in self.workers if self._is(worker, owners)])
+
+    async def taken_over(self, worker: Worker) -> None:
+        """Wait until ``worker`` owns nothing any more, and others have done something of what there is to do."""
+
+        async def nothing() -> bool:
+            owners = {part.owner for part in await patiently(self.bus.status)}
+            return None not in owners and not self._is(worker, owners)
+
+        await _until(nothing)
+        behind = {part.id: part.position for part in await patiently(self.bus.status) if part.lag}
+
+        async def all_moved() -> bool:
+            now = {part.id: part for part in await patiently(self.bus.status)}
+            return all(not now[number].lag or now[number].position != at for number, at in behind.items())
+
+        await _until(all_moved)
+
+    async def caught_up(self) -> None:
+        """Wait until nothing is left to apply."""
+
+        async def idle() -> bool:
+            self._check_alive()
+            return not sum(part.lag for part in await patiently(self.bus.status))
+
+        await _until(idle)
+
+    @staticmethod
+    def _is(worker: Worker, owners: set[str | None]) -> bool:
+        """Tell whether the worker is among owners; a Kafka member's name begins with its worker's."""
+        return any(owner is not None and owner.startswith(worker.name) for owner in owners)
+
+    def _check_alive(self) -> None:
+        for worker in self.workers:
+            assert worker.ended in (None, -signal.SIGKILL), worker.log.read_text()
+
+    async def _under_way(self, faults: Sequence[Fault]) -> None:
+        """Emit events; strike when the first have taken effect, or at once; go on until all is whole again."""
+        least = _EVENTS[self.stack.graph_kind]
+        async with self.stack.client() as client:
+            at_once = self.rng.random() < 0.2
+            await self._emit(client, least // 4)
+            if not at_once:
+                await self._some_effect()
+            striking = asyncio.create_task(self._strike(faults))
+            while len(self.case.events) < least or not striking.done():
+                # However long the faults take, memory and the serial pass stay small, and something is under way.
+                enough = len(self.case.events) - least
+                await self._emit(client, 8 if enough < 0 else 2 if enough < least else 0)
+                await asyncio.sleep(0.05)
+            await striking
+            await self._emit(client, 20)
+            assert await client.flush(30)
+            assert client.stats.dropped == client.stats.rejected == 0
+
+    async def _strike(self, faults: Sequence[Fault]) -> None:
+        for fault in faults:
+            for worker in self.workers:
+                if not worker.running:
+                    worker.start()
+            await self.some_time(0.4)
+            await fault.strike(self)
+
+    async def _some_effect(self) -> None:
+        async def some() -> bool:
+            self._check_alive()
+            return any(
+                self.bus.is_after(part.position, self.before[part.id]) for part in await patiently(self.bus.status)
+            )
+
+        await _until(some)
+
+    async def _emit(self, client: Client, count: int) -> None:
+        for _ in range(count):
+            await client.emit(self.case.event(), wait_s=0)
+
+    def _nothing_lost_or_misplaced(self, logs: Sequence[Sequence[Entry]]) -> None:
+        """The producer's side: everything is on the bus, and first copies stand in the order of emission."""
+        found: dict[str, list[str]] = {}
+        for entries in logs:
+            for entry in entries:
+                event = wire.decode(entry.fields)
+                names = found.setdefault(event.chatid, [])
+                if event.data["name"] not in names:
+                    names.append(event.data["name"])
+        emitted: dict[str, list[str]] = {}
+        for event in self.case.events:
+            emitted.setdefault(event.chatid, []).append(event.data["name"])
+        assert found == emitted
+
+    async def _as_serial(self, rules: Ruleset, logs: Sequence[Sequence[Entry]]) -> None:
+        async with self.stack.graph() as graph:
+            app = self.case.app
+            query = "MATCH (w:Witness) RETURN w.chat, w.n, w.seen"
+            seen = {row[0]: (row[1], row[2]) for row in (await graph.read(app, query, {}, timeout_s=30)).rows}
+            expected = self.case.witnesses()
+            for chat, witness in expected.items():
+                assert seen.get(chat) == witness, f"chat {chat}: {seen.get(chat)} instead of {witness}"
+            assert seen.keys() == expected.keys()
+            found = await Content.of(graph, app)
+        kind = self.stack.graph_kind
+        queries = [query for entries in logs for event in queries_of(entries, rules, kind, app) for query in event]
+        if self.stack.graph_kind == "neo4j":
+            await _clear(self.stack)
+        async with self.stack.reference() as reference:
+            serial, refused = await reference.run(queries, rules.keys)
+        assert not refused, [queries[number] for number in refused]
+        assert found.digest == serial.digest, found.against(serial)
+
+
+async def _until(holds: Callable[[], Awaitable[bool]]) -> None:
+    async with asyncio.timeout(_CAUGHT_UP_S):
+        while True:
+            if await holds():
+                return
+            await asyncio.sleep(0.05)
+
+
+async def _clear(stack: Stack) -> None:
+    async with stack.reference() as reference:
+        assert isinstance(reference, Neo4jReference)
+        await reference.clear()

@@ -1,0 +1,75 @@
+"""Rounds of faults on every pair of bus and graph.
+
+By default each round has several faults, one after the other. With ``GRAPHWEFT_CHAOS_ROUNDS`` each fault has that many
+rounds of its own on each pair. ``GRAPHWEFT_CHAOS_SEED`` repeats what a seed decides: rules, events, and the moments of
+the faults as far as a machine repeats them.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+import tempfile
+from collections.abc import AsyncIterator
+from pathlib import Path
+from uuid import uuid4
+
+import pytest
+import pytest_asyncio
+
+from .faults import FAULTS
+from .rounds import Round
+from .servers import Servers
+from .stack import Stack
+
+pytestmark = [
+    pytest.mark.integration,
+    pytest.mark.slow,
+    pytest.mark.timeout(600),
+    pytest.mark.asyncio(loop_scope="module"),
+]
+
+_ROUNDS = int(os.environ.get("GRAPHWEFT_CHAOS_ROUNDS", "0"))
+_SEED = os.environ.get("GRAPHWEFT_CHAOS_SEED")
+
+_QUICK = {
+    ("redis", "falkordb"): (
+        "worker-killed graph-killed bus-killed",
+        "one-of-two-killed worker-frozen",
+        "graph-cut worker-bus-cut producer-cut",
+        "everything",
+    ),
+    ("redis", "falkordb-always"): ("graph-killed",),
+    ("redis", "neo4j"): ("worker-killed graph-killed graph-cut", "one-of-two-killed worker-frozen"),
+    ("kafka", "falkordb"): ("worker-killed bus-killed producer-cut", "one-of-two-killed worker-frozen worker-bus-cut"),
+    ("kafka", "neo4j"): ("everything",),
+}
+_FULL = {pair: tuple(FAULTS) for pair in _QUICK}
+_CASES = [(*pair, faults) for pair, found in (_FULL if _ROUNDS else _QUICK).items() for faults in found]
+
+
+@pytest_asyncio.fixture(scope="module", loop_scope="module")
+async def servers() -> AsyncIterator[Servers]:
+    with tempfile.TemporaryDirectory(prefix="graphweft-chaos-") as folder:
+        running = Servers(Path(folder))
+        try:
+            yield running
+        finally:
+            await running.stop()
+
+
+@pytest.mark.parametrize("number", range(1 if _SEED else max(_ROUNDS, 1)))
+@pytest.mark.parametrize(("bus", "graph", "faults"), _CASES)
+async def test_the_graph_ends_as_a_serial_pass_leaves_it(
+    servers: Servers, tmp_path: Path, bus: str, graph: str, faults: str, number: int
+) -> None:
+    seed = _SEED or str(random.SystemRandom().randrange(10**6))
+    # Shown when the round fails.
+    print(f"round {number}: GRAPHWEFT_CHAOS_SEED={seed}")
+    stack = await Stack.of(servers, bus, graph)
+    found = [FAULTS[name] for name in faults.split()]
+    try:
+        await Round.run(stack, found, app=f"chaos{uuid4().hex[:8]}", seed=f"{faults} {seed}", folder=tmp_path)
+    except BaseException:
+        await servers.drop(bus, graph)  # the next round must not find what this one left undone
+        raise

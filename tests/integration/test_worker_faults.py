@@ -1,0 +1,296 @@
+"""Whatever fails on the way, the graphs end as one plain serial pass over the log leaves them.
+
+Random rules and events, with second copies and broken entries among them, go through the real worker while replies get
+lost, calls fail before or after their effect, workers are cancelled anywhere, and two of one name work at once. The
+reference runs each mutation as a query of its own, first copies only, and passes over what the server refuses.
+``GRAPHWEFT_SEED`` adds to the seeds.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import random
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import redis.asyncio as redis
+from structlog.testing import capture_logs
+from tests.chaos.random_rules import PARAMS, TEXTS, TYPES, some_texts
+from tests.chaos.serial import Content, FalkorDBReference, Neo4jReference, Query, Reference, query_of
+from tests.services.neo4j import Neo4jServer
+
+from graphweft import Event
+from graphweft_contracts import BusUnavailable, GraphUnavailable, GraphweftError, InvalidEvent, channels, wire
+from graphweft_rules import Ruleset
+from graphweft_rules.batching import Dialect
+from graphweft_workers.bus.log import Entry
+from graphweft_workers.bus.redis_streams import RedisStreamsBus
+from graphweft_workers.graph.falkordb import FalkorDBStore
+from graphweft_workers.graph.neo4j import Neo4jStore
+from graphweft_workers.graph.store import GraphStore
+from graphweft_workers.mutation import applying
+from graphweft_workers.mutation.worker import MutationWorker
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(240)]
+
+PARTITIONS = 2
+FIRST_SEED = int(os.environ.get("GRAPHWEFT_SEED", "0"))
+BROKEN = (
+    {b"x": b"y"},
+    {wire.CONTENT_TYPE: wire.STRUCTURED, wire.DATA: b"{"},
+    {wire.CONTENT_TYPE: wire.STRUCTURED, wire.DATA: b"{}"},
+)
+Fields = dict[bytes, bytes]
+
+
+@pytest.fixture(autouse=True)
+def no_quarantine(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A serial pass knows nothing of mutations that are left out because earlier events made them fail."""
+    monkeypatch.setattr(applying, "FAILURES_TO_QUARANTINE", 10**9)
+
+
+def bundle(rng: random.Random, texts: Sequence[str]) -> dict[str, Any]:
+    rules: list[dict[str, Any]] = []
+    for number in range(rng.randint(3, 6)):
+        mutations = [
+            {"id": f"m{index}", "cypher": text, "params": {k: v for k, v in PARAMS.items() if f"${k}" in text}}
+            for index, text in enumerate(rng.sample(texts, rng.randint(1, 5)))
+        ]
+        rule: dict[str, Any] = {"name": f"r{number}", "events": rng.sample(TYPES, rng.randint(1, 2))}
+        if rng.random() < 0.2:
+            rule["condition"] = "$event.n > 1"
+        rules.append({**rule, "mutations": mutations})
+    return {"version": "1.0", "mutation_rules": rules}
+
+
+def entry(rng: random.Random, number: int, chats: Sequence[tuple[str, str]]) -> tuple[int, Fields]:
+    """Return the partition and the fields of a random entry."""
+    if rng.random() < 0.04:
+        return rng.randrange(PARTITIONS), rng.choice(BROKEN)
+    app, chat = rng.choice(chats)
+    data: dict[str, Any] = {
+        "name": f"e{number}",
+        "k": rng.choice(["x", "y", "z"]),
+        "j": rng.choice(["x", "y", 1]),
+        "n": rng.choice([0, 1, 2, 3, 4, None]),
+        "xs": [rng.choice("pqr") for _ in range(rng.randint(0, 3))],
+        "m": rng.choice([{}, {"n": 1}, {"n": None, "list": [1, 2]}, {"text": {"no": "map"}}]),
+        "s": rng.choice(["ü", "", None]),
+    }
+    if rng.random() < 0.08:
+        data["k"] = None
+    if rng.random() < 0.05:
+        del data["k"]
+    event = Event.create(
+        rng.choice(TYPES), app_id=app, chat_id=chat, workflow="W", id=f"e{number}", source="/test", data=data
+    )
+    return channels.partition_of(event.key, PARTITIONS), wire.encode(event)
+
+
+def chats_of(app: str, partition: int, count: int) -> list[tuple[str, str]]:
+    """Order holds within a partition, so an app's chats share one, and the serial pass has one order to compare."""
+    names = (f"c{number}" for number in range(1_000))
+    return [(app, chat) for chat in names if channels.partition_of(f"{app}/{chat}", PARTITIONS) == partition][:count]
+
+
+class Faulty:
+    """Fails calls at random, before or after their effect, as broken connections do."""
+
+    def __init__(self, inner: Any, rng: random.Random, error: Callable[[], GraphweftError], names: set[str]) -> None:
+        self._inner = inner
+        self._rng = rng
+        self._error = error
+        self._names = names
+        self.rate = 0.12
+        self.failed = 0
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._inner, name)
+        return self._failing(name, method) if name in self._names else method
+
+    def _failing(self, name: str, method: Callable[..., Any]) -> Callable[..., Any]:
+        async def call(*args: Any, **kwargs: Any) -> Any:
+            await asyncio.sleep(0)
+            dice = self._rng.random()
+            if dice < self.rate / 2:
+                self.failed += 1
+                raise self._error()
+            if dice < self.rate and name == "apply":  # a part took effect, and the reply is lost
+                app_id, partition, writes = args
+                args = (app_id, partition, writes[: self._rng.randint(1, len(writes))])
+            result = await method(*args, **kwargs)
+            if dice < self.rate:
+                self.failed += 1
+                raise self._error()
+            return result
+
+        return call
+
+
+@dataclass(slots=True)
+class Expected:
+    """What one app's events do, in order, and for each query the dead letter that it becomes if it is refused."""
+
+    queries: list[Query]
+    letters: list[str]
+
+
+async def read_log(bus: RedisStreamsBus, rules: Ruleset, dialect: Dialect) -> tuple[dict[str, Expected], set[str]]:
+    """Return what the log asks for, for each app, and the letters of what is no event."""
+    apps: dict[str, Expected] = {}
+    letters: set[str] = set()
+    for partition in range(PARTITIONS):
+        seen: set[tuple[str, str, str]] = set()
+        items: Sequence[Entry] = await bus.after(partition, "", limit=10_000)
+        for item in items:
+            position = f"{partition}:{item.offset}"
+            try:
+                event = wire.decode(item.fields, received=item.received)
+            except InvalidEvent:
+                letters.add(position)
+                continue
+            if (identity := (event.appid, *event.identity)) in seen:
+                continue
+            seen.add(identity)
+            for bound in rules.match_event(event).mutations:
+                expected = apps.setdefault(event.appid, Expected([], []))
+                expected.queries.append(query_of(bound, dialect))
+                expected.letters.append(f"{position}:{bound.mutation.rule}/{bound.mutation.id}")
+    return apps, letters
+
+
+async def chaos(rng: random.Random, make: Callable[[], MutationWorker], waits: Sequence[float], times: int) -> None:
+    """Run one or two workers of one name at a time and cancel them anywhere."""
+    for _ in range(times):
+        tasks = [asyncio.create_task(make().run()) for _ in range(rng.randint(1, 2))]
+        done, _ = await asyncio.wait(tasks, timeout=rng.choice(waits))
+        for task in tasks:
+            task.cancel()
+        results = await asyncio.gather(*tasks, return_exceptions=True)
+        defects = [result for result in results if isinstance(result, Exception)]
+        assert not defects, defects
+        assert not done
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Run:
+    """One run on one kind of graph."""
+
+    store: GraphStore
+    reference: Reference
+    texts: Sequence[str]
+    chats: Sequence[tuple[str, str]]
+    waits: Sequence[float]
+    """How long workers live, in seconds."""
+    lives: int
+    events: int
+
+    async def check(self, url: str, bus: RedisStreamsBus, folder: Path, seed: int) -> None:
+        rng = random.Random(seed)
+        (folder / "W").mkdir()
+        (folder / "W/graph_injection.yaml").write_text(json.dumps(bundle(rng, self.texts)))
+        rules = Ruleset.load(folder)
+        assert await bus.partitions() == PARTITIONS
+        raw = redis.Redis.from_url(url)
+        graph = Faulty(
+            self.store, rng, lambda: GraphUnavailable("cut", retry_after_s=0.001),
+            {"apply", "progress", "prepare", "durable", "check"},
+        )  # fmt: skip
+        faulty_bus = Faulty(
+            bus, rng, lambda: BusUnavailable("cut", retry_after_s=0.001),
+            {"bury", "commit", "read", "claim", "committed", "before", "after"},
+        )  # fmt: skip
+
+        def make() -> MutationWorker:
+            batch = rng.choice([3, 10, 40, 200])
+            return MutationWorker(faulty_bus, graph, rules, name="w", batch_events=batch)  # type: ignore[arg-type]
+
+        async def produce() -> None:
+            written: list[tuple[int, Fields]] = []
+            for number in range(self.events):
+                copy = written and rng.random() < 0.1
+                partition, fields = rng.choice(written) if copy else entry(rng, number, self.chats)
+                written.append((partition, fields))
+                await raw.xadd(channels.events_stream(partition), fields)  # type: ignore[arg-type]
+                if number % 8 == 0:
+                    await asyncio.sleep(0.02)
+
+        try:
+            async with asyncio.TaskGroup() as group:
+                group.create_task(produce())
+                group.create_task(chaos(rng, make, self.waits, self.lives))
+            assert graph.failed
+            assert faulty_bus.failed
+            graph.rate = faulty_bus.rate = 0.0
+            last = make()
+            task = asyncio.create_task(last.run())
+            async with asyncio.timeout(60):
+                while sum(partition.lag for partition in await bus.status()):
+                    assert not task.done(), task
+                    await asyncio.sleep(0.02)
+            last.stop()
+            await task
+        finally:
+            await raw.aclose()
+        apps, letters = await read_log(bus, rules, self.store.dialect)
+        assert apps
+        for app, expected in sorted(apps.items()):
+            found = await Content.of(self.store, app)
+            if isinstance(self.reference, Neo4jReference):
+                await self.reference.clear()
+            serial, refused = await self.reference.run(expected.queries, rules.keys)
+            assert found.digest == serial.digest, f"{app}\n{found.against(serial)}"
+            letters |= {expected.letters[number] for number in refused}
+        assert {letter.id for letter in await bus.dead_letters(limit=10_000)} == letters
+
+
+@pytest.fixture
+async def falkordb(url: str) -> AsyncIterator[Run]:
+    store, reference = FalkorDBStore(url), FalkorDBReference(url)
+    yield Run(
+        store=store,
+        reference=reference,
+        texts=[*TEXTS, *some_texts(FIRST_SEED, 40)],
+        chats=[*chats_of("a1", 0, 3), *chats_of("a2", 0, 2), *chats_of("a3", 1, 3), *chats_of("a4", 1, 1)],
+        waits=(0.01, 0.03, 0.1, 0.3),
+        lives=16,
+        events=160,
+    )
+    await store.aclose()
+    await reference.aclose()
+
+
+@pytest.fixture
+async def neo4j(neo4j_server: Neo4jServer) -> AsyncIterator[Run]:
+    store, reference = Neo4jStore(neo4j_server.uri), Neo4jReference(neo4j_server.uri)
+    await reference.clear()
+    yield Run(
+        store=store,
+        reference=reference,
+        texts=TEXTS,  # it takes long to compile a new one
+        chats=chats_of("only", 0, 4),  # a database is one app's
+        waits=(0.1, 0.3, 1.0),
+        lives=8,
+        events=80,
+    )
+    await store.aclose()
+    await reference.aclose()
+
+
+@pytest.mark.parametrize("seed", range(FIRST_SEED, FIRST_SEED + 10))
+async def test_on_falkordb(url: str, bus: RedisStreamsBus, falkordb: Run, tmp_path: Path, seed: int) -> None:
+    with capture_logs():
+        await falkordb.check(url, bus, tmp_path, seed)
+
+
+# The driver leaves a socket open when it is cancelled while it connects.
+@pytest.mark.filterwarnings("ignore:Exception ignored in. <socket:pytest.PytestUnraisableExceptionWarning")
+@pytest.mark.parametrize("seed", range(FIRST_SEED, FIRST_SEED + 2))
+async def test_on_neo4j(url: str, bus: RedisStreamsBus, neo4j: Run, tmp_path: Path, seed: int) -> None:
+    with capture_logs():
+        await neo4j.check(url, bus, tmp_path, seed)

@@ -8,9 +8,10 @@ from graphweft.redis_transport import RedisTransport
 from graphweft.transport import DEFAULT_PARTITIONS, Transport
 from graphweft_contracts import InvalidSettings
 
-__all__ = ("make_transport",)
+__all__ = ("KAFKA", "make_transport")
 
-_KAFKA: Final = "kafka://"
+KAFKA: Final = "kafka://"
+"""How the URL of a Kafka bus begins."""
 
 
 def make_transport(url: str, *, partitions: int = DEFAULT_PARTITIONS) -> Transport:
@@ -19,7 +20,7 @@ def make_transport(url: str, *, partitions: int = DEFAULT_PARTITIONS) -> Transpo
     ``partitions`` counts for a new bus only. Raises ``InvalidSettings``, which names the extra to install, when the
     driver is not there, and that or ``ValueError`` for what is no URL.
     """
-    if not url.startswith(_KAFKA):
+    if not url.startswith(KAFKA):
         return RedisTransport(url, partitions=partitions)
     try:
         from graphweft.kafka_transport import KafkaTransport

@@ -24,6 +24,7 @@ from typing import Any, Final, Protocol
 from faststream import FastStream
 from faststream.specification import AsyncAPI
 
+from graphweft.drivers import KAFKA
 from graphweft_contracts import BusUnavailable, InvalidSettings
 from graphweft_workers.logs import set_up_logs
 from graphweft_workers.services import load_rules, make_bus, make_graph
@@ -33,7 +34,6 @@ __all__ = ("injection_app", "make_broker", "mutation_app")
 
 logger = logging.getLogger("graphweft.hosting")
 
-_KAFKA: Final = "kafka://"
 _LAST_WAIT_S: Final = 5.0
 
 
@@ -67,7 +67,7 @@ def make_broker(settings: Settings) -> Any:
 
     A ``RedisBroker`` or a ``KafkaBroker``. It is untyped, for the type of a broker says what its messages are made of.
     """
-    if settings.bus.startswith(_KAFKA):
+    if settings.bus.startswith(KAFKA):
         from faststream.kafka import KafkaBroker
 
         from graphweft.kafka_connection import servers
@@ -135,7 +135,7 @@ async def _injection(settings: Settings) -> AsyncGenerator[_Service]:
     from graphweft_workers.injection.requests import RedisRequestQueue
     from graphweft_workers.injection.responder import InjectionResponder
 
-    if settings.bus.startswith(_KAFKA):
+    if settings.bus.startswith(KAFKA):
         raise InvalidSettings(
             "context requests do not go over Kafka yet: give `run injection` the URL of a Redis as GRAPHWEFT_BUS_URL, "
             "and the same to the clients that ask for context"

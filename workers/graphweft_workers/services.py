@@ -7,9 +7,10 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Generator
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING
 
 from graphweft import drivers
+from graphweft.drivers import KAFKA
 from graphweft.transport import Transport
 from graphweft_contracts import InvalidSettings
 from graphweft_workers.bus.log import Bus
@@ -23,8 +24,6 @@ if TYPE_CHECKING:
     from graphweft_rules import Ruleset
 
 __all__ = ("load_rules", "make_bus", "make_graph", "make_transport", "run_injection", "run_mutation")
-
-_KAFKA: Final = "kafka://"
 
 
 def load_rules(settings: Settings) -> Ruleset:
@@ -46,7 +45,7 @@ def load_rules(settings: Settings) -> Ruleset:
 
 def make_bus(settings: Settings) -> Bus:
     """Return the bus that the settings name; nothing is connected yet."""
-    if settings.bus.startswith(_KAFKA):
+    if settings.bus.startswith(KAFKA):
         with _driver("aiokafka", "GRAPHWEFT_BUS_URL", "kafka"):
             from graphweft_workers.bus.kafka import KafkaBus
         return KafkaBus(

@@ -8,6 +8,7 @@ from typing import Annotated, Any, Final
 import typer
 
 from graphweft import Client
+from graphweft.drivers import KAFKA
 from graphweft_contracts import ContextReply, InvalidSettings, ReasonCode
 from graphweft_workers.cli.options import App, Data, Json, check_app, command
 from graphweft_workers.cli.output import print_json, print_table, say, stderr
@@ -17,7 +18,6 @@ from graphweft_workers.settings import Settings
 
 __all__ = ("context", "digest", "query", "show_reply")
 
-_KAFKA: Final = "kafka://"
 _QUERY_TIMEOUT_S: Final = 60.0
 _MOST_MS: Final = 3_600_000
 """Nobody waits longer for a turn's context."""
@@ -43,7 +43,7 @@ async def context(
     settings = Settings.load(data=data)
     check_app(app)
     variables = _assignments(var or [], "--var")
-    if settings.bus.startswith(_KAFKA):
+    if settings.bus.startswith(KAFKA):
         raise InvalidSettings(
             "context does not come over Kafka yet: set GRAPHWEFT_BUS_URL to the Redis on which `graphweft run "
             "injection` answers; the graph may be the same"

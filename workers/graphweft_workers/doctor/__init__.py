@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import sys
-from typing import Final
 
+from graphweft.drivers import KAFKA
 from graphweft_contracts import BusUnavailable, GraphweftError, InvalidSettings
 from graphweft_workers.doctor import redis_servers
 from graphweft_workers.doctor.check import Check
@@ -13,8 +13,6 @@ from graphweft_workers.services import load_rules, make_bus, make_graph
 from graphweft_workers.settings import Settings
 
 __all__ = ("Check", "examine")
-
-_KAFKA: Final = "kafka://"
 
 
 async def examine(settings: Settings) -> list[Check]:
@@ -54,7 +52,7 @@ async def _bus(settings: Settings) -> list[Check]:
     advice = "check GRAPHWEFT_BUS_URL and that the server runs and lets this machine in"
     if settings.bus_url is None:
         advice = _start(settings, "GRAPHWEFT_BUS_URL", other=settings.graph_url is not None)
-    if not settings.bus.startswith(_KAFKA):
+    if not settings.bus.startswith(KAFKA):
         return await redis_servers.examine_bus(settings.bus, advice)
     try:
         await make_bus(settings).aclose()
@@ -121,7 +119,7 @@ async def _services(settings: Settings) -> list[Check]:
     if letters:
         advice = "graphweft dlq list"
         checks.append(Check(name="dead letters", state="warn", found=f"{letters} wait", advice=advice))
-    if not settings.bus.startswith(_KAFKA):
+    if not settings.bus.startswith(KAFKA):
         checks.append(await redis_servers.examine_responders(settings.bus))
         return checks
     found = "context does not come over Kafka yet"

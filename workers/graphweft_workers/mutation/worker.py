@@ -4,7 +4,7 @@ The graph's own mark is the truth about what took effect; the bus's position onl
 order of steps is fixed: effect and mark (one query), dead letter after the write that leaves a row out, commit only
 behind what the graph has on disk. Whatever is interrupted, the next owner finds a mark and goes on from there.
 
-While the graph applies a batch, the next one is read, decoded and matched; never more than that is in memory.
+Behind a backlog, the next batch is read, decoded and matched while the graph applies one; never more is in memory.
 """
 
 from __future__ import annotations

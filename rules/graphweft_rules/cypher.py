@@ -15,6 +15,7 @@ from typing import Final, Literal
 from graphweft_rules.batching import BatchForm, Dialect, batch_form
 from graphweft_rules.clauses import PARTS, WRITING, Clause, Outline, Words, outline
 from graphweft_rules.clock import CALLS, OWN_PREFIX, UUID_PREFIX
+from graphweft_rules.names import Name, graph_names
 from graphweft_rules.traps import (
     bare_nodes,
     copied_writes,
@@ -70,6 +71,8 @@ class Cypher:
     returns: bool
     keys: frozenset[tuple[str, str]]
     """(label, property) by which MATCH and MERGE look nodes up: each deserves an index."""
+    names: frozenset[Name]
+    """The labels and relationship types that the text names."""
     problems: tuple[CypherProblem, ...]
 
     @property
@@ -105,6 +108,7 @@ def parse(text: str, *, role: Role) -> Cypher:
         writes=any(clause.keyword in WRITING for clause in query.clauses),
         returns=bool(main) and main[-1].keyword == "RETURN",
         keys=frozenset(_keys(query)),
+        names=frozenset(graph_names(query)),
         problems=tuple(_placed(text, problem) for problem in problems),
     )
 

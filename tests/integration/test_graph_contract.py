@@ -229,6 +229,29 @@ async def test_partitions_that_race_merge_one_node(backend: Backend, graph: Grap
     assert await value(graph, "MATCH (s:Shared) RETURN sum(s.n)") == 40
 
 
+async def test_the_first_of_a_kind_is_merged_once(backend: Backend, graph: GraphStore) -> None:
+    """Partitions of one app may be at several processes, and all of them meet new labels and types at once."""
+    kinds = 4 if backend.name == "neo4j" else 20  # Neo4j takes a second to compile each
+
+    async def work(partition: int) -> None:
+        store = backend.make()
+        await store.progress(APP, partition)
+        for kind in range(kinds):
+            here = Mark(offset=str(kind)) if kind else START
+            text = (
+                f"MERGE (a:From{kind} {{id: $id}}) MERGE (b:To{kind} {{id: $id}}) "
+                f"MERGE (a)-[r:WENT{kind}]->(b) SET r.n = coalesce(r.n, 0) + 1"
+            )
+            done = write(text, {"id": 1}, before=here, after=Mark(offset=str(kind + 1)))
+            assert await store.apply(APP, partition, [done]) == Applied(count=1)
+        await store.aclose()
+
+    await asyncio.gather(*map(work, range(4)))
+    assert await value(graph, "MATCH (n) WHERE n.id = 1 RETURN count(n)") == 2 * kinds
+    assert await value(graph, "MATCH ()-[r]->() RETURN count(r)") == kinds
+    assert await value(graph, "MATCH ()-[r]->() RETURN sum(r.n)") == 4 * kinds
+
+
 async def test_a_call_that_was_cancelled_has_written_all_or_nothing(graph: GraphStore) -> None:
     slow = "UNWIND range(1, 2000) AS i CREATE (:Flood {i: i})"
     for number in range(12):

@@ -53,8 +53,28 @@ def test_a_contract_mutation_in_full() -> None:
         writes=True,
         returns=False,
         keys=frozenset({("Pattern", "name"), ("Journey", "id")}),
+        names=frozenset({("label", "Pattern"), ("label", "Journey"), ("type", "LEARNED_IN")}),
         problems=(),
     )
+
+
+@pytest.mark.parametrize(
+    ("text", "labels", "types"),
+    [
+        ("MERGE (a:A:B {id: $x})-[:R]->(:C)<-[r:S|T*1..3 {k: b}]-(d:`D d`)", "A,B,C,D d", "R,S,T"),
+        ("MATCH (n) WHERE n:X AND [x IN nodes(p) WHERE x:Y | x.v] = [] SET n:Z:W", "W,X,Y,Z", ""),
+        ("MATCH (n:!(A|B)&C)-[:R|:Q]-() RETURN n[1..2], {a: b}", "A,B,C", "Q,R"),
+        ("MATCH (n) FOREACH (x IN [1] | SET n:K) RETURN [(a)-[:R]->(b:L) | b.x]", "K,L", "R"),
+        ("MATCH (a) WHERE EXISTS { MATCH (a)<-[:IN]-(:Q {z: y}) } RETURN a", "Q", "IN"),
+        ("CALL { WITH a MATCH (m:M) RETURN m } RETURN CASE WHEN m:N THEN {t: u} END", "M,N", ""),
+        ("MATCH (n:$x)-[:", "", ""),
+        (":", "", ""),
+    ],
+)
+def test_labels_and_types_are_named(text: str, labels: str, types: str) -> None:
+    names = parse(text, role="mutation").names
+    assert ",".join(sorted(name for kind, name in names if kind == "label")) == labels
+    assert ",".join(sorted(name for kind, name in names if kind == "type")) == types
 
 
 @pytest.mark.parametrize(

@@ -27,7 +27,7 @@ import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from datetime import datetime
 from functools import lru_cache
-from typing import Any, Final, cast
+from typing import Any, Final, Literal, cast
 
 from dateutil.relativedelta import relativedelta  # type: ignore[import-untyped]
 from falkordb.asyncio.graph import AsyncGraph
@@ -79,6 +79,10 @@ _BUILD_POLL_S: Final = 0.02
 _BUILD_S: Final = 10.0
 _BLANKS: Final = " \t\n\v\f\r"
 """What indexes lose at both ends of a text; other blanks of Unicode they keep."""
+_LIST_NAMES: Final[Mapping[Literal["label", "type"], str]] = {
+    "label": "CALL db.labels() YIELD label RETURN label",
+    "type": "CALL db.relationshipTypes() YIELD relationshipType RETURN relationshipType",
+}
 _READ_MARK: Final = "MATCH (p:__Progress {partition: $__gw_partition}) RETURN p.pos, p.plan, p.done"
 _MAKE_MARK: Final = (
     "MERGE (p:__Progress {partition: $__gw_partition}) ON CREATE SET p.pos = '', p.plan = '', p.done = 0, p.note = '' "
@@ -116,6 +120,8 @@ class FalkorDBStore:
         self._template = graph_template
         self._write_timeout_ms = write_timeout_ms
         self._indexed: dict[str, set[tuple[str, str]]] = {}
+        self._named: dict[str, set[str]] = {}
+        """By app: the statements whose labels and types are known to the server."""
         self._writing: dict[str, asyncio.Lock] = {}
         self._notes: dict[tuple[str, int], str] = {}
         """The notes beside the marks, as last seen, for the marks that a rule takes away."""
@@ -258,6 +264,7 @@ class FalkorDBStore:
     async def _apply(self, app_id: str, partition: int, writes: Sequence[Write]) -> Applied:
         name = self._name(app_id)
         timeout_ms = await self._allowed_ms(self._write_timeout_ms)
+        await self._make_known(app_id, writes)
         pipeline = self._redis.pipeline(transaction=False)
         unsendable: QueryFailed | None = None
         sent = 0
@@ -276,6 +283,7 @@ class FalkorDBStore:
             async with self._writing.setdefault(app_id, asyncio.Lock()):
                 *replies, where = await pipeline.execute(raise_on_error=False)
         except (RedisError, OSError) as error:
+            self._named.pop(app_id, None)  # a server that starts again may have lost what was made known
             raise _translate(error) from error
         failed = next(((i, reply) for i, reply in enumerate(replies) if isinstance(reply, Exception)), None)
         count = failed[0] if failed else sent
@@ -290,7 +298,9 @@ class FalkorDBStore:
             raise _translate(where) from where
         rows: Any = [] if isinstance(where, Exception) else where[1]
         if not rows:
-            self._indexed.pop(app_id, None)  # the graph is another one, if there is one
+            # The graph is another one, if there is one.
+            self._indexed.pop(app_id, None)
+            self._named.pop(app_id, None)
         mark = _mark_of(rows)
         done = [i for i, reply in enumerate(replies) if not isinstance(reply, Exception) and _took_effect(reply)]
         if mark is None and done:
@@ -306,6 +316,31 @@ class FalkorDBStore:
             if write.note is not None:
                 self._notes[app_id, partition] = write.note
         return Applied(count=count, failure=failure)
+
+    async def _make_known(self, app_id: str, writes: Sequence[Write]) -> None:
+        """Let the server know every label and type of the writes before it plans the first of them.
+
+        A plan takes a name that is unknown when it is made for one that nothing has, even when another client's write
+        runs between planning and running: two processes that MERGE the first of a kind would make two.
+        """
+        done = self._named.setdefault(app_id, set())
+        fresh = {write.query for write in writes if write.query and write.query.statement not in done}
+        if not fresh:
+            return
+        wanted = {name for query in fresh for name in query.names if "`" not in name[1]}
+        try:
+            graph = self._graph(app_id)
+            for kind, listing in _LIST_NAMES.items():
+                wanted -= {(kind, str(row[0])) for row in (await graph.ro_query(listing)).result_set}
+            if wanted:
+                labels = "".join(f":{_quoted(name)}" for kind, name in sorted(wanted) if kind == "label")
+                types = [_quoted(name) for kind, name in sorted(wanted) if kind == "type"]
+                ways = "".join(f", (__gw)-[:{name}]->(__gw)" for name in types)
+                await graph.query(f"CREATE (__gw{labels}){ways} DELETE __gw")
+        except (RedisError, OSError) as error:
+            if not str(error).startswith(_NO_GRAPH):  # the mark is gone with the graph, so nothing will run
+                raise _of_graph(error) from error
+        done.update(query.statement for query in fresh)
 
     async def _restore(self, app_id: str, partition: int, writes: Sequence[Write]) -> None:
         mark = writes[-1].after

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from faststream import FastStream
-from faststream.redis import RedisRouter, StreamSub
+from faststream.redis import RedisBroker, RedisRouter, StreamSub
 
 from graphweft.redis_transport import RedisTransport
 from graphweft_contracts import Event
@@ -214,6 +214,29 @@ async def test_a_bus_that_is_away_at_the_start_is_waited_for(tmp_path: Path, rul
             app.exit()
             await task
             await server.stop()
+
+
+async def test_a_bus_that_goes_away_while_it_connects_is_waited_for(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    real, left = RedisBroker.start, 2
+
+    async def breaking(broker: RedisBroker) -> None:
+        nonlocal left
+        await real(broker)
+        if left:
+            left -= 1
+            raise ConnectionResetError("cut in the middle")
+
+    monkeypatch.setattr(RedisBroker, "start", breaking)
+    app = mutation_app(settings)
+    started = started_of(app)
+    async with running(app) as task:
+        waiting = asyncio.create_task(started.wait())
+        await asyncio.wait([task, waiting], return_when=asyncio.FIRST_COMPLETED)
+        assert started.is_set()
+        waiting.cancel()
+    assert left == 0
 
 
 async def test_a_stop_while_the_bus_is_away_ends_it(tmp_path: Path, rules: Path) -> None:

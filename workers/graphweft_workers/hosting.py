@@ -23,6 +23,7 @@ from typing import Any, Final, Protocol
 
 from faststream import FastStream
 from faststream.specification import AsyncAPI
+from redis.exceptions import RedisError
 
 from graphweft.drivers import KAFKA
 from graphweft_contracts import BusUnavailable, InvalidSettings
@@ -97,15 +98,11 @@ def _app(settings: Settings | None, open_service: _Open) -> FastStream:
                 service.stop()
                 await working
 
-    async def bus_is_there() -> None:
-        await _until_answered(given)
-
     # The signals, and so the stop, are FastStream's. The worker works before the broker is connected, and after.
     app = FastStream(
-        make_broker(given),
+        _patient(make_broker(given), given),
         logger=logger,
         lifespan=lifespan,
-        on_startup=[bus_is_there],
         specification=AsyncAPI(title="graphweft"),
     )
     return app
@@ -165,8 +162,32 @@ class _Idle:
         self._stopping.set()
 
 
+def _patient(broker: Any, settings: Settings) -> Any:
+    """Return the broker, which from now on waits for a bus that is away at the start; FastStream's ends the app."""
+    start = broker.start
+    errors: tuple[type[Exception], ...] = (RedisError, OSError)
+    if settings.bus.startswith(KAFKA):
+        from aiokafka.errors import KafkaError
+
+        errors = (KafkaError, OSError)
+
+    async def start_at_last() -> None:
+        while True:
+            await _until_answered(settings)
+            try:
+                await start()
+            except errors as error:  # it went away again
+                logger.debug("the bus is away: %s", error)
+                await broker.stop()
+            else:
+                return
+
+    broker.start = start_at_last
+    return broker
+
+
 async def _until_answered(settings: Settings) -> None:
-    """Wait until the bus answers: a FastStream broker ends the app when its bus is away at the start."""
+    """Wait until the bus answers."""
     bus = make_bus(settings)
     wait_s = 0.1
     try:

@@ -53,7 +53,7 @@ def test_a_contract_mutation_in_full() -> None:
         writes=True,
         returns=False,
         keys=frozenset({("Pattern", "name"), ("Journey", "id")}),
-        names=frozenset({("label", "Pattern"), ("label", "Journey"), ("type", "LEARNED_IN")}),
+        names=frozenset({("label", "Pattern"), ("label", "Journey"), ("type", "SELECTED_IN")}),
         problems=(),
     )
 

@@ -1,6 +1,6 @@
 """The contracts of graphweft: events, context requests and replies, dead letters, channels, the wire form."""
 
-from graphweft_contracts.context import Block, ContextReply, ContextRequest, Missing, ReasonCode
+from graphweft_contracts.context import Block, ContextReply, ContextRequest, Explanation, Missing, ReasonCode
 from graphweft_contracts.dead_letters import DeadLetter, DeadLetterReason
 from graphweft_contracts.errors import (
     BusUnavailable,
@@ -39,6 +39,7 @@ __all__ = (
     "DeadLetterReason",
     "Displaced",
     "Event",
+    "Explanation",
     "GraphUnavailable",
     "GraphweftError",
     "InvalidEvent",

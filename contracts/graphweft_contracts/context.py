@@ -8,11 +8,12 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from graphweft_contracts.events import AppId, Name
 
-__all__ = ("Block", "ContextReply", "ContextRequest", "Format", "Missing", "ReasonCode")
+__all__ = ("Block", "ContextReply", "ContextRequest", "Explanation", "Format", "Missing", "ReasonCode")
 
 ReasonCode = Literal[
     "bus_unavailable",
     "condition_error",
+    "disabled",
     "graph_unavailable",
     "internal_error",
     "invalid_request",
@@ -21,6 +22,7 @@ ReasonCode = Literal[
     "overloaded",
     "query_error",
     "timeout",
+    "token_budget",
 ]
 """Why a block, or the whole answer, is missing. A bounded set: it labels metrics."""
 
@@ -40,7 +42,30 @@ class ContextRequest(BaseModel):
     user_id: Name | None = None
     context: dict[str, Any] = Field(default_factory=dict, description="Context variables: `$context.*` in rules.")
     deadline_ms: int = Field(description="Unix time in milliseconds after which nobody reads the answer any more.")
+    max_tokens: int | None = Field(default=None, ge=1, description="Most tokens of the text; None: no limit.")
+    after: Annotated[str, StringConstraints(pattern=r"^[0-9]+:[0-9]+(-[0-9]+)?$", max_length=64)] | None = Field(
+        default=None,
+        description="Position of an event, as `emit` returns it: the answer waits, within the deadline, until the "
+        "graph holds its effect.",
+    )
+    explain: bool = Field(default=False, description="Say of each block how it came about.")
     reply_to: str = Field(default="", description="Channel of the asking process; set by the transport.")
+
+
+class Explanation(BaseModel):
+    """How a block came about."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    place: str = Field(description="Where the rule's query stands: `file:line:column`.")
+    cypher: str = Field(description="The query as it went to the graph.")
+    params: dict[str, Any] = Field(default_factory=dict, description="The values that it was given.")
+    found: int = Field(ge=0, description="Rows that the graph returned, before `max_results` and token budgets.")
+    elapsed_ms: float = Field(ge=0, description="Milliseconds from asking the graph, or the cache, to the rows.")
+    cached: bool = Field(default=False, description="The rows come from the cache; the graph has not changed since.")
+    events: tuple[str, ...] = Field(
+        default=(), description="Values of the properties `event_id` and `event_ids` in the rows: what rules recorded."
+    )
 
 
 class Block(BaseModel):
@@ -51,9 +76,15 @@ class Block(BaseModel):
     name: str = Field(description="`inject_as` of the query.")
     format: Format
     value: Any = Field(description="list: rows; single: first row or null; json, markdown: a string.")
-    rows: int = Field(ge=0, description="Rows in the block after `max_results`.")
+    rows: int = Field(ge=0, description="Rows in the block after `max_results` and token budgets.")
     rule: str
     query: str
+    tokens: int = Field(default=0, ge=0, description="Tokens of the block in the text, its heading included.")
+    cut: int = Field(default=0, ge=0, description="Rows left out to keep within a token budget.")
+    age_ms: int | None = Field(
+        default=None, ge=0, description="The graph gave no rows in time, and these are the last ones, of so long ago."
+    )
+    explanation: Explanation | None = None
 
 
 class Missing(BaseModel):
@@ -74,9 +105,19 @@ class ContextReply(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     id: str
+    context_id: str = Field(
+        default="",
+        description="Name of this answer; `agent.turn_complete` may echo it, so that rules can learn what helped.",
+    )
     blocks: tuple[Block, ...] = ()
     missing: tuple[Missing, ...] = ()
     text: str = Field(default="", description="The blocks as the agent reads them, for its system message.")
+    tokens: int = Field(default=0, ge=0, description="Tokens of the text.")
+    stale_by: int | None = Field(
+        default=None,
+        ge=1,
+        description="Events up to `after` whose effect the graph did not hold yet, at least; None: it held all.",
+    )
     partial: bool = False
     reason: ReasonCode | None = None
     detail: str = ""

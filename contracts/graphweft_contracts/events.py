@@ -64,6 +64,7 @@ class AgentTurnComplete(Payload):
     turn_number: int | None = Field(default=None, ge=0)
     response: Any = None
     success: bool | None = None
+    context_id: str | None = Field(default=None, description="Name of the context that the agent was given.")
 
 
 class WorkflowPhaseComplete(Payload):

@@ -53,11 +53,18 @@ class InjectionQuery:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InjectionRule:
-    """What to look up before the turns of the named agents (``*`` is every agent)."""
+    """What to look up before the turns of the named agents (``*`` is every agent).
+
+    Where tokens are short, rules of a higher ``priority`` come first, and a rule's blocks together have no more than
+    ``max_tokens``. Each of its queries has ``timeout_ms`` milliseconds at most, and never more than the request.
+    """
 
     name: str
     agents: tuple[str, ...]
     condition: str | None = None
+    priority: int = 0
+    timeout_ms: int | None = None
+    max_tokens: int | None = None
     queries: tuple[InjectionQuery, ...]
     place: Place
 

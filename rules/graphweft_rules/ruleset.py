@@ -50,6 +50,9 @@ class BoundQuery:
     query: InjectionQuery
     cypher: Cypher
     params: dict[str, Any]
+    priority: int = 0
+    timeout_ms: int | None = None
+    max_tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -143,7 +146,16 @@ class Ruleset:
                         skipped.append(params)
                     else:
                         params.update(clock_values(part.cypher.clock, now))
-                        queries.append(BoundQuery(rule=part.rule, query=part.query, cypher=part.cypher, params=params))
+                        bound = BoundQuery(
+                            rule=part.rule,
+                            query=part.query,
+                            cypher=part.cypher,
+                            params=params,
+                            priority=rule.rule.priority,
+                            timeout_ms=rule.rule.timeout_ms,
+                            max_tokens=rule.rule.max_tokens,
+                        )
+                        queries.append(bound)
         return MatchedQueries(queries=tuple(queries), skipped=tuple(skipped))
 
     def find_mutation(self, workflow: str, rule: str, mutation: str) -> CompiledMutation | None:

@@ -9,7 +9,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -29,8 +29,9 @@ from graphweft_workers.embedded import EmbeddedServer
 from graphweft_workers.graph.digest import read_digest
 from graphweft_workers.graph.falkordb import FalkorDBStore
 from graphweft_workers.graph.store import START, Table
+from graphweft_workers.injection.answering import answer
 from graphweft_workers.injection.requests import RedisRequestQueue
-from graphweft_workers.injection.responder import InjectionResponder, answer
+from graphweft_workers.injection.responder import InjectionResponder
 
 pytestmark = pytest.mark.integration
 APP = "shop"
@@ -143,9 +144,8 @@ async def eventually(condition: Callable[[], Awaitable[bool]]) -> None:
 
 async def write(url: str, statement: str, app: str = APP) -> None:
     """Write to an app's graph without any code of ours."""
-    raw = redis.Redis.from_url(url)
-    await raw.execute_command("GRAPH.QUERY", f"mozaiks_{app}", statement)
-    await raw.aclose()
+    async with redis.Redis.from_url(url) as raw:
+        await raw.execute_command("GRAPH.QUERY", f"mozaiks_{app}", statement)
 
 
 def request(agent: str = "One", *, budget_ms: int = 20_000, **fields: Any) -> ContextRequest:
@@ -170,12 +170,19 @@ async def put(raw: Any, bodies: Sequence[bytes]) -> None:
 
 
 async def nothing_pending(url: str) -> bool:
-    raw = redis.Redis.from_url(url)
-    try:
+    async with redis.Redis.from_url(url) as raw:
         [group] = await raw.xinfo_groups(channels.CONTEXT_REQUESTS)
-        return (group["pending"], group["lag"]) == (0, 0)
-    finally:
-        await raw.aclose()
+    return (group["pending"], group["lag"]) == (0, 0)
+
+
+async def counted(answered: Callable[[], int], count: int) -> None:
+    """Wait until ``count`` requests are counted as answered, which comes after the reply, and that it is no more."""
+
+    async def enough() -> bool:
+        return answered() >= count
+
+    await eventually(enough)
+    assert answered() == count
 
 
 class Gate:
@@ -285,22 +292,19 @@ async def test_an_agent_without_rules_gets_nothing_and_nothing_is_wrong(client: 
 
 
 async def test_an_expired_request_is_dropped(url: str, graph: FalkorDBStore, rules: Ruleset) -> None:
-    raw = redis.Redis.from_url(url)
     late, live = request(budget_ms=-1), request()
-    async with Listener(url) as replies:
+    async with redis.Redis.from_url(url) as raw, Listener(url) as replies:
         await put(raw, [late.model_dump_json().encode(), live.model_dump_json().encode()])
         async with responding(url, graph, rules) as responder:
             await replies.until(1)
             await eventually(lambda: nothing_pending(url))
             assert (responder.expired, responder.answered) == (1, 1)
         assert replies.ids == [live.id]
-    await raw.aclose()
 
 
 async def test_of_two_replicas_one_answers(url: str, graph: FalkorDBStore, rules: Ruleset) -> None:
     requests = [request() for _ in range(100)]
-    raw = redis.Redis.from_url(url)
-    async with Listener(url) as replies:
+    async with redis.Redis.from_url(url) as raw, Listener(url) as replies:
         async with responding(url, graph, rules, "one") as one, responding(url, graph, rules, "two") as two:
             for start in range(0, 100, 10):
                 await put(raw, [each.model_dump_json().encode() for each in requests[start : start + 10]])
@@ -308,14 +312,12 @@ async def test_of_two_replicas_one_answers(url: str, graph: FalkorDBStore, rules
             await eventually(lambda: nothing_pending(url))
             assert one.answered + two.answered == 100
         assert sorted(replies.ids) == sorted(each.id for each in requests)
-    await raw.aclose()
 
 
 async def test_a_replica_takes_no_more_than_it_can_work_on(url: str, graph: FalkorDBStore, rules: Ruleset) -> None:
     gate = Gate(graph)
     requests = [request() for _ in range(4)]
-    raw = redis.Redis.from_url(url)
-    async with Listener(url) as replies:
+    async with redis.Redis.from_url(url) as raw, Listener(url) as replies:
         async with responding(url, gate, rules, "busy", max_requests=2) as busy:
 
             async def full() -> bool:
@@ -326,12 +328,11 @@ async def test_a_replica_takes_no_more_than_it_can_work_on(url: str, graph: Falk
             await eventually(full)
             async with responding(url, graph, rules, "free") as free:
                 await replies.until(2)
-                assert free.answered == 2
+                await counted(lambda: free.answered, 2)
             gate.open.set()
             await replies.until(4)
-            assert busy.answered == 2
+            await counted(lambda: busy.answered, 2)
         assert sorted(replies.ids) == sorted(each.id for each in requests)
-    await raw.aclose()
 
 
 async def test_a_stopped_responder_finishes_what_it_has(url: str, graph: FalkorDBStore, rules: Ruleset) -> None:
@@ -367,13 +368,12 @@ BROKEN = {
 
 @pytest.mark.parametrize("body", BROKEN.values(), ids=BROKEN.keys())
 async def test_a_broken_request_hurts_no_other(url: str, client: Client, body: bytes) -> None:
-    raw = redis.Redis.from_url(url)
-    with capture_logs() as logs:
-        await put(raw, [body])
-        await raw.xadd(channels.CONTEXT_REQUESTS, {b"other": b"field"})
-        reply = await client.context(agent="One", chat_id="c1")
-        await eventually(lambda: nothing_pending(url))
-    await raw.aclose()
+    async with redis.Redis.from_url(url) as raw:
+        with capture_logs() as logs:
+            await put(raw, [body])
+            await raw.xadd(channels.CONTEXT_REQUESTS, {b"other": b"field"})
+            reply = await client.context(agent="One", chat_id="c1")
+            await eventually(lambda: nothing_pending(url))
     assert reply.injected == {"one": None}
     assert "request_invalid" in {log["event"] for log in logs}
     assert "request_failed" not in {log["event"] for log in logs}
@@ -408,14 +408,12 @@ async def test_an_outage_of_the_bus_is_survived(graph: FalkorDBStore, url: str, 
 
 async def test_many_requests_at_once_are_all_answered(url: str, graph: FalkorDBStore, rules: Ruleset) -> None:
     await write(url, DATA)
-    clients = [asking(url) for _ in range(4)]
-    async with responding(url, graph, rules) as responder:
+    async with AsyncExitStack() as opened, responding(url, graph, rules) as responder:
+        clients = [await opened.enter_async_context(asking(url)) for _ in range(4)]
         replies = await asyncio.gather(
             *(client.context(agent="Reader", chat_id=f"c{number}") for number in range(50) for client in clients)
         )
-        assert responder.answered == 200
-    for client in clients:
-        await client.aclose()
+        await counted(lambda: responder.answered, 200)
     assert {(reply.reason, len(reply.blocks), len(reply.missing)) for reply in replies} == {(None, 5, 0)}
 
 
@@ -425,9 +423,8 @@ async def test_many_reads_at_once_need_no_connection_each(url: str, graph: Falko
         *(graph.read(APP, "MATCH (p:Product) RETURN count(p)", {}, timeout_s=20) for _ in range(400))
     )
     assert {table.rows for table in tables} == {((3,),)}
-    raw = redis.Redis.from_url(url)
-    assert len(await raw.client_list()) < 100
-    await raw.aclose()
+    async with redis.Redis.from_url(url) as raw:
+        assert len(await raw.client_list()) < 100
 
 
 async def test_as_many_partitions_write_at_once_as_there_can_be(graph: FalkorDBStore) -> None:
@@ -506,10 +503,9 @@ async def test_an_app_sees_only_its_own_graph(url: str, client: Client) -> None:
         assert reply.injected["as_list"] == [{"name": app, "price": 1}]
     reply = await client.context(agent="Reader", chat_id="c1", app_id="three")
     assert reply.injected["as_list"] == []
-    raw = redis.Redis.from_url(url)
-    # Asking makes no graph.
-    assert sorted(await raw.execute_command("GRAPH.LIST")) == [b"mozaiks_one", b"mozaiks_two"]
-    await raw.aclose()
+    async with redis.Redis.from_url(url) as raw:
+        # Asking makes no graph.
+        assert sorted(await raw.execute_command("GRAPH.LIST")) == [b"mozaiks_one", b"mozaiks_two"]
 
 
 @pytest.mark.parametrize("app", ["", "../two", "two\n", "a b", "{app_id}", "two}", "x" * 65, "zwei\u00e9", "two\0"])

@@ -68,6 +68,7 @@ class Cypher:
     uuids: int
     """How many parameters of ``uuid_values`` the statement takes."""
     writes: bool
+    deletes: bool
     returns: bool
     keys: frozenset[tuple[str, str]]
     """(label, property) by which MATCH and MERGE look nodes up: each deserves an index."""
@@ -106,6 +107,7 @@ def parse(text: str, *, role: Role) -> Cypher:
         clock=frozenset(clock),
         uuids=len(uuids),
         writes=any(clause.keyword in WRITING for clause in query.clauses),
+        deletes=any(clause.keyword in ("DELETE", "DETACH") for clause in query.clauses),
         returns=bool(main) and main[-1].keyword == "RETURN",
         keys=frozenset(_keys(query)),
         names=frozenset(graph_names(query)),

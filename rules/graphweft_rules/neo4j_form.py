@@ -8,6 +8,8 @@
 The server runs the subquery for one row after the other, and each sees what those before it wrote, so the result is
 that of one query per row in their order. Without CALL it is not: there clauses run for all rows one after the other.
 
+A row that deletes and writes more has a transaction of its own: a later row would find by an index what it deleted.
+
 A variable is not allowed everywhere a parameter is. What can be told from the text is told here; the store asks the
 server about the rest before it uses a form.
 """
@@ -50,6 +52,7 @@ def neo4j_form(statement: str, columns: Iterable[str]) -> BatchForm:
     query = outline(statement)
     values = {name: f"{_VALUE}{number}" for number, name in enumerate(names)}
     try:
+        _check_deletes(query)
         edits = [*_calls(query, values), *_results(query, statement), *_params(query, values)]
     except _SingleOnly as error:
         return BatchForm(mode="single", statement=statement, columns=names, reason=str(error))
@@ -58,6 +61,18 @@ def neo4j_form(statement: str, columns: Iterable[str]) -> BatchForm:
     # The line break ends a comment on the last line.
     text = f"{head}CALL ({', '.join(values.values())}) {{ {_edited(statement, edits)}\n}}"
     return BatchForm(mode="ordered", statement=text, columns=names)
+
+
+def _check_deletes(query: Outline) -> None:
+    """Refuse what deletes and also makes index entries.
+
+    Neo4j 5.26 goes on finding a node by an entry that the transaction made and deleted again.
+    """
+    keywords = {clause.keyword for clause in query.clauses}
+    if keywords & {"DELETE", "DETACH"} and keywords & {"SET", "MERGE", "CREATE"}:
+        raise _SingleOnly(
+            "Neo4j finds what a row before it set and deleted: delete in a mutation of its own"
+        )
 
 
 def _params(query: Outline, values: dict[str, str]) -> Iterator[_Edit]:

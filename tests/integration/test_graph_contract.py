@@ -229,6 +229,26 @@ async def test_partitions_that_race_merge_one_node(backend: Backend, graph: Grap
     assert await value(graph, "MATCH (s:Shared) RETURN sum(s.n)") == 40
 
 
+async def test_what_was_deleted_is_not_found_again(graph: GraphStore) -> None:
+    await graph.prepare(APP, [("Plain", "k"), ("Hot", "k")])
+    both = "MATCH (a:Plain {k: $k}) SET a:Hot DETACH DELETE a"
+    texts = [
+        *("MERGE (a:Plain {k: $k})", "MATCH (a:Plain {k: $k}) SET a:Hot", "MATCH (a:Hot {k: $k}) DETACH DELETE a"),
+        *("MERGE (a:Hot {k: $k}) SET a.n = coalesce(a.n, 0) + 1", "MERGE (a:Plain {k: $k})", both),
+        *("MATCH (a:Hot {k: $k}) SET a.n = coalesce(a.n, 0) + 1", "MERGE (a:Plain {k: $k})"),
+    ]
+    writes = chain(*texts, k=1)
+    await graph.apply(APP, 0, writes[:1])
+    left = writes[1:]
+    while left:
+        applied = await graph.apply(APP, 0, left)
+        assert applied.failure is None
+        left = left[applied.count :]
+    assert await value(graph, "MATCH (a:Hot) RETURN count(a)") == 1
+    assert await value(graph, "MATCH (a:Hot) RETURN a.n") == 2
+    assert await value(graph, "MATCH (a:Plain) RETURN count(a)") == 1
+
+
 async def test_the_first_of_a_kind_is_merged_once(backend: Backend, graph: GraphStore) -> None:
     """Partitions of one app may be at several processes, and all of them meet new labels and types at once."""
     kinds = 4 if backend.name == "neo4j" else 20  # Neo4j takes a second to compile each

@@ -111,6 +111,29 @@ def test_rows_of_a_subquery_are_in_order(driver: neo4j.Driver) -> None:
     assert execute(driver, "MATCH (n:N) RETURN n.c ORDER BY n.id") == [[1], [2], [3]]
 
 
+DELETED = [
+    "MATCH (a:Trap {k: 1}) SET a:Hot",
+    "MATCH (a:Hot {k: 1}) DETACH DELETE a",
+    "MERGE (a:Hot {k: 1})",
+]
+
+
+def test_a_deleted_node_is_found_by_the_index_entry_that_it_got(driver: neo4j.Driver) -> None:
+    for label in ("Trap", "Hot"):
+        execute(driver, f"CREATE INDEX IF NOT EXISTS FOR (n:{label}) ON (n.k)")
+    execute(driver, "CALL db.awaitIndexes(30)")
+    execute(driver, "CREATE (:Trap {k: 1})")
+    with driver.session() as session, session.begin_transaction() as transaction:
+        for statement in DELETED:
+            transaction.run(statement).consume()
+        transaction.commit()
+    assert execute(driver, "MATCH (a:Hot) RETURN count(a)") == [[0]]
+    execute(driver, "CREATE (:Trap {k: 1})")
+    for statement in DELETED:
+        execute(driver, statement)
+    assert execute(driver, "MATCH (a:Hot) RETURN count(a)") == [[1]]
+
+
 @pytest.mark.parametrize(
     ("statement", "said"),
     [

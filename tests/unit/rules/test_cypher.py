@@ -51,6 +51,7 @@ def test_a_contract_mutation_in_full() -> None:
         clock=frozenset({"__datetime"}),
         uuids=0,
         writes=True,
+        deletes=False,
         returns=False,
         keys=frozenset({("Pattern", "name"), ("Journey", "id")}),
         names=frozenset({("label", "Pattern"), ("label", "Journey"), ("type", "SELECTED_IN")}),

@@ -10,6 +10,9 @@ The writes of a batch share a statement, in which the rows of all of them stand 
 there is to do it also has the lock and the mark, so a batch is one trip to the server. How few rows stand between a
 mutation and the next one then hardly matters; as statements of their own such writes took several times as long.
 
+A write that deletes has a transaction of its own. A node that is given a new index entry and deleted in one transaction
+is still found by that entry: MERGE matches it and makes none, and what reads it fails.
+
 One database holds one app; who it belongs to stands in it. Neo4j Community has a single database.
 """
 
@@ -631,12 +634,15 @@ def _apart(work: _Work) -> list[_Part]:
 
 
 def _first(writes: Sequence[Write]) -> Sequence[Write]:
-    """Return as many of the writes as one transaction should have, and one at least."""
+    """Return as many of the writes as one transaction may have, and one at least."""
     total = 0
     for count, write in enumerate(writes):
         total += len(write.rows)
-        if count and total > _ROWS:
+        deletes = write.query is not None and write.query.deletes
+        if count and (deletes or total > _ROWS):
             return writes[:count]
+        if deletes:
+            return writes[:1]
     return writes
 
 

@@ -192,7 +192,7 @@ class Arranger:
                         earliest = max(earliest, step)
                         # It finds the entity, and that is to stay in front of what changes it.
                         mine = resource.by_value.get(value)
-                        touched.append((resource, probe._replace(access=0, certain=False), value, mine))
+                        touched.append((resource, probe._replace(access=0, certain=False, shape=""), value, mine))
                         continue
             mine = resource.everywhere if value is _ANY else resource.by_value.get(value)
             if probe.finds and resource.ensured.get(value, _NEVER)[0] != probe.finds:

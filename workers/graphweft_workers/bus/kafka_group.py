@@ -76,12 +76,18 @@ class Membership(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka h
             await self.aclose()
 
     async def commit(self, partition: int, position: int) -> None:
-        """Set the group's position, never back. Raises ``BusUnavailable`` when the partition is not ours any more."""
+        """Set the group's position, never back. Raises ``BusUnavailable`` when the partition is not ours any more.
+
+        It is ours from ``claim`` to ``release``, so also while it is called back. Whether it is assigned to us says
+        less: one that was taken from us may be assigned again, behind what another worker has done with it since.
+        """
+        consumer = self._consumer
+        if consumer is None or partition not in self._holders:
+            raise BusUnavailable(
+                f"the position of partition {partition} is not kept: this worker does not hold it, or not any more"
+            )
         if position <= self._committed.get(partition, -1):
             return
-        consumer = self._consumer
-        if consumer is None:
-            raise BusUnavailable(f"the position of partition {partition} is not kept: it is not claimed")
         with bus_errors(f"the position of partition {partition} is not kept"):
             async with asyncio.timeout(_COMMIT_S):
                 await consumer.commit({TopicPartition(channels.EVENTS_TOPIC, partition): position})

@@ -10,7 +10,7 @@ Meaning (what a rule does)
     ``clock``                                      time and ids that a replay repeats
     ``params``, ``conditions``                     references and CEL, compiled
     ``workflow``, ``ruleset``                      compiled rules, matched through an index
-    ``formats``                                    rows as blocks, blocks as text
+    ``formats``, ``packing``, ``token_count``      rows as blocks, blocks as text within a budget of tokens
 
 Pure: only ``loader``, ``lint`` and ``Ruleset.load`` read files, and nothing else reaches outside.
 """
@@ -27,7 +27,9 @@ from graphweft_rules.model import (
     MutationRule,
     Place,
 )
+from graphweft_rules.packing import Found, Packed, pack
 from graphweft_rules.ruleset import BoundMutation, BoundQuery, Matched, MatchedQueries, Ruleset, Skipped
+from graphweft_rules.token_count import TokenCounter, count_characters, token_counter
 from graphweft_rules.workflow import CompiledMutation, Workflow, compile_workflow
 
 __all__ = (
@@ -35,6 +37,7 @@ __all__ = (
     "BoundQuery",
     "CompiledMutation",
     "Finding",
+    "Found",
     "GraphInjectionConfig",
     "GraphInjectionLoader",
     "InjectionQuery",
@@ -43,15 +46,20 @@ __all__ = (
     "MatchedQueries",
     "Mutation",
     "MutationRule",
+    "Packed",
     "Place",
     "Rendered",
     "RulesError",
     "Ruleset",
     "Skipped",
+    "TokenCounter",
     "Workflow",
     "assemble",
     "compile_workflow",
+    "count_characters",
     "discover",
     "lint",
+    "pack",
     "render",
+    "token_counter",
 )

@@ -8,20 +8,30 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping, Sequence
+from bisect import bisect_right
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import date, time, timedelta
 from decimal import ROUND_HALF_UP, Decimal
+from functools import lru_cache
 from typing import Any, Final
 
 from graphweft_contracts import Block
 from graphweft_rules.model import Format
 
-__all__ = ("Rendered", "assemble", "render")
+__all__ = ("Rendered", "Rows", "assemble", "heading", "render")
 
 _PROPERTY: Final = re.compile(r"(?:[^\W\d]\w*|`[^`]+`)(?:\.(?:\w+|`[^`]+`))+")
 _LONGEST_INTEGRAL: Final = 1e15
 """Beyond it floats no longer hold every whole number, and their digits say more than there is."""
+_AS_IT_IS: Final = frozenset({str, int, bool, type(None)})
+"""Types whose values are JSON already: most cells."""
+_NUMBER_SIZE: Final = 5
+"""Characters of a number, a truth value or a null, about."""
+_NESTED: Final = frozenset({dict, list})
+_NUMBERS: Final = frozenset({float, int})
+_in_one_line: Final = json.JSONEncoder(ensure_ascii=False).encode
+_in_broken_line: Final = json.JSONEncoder(ensure_ascii=False, separators=(",\n    ", ": ")).encode
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -32,6 +42,76 @@ class Rendered:
     rows: int
 
 
+class Rows:
+    """The rows of one query in one format, of which any number from the first on can be had.
+
+    ``count`` is the number of all: at most ``max_results``, and at most 1 for ``single``. Rows are rendered when they
+    are first asked for; a row that is not as wide as ``columns`` raises ``ValueError`` then.
+    """
+
+    __slots__ = ("_cells", "_ends", "_format", "_last", "_line", "_names", "_names_size", "_rows", "count")
+
+    def __init__(
+        self, format: Format, columns: Sequence[str], rows: Sequence[Sequence[Any]], max_results: int | None = None
+    ) -> None:
+        self._format: Format = format
+        self._names = _names(columns)
+        self._names_size = sum(map(len, self._names)) + 6 * len(self._names)  # with quotes, colon, comma, space
+        self._line = _Line(self._names) if format == "markdown" else None
+        self._rows = rows
+        most = 1 if format == "single" else max_results
+        self.count = len(rows) if most is None else min(len(rows), most)
+        self._cells: list[Any] = []  # for each row its line of Markdown, or its map
+        self._ends: list[int] = []  # for each row the characters up to its end, about
+        self._last = (0, "")  # a number of rows and their text
+
+    def value(self, count: int) -> Any:
+        """Return the first ``count`` rows as the value of a block, JSON-able; the caller may keep it."""
+        match self._format:
+            case "list":
+                return self._first(count)
+            case "single":
+                return self._first(count)[0] if count else None
+            case "json":
+                return self.text(count) or "[]"
+            case "markdown":
+                return self.text(count)
+
+    def text(self, count: int) -> str:
+        """Return the first ``count`` rows as the agent reads them; empty without rows."""
+        if not count:
+            return ""
+        if self._last[0] != count:
+            self._last = (count, self._write(self._first(count)))
+        return self._last[1]
+
+    def within(self, characters: int) -> int:
+        """Return how many rows from the first on have so many characters together, about; renders few others."""
+        while len(self._ends) < self.count and (not self._ends or self._ends[-1] <= characters):
+            end = self._ends[-1] if self._ends else 0
+            for row in self._first(min(self.count, 2 * len(self._ends) + 1))[len(self._ends) :]:
+                end += len(row) if isinstance(row, str) else sum(map(_size, row.values())) + self._names_size
+                self._ends.append(end)
+        return bisect_right(self._ends, characters)
+
+    def _write(self, rows: Sequence[Any]) -> str:
+        match self._format:
+            case "list":
+                return _in_one_line(rows)
+            case "single":
+                return _in_one_line(rows[0])
+            case "json":
+                return _in_lines(rows)
+            case "markdown":
+                return "\n".join(filter(None, rows))
+
+    def _first(self, count: int) -> list[Any]:
+        for row in self._rows[len(self._cells) : count]:
+            cells = [value if type(value) in _AS_IT_IS else _plain(value) for value in row]
+            self._cells.append(self._line.write(cells) if self._line else dict(zip(self._names, cells, strict=True)))
+        return self._cells[:count]
+
+
 def render(
     format: Format, name: str, columns: Sequence[str], rows: Sequence[Sequence[Any]], max_results: int | None = None
 ) -> Rendered:
@@ -40,42 +120,60 @@ def render(
     A column ``p.name`` is called ``name`` where no other column would be. ``name`` is the block's; the value does not
     hold it, because ``assemble`` writes the heading.
     """
-    names = _names(columns)
-    records = [dict(zip(names, map(_plain, row), strict=True)) for row in rows[:max_results]]
-    match format:
-        case "list":
-            return Rendered(value=records, rows=len(records))
-        case "single":
-            return Rendered(value=records[0] if records else None, rows=len(records[:1]))
-        case "json":
-            return Rendered(value=json.dumps(records, ensure_ascii=False, indent=2), rows=len(records))
-        case "markdown":
-            lines = (_line(record) for record in records)
-            return Rendered(value="\n".join(f"- {line}" for line in lines if line), rows=len(records))
+    all_rows = Rows(format, columns, rows, max_results)
+    return Rendered(value=all_rows.value(all_rows.count), rows=all_rows.count)
 
 
 def assemble(blocks: Sequence[Block]) -> str:
     """Return the blocks as one text for a system message: each under its heading, empty ones left out."""
-    return "\n\n".join(f"## {_title(block.name)}\n{text}" for block in blocks if block.rows and (text := _text(block)))
+    return "\n\n".join(heading(block.name) + text for block in blocks if block.rows and (text := _text(block)))
+
+
+def heading(name: str) -> str:
+    """Return the line above the block of that name, its line break included."""
+    return f"## {_title(name)}\n"
 
 
 def _text(block: Block) -> str:
-    if isinstance(block.value, str):
-        return block.value
-    return json.dumps(block.value, ensure_ascii=False)
+    return block.value if isinstance(block.value, str) else _in_one_line(block.value)
 
 
+@lru_cache(maxsize=1024)
 def _title(name: str) -> str:
     return " ".join(word[0].upper() + word[1:] for word in name.replace("_", " ").split())
 
 
 def _names(columns: Sequence[str]) -> list[str]:
-    short = [column.rpartition(".")[2].strip("`") if _PROPERTY.fullmatch(column) else column for column in columns]
+    short = [_short(column) for column in columns]
     return [last if short.count(last) == 1 else column for column, last in zip(columns, short, strict=True)]
+
+
+@lru_cache(maxsize=1024)
+def _short(column: str) -> str:
+    return column.rpartition(".")[2].strip("`") if _PROPERTY.fullmatch(column) else column
+
+
+def _size(value: Any) -> int:
+    """Return about how many characters a value has as JSON, quickly."""
+    return len(value) if type(value) is str else len(_in_one_line(value)) if type(value) in _NESTED else _NUMBER_SIZE
+
+
+def _in_lines(records: Sequence[Mapping[str, Any]]) -> str:
+    """Return one or more maps as ``json.dumps`` with an indent of two writes them.
+
+    It does that in Python. Maps that hold no maps and lists are written by the encoder in C, ten times faster: line
+    breaks stand in its separators, and nowhere else, because those inside strings are escaped.
+    """
+    if not all(record and _NESTED.isdisjoint(map(type, record.values())) for record in records):
+        return json.dumps(records, ensure_ascii=False, indent=2)
+    inside = _in_broken_line(records)[2:-2].replace("},\n    {", "\n  },\n  {\n    ")
+    return "[\n  {\n    " + inside + "\n  }\n]"
 
 
 def _plain(value: Any) -> Any:
     """Return what JSON can hold of a value."""
+    if type(value) is float:
+        return value if math.isfinite(value) else None
     whole: Any = value  # pyright forgets `Any` inside the cases
     match value:
         case None | bool() | int() | str():
@@ -107,40 +205,62 @@ def _duration(value: timedelta) -> str:
     return f"{'-' if value < timedelta() else ''}P{date_part}{'T' if clock else ''}{clock}"
 
 
-def _line(record: Mapping[str, Any]) -> str:
-    """Return a row as one line: the first cell stands out, the second explains it, the rest follow in parentheses."""
-    cells = list(record.items())
-    if len(cells) == 1:
-        return _phrase(*cells[0])
-    head, explanation = (_phrase(*cell) for cell in cells[:2])
-    lead = ": ".join(part for part in (head and f"**{head}**", explanation) if part)
-    rest = ", ".join(text for cell in cells[2:] if (text := _labelled(*cell)))
-    return f"{lead} ({rest})" if lead and rest else lead or rest
+class _Line:
+    """Writes a row as one line: the first cell stands out, the second explains it, the rest follow in parentheses."""
+
+    __slots__ = ("_writers",)
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._writers = [_writer(name, place > 1) for place, name in enumerate(names)]
+
+    def write(self, cells: Sequence[Any]) -> str:
+        """Return ``- `` and the line; empty when nothing stands in it. The cells are JSON-able, in columns' order."""
+        head, *others = [write(cell) for write, cell in zip(self._writers, cells, strict=True)]
+        if not others:
+            return head and f"- {head}"
+        explanation = others[0]
+        lead = f"**{head}**: {explanation}" if head and explanation else f"**{head}**" if head else explanation
+        rest = ", ".join(filter(None, others[1:]))
+        line = f"{lead} ({rest})" if lead and rest else lead or rest
+        return line and f"- {line}"
 
 
-def _labelled(name: str, value: Any) -> str:
-    text = _phrase(name, value)
-    return f"{_label(name)}: {text}" if text and not _is_rate(name, value) else text
+@lru_cache(maxsize=1024)
+def _writer(name: str, labelled: bool) -> Callable[[Any], str]:
+    """Return what writes the cells of a column; a rate has its label in itself."""
+    label = _label(name)
+    before = f"{label}: "
+
+    def write(value: Any) -> str:
+        text = _cell(value)
+        return before + text if text else ""
+
+    plain = write if labelled else _cell
+    if not name.endswith("_rate"):
+        return plain
+    suffix = label.removesuffix("rate")
+    return lambda value: f"{_percent(value)}% {suffix}".rstrip() if _is_rate(value) else plain(value)
 
 
-def _phrase(name: str, value: Any) -> str:
-    if not _is_rate(name, value):
-        return _cell(value)
+def _is_rate(value: Any) -> bool:
+    return type(value) in _NUMBERS and 0 <= value <= 1
+
+
+@lru_cache(maxsize=1024)
+def _percent(rate: float) -> int:
     # From the digits that the float shows, so that 0.285 is 28.5% and rounds up as a reader expects.
-    percent = (Decimal(str(value)) * 100).quantize(Decimal(1), ROUND_HALF_UP)
-    return f"{percent}% {_label(name).removesuffix('rate')}".rstrip()
+    return int((Decimal(str(rate)) * 100).quantize(Decimal(1), ROUND_HALF_UP))
 
 
-def _is_rate(name: str, value: Any) -> bool:
-    return name.endswith("_rate") and isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value <= 1
-
-
+@lru_cache(maxsize=1024)
 def _label(name: str) -> str:
     return name.rpartition(".")[2].strip("`").replace("_", " ").strip().lower()
 
 
 def _cell(value: Any) -> str:
     """Return a JSON-able value as text on one line; empty for null."""
+    if type(value) is str and value.isprintable():  # no line breaks: most cells
+        return value.strip()
     whole: Any = value  # pyright forgets `Any` inside the cases
     match value:
         case None:

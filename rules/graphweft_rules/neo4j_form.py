@@ -70,9 +70,7 @@ def _check_deletes(query: Outline) -> None:
     """
     keywords = {clause.keyword for clause in query.clauses}
     if keywords & {"DELETE", "DETACH"} and keywords & {"SET", "MERGE", "CREATE"}:
-        raise _SingleOnly(
-            "Neo4j finds what a row before it set and deleted: delete in a mutation of its own"
-        )
+        raise _SingleOnly("Neo4j finds what a row before it set and deleted: delete in a mutation of its own")
 
 
 def _params(query: Outline, values: dict[str, str]) -> Iterator[_Edit]:

@@ -98,7 +98,8 @@ class _Checks(Shapes):
                 yield text, node.place
 
     def injection_rule(self, node: Node) -> InjectionRule:
-        entries = self.table(node, "an injection rule", required={"name", "agents", "queries"}, optional={"condition"})
+        required, optional = {"name", "agents", "queries"}, {"condition", "priority", "timeout_ms", "max_tokens"}
+        entries = self.table(node, "an injection rule", required=required, optional=optional)
         agents = self._agents(entries)
 
         def query(node: Node) -> InjectionQuery:
@@ -108,6 +109,9 @@ class _Checks(Shapes):
             name=self._rule_name(entries, "injection"),
             agents=agents,
             condition=self._condition(entries),
+            priority=self.whole(entries, "priority") or 0,
+            timeout_ms=self.whole(entries, "timeout_ms", least=1),
+            max_tokens=self.whole(entries, "max_tokens", least=1),
             queries=tuple(self.each(entries, "queries", query, unique="id")),
             place=node.place,
         )
@@ -133,7 +137,7 @@ class _Checks(Shapes):
             params=self._params(entries, role="injection"),
             inject_as=self._inject_as(entries, frozenset(agents)),
             format=self._format(entries),
-            max_results=self._max_results(entries),
+            max_results=self.whole(entries, "max_results", least=1),
             place=node.place,
         )
 
@@ -211,18 +215,6 @@ class _Checks(Shapes):
             message = f"the format {name!r} is unknown{did_you_mean(name, FORMATS)}: write one of {', '.join(FORMATS)}"
             self.error("bad-value", message, entries["format"].value.place)
         return cast(Format, name)
-
-    def _max_results(self, entries: Entries) -> int | None:
-        node = entries["max_results"].value if "max_results" in entries else None
-        if node is None or isinstance(node, Broken):
-            return None
-        value = plain(node)
-        if not isinstance(value, int) or isinstance(value, bool):
-            self.wrong_type(node, "max_results", "a whole number from 1")
-            return None
-        if value < 1:
-            self.error("bad-value", f"max_results {value!r} leaves nothing: write 1 or more, or drop it", node.place)
-        return value
 
     def _params(self, entries: Entries, role: Literal["injection", "mutation"]) -> dict[str, Any]:
         given: Entries = {}

@@ -88,6 +88,20 @@ class Shapes:
             self.wrong_type(node, what, wanted)
         return ""
 
+    def whole(self, entries: Entries, key: str, *, least: int | None = None) -> int | None:
+        """Return a whole number, at least ``least``; None when the key is absent or its value wrong."""
+        node = entries[key].value if key in entries else None
+        if node is None or isinstance(node, Broken):
+            return None
+        value = plain(node)
+        if not isinstance(value, int) or isinstance(value, bool):
+            self.wrong_type(node, key, "a whole number" if least is None else f"a whole number from {least}")
+            return None
+        if least is not None and value < least:
+            self.error("bad-value", f"{key} is {value}: write {least} or more, or drop it", node.place)
+            return None
+        return value
+
     def wrong_type(self, node: Node, what: str, wanted: str) -> None:
         """Report that a value has the wrong shape."""
         match node:

@@ -383,6 +383,20 @@ def test_the_file(tmp_path: Path, text: str, wanted: str) -> None:
         ("{name: i, agents: [A], condition: »true, queries: [Q]}", "wrong-type"),
         ("{name: i, agents: [A], condition: »$contxt.a == 1, queries: [Q]}", "bad-condition"),
         ("{name: i, agents: [A], condition: '1 == »$nope.a', queries: [Q]}", "bad-condition"),
+        ("{name: i, agents: [A], priority: »high, queries: [Q]}", "wrong-type"),
+        ("{name: i, agents: [A], priority: »1.5, queries: [Q]}", "wrong-type"),
+        ("{name: i, agents: [A], priority: »true, queries: [Q]}", "wrong-type"),
+        ("{name: i, agents: [A], priority:»  , queries: [Q]}", "wrong-type"),
+        ("{name: i, agents: [A], timeout_ms: »0, queries: [Q]}", "bad-value"),
+        ("{name: i, agents: [A], timeout_ms: »-5, queries: [Q]}", "bad-value"),
+        ("{name: i, agents: [A], timeout_ms: »'50', queries: [Q]}", "wrong-type"),
+        ("{name: i, agents: [A], timeout_ms: »50ms, queries: [Q]}", "wrong-type"),
+        ("{name: i, agents: [A], timeout_ms: »[50], queries: [Q]}", "wrong-type"),
+        ("{name: i, agents: [A], max_tokens: »0, queries: [Q]}", "bad-value"),
+        ("{name: i, agents: [A], max_tokens: »1e3, queries: [Q]}", "ambiguous-value"),
+        ("{name: i, agents: [A], max_tokens: »yes, queries: [Q]}", "ambiguous-value"),
+        ("{name: i, agents: [A], »max_token: 5, queries: [Q]}", "unknown-key"),
+        ("{name: i, agents: [A], »timeout: 5, queries: [Q]}", "unknown-key"),
     ],
 )
 def test_injection_rules(tmp_path: Path, rule: str, wanted: str) -> None:
@@ -442,6 +456,23 @@ def test_rule_names_are_unique_within_a_kind(tmp_path: Path) -> None:
     assert_refused(tmp_path, "injection_rules:\n" + rules, "duplicate-name")
 
 
+def test_what_a_rule_may_take_of_an_answer(tmp_path: Path) -> None:
+    def rule(more: str) -> InjectionRule:
+        (rule,) = load(write(tmp_path, INJECTION.replace("name: i", f"name: i{more}"))).injection_rules
+        return rule
+
+    assert (rule("").priority, rule("").timeout_ms, rule("").max_tokens) == (0, None, None)
+    some = rule(", priority: -3, timeout_ms: 1, max_tokens: 400")
+    assert (some.priority, some.timeout_ms, some.max_tokens) == (-3, 1, 400)
+    assert rule(", priority: 0").priority == 0
+
+
+@pytest.mark.parametrize("key", ["priority", "timeout_ms", "max_tokens"])
+def test_mutation_rules_take_nothing_of_an_answer(tmp_path: Path, key: str) -> None:
+    marked = MUTATING.replace("name: m", f"name: m, »{key}: 5", 1)
+    assert_refused(tmp_path, marked, "unknown-key")
+
+
 def test_problems_inside_a_block_have_the_blocks_lines(tmp_path: Path) -> None:
     text = """\
 injection_rules:
@@ -477,6 +508,13 @@ def test_messages_name_the_value_and_the_next_step(tmp_path: Path) -> None:
     assert message(tmp_path, INJECTION.replace("[A]", "PatternAgent")) == (
         'agents is \'PatternAgent\' here: it must be a list, ["AgentA"], or ["*"] for all'
     )
+    assert message(tmp_path, INJECTION.replace("name: i", "name: i, max_tokens: 0")) == (
+        "max_tokens is 0: write 1 or more, or drop it"
+    )
+    assert message(tmp_path, INJECTION.replace("name: i", "name: i, timeout_ms: 50ms")) == (
+        "timeout_ms is '50ms' here: it must be a whole number from 1"
+    )
+    assert "(did you mean 'timeout_ms'?)" in message(tmp_path, INJECTION.replace("name: i", "name: i, timeout: 5"))
     assert "did you mean 'markdown'?" in message(tmp_path, INJECTION.replace("as: x", "as: x, format: markdwon"))
     assert "did you mean 'agent.turn_complete'?" in message(tmp_path, MUTATING.replace("x.y", "Agent.turnComplete"))
     assert "at line 2 already" in message(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import dataclasses
 import math
 from typing import Any
@@ -96,6 +97,25 @@ async def test_partitions_have_marks_of_their_own(graph: FalkorDBStore) -> None:
     assert await value(graph, "MATCH (c:Counter) RETURN c.n") == 2
 
 
+async def test_a_write_that_is_cancelled_while_it_waits_for_another_is_not_sent(url: str) -> None:
+    async with contextlib.aclosing(FalkorDBStore(url)) as store:
+        for partition in range(3):
+            await store.progress(APP, partition)
+        await store.apply(APP, 2, chain(COUNT))
+        slow = asyncio.create_task(store.apply(APP, 0, chain("UNWIND range(1, 100000) AS i CREATE (:Flood {i: i})")))
+        await asyncio.sleep(0.01)  # it is under way
+        waiting = [asyncio.create_task(store.apply(APP, partition, chain(COUNT))) for partition in (1, 2)]
+        await asyncio.sleep(0.01)
+        assert not slow.done()  # else they have waited for nothing
+        waiting[0].cancel()
+        assert (await slow).count == 1
+        assert (await waiting[1]).count == 1
+        with pytest.raises(asyncio.CancelledError):
+            await waiting[0]
+        assert (await store.progress(APP, 1)).mark == START
+        assert await value(store, "MATCH (c:Counter) RETURN c.n") == 1
+
+
 async def test_a_refused_write_stops_there_and_leaves_no_trace(graph: FalkorDBStore) -> None:
     await graph.progress(APP, 0)
     bad = "MERGE (b:Bad {id: 1}) SET b.x = 1 / 0"
@@ -164,23 +184,25 @@ async def test_a_slow_read_ends_at_its_limit(graph: FalkorDBStore) -> None:
 
 
 async def test_a_server_that_is_away_is_transient() -> None:
-    graph = FalkorDBStore("unix:///nonexistent/redis.sock")
-    with pytest.raises(GraphUnavailable):
-        await graph.check()
-    with pytest.raises(GraphUnavailable):
-        await graph.apply(APP, 0, chain(COUNT))
-    await graph.aclose()
+    async with contextlib.aclosing(FalkorDBStore("unix:///nonexistent/redis.sock")) as graph:
+        with pytest.raises(GraphUnavailable):
+            await graph.check()
+        with pytest.raises(GraphUnavailable):
+            await graph.apply(APP, 0, chain(COUNT))
 
 
 async def test_indexes_are_made_once(graph: FalkorDBStore) -> None:
     keys = [("User", "id"), ("Odd Name", "a b")]
     await graph.prepare(APP, keys)
     await FalkorDBStore.prepare(graph, APP, keys)
-    again = FalkorDBStore(f"unix://{graph._redis.connection_pool.connection_kwargs['path']}")
-    await again.prepare(APP, keys)
-    rows = await graph.read(APP, "CALL db.indexes() YIELD label, properties RETURN label, properties", {}, timeout_s=2)
-    assert {(label, tuple(names)) for label, names in rows.rows} >= {("User", ("id",)), ("Odd Name", ("a b",))}
-    await again.aclose()
+    async with contextlib.aclosing(
+        FalkorDBStore(f"unix://{graph._redis.connection_pool.connection_kwargs['path']}")
+    ) as again:
+        await again.prepare(APP, keys)
+        rows = await graph.read(
+            APP, "CALL db.indexes() YIELD label, properties RETURN label, properties", {}, timeout_s=2
+        )
+        assert {(label, tuple(names)) for label, names in rows.rows} >= {("User", ("id",)), ("Odd Name", ("a b",))}
 
 
 async def test_durable_returns(graph: FalkorDBStore) -> None:

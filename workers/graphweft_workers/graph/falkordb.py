@@ -21,6 +21,7 @@ Rejected: MULTI/EXEC (no roll-back, and the queries block the server's main thre
 from __future__ import annotations
 
 import asyncio
+import itertools
 import logging
 import re
 import time
@@ -53,6 +54,8 @@ _PAGE: Final = 5_000
 """Entities of one page of a listing."""
 _READERS: Final = 64
 """Reading queries on the way at once: the server runs no more than it has threads, further ones wait here."""
+_LOOKERS: Final = 16
+"""Queries for marks on the way at once, beside the readers: slow queries of rules must not hold these up."""
 _EPOCH: Final = datetime(1970, 1, 1)
 _WRITER_GRACE_S: Final = 15.0
 """Beyond the server's own limit of a query, how long a reply may take before the connection counts as lost."""
@@ -84,6 +87,7 @@ _LIST_NAMES: Final[Mapping[Literal["label", "type"], str]] = {
     "type": "CALL db.relationshipTypes() YIELD relationshipType RETURN relationshipType",
 }
 _READ_MARK: Final = "MATCH (p:__Progress {partition: $__gw_partition}) RETURN p.pos, p.plan, p.done"
+_READ_MARKS: Final = "MATCH (p:__Progress) RETURN p.partition, p.pos, p.plan, p.done"
 _MAKE_MARK: Final = (
     "MERGE (p:__Progress {partition: $__gw_partition}) ON CREATE SET p.pos = '', p.plan = '', p.done = 0, p.note = '' "
     "RETURN p.pos, p.plan, p.done, p.note"
@@ -104,10 +108,67 @@ _TIMED_OUT: Final = "Query timed out"
 _NO_GRAPH: Final = "Invalid graph operation on empty key"
 
 
+type _Command = tuple[str | int, ...]
+
+
+class _Sender:
+    """Sends the writes of one app, those of several partitions together.
+
+    The server runs one writing query of a graph at a time, and waiting counts for a query's time limit: a slow query of
+    one partition must not time out quick ones of another that we send. So one pipeline is under way, and what comes
+    meanwhile goes together in the next. It goes on when who waits for it is cancelled, as the server does.
+    """
+
+    def __init__(self, redis: Any) -> None:
+        self._redis = redis
+        self._waiting: list[tuple[Sequence[_Command], asyncio.Future[list[Any]]]] = []
+        self._sending: asyncio.Task[None] | None = None
+
+    async def send(self, commands: Sequence[_Command]) -> list[Any]:
+        """Return the replies, errors among them. Raises ``RedisError`` or ``OSError`` when the connection is lost."""
+        replies: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
+        self._waiting.append((commands, replies))
+        if self._sending is None or self._sending.done():
+            self._sending = asyncio.create_task(self._send(), name="graphweft-write")
+        return await replies
+
+    async def aclose(self) -> None:
+        """End what is under way."""
+        if self._sending is not None:
+            self._sending.cancel()
+            await asyncio.gather(self._sending, return_exceptions=True)
+
+    async def _send(self) -> None:
+        while self._waiting:
+            # What was cancelled in time is not sent.
+            group = [each for each in self._waiting if not each[1].done()]
+            self._waiting.clear()
+            pipeline = self._redis.pipeline(transaction=False)
+            for commands, _ in group:
+                for command in commands:
+                    pipeline.execute_command(*command)
+            try:
+                replies: Iterator[Any] = iter(await pipeline.execute(raise_on_error=False))
+            except (RedisError, OSError) as error:
+                for _, waiter in group:
+                    if not waiter.done():
+                        waiter.set_exception(error)
+                continue
+            except BaseException:  # closed
+                for _, waiter in (*group, *self._waiting):
+                    waiter.cancel()
+                raise
+            for commands, waiter in group:
+                own: list[Any] = list(itertools.islice(replies, len(commands)))
+                if not waiter.done():
+                    waiter.set_result(own)
+
+
 class FalkorDBStore:
     """``GraphStore`` on a Redis server with the FalkorDB module."""
 
     dialect: Dialect = "falkordb"
+    settle_s = 0.0
 
     def __init__(
         self,
@@ -122,12 +183,13 @@ class FalkorDBStore:
         self._indexed: dict[str, set[tuple[str, str]]] = {}
         self._named: dict[str, set[str]] = {}
         """By app: the statements whose labels and types are known to the server."""
-        self._writing: dict[str, asyncio.Lock] = {}
+        self._senders: dict[str, _Sender] = {}
         self._notes: dict[tuple[str, int], str] = {}
         """The notes beside the marks, as last seen, for the marks that a rule takes away."""
         self._warned_not_durable = False
         self._longest_ms: int | None = None
         self._readers = asyncio.Semaphore(_READERS)
+        self._lookers = asyncio.Semaphore(_LOOKERS)
 
     async def check(self) -> str:
         """See ``GraphStore.check``."""
@@ -239,6 +301,29 @@ class FalkorDBStore:
             rows=tuple(tuple(_plain(cell) for cell in row) for row in result.result_set),
         )
 
+    async def marks(self, app_id: str, *, timeout_s: float) -> Mapping[int, Mark]:
+        """See ``GraphStore.marks``."""
+        try:
+            async with asyncio.timeout(timeout_s), self._lookers:
+                limit_ms = await self._allowed_ms(max(1, int(timeout_s * 1000)))
+                # Not compact, and so without falkordb: numbers and text need no decoding.
+                reply = await self._redis.execute_command(
+                    "GRAPH.RO_QUERY", self._name(app_id), _READ_MARKS, "TIMEOUT", limit_ms
+                )
+        except TimeoutError as error:
+            raise GraphUnavailable(f"no marks of the graph of {app_id!r} within {timeout_s:.3f} s") from error
+        except (RedisError, OSError) as error:
+            if isinstance(error, ResponseError) and str(error).startswith(_NO_GRAPH):
+                return {}
+            raise _of_graph(error) from error
+        marks: dict[int, Mark] = {}
+        for partition, *row in reply[1]:
+            mark = _mark_of([row])
+            if mark is None or not isinstance(partition, int):
+                raise GraphUnavailable(f"the mark of partition {partition} in the graph of {app_id!r} was overwritten")
+            marks[partition] = mark
+        return marks
+
     async def nodes(self, app_id: str) -> AsyncIterator[Node]:
         """See ``GraphStore.nodes``."""
         async for row in self._pages(
@@ -259,32 +344,40 @@ class FalkorDBStore:
 
     async def aclose(self) -> None:
         """See ``GraphStore.aclose``."""
+        while self._senders:
+            _, sender = self._senders.popitem()
+            await sender.aclose()
         await self._redis.aclose()
 
     async def _apply(self, app_id: str, partition: int, writes: Sequence[Write]) -> Applied:
         name = self._name(app_id)
         timeout_ms = await self._allowed_ms(self._write_timeout_ms)
         await self._make_known(app_id, writes)
-        pipeline = self._redis.pipeline(transaction=False)
+        commands: list[_Command] = []
         unsendable: QueryFailed | None = None
-        sent = 0
         for write in writes:
             try:
                 command = _guarded(partition, write)
             except QueryFailed as error:
                 unsendable = error
                 break
-            pipeline.execute_command("GRAPH.QUERY", name, command, "--compact", "TIMEOUT", timeout_ms)
-            sent += 1
-        pipeline.execute_command("GRAPH.RO_QUERY", name, header({"__gw_partition": partition}) + _READ_MARK)
+            commands.append(("GRAPH.QUERY", name, command, "--compact", "TIMEOUT", timeout_ms))
+        sent = len(commands)
+        # The statistics of a guarded write say that it moved the mark; only what deletes may take the mark away again.
+        deletes = any(write.query is not None and write.query.deletes for write in writes[:sent])
+        read_mark = ("GRAPH.RO_QUERY", name, header({"__gw_partition": partition}) + _READ_MARK)
+        sender = self._senders.get(app_id) or self._senders.setdefault(app_id, _Sender(self._redis))
         try:
-            # The server runs one writing query of a graph at a time, and waiting counts for a query's time limit: a
-            # slow query of one partition must not time out quick ones of another that we send.
-            async with self._writing.setdefault(app_id, asyncio.Lock()):
-                *replies, where = await pipeline.execute(raise_on_error=False)
+            replies = await sender.send([*commands, read_mark] if deletes or not commands else commands)
+            if len(replies) == sent and (unsendable or not all(map(_took_effect, replies))):
+                replies += await sender.send([read_mark])
         except (RedisError, OSError) as error:
             self._named.pop(app_id, None)  # a server that starts again may have lost what was made known
             raise _translate(error) from error
+        if len(replies) == sent:
+            self._keep_notes(app_id, partition, writes)
+            return Applied(count=sent)
+        *replies, where = replies
         failed = next(((i, reply) for i, reply in enumerate(replies) if isinstance(reply, Exception)), None)
         count = failed[0] if failed else sent
         failure = unsendable
@@ -302,7 +395,7 @@ class FalkorDBStore:
             self._indexed.pop(app_id, None)
             self._named.pop(app_id, None)
         mark = _mark_of(rows)
-        done = [i for i, reply in enumerate(replies) if not isinstance(reply, Exception) and _took_effect(reply)]
+        done = [i for i, reply in enumerate(replies) if _took_effect(reply)]
         if mark is None and done:
             # One of these writes took our mark away with other nodes. Without it they would run again, for ever.
             await self._restore(app_id, partition, writes[: done[-1] + 1])
@@ -312,10 +405,13 @@ class FalkorDBStore:
                 f"partition {partition} of app {app_id!r} was moved by another worker, or its graph was replaced",
                 retry_after_s=0.05,
             )
-        for write in writes[:count]:
+        self._keep_notes(app_id, partition, writes[:count])
+        return Applied(count=count, failure=failure)
+
+    def _keep_notes(self, app_id: str, partition: int, writes: Sequence[Write]) -> None:
+        for write in writes:
             if write.note is not None:
                 self._notes[app_id, partition] = write.note
-        return Applied(count=count, failure=failure)
 
     async def _make_known(self, app_id: str, writes: Sequence[Write]) -> None:
         """Let the server know every label and type of the writes before it plans the first of them.
@@ -489,7 +585,9 @@ def _run_of(server: Any) -> str:
 
 def _took_effect(reply: Any) -> bool:
     """Tell from the statistics of a guarded write whether its guard matched: then it has at least moved the mark."""
-    return any(str(line).startswith(("Properties set:", "Nodes deleted:")) for line in reply[-1])
+    return not isinstance(reply, Exception) and any(
+        str(line).startswith(("Properties set:", "Nodes deleted:")) for line in reply[-1]
+    )
 
 
 def _mark_of(rows: Any) -> Mark | None:

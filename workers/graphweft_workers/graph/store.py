@@ -114,6 +114,8 @@ class GraphStore(Protocol):
 
     dialect: Dialect
     """What rows may share a query here: which of a mutation's forms the store runs."""
+    settle_s: float
+    """Seconds after a mark is first seen by which readers see all its effects too; 0: they show together."""
 
     async def check(self) -> str:
         """Return the name of the server's present run, for ``durable``.
@@ -150,6 +152,15 @@ class GraphStore(Protocol):
 
     async def read(self, app_id: str, statement: str, params: Mapping[str, Any], *, timeout_s: float) -> Table:
         """Run a query that the server itself keeps from writing. Raises ``QueryFailed``. No graph: no rows."""
+        ...
+
+    async def marks(self, app_id: str, *, timeout_s: float) -> Mapping[int, Mark]:
+        """Return the marks of all partitions in the app's graph, by one small query that changes nothing.
+
+        Equal marks mean an equal graph, as far as it is written by ``apply`` alone. No graph: empty, and it is not
+        made. Raises ``GraphUnavailable`` also when it takes longer than ``timeout_s``, and when a mark was overwritten;
+        ``QueryFailed`` as ``progress`` does.
+        """
         ...
 
     def nodes(self, app_id: str) -> AsyncIterator[Node]:

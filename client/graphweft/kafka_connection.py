@@ -13,7 +13,18 @@ from aiokafka.errors import KafkaError, TopicAlreadyExistsError, for_code
 
 from graphweft_contracts import BusUnavailable, InvalidSettings, channels, wire
 
-__all__ = ("bus_errors", "fields_of", "make_topics", "record_of", "servers")
+__all__ = (
+    "MAX_CONTEXT_BYTES",
+    "bus_errors",
+    "fields_of",
+    "make_context_topics",
+    "make_topics",
+    "record_of",
+    "servers",
+)
+
+MAX_CONTEXT_BYTES: Final = 8 * 1024**2
+"""Largest context request, and largest answer to one, encoded."""
 
 _REPLICAS: Final = 3
 """Copies of each topic, where there are as many brokers."""
@@ -21,6 +32,12 @@ _LOOKS: Final = 100
 _LOOK_S: Final = 0.02
 _LETTER_BYTES: Final = 8 * 1024**2
 """Largest dead letter. It holds an event of up to 1 MiB, a third larger in base64, and its fields."""
+_CONTEXT: Final[Mapping[str, str]] = {
+    # Nobody waits for an answer so long; what is older is dropped by whole segments only.
+    "retention.ms": "60000",
+    "segment.ms": "60000",
+    "max.message.bytes": str(MAX_CONTEXT_BYTES + 1024),
+}
 _TOPICS: Final[Mapping[str, Mapping[str, str]]] = {
     # The log is what a replay reads, so nothing leaves it by itself; the time of an entry is the log's own.
     channels.EVENTS_TOPIC: {
@@ -29,6 +46,8 @@ _TOPICS: Final[Mapping[str, Mapping[str, str]]] = {
         "message.timestamp.type": "LogAppendTime",
     },
     channels.DEAD_LETTERS_TOPIC: {"cleanup.policy": "compact", "max.message.bytes": str(_LETTER_BYTES)},
+    channels.CONTEXT_REQUESTS_TOPIC: _CONTEXT,
+    channels.CONTEXT_REPLIES_TOPIC: _CONTEXT,
 }
 
 
@@ -53,35 +72,49 @@ def bus_errors(what: str) -> Generator[None]:
 
 
 async def make_topics(admin: AIOKafkaAdminClient, partitions: int) -> int:
-    """Make sure that our topics exist and return the number of partitions of the events.
+    """Make sure that the topics of events exist and return the number of their partitions.
 
     Who comes first decides on ``partitions``; later ones follow what the topic says. Raises ``KafkaError``.
     """
+    wanted = {channels.EVENTS_TOPIC: partitions, channels.DEAD_LETTERS_TOPIC: 1}
+    return (await _make(admin, await _there(admin), wanted))[channels.EVENTS_TOPIC]
+
+
+async def make_context_topics(admin: AIOKafkaAdminClient, partitions: int) -> int:
+    """Make sure that the topics of context requests and their answers exist; otherwise like ``make_topics``.
+
+    New ones get as many partitions as the events have, or ``partitions`` where there are no events yet.
+    """
+    there = await _there(admin)
+    count = there.get(channels.EVENTS_TOPIC) or partitions
+    wanted = {channels.CONTEXT_REQUESTS_TOPIC: count, channels.CONTEXT_REPLIES_TOPIC: count}
+    return (await _make(admin, there, wanted))[channels.CONTEXT_REQUESTS_TOPIC]
+
+
+async def _there(admin: AIOKafkaAdminClient) -> Mapping[str, int]:
     described: Sequence[Mapping[str, Any]] = await admin.describe_topics()  # asking for a name could make the topic
-    there = {topic["topic"]: len(topic["partitions"]) for topic in described}
-    missing = [name for name in _TOPICS if name not in there]
+    return {topic["topic"]: len(topic["partitions"]) for topic in described}
+
+
+async def _make(admin: AIOKafkaAdminClient, there: Mapping[str, int], wanted: Mapping[str, int]) -> Mapping[str, int]:
+    """Make those of the wanted topics that are not there; return the numbers of partitions of all topics."""
+    missing = [name for name in wanted if name not in there]
     if missing:
         brokers = (await admin.describe_cluster())["brokers"]
         replicas = max(1, min(_REPLICAS, len(brokers)))
-        new = [
-            NewTopic(name, partitions if name == channels.EVENTS_TOPIC else 1, replicas, topic_configs=_TOPICS[name])
-            for name in missing
-        ]
+        new = [NewTopic(name, wanted[name], replicas, topic_configs=_TOPICS[name]) for name in missing]
         response: Any = await admin.create_topics(new)
         for _, code, *rest in response.topic_errors:
             if code and for_code(code) is not TopicAlreadyExistsError:
                 raise for_code(code)(*rest)
     for _ in range(_LOOKS):
         # It takes a moment to be known everywhere, and another process may have made it with another number.
-        if channels.EVENTS_TOPIC in there:
-            break
+        missing = [name for name in wanted if not there.get(name)]
+        if not missing:
+            return there
         await asyncio.sleep(_LOOK_S)
-        described = await admin.describe_topics()
-        there = {topic["topic"]: len(topic["partitions"]) for topic in described}
-    count = there.get(channels.EVENTS_TOPIC, 0)
-    if not count:
-        raise KafkaError(f"the topic {channels.EVENTS_TOPIC} is not there yet")
-    return count
+        there = await _there(admin)
+    raise KafkaError(f"the topic {missing[0]} is not there yet")
 
 
 def record_of(fields: Mapping[bytes, bytes]) -> tuple[bytes | None, list[tuple[str, bytes]]]:

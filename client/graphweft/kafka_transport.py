@@ -1,9 +1,8 @@
-"""Kafka for events. Context does not come over Kafka yet."""
+"""Kafka for events; context is asked for in ``graphweft.kafka_context``."""
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, Final
@@ -13,13 +12,13 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError, MessageSizeTooLargeError
 
 from graphweft.kafka_connection import bus_errors, make_topics, record_of, servers
+from graphweft.kafka_context import KafkaContext, end_producer
 from graphweft.transport import DEFAULT_PARTITIONS, MAX_EVENT_BYTES, Outgoing, check_sizes
-from graphweft_contracts import ContextReply, ContextRequest, InvalidEvent, Permanent, channels
+from graphweft_contracts import ContextReply, ContextRequest, InvalidEvent, channels
 
 __all__ = ("KafkaTransport",)
 
 _BATCH_OVERHEAD: Final = 1_024
-_END_S: Final = 1.0
 _REQUEST_MS: Final = 5_000
 """How long an append may wait for its confirmation. The client repeats it, so waiting long only delays that."""
 
@@ -38,6 +37,7 @@ class KafkaTransport:
         self._partitions: int | None = None
         self._producer: Any = None
         self._connecting = asyncio.Lock()
+        self._context = KafkaContext(self._servers, partitions=partitions)
 
     async def append(self, events: Sequence[Outgoing]) -> list[str]:
         """See ``Transport.append``.
@@ -66,16 +66,17 @@ class KafkaTransport:
         return positions
 
     async def request(self, request: ContextRequest) -> ContextReply:
-        """Raise ``Permanent``: context is asked for over Redis only."""
-        raise Permanent(
-            "context does not come over Kafka yet: give the client a Redis bus, or use this one for events alone"
-        )
+        """See ``Transport.request``."""
+        return await self._context.request(request)
 
     async def aclose(self) -> None:
         """See ``Transport.aclose``."""
         producer, self._producer = self._producer, None
-        if producer is not None:
-            await _end(producer)
+        try:
+            if producer is not None:
+                await end_producer(producer)
+        finally:
+            await self._context.aclose()
 
     async def _connected(self) -> tuple[Any, int]:
         async with self._connecting:
@@ -132,17 +133,4 @@ class KafkaTransport:
     async def _drop(self, producer: Any) -> None:
         if self._producer is producer:
             self._producer = None
-        await _end(producer)
-
-
-async def _end(producer: Any) -> None:
-    """End a producer. What it still has to send is given up after a second: the client keeps and repeats it."""
-    try:
-        with contextlib.suppress(KafkaError, OSError):  # TimeoutError is an OSError
-            async with asyncio.timeout(_END_S):
-                await producer.stop()
-    finally:
-        # One whose stop was cut short would go on for ever; for one that was stopped this does nothing.
-        await producer._sender.close()
-        producer._message_accumulator.fail_all(KafkaError("the producer was ended"))
-        await producer.client.close()
+        await end_producer(producer)

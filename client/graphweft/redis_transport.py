@@ -10,16 +10,14 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-import time
 from collections.abc import Sequence
 from typing import Final
 from uuid import uuid4
 
-from pydantic import ValidationError
 from redis.exceptions import RedisError
 
-from graphweft.redis_connection import connect
-from graphweft.transport import DEFAULT_PARTITIONS, Outgoing, check_sizes
+from graphweft.redis_connection import Together, connect
+from graphweft.transport import DEFAULT_PARTITIONS, Outgoing, check_sizes, read_reply, seconds_left
 from graphweft_contracts import BusUnavailable, ContextReply, ContextRequest, channels
 
 __all__ = ("RedisTransport",)
@@ -33,7 +31,7 @@ _RECONNECT_S: Final = 0.2
 _SILENCE_S: Final = 5.0
 """After so long without a message the reply channel is pinged, and after as long again it counts as broken."""
 _REQUEST_CONNECTIONS: Final = 8
-"""Connections that put requests on the bus at once; more calls wait for one."""
+"""Round trips at once that put requests on the bus; what comes meanwhile goes together with the next."""
 
 
 class RedisTransport:
@@ -46,13 +44,14 @@ class RedisTransport:
         partitions: int = DEFAULT_PARTITIONS,
     ) -> None:
         self._redis = connect(url, io_timeout_s=_IO_S)
+        # A request that is there twice is answered twice, and the second answer is passed over.
+        self._requests = Together(connect(url, io_timeout_s=_IO_S, repeats=1), connections=_REQUEST_CONNECTIONS)
         self._replies = connect(url, io_timeout_s=None)  # a subscription is silent between replies
         self._wanted_partitions = partitions
         self._partitions: int | None = None
         self._reply_to = channels.context_replies(uuid4().hex)
         self._waiting: dict[str, asyncio.Future[bytes | BusUnavailable]] = {}
         self._listener: asyncio.Task[None] | None = None
-        self._sending = asyncio.Semaphore(_REQUEST_CONNECTIONS)
         self._settled = asyncio.Event()
         """Set while it is known whether the reply channel works: it does, or ``_away`` says why not."""
         self._away: str | None = None
@@ -83,24 +82,21 @@ class RedisTransport:
         future: asyncio.Future[bytes | BusUnavailable] = asyncio.get_running_loop().create_future()
         self._waiting[request.id] = future
         try:
-            async with asyncio.timeout(max(0.0, request.deadline_ms / 1000 - time.time())):
+            async with asyncio.timeout(seconds_left(request)):
                 await self._settled.wait()
                 if self._away is not None:
                     raise BusUnavailable(self._away)
-                async with self._sending:
-                    await self._redis.xadd(
-                        channels.CONTEXT_REQUESTS, {b"data": message}, maxlen=_REQUESTS_KEPT, approximate=True
-                    )
+                await self._requests.execute(
+                    "XADD", channels.CONTEXT_REQUESTS, "MAXLEN", "~", _REQUESTS_KEPT, "*", b"data", message
+                )
                 outcome = await future
                 if isinstance(outcome, BusUnavailable):
                     raise outcome
-                return ContextReply.model_validate_json(outcome)
+                return read_reply(request, outcome)
         except (RedisError, OSError) as error:
             if isinstance(error, TimeoutError):
                 raise
             raise BusUnavailable(f"the bus took no request: {error}") from error
-        except ValidationError as error:
-            raise BusUnavailable("the responder's answer breaks the contract; do both run the same version?") from error
         finally:
             self._waiting.pop(request.id, None)
 
@@ -113,6 +109,7 @@ class RedisTransport:
             self._listener = None
         self._give_up("the client is closed")
         await self._replies.aclose()
+        await self._requests.aclose()
         await self._redis.aclose()
 
     async def _partition_count(self) -> int:

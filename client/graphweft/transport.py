@@ -2,13 +2,24 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final, Protocol
 
-from graphweft_contracts import ContextReply, ContextRequest, InvalidEvent
+from pydantic import ValidationError
 
-__all__ = ("DEFAULT_PARTITIONS", "MAX_EVENT_BYTES", "Outgoing", "Transport", "check_sizes")
+from graphweft_contracts import BusUnavailable, ContextReply, ContextRequest, InvalidEvent
+
+__all__ = (
+    "DEFAULT_PARTITIONS",
+    "MAX_EVENT_BYTES",
+    "Outgoing",
+    "Transport",
+    "check_sizes",
+    "read_reply",
+    "seconds_left",
+)
 
 DEFAULT_PARTITIONS: Final = 4
 """Partitions of a new bus. The first process that writes decides; later ones follow what the bus says."""
@@ -46,7 +57,10 @@ class Transport(Protocol):
         ...
 
     async def request(self, request: ContextRequest) -> ContextReply:
-        """Return the answer to ``request``. Raises ``TimeoutError`` at its deadline, or ``BusUnavailable``."""
+        """Return the answer to ``request``, the first one if there should be two.
+
+        Raises ``TimeoutError`` at its deadline, and for an answer that comes later; or ``BusUnavailable``.
+        """
         ...
 
     async def aclose(self) -> None:
@@ -63,3 +77,22 @@ def check_sizes(events: Sequence[Outgoing]) -> None:
                 f"an event of {event.key!r} has {size} bytes and a bus takes {MAX_EVENT_BYTES}: leave large content "
                 "out of its data, or put it elsewhere and name the place in dataref"
             )
+
+
+def seconds_left(request: ContextRequest) -> float:
+    """Return how long it is to the request's deadline, at least 0."""
+    return max(0.0, request.deadline_ms / 1000 - time.time())
+
+
+def read_reply(request: ContextRequest, body: bytes) -> ContextReply:
+    """Return the answer that came for ``request``.
+
+    Raises ``TimeoutError`` when it is late, and ``BusUnavailable`` when it is no answer.
+    """
+    try:
+        reply = ContextReply.model_validate_json(body)
+    except ValidationError as error:
+        raise BusUnavailable("the responder's answer breaks the contract; do both run the same version?") from error
+    if time.time() * 1000 >= request.deadline_ms:
+        raise TimeoutError
+    return reply

@@ -63,7 +63,9 @@ def _channels(events: list[str]) -> dict[str, Any]:
             "title": "Context requests",
             "description": (
                 "Redis stream; the field `data` holds the request as JSON. Responders share it as consumer group "
-                f"`{channels.CONTEXT_GROUP}`."
+                f"`{channels.CONTEXT_GROUP}`; those that have requests in hand stand in the sorted set "
+                f"`{channels.RESPONDERS}`, by the time in ms until which they are alive. On Kafka the topic "
+                f"`{channels.CONTEXT_REQUESTS_TOPIC}`, shared in the same way; the value of a record is the request."
             ),
             "messages": _listed(["context_request"]),
         },
@@ -72,7 +74,10 @@ def _channels(events: list[str]) -> dict[str, Any]:
             "title": "Context replies",
             "description": (
                 "Redis Pub/Sub, one channel for each asking process; its full name is `reply_to` of the request. A "
-                "message is the request's id, a line feed, and the reply as JSON."
+                "message is the request's id, a line feed, and the reply as JSON. On Kafka the same is a record of the "
+                f"topic `{channels.CONTEXT_REPLIES_TOPIC}`, in the partition that `reply_to` names as "
+                f"`{channels.context_replies_partition(0)}`; several processes may read one partition. The first "
+                "reply to a request counts."
             ),
             "parameters": {"client": {"description": "Name that the asking process gave itself."}},
             "messages": _listed(["context_reply"]),

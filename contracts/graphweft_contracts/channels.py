@@ -7,7 +7,9 @@ from typing import Final
 
 __all__ = (
     "CONTEXT_GROUP",
+    "CONTEXT_REPLIES_TOPIC",
     "CONTEXT_REQUESTS",
+    "CONTEXT_REQUESTS_TOPIC",
     "DEAD_LETTERS",
     "DEAD_LETTERS_TOPIC",
     "DEAD_LETTER_ORDER",
@@ -17,8 +19,10 @@ __all__ = (
     "MUTATION_GROUP",
     "PARTITION_COUNT",
     "REQUEUE_TRANSACTION",
+    "RESPONDERS",
     "WORKERS",
     "context_replies",
+    "context_replies_partition",
     "events_stream",
     "graph_name",
     "lease",
@@ -35,7 +39,11 @@ MUTATION_GROUP: Final = "graphweft-mutation"
 WORKERS: Final = "graphweft:workers"
 """Sorted set: name of a mutation worker by the time in ms until which it counts as alive."""
 CONTEXT_REQUESTS: Final = "graphweft:context:requests"
+CONTEXT_REQUESTS_TOPIC: Final = "graphweft.context.requests"
+CONTEXT_REPLIES_TOPIC: Final = "graphweft.context.replies"
 CONTEXT_GROUP: Final = "graphweft-injection"
+RESPONDERS: Final = "graphweft:responders"
+"""Sorted set: name of an injection responder that has requests in hand by the time in ms until which it is alive."""
 DEAD_LETTERS: Final = "graphweft:deadletters"
 """Hash: dead letter id -> JSON."""
 DEAD_LETTER_ORDER: Final = "graphweft:deadletters:order"
@@ -57,6 +65,11 @@ def events_stream(partition: int) -> str:
 def context_replies(client: str) -> str:
     """Return the channel on which one client process reads its answers."""
     return f"graphweft:context:replies:{client}"
+
+
+def context_replies_partition(partition: int) -> str:
+    """Return the name of a partition of the Kafka topic of answers, as requests have it in ``reply_to``."""
+    return f"{CONTEXT_REPLIES_TOPIC}:{partition}"
 
 
 def lease(partition: int) -> str:

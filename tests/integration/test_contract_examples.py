@@ -84,9 +84,8 @@ async def caught_up(bus: RedisStreamsBus) -> None:
 
 async def write(url: str, statement: str, app: str = APP) -> None:
     """Write to an app's graph without any code of ours."""
-    raw = redis.Redis.from_url(url)
-    await raw.execute_command("GRAPH.QUERY", f"mozaiks_{app}", statement)
-    await raw.aclose()
+    async with redis.Redis.from_url(url) as raw:
+        await raw.execute_command("GRAPH.QUERY", f"mozaiks_{app}", statement)
 
 
 async def rows(graph: FalkorDBStore, statement: str) -> list[tuple[Any, ...]]:

@@ -420,13 +420,15 @@ async def test_a_worker_and_a_responder_start_without_the_graph_server(
 
 
 async def test_a_silent_graph_server_costs_no_more_than_the_budget(
-    servers: Servers, far_graph: FalkorDBStore, rules: Ruleset
+    servers: Servers, far_graph: FalkorDBStore, rules: Ruleset, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    # More of the budget is kept back for the way of the reply than 50 ms, which a busy machine does not hold.
+    monkeypatch.setattr("graphweft_workers.injection.answering._ROAD_S", (2.0, 2.0))
     await far_graph.progress(APP, 0)
     async with responding(servers.bus_url, far_graph, rules) as responder, asking(servers.bus_url) as client:
         assert (await client.context(agent="Any", chat_id="c")).injected == {"visits": None}
         servers.signal(signal.SIGSTOP)
-        replies = await asyncio.gather(*(client.context(agent="Any", chat_id="c", budget_ms=1_000) for _ in range(10)))
+        replies = await asyncio.gather(*(client.context(agent="Any", chat_id="c", budget_ms=2_500) for _ in range(10)))
         # The responder itself said so, in time, with the place of the rule: the client did not have to give up.
         assert {(reply.reason, len(reply.missing)) for reply in replies} == {("timeout", 1)}
         assert {item.reason for reply in replies for item in reply.missing} == {"timeout"}
@@ -435,6 +437,11 @@ async def test_a_silent_graph_server_costs_no_more_than_the_budget(
         assert (await client.context(agent="Any", chat_id="c", workflow="Other")).reason == "no_rules"
         servers.signal(signal.SIGCONT)
         assert (await client.context(agent="Any", chat_id="c")).injected == {"visits": None}
+
+        async def counted() -> bool:  # which comes after the reply
+            return responder.answered >= 13
+
+        await eventually(counted)
         assert responder.answered == 13
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import inspect
 import logging
 from collections.abc import AsyncIterator, Iterator
@@ -20,11 +21,12 @@ import pytest_asyncio
 import redis.asyncio as redis
 
 from graphweft import Client, Event, GraphInjectionHooks, create_graph_injection_hook, create_graph_mutation_hook
-from graphweft_contracts import channels, wire
+from graphweft_contracts import ContextRequest, channels, wire
 from graphweft_rules import Ruleset
 from graphweft_workers.bus.redis_streams import RedisStreamsBus
 from graphweft_workers.graph.falkordb import FalkorDBStore
-from graphweft_workers.injection.requests import RedisRequestQueue
+from graphweft_workers.injection.answering import Answerer
+from graphweft_workers.injection.redis_requests import RedisRequestQueue
 from graphweft_workers.injection.responder import InjectionResponder
 from graphweft_workers.mutation.worker import MutationWorker
 
@@ -79,7 +81,8 @@ async def client(url: str) -> AsyncIterator[Client]:
 @asynccontextmanager
 async def responding(url: str, graph: FalkorDBStore, rules: Ruleset) -> AsyncIterator[None]:
     queue = RedisRequestQueue(url, consumer="r")
-    responder = InjectionResponder(queue, graph, rules)
+    answerer = Answerer(rules, graph)
+    responder = InjectionResponder(queue, answerer.answer)
     task = asyncio.create_task(responder.run())
     try:
         yield
@@ -87,16 +90,19 @@ async def responding(url: str, graph: FalkorDBStore, rules: Ruleset) -> AsyncIte
         responder.stop()
         await task
         await queue.aclose()
+        await answerer.aclose()
 
 
 async def apply_all(bus: RedisStreamsBus, graph: FalkorDBStore, rules: Ruleset) -> None:
     worker = MutationWorker(bus, graph, rules, name="w")
     task = asyncio.create_task(worker.run())
-    async with asyncio.timeout(20):
-        while sum(partition.lag for partition in await bus.status()):  # noqa: ASYNC110 - the server does not tell
-            await asyncio.sleep(0.02)
-    worker.stop()
-    await task
+    try:
+        async with asyncio.timeout(20):
+            while sum(partition.lag for partition in await bus.status()):  # noqa: ASYNC110 - the server does not tell
+                await asyncio.sleep(0.02)
+    finally:
+        worker.stop()
+        await task
 
 
 async def on_the_bus(url: str) -> list[Event]:
@@ -333,26 +339,25 @@ async def test_a_broken_app_id_gives_no_context(client: Client, caplog: pytest.L
 async def test_with_the_graph_down_a_turn_goes_on(
     url: str, client: Client, rules: Ruleset, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    graph = FalkorDBStore(f"unix://{tmp_path}/nobody.sock")
-    async with responding(url, graph, rules):
+    store = FalkorDBStore(f"unix://{tmp_path}/nobody.sock")
+    async with contextlib.aclosing(store) as graph, responding(url, graph, rules):
         hooks = GraphInjectionHooks(client, budget_ms=30_000)
         assert await hooks.before_agent_turn("Planner", dict(IDS)) == {}
         assert "graph_unavailable" in caplog.text
-    await graph.aclose()
 
 
 async def test_with_the_bus_down_a_turn_goes_on(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    client = Client(f"unix://{tmp_path}/nobody.sock")
-    hooks = GraphInjectionHooks(client, budget_ms=3_600_000)
-    await hooks.on_event("order.paid", dict(IDS), {})
-    assert await hooks.before_agent_turn("Planner", dict(IDS)) == {}
-    assert "bus_unavailable" in caplog.text
-    assert client.stats.buffered == 1
-    await client.aclose(drain_s=0)
-    # Closed: still no error.
-    await hooks.on_event("order.paid", dict(IDS), {})
-    assert await hooks.before_agent_turn("Planner", dict(IDS)) == {}
-    await hooks.aclose()
+    async with Client(f"unix://{tmp_path}/nobody.sock") as client:
+        hooks = GraphInjectionHooks(client, budget_ms=3_600_000)
+        await hooks.on_event("order.paid", dict(IDS), {})
+        assert await hooks.before_agent_turn("Planner", dict(IDS)) == {}
+        assert "bus_unavailable" in caplog.text
+        assert client.stats.buffered == 1
+        await client.aclose(drain_s=0)
+        # Closed: still no error.
+        await hooks.on_event("order.paid", dict(IDS), {})
+        assert await hooks.before_agent_turn("Planner", dict(IDS)) == {}
+        await hooks.aclose()
 
 
 async def test_nobody_answers_and_the_budget_ends_it(client: Client, caplog: pytest.LogCaptureFixture) -> None:
@@ -363,8 +368,45 @@ async def test_nobody_answers_and_the_budget_ends_it(client: Client, caplog: pyt
 
 async def test_hooks_without_a_client_make_one(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GRAPHWEFT_BUS_URL", url)
-    hooks = GraphInjectionHooks(**IDS)
-    await hooks.on_event("order.paid", {}, {})
-    await hooks.aclose()
+    async with contextlib.aclosing(GraphInjectionHooks(**IDS)) as hooks:
+        await hooks.on_event("order.paid", {}, {})
     [event] = await on_the_bus(url)
     assert event.key == "shop/c1"
+
+
+async def test_a_turn_says_which_context_it_was_given(
+    url: str, client: Client, graph: FalkorDBStore, rules: Ruleset
+) -> None:
+    hooks = GraphInjectionHooks(client, budget_ms=30_000)
+    async with responding(url, graph, rules):
+        await hooks.before_agent_turn("Planner", dict(IDS))
+        await hooks.on_event("agent.turn_complete", dict(IDS), {}, "Other")
+        await hooks.on_event("order.paid", dict(IDS), {}, "Planner")
+        for _ in range(2):
+            await hooks.on_event("agent.turn_complete", dict(IDS), {}, "Planner")
+        await hooks.before_agent_turn("Planner", dict(IDS))
+        await hooks.on_event("agent.turn_complete", dict(IDS), {"context_id": "own"}, "Planner")
+    given = [event.data.get("context_id") for event in await on_the_bus(url)]
+    assert given == [None, None, given[2], None, "own"]
+    assert given[2]
+
+
+async def test_a_turn_waits_for_what_its_own_hooks_published(url: str, client: Client) -> None:
+    """There is nobody to answer: what counts is what was asked."""
+    asked: list[tuple[str | None, int | None]] = []
+    for fresh in (False, True):
+        hooks = GraphInjectionHooks(client, budget_ms=20, max_tokens=9, read_own_writes=fresh)
+        await hooks.on_event("order.paid", dict(IDS), {})
+        await hooks.on_event("order.paid", dict(IDS) | {"chat_id": "c2"}, {})
+        await hooks.before_agent_turn("Planner", dict(IDS))
+    async with redis.Redis.from_url(url) as connection:
+        for _, fields in await connection.xrange(channels.CONTEXT_REQUESTS):
+            request = ContextRequest.model_validate_json(fields[b"data"])
+            asked.append((request.after, request.max_tokens))
+        places = [
+            f"{stream.decode().rpartition(':')[2]}:{offset.decode()}"
+            for stream in await connection.keys(f"{channels.EVENTS}:*")
+            for offset, fields in await connection.xrange(stream)
+            if wire.decode(fields).chatid == "c1"
+        ]
+    assert asked == [(None, 9), (max(places), 9)]

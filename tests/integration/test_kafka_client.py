@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import sys
-import time
 from datetime import UTC, datetime
 
 import pytest
@@ -14,9 +13,10 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from tests.services.kafka import KafkaServer
 
 from graphweft import Client, Event, SyncClient
+from graphweft.kafka_connection import MAX_CONTEXT_BYTES
 from graphweft.kafka_transport import KafkaTransport
 from graphweft.transport import MAX_EVENT_BYTES, Outgoing
-from graphweft_contracts import BusUnavailable, ContextRequest, InvalidEvent, InvalidSettings, Permanent, channels, wire
+from graphweft_contracts import BusUnavailable, InvalidEvent, InvalidSettings, channels, wire
 from graphweft_workers.bus.kafka import KafkaBus
 from graphweft_workers.bus.log import Committed
 
@@ -127,11 +127,8 @@ async def test_the_environment_may_name_kafka(kafka_url: str, monkeypatch: pytes
     def use() -> None:
         with SyncClient() as client:
             assert client.emit(event(1), wait_s=30)
-            reply = client.context(app_id="a", workflow="w", agent="g", chat_id="c")
-            assert (reply.reason, reply.detail.startswith("context does not come over Kafka")) == (
-                "bus_unavailable",
-                True,
-            )
+            reply = client.context(app_id="a", workflow="w", agent="g", chat_id="c", budget_ms=200)
+            assert reply.reason == "timeout"  # nobody answers here
 
     await asyncio.to_thread(use)
     assert await identities(kafka_url) == ["1"]
@@ -153,13 +150,36 @@ def test_a_client_refuses_what_is_no_kafka_address() -> None:
     assert "secret" not in str(refused.value)
 
 
-async def test_context_is_not_asked_for_over_kafka(kafka_url: str) -> None:
-    async with contextlib.aclosing(KafkaTransport(kafka_url)) as transport:
-        request = ContextRequest(
-            id="1", app_id="a", workflow="w", agent="g", chat_id="c", context={}, deadline_ms=int(time.time() * 1000)
-        )
-        with pytest.raises(Permanent, match="not come over Kafka"):
-            await transport.request(request)
+async def test_who_asks_where_there_is_no_broker_is_told_so() -> None:
+    async with Client("kafka://127.0.0.1:1", app_id="a", workflow="w") as client:
+        for _ in range(2):
+            reply = await client.context(agent="g", chat_id="c", budget_ms=20_000)
+            assert (reply.reason, reply.text) == ("bus_unavailable", "")
+
+
+async def test_a_request_that_is_too_large_is_refused(kafka_url: str) -> None:
+    async with Client(kafka_url, app_id="a", workflow="w") as client:
+        reply = await client.context(agent="g", chat_id="c", context={"x": "y" * MAX_CONTEXT_BYTES}, budget_ms=20_000)
+        assert (reply.reason, "bytes" in reply.detail) == ("invalid_request", True)
+
+
+async def test_the_topics_of_context_follow_the_events_and_forget_soon(kafka: KafkaServer, kafka_url: str) -> None:
+    async with contextlib.aclosing(KafkaTransport(kafka_url, partitions=PARTITIONS)) as transport:
+        await transport.append([outgoing("k", b"1")])
+    async with Client(kafka_url, app_id="a", workflow="w") as client:
+        # Not before the topics are there is it known that nobody answers.
+        assert (await client.context(agent="g", chat_id="c", budget_ms=3_000)).reason == "timeout"
+    admin = AIOKafkaAdminClient(bootstrap_servers=kafka.bootstrap)
+    await admin.start()
+    try:
+        topics = {topic["topic"]: len(topic["partitions"]) for topic in await admin.describe_topics()}
+        for name in (channels.CONTEXT_REQUESTS_TOPIC, channels.CONTEXT_REPLIES_TOPIC):
+            assert topics[name] == PARTITIONS
+            [found] = await admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, name)])
+            settings = {entry[0]: entry[1] for entry in found.resources[0][4]}
+            assert (settings["retention.ms"], settings["cleanup.policy"]) == ("60000", "delete")
+    finally:
+        await admin.close()
 
 
 async def test_no_broker_is_an_outage() -> None:
@@ -184,17 +204,17 @@ async def test_a_client_outlives_a_broker_that_is_killed(kafka: KafkaServer, kaf
 @pytest.mark.timeout(120)
 async def test_a_client_closes_while_the_broker_is_away(kafka: KafkaServer, kafka_url: str) -> None:
     before = asyncio.all_tasks()
-    client = Client(kafka_url)
-    assert await client.emit(event(1), wait_s=30)
-    await asyncio.to_thread(kafka.kill)
-    try:
-        assert await client.emit(event(2), wait_s=0.2) is None
-        async with asyncio.timeout(30):
-            await client.aclose(drain_s=0.2)
-        assert client.stats.dropped == 1
-        assert asyncio.all_tasks() == before
-    finally:
-        await asyncio.to_thread(kafka.start)
+    async with Client(kafka_url) as client:
+        assert await client.emit(event(1), wait_s=30)
+        await asyncio.to_thread(kafka.kill)
+        try:
+            assert await client.emit(event(2), wait_s=0.2) is None
+            async with asyncio.timeout(30):
+                await client.aclose(drain_s=0.2)
+            assert client.stats.dropped == 1
+            assert asyncio.all_tasks() == before
+        finally:
+            await asyncio.to_thread(kafka.start)
 
 
 async def identities(url: str) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -294,10 +295,9 @@ async def test_a_broken_entry_is_buried_with_its_bytes(
     url: str, bus: RedisStreamsBus, graph: FalkorDBStore, rules: Ruleset, fields: dict[bytes, bytes], expected: str
 ) -> None:
     await bus.partitions()
-    raw = redis.Redis.from_url(url)
-    partition = channels.partition_of(f"{APP}/c1", 2)
-    await raw.xadd(channels.events_stream(partition), fields)
-    await raw.aclose()
+    async with redis.Redis.from_url(url) as raw:
+        partition = channels.partition_of(f"{APP}/c1", 2)
+        await raw.xadd(channels.events_stream(partition), fields)
     async with Client(url) as client, running(bus, graph, rules):
         await client.emit(tool("after"))
         await caught_up(bus)
@@ -313,10 +313,11 @@ async def test_an_app_id_that_names_another_tenants_graph_is_refused(
 ) -> None:
     body = json.loads(wire.encode(tool("t"))[wire.DATA])
     body["appid"] = "../other"
-    raw = redis.Redis.from_url(url)
-    await bus.partitions()
-    await raw.xadd(channels.events_stream(0), {b"content-type": wire.STRUCTURED, b"data": json.dumps(body).encode()})
-    await raw.aclose()
+    async with redis.Redis.from_url(url) as raw:
+        await bus.partitions()
+        await raw.xadd(
+            channels.events_stream(0), {b"content-type": wire.STRUCTURED, b"data": json.dumps(body).encode()}
+        )
     async with running(bus, graph, rules):
         await caught_up(bus)
     [letter] = await bus.dead_letters(limit=10)
@@ -360,10 +361,9 @@ async def test_a_foreign_retry_field_is_buried_and_stops_nothing(
     url: str, bus: RedisStreamsBus, graph: FalkorDBStore, rules: Ruleset, retry: bytes
 ) -> None:
     fields = {**wire.encode(tool("odd")), wire.RETRY: retry}
-    raw = redis.Redis.from_url(url)
-    await bus.partitions()
-    await raw.xadd(channels.events_stream(channels.partition_of(f"{APP}/c1", 2)), fields)  # type: ignore[arg-type]
-    await raw.aclose()
+    async with redis.Redis.from_url(url) as raw:
+        await bus.partitions()
+        await raw.xadd(channels.events_stream(channels.partition_of(f"{APP}/c1", 2)), fields)  # type: ignore[arg-type]
     async with Client(url) as client, running(bus, graph, rules):
         await client.emit(tool("after"))
         await caught_up(bus)
@@ -378,11 +378,10 @@ async def test_a_foreign_retry_field_is_buried_and_stops_nothing(
 async def test_an_entry_with_an_id_beyond_all_years_stops_nothing(
     url: str, bus: RedisStreamsBus, graph: FalkorDBStore, rules: Ruleset
 ) -> None:
-    raw = redis.Redis.from_url(url)
-    await bus.partitions()
-    stream = channels.events_stream(channels.partition_of(f"{APP}/c1", 2))
-    await raw.xadd(stream, wire.encode(tool("t")), id="1795319623488000000-0")  # type: ignore[arg-type]
-    await raw.aclose()
+    async with redis.Redis.from_url(url) as raw:
+        await bus.partitions()
+        stream = channels.events_stream(channels.partition_of(f"{APP}/c1", 2))
+        await raw.xadd(stream, wire.encode(tool("t")), id="1795319623488000000-0")  # type: ignore[arg-type]
     async with running(bus, graph, rules):
         await caught_up(bus)
     assert await column(graph, "MATCH (t:Tool) RETURN t.name") == ["t"]
@@ -423,22 +422,21 @@ async def test_an_app_whose_graph_is_none_does_not_hold_up_the_others(
 ) -> None:
     chat = next(f"c{n}" for n in range(99) if channels.partition_of(f"bad/c{n}", 2) == channels.partition_of(APP, 2))
     near = next(f"c{n}" for n in range(99) if channels.partition_of(f"{APP}/c{n}", 2) == channels.partition_of(APP, 2))
-    raw = redis.Redis.from_url(url)
-    await raw.set(channels.graph_name("bad"), 1)
-    await bus.partitions()
-    async with Client(url) as client:
-        await client.emit(tool("t", chat=chat).model_copy(update={"appid": "bad"}))
-        await client.emit(tool("t", chat=near))
-        async with running(bus, graph, rules, batch_events=1):
-            await caught_up(bus)
-            assert await column(graph, "MATCH (t:Tool) RETURN t.calls") == [1]
-            # It may also happen under a running worker.
-            await raw.delete(channels.graph_name(APP))
-            await raw.set(channels.graph_name(APP), 1)
-            await client.emit(tool("u", chat=near))
-            await client.emit(tool("u", chat=chat).model_copy(update={"appid": "third"}))
-            await caught_up(bus)
-    await raw.aclose()
+    async with redis.Redis.from_url(url) as raw:
+        await raw.set(channels.graph_name("bad"), 1)
+        await bus.partitions()
+        async with Client(url) as client:
+            await client.emit(tool("t", chat=chat).model_copy(update={"appid": "bad"}))
+            await client.emit(tool("t", chat=near))
+            async with running(bus, graph, rules, batch_events=1):
+                await caught_up(bus)
+                assert await column(graph, "MATCH (t:Tool) RETURN t.calls") == [1]
+                # It may also happen under a running worker.
+                await raw.delete(channels.graph_name(APP))
+                await raw.set(channels.graph_name(APP), 1)
+                await client.emit(tool("u", chat=near))
+                await client.emit(tool("u", chat=chat).model_copy(update={"appid": "third"}))
+                await caught_up(bus)
     letters = await bus.dead_letters(limit=10)
     assert {(letter.app_id, letter.mutation) for letter in letters} == {
         ("bad", "tool"), ("bad", "trace"), (APP, "tool"), (APP, "trace"),
@@ -474,15 +472,13 @@ async def test_a_server_that_takes_no_writes_is_waited_out(
 async def test_a_graph_that_was_deleted_gets_its_indexes_again(
     url: str, bus: RedisStreamsBus, graph: FalkorDBStore, rules: Ruleset
 ) -> None:
-    raw = redis.Redis.from_url(url)
-    async with Client(url) as client, running(bus, graph, rules):
+    async with redis.Redis.from_url(url) as raw, Client(url) as client, running(bus, graph, rules):
         await client.emit(tool("t"))
         await caught_up(bus)
         before = await column(graph, "CALL db.indexes() YIELD label RETURN label ORDER BY label")
         await raw.execute_command("GRAPH.DELETE", channels.graph_name(APP))  # type: ignore[no-untyped-call]
         await client.emit(tool("t"))
         await caught_up(bus)
-    await raw.aclose()
     assert before
     assert await column(graph, "CALL db.indexes() YIELD label RETURN label ORDER BY label") == before
 
@@ -501,26 +497,25 @@ async def test_slow_queries_of_some_chats_do_not_time_out_quick_ones_of_others(
     measured = "UNWIND range(0, 500) AS a UNWIND range(0, 1000) AS b RETURN max(a * b)"
     await graph._graph("measured").query(measured)
     size = int(500 * 0.3 / (asyncio.get_running_loop().time() - began))  # 0.3 s of 0.5 s that a query may take
-    bus = RedisStreamsBus(url, partitions=4)
-    await bus.partitions()
-    chats = {channels.partition_of(f"{APP}/c{number}", 4): f"c{number}" for number in range(100)}
-    async with Client(url) as client:
-        for _ in range(6):
-            for partition in range(3):
-                event = Event.create(
-                    "order.slow", app_id=APP, chat_id=chats[partition], workflow="Shop", data={"n": size}
-                )
-                await client.emit(event)
-        for _ in range(20):
-            await client.emit(tool("t", chat=chats[3]))
-        async with running(bus, graph, Ruleset.load(tmp_path)):
+    async with contextlib.aclosing(RedisStreamsBus(url, partitions=4)) as bus:
+        await bus.partitions()
+        chats = {channels.partition_of(f"{APP}/c{number}", 4): f"c{number}" for number in range(100)}
+        async with Client(url) as client:
+            for _ in range(6):
+                for partition in range(3):
+                    event = Event.create(
+                        "order.slow", app_id=APP, chat_id=chats[partition], workflow="Shop", data={"n": size}
+                    )
+                    await client.emit(event)
+            for _ in range(20):
+                await client.emit(tool("t", chat=chats[3]))
+            async with running(bus, graph, Ruleset.load(tmp_path)):
 
-            async def idle() -> bool:
-                return sum(partition.lag for partition in await bus.status()) == 0
+                async def idle() -> bool:
+                    return sum(partition.lag for partition in await bus.status()) == 0
 
-            await eventually(idle, 40)
-    letters = await bus.dead_letters(limit=100)
-    await bus.aclose()
+                await eventually(idle, 40)
+        letters = await bus.dead_letters(limit=100)
     assert [letter.mutation for letter in letters if letter.mutation != "slow"] == []
     assert await column(graph, "MATCH (t:Tool) RETURN t.calls") == [20]
 

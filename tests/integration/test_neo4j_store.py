@@ -39,10 +39,9 @@ def server(neo4j_server: Neo4jServer) -> Neo4jServer:
 
 @pytest_asyncio.fixture
 async def graph(server: Neo4jServer) -> AsyncIterator[Neo4jStore]:
-    store = Neo4jStore(server.uri, write_timeout_ms=3_000)
-    await store.progress(APP, 0)
-    yield store
-    await store.aclose()
+    async with contextlib.aclosing(Neo4jStore(server.uri, write_timeout_ms=3_000)) as store:
+        await store.progress(APP, 0)
+        yield store
 
 
 def write(text: str, *rows: dict[str, Any], before: Mark = START, after: Mark = END) -> Write:
@@ -73,24 +72,22 @@ async def test_of_two_apps_that_come_at_once_one_gets_the_database(server: Neo4j
 
 async def test_a_graph_that_was_replaced_is_another_one(server: Neo4jServer, graph: Neo4jStore) -> None:
     execute(server, "MATCH (n) DETACH DELETE n")
-    other = Neo4jStore(server.uri)
-    await other.progress("other", 0)
-    with pytest.raises(Displaced):
-        await graph.apply(APP, 0, [write("CREATE (:Private {x: 1})")])
-    assert execute(server, "MATCH (n:Private) RETURN n") == []
-    with pytest.raises(QueryFailed):
-        await graph.progress(APP, 0)
-    await other.aclose()
+    async with contextlib.aclosing(Neo4jStore(server.uri)) as other:
+        await other.progress("other", 0)
+        with pytest.raises(Displaced):
+            await graph.apply(APP, 0, [write("CREATE (:Private {x: 1})")])
+        assert execute(server, "MATCH (n:Private) RETURN n") == []
+        with pytest.raises(QueryFailed):
+            await graph.progress(APP, 0)
 
 
 async def test_a_url_may_name_a_server_for_each_app(server: Neo4jServer) -> None:
-    store = Neo4jStore(server.uri.replace("127.0.0.1", "127.0.0.{app_id}"))
-    assert await store.check() == ""  # there is nobody to ask yet
-    await store.progress("1", 0)
-    assert execute(server, "MATCH (a:__App) RETURN a.app_id") == [["1"]]
-    with pytest.raises(GraphUnavailable):  # the server listens at 127.0.0.1 alone
-        await store.progress("2", 0)
-    await store.aclose()
+    async with contextlib.aclosing(Neo4jStore(server.uri.replace("127.0.0.1", "127.0.0.{app_id}"))) as store:
+        assert await store.check() == ""  # there is nobody to ask yet
+        await store.progress("1", 0)
+        assert execute(server, "MATCH (a:__App) RETURN a.app_id") == [["1"]]
+        with pytest.raises(GraphUnavailable):  # the server listens at 127.0.0.1 alone
+            await store.progress("2", 0)
 
 
 @pytest.mark.parametrize(
@@ -121,11 +118,10 @@ def test_a_name_that_neo4j_refuses_says_what_to_change(app_id: str, template: st
 
 
 async def test_a_database_that_is_not_there_is_named(server: Neo4jServer) -> None:
-    store = Neo4jStore(f"{server.uri}/nowhere")
-    for call in (store.check(), store.progress(APP, 0), store.read(APP, "RETURN 1", {}, timeout_s=5)):
-        with pytest.raises(GraphUnavailable, match=r"nowhere.*create it"):
-            await call
-    await store.aclose()
+    async with contextlib.aclosing(Neo4jStore(f"{server.uri}/nowhere")) as store:
+        for call in (store.check(), store.progress(APP, 0), store.read(APP, "RETURN 1", {}, timeout_s=5)):
+            with pytest.raises(GraphUnavailable, match=r"nowhere.*create it"):
+                await call
 
 
 @pytest.fixture(scope="module")
@@ -147,14 +143,14 @@ def locked_server() -> Iterator[Neo4jServer]:
 @pytest.mark.timeout(180)
 @pytest.mark.parametrize("login", ["", "neo4j:wrong-secret@", "nobody:wrong-secret@"])
 async def test_a_login_that_is_wrong_says_what_to_set(locked_server: Neo4jServer, login: str) -> None:
-    store = Neo4jStore(locked_server.uri.replace("://", f"://{login}"))
-    with pytest.raises(GraphUnavailable, match="NEO4J_USERNAME and NEO4J_PASSWORD") as caught:
-        await store.check()
-    assert "wrong-secret" not in str(caught.value)
-    await store.aclose()
-    right = Neo4jStore(locked_server.uri.replace("://", "://neo4j:p%3A%2F%40%3F%20word@"))
-    await right.progress(APP, 0)
-    await right.aclose()
+    async with contextlib.aclosing(Neo4jStore(locked_server.uri.replace("://", f"://{login}"))) as store:
+        with pytest.raises(GraphUnavailable, match="NEO4J_USERNAME and NEO4J_PASSWORD") as caught:
+            await store.check()
+        assert "wrong-secret" not in str(caught.value)
+    async with contextlib.aclosing(
+        Neo4jStore(locked_server.uri.replace("://", "://neo4j:p%3A%2F%40%3F%20word@"))
+    ) as right:
+        await right.progress(APP, 0)
 
 
 NOT_TOGETHER = [
@@ -326,18 +322,17 @@ async def test_waiting_for_the_lock_is_not_the_rules_fault(
     server: Neo4jServer, graph: Neo4jStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(neo4j_module, "_ADMIN_S", 1.0)
-    store = Neo4jStore(server.uri, write_timeout_ms=1_000)
-    await store.progress(APP, 0)
-    with neo4j.GraphDatabase.driver(server.uri) as driver, driver.session() as session:
-        holder = session.begin_transaction(timeout=60)
-        holder.run("MATCH (a:__App) SET a.lock = true").consume()
-        for writes in ([write("CREATE (:N)")], [write("CREATE (:N)", after=START), write("CREATE (:N)")]):
-            with pytest.raises(GraphUnavailable, match="lock"):
-                await store.apply(APP, 0, writes)
-        holder.rollback()
-    assert await store.apply(APP, 0, [write("CREATE (:N)")]) == Applied(count=1)
-    assert execute(server, "MATCH (n:N) RETURN count(n)") == [[1]]
-    await store.aclose()
+    async with contextlib.aclosing(Neo4jStore(server.uri, write_timeout_ms=1_000)) as store:
+        await store.progress(APP, 0)
+        with neo4j.GraphDatabase.driver(server.uri) as driver, driver.session() as session:
+            holder = session.begin_transaction(timeout=60)
+            holder.run("MATCH (a:__App) SET a.lock = true").consume()
+            for writes in ([write("CREATE (:N)")], [write("CREATE (:N)", after=START), write("CREATE (:N)")]):
+                with pytest.raises(GraphUnavailable, match="lock"):
+                    await store.apply(APP, 0, writes)
+            holder.rollback()
+        assert await store.apply(APP, 0, [write("CREATE (:N)")]) == Applied(count=1)
+        assert execute(server, "MATCH (n:N) RETURN count(n)") == [[1]]
 
 
 async def test_events_do_not_show_in_errors(server: Neo4jServer, graph: Neo4jStore) -> None:

@@ -29,8 +29,8 @@ from graphweft_workers.embedded import EmbeddedServer
 from graphweft_workers.graph.digest import read_digest
 from graphweft_workers.graph.falkordb import FalkorDBStore
 from graphweft_workers.graph.store import START, Table
-from graphweft_workers.injection.answering import answer
-from graphweft_workers.injection.requests import RedisRequestQueue
+from graphweft_workers.injection.answering import Answerer
+from graphweft_workers.injection.redis_requests import RedisRequestQueue
 from graphweft_workers.injection.responder import InjectionResponder
 
 pytestmark = pytest.mark.integration
@@ -101,7 +101,7 @@ DATA = """CREATE (:Product {name: 'Anvil', price: 10, note: 'heavy'})-[:IN {sinc
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """An idle responder waits this long for requests before it sees that it is to stop."""
-    monkeypatch.setattr("graphweft_workers.injection.requests._WAIT_S", 0.05)
+    monkeypatch.setattr("graphweft_workers.injection.redis_requests._WAIT_S", 0.05)
 
 
 @pytest.fixture
@@ -116,7 +116,8 @@ async def responding(
     url: str, graph: Any, rules: Ruleset, name: str = "r", **options: Any
 ) -> AsyncIterator[InjectionResponder]:
     queue = RedisRequestQueue(url, consumer=name)
-    responder = InjectionResponder(queue, graph, rules, **options)
+    answerer = Answerer(rules, graph)
+    responder = InjectionResponder(queue, answerer.answer, **options)
     task = asyncio.create_task(responder.run())
     try:
         yield responder
@@ -124,6 +125,7 @@ async def responding(
         responder.stop()
         await task
         await queue.aclose()
+        await answerer.aclose()
 
 
 @pytest.fixture
@@ -314,24 +316,31 @@ async def test_of_two_replicas_one_answers(url: str, graph: FalkorDBStore, rules
         assert sorted(replies.ids) == sorted(each.id for each in requests)
 
 
-async def test_a_replica_takes_no_more_than_it_can_work_on(url: str, graph: FalkorDBStore, rules: Ruleset) -> None:
+async def test_who_is_idle_gets_what_comes_before_who_is_full(url: str, graph: FalkorDBStore, rules: Ruleset) -> None:
     gate = Gate(graph)
-    requests = [request() for _ in range(4)]
+    requests = [request() for _ in range(30)]
     async with redis.Redis.from_url(url) as raw, Listener(url) as replies:
         async with responding(url, gate, rules, "busy", max_requests=2) as busy:
 
             async def full() -> bool:
-                return gate.waiting >= 2
+                return busy._free == 0
 
-            await put(raw, [requests[0].model_dump_json().encode()])
-            await put(raw, [each.model_dump_json().encode() for each in requests[1:]])
+            for each in requests[:2]:
+                await put(raw, [each.model_dump_json().encode()])
             await eventually(full)
             async with responding(url, graph, rules, "free") as free:
-                await replies.until(2)
-                await counted(lambda: free.answered, 2)
+                # It waits on the bus, so it is given a request before the other one looks, but for one that comes while
+                # it takes the one before.
+                for number, each in enumerate(requests[2:], 1):
+                    await put(raw, [each.model_dump_json().encode()])
+
+                    async def taken(number: int = number) -> bool:
+                        return free.answered + len(busy._waiting) + busy.shed >= number
+
+                    await eventually(taken)
+                assert free.answered > 14
             gate.open.set()
-            await replies.until(4)
-            await counted(lambda: busy.answered, 2)
+            await replies.until(30)
         assert sorted(replies.ids) == sorted(each.id for each in requests)
 
 
@@ -578,7 +587,9 @@ def same(one: Any, other: Any) -> bool:
 @example(v={"\ud800": 1}, w={"\0": "\0"})
 async def test_a_value_never_breaks_out_of_its_parameter(graph: FalkorDBStore, rules: Ruleset, v: Any, w: Any) -> None:
     await graph.progress(APP, 0)
-    reply = await answer(request("Echo", context={"v": v, "w": w}), rules, graph, query_timeout_s=5)
+    answerer = Answerer(rules, graph)
+    reply = await answerer.answer(request("Echo", context={"v": v, "w": w}))
+    await answerer.aclose()
     blocks = {block.name: block.value for block in reply.blocks}
     assert blocks["sure"] == {"n": 1}
     assert blocks["one"] == {"n": 1}

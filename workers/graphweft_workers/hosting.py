@@ -19,17 +19,21 @@ import os
 import socket
 from collections.abc import AsyncGenerator, Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
+from uuid import uuid4
 
 from faststream import FastStream
 from faststream.specification import AsyncAPI
 from redis.exceptions import RedisError
 
 from graphweft.drivers import KAFKA
-from graphweft_contracts import BusUnavailable, InvalidSettings
+from graphweft_contracts import BusUnavailable
 from graphweft_workers.logs import set_up_logs
 from graphweft_workers.services import load_rules, make_bus, make_graph
 from graphweft_workers.settings import Settings
+
+if TYPE_CHECKING:
+    from graphweft_workers.injection.requests import RequestQueue
 
 __all__ = ("injection_app", "make_broker", "mutation_app")
 
@@ -129,24 +133,44 @@ async def _mutation(settings: Settings) -> AsyncGenerator[_Service]:
 
 @asynccontextmanager
 async def _injection(settings: Settings) -> AsyncGenerator[_Service]:
-    from graphweft_workers.injection.requests import RedisRequestQueue
+    from graphweft_rules.token_count import token_counter
+    from graphweft_workers.injection.answering import Answerer
     from graphweft_workers.injection.responder import InjectionResponder
 
-    if settings.bus.startswith(KAFKA):
-        raise InvalidSettings(
-            "context requests do not go over Kafka yet: give `run injection` the URL of a Redis as GRAPHWEFT_BUS_URL, "
-            "and the same to the clients that ask for context"
-        )
     rules = load_rules(settings)
-    graph = make_graph(settings)
-    queue = RedisRequestQueue(settings.bus, consumer=f"{socket.gethostname()}-{os.getpid()}")
+    count = token_counter(settings.token_counter)
+    logger.info("rules of the workflows: %s", ", ".join(sorted(rules.workflows)) or "none")
+    bus, graph = make_bus(settings), make_graph(settings)
+    queue = _request_queue(settings)
+    answerer = Answerer(
+        rules,
+        graph,
+        bus=bus,
+        query_timeout_s=settings.query_timeout_ms / 1000,
+        cache_bytes=settings.context_cache_mb * 1024**2,
+        last_good_s=settings.context_last_good_s,
+        off=settings.context_off_apps,
+        count=count,
+    )
     try:
-        yield InjectionResponder(
-            queue, graph, rules, query_timeout_s=settings.query_timeout_ms / 1000, max_requests=settings.max_requests
-        )
+        yield InjectionResponder(queue, answerer.answer, max_requests=settings.max_requests)
     finally:
         await queue.aclose()
+        await answerer.aclose()
         await graph.aclose()
+        await bus.aclose()
+
+
+def _request_queue(settings: Settings) -> RequestQueue:
+    # No replica may take another for itself, not even one that ran here before under the same number.
+    name = f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:8]}"
+    if settings.bus.startswith(KAFKA):
+        from graphweft_workers.injection.kafka_requests import KafkaRequestQueue
+
+        return KafkaRequestQueue(settings.bus, name=name, partitions=settings.partitions)
+    from graphweft_workers.injection.redis_requests import RedisRequestQueue
+
+    return RedisRequestQueue(settings.bus, consumer=name)
 
 
 class _Idle:

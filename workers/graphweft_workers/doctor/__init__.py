@@ -122,6 +122,6 @@ async def _services(settings: Settings) -> list[Check]:
     if not settings.bus.startswith(KAFKA):
         checks.append(await redis_servers.examine_responders(settings.bus))
         return checks
-    found = "context does not come over Kafka yet"
-    advice = "for context give responders and clients a Redis as their bus; for events nothing is needed"
-    return [*checks, Check(name="responders", state="warn", found=found, advice=advice)]
+    from graphweft_workers.doctor import kafka_cluster
+
+    return [*checks, await kafka_cluster.examine_responders(settings.bus)]

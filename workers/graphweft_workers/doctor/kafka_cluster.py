@@ -15,7 +15,7 @@ from graphweft.transport import MAX_EVENT_BYTES
 from graphweft_contracts import channels
 from graphweft_workers.doctor.check import Check
 
-__all__ = ("examine",)
+__all__ = ("examine", "examine_responders")
 
 _ANSWER_S: Final = 10.0
 _NO_LIMIT: Final = "-1"
@@ -39,6 +39,24 @@ async def examine(url: str, advice: str, *, partitions: int) -> list[Check]:
         return [Check(name="bus", state="fail", found=f"no answer: {reason}", advice=advice)]
     finally:
         await admin.close()
+
+
+async def examine_responders(url: str) -> Check:
+    """Return whether anybody answers context requests."""
+    admin = AIOKafkaAdminClient(bootstrap_servers=servers(url), request_timeout_ms=int(_ANSWER_S * 1000))
+    members = 0
+    try:
+        async with asyncio.timeout(_ANSWER_S):
+            await admin.start()
+            described: Any = await admin.describe_consumer_groups([channels.CONTEXT_GROUP])
+            members = len(described[0].groups[0][5])
+    except (KafkaError, OSError):  # TimeoutError is an OSError
+        members = 0  # there was never a group
+    finally:
+        await admin.close()
+    if members:
+        return Check(name="responders", state="ok", found=f"{members} answer context requests")
+    return Check(name="responders", state="warn", found="none answers", advice="start `graphweft run injection`")
 
 
 def _events(partitions: Sequence[Mapping[str, Any]], brokers: int, wanted: int) -> list[Check]:

@@ -1,28 +1,36 @@
-"""From a context request to its reply: finds the rules, runs their queries at once, answers before the deadline."""
+"""From a context request to its reply: finds the rules, gets their rows, packs them, all before the deadline."""
 
 from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
-from typing import Final
+from typing import Any, Final
+from uuid import uuid4
 
 import structlog
 
 from graphweft_contracts import (
-    Block,
     ContextReply,
     ContextRequest,
-    GraphUnavailable,
+    Explanation,
     Missing,
-    QueryFailed,
     ReasonCode,
 )
-from graphweft_rules import BoundQuery, Ruleset, Skipped
-from graphweft_rules.formats import assemble, render
+from graphweft_rules import BoundQuery, MatchedQueries, Ruleset, Skipped
+from graphweft_rules.packing import Found, pack
+from graphweft_rules.token_count import TokenCounter, count_characters
+from graphweft_workers.bus.log import Bus
 from graphweft_workers.graph.store import GraphStore
+from graphweft_workers.injection.background import Background
+from graphweft_workers.injection.breaker import Breaker
+from graphweft_workers.injection.cache import Cache, key_of
+from graphweft_workers.injection.positions import InvalidPosition, Position, Positions, Reached
+from graphweft_workers.injection.reading import Failure, Reading, Rows
+from graphweft_workers.injection.versions import Versions
 
-__all__ = ("answer",)
+__all__ = ("Answerer",)
 
 logger = structlog.get_logger("graphweft.injection")
 
@@ -30,72 +38,231 @@ _ROAD_SHARE: Final = 0.1
 _ROAD_S: Final = (0.005, 0.05)
 """Share of the budget, its least and its most, that is kept back for formatting and the way to the client. A hop takes
 1 to 5 ms, and up to 20 ms while slow queries load the server; a reply that comes late loses every block in it."""
+_WAIT_SHARE: Final = 0.6
+"""Most of the budget that waiting for one's own writes may take; the rest is for the queries."""
+_MOST_EVENTS: Final = 100
+"""Ids of events in one explanation."""
+_NO_ROWS: Final[frozenset[ReasonCode]] = frozenset({"graph_unavailable", "timeout"})
+"""Reasons for which an agent gets the last good rows: the graph gave none in time."""
 
 
-async def answer(request: ContextRequest, rules: Ruleset, graph: GraphStore, *, query_timeout_s: float) -> ContextReply:
-    """Return the context for ``request`` before its deadline, with a reason for whatever is missing. Never raises
-    on account of graph, rules or request."""
-    started = time.perf_counter()
-    workflow = rules.workflows.get(request.workflow)
-    if workflow is None:
-        known = ", ".join(sorted(rules.workflows)) or "none"
+class Answerer:
+    """Answers requests of all apps; make one for each process. It starts and connects nothing before it is asked.
+
+    A query whose rows are missing because the graph is away, or too slow, gives its last rows instead, if they are not
+    older than ``last_good_s``: the block says its age, ``missing`` names it with the reason all the same, and the reply
+    is partial. With ``cache_bytes`` 0 nothing is kept, and there are no last rows either. ``off`` are the apps that get
+    no context; ``*`` is all. Without ``bus`` no request can name a position.
+    """
+
+    def __init__(
+        self,
+        rules: Ruleset,
+        graph: GraphStore,
+        *,
+        bus: Bus | None = None,
+        query_timeout_s: float = 5.0,
+        cache_bytes: int = 64 * 1024**2,
+        last_good_s: float = 600.0,
+        off: frozenset[str] = frozenset(),
+        count: TokenCounter = count_characters,
+    ) -> None:
+        self.rules = rules
+        self.cache = Cache(cache_bytes)
+        """Its counters are for metrics."""
+        self._breaker = Breaker()
+        self._background = Background()
+        self._versions = Versions(graph, self._breaker, self._background)
+        self._reading = Reading(graph, self.cache, self._versions, self._breaker, self._background, query_timeout_s)
+        self._positions = Positions(bus, self._versions, rules, self._background) if bus is not None else None
+        self._last_good_s = last_good_s
+        self._off = off
+        self._count = count
+
+    async def answer(self, request: ContextRequest) -> ContextReply:
+        """Return the context for ``request`` before its deadline, with a reason for whatever is missing.
+
+        Never raises on account of graph, bus, rules or request.
+        """
+        started = time.perf_counter()
+        left_s = request.deadline_ms / 1000 - time.time()
+        left_s = max(0.001, left_s - min(max(left_s * _ROAD_SHARE, _ROAD_S[0]), _ROAD_S[1]))
+        try:
+            return await self._answer(request, started, time.monotonic() + left_s)
+        except Exception as error:  # a defect must not cost the caller its whole budget
+            logger.exception("answer_failed", workflow=request.workflow, agent=request.agent)
+            return _empty(request, started, "internal_error", type(error).__name__)
+
+    async def aclose(self) -> None:
+        """End what is under way and nobody waits for. Call it before the graph and the bus are closed."""
+        await self._background.aclose()
+
+    async def _answer(self, request: ContextRequest, started: float, until: float) -> ContextReply:
+        app_id = request.app_id
+        if app_id in self._off or "*" in self._off:
+            return _empty(request, started, "disabled", f"context is switched off for {app_id!r} by its operators")
+        if request.workflow not in self.rules.workflows:
+            known = ", ".join(sorted(self.rules.workflows)) or "none"
+            detail = f"there are no rules for the workflow {request.workflow!r}; workflows with rules: {known}"
+            return _empty(request, started, "no_rules", detail)
+        position: Position | None = None
+        if request.after is not None:
+            if self._positions is None:
+                detail = "this responder knows no bus, so it cannot wait for a position"
+                return _empty(request, started, "invalid_request", detail)
+            try:
+                position = await self._positions.read(request.after, _wait_until(until, queries=True))
+            except InvalidPosition as error:
+                return _empty(request, started, "invalid_request", str(error))
+        matched = self.rules.match_request(request, datetime.now(UTC))
+        reached: Reached | None = None
+        entered = self._breaker.enter(app_id)
+        try:
+            if entered == "open":
+                away = Failure(reason="graph_unavailable", detail="the graph server is away; it is tried again soon")
+                outcomes: list[Rows | Failure] = [away] * len(matched.queries)
+            else:
+                if position is not None and self._positions is not None:
+                    reached = await self._positions.reach(app_id, position, _wait_until(until, bool(matched.queries)))
+                version = reached.version if reached else None
+                outcomes = await self._reading.rows(app_id, matched.queries, until, version)
+        finally:
+            if entered == "trial":
+                self._breaker.leave(app_id)
+        stale_by = None
+        if request.after is not None and (reached is None or reached.behind is not None):
+            stale_by = await _behind(reached, until)
+        return self._reply(request, started, matched, outcomes, stale_by)
+
+    def _reply(
+        self,
+        request: ContextRequest,
+        started: float,
+        matched: MatchedQueries,
+        outcomes: Sequence[Rows | Failure],
+        stale_by: int | None,
+    ) -> ContextReply:
+        # A condition that is false because a variable is absent is a rule that does not apply, not a missing block.
+        missing = [_missing_skip(skip) for skip in matched.skipped if skip.reason != "missing_variable"]
+        found: list[Found] = []
+        for bound, outcome in zip(matched.queries, outcomes, strict=True):
+            age_ms: int | None = None
+            rows = outcome
+            if isinstance(outcome, Failure):
+                missing.append(_missing(bound, outcome.reason, outcome.detail))
+                last = self._last_good(request.app_id, bound) if outcome.reason in _NO_ROWS else None
+                if last is None:
+                    continue
+                rows, age_ms = last
+            assert isinstance(rows, Rows)
+            explanation = _explained(bound, rows) if request.explain else None
+            found.append(
+                Found(
+                    bound=bound,
+                    columns=rows.table.columns,
+                    rows=rows.table.rows,
+                    age_ms=age_ms,
+                    explanation=explanation,
+                )
+            )
+        packed = pack(found, max_tokens=request.max_tokens, count=self._count)
+        missing += packed.missing
+        for bound, error in packed.errors:
+            logger.error(
+                "block_broken", rule=bound.rule, query=bound.query.id, place=str(bound.query.place), exc_info=error
+            )
         return ContextReply(
             id=request.id,
-            reason="no_rules",
-            detail=f"there are no rules for the workflow {request.workflow!r}; workflows with rules: {known}",
+            context_id=uuid4().hex,
+            blocks=packed.blocks,
+            missing=tuple(missing),
+            text=packed.text,
+            tokens=packed.tokens,
+            stale_by=stale_by,
+            partial=bool(missing),
+            reason=missing[0].reason if missing and not packed.blocks else None,
+            detail=missing[0].detail if missing and not packed.blocks else "",
+            elapsed_ms=_elapsed_ms(started),
         )
-    matched = rules.match_request(request, datetime.now(UTC))
-    # A condition that is false because a variable is absent is a rule that does not apply, not a missing block.
-    missing = [_missing_skip(skip) for skip in matched.skipped if skip.reason != "missing_variable"]
-    left_s = request.deadline_ms / 1000 - time.time()
-    left_s = max(0.001, left_s - min(max(left_s * _ROAD_SHARE, _ROAD_S[0]), _ROAD_S[1]))
-    limit_s = min(query_timeout_s, left_s)
-    tasks = [asyncio.create_task(_run(bound, request.app_id, graph, limit_s)) for bound in matched.queries]
-    if tasks:
-        await asyncio.wait(tasks, timeout=min(query_timeout_s + 0.2, left_s))
-    blocks: list[Block] = []
-    for task, bound in zip(tasks, matched.queries, strict=True):
-        if not task.done():
-            task.cancel()
-            missing.append(_missing(bound, "timeout", f"{bound.query.place}: not ready at the deadline"))
-            continue
-        outcome = task.result()
-        if isinstance(outcome, Block):
-            blocks.append(outcome)
-        else:
-            missing.append(outcome)
+
+    def _last_good(self, app_id: str, bound: BoundQuery) -> tuple[Rows, int] | None:
+        """Return the last rows of a query and their age in milliseconds."""
+        key = key_of(app_id, bound) if self.cache.on else None
+        entry = self.cache.get(key) if key is not None else None
+        if entry is None:
+            return None
+        age_s = max(0.0, time.monotonic() - entry.right_at)
+        if age_s > self._last_good_s:
+            return None
+        return Rows(table=entry.table, elapsed_s=0.0, cached=True), int(age_s * 1000)
+
+
+def _wait_until(until: float, queries: bool) -> float:
+    now = time.monotonic()
+    return now + max(0.0, until - now) * (_WAIT_SHARE if queries else 1.0)
+
+
+async def _behind(reached: Reached | None, until: float) -> int:
+    """Return how many events the graph did not hold, as far as that is known in time; at least 1."""
+    counting = reached.behind if reached else None
+    if counting is None:
+        return 1
+    await asyncio.wait([counting], timeout=max(0.0, until - time.monotonic()))
+    return counting.result() if counting.done() and not counting.cancelled() else 1
+
+
+def _explained(bound: BoundQuery, rows: Rows) -> Explanation:
+    return Explanation(
+        place=str(bound.query.place),
+        cypher=bound.cypher.statement,
+        params=bound.params,
+        found=len(rows.table.rows),
+        elapsed_ms=round(rows.elapsed_s * 1000, 3),
+        cached=rows.cached,
+        events=_events(rows),
+    )
+
+
+def _events(rows: Rows) -> tuple[str, ...]:
+    """Return the event ids that rules recorded in what the rows show, each once, in the order of the rows."""
+    names = [column.rpartition(".")[2].strip("`") for column in rows.table.columns]
+    found: dict[str, None] = {}
+    for row in rows.table.rows:
+        for name, cell in zip(names, row, strict=True):
+            for event in _recorded(name, cell):
+                found[event] = None
+                if len(found) == _MOST_EVENTS:
+                    return tuple(found)
+    return tuple(found)
+
+
+def _recorded(name: str, value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        if name == "event_id":
+            yield value
+    elif isinstance(value, Mapping):
+        for inner, item in value.items():  # pyright: ignore[reportUnknownVariableType]
+            yield from _recorded(str(inner), item)  # pyright: ignore[reportUnknownArgumentType]
+    elif isinstance(value, list | tuple):
+        # A list has the name of what it holds: the ids of `event_ids`, or maps of any name.
+        each = "event_id" if name == "event_ids" else ""
+        for item in value:  # pyright: ignore[reportUnknownVariableType]
+            yield from _recorded(each, item)
+
+
+def _empty(request: ContextRequest, started: float, reason: ReasonCode, detail: str) -> ContextReply:
     return ContextReply(
         id=request.id,
-        blocks=tuple(blocks),
-        missing=tuple(missing),
-        text=assemble(blocks),
-        partial=bool(missing),
-        reason=missing[0].reason if missing and not blocks else None,
-        detail=missing[0].detail if missing and not blocks else "",
-        elapsed_ms=round((time.perf_counter() - started) * 1000, 3),
+        context_id=uuid4().hex,
+        reason=reason,
+        detail=detail,
+        partial=reason == "internal_error",
+        elapsed_ms=_elapsed_ms(started),
     )
 
 
-async def _run(bound: BoundQuery, app_id: str, graph: GraphStore, limit_s: float) -> Block | Missing:
-    query = bound.query
-    try:
-        table = await graph.read(app_id, bound.cypher.statement, bound.params, timeout_s=limit_s)
-        rendered = render(query.format, query.inject_as, table.columns, table.rows, query.max_results)
-    except QueryFailed as error:
-        return _missing(bound, "timeout" if error.code == "timeout" else "query_error", f"{query.place}: {error}")
-    except GraphUnavailable as error:
-        return _missing(bound, "graph_unavailable", str(error))
-    except Exception as error:  # a defect, or a value that we do not understand, must not cost the other blocks
-        logger.exception("query_broken", rule=bound.rule, query=query.id, place=str(query.place))
-        return _missing(bound, "internal_error", f"{query.place}: {type(error).__name__}")
-    return Block(
-        name=query.inject_as,
-        format=query.format,
-        value=rendered.value,
-        rows=rendered.rows,
-        rule=bound.rule,
-        query=query.id,
-    )
+def _elapsed_ms(started: float) -> float:
+    return round((time.perf_counter() - started) * 1000, 3)
 
 
 def _missing(bound: BoundQuery, reason: ReasonCode, detail: str) -> Missing:

@@ -1,24 +1,14 @@
-"""Context requests as a responder sees them, on Redis.
-
-A stream with a consumer group: each request reaches one of the replicas. The reply goes to the asking process's own
-channel; see ``graphweft.redis_transport``.
-"""
+"""Context requests as a responder sees them: one protocol, one driver a file."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from typing import Protocol
 
-from redis.exceptions import RedisError, ResponseError
+from graphweft_contracts import ContextReply
 
-from graphweft.redis_connection import connect
-from graphweft_contracts import BusUnavailable, ContextReply, channels
-
-__all__ = ("RedisRequestQueue", "RequestQueue", "Waiting")
-
-_WAIT_S: Final = 1.0
-_IO_GRACE_S: Final = 5.0
+__all__ = ("RequestQueue", "Waiting")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -30,81 +20,46 @@ class Waiting:
 
 
 class RequestQueue(Protocol):
-    """Hands out requests and takes replies.
+    """Hands out requests and takes replies, for one of several replicas.
 
-    Each request goes to one replica. ``reply`` sends the answer; ``done`` takes the request off the queue. Methods
-    raise ``BusUnavailable`` when the bus is away. The creator closes it.
+    Each request goes to one replica. One that is dead, or away from the bus for longer than a moment, loses what it has
+    in hand to the others; one that is slow does not. So it may happen that a request is answered twice: who asked takes
+    the first answer. Order is not kept.
+
+    ``next`` and ``reply`` raise ``BusUnavailable`` when the bus is away; calling them again is right. The creator
+    closes the queue. One queue belongs to one event loop, and one caller at a time waits in ``next``.
     """
 
-    async def next(self, limit: int) -> Sequence[Waiting]:
-        """Return up to ``limit`` requests, waiting a second for the first one."""
+    taken_over: int
+    """Requests so far that another replica had, or would have had, before."""
+
+    async def next(self, limit: int, *, wait: bool = True) -> Sequence[Waiting]:
+        """Return some of the requests that nobody has, about ``limit`` at most.
+
+        With ``wait`` it waits for the first one, for a second or so, or until ``wake``; replicas that wait get new
+        requests before those that do not.
+        """
         ...
 
-    async def reply(self, channel: str, reply: ContextReply) -> None:
-        """Send ``reply`` to the process that listens on ``channel``; nobody listening is no error."""
+    def wake(self) -> None:
+        """Let a ``next`` that waits return at once."""
         ...
 
-    async def done(self, token: str) -> None:
-        """Take a request off the queue."""
+    async def reply(self, channel: str, reply: ContextReply) -> bool:
+        """Send ``reply`` to the process that listens on ``channel``; return False when it is known that nobody does."""
+        ...
+
+    def done(self, token: str) -> None:
+        """Take a request off the queue, soon: until then it may be handed out again, to another replica."""
+        ...
+
+    async def leave(self) -> Sequence[Waiting]:
+        """Take no more requests, and return those that are ours already but were not handed out yet. Never raises.
+
+        Replies to what is in hand can still be sent.
+        """
         ...
 
     async def aclose(self) -> None:
-        """Give connections back; a second call does nothing."""
+        """Take off what is done, and give connections back; a second call does nothing."""
         ...
-
-
-class RedisRequestQueue:
-    """``RequestQueue`` on a Redis stream; ``consumer`` names the replica and must be its own."""
-
-    def __init__(self, url: str, *, consumer: str) -> None:
-        self._redis = connect(url, io_timeout_s=_WAIT_S + _IO_GRACE_S)
-        self._consumer = consumer
-        self._group_made = False
-
-    async def next(self, limit: int) -> Sequence[Waiting]:
-        """See ``RequestQueue.next``."""
-        try:
-            if not self._group_made:
-                await self._make_group()
-            reply = await self._redis.xreadgroup(
-                channels.CONTEXT_GROUP,
-                self._consumer,
-                {channels.CONTEXT_REQUESTS: ">"},
-                count=limit,
-                block=int(_WAIT_S * 1000),
-            )
-        except (RedisError, OSError) as error:
-            # A server that lost its data lost the group too; it is made again at the next try.
-            self._group_made = False
-            raise BusUnavailable(f"the bus is away: {error}") from error
-        if not reply:
-            return []
-        return [Waiting(token=token.decode(), body=fields.get(b"data", b"")) for token, fields in reply[0][1]]
-
-    async def reply(self, channel: str, reply: ContextReply) -> None:
-        """See ``RequestQueue.reply``."""
-        message = reply.id.encode() + b"\n" + reply.model_dump_json().encode()
-        try:
-            await self._redis.publish(channel, message)
-        except (RedisError, OSError) as error:
-            raise BusUnavailable(f"the bus is away: {error}") from error
-
-    async def done(self, token: str) -> None:
-        """See ``RequestQueue.done``."""
-        try:
-            await self._redis.xack(channels.CONTEXT_REQUESTS, channels.CONTEXT_GROUP, token)
-        except (RedisError, OSError) as error:
-            raise BusUnavailable(f"the bus is away: {error}") from error
-
-    async def aclose(self) -> None:
-        """See ``RequestQueue.aclose``."""
-        await self._redis.aclose()
-
-    async def _make_group(self) -> None:
-        try:
-            # From the beginning: requests that wait for a first responder are answered, expired ones are dropped.
-            await self._redis.xgroup_create(channels.CONTEXT_REQUESTS, channels.CONTEXT_GROUP, id="0", mkstream=True)
-        except ResponseError as error:
-            if not str(error).startswith("BUSYGROUP"):
-                raise
-        self._group_made = True

@@ -5,105 +5,261 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections import deque
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 import structlog
 from pydantic import ValidationError
 
 from graphweft_contracts import ContextReply, ContextRequest, Transient, wire
-from graphweft_rules import Ruleset
-from graphweft_workers.graph.store import GraphStore
-from graphweft_workers.injection.answering import answer
 from graphweft_workers.injection.requests import RequestQueue, Waiting
 
 __all__ = ("InjectionResponder",)
 
 logger = structlog.get_logger("graphweft.injection")
 
-_LAST_BACKOFF_S: Final = 2.0
+_FIRST_BACKOFF_S: Final = 0.05
+_LAST_BACKOFF_S: Final = 0.5
+"""Requests wait meanwhile, and their runtimes do not wait long."""
+_LOOK_S: Final = 0.01
+"""How often a full replica looks for requests that nobody else takes."""
+_LOOK_AT: Final = 64
+_WAITING_PER_PLACE: Final = 4
+"""Requests that may wait for each one that is worked on."""
+_SMOOTHING: Final = 0.1
+_RESEND_S: Final = 0.05
+_RESENT_AT_ONCE: Final = 256
+_RESEND_LIMIT_S: Final = 5.0
+_LONGEST_MS: Final = 600_000
+"""Deadlines further away than this are not believed."""
+_REPORT_S: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Request:
+    """A request in hand."""
+
+    token: str
+    content: ContextRequest
+
+    @property
+    def left_s(self) -> float:
+        """Seconds to its deadline."""
+        return self.content.deadline_ms / 1000 - time.time()
 
 
 class InjectionResponder:
-    """Answers requests from a queue, many at a time, until ``stop`` is called."""
+    """Answers requests from a queue, ``max_requests`` at a time, until ``stop`` is called.
+
+    ``answer`` never raises on account of a request and is back before its deadline. A replica that is full still takes
+    what nobody else takes: what it can meet waits, at most four requests for each that is worked on, and the others are
+    answered ``overloaded`` at once. A request that is late when it comes is dropped.
+    """
 
     def __init__(
         self,
         queue: RequestQueue,
-        graph: GraphStore,
-        rules: Ruleset,
+        answer: Callable[[ContextRequest], Awaitable[ContextReply]],
         *,
-        query_timeout_s: float = 5.0,
         max_requests: int = 64,
     ) -> None:
         self._queue = queue
-        self._graph = graph
-        self._rules = rules
-        self._query_timeout_s = query_timeout_s
+        self._give = answer
+        self._places = max_requests
         self._free = max_requests
         self._freed = asyncio.Event()
+        self._waiting: deque[_Request] = deque()
+        self._tasks: asyncio.TaskGroup | None = None
+        self._resending = 0
+        self._service_s = 0.0
+        """Moving average of the time that a request takes."""
         self._stopping = asyncio.Event()
+        self._reported: dict[str, int] = {}
         self.answered = 0
         self.expired = 0
+        self.shed = 0
 
     def stop(self) -> None:
         """Ask the responder to finish the requests in hand and return from ``run``."""
         self._stopping.set()
+        self._freed.set()
+        self._queue.wake()
 
     async def run(self) -> None:
         """Answer until ``stop``. Outages of the bus are waited out."""
-        logger.info("responder_started", workflows=sorted(self._rules.workflows))
-        wait_s = 0.1
-        async with asyncio.TaskGroup() as tasks:
-            while not self._stopping.is_set():
-                while not self._free:  # backpressure: what nobody works on stays on the bus, for other replicas
-                    self._freed.clear()
-                    await self._freed.wait()
-                try:
-                    waiting = await self._queue.next(self._free)
-                except Transient as error:
-                    logger.warning("requests_interrupted", error=str(error), retry_after_s=wait_s)
-                    await asyncio.sleep(wait_s)
-                    wait_s = min(wait_s * 2, _LAST_BACKOFF_S)
-                    continue
-                wait_s = 0.1
-                for one in waiting:
-                    self._free -= 1
-                    tasks.create_task(self._serve(one))
-        logger.info("responder_stopped", answered=self.answered, expired=self.expired)
-
-    async def _serve(self, waiting: Waiting) -> None:
+        reporting = asyncio.create_task(self._report(), name="graphweft-responder-report")
         try:
-            await self._answer(waiting)
-            await self._queue.done(waiting.token)
-        except Transient as error:
-            logger.warning("reply_lost", error=str(error))
-        except Exception:  # one request must not end the responder
-            logger.exception("request_failed")
-            with contextlib.suppress(Transient):
-                await self._queue.done(waiting.token)
+            async with asyncio.TaskGroup() as self._tasks:
+                await self._take_all()
+                await self._take(await self._queue.leave())
         finally:
-            self._free += 1
-            self._freed.set()
+            reporting.cancel()
+            await asyncio.gather(reporting, return_exceptions=True)
+        logger.info("responder_stopped", **self.counts())
 
-    async def _answer(self, waiting: Waiting) -> None:
+    async def _take_all(self) -> None:
+        pause_s = _FIRST_BACKOFF_S
+        away = False
+        while not self._stopping.is_set():
+            try:
+                if self._free:
+                    found = await self._queue.next(self._free)
+                else:
+                    await self._place_or_look()
+                    found = await self._queue.next(_LOOK_AT, wait=False)
+            except Transient as error:
+                if not away:
+                    logger.warning("requests_interrupted", error=str(error))
+                away = True
+                with contextlib.suppress(TimeoutError):
+                    async with asyncio.timeout(pause_s):
+                        await self._stopping.wait()
+                pause_s = min(pause_s * 2, _LAST_BACKOFF_S)
+                continue
+            if away:
+                logger.info("requests_resumed")
+            away, pause_s = False, _FIRST_BACKOFF_S
+            await self._take(found)
+
+    async def _place_or_look(self) -> None:
+        """Wait until there is a place, or until it is time to look what nobody takes."""
+        self._freed.clear()
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_LOOK_S):
+                await self._freed.wait()
+
+    async def _take(self, found: Sequence[Waiting]) -> None:
+        """Begin with requests, let them wait, or refuse them."""
+        refused: list[_Request] = []
+        for one in found:
+            request = self._read(one)
+            if request is None:
+                self._queue.done(one.token)
+            elif self._free:
+                self._begin(request)
+            elif len(self._waiting) < self._places * _WAITING_PER_PLACE and self._can_meet(request, len(self._waiting)):
+                self._waiting.append(request)
+            else:
+                refused.append(request)
+        if not self._free and any(request.left_s < self._service_s for request in self._waiting):
+            refused += [request for request in self._waiting if request.left_s < self._service_s]
+            self._waiting = deque(request for request in self._waiting if request.left_s >= self._service_s)
+        if refused:
+            await asyncio.gather(*(self._refuse(request) for request in refused))
+
+    def _read(self, waiting: Waiting) -> _Request | None:
         try:
-            request = ContextRequest.model_validate_json(waiting.body)
+            content = ContextRequest.model_validate_json(waiting.body)
         except ValidationError as error:
             # It says neither who asks nor until when, so nobody can be answered.
             logger.warning("request_invalid", error=wire.explain(error))
-            return
-        if request.deadline_ms <= time.time() * 1000:
+            return None
+        now_ms = int(time.time() * 1000)
+        if content.deadline_ms <= now_ms:
             self.expired += 1
-            return
+            return None
+        if content.deadline_ms > now_ms + _LONGEST_MS:
+            content = content.model_copy(update={"deadline_ms": now_ms + _LONGEST_MS})
+        return _Request(token=waiting.token, content=content)
+
+    def _can_meet(self, request: _Request, before: int) -> bool:
+        """Whether a request would be answered in time behind ``before`` others, by what requests took of late."""
+        return request.left_s > (before + 1) / self._places * self._service_s + self._service_s
+
+    async def _refuse(self, request: _Request) -> None:
+        reply = ContextReply(
+            id=request.content.id,
+            reason="overloaded",
+            detail=f"{self._places} requests are worked on and {len(self._waiting)} wait: run more responders, or "
+            "raise GRAPHWEFT_MAX_REQUESTS",
+            partial=True,
+        )
+        self.shed += 1
+        await self._send(request, reply)
+        self._queue.done(request.token)
+
+    def _begin(self, request: _Request) -> None:
+        assert self._tasks is not None
+        self._free -= 1
+        self._tasks.create_task(self._serve(request))
+
+    async def _serve(self, request: _Request) -> None:
+        started = time.perf_counter()
         try:
-            reply = await answer(request, self._rules, self._graph, query_timeout_s=self._query_timeout_s)
+            reply = await self._answer(request.content)
+            self._service_s += _SMOOTHING * (time.perf_counter() - started - self._service_s)
+            await self._send(request, reply)
+            self.answered += 1
+        except Exception:  # one request must not end the responder
+            logger.exception("request_failed")
+        finally:
+            self._queue.done(request.token)
+            self._free += 1
+            self._freed.set()
+            while self._waiting and self._free:
+                waiting = self._waiting.popleft()
+                if waiting.left_s > 0:
+                    self._begin(waiting)
+                else:
+                    self.expired += 1
+                    self._queue.done(waiting.token)
+
+    async def _answer(self, request: ContextRequest) -> ContextReply:
+        try:
+            reply = await self._give(request)
         except Exception as error:  # a defect must not cost the caller its whole budget
             logger.exception("answer_failed", workflow=request.workflow, agent=request.agent)
-            reply = ContextReply(id=request.id, reason="internal_error", detail=type(error).__name__, partial=True)
-        await self._queue.reply(request.reply_to, reply)
-        self.answered += 1
+            return ContextReply(id=request.id, reason="internal_error", detail=type(error).__name__, partial=True)
         for item in reply.missing:
             logger.warning(
                 "block_missing", rule=item.rule, query=item.query, reason=item.reason, detail=item.detail,
                 app_id=request.app_id, workflow=request.workflow, agent=request.agent,
             )  # fmt: skip
+        return reply
+
+    async def _send(self, request: _Request, reply: ContextReply) -> None:
+        """Send a reply. When it does not arrive, for the bus was away, it is sent again until the deadline."""
+        try:
+            if await self._queue.reply(request.content.reply_to, reply):
+                return
+        except Transient as error:
+            logger.debug("reply_delayed", error=str(error))
+        if self._resending < _RESENT_AT_ONCE:
+            assert self._tasks is not None
+            self._resending += 1
+            self._tasks.create_task(self._send_again(request, reply))
+        else:
+            logger.warning("reply_lost", error="too many replies wait for the bus")
+
+    async def _send_again(self, request: _Request, reply: ContextReply) -> None:
+        until = time.monotonic() + min(request.left_s, _RESEND_LIMIT_S) - _RESEND_S
+        try:
+            while time.monotonic() < until and not self._stopping.is_set():
+                await asyncio.sleep(_RESEND_S)
+                with contextlib.suppress(Transient):
+                    if await self._queue.reply(request.content.reply_to, reply):
+                        return
+            logger.debug("reply_lost", error="nobody listens any more")
+        except Exception:  # one request must not end the responder
+            logger.exception("request_failed")
+        finally:
+            self._resending -= 1
+
+    async def _report(self) -> None:
+        while True:
+            await asyncio.sleep(_REPORT_S)
+            counts = self.counts()
+            if counts != self._reported and any(counts.values()):
+                self._reported = counts
+                logger.info("responder_counts", **counts)
+
+    def counts(self) -> dict[str, int]:
+        """Return what became of the requests so far."""
+        return {
+            "answered": self.answered,
+            "expired": self.expired,
+            "shed": self.shed,
+            "taken_over": self._queue.taken_over,
+        }

@@ -1,0 +1,537 @@
+"""What every ``RequestQueue`` promises, and with it the whole way from a client's question to its answer."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import signal
+import sys
+import tempfile
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from uuid import uuid4
+
+import pytest
+import redis.asyncio as redis
+from aiokafka import AIOKafkaProducer
+from aiokafka.errors import KafkaError
+from pydantic import SecretStr
+from tests.services.kafka import KafkaServer
+
+from graphweft import Client
+from graphweft.drivers import make_transport
+from graphweft.transport import Transport, read_reply
+from graphweft_contracts import BusUnavailable, ContextReply, ContextRequest, channels
+from graphweft_workers.embedded import EmbeddedServer
+from graphweft_workers.injection.kafka_requests import KafkaRequestQueue
+from graphweft_workers.injection.redis_requests import RedisRequestQueue
+from graphweft_workers.injection.requests import RequestQueue, Waiting
+from graphweft_workers.injection.responder import InjectionResponder
+from graphweft_workers.services import make_graph
+from graphweft_workers.settings import Settings
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
+
+BUSES = ["redis", "kafka"]
+RULES = """
+version: "1.0"
+injection_rules:
+  - name: one
+    agents: [One]
+    queries:
+      - {id: one, cypher: "RETURN $n AS n", params: {n: $context.n}, inject_as: one, format: single}
+  - name: slow
+    agents: [Slow]
+    queries:
+      - id: slow
+        cypher: "UNWIND range(1, 60000) AS x WITH sum(x * $n) AS s RETURN $n AS n"
+        params: {n: $context.n}
+        inject_as: one
+        format: single
+"""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Bus:
+    """A real bus that can be restarted."""
+
+    name: str
+    url: str
+    restart: Callable[[], Awaitable[None]]
+
+    def queue(self, name: str) -> RequestQueue:
+        if self.name == "kafka":
+            return KafkaRequestQueue(self.url, name=name, partitions=3, session_s=1.0)
+        return RedisRequestQueue(self.url, consumer=name)
+
+    def client(self, budget_ms: int = 30_000) -> Client:
+        return Client(self.url, app_id="shop", workflow="Shop", budget_ms=budget_ms)
+
+
+@pytest.fixture(params=BUSES)
+async def bus(request: pytest.FixtureRequest) -> AsyncIterator[Bus]:
+    if request.param == "kafka":
+        kafka: KafkaServer = request.getfixturevalue("kafka")
+        await empty_kafka(kafka)
+
+        async def restart_kafka() -> None:
+            await asyncio.to_thread(kafka.kill)
+            await asyncio.to_thread(kafka.start)
+
+        yield Bus(name="kafka", url=kafka.url, restart=restart_kafka)
+        return
+    with tempfile.TemporaryDirectory(prefix="graphweft-test-") as folder:
+        server = EmbeddedServer(Path(folder))
+        await server.start()
+
+        async def restart_redis() -> None:
+            assert server.process is not None
+            server.process.kill()
+            await server.process.wait()
+            await server.start()
+
+        try:
+            yield Bus(name="redis", url=f"unix://{server.socket}", restart=restart_redis)
+        finally:
+            await server.stop()
+
+
+async def empty_kafka(kafka: KafkaServer) -> None:
+    """Drop all topics. The fixture ``kafka_url`` cannot be asked for from inside a running loop."""
+    from aiokafka.admin import AIOKafkaAdminClient
+
+    admin = AIOKafkaAdminClient(bootstrap_servers=kafka.bootstrap)
+    await admin.start()
+    try:
+        while ours := [name for name in await admin.list_topics() if name.startswith("graphweft.")]:
+            await admin.delete_topics(ours)
+            await asyncio.sleep(0.02)
+    finally:
+        await admin.close()
+
+
+async def eventually(condition: Callable[[], bool | Awaitable[bool]], within_s: float = 40) -> None:
+    async with asyncio.timeout(within_s):
+        while True:
+            met = condition()
+            if met if isinstance(met, bool) else await met:
+                return
+            await asyncio.sleep(0.01)
+
+
+def request(budget_ms: int = 30_000, **fields: Any) -> ContextRequest:
+    values: dict[str, Any] = {
+        "id": uuid4().hex, "app_id": "shop", "workflow": "Shop", "agent": "One", "chat_id": "c1",
+        "deadline_ms": int(time.time() * 1000) + budget_ms,
+    }  # fmt: skip
+    return ContextRequest(**values | fields)
+
+
+def asked(waiting: Waiting) -> ContextRequest:
+    return ContextRequest.model_validate_json(waiting.body)
+
+
+def echo(request: ContextRequest, text: str | None = None) -> ContextReply:
+    return ContextReply(id=request.id, text=text if text is not None else str(request.context.get("n")))
+
+
+async def take(queue: RequestQueue, count: int, within_s: float = 40) -> list[Waiting]:
+    """Take exactly ``count`` requests."""
+    taken: list[Waiting] = []
+    async with asyncio.timeout(within_s):
+        while len(taken) < count:
+            taken += await queue.next(count - len(taken))
+    return taken
+
+
+async def joined(bus: Bus, transport: Transport, queue: RequestQueue) -> None:
+    """Wait until ``queue`` gets requests, by a first one."""
+    first = asyncio.create_task(transport.request(request()))
+    [waiting] = await take(queue, 1)
+    await queue.reply(asked(waiting).reply_to, echo(asked(waiting)))
+    queue.done(waiting.token)
+    await first
+
+
+@asynccontextmanager
+async def responding(
+    bus: Bus, answer: Callable[[ContextRequest], Awaitable[ContextReply]], name: str = "r", **options: Any
+) -> AsyncIterator[InjectionResponder]:
+    queue = bus.queue(name)
+    responder = InjectionResponder(queue, answer, **options)
+    task = asyncio.create_task(responder.run())
+    try:
+        yield responder
+    finally:
+        responder.stop()
+        await task
+        await queue.aclose()
+
+
+async def at_once(request: ContextRequest) -> ContextReply:
+    return echo(request)
+
+
+class Gate:
+    """Answers when it is opened."""
+
+    def __init__(self) -> None:
+        self.open = asyncio.Event()
+        self.waiting = 0
+
+    async def __call__(self, request: ContextRequest) -> ContextReply:
+        self.waiting += 1
+        await self.open.wait()
+        return echo(request)
+
+
+async def ask_all(
+    client: Client, numbers: Sequence[int], into: dict[int, ContextReply] | None = None, **fields: Any
+) -> list[ContextReply]:
+    """Ask for each number; sixteen callers share them."""
+    left = list(reversed(numbers))
+    replies = into if into is not None else {}
+
+    async def ask() -> None:
+        while left:
+            n = left.pop()
+            values: dict[str, Any] = {"agent": "One", "chat_id": "c", "context": {"n": n}}
+            replies[n] = await client.context(**values | fields)
+
+    await asyncio.gather(*(ask() for _ in range(16)))
+    return [replies[n] for n in numbers]
+
+
+async def test_each_request_goes_to_one_replica(bus: Bus) -> None:
+    async with AsyncExitStack() as opened:
+        queues = [await opened.enter_async_context(contextlib.aclosing(bus.queue(name))) for name in ("one", "two")]
+        transport = await opened.enter_async_context(contextlib.aclosing(make_transport(bus.url)))
+        requests = [request(context={"n": n}) for n in range(60)]
+        seen: list[str] = []
+
+        async def serve(queue: RequestQueue) -> None:
+            while True:
+                for waiting in await queue.next(4):
+                    seen.append(asked(waiting).id)
+                    assert await queue.reply(asked(waiting).reply_to, echo(asked(waiting)))
+                    queue.done(waiting.token)
+
+        serving = [asyncio.create_task(serve(queue)) for queue in queues]
+        replies = await asyncio.gather(*(transport.request(each) for each in requests))
+        for task in serving:
+            task.cancel()
+        await asyncio.gather(*serving, return_exceptions=True)
+        assert [(reply.id, reply.text) for reply in replies] == [(each.id, str(each.context["n"])) for each in requests]
+        # Kafka's partitions change hands while the second one joins; what is read twice is answered twice.
+        assert set(seen) == {each.id for each in requests}
+        if bus.name == "redis":
+            assert len(seen) == 60
+
+
+async def test_what_is_done_does_not_come_again_and_what_is_not_does(bus: Bus) -> None:
+    async with contextlib.aclosing(make_transport(bus.url)) as transport:
+        first = bus.queue("first")
+        asking = [asyncio.create_task(transport.request(request(context={"n": n}))) for n in range(6)]
+        taken = await take(first, 6)
+        for waiting in taken:
+            if asked(waiting).context["n"] != 5:
+                await first.reply(asked(waiting).reply_to, echo(asked(waiting), "first"))
+                first.done(waiting.token)
+        await asyncio.wait(asking[:5])
+        # It goes without finishing what it has: as a process that is killed, but for what is done.
+        first.leave = nothing_left  # type: ignore[method-assign]
+        await first.aclose()
+        async with contextlib.aclosing(bus.queue("second")) as second:
+            again = await take(second, 1)
+            while asked(again[-1]).context["n"] != 5:  # Kafka's position stands in front of what is not done
+                assert bus.name == "kafka"
+                again += await take(second, 1)
+            assert await second.reply(asked(again[-1]).reply_to, echo(asked(again[-1]), "second"))
+            second.done(again[-1].token)
+            assert (await asking[5]).text == "second"
+            assert [task.result().text for task in asking[:5]] == ["first"] * 5
+            assert second.taken_over >= 1
+
+
+async def nothing_left() -> list[Waiting]:
+    return []
+
+
+async def test_a_slow_replica_keeps_what_it_has() -> None:
+    with tempfile.TemporaryDirectory(prefix="graphweft-test-") as folder:
+        server = EmbeddedServer(Path(folder))
+        await server.start()
+        url = f"unix://{server.socket}"
+        gate = Gate()
+        bus = Bus(name="redis", url=url, restart=server.start)
+        try:
+            async with bus.client() as client, redis.Redis.from_url(url) as raw:
+                async with responding(bus, gate, "slow") as slow:
+                    asking = asyncio.create_task(client.context(agent="One", chat_id="c", context={"n": 1}))
+                    await eventually(lambda: gate.waiting == 1)
+                    async with responding(bus, at_once, "other") as other:
+                        # Far older than what is taken from the dead.
+                        async def old() -> bool:
+                            [entry] = await raw.xpending_range(
+                                channels.CONTEXT_REQUESTS, channels.CONTEXT_GROUP, "-", "+", 10
+                            )
+                            assert entry["consumer"] == b"slow"
+                            return bool(entry["time_since_delivered"] > 1_500)
+
+                        await eventually(old)
+                        gate.open.set()
+                        assert (await asking).text == "1"
+                assert (slow.answered, other.answered) == (1, 0)
+
+                async def gone() -> bool:
+                    return not await raw.xinfo_consumers(channels.CONTEXT_REQUESTS, channels.CONTEXT_GROUP)
+
+                await eventually(gone)
+                assert await raw.xlen(channels.CONTEXT_REQUESTS) == 0
+        finally:
+            await server.stop()
+
+
+async def test_a_dead_replicas_requests_are_taken_over_and_it_is_forgotten() -> None:
+    with tempfile.TemporaryDirectory(prefix="graphweft-test-") as folder:
+        server = EmbeddedServer(Path(folder))
+        await server.start()
+        bus = Bus(name="redis", url=f"unix://{server.socket}", restart=server.start)
+        try:
+            async with bus.client() as client, redis.Redis.from_url(bus.url) as raw:
+                await raw.xgroup_create(channels.CONTEXT_REQUESTS, channels.CONTEXT_GROUP, id="0", mkstream=True)
+                asking = asyncio.create_task(client.context(agent="One", chat_id="c", context={"n": 1}))
+                # Somebody who has read, and then gave no sign of life any more.
+                assert await raw.xreadgroup(
+                    channels.CONTEXT_GROUP, "dead", {channels.CONTEXT_REQUESTS: ">"}, count=1, block=10_000
+                )
+                async with responding(bus, at_once) as responder:
+                    assert (await asking).text == "1"
+                    assert responder.counts()["taken_over"] == 1
+                    names = [
+                        consumer["name"]
+                        for consumer in await raw.xinfo_consumers(channels.CONTEXT_REQUESTS, channels.CONTEXT_GROUP)
+                    ]
+                    assert names == [b"r"]
+        finally:
+            await server.stop()
+
+
+async def test_a_replica_that_leaves_hands_over_what_it_has_read(bus: Bus) -> None:
+    gate = Gate()
+    async with bus.client() as client:
+        async with responding(bus, gate) as responder:
+            asking = [
+                asyncio.create_task(client.context(agent="One", chat_id="c", context={"n": n})) for n in range(20)
+            ]
+            await eventually(lambda: gate.waiting == 20)
+            responder.stop()
+            gate.open.set()
+        assert [(reply.reason, reply.text) for reply in await asyncio.gather(*asking)] == [
+            (None, str(n)) for n in range(20)
+        ]
+        assert responder.counts() == {"answered": 20, "expired": 0, "shed": 0, "taken_over": 0}
+        async with responding(bus, at_once, "next") as after:
+            assert (await client.context(agent="One", chat_id="c", context={"n": 7})).text == "7"
+        assert after.answered == 1
+
+
+async def test_an_answer_that_is_late_is_given_to_nobody(bus: Bus) -> None:
+    async with contextlib.aclosing(bus.queue("r")) as queue, bus.client() as client:
+        transport = client._transport
+        await joined(bus, transport, queue)
+        with pytest.raises(TimeoutError):
+            await transport.request(request(200))
+        [late] = await take(queue, 1)
+        while asked(late).deadline_ms > time.time() * 1000:  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        again = asyncio.create_task(client.context(agent="One", chat_id="c", context={"n": 2}))
+        [second] = await take(queue, 1)
+        await queue.reply(asked(late).reply_to, echo(asked(late), "late"))
+        for text in ("first", "second"):  # and of two answers the first counts
+            await queue.reply(asked(second).reply_to, echo(asked(second), text))
+        assert (await again).text == "first"
+        queue.done(late.token)
+        queue.done(second.token)
+
+
+def test_an_answer_behind_the_deadline_is_none() -> None:
+    body = ContextReply(id="1").model_dump_json().encode()
+    assert read_reply(request(30_000), body).id == "1"
+    with pytest.raises(TimeoutError):
+        read_reply(request(-1), body)
+    with pytest.raises(BusUnavailable):
+        read_reply(request(30_000), b"{}")
+
+
+async def test_a_late_request_is_dropped_and_counted(bus: Bus) -> None:
+    late = request(-1, reply_to="graphweft.context.replies:0")
+    async with bus.client() as client:
+        async with responding(bus, at_once) as responder:
+            assert (await client.context(agent="One", chat_id="c", context={"n": 1})).text == "1"
+            await put(bus, late)
+            await eventually(lambda: responder.expired == 1)
+            assert (await client.context(agent="One", chat_id="c", context={"n": 2})).text == "2"
+        assert responder.counts() == {"answered": 2, "expired": 1, "shed": 0, "taken_over": 0}
+
+
+async def put(bus: Bus, each: ContextRequest) -> None:
+    body = each.model_dump_json().encode()
+    if bus.name == "redis":
+        async with redis.Redis.from_url(bus.url) as raw:
+            await raw.xadd(channels.CONTEXT_REQUESTS, {b"data": body})
+        return
+    producer = AIOKafkaProducer(bootstrap_servers=bus.url.removeprefix("kafka://"))
+    await producer.start()
+    await producer.send_and_wait(channels.CONTEXT_REQUESTS_TOPIC, body, headers=[("odd", b"\xff")])
+    await producer.stop()
+
+
+async def test_overload_is_said_at_once(bus: Bus) -> None:
+    gate = Gate()
+    async with bus.client() as client, responding(bus, gate, max_requests=2) as responder:
+        asking = {asyncio.create_task(client.context(agent="One", chat_id="c", context={"n": n})) for n in range(14)}
+        done: set[asyncio.Task[ContextReply]] = set()
+        async with asyncio.timeout(40):
+            while len(done) < 4:  # two are worked on, eight wait
+                await asyncio.sleep(0.01)
+                done = {task for task in asking if task.done()}
+        assert {task.result().reason for task in done} == {"overloaded"}
+        assert "GRAPHWEFT_MAX_REQUESTS" in next(iter(done)).result().detail
+        gate.open.set()
+        replies = await asyncio.gather(*asking)
+        assert sorted(str(reply.reason) for reply in replies) == ["None"] * 10 + ["overloaded"] * 4
+        await eventually(lambda: responder.answered >= 10)  # counted behind the reply
+        assert (responder.answered, responder.shed) == (10, 4)
+
+
+async def test_who_cannot_be_met_is_told_so_and_the_others_wait(bus: Bus) -> None:
+    served = asyncio.Semaphore(0)
+
+    async def answer(request: ContextRequest) -> ContextReply:
+        await served.acquire()
+        return echo(request)
+
+    async with bus.client() as client, responding(bus, answer, max_requests=1) as responder:
+        responder._service_s = 5.0  # as requests took of late
+        asking = [asyncio.create_task(client.context(agent="One", chat_id="c", context={"n": 0}))]
+        await eventually(lambda: responder._free == 0)
+        asking.append(asyncio.create_task(client.context(agent="One", chat_id="c", context={"n": 1})))
+        await eventually(lambda: len(responder._waiting) == 1)
+        short = await client.context(agent="One", chat_id="c", context={"n": 2}, budget_ms=12_000)
+        assert short.reason == "overloaded"
+        assert short.elapsed_ms < 6_000  # not when its time is nearly over, which would be after seven seconds
+        served.release()
+        served.release()
+        assert [(await task).text for task in asking] == ["0", "1"]
+
+
+async def test_a_bus_that_restarts_under_load_is_survived(bus: Bus) -> None:
+    async with bus.client(8_000) as client, AsyncExitStack() as opened:
+        one = await opened.enter_async_context(responding(bus, at_once, "one"))
+        two = await opened.enter_async_context(responding(bus, at_once, "two"))
+        assert (await client.context(agent="One", chat_id="c", context={"n": 0}, budget_ms=30_000)).reason is None
+        asking = asyncio.create_task(ask_all(client, range(3_000), budget_ms=1_000))
+        await eventually(lambda: one.answered + two.answered > 500)
+        await bus.restart()
+        replies = await asking
+        for n, reply in enumerate(replies):
+            assert reply.text == str(n) or reply.reason in ("bus_unavailable", "timeout"), reply
+
+        async def back() -> bool:
+            return (await client.context(agent="One", chat_id="c", context={"n": 0})).reason is None
+
+        await eventually(back)
+        assert {reply.reason for reply in await ask_all(client, range(200), budget_ms=30_000)} == {None}
+
+
+@asynccontextmanager
+async def replica(bus: Bus, graph_url: str, rules: Path) -> AsyncIterator[asyncio.subprocess.Process]:
+    """Run a responder as a process of its own; it may be killed."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "graphweft_workers.cli", "run", "injection"),
+        env={
+            **{name: value for name, value in os.environ.items() if not name.startswith(("GRAPHWEFT_", "NEO4J_"))},
+            "GRAPHWEFT_BUS_URL": bus.url,
+            "GRAPHWEFT_GRAPH_URL": graph_url,
+            "GRAPHWEFT_RULES": str(rules),
+        },
+        stdout=asyncio.subprocess.DEVNULL,
+        stderr=asyncio.subprocess.DEVNULL,
+    )
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.send_signal(signal.SIGTERM)
+        await process.wait()
+
+
+@pytest.fixture(params=["falkordb", "neo4j"])
+def graph_url(request: pytest.FixtureRequest) -> str:
+    if request.param == "neo4j":
+        return str(request.getfixturevalue("neo4j_server").uri)
+    server: EmbeddedServer = request.getfixturevalue("server")
+    return f"unix://{server.socket}"
+
+
+async def members(bus: Bus) -> int:
+    """Return how many replicas share the requests."""
+    if bus.name == "redis":
+        async with redis.Redis.from_url(bus.url) as raw:
+            with contextlib.suppress(redis.ResponseError):
+                return len(await raw.xinfo_consumers(channels.CONTEXT_REQUESTS, channels.CONTEXT_GROUP))
+        return 0
+    from aiokafka.admin import AIOKafkaAdminClient
+
+    admin = AIOKafkaAdminClient(bootstrap_servers=bus.url.removeprefix("kafka://"))
+    await admin.start()
+    try:
+        [response] = await admin.describe_consumer_groups([channels.CONTEXT_GROUP])
+        [(_, _, state, _, _, found, *_)] = response.groups
+        return len(found) if state == "Stable" else 0
+    finally:
+        await admin.close()
+
+
+@pytest.mark.slow
+async def test_one_of_two_replicas_is_killed_under_load(bus: Bus, graph_url: str, tmp_path: Path) -> None:
+    (tmp_path / "Shop").mkdir()
+    (tmp_path / "Shop" / "graph_injection.yaml").write_text(RULES)
+    async with contextlib.aclosing(make_graph(Settings(graph_url=SecretStr(graph_url)))) as graph:
+        await graph.progress("shop", 0)  # an app without a graph has no rows
+    async with bus.client(4_000) as client, AsyncExitStack() as opened:
+        first = await opened.enter_async_context(replica(bus, graph_url, tmp_path))
+        await opened.enter_async_context(replica(bus, graph_url, tmp_path))
+
+        async def both() -> bool:
+            # Kafka makes the topics, and so the group, with the first question.
+            await client.context(agent="One", chat_id="c", context={"n": 1}, budget_ms=200)
+            try:
+                return await members(bus) == 2
+            except KafkaError:
+                return False
+
+        await eventually(both)
+        assert {reply.reason for reply in await ask_all(client, range(16), agent="Slow", budget_ms=60_000)} == {None}
+        replies: dict[int, ContextReply] = {}
+        asking = asyncio.create_task(ask_all(client, range(300), agent="Slow", into=replies))
+        await eventually(lambda: len(replies) > 50)
+        first.kill()
+        await asking
+        for n, reply in replies.items():
+            if reply.reason is None:
+                assert reply.injected == {"one": {"n": n}}
+            else:  # Kafka notices a death after six seconds only: its partitions wait
+                assert (bus.name, reply.reason) == ("kafka", "timeout"), reply
+        assert sum(reply.reason is None for reply in replies.values()) > 100
+
+        async def all_answered() -> bool:
+            return {reply.reason for reply in await ask_all(client, range(50))} == {None}
+
+        await eventually(all_answered)

@@ -1,0 +1,135 @@
+"""Any interleaving of writes, marks, queries and requests: an answer never lacks what was confirmed before its request.
+
+The graph here is a number. A read of it, or of its mark, is sent at one time, sees the graph at a later one, and
+returns at a still later one; hypothesis says when.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from graphweft_rules import BoundQuery, InjectionQuery, Place
+from graphweft_rules.cypher import parse
+from graphweft_workers.graph.store import Mark, Table
+from graphweft_workers.injection.background import Background
+from graphweft_workers.injection.breaker import Breaker
+from graphweft_workers.injection.cache import Cache
+from graphweft_workers.injection.reading import Reading, Rows
+from graphweft_workers.injection.versions import Versions
+
+QUERY = InjectionQuery(id="q", cypher="RETURN 1", inject_as="q", place=Place(file=Path("r.yaml"), line=1, column=1))
+BOUND = BoundQuery(rule="r", query=QUERY, cypher=parse("RETURN 1", role="injection"), params={})
+
+
+@dataclass(eq=False)
+class Call:
+    """A read on its way: it has to look, then to return."""
+
+    kind: str
+    seen: int | None = None
+    looks: asyncio.Event = field(default_factory=asyncio.Event)
+    returns: asyncio.Event = field(default_factory=asyncio.Event)
+
+
+class Graph:
+    """A graph that is written at once, and read when it is told to."""
+
+    settle_s = 0.0
+
+    def __init__(self) -> None:
+        self.number = 1
+        self.calls: list[Call] = []
+
+    async def _call(self, kind: str) -> int:
+        call = Call(kind)
+        self.calls.append(call)
+        await call.returns.wait()
+        assert call.seen is not None
+        return call.seen
+
+    async def read(self, *_: Any, **__: Any) -> Table:
+        return Table(columns=("n",), rows=((await self._call("read"),),))
+
+    async def marks(self, *_: Any, **__: Any) -> Mapping[int, Mark]:
+        return {0: Mark(offset=str(await self._call("marks")))}
+
+
+async def settle() -> None:
+    """Let everything run until it waits for the graph."""
+    for _ in range(12):
+        await asyncio.sleep(0)
+
+
+async def play(steps: list[tuple[str, int]]) -> tuple[int, int]:
+    graph = Graph()
+    cache, breaker, background = Cache(10**6), Breaker(), Background()
+    versions = Versions(graph, breaker, background)  # type: ignore[arg-type]
+    reading = Reading(graph, cache, versions, breaker, background, 60.0)  # type: ignore[arg-type]
+    asked: list[tuple[int, asyncio.Task[Any]]] = []
+    loop = asyncio.get_running_loop()
+
+    def take(step: str, which: int) -> None:
+        if step == "write":
+            graph.number += 1
+        elif step == "ask":
+            rows = reading.rows("shop", [BOUND], loop.time() + 60, None)
+            asked.append((graph.number, asyncio.create_task(rows)))
+        elif step == "look":
+            if waiting := [call for call in graph.calls if call.seen is None]:
+                waiting[which % len(waiting)].seen = graph.number
+        elif ready := [call for call in graph.calls if call.seen is not None and not call.returns.is_set()]:
+            ready[which % len(ready)].returns.set()
+
+    for step, which in steps:
+        take(step, which)
+        await settle()
+    while not all(task.done() for _, task in asked):
+        take("look", 0)
+        take("return", 0)
+        await settle()
+    for confirmed, task in asked:
+        [rows] = await asyncio.wait_for(task, 5)
+        assert isinstance(rows, Rows)
+        assert rows.table.rows[0][0] >= confirmed
+    await background.aclose()
+    return cache.hits, cache.joined
+
+
+steps = st.lists(
+    st.tuples(st.sampled_from(["write", "ask", "ask", "look", "look", "return", "return"]), st.integers(0, 3)),
+    max_size=40,
+)
+LATE = [("ask", 0), ("look", 1), ("return", 0)]
+"""Asks while the query of somebody else is under way, and gets the marks before that returns."""
+COLD = [("ask", 0), ("look", 0), ("look", 0), ("return", 0), ("return", 0)]
+
+
+# A query sees the graph before a write and returns when the marks behind it are known.
+OVERTAKEN = [
+    *(("write", 0), ("ask", 0), ("look", 0), ("return", 0), ("look", 0)),
+    *(("write", 0), ("ask", 0), ("look", 0), ("return", 1), ("return", 0)),
+    *(("ask", 0), ("look", 1), ("return", 0)),
+]
+
+
+@given(steps)
+@example(OVERTAKEN)
+@example([*COLD, *COLD, ("write", 0), *COLD, ("write", 0), ("ask", 0), ("look", 0), ("write", 0), ("ask", 0)])
+@settings(max_examples=300, deadline=None)
+def test_an_answer_has_all_that_was_there_when_it_was_asked_for(steps: list[tuple[str, int]]) -> None:
+    asyncio.run(play([*COLD, *COLD, *steps]))
+
+
+def test_the_play_has_hits_and_joins() -> None:
+    hits, joined = asyncio.run(play([*COLD * 3, ("ask", 0), ("ask", 0), ("look", 0), ("return", 0)]))
+    assert hits >= 3
+    assert joined == 0
+    _, joined = asyncio.run(play([*COLD * 2, ("write", 0), ("ask", 0), ("look", 0), ("return", 0), *LATE]))
+    assert joined == 1

@@ -1,0 +1,368 @@
+"""``RequestQueue`` on a Kafka topic that replicas share as a consumer group; replies go to a topic, too.
+
+The group's consumer reads nothing: each partition has a reader of its own. Within one consumer a partition with nothing
+new holds back the next fetch of the others by up to half a second; and aiokafka stops reading for each rebalance, while
+these go on until the partition is somebody else's.
+
+A position is committed behind what is answered. Who gets a dead replica's partition reads from there on; Kafka notices
+a death only after the session's time, so most of what is found is late.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import deque
+from collections.abc import Collection, Sequence
+from typing import Any, Final
+
+import structlog
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.abc import ConsumerRebalanceListener
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.errors import KafkaError
+
+from graphweft.kafka_connection import MAX_CONTEXT_BYTES, bus_errors, make_context_topics, servers
+from graphweft.kafka_context import end_producer
+from graphweft.transport import DEFAULT_PARTITIONS
+from graphweft_contracts import BusUnavailable, ContextReply, channels
+from graphweft_workers.bus.kafka_lenient import read_leniently
+from graphweft_workers.injection.requests import Waiting
+
+__all__ = ("KafkaRequestQueue",)
+
+logger = structlog.get_logger("graphweft.injection")
+
+_SESSION_S: Final = 6.0
+"""The shortest that a broker allows by default."""
+_WAIT_S: Final = 1.0
+_COMMIT_S: Final = 0.1
+_COMMIT_LIMIT_S: Final = 5.0
+_PROBE_EVERY_S: Final = 1.0
+_PROBE_S: Final = 0.05
+_REQUEST_MS: Final = 5_000
+_RETRY_S: Final = 0.2
+_IDLE_MS: Final = 60_000
+_READ_AHEAD: Final = 64
+"""Requests that are read and wait to be handed out, about."""
+_FETCH_BYTES: Final = 1024**2
+_NO_POLL_LIMIT_MS: Final = 10 * 365 * 86_400_000
+"""aiokafka leaves the group when nobody reads for so long; our readers are elsewhere."""
+
+
+class KafkaRequestQueue(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no types
+    """``RequestQueue`` on Kafka; ``name`` is shown to operators. ``partitions`` counts for new topics only."""
+
+    def __init__(
+        self, url: str, *, name: str, partitions: int = DEFAULT_PARTITIONS, session_s: float = _SESSION_S
+    ) -> None:
+        self._servers = servers(url)
+        self._name = name
+        self._partitions = partitions
+        self._session_s = session_s
+        self._producer: Any = None
+        self._group: Any = None
+        self._readers: dict[int, _Reader] = {}
+        self._assigned = asyncio.Event()
+        self._wanted: frozenset[int] = frozenset()
+        self._ready: deque[Waiting] = deque()
+        self._room = asyncio.Event()
+        self._woken: asyncio.Future[None] | None = None
+        self._keeper: asyncio.Task[None] | None = None
+        self._ended: BusUnavailable | None = None
+        self.taken_over = 0
+
+    async def next(self, limit: int, *, wait: bool = True) -> Sequence[Waiting]:
+        """See ``RequestQueue.next``."""
+        if self._keeper is None:
+            await self._join()
+        if self._ended is not None:
+            error, self._ended = self._ended, None
+            await self._disconnect()
+            raise error
+        if not self._ready and wait:
+            self._woken = asyncio.get_running_loop().create_future()
+            timer = asyncio.get_running_loop().call_later(_WAIT_S, self.wake)
+            try:
+                await self._woken
+            finally:
+                timer.cancel()
+                self._woken = None
+        handed = [self._ready.popleft() for _ in range(min(limit, len(self._ready)))]
+        if len(self._ready) < _READ_AHEAD:
+            self._room.set()
+        return handed
+
+    def wake(self) -> None:
+        """See ``RequestQueue.wake``."""
+        if self._woken is not None and not self._woken.done():
+            self._woken.set_result(None)
+
+    async def reply(self, channel: str, reply: ContextReply) -> bool:
+        """See ``RequestQueue.reply``. Whether it arrived is not waited for."""
+        topic, _, number = channel.rpartition(":")
+        if topic != channels.CONTEXT_REPLIES_TOPIC or not number.isdecimal():
+            return False  # the name of any other topic must not lead there
+        producer = self._producer
+        if producer is None:
+            raise BusUnavailable("the bus is away: no connection")
+        message = _message(reply)
+        if len(message) > MAX_CONTEXT_BYTES:
+            message = _message(_too_large(reply, len(message)))
+        with bus_errors("the bus took no reply"):
+            async with asyncio.timeout(_REQUEST_MS / 1000):
+                if int(number) not in await producer.partitions_for(topic):
+                    return False
+                sent = await producer.send(topic, message, partition=int(number))
+        sent.add_done_callback(_note_lost)
+        return True
+
+    def done(self, token: str) -> None:
+        """See ``RequestQueue.done``."""
+        number, _, offset = token.partition(":")
+        reader = self._readers.get(int(number))
+        if reader is not None:
+            reader.open.pop(int(offset), None)
+
+    async def leave(self) -> Sequence[Waiting]:
+        """See ``RequestQueue.leave``. The others get our partitions at once, and begin behind what is in hand."""
+        rest = list(self._ready)
+        self._ready.clear()
+        for reader in self._readers.values():
+            reader.open.clear()
+        await self._disconnect(keep_producer=True)
+        return rest
+
+    async def aclose(self) -> None:
+        """See ``RequestQueue.aclose``."""
+        await self._disconnect()
+
+    async def on_partitions_revoked(  # pyright: ignore[reportIncompatibleMethodOverride]  # it awaits what it gets
+        self, revoked: Collection[Any]
+    ) -> None:
+        """Keep the positions; the readers go on until it is known who is next."""
+        await self._commit()
+
+    def on_partitions_assigned(self, assigned: Collection[Any]) -> None:
+        """Read what is ours now."""
+        if self._group is not None:
+            self._group.pause(*assigned)
+            self._wanted = frozenset(int(partition.partition) for partition in assigned)
+            self._assigned.set()
+
+    async def _join(self) -> None:
+        admin = AIOKafkaAdminClient(bootstrap_servers=self._servers, request_timeout_ms=_REQUEST_MS)
+        producer: Any = AIOKafkaProducer(
+            bootstrap_servers=self._servers,
+            client_id=self._name,
+            acks=1,
+            linger_ms=0,
+            request_timeout_ms=_REQUEST_MS,
+            max_batch_size=MAX_CONTEXT_BYTES,
+            max_request_size=MAX_CONTEXT_BYTES + 1024,
+        )
+        session_ms = int(self._session_s * 1000)
+        group: Any = AIOKafkaConsumer(
+            bootstrap_servers=self._servers,
+            client_id=self._name,
+            group_id=channels.CONTEXT_GROUP,
+            enable_auto_commit=False,
+            session_timeout_ms=session_ms,
+            heartbeat_interval_ms=max(100, min(500, session_ms // 5)),
+            rebalance_timeout_ms=session_ms,
+            max_poll_interval_ms=_NO_POLL_LIMIT_MS,
+            request_timeout_ms=session_ms + _REQUEST_MS,
+            max_partition_fetch_bytes=1,
+        )
+        try:
+            with bus_errors("the bus is away"):
+                try:
+                    await admin.start()
+                    await make_context_topics(admin, self._partitions)
+                finally:
+                    await admin.close()
+                await producer.start()
+                await group.start()
+        except BaseException:  # cancelled, too: what it has opened must be closed
+            await group.stop()
+            await producer.stop()
+            raise
+        if self._producer is not None:
+            await end_producer(self._producer)
+        self._producer, self._group = producer, group
+        group.subscribe([channels.CONTEXT_REQUESTS_TOPIC], listener=self)
+        self._keeper = asyncio.create_task(self._keep(), name="graphweft-requests")
+
+    async def _disconnect(self, *, keep_producer: bool = False) -> None:
+        keeper, self._keeper = self._keeper, None
+        if keeper is not None:
+            keeper.cancel()
+            await asyncio.gather(keeper, return_exceptions=True)
+        await self._assign(frozenset(), commit=True)
+        group, self._group = self._group, None
+        if group is not None:
+            with contextlib.suppress(KafkaError, OSError):
+                await group.stop()
+        if not keep_producer and self._producer is not None:
+            producer, self._producer = self._producer, None
+            await end_producer(producer)
+
+    async def _keep(self) -> None:
+        """Follow what is assigned, commit what is done, and notice when the membership ends."""
+        probe_at = 0.0
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_COMMIT_S):
+                    await self._assigned.wait()
+            try:
+                if self._assigned.is_set():
+                    self._assigned.clear()
+                    await self._assign(self._wanted)
+                await self._commit()
+                if time.monotonic() >= probe_at:
+                    probe_at = time.monotonic() + _PROBE_EVERY_S
+                    with contextlib.suppress(TimeoutError):  # a rebalance is under way
+                        async with asyncio.timeout(_PROBE_S):
+                            # Returns nothing, for all is paused, but raises what went wrong.
+                            await self._group.getmany(timeout_ms=0)
+            except (KafkaError, OSError) as error:
+                self._ended = BusUnavailable(f"the membership in the group of responders has ended: {error}")
+                self.wake()
+                return
+
+    async def _assign(self, wanted: frozenset[int], *, commit: bool = False) -> None:
+        """Stop reading what is not ours any more, and begin with what is."""
+        if commit:
+            for reader in self._readers.values():
+                await reader.aclose()
+            await self._commit()
+        for number in [number for number in self._readers if number not in wanted]:
+            # What is in hand is answered all the same.
+            await self._readers.pop(number).aclose()
+        fresh = [TopicPartition(channels.CONTEXT_REQUESTS_TOPIC, n) for n in sorted(wanted - self._readers.keys())]
+        for place in fresh:
+            start: int | None = await self._group.committed(place)
+            self._readers[place.partition] = _Reader(self, self._servers, place, start)
+
+    async def _commit(self) -> None:
+        """Commit what is done; where that fails it is done again."""
+        positions = {
+            reader.place: reader.settled for reader in self._readers.values() if reader.settled != reader.committed
+        }
+        group = self._group
+        if not positions or group is None:
+            return
+        try:
+            async with asyncio.timeout(_COMMIT_LIMIT_S):
+                await group.commit(positions)
+        except (KafkaError, OSError) as error:  # a rebalance, an outage, a partition that is not ours any more
+            logger.debug("requests_not_committed", error=str(error))
+            return
+        for place, position in positions.items():
+            if (reader := self._readers.get(place.partition)) is not None:
+                reader.committed = position
+
+    def add(self, reader: _Reader, records: Sequence[Any]) -> None:
+        """Take what a reader has read."""
+        for record in records:
+            reader.open[record.offset] = None
+            self._ready.append(Waiting(token=f"{record.partition}:{record.offset}", body=record.value or b""))
+            if reader.follows and record.timestamp < reader.since_ms:
+                self.taken_over += 1
+        if len(self._ready) >= _READ_AHEAD:
+            self._room.clear()
+        self.wake()
+
+    async def has_room(self) -> None:
+        """Wait until more may be read."""
+        if len(self._ready) >= _READ_AHEAD:
+            await self._room.wait()
+
+
+class _Reader:
+    """Reads one partition from ``start``, None: from its beginning, and hands all to the queue."""
+
+    def __init__(self, queue: KafkaRequestQueue, servers: str, place: Any, start: int | None) -> None:
+        self.place = place
+        self.open: dict[int, None] = {}
+        """Offsets that are not done, in their order."""
+        self.committed = start
+        self.follows = start is not None
+        self.since_ms = time.time() * 1000
+        self._queue = queue
+        self._servers = servers
+        self._next = start
+        self._task = asyncio.create_task(self._run(), name=f"graphweft-requests-{place.partition}")
+
+    @property
+    def settled(self) -> int | None:
+        """Everything in front of it is done; None when nothing was read."""
+        return next(iter(self.open), self._next)
+
+    async def aclose(self) -> None:
+        """Stop reading; a second call does nothing."""
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        while True:
+            consumer: Any = AIOKafkaConsumer(
+                bootstrap_servers=self._servers,
+                enable_auto_commit=False,
+                auto_offset_reset="earliest",
+                request_timeout_ms=_REQUEST_MS,
+                max_partition_fetch_bytes=_FETCH_BYTES,
+            )
+            try:
+                await consumer.start()
+                consumer.assign([self.place])
+                if self._next is None:
+                    await consumer.seek_to_beginning(self.place)
+                else:
+                    consumer.seek(self.place, self._next)
+                while True:
+                    await self._queue.has_room()
+                    records = await self._read(consumer)
+                    if records:
+                        self._next = records[-1].offset + 1
+                        self._queue.add(self, records)
+            except (KafkaError, OSError) as error:
+                logger.debug("requests_interrupted", partition=self.place.partition, error=str(error))
+            finally:
+                await consumer.stop()
+            await asyncio.sleep(_RETRY_S)
+
+    async def _read(self, consumer: Any) -> Sequence[Any]:
+        try:
+            batch = await consumer.getmany(self.place, timeout_ms=_IDLE_MS, max_records=_READ_AHEAD)
+        except UnicodeDecodeError:  # somebody wrote a header that is no text
+            position = self._next
+            if position is None:
+                position = (await consumer.beginning_offsets([self.place]))[self.place]
+            records, position = await read_leniently(
+                self._servers, self.place, position, limit=_READ_AHEAD, fetch_bytes=_FETCH_BYTES
+            )
+            consumer.seek(self.place, position)
+            return records
+        found: Sequence[Any] = batch.get(self.place, ())
+        return found
+
+
+def _message(reply: ContextReply) -> bytes:
+    return reply.id.encode() + b"\n" + reply.model_dump_json().encode()
+
+
+def _too_large(reply: ContextReply, size: int) -> ContextReply:
+    return ContextReply(
+        id=reply.id,
+        reason="internal_error",
+        detail=f"the answer has {size} bytes and Kafka takes {MAX_CONTEXT_BYTES}: give the rules max_results, or ask "
+        "with max_tokens",
+        partial=True,
+    )
+
+
+def _note_lost(sent: asyncio.Future[Any]) -> None:
+    if not sent.cancelled() and (error := sent.exception()) is not None:
+        logger.warning("reply_lost", error=str(error) or type(error).__name__)

@@ -1,0 +1,190 @@
+"""The rows of injection queries: from the cache, from an equal query under way, or from the graph.
+
+Rows are kept with the version of the graph that was known when their query was sent, so they hold all that was written
+up to it. They are taken for a later request only if the version is still that one, read after the request came. Where
+no rows are kept that could be right, the version is read beside the query instead of in front of it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import structlog
+
+from graphweft_contracts import GraphUnavailable, QueryFailed, ReasonCode
+from graphweft_rules import BoundQuery
+from graphweft_workers.graph.store import GraphStore, Table
+from graphweft_workers.injection.background import Background
+from graphweft_workers.injection.breaker import Breaker
+from graphweft_workers.injection.cache import Cache, Key, key_of
+from graphweft_workers.injection.versions import Version, Versions
+
+__all__ = ("Failure", "Reading", "Rows")
+
+logger = structlog.get_logger("graphweft.injection")
+
+_VERSION_SHARE: Final = 0.5
+"""Of the time that is left, how long the version may take; then the graph is asked without it."""
+_LEAST_SHARE: Final = 0.5
+"""Of the time that a query would get: an equal one under way that has less left is not waited for."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rows:
+    """What a query returned. Never to be changed: other requests get the same objects."""
+
+    table: Table
+    elapsed_s: float
+    cached: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failure:
+    """Why a query returned nothing."""
+
+    reason: ReasonCode
+    detail: str
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Run:
+    """A query on its way; its task never raises."""
+
+    task: asyncio.Task[Table | Failure]
+    version: Version | None
+    """What its rows hold, at least; None when that is not known."""
+    until: float
+    ended_at: float = 0.0
+
+
+@dataclass(slots=True, kw_only=True)
+class _Wanted:
+    bound: BoundQuery
+    key: Key | None
+    limit_s: float
+    run: _Run | None = None
+    rows: Rows | None = None
+
+
+@dataclass(slots=True)
+class Reading:
+    """Reads rows for requests, of all apps."""
+
+    graph: GraphStore
+    cache: Cache
+    versions: Versions
+    breaker: Breaker
+    background: Background
+    query_timeout_s: float
+    _runs: dict[Key, _Run] = field(default_factory=dict[Key, _Run])
+
+    async def rows(
+        self, app_id: str, queries: Sequence[BoundQuery], until: float, version: Version | None
+    ) -> list[Rows | Failure]:
+        """Return for each query its rows or why there are none, all queries at once, at the monotonic time ``until``.
+
+        ``version`` is the graph's, if it was read after the request came.
+        """
+        started = time.monotonic()
+        wanted = [self._wanted(app_id, bound, until - started) for bound in queries]
+        last = self.versions.last(app_id)
+        undecided: list[_Wanted] = []
+        for each in wanted:
+            if last is not None and self._may_be_known(each, last):
+                undecided.append(each)
+            else:
+                self._start(app_id, each, last, started)
+        if version is None and any(each.key for each in wanted):
+            reading = self.versions.read(app_id)
+            if undecided:
+                version = await _version(reading, started + (until - started) * _VERSION_SHARE)
+        for each in undecided:
+            self._decide(app_id, each, version, started)
+        tasks = [each.run.task for each in wanted if each.run is not None]
+        if tasks:
+            await asyncio.wait(tasks, timeout=max(0.0, until - time.monotonic()))
+        return [each.rows or _outcome(each, started) for each in wanted]
+
+    def _wanted(self, app_id: str, bound: BoundQuery, left_s: float) -> _Wanted:
+        limit_s = min(left_s, self.query_timeout_s)
+        if bound.timeout_ms is not None:
+            limit_s = min(limit_s, bound.timeout_ms / 1000)
+        return _Wanted(bound=bound, key=key_of(app_id, bound) if self.cache.on else None, limit_s=max(0.001, limit_s))
+
+    def _may_be_known(self, each: _Wanted, last: Version) -> bool:
+        """Tell whether there are rows, or soon will be, that are right if the graph is still at the version."""
+        if each.key is None:
+            return False
+        entry, run = self.cache.get(each.key), self._runs.get(each.key)
+        return (entry is not None and entry.version is last) or (run is not None and run.version is last)
+
+    def _decide(self, app_id: str, each: _Wanted, version: Version | None, started: float) -> None:
+        """Take the rows that are there, or wait for those of an equal query, if they are of the version; else ask."""
+        now = time.monotonic()
+        each.limit_s = max(0.001, each.limit_s - (now - started))
+        if version is not None and each.key is not None:
+            entry, run = self.cache.get(each.key), self._runs.get(each.key)
+            if entry is not None and entry.version is version:
+                entry.right_at = max(entry.right_at, started)
+                self.cache.hits += 1
+                each.rows = Rows(table=entry.table, elapsed_s=now - started, cached=True)
+                return
+            if run is not None and run.version is version and run.until - now >= each.limit_s * _LEAST_SHARE:
+                self.cache.joined += 1
+                each.run = run
+                return
+        self._start(app_id, each, version, now)
+
+    def _start(self, app_id: str, each: _Wanted, version: Version | None, now: float) -> None:
+        told = version if self.versions.is_told(version, now) else None
+        task = self.background.start(self._ask(app_id, each, told))
+        each.run = _Run(task=task, version=told, until=now + each.limit_s)
+        if each.key is not None:
+            self.cache.misses += 1
+            self._runs[each.key] = each.run
+
+    async def _ask(self, app_id: str, each: _Wanted, version: Version | None) -> Table | Failure:
+        run, bound, asked_at = each.run, each.bound, time.monotonic()
+        assert run is not None
+        try:
+            table = await self.graph.read(app_id, bound.cypher.statement, bound.params, timeout_s=each.limit_s)
+            self.breaker.succeeded(app_id)
+            if each.key is not None:
+                self.cache.put(each.key, table, version, asked_at)
+            return table
+        except QueryFailed as error:
+            if error.code == "timeout":
+                return Failure(reason="timeout", detail=f"{bound.query.place}: {error}")
+            self.breaker.succeeded(app_id)
+            return Failure(reason="query_error", detail=f"{bound.query.place}: {error}")
+        except GraphUnavailable as error:
+            self.breaker.failed(app_id)
+            return Failure(reason="graph_unavailable", detail=str(error))
+        except Exception as error:  # a defect, or a value that we do not understand, must not cost the other blocks
+            logger.exception("query_broken", rule=bound.rule, query=bound.query.id, place=str(bound.query.place))
+            return Failure(reason="internal_error", detail=f"{bound.query.place}: {type(error).__name__}")
+        finally:
+            run.ended_at = time.monotonic()
+            if each.key is not None and self._runs.get(each.key) is run:
+                del self._runs[each.key]
+
+
+async def _version(reading: asyncio.Task[Version], until: float) -> Version | None:
+    await asyncio.wait([reading], timeout=max(0.0, until - time.monotonic()))
+    if not reading.done() or reading.cancelled() or reading.exception() is not None:
+        return None
+    return reading.result()
+
+
+def _outcome(each: _Wanted, started: float) -> Rows | Failure:
+    run = each.run
+    if run is None or not run.task.done() or run.task.cancelled():
+        return Failure(reason="timeout", detail=f"{each.bound.query.place}: not ready at the deadline")
+    result = run.task.result()
+    if isinstance(result, Failure):
+        return result
+    return Rows(table=result, elapsed_s=max(0.0, run.ended_at - started))

@@ -1,0 +1,258 @@
+"""``RequestQueue`` on a Redis stream with a consumer group; replies go out over Pub/Sub.
+
+A replica that has requests in hand gives a sign of life several times a second. The same call, a script, hands it the
+requests of replicas whose sign is too old. XAUTOCLAIM alone would do so by the age of the requests: it takes them from
+replicas that are only slow, and every one of them would be answered twice.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, Final
+
+import structlog
+from redis.exceptions import RedisError, ResponseError
+
+from graphweft.redis_connection import Together, connect
+from graphweft_contracts import BusUnavailable, ContextReply, channels
+from graphweft_workers.injection.requests import Waiting
+
+__all__ = ("RedisRequestQueue",)
+
+logger = structlog.get_logger("graphweft.injection")
+
+_WAIT_S: Final = 1.0
+_IO_GRACE_S: Final = 5.0
+_SIGN_S: Final = 0.1
+"""How often a sign of life is given, and others' are looked at."""
+_ALIVE_MS: Final = 300
+"""How long a sign holds, and how old a request is at least when it is taken over. Runtimes wait about 500 ms."""
+_TAKEN_AT_ONCE: Final = 64
+_CLEAN_S: Final = 60.0
+_GONE_MS: Final = 60_000
+"""A consumer without requests that has not asked for so long is deleted; one that does live is made again by Redis."""
+_DONE_AT_ONCE: Final = 500
+_LEAVE_S: Final = 1.0
+_REPLY_CONNECTIONS: Final = 8
+_KEYS: Final = (channels.CONTEXT_REQUESTS, channels.RESPONDERS)
+
+# KEYS: the stream, the signs of life. ARGV: group, our name, how long a sign holds in ms, most requests to take over.
+# Returns the entries that are ours now. Without requests in anybody's hand it writes nothing.
+_SIGN: Final = """
+local taken = {}
+local pending = redis.call('XPENDING', KEYS[1], ARGV[1])
+if pending[1] == 0 then return taken end
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local room = tonumber(ARGV[4])
+for _, holder in ipairs(pending[4]) do
+  local name = holder[1]
+  if name == ARGV[2] then
+    redis.call('ZADD', KEYS[2], now + ARGV[3], name)
+  elseif room > 0 and tonumber(redis.call('ZSCORE', KEYS[2], name) or '0') < now then
+    local left = redis.call('XPENDING', KEYS[1], ARGV[1], 'IDLE', ARGV[3], '-', '+', room, name)
+    for _, entry in ipairs(left) do
+      for _, claimed in ipairs(redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[2], 0, entry[1])) do
+        taken[#taken + 1] = claimed
+      end
+      room = room - 1
+    end
+    if #redis.call('XPENDING', KEYS[1], ARGV[1], '-', '+', 1, name) == 0 then
+      redis.call('XGROUP', 'DELCONSUMER', KEYS[1], ARGV[1], name)
+      redis.call('ZREM', KEYS[2], name)
+    end
+  end
+end
+if #taken > 0 then redis.call('ZADD', KEYS[2], now + ARGV[3], ARGV[2]) end
+return taken
+"""
+
+# KEYS as above. ARGV: group, age in ms; or group, 0, our name. Deletes consumers that have nothing in hand: those that
+# have not asked for so long, or just the one that is named.
+_CLEAN: Final = """
+for _, fields in ipairs(redis.call('XINFO', 'CONSUMERS', KEYS[1], ARGV[1])) do
+  local consumer = {}
+  for index = 1, #fields, 2 do consumer[fields[index]] = fields[index + 1] end
+  local named = not ARGV[3] or ARGV[3] == consumer['name']
+  if named and consumer['pending'] == 0 and consumer['idle'] >= tonumber(ARGV[2]) then
+    redis.call('XGROUP', 'DELCONSUMER', KEYS[1], ARGV[1], consumer['name'])
+    redis.call('ZREM', KEYS[2], consumer['name'])
+  end
+end
+"""
+
+
+class RedisRequestQueue:
+    """``RequestQueue`` on a Redis stream; ``consumer`` names the replica and must be its own."""
+
+    def __init__(self, url: str, *, consumer: str) -> None:
+        self._redis = connect(url, io_timeout_s=_WAIT_S + _IO_GRACE_S)
+        self._replies = Together(connect(url, io_timeout_s=_IO_GRACE_S, repeats=1), connections=_REPLY_CONNECTIONS)
+        self._consumer = consumer
+        self._sign: Any = self._redis.register_script(_SIGN)
+        self._clean: Any = self._redis.register_script(_CLEAN)
+        self._joined = False
+        """The group is there, and what we had in hand before was looked for."""
+        self._ready: deque[Waiting] = deque()
+        self._held: set[str] = set()
+        """Tokens of all that is ours: ready, handed out, or done and not yet taken off."""
+        self._done: list[str] = []
+        self._reading: asyncio.Task[None] | None = None
+        self._woken: asyncio.Future[None] | None = None
+        self._keeper: asyncio.Task[None] | None = None
+        self._left = False
+        self.taken_over = 0
+
+    async def next(self, limit: int, *, wait: bool = True) -> Sequence[Waiting]:
+        """See ``RequestQueue.next``."""
+        if self._keeper is None:
+            self._keeper = asyncio.create_task(self._keep(), name="graphweft-requests")
+        if not self._ready:
+            # A read outlives the call that began it: what it brings is ours, so it must not be cut off.
+            if self._reading is None:
+                self._reading = asyncio.create_task(self._read(limit, wait), name="graphweft-requests-read")
+                self._reading.add_done_callback(lambda _: self.wake())
+            if not self._reading.done():
+                self._woken = asyncio.get_running_loop().create_future()
+                try:
+                    await self._woken
+                finally:
+                    self._woken = None
+        if self._reading is not None and self._reading.done():
+            reading, self._reading = self._reading, None
+            try:
+                reading.result()
+            except (RedisError, OSError) as error:
+                # A server that lost its data lost the group too; and a reply that was lost has brought us requests.
+                self._joined = False
+                raise BusUnavailable(f"the bus is away: {error}") from error
+        return [self._ready.popleft() for _ in range(min(limit, len(self._ready)))]
+
+    def wake(self) -> None:
+        """See ``RequestQueue.wake``."""
+        if self._woken is not None and not self._woken.done():
+            self._woken.set_result(None)
+
+    async def reply(self, channel: str, reply: ContextReply) -> bool:
+        """See ``RequestQueue.reply``."""
+        message = reply.id.encode() + b"\n" + reply.model_dump_json().encode()
+        try:
+            listeners: int = await self._replies.execute("PUBLISH", channel, message)
+        except (RedisError, OSError) as error:
+            raise BusUnavailable(f"the bus is away: {error}") from error
+        return listeners > 0
+
+    def done(self, token: str) -> None:
+        """See ``RequestQueue.done``."""
+        self._done.append(token)
+
+    async def leave(self) -> Sequence[Waiting]:
+        """See ``RequestQueue.leave``."""
+        self._left = True
+        if self._reading is not None:
+            # Taken off the wait by force: what it was just being given is found again, as ours.
+            self._reading.cancel()
+            await asyncio.gather(self._reading, return_exceptions=True)
+            self._reading = None
+            with contextlib.suppress(RedisError, OSError):  # TimeoutError is an OSError
+                async with asyncio.timeout(_LEAVE_S):
+                    await self._read_own()
+        rest = list(self._ready)
+        self._ready.clear()
+        return rest
+
+    async def aclose(self) -> None:
+        """See ``RequestQueue.aclose``."""
+        await self.leave()
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.gather(self._keeper, return_exceptions=True)
+            self._keeper = None
+            with contextlib.suppress(RedisError, OSError):
+                await self._take_off()
+                await self._clean(keys=_KEYS, args=[channels.CONTEXT_GROUP, 0, self._consumer])
+        await self._replies.aclose()
+        await self._redis.aclose()
+
+    async def _read(self, limit: int, wait: bool) -> None:
+        if not self._joined:
+            await self._make_group()
+            await self._read_own()
+            self._joined = True
+            if self._ready:
+                return
+        self._add(
+            await self._redis.xreadgroup(
+                channels.CONTEXT_GROUP,
+                self._consumer,
+                {channels.CONTEXT_REQUESTS: ">"},
+                count=limit,
+                block=int(_WAIT_S * 1000) if wait else None,
+            )
+        )
+
+    async def _read_own(self) -> None:
+        """Find what is ours and what we do not know of, because the answer that brought it was lost."""
+        self._add(
+            await self._redis.xreadgroup(
+                channels.CONTEXT_GROUP, self._consumer, {channels.CONTEXT_REQUESTS: "0"}, count=None
+            )
+        )
+
+    def _add(self, found: Any) -> int:
+        """Take entries as a read or a claim returns them; return how many of them are new to us."""
+        before = len(self._ready)
+        for token, fields in found[0][1] if found else ():
+            name = token.decode()
+            if name not in self._held:
+                self._held.add(name)
+                self._ready.append(Waiting(token=name, body=fields.get(b"data", b"") if fields else b""))
+        return len(self._ready) - before
+
+    async def _make_group(self) -> None:
+        try:
+            # From the beginning: requests that wait for a first responder are answered, expired ones are dropped.
+            await self._redis.xgroup_create(channels.CONTEXT_REQUESTS, channels.CONTEXT_GROUP, id="0", mkstream=True)
+        except ResponseError as error:
+            if not str(error).startswith("BUSYGROUP"):
+                raise
+
+    async def _keep(self) -> None:
+        """Give signs of life, take over from the dead, take off what is done."""
+        due = time.monotonic()
+        clean_at = due
+        while True:
+            try:
+                await self._take_off()
+                # Where we are late ourselves the others may be so too, and are not dead.
+                late = time.monotonic() - due > _SIGN_S
+                if self._joined:
+                    await self._look(0 if late or self._left else _TAKEN_AT_ONCE)
+                if self._joined and time.monotonic() >= clean_at:
+                    await self._clean(keys=_KEYS, args=[channels.CONTEXT_GROUP, _GONE_MS])
+                    clean_at = time.monotonic() + _CLEAN_S
+            except (RedisError, OSError) as error:
+                logger.debug("requests_not_kept", error=str(error))
+            due = time.monotonic() + _SIGN_S
+            await asyncio.sleep(_SIGN_S)
+
+    async def _look(self, room: int) -> None:
+        entries: Any = await self._sign(keys=_KEYS, args=[channels.CONTEXT_GROUP, self._consumer, _ALIVE_MS, room])
+        if entries:
+            found = [(token, dict(zip(fields[::2], fields[1::2], strict=True))) for token, fields in entries]
+            self.taken_over += self._add([(b"", found)])
+            self.wake()
+
+    async def _take_off(self) -> None:
+        while self._done:
+            tokens = self._done[:_DONE_AT_ONCE]
+            pipeline = self._redis.pipeline(transaction=False)
+            pipeline.xack(channels.CONTEXT_REQUESTS, channels.CONTEXT_GROUP, *tokens)
+            pipeline.xdel(channels.CONTEXT_REQUESTS, *tokens)
+            await pipeline.execute()
+            del self._done[: len(tokens)]
+            self._held.difference_update(tokens)

@@ -8,6 +8,7 @@ import importlib.util
 import io
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -31,6 +32,7 @@ from graphweft_workers.bus.redis_streams import RedisStreamsBus
 from graphweft_workers.cli import app as graphweft
 from graphweft_workers.cli.sending import Sent, send, wait_until_applied
 from graphweft_workers.embedded import DataFolder, ping
+from graphweft_workers.gateway.tokens import read_tokens, sha256_of
 from graphweft_workers.mutation.duplicates import WINDOW
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
@@ -493,6 +495,63 @@ def test_context_prints_the_text_alone_on_standard_output(up: Deployment) -> Non
     assert reply["text"] + "\n" == done.stdout
     assert reply["blocks"][0]["rows"] == 1
     assert (reply["partial"], reply["reason"]) == (False, None)
+
+
+def test_context_explains_itself_on_standard_error(up: Deployment) -> None:
+    up.emit(turn("1", app="why", agent="Ann"))
+    asked = (*ASK, "--app", "why", "--budget-ms", "10000", "--var", "name=Ann")
+    plain, done = inside(asked, up.environment), inside((*asked, "--explain"), up.environment)
+    assert (done.code, done.out) == (0, plain.out)
+    head, line, last = done.err.splitlines()
+    assert head.split() == ["BLOCK", "RULE/QUERY", "PLACE", "ROWS", "MS", "CACHED", "TOKENS", "CUT", "EVENTS"]
+    words = line.split()
+    assert words[0] == "agent_turns"
+    assert re.fullmatch(r".*graph_injection\.yaml:\d+:\d+", words[2])
+    assert (words[3], words[7]) == ("1", "0")
+    assert words[5] in {"yes", "no"}
+    assert re.fullmatch(r"1 blocks, 1 rows, \d+ tokens, [\d.]+ ms, context [0-9a-f]{32}", last)
+    [block] = up.json(*asked, "--explain")["blocks"]
+    assert block["explanation"]["params"] == {"name": "Ann"}
+    assert up.json(*asked)["blocks"][0]["explanation"] is None
+
+
+def test_context_keeps_to_a_token_budget(up: Deployment) -> None:
+    up.emit(turn("1", app="few", agent="Ann"))
+    asked = (*ASK, "--app", "few", "--budget-ms", "10000", "--var", "name=Ann")
+    done = inside((*asked, "--max-tokens", "1"), up.environment)
+    assert done.out == ""
+    assert "token_budget" in done.err
+
+
+def test_context_waits_for_an_event(up: Deployment) -> None:
+    up.emit(turn("1", app="after", agent="Ann"))
+    asked = (*ASK, "--app", "after", "--budget-ms", "2000", "--var", "name=Ann")
+    done = inside((*asked, "--after", "0:99999999999999-0"), up.environment)
+    assert "events behind --after" in done.err
+    assert inside((*asked, "--after", "nowhere"), up.environment).code == 2
+
+
+def test_a_switched_off_context_is_no_fault(up: Deployment) -> None:
+    asked = (*ASK, "--app", "off", "--var", "name=Ann")
+    done = inside(asked, up.environment | {"GRAPHWEFT_CONTEXT": "off"})
+    assert (done.code, done.out) == (0, "")
+    assert "disabled" in done.err
+
+
+def test_a_new_token_is_shown_with_its_line(call: Call, tmp_path: Path) -> None:
+    done = call("token", "new", "--app", "acme", "--name", "the: 'runtime'")
+    assert done.code == 0
+    token = done.out.splitlines()[0].removeprefix("token: ")
+    file = tmp_path / "tokens.yaml"
+    file.write_text("tokens:\n" + done.out.splitlines()[-1] + "\n")
+    found = read_tokens(file).find(token)
+    assert found is not None
+    assert (found.app_id, found.name) == ("acme", "the: 'runtime'")
+    assert token not in file.read_text()
+    made = json.loads(call("token", "new", "--app", "acme", "--json").out)
+    assert made["entry"]["sha256"] == sha256_of(made["token"])
+    assert made["token"] != token
+    assert call("token", "new", "--app", "a b").code == 2
 
 
 def test_variables_are_text_or_json(up: Deployment) -> None:

@@ -148,14 +148,6 @@ def test_dead_letters_are_found_mended_and_retried(call: Call, servers: dict[str
     assert json.loads(call("dlq", "list", "--json", **servers).out) == []
 
 
-def test_context_over_kafka_is_refused_with_the_next_step(call: Call) -> None:
-    for arguments in (ASK, ("run", "injection")):
-        done = call(*arguments, **NOWHERE)
-        assert (done.code, done.out) == (2, "")
-        assert "over Kafka yet" in done.err
-        assert "GRAPHWEFT_BUS_URL" in done.err
-
-
 @pytest.mark.parametrize(
     ("arguments", "variable"),
     [

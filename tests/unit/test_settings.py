@@ -39,6 +39,11 @@ GIVEN = {
     "mutation_timeout_ms": 100,
     "query_timeout_ms": 200,
     "max_requests": 3,
+    "context_off": "shop,bank",
+    "context_cache_mb": 5,
+    "context_last_good_s": 1.5,
+    "token_counter": "tiktoken:o200k_base",
+    "gateway_tokens": "/somewhere/tokens.yaml",
     "fsync": "everysec",
     "log_level": "debug",
     "log_format": "json",
@@ -112,6 +117,14 @@ def test_an_empty_variable_counts_as_not_set(folder: Path, monkeypatch: pytest.M
     assert Settings.load().partitions == 5
     # The client reads the same variables and must come to the same bus.
     assert ClientSettings.from_environment().bus_url == Settings.load().bus
+
+
+def test_the_client_s_switch_is_no_fault_and_reaches_child_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRAPHWEFT_CONTEXT", "off")
+    assert not ClientSettings.from_environment(Settings.load().as_environment()).context
+    assert ClientSettings.from_environment({}).context
+    monkeypatch.setenv("GRAPHWEFT_CONTEX", "off")
+    assert "did you mean 'GRAPHWEFT_CONTEXT'?" in refusal()
 
 
 def test_a_named_file_is_read_instead_of_the_usual_one(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -395,3 +408,15 @@ def test_an_exception_is_logged_with_its_trace(style: Any, capsys: pytest.Captur
     assert "failed" in printed
     assert "ValueError: the cause" in printed
     assert "\x1b" not in printed  # no colours where nobody looks
+
+
+@pytest.mark.parametrize(
+    ("given", "apps"), [(None, set()), ("*", {"*"}), ("shop", {"shop"}), ("shop , b_2-x", {"shop", "b_2-x"})]
+)
+def test_apps_without_context_are_a_list(given: str | None, apps: set[str]) -> None:
+    assert Settings.load(context_off=given).context_off_apps == apps
+
+
+@pytest.mark.parametrize("given", ["*,shop", "a b", "shop,", "ä"])
+def test_what_is_no_list_of_apps_is_refused(given: str) -> None:
+    assert "context_off" in refusal(context_off=given)

@@ -6,7 +6,7 @@ Rules, worker and responder are imported where they are run: a command that read
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from typing import TYPE_CHECKING
 
 from graphweft import drivers
@@ -23,7 +23,7 @@ from graphweft_workers.settings import Settings
 if TYPE_CHECKING:
     from graphweft_rules import Ruleset
 
-__all__ = ("load_rules", "make_bus", "make_graph", "make_transport", "run_injection", "run_mutation")
+__all__ = ("load_rules", "make_bus", "make_graph", "make_transport", "run_gateway", "run_injection", "run_mutation")
 
 
 def load_rules(settings: Settings) -> Ruleset:
@@ -101,3 +101,13 @@ async def run_injection(settings: Settings) -> None:
     from graphweft_workers.hosting import injection_app
 
     await injection_app(settings).run()
+
+
+async def run_gateway(
+    settings: Settings, *, host: str, port: int, insecure_app: str | None, ready: Callable[[str], None]
+) -> None:
+    """Run the HTTP gateway until SIGTERM or SIGINT, then finish the requests in hand. See ``serving.run_gateway``."""
+    with _driver("starlette", "`run gateway`", "gateway"), _driver("uvicorn", "`run gateway`", "gateway"):
+        from graphweft_workers.gateway import serving
+
+    await serving.run_gateway(settings, host=host, port=port, insecure_app=insecure_app, ready=ready)

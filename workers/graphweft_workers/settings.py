@@ -31,6 +31,8 @@ CONFIG_FILE: Final = "graphweft.yaml"
 _PREFIX: Final = "GRAPHWEFT_"
 _CONFIG: Final = "config"
 """Not a setting but where the settings are: ``GRAPHWEFT_CONFIG``."""
+_NO_SETTINGS: Final = frozenset({_CONFIG, "context"})
+"""``GRAPHWEFT_CONTEXT`` is the client's."""
 _KAFKA: Final = re.compile(r"kafka://[\w.-]+(:[0-9]{1,5})?(,[\w.-]+(:[0-9]{1,5})?)*/?", re.ASCII)
 
 
@@ -70,6 +72,24 @@ class Settings(BaseSettings):
     mutation_timeout_ms: int = Field(default=5_000, ge=1, description="Server-side limit of one mutation query.")
     query_timeout_ms: int = Field(default=5_000, ge=1, description="Server-side limit of one injection query.")
     max_requests: int = Field(default=64, ge=1, description="Context requests that one responder works on at a time.")
+    context_off: str | None = Field(
+        default=None,
+        pattern=r"^(\*|[A-Za-z0-9_-]{1,64}( *, *[A-Za-z0-9_-]{1,64})*)$",
+        description="Apps that get no context, separated by commas; * is all of them.",
+    )
+    context_cache_mb: int = Field(
+        default=64, ge=0, le=65_536, description="Rows that a responder keeps for later requests; 0 keeps none."
+    )
+    context_last_good_s: float = Field(
+        default=600.0, ge=0, description="Age up to which kept rows stand in for those of a graph that is away."
+    )
+    token_counter: str = Field(
+        default="chars",
+        description="How tokens are counted: chars (a quarter of them), or tiktoken:<encoding or model>.",
+    )
+    gateway_tokens: Path | None = Field(
+        default=None, description="YAML file with the hashes of the tokens that the HTTP gateway admits."
+    )
     fsync: Literal["always", "everysec"] = Field(
         default="always", description="Embedded server: write each change to disk at once, or every second."
     )
@@ -97,11 +117,11 @@ class Settings(BaseSettings):
             return value
         return _redis_url(value)
 
-    @field_validator("data", "rules")
+    @field_validator("data", "rules", "gateway_tokens")
     @classmethod
-    def _home(cls, value: Path) -> Path:
+    def _home(cls, value: Path | None) -> Path | None:
         try:
-            return value.expanduser()
+            return value and value.expanduser()
         except RuntimeError as error:
             msg = f"{str(value)!r} starts with the home folder of a user who has none here"
             raise ValueError(msg) from error
@@ -137,9 +157,9 @@ class Settings(BaseSettings):
         known = set(cls.model_fields)
         faults = [_unknown(f"{path}: {name!r}", name, known, str) for name in values if name not in known]
         faults += [
-            _unknown(f"the environment variable {name!r}", _as_field(name), {*known, _CONFIG}, _as_variable)
+            _unknown(f"the environment variable {name!r}", _as_field(name), known | _NO_SETTINGS, _as_variable)
             for name in variables
-            if _as_field(name) not in {*known, _CONFIG}
+            if _as_field(name) not in known | _NO_SETTINGS
         ]
         if faults:
             raise InvalidSettings("\n".join(faults))
@@ -177,7 +197,7 @@ class Settings(BaseSettings):
         values = {
             name: value
             for name, value in os.environ.items()
-            if not name.upper().startswith(_PREFIX) or name == _as_variable(_CONFIG)
+            if not name.upper().startswith(_PREFIX) or name in map(_as_variable, _NO_SETTINGS)
         }
         for name in self.model_fields_set:
             value: Any = getattr(self, name)
@@ -188,6 +208,11 @@ class Settings(BaseSettings):
             if value is not None:
                 values[_as_variable(name)] = str(value)
         return values
+
+    @property
+    def context_off_apps(self) -> frozenset[str]:
+        """The app ids of ``context_off``; ``*`` stands for all."""
+        return frozenset(name for part in (self.context_off or "").split(",") if (name := part.strip()))
 
     @property
     def embedded(self) -> bool:

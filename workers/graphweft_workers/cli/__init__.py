@@ -13,9 +13,12 @@ app = typer.Typer(
 )
 _imports = typer.Typer(no_args_is_help=True, help="Publish recorded runs of other tools as events.")
 _dlq = typer.Typer(no_args_is_help=True, help="Dead letters: events and mutations that could not be applied.")
+_token = typer.Typer(no_args_is_help=True, help="Tokens of the HTTP gateway.")
 
 app.command("up")(services.up)
 app.command("run")(services.run)
+_token.command("new")(services.token_new)
+app.add_typer(_token, name="token")
 app.command("emit")(publish.emit)
 _imports.command("openai-chat")(publish.import_openai_chat)
 app.add_typer(_imports, name="import")

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from graphweft_workers.cli.options import Data, Json, Rules, command
-from graphweft_workers.cli.output import console, print_json, print_table, say
+from graphweft_workers.cli.output import console, print_json, print_table, say, say_aligned
 from graphweft_workers.cli.running import running_bus
 from graphweft_workers.doctor import examine
 from graphweft_workers.settings import Settings
@@ -51,7 +50,7 @@ async def lint(
         found = [finding.to_dict() for finding in findings]
         print_json({"mutations": [each.to_dict() for each in explanations], "findings": found} if explain else found)
     else:
-        _say_aligned(
+        say_aligned(
             (str(each.place), f"{each.rule}/{each.mutation}", each.dialect, each.mode, each.reason)
             for each in explanations
         )
@@ -73,11 +72,3 @@ async def doctor(data: Data = None, rules: Rules = None, json: Json = False) -> 
             console.print(f"{_MARKS[check.state]:>4} ", end="")
             say(f"{check.name}: {check.found}" + (f"\n     -> {check.advice}" if check.advice else ""))
     return 1 if any(check.state == "fail" for check in checks) else None
-
-
-def _say_aligned(rows: Iterable[tuple[str, ...]]) -> None:
-    """Print rows one a line whatever the width of the terminal, so that they can be searched."""
-    lines = list(rows)
-    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
-    for line in lines:
-        say("  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip())

@@ -8,7 +8,7 @@ import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
-from typing import Any, NoReturn
+from typing import Any, NoReturn, TextIO
 
 from rich.console import Console
 from rich.markup import escape
@@ -16,7 +16,7 @@ from rich.table import Table
 
 from graphweft_contracts import GraphweftError, Transient
 
-__all__ = ("any_text", "console", "fail", "print_error", "print_json", "print_table", "say", "stderr")
+__all__ = ("any_text", "console", "fail", "print_error", "print_json", "print_table", "say", "say_aligned", "stderr")
 
 # What a graph holds is printed as it is: ":warning:" is a text, not a picture.
 console = Console(highlight=False, emoji=False)
@@ -34,6 +34,15 @@ def say(text: str) -> None:
     """Print text for people, as it is."""
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
+
+
+def say_aligned(rows: Iterable[tuple[str, ...]], *, to: TextIO | None = None) -> None:
+    """Print rows one a line whatever the width of the terminal, so that they can be searched."""
+    lines = list(rows)
+    widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
+    for line in lines:
+        text = "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
+        (to or sys.stdout).write(text + "\n")
 
 
 def print_json(value: Any) -> None:

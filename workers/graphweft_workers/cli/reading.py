@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import json as json_module
+import sys
 from typing import Annotated, Any, Final
 
 import typer
 
 from graphweft import Client
-from graphweft.drivers import KAFKA
-from graphweft_contracts import ContextReply, InvalidSettings, ReasonCode
+from graphweft_contracts import Block, ContextReply, InvalidSettings, ReasonCode
 from graphweft_workers.cli.options import App, Data, Json, check_app, command
-from graphweft_workers.cli.output import print_json, print_table, say, stderr
+from graphweft_workers.cli.output import print_json, print_table, say, say_aligned, stderr
 from graphweft_workers.cli.running import running_bus, running_graph
 from graphweft_workers.graph.digest import read_digest
 from graphweft_workers.settings import Settings
@@ -19,10 +19,12 @@ from graphweft_workers.settings import Settings
 __all__ = ("context", "digest", "query", "show_reply")
 
 _QUERY_TIMEOUT_S: Final = 60.0
+_EVENTS: Final = 5
+"""Event ids that the table shows of a block; ``--json`` has all."""
 _MOST_MS: Final = 3_600_000
 """Nobody waits longer for a turn's context."""
 _AGAIN_LATER: Final = frozenset[ReasonCode]({"bus_unavailable", "graph_unavailable", "overloaded", "timeout"})
-_NO_FAULT: Final = frozenset[ReasonCode]({"no_rules"})
+_NO_FAULT: Final = frozenset[ReasonCode]({"disabled", "no_rules"})
 
 
 @command
@@ -36,6 +38,14 @@ async def context(
         list[str] | None, typer.Option("--var", help="Context variable: k=text, or k:=JSON; repeatable.")
     ] = None,
     budget_ms: Annotated[int, typer.Option("--budget-ms", min=1, max=_MOST_MS, help="Time for the answer.")] = 1000,
+    max_tokens: Annotated[
+        int | None, typer.Option("--max-tokens", min=1, help="Most tokens of the text.", show_default="no limit")
+    ] = None,
+    after: Annotated[
+        str | None,
+        typer.Option("--after", metavar="POSITION", help="Wait within the budget for the effect of this event."),
+    ] = None,
+    explain: Annotated[bool, typer.Option("--explain", help="Say of each block how it came about.")] = False,
     data: Data = None,
     json: Json = False,
 ) -> int | None:
@@ -43,11 +53,6 @@ async def context(
     settings = Settings.load(data=data)
     check_app(app)
     variables = _assignments(var or [], "--var")
-    if settings.bus.startswith(KAFKA):
-        raise InvalidSettings(
-            "context does not come over Kafka yet: set GRAPHWEFT_BUS_URL to the Redis on which `graphweft run "
-            "injection` answers; the graph may be the same"
-        )
     async with running_bus(settings):
         pass
     async with Client(settings.bus) as client:
@@ -59,6 +64,9 @@ async def context(
             user_id=user,
             context=variables,
             budget_ms=budget_ms,
+            max_tokens=max_tokens,
+            after=after,
+            explain=explain,
         )
     if json:
         print_json(reply.model_dump(mode="json"))
@@ -115,8 +123,30 @@ def show_reply(reply: ContextReply) -> None:
         stderr.print(f"missing {item.name}: {item.reason}: {item.detail}", style="yellow", markup=False, soft_wrap=True)
     if reply.reason is not None and not reply.missing:
         stderr.print(f"no context: {reply.reason}: {reply.detail}", style="yellow", markup=False, soft_wrap=True)
+    if any(block.explanation for block in reply.blocks):
+        say_aligned([_EXPLAINED, *map(_explained, reply.blocks)], to=sys.stderr)
+    old = [block.age_ms for block in reply.blocks if block.age_ms is not None]
+    if old:
+        stderr.print(f"{len(old)} blocks are up to {max(old):,} ms old", style="yellow", markup=False)
+    if reply.stale_by is not None:
+        stderr.print(f"the graph is {reply.stale_by:,} events behind --after", style="yellow", markup=False)
     rows = sum(block.rows for block in reply.blocks)
-    stderr.print(f"{len(reply.blocks)} blocks, {rows} rows, {reply.elapsed_ms:.1f} ms", style="dim", markup=False)
+    summary = f"{len(reply.blocks)} blocks, {rows} rows, {reply.tokens} tokens, {reply.elapsed_ms:.1f} ms"
+    stderr.print(f"{summary}, context {reply.context_id or 'none'}", style="dim", markup=False)
+
+
+_EXPLAINED: Final = ("BLOCK", "RULE/QUERY", "PLACE", "ROWS", "MS", "CACHED", "TOKENS", "CUT", "EVENTS")
+
+
+def _explained(block: Block) -> tuple[str, ...]:
+    """Return a line of what ``--explain`` prints."""
+    how = block.explanation
+    place, took, cached, events = ("", "", "", "")
+    if how is not None:
+        place, took, cached = how.place, f"{how.elapsed_ms:.1f}", "yes" if how.cached else "no"
+        events = ", ".join([*how.events[:_EVENTS], *(["…"] if len(how.events) > _EVENTS else [])])
+    rows, tokens, cut = f"{block.rows:,}", f"{block.tokens:,}", f"{block.cut:,}"
+    return (block.name, f"{block.rule}/{block.query}", place, rows, took, cached, tokens, cut, events)
 
 
 def _assignments(given: list[str], option: str) -> dict[str, Any]:

@@ -1,20 +1,25 @@
-"""``graphweft up`` and ``graphweft run``."""
+"""``graphweft up``, ``graphweft run`` and ``graphweft token new``."""
 
 from __future__ import annotations
 
 import asyncio
+import json as json_module
 import signal
 from enum import StrEnum
-from typing import Annotated
+from typing import Annotated, Final
 
 import typer
 
+from graphweft_contracts import InvalidSettings
 from graphweft_workers import services
-from graphweft_workers.cli.options import Data, Rules, command
-from graphweft_workers.cli.output import say
+from graphweft_workers.cli.options import App, Data, Json, Rules, check_app, command
+from graphweft_workers.cli.output import print_json, say
 from graphweft_workers.settings import Settings
 
-__all__ = ("Role", "run", "up")
+__all__ = ("Role", "run", "token_new", "up")
+
+_HOST: Final = "127.0.0.1"
+_PORT: Final = 8765
 
 
 class Role(StrEnum):
@@ -22,6 +27,7 @@ class Role(StrEnum):
 
     MUTATION = "mutation"
     INJECTION = "injection"
+    GATEWAY = "gateway"
 
 
 @command
@@ -45,14 +51,60 @@ async def up(data: Data = None, rules: Rules = None) -> None:
 
 @command
 async def run(
-    role: Annotated[Role, typer.Argument(help="The role of this process.")], rules: Rules = None, data: Data = None
+    role: Annotated[Role, typer.Argument(help="The role of this process.")],
+    rules: Rules = None,
+    data: Data = None,
+    host: Annotated[
+        str | None, typer.Option("--host", help="gateway: address to listen on.", show_default=_HOST)
+    ] = None,
+    port: Annotated[
+        int | None,
+        typer.Option("--port", min=0, max=65535, help="gateway: port; 0 takes a free one.", show_default=str(_PORT)),
+    ] = None,
+    insecure_app: Annotated[
+        str | None,
+        typer.Option("--insecure-app", metavar="APP", help=f"gateway: no tokens, all is of APP; only on {_HOST}."),
+    ] = None,
 ) -> None:
     """Run one role against the servers that GRAPHWEFT_BUS_URL and GRAPHWEFT_GRAPH_URL name, until SIGTERM."""
     from graphweft_workers.logs import set_up_logs
 
     settings = Settings.load(rules=rules, data=data)
     set_up_logs(settings.log_level, settings.log_format)
-    if role is Role.MUTATION:
-        await services.run_mutation(settings)
-    else:
-        await services.run_injection(settings)
+    if role is not Role.GATEWAY and (host, port, insecure_app) != (None, None, None):
+        raise InvalidSettings("--host, --port and --insecure-app go with `run gateway` only")
+    match role:
+        case Role.MUTATION:
+            await services.run_mutation(settings)
+        case Role.INJECTION:
+            await services.run_injection(settings)
+        case Role.GATEWAY:
+            if insecure_app is not None:
+                check_app(insecure_app)
+            await services.run_gateway(
+                settings,
+                host=host or _HOST,
+                port=_PORT if port is None else port,
+                insecure_app=insecure_app,
+                ready=lambda url: say(f"the gateway answers on {url}"),
+            )
+
+
+@command
+async def token_new(
+    app: App,
+    name: Annotated[str, typer.Option("--name", help="What the token is for; stands in the file.")] = "",
+    json: Json = False,
+) -> None:
+    """Make a token for one app and print it, this once, with the line for the file of GRAPHWEFT_GATEWAY_TOKENS."""
+    from graphweft_workers.gateway.tokens import new_token, sha256_of
+
+    check_app(app)
+    token = new_token()
+    entry = {"sha256": sha256_of(token), "app_id": app, "name": name}
+    if json:
+        print_json({"token": token, "entry": entry})
+        return
+    say(f"token: {token}")
+    say("Keep it: it is shown this once. Below `tokens:` in the file that GRAPHWEFT_GATEWAY_TOKENS names add this:")
+    say(f"  - {json_module.dumps(entry, ensure_ascii=False)}")

@@ -1,0 +1,217 @@
+"""The ASGI application: ``POST /v1/events``, ``POST /v1/context``, and whether it works.
+
+Starlette and a document of our own, not FastAPI: a CloudEvent comes in three forms, which parameters of a function
+cannot say, the size of a body is checked before it is read, and a validation error is a problem (RFC 9457). Each of the
+three would replace what FastAPI does for a route. Litestar brings 20 packages for two routes.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from asyncio import Lock
+from collections.abc import AsyncGenerator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from typing import Any, Final
+
+from pydantic import ValidationError
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import JSONResponse, Response
+from starlette.routing import Route
+
+from graphweft import Client
+from graphweft_workers.gateway.cloud_events import read_events
+from graphweft_workers.gateway.document import ContextQuestion, document
+from graphweft_workers.gateway.limits import Gate, Limits, media_type, read_body, read_json
+from graphweft_workers.gateway.problems import Problem, faults_of
+from graphweft_workers.gateway.tokens import Tokens
+
+__all__ = ("make_app",)
+
+logger = logging.getLogger("graphweft.gateway")
+
+_RETRY_S: Final = 2
+_PROBE_MS: Final = 500
+_PROBE_KEPT_S: Final = 1.0
+"""Anybody may ask whether the gateway is ready, so the bus is not asked each time."""
+_PROBE: Final = "graphweft-readyz"
+_LOOPBACK: Final = frozenset({"127.0.0.1", "localhost"})
+
+
+def make_app(
+    client: Client, *, tokens: Tokens | None = None, insecure_app: str | None = None, limits: Limits | None = None
+) -> Starlette:
+    """Return the application; it closes ``client`` at its end.
+
+    Requests are of the app of their token. Without ``tokens`` they are of ``insecure_app`` and have to be addressed to
+    this machine by name, so that no web page in a browser here can send them. Raises ``ValueError`` unless exactly one
+    of the two is given.
+    """
+    if (tokens is None) == (insecure_app is None):
+        raise ValueError("give either tokens or insecure_app")
+    gateway = _Gateway(client, tokens=tokens, insecure_app=insecure_app or "", limits=limits or Limits())
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncGenerator[None]:
+        yield
+        await client.aclose()
+
+    app = Starlette(
+        routes=[
+            Route("/v1/events", gateway.events, methods=["POST"]),
+            Route("/v1/context", gateway.context, methods=["POST"]),
+            Route("/healthz", gateway.health),
+            Route("/readyz", gateway.readiness),
+            Route("/openapi.json", gateway.openapi),
+        ],
+        exception_handlers={Problem: _problem, HTTPException: _http, ClientDisconnect: _gone, Exception: _defect},
+        lifespan=lifespan,
+    )
+    app.router.redirect_slashes = False
+    return app
+
+
+class _Gateway:
+    def __init__(self, client: Client, *, tokens: Tokens | None, insecure_app: str, limits: Limits) -> None:
+        self._client = client
+        self._tokens = tokens
+        self._insecure_app = insecure_app
+        self._limits = limits
+        self._gate = Gate(limits)
+        self._document = document(limits, secured=tokens is not None)
+        self._probing = Lock()
+        self._probed: tuple[float, dict[str, str] | None] = (-_PROBE_KEPT_S, None)
+
+    async def events(self, request: Request) -> Response:
+        """Answer when the bus has the events."""
+        limits = self._limits
+        app_id = self._app_of(request)
+        with self._gate.enter(app_id):
+            kind = media_type(request)
+            body = await read_body(request, most=limits.events_bytes, seconds=limits.body_s)
+            events = read_events(kind, request.headers, body, app_id=app_id, limits=limits)
+            positions = await self._client.emit_all(events, wait_s=limits.emit_s)
+        if None in positions:
+            logger.warning("the bus did not confirm %d of %d events in time", positions.count(None), len(positions))
+            raise Problem(
+                503,
+                "bus-unavailable",
+                "the bus did not confirm all events in time; those without a position may still take effect. Send the "
+                "same request again until it is answered with 202: what is on the bus already has no second effect",
+                headers={"Retry-After": str(_RETRY_S)},
+                positions=positions,
+            )
+        return JSONResponse({"positions": positions}, 202)
+
+    async def context(self, request: Request) -> Response:
+        """Answer with what is ready, always with 200."""
+        app_id = self._app_of(request)
+        with self._gate.enter(app_id):
+            if media_type(request) != "application/json":
+                raise Problem(415, "unsupported-media-type", "send the question as application/json")
+            body = await read_body(request, most=self._limits.context_bytes, seconds=self._limits.body_s)
+            try:
+                question = ContextQuestion.model_validate(read_json(body))
+            except ValidationError as error:
+                raise Problem(
+                    422, "invalid-question", "the question breaks the contract", faults=faults_of(error)
+                ) from None
+            if question.app_id not in {None, app_id}:
+                fault = {"pointer": "#/app_id", "detail": "leave it out, or name the app of the token"}
+                raise Problem(403, "other-app", "the token is of another app", faults=[fault])
+            reply = await self._client.context(
+                agent=question.agent,
+                chat_id=question.chat_id,
+                app_id=app_id,
+                workflow=question.workflow,
+                user_id=question.user_id,
+                context=question.context,
+                budget_ms=question.budget_ms,
+                max_tokens=question.max_tokens,
+                after=question.after,
+                explain=question.explain,
+            )
+        return Response(reply.model_dump_json(), media_type="application/json")
+
+    async def health(self, _: Request) -> Response:
+        """Answer: the process does."""
+        return JSONResponse({"process": "ok"})
+
+    async def readiness(self, _: Request) -> Response:
+        """Ask for context that no rules have: the answer says whether the bus is there, and a responder."""
+        async with self._probing:
+            at, state = self._probed
+            if time.monotonic() - at >= _PROBE_KEPT_S:
+                state = await self._probe()
+                self._probed = (time.monotonic(), state)
+        if state is None:
+            raise Problem(
+                503,
+                "bus-unavailable",
+                "the bus does not answer",
+                headers={"Retry-After": str(_RETRY_S)},
+            )
+        return JSONResponse(state)
+
+    async def openapi(self, _: Request) -> Response:
+        """Return the OpenAPI document."""
+        return JSONResponse(self._document)
+
+    async def _probe(self) -> dict[str, str] | None:
+        reply = await self._client.context(
+            agent=_PROBE, chat_id=_PROBE, app_id=_PROBE, workflow=_PROBE, budget_ms=_PROBE_MS
+        )
+        match reply.reason:
+            case "bus_unavailable" | "internal_error":
+                return None
+            case "timeout":
+                return {"bus": "ok", "responder": "no answer"}
+            case "disabled":
+                return {"bus": "not asked", "responder": "context is off"}
+            case _:
+                return {"bus": "ok", "responder": "ok"}
+
+    def _app_of(self, request: Request) -> str:
+        """Return whose the request is. Raises ``Problem`` without a token that is known."""
+        if self._tokens is None:
+            if request.url.hostname not in _LOOPBACK:
+                raise Problem(403, "other-host", "without tokens the gateway answers to 127.0.0.1 and localhost only")
+            return self._insecure_app
+        scheme, _, presented = request.headers.get("authorization", "").partition(" ")
+        token = self._tokens.find(presented.strip()) if scheme.lower() == "bearer" else None
+        if token is None:
+            raise Problem(
+                401,
+                "no-token",
+                "send the header `Authorization: Bearer TOKEN`; `graphweft token new --app APP` makes a token",
+                headers={"WWW-Authenticate": 'Bearer realm="graphweft"'},
+            )
+        return token.app_id
+
+
+type _Handler = Callable[[Request, Any], Awaitable[Response]]
+
+
+async def _problem(_: Request, problem: Any) -> Response:
+    return problem.response()  # type: ignore[no-any-return]
+
+
+async def _http(_: Request, error: Any) -> Response:
+    code, detail = {
+        404: ("not-found", "nothing is here; /openapi.json says what there is"),
+        405: ("method-not-allowed", "the header Allow says which methods there are"),
+    }.get(error.status_code, ("http", error.detail))
+    return Problem(error.status_code, code, detail, headers=error.headers).response()
+
+
+async def _gone(_: Request, error: Any) -> Response:
+    return Response(status_code=400)  # nobody reads it
+
+
+async def _defect(_: Request, error: Any) -> Response:
+    # Starlette raises it again behind the answer, and the server logs it.
+    return Problem(
+        500, "defect", "the gateway has a defect, which its log names; nothing is known to be taken"
+    ).response()

@@ -1,0 +1,148 @@
+"""CloudEvents 1.0 over HTTP (``cloudevents/bindings/http-protocol-binding.md``): single, batch and binary mode."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final, cast
+from urllib.parse import unquote_to_bytes
+
+from pydantic import ValidationError
+from pydantic_core import to_json
+from starlette.datastructures import Headers
+
+from graphweft.transport import Outgoing, check_sizes
+from graphweft_contracts import LIFECYCLE, Event, InvalidEvent, Payload, wire
+from graphweft_workers.gateway.limits import Limits, read_json, whole
+from graphweft_workers.gateway.problems import Loc, Problem, faults_of, pointer
+
+__all__ = ("BATCH", "SINGLE", "read_events")
+
+SINGLE: Final = "application/cloudevents+json"
+BATCH: Final = "application/cloudevents-batch+json"
+_JSON: Final = "application/json"
+_PREFIX: Final = "ce-"
+_EXPECTED: Final = (
+    f"send one event as {SINGLE}, several as {BATCH}, or in binary mode: headers ce-specversion, ce-id, ce-source, "
+    f"ce-type, ce-chatid, and the data as {_JSON}"
+)
+
+
+def read_events(kind: str, headers: Headers, body: bytes, *, app_id: str, limits: Limits) -> list[Event]:
+    """Return the events of a request in their order; those that name no app are of ``app_id``.
+
+    ``kind`` is the media type. An event without ``time`` happens now. Raises ``Problem`` for the whole request when
+    one of them breaks the contract, is of another app or too large.
+    """
+    now = datetime.now(UTC).isoformat()
+    if kind == SINGLE:
+        return _checked([((), read_json(body))], app_id, now)
+    if kind == BATCH:
+        raw: Any = read_json(body)
+        if not isinstance(raw, list):
+            raise Problem(422, "invalid-event", f"a batch is a JSON array of events; {_EXPECTED}")
+        items: list[Any] = raw  # pyright: ignore[reportUnknownVariableType]
+        if len(items) > limits.events:
+            raise Problem(422, "batch-too-large", f"a batch has at most {limits.events} events here: send more batches")
+        return _checked([((number,), item) for number, item in enumerate(items)], app_id, now)
+    if "ce-specversion" in headers and not kind.startswith("application/cloudevents"):
+        return [_binary(kind, headers, body, app_id, now)]
+    raise Problem(415, "unsupported-media-type", _EXPECTED)
+
+
+def _checked(items: Sequence[tuple[tuple[int, ...], Any]], app_id: str, now: str) -> list[Event]:
+    events: list[Event] = []
+    faults: list[dict[str, str]] = []
+    for above, item in items:
+        if not isinstance(item, dict):
+            faults.append({"pointer": pointer(*above), "detail": "an event is a JSON object"})
+            continue
+        attributes = cast("dict[str, Any]", item)
+        try:
+            events.append(_event(attributes, app_id, now))
+        except ValidationError as error:
+            faults += faults_of(error, *above, place=_place_in(attributes))
+    if faults:
+        raise Problem(422, "invalid-event", "an event breaks the contract; nothing was taken", faults=faults)
+    _own(events, [pointer(*above, "appid") for above, _ in items], "pointer", app_id)
+    _fitting(events, [pointer(*above) for above, _ in items])
+    return events
+
+
+def _binary(kind: str, headers: Headers, body: bytes, app_id: str, now: str) -> Event:
+    if kind != _JSON and (kind or body):
+        raise Problem(415, "unsupported-media-type", f"data of an event in binary mode is {_JSON}")
+    attributes: dict[str, Any] = {}
+    faults: list[dict[str, str]] = []
+    for raw_name, raw_value in headers.raw:
+        name = raw_name.decode("latin-1").lower()
+        if not name.startswith(_PREFIX):
+            continue
+        attribute = name.removeprefix(_PREFIX)
+        if attribute in attributes or attribute in {"data", "datacontenttype"}:
+            faults.append({"header": name, "detail": "this header stands there twice, or is none of binary mode"})
+            continue
+        try:
+            attributes[attribute] = unquote_to_bytes(raw_value).decode()
+        except UnicodeDecodeError:
+            faults.append({"header": name, "detail": "write what is not ASCII as percent-encoded UTF-8"})
+    data: Any = read_json(body) if body else {}
+    if faults:
+        raise Problem(422, "invalid-event", "an event breaks the contract; nothing was taken", faults=faults)
+    try:
+        event = _event({**attributes, "data": data}, app_id, now)
+    except ValidationError as error:
+        raise Problem(
+            422,
+            "invalid-event",
+            "an event breaks the contract; nothing was taken",
+            faults=[_of_header(fault) for fault in faults_of(error, place=_place_in(attributes))],
+        ) from None
+    _own([event], ["ce-appid"], "header", app_id)
+    _fitting([event], [pointer()])
+    return event
+
+
+def _event(attributes: dict[str, Any], app_id: str, now: str) -> Event:
+    """Validate by JSON's own types, so that what the schema refuses is refused."""
+    plain = {name: whole(value) for name, value in attributes.items()}
+    return Event.model_validate_json(to_json({"appid": app_id, "time": now, **plain}), strict=True)
+
+
+def _place_in(attributes: dict[str, Any]) -> Callable[[Loc], Loc]:
+    """Return where faults are: the envelope reports those of a payload, which are below ``data``, as its own."""
+    payload = LIFECYCLE.get(str(attributes.get("type")), Payload).model_fields
+
+    def place(loc: Loc) -> Loc:
+        return ("data", *loc) if loc and loc[0] in payload and loc[0] not in Event.model_fields else loc
+
+    return place
+
+
+def _of_header(fault: dict[str, str]) -> dict[str, str]:
+    """Say where a fault is in binary mode: attributes are headers, and the body is the data."""
+    first, _, rest = fault["pointer"].removeprefix("#").removeprefix("/").partition("/")
+    if first == "data":
+        return {"pointer": f"#/{rest}" if rest else "#", "detail": fault["detail"]}
+    return {"header": _PREFIX + first, "detail": fault["detail"]} if first else fault
+
+
+def _own(events: Sequence[Event], places: Sequence[str], kind: str, app_id: str) -> None:
+    others = [
+        {kind: place, "detail": "leave it out, or name the app of the token"}
+        for event, place in zip(events, places, strict=True)
+        if event.appid != app_id
+    ]
+    if others:
+        raise Problem(403, "other-app", "the token is of another app; nothing was taken", faults=others)
+
+
+def _fitting(events: Sequence[Event], places: Sequence[str]) -> None:
+    for event, place in zip(events, places, strict=True):
+        try:
+            check_sizes([Outgoing(key=event.key, fields=wire.encode(event))])
+        except InvalidEvent as error:
+            raise Problem(
+                413, "event-too-large", "an event is too large; nothing was taken",
+                faults=[{"pointer": place, "detail": str(error)}],
+            ) from None  # fmt: skip

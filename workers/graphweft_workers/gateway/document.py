@@ -1,0 +1,250 @@
+"""The OpenAPI document of the gateway, from the same models and limits that it works by.
+
+No event in binary mode is described: OpenAPI cannot say that headers go with one media type only. Where a body is
+admitted here, it is admitted there: the test suite sends what the document generates.
+"""
+
+from __future__ import annotations
+
+import copy
+from typing import Annotated, Any, Final
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
+
+from graphweft.transport import MAX_EVENT_BYTES
+from graphweft_contracts import ContextReply
+from graphweft_contracts.asyncapi import VERSION
+from graphweft_contracts.events import AppId, Name
+from graphweft_contracts.schemas import schemas
+from graphweft_workers.gateway import problems
+from graphweft_workers.gateway.cloud_events import BATCH, SINGLE
+from graphweft_workers.gateway.limits import Limits, whole
+
+__all__ = ("ContextQuestion", "document")
+
+_POSITION: Final = r"^[0-9]+:[0-9]+(-[0-9]+)?$"
+_REFERENCE: Final = "#/components/schemas/{model}"
+
+
+_MOST_MS: Final = 10_000
+"""Largest budget: nobody holds up a turn for longer."""
+
+
+class ContextQuestion(BaseModel):
+    """Asks for the context of one agent's next turn."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
+
+    agent: Name
+    workflow: Name
+    chat_id: Name
+    app_id: AppId | None = Field(default=None, description="The token's app; another one is refused.")
+    user_id: Name | None = None
+    context: dict[str, Any] = Field(default_factory=dict, description="Context variables: `$context.*` in rules.")
+    budget_ms: Annotated[
+        int,
+        Field(ge=1, le=_MOST_MS, description="Milliseconds after which the answer comes as it is."),
+        BeforeValidator(whole),
+    ] = 500
+    max_tokens: Annotated[int, Field(ge=1), BeforeValidator(whole)] | None = Field(
+        default=None, description="Most tokens of the text; null: no limit."
+    )
+    after: Annotated[str, StringConstraints(pattern=_POSITION, max_length=64)] | None = Field(
+        default=None,
+        description="Position of an event, as `/v1/events` returns it: the answer waits, within the budget, until the "
+        "graph holds its effect.",
+    )
+    explain: bool = Field(default=False, description="Say of each block how it came about.")
+
+
+def document(limits: Limits, *, secured: bool) -> dict[str, Any]:
+    """Return the OpenAPI 3.1 document of a gateway; ``secured`` says that it asks for tokens."""
+    question = ContextQuestion.model_json_schema(ref_template=_REFERENCE)
+    reply = ContextReply.model_json_schema(ref_template=_REFERENCE, mode="serialization")
+    components = {
+        **{name: schema for part in (question, reply) for name, schema in part.pop("$defs", {}).items()},
+        "ContextQuestion": question,
+        "ContextReply": reply,
+        "Event": _event(),
+        "Taken": _TAKEN,
+        "Problem": _PROBLEM,
+    }
+    return {
+        "openapi": "3.1.0",
+        "info": {
+            "title": "graphweft gateway",
+            "version": VERSION,
+            "description": "Publish what agents do, and get context before each turn. Every error says in "
+            f"`{problems.MEDIA_TYPE}` (RFC 9457) what is wrong, where, and what to do.",
+            "license": {"name": "Apache-2.0", "identifier": "Apache-2.0"},
+        },
+        **({"security": [{"token": []}]} if secured else {}),
+        "paths": {
+            "/v1/events": {"post": _events(limits, secured)},
+            "/v1/context": {"post": _context(limits, secured)},
+            "/healthz": {"get": _state("health", "Whether the process answers.", ())},
+            "/readyz": {"get": _state("readiness", "Whether the bus answers, and a responder.", (503,))},
+        },
+        "components": {
+            "schemas": components,
+            "responses": {name: _problem(text) for name, text in _PROBLEMS.values()},
+            **(
+                {"securitySchemes": {"token": {"type": "http", "scheme": "bearer", "description": "One app's token."}}}
+                if secured
+                else {}
+            ),
+        },
+    }
+
+
+def _events(limits: Limits, secured: bool) -> dict[str, Any]:
+    one = {"$ref": _REFERENCE.format(model="Event")}
+    return {
+        "operationId": "publishEvents",
+        "summary": "Publish one event or several in their order.",
+        "description": (
+            "CloudEvents 1.0 in structured mode, one or a batch. Binary mode is admitted too: the attributes as "
+            "headers `ce-*`, the data as `application/json`. Events of one chat take effect in the order in which they "
+            "were sent, each once: an event is known by its app, `source` and `id`. All are of the token's app. The "
+            f"body has at most {limits.events_bytes:,} bytes, an event at most {MAX_EVENT_BYTES:,}."
+        ),
+        "requestBody": {
+            "required": True,
+            "content": {
+                SINGLE: {"schema": one},
+                BATCH: {"schema": {"type": "array", "items": one, "maxItems": limits.events}},
+            },
+        },
+        "responses": {
+            "202": {
+                "description": "The bus has all of them.",
+                "content": {"application/json": {"schema": {"$ref": _REFERENCE.format(model="Taken")}}},
+            },
+            **_refusals(secured),
+        },
+    }
+
+
+def _context(limits: Limits, secured: bool) -> dict[str, Any]:
+    return {
+        "operationId": "getContext",
+        "summary": "Get the context of one agent's next turn, inside the budget.",
+        "description": (
+            "A valid question is always answered with 200: what is missing, and why, stands in the answer. "
+            f"The body has at most {limits.context_bytes:,} bytes."
+        ),
+        "requestBody": {
+            "required": True,
+            "content": {"application/json": {"schema": {"$ref": _REFERENCE.format(model="ContextQuestion")}}},
+        },
+        "responses": {
+            "200": {
+                "description": "The context that is ready.",
+                "content": {"application/json": {"schema": {"$ref": _REFERENCE.format(model="ContextReply")}}},
+            },
+            **_refusals(secured),
+        },
+    }
+
+
+def _state(name: str, summary: str, problem_codes: tuple[int, ...]) -> dict[str, Any]:
+    return {
+        "operationId": name,
+        "summary": summary,
+        "security": [],
+        "responses": {
+            "200": {
+                "description": "It does.",
+                "content": {
+                    "application/json": {
+                        "schema": {"type": "object", "additionalProperties": {"type": "string"}},
+                    }
+                },
+            },
+            **{str(code): _reference(code) for code in problem_codes},
+        },
+    }
+
+
+def _refusals(secured: bool) -> dict[str, Any]:
+    return {str(code): _reference(code) for code in _PROBLEMS if secured or code != 401}
+
+
+def _reference(code: int) -> dict[str, str]:
+    return {"$ref": f"#/components/responses/{_PROBLEMS[code][0]}"}
+
+
+def _problem(text: str) -> dict[str, Any]:
+    return {
+        "description": text,
+        "content": {problems.MEDIA_TYPE: {"schema": {"$ref": _REFERENCE.format(model="Problem")}}},
+    }
+
+
+def _event() -> dict[str, Any]:
+    """Return the contract's schema of an event, of which the gateway fills in what the token and the clock say."""
+    schema = copy.deepcopy(schemas()["event"])
+    payload = schema.pop("$defs")["Payload"]
+    schema["properties"]["data"] = payload
+    schema["required"] = [name for name in schema["required"] if name != "appid"]
+    del schema["$schema"], schema["$id"]
+    return schema
+
+
+_PROBLEMS: Final = {
+    400: ("NoJson", "The body is no JSON."),
+    401: ("NoToken", "No token, or one that is not known here."),
+    403: ("OtherApp", "Something in it is of another app than the token. Nothing was taken."),
+    408: ("SlowBody", "The body took too long to arrive. Nothing was taken."),
+    413: ("TooLarge", "The body, the batch or an event is too large. Nothing was taken."),
+    415: ("UnsupportedMediaType", "A body of this kind is not read here. Nothing was taken."),
+    422: ("Invalid", "The body breaks the contract: `errors` says where. Nothing was taken."),
+    429: ("TooManyRequests", "The app has too many requests open. Nothing was taken."),
+    503: (
+        "Unavailable",
+        "Come back after `Retry-After` seconds. `overloaded`: nothing was taken. `bus-unavailable`: the bus did not "
+        "confirm all of the events in time; those without a position may still take effect. Send the same request "
+        "again until it is answered with 202: what is on the bus already has no second effect.",
+    ),
+}
+_TAKEN: Final = {
+    "type": "object",
+    "required": ["positions"],
+    "additionalProperties": False,
+    "properties": {
+        "positions": {
+            "type": "array",
+            "items": {"type": "string", "pattern": _POSITION},
+            "description": "Position of each event on the bus, in the order of the request: `after` of a question.",
+        }
+    },
+}
+_PROBLEM: Final = {
+    "type": "object",
+    "required": ["type", "title", "status", "detail"],
+    "properties": {
+        "type": {"type": "string", "description": "`urn:graphweft:problem:` and the name of the kind of problem."},
+        "title": {"type": "string"},
+        "status": {"type": "integer"},
+        "detail": {"type": "string", "description": "What is wrong and what to do; for people."},
+        "errors": {
+            "type": "array",
+            "description": "The first faults, and where they are.",
+            "items": {
+                "type": "object",
+                "required": ["detail"],
+                "additionalProperties": False,
+                "properties": {
+                    "detail": {"type": "string"},
+                    "pointer": {"type": "string", "description": "JSON pointer into the body, as a URI fragment."},
+                    "header": {"type": "string"},
+                },
+            },
+        },
+        "positions": {
+            "type": "array",
+            "items": {"type": ["string", "null"]},
+            "description": "Only of `bus-unavailable`: the positions that the bus confirmed, null for the others.",
+        },
+    },
+}

@@ -1,0 +1,117 @@
+"""How much one request, one app and all of them may take."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Generator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from pydantic_core import from_json
+from starlette.requests import Request
+
+from graphweft_workers.gateway.problems import Problem, pointer
+
+__all__ = ("Gate", "Limits", "media_type", "read_body", "read_json", "whole")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Bounds of what a gateway takes."""
+
+    events_bytes: int = 4_000_000
+    """Body of ``/v1/events``. One event has the bus's own limit besides."""
+    context_bytes: int = 1_000_000
+    """Body of ``/v1/context``: a Kafka broker takes little more in one record."""
+    body_s: float = 10.0
+    """Longest that a body may take to arrive."""
+    events: int = 500
+    """Events of one batch: as many as go to the bus in one round trip."""
+    emit_s: float = 5.0
+    """Longest wait for the bus to confirm."""
+    requests: int = 512
+    requests_per_app: int = 128
+
+
+class Gate:
+    """Counts the requests that are worked on."""
+
+    def __init__(self, limits: Limits) -> None:
+        self._limits = limits
+        self._apps: Counter[str] = Counter()
+
+    @contextmanager
+    def enter(self, app_id: str) -> Generator[None]:
+        """Count one request of an app while the block runs. Raises ``Problem`` when there are too many."""
+        if self._apps[app_id] >= self._limits.requests_per_app:
+            raise Problem(
+                429,
+                "too-many-requests",
+                f"this app has {self._limits.requests_per_app} requests open here already; nothing of this one was "
+                "taken: send it again when others are answered",
+                headers={"Retry-After": "1"},
+            )
+        if self._apps.total() >= self._limits.requests:
+            raise Problem(
+                503,
+                "overloaded",
+                "the gateway has as many requests as it takes; nothing of this one was taken: send it again",
+                headers={"Retry-After": "1"},
+            )
+        self._apps[app_id] += 1
+        try:
+            yield
+        finally:
+            self._apps[app_id] -= 1
+            if not self._apps[app_id]:
+                del self._apps[app_id]
+
+
+def media_type(request: Request) -> str:
+    """Return the media type of the body in lower case, "" without one. Raises ``Problem`` unless its text is UTF-8."""
+    kind, _, parameters = request.headers.get("content-type", "").partition(";")
+    for parameter in parameters.split(";"):
+        name, _, value = parameter.partition("=")
+        if name.strip().lower() == "charset" and value.strip().strip('"').lower() not in {"utf-8", "utf8"}:
+            raise Problem(415, "unsupported-media-type", "send JSON as UTF-8, or without a charset")
+    return kind.strip().lower()
+
+
+async def read_body(request: Request, *, most: int, seconds: float) -> bytes:
+    """Return the body. Raises ``Problem`` when it is larger than ``most`` bytes, compressed, or slow to come."""
+    if request.headers.get("content-encoding", "identity").strip().lower() != "identity":
+        raise Problem(415, "unsupported-media-type", "send the body as it is, without a Content-Encoding")
+    length = request.headers.get("content-length", "")
+    if length.isascii() and length.isdigit() and int(length[:20]) > most:
+        raise _too_large(most)
+    body = bytearray()
+    try:
+        async with asyncio.timeout(seconds):
+            async for chunk in request.stream():
+                body += chunk
+                if len(body) > most:
+                    raise _too_large(most)
+    except TimeoutError:
+        raise Problem(408, "slow-body", f"the body did not arrive within {seconds:g} s; send it again") from None
+    return bytes(body)
+
+
+def read_json(body: bytes) -> Any:
+    """Parse a body. Raises ``Problem`` when it is no JSON (RFC 8259: UTF-8, no NaN, no infinity)."""
+    try:
+        return from_json(body, allow_inf_nan=False)
+    except ValueError as error:  # its text names line and column and quotes nothing
+        raise Problem(
+            400, "no-json", "the body is no JSON", faults=[{"pointer": pointer(), "detail": str(error)}]
+        ) from None
+
+
+def whole(value: Any) -> Any:
+    """Return 2 for 2.0, which JSON Schema counts as an integer, and everything else as it is."""
+    return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _too_large(most: int) -> Problem:
+    return Problem(413, "body-too-large", f"a body has at most {most:,} bytes here: send less at a time")

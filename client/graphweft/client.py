@@ -18,7 +18,7 @@ from pydantic import ValidationError
 from pydantic_core import PydanticSerializationError
 
 from graphweft.drivers import make_transport
-from graphweft.settings import ClientSettings
+from graphweft.settings import CONTEXT_VARIABLE, ClientSettings
 from graphweft.transport import Outgoing, Transport
 from graphweft_contracts import (
     ContextReply,
@@ -60,6 +60,7 @@ class ClientStats:
 class _Pending:
     event_id: str
     outgoing: Outgoing
+    size: int
     position: asyncio.Future[str | None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
@@ -67,12 +68,12 @@ class Client:
     """Publishes events and asks for context, without ever raising into an agent's turn.
 
     Use it as an asynchronous context manager, or call ``aclose`` at the end. One client belongs to one event loop;
-    ``SyncClient`` serves synchronous callers. ``bus_url`` is a Redis URL, or ``kafka://host:port[,host:port…]`` for
-    events alone: context does not come over Kafka yet. Without it the settings come from ``GRAPHWEFT_BUS_URL`` or
-    ``GRAPHWEFT_DATA``. ``app_id`` and ``workflow`` are the defaults of ``context``.
+    ``SyncClient`` serves synchronous callers. ``bus_url`` is a Redis URL, or ``kafka://host:port[,host:port…]``.
+    Without it the settings come from ``GRAPHWEFT_BUS_URL`` or ``GRAPHWEFT_DATA``. ``app_id`` and ``workflow`` are the
+    defaults of ``context``. Raises ``InvalidSettings`` for settings that cannot work.
 
-    While the bus is away up to ``buffer`` events are kept and sent in order when it is back; beyond that new ones are
-    dropped and counted in ``stats``.
+    While the bus is away up to ``buffer`` events, of ``buffer_bytes`` together, are kept and sent in order when it is
+    back; beyond that new ones are dropped and counted in ``stats``.
     """
 
     def __init__(
@@ -82,15 +83,20 @@ class Client:
         app_id: str | None = None,
         workflow: str | None = None,
         buffer: int = 10_000,
+        buffer_bytes: int = 64 * 1024**2,
         budget_ms: int = 500,
         transport: Transport | None = None,
     ) -> None:
-        self._transport = transport or make_transport(bus_url or ClientSettings.from_environment().bus_url)
+        settings = ClientSettings.from_environment()
+        self._transport = transport or make_transport(bus_url or settings.bus_url)
+        self._context_on = settings.context
         self._app_id = app_id
         self._workflow = workflow
         self._buffer = buffer
+        self._buffer_bytes = buffer_bytes
         self._budget_ms = budget_ms
         self._pending: deque[_Pending] = deque()
+        self._pending_bytes = 0
         self._arrived = asyncio.Event()
         self._drained = asyncio.Event()
         self._drained.set()
@@ -115,34 +121,35 @@ class Client:
         Never raises. An unconfirmed event stays in the buffer and is sent as soon as the bus takes it, in order and
         with effect once. While the bus is known to be away the call returns at once.
         """
+        return (await self.emit_all((event,), wait_s=wait_s))[0]
+
+    async def emit_all(self, events: Sequence[Event], *, wait_s: float = 1.0) -> list[str | None]:
+        """Publish ``events`` in their order; return their positions, each as ``emit`` does. Never raises.
+
+        A buffer that has no room for all of them takes none, so that a repetition cannot put them in another order.
+        """
         if self._closed:
-            self.stats.rejected += 1
-            logger.warning("event %s came after the client was closed and is not sent", getattr(event, "id", None))
-            return None
-        try:
-            outgoing = Outgoing(key=event.key, fields=wire.encode(event))
-        except Exception as error:  # noqa: BLE001 - whatever a foreign object does in encoding, the turn goes on
-            self.stats.rejected += 1
-            logger.error("event %s cannot be written as JSON and is not sent: %s", getattr(event, "id", None), error)
-            return None
-        if len(self._pending) >= self._buffer:
-            self.stats.dropped += 1
-            if self.stats.dropped == 1 or self.stats.dropped % 1000 == 0:
-                logger.error("the buffer of %d events is full: %d dropped so far", self._buffer, self.stats.dropped)
-            return None
-        pending = _Pending(event_id=event.id, outgoing=outgoing)
-        self._pending.append(pending)
-        self.stats.buffered = len(self._pending)
-        self._drained.clear()
-        self._arrived.set()
-        if self._sender is None or self._sender.done():
-            self._sender = asyncio.create_task(self._send(), name="graphweft-emit")
-        if self._bus_away:
-            return None
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(wait_s):
-                return await asyncio.shield(pending.position)
-        return None
+            self.stats.rejected += len(events)
+            for event in events:
+                logger.warning("event %s came after the client was closed and is not sent", getattr(event, "id", None))
+            return [None] * len(events)
+        taken = [self._encoded(event) for event in events]
+        fresh = [pending for pending in taken if pending is not None]
+        size = sum(pending.size for pending in fresh)
+        if len(self._pending) + len(fresh) > self._buffer or self._pending_bytes + size > self._buffer_bytes:
+            self._drop(len(fresh))
+            return [None] * len(events)
+        if fresh:
+            self._pending.extend(fresh)
+            self._pending_bytes += size
+            self.stats.buffered = len(self._pending)
+            self._drained.clear()
+            self._arrived.set()
+            if self._sender is None or self._sender.done():
+                self._sender = asyncio.create_task(self._send(), name="graphweft-emit")
+            if not self._bus_away:
+                await asyncio.wait([pending.position for pending in fresh], timeout=wait_s)
+        return [p.position.result() if p is not None and p.position.done() else None for p in taken]
 
     async def context(
         self,
@@ -154,17 +161,27 @@ class Client:
         user_id: str | None = None,
         context: Mapping[str, Any] | None = None,
         budget_ms: int | None = None,
+        max_tokens: int | None = None,
+        after: str | None = None,
+        explain: bool = False,
     ) -> ContextReply:
         """Return the context for ``agent``'s next turn within ``budget_ms`` milliseconds. Never raises.
 
         When nothing came in time, or something is wrong, the reply has no blocks, an empty ``text`` and a ``reason``;
-        a reply with some blocks missing has ``partial`` set and says why for each.
+        a reply with some blocks missing has ``partial`` set and says why for each. With ``GRAPHWEFT_CONTEXT=off`` it
+        comes back at once, with the reason ``disabled``.
+
+        The text has at most ``max_tokens`` tokens. ``after`` is a position that ``emit`` returned (None waits for
+        nothing): the answer holds that event's effect, or says in ``stale_by`` that the budget was over before.
+        ``explain`` tells of each block how it came about.
         """
         started = time.perf_counter()
         budget = self._budget_ms if budget_ms is None else budget_ms
         request_id = uuid4().hex
         if self._closed:
             return _empty(request_id, "bus_unavailable", "the client is closed")
+        if not self._context_on:
+            return _empty(request_id, "disabled", f"{CONTEXT_VARIABLE} is off in this process")
         try:
             request = ContextRequest(
                 id=request_id,
@@ -175,6 +192,9 @@ class Client:
                 user_id=user_id,
                 context=dict(context or {}),
                 deadline_ms=int(time.time() * 1000) + budget,
+                max_tokens=max_tokens,
+                after=after,
+                explain=explain,
             )
             async with asyncio.timeout((budget + _GRACE_MS) / 1000):
                 reply = await self._transport.request(request)
@@ -253,10 +273,30 @@ class Client:
             self.stats.sent += len(batch)
             self._settle(batch, positions)
 
+    def _encoded(self, event: Event) -> _Pending | None:
+        """Return the event as it goes to the bus; None, counted, for one that cannot be written as JSON."""
+        try:
+            outgoing = Outgoing(key=event.key, fields=wire.encode(event))
+            size = len(outgoing.key) + sum(map(len, outgoing.fields.values()))
+            return _Pending(event_id=event.id, outgoing=outgoing, size=size)
+        except Exception as error:  # noqa: BLE001 - whatever a foreign object does in encoding, the turn goes on
+            self.stats.rejected += 1
+            logger.error("event %s cannot be written as JSON and is not sent: %s", getattr(event, "id", None), error)
+            return None
+
+    def _drop(self, events: int) -> None:
+        before = self.stats.dropped
+        self.stats.dropped += events
+        if before == 0 or before // 1000 != self.stats.dropped // 1000:
+            logger.error(
+                "the buffer of %d events or %d bytes is full: %d dropped so far",
+                self._buffer, self._buffer_bytes, self.stats.dropped,
+            )  # fmt: skip
+
     def _settle(self, batch: Sequence[_Pending], positions: Sequence[str | None]) -> None:
         """Take the first events off the buffer and tell who waits for them."""
         for pending, position in zip(batch, positions, strict=True):
-            self._pending.popleft()
+            self._pending_bytes -= self._pending.popleft().size
             if not pending.position.done():
                 pending.position.set_result(position)
         self.stats.buffered = len(self._pending)
@@ -274,6 +314,7 @@ class Client:
             if not pending.position.done():
                 pending.position.set_result(None)
         self._pending.clear()
+        self._pending_bytes = 0
 
 
 def _empty(request_id: str, reason: ReasonCode, detail: str) -> ContextReply:

@@ -51,7 +51,12 @@ class _Ids:
 
 
 class GraphInjectionHooks:
-    """Before-turn and after-event hooks. Neither raises, neither waits longer than its budget."""
+    """Before-turn and after-event hooks. Neither raises, neither waits longer than its budget.
+
+    ``max_tokens`` bounds the text of each context. With ``read_own_writes`` a turn's context waits, within its budget,
+    until the graph holds what ``on_event`` of these hooks published for the chat before. An ``agent.turn_complete``
+    gets the ``context_id`` of what its agent was given in that chat, unless its data names one.
+    """
 
     def __init__(
         self,
@@ -62,12 +67,19 @@ class GraphInjectionHooks:
         workflow_name: str | None = None,
         user_id: str | None = None,
         budget_ms: int | None = None,
+        max_tokens: int | None = None,
+        read_own_writes: bool = False,
         source: str = "/graphweft/hooks",
     ) -> None:
         self._client = client or Client()
         self._fixed = {"app_id": app_id, "chat_id": chat_id, "workflow_name": workflow_name, "user_id": user_id}
         self._budget_ms = budget_ms
+        self._max_tokens = max_tokens
+        self._read_own_writes = read_own_writes
         self._source = source
+        # All events of a chat are in one partition, so the last position says it for those before.
+        self._positions: dict[tuple[str, str], str] = {}
+        self._context_ids: dict[tuple[str, str, str], str] = {}
 
     async def before_agent_turn(self, agent_name: str, context: dict[str, Any]) -> dict[str, Any]:
         """Return the context for this turn, ``inject_as`` -> formatted value; empty when there is none."""
@@ -89,7 +101,11 @@ class GraphInjectionHooks:
             user_id=ids.user_id,
             context=plain,
             budget_ms=self._budget_ms,
+            max_tokens=self._max_tokens,
+            after=self._positions.get((ids.app_id, ids.chat_id)),
         )
+        if reply.context_id:
+            _keep(self._context_ids, (ids.app_id, ids.chat_id, agent_name), reply.context_id)
         if reply.reason is not None:
             logger.warning("no context for %s: %s (%s)", agent_name, reply.reason, reply.detail)
         return reply.injected
@@ -109,6 +125,10 @@ class GraphInjectionHooks:
             data = _plain(event_data)
             if agent_name is not None:
                 data["agent_name"] = agent_name
+            if event == "agent.turn_complete" and "context_id" not in data:
+                given = self._context_ids.pop((ids.app_id, ids.chat_id, str(data.get("agent_name"))), None)
+                if given is not None:
+                    data["context_id"] = given
             message = Event.create(
                 event,
                 app_id=ids.app_id,
@@ -125,7 +145,9 @@ class GraphInjectionHooks:
         except Exception:  # a foreign object's own code; the turn goes on
             logger.exception("the context or data of event %s cannot be read, so it is not sent", event)
             return
-        await self._client.emit(message)
+        position = await self._client.emit(message)
+        if self._read_own_writes and position is not None:
+            _keep(self._positions, (ids.app_id, ids.chat_id), position)
 
     async def aclose(self) -> None:
         """Close the client."""
@@ -151,6 +173,17 @@ def create_graph_injection_hook(client: Client | None = None, **settings: Any) -
 def create_graph_mutation_hook(client: Client | None = None, **settings: Any) -> MutationHook:
     """Return ``on_event`` of new ``GraphInjectionHooks``; ``settings`` are theirs."""
     return GraphInjectionHooks(client, **settings).on_event
+
+
+_CHATS: Final = 10_000
+"""Chats of which something is kept between a turn and the next; the one that was quiet longest goes first."""
+
+
+def _keep[K](kept: dict[K, str], key: K, value: str) -> None:
+    kept.pop(key, None)
+    kept[key] = value
+    if len(kept) > _CHATS:
+        del kept[next(iter(kept))]
 
 
 _DEPTH: Final = 100

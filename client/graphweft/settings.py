@@ -6,25 +6,33 @@ import os
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import Final, Self
 
 from graphweft.location import DEFAULT_DATA, embedded_url
+from graphweft_contracts import InvalidSettings
 
-__all__ = ("ClientSettings",)
+__all__ = ("CONTEXT_VARIABLE", "ClientSettings")
+
+CONTEXT_VARIABLE: Final = "GRAPHWEFT_CONTEXT"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientSettings:
-    """Where the bus is, on Redis or Kafka.
+    """Where the bus is, on Redis or Kafka, and whether context is asked for at all.
 
-    ``GRAPHWEFT_BUS_URL`` wins; otherwise the embedded server of ``GRAPHWEFT_DATA`` is meant.
+    ``GRAPHWEFT_BUS_URL`` wins; otherwise the embedded server of ``GRAPHWEFT_DATA`` is meant. ``GRAPHWEFT_CONTEXT`` is
+    ``on``, as without it, or ``off``.
     """
 
     bus_url: str
+    context: bool = True
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Self:
-        """Read the settings from ``environment``, by default the process's own."""
+        """Read the settings from ``environment``, by default the process's own. Raises ``InvalidSettings``."""
         values = os.environ if environment is None else environment
         url = values.get("GRAPHWEFT_BUS_URL") or embedded_url(Path(values.get("GRAPHWEFT_DATA") or DEFAULT_DATA))
-        return cls(bus_url=url)
+        switch = values.get(CONTEXT_VARIABLE) or "on"
+        if switch.lower() not in {"on", "off"}:
+            raise InvalidSettings(f"{CONTEXT_VARIABLE}={switch!r}: write on or off")
+        return cls(bus_url=url, context=switch.lower() == "on")

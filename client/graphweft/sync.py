@@ -6,7 +6,7 @@ import asyncio
 import atexit
 import logging
 import threading
-from collections.abc import Callable, Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import CancelledError
 from types import TracebackType
 from typing import Any, Final, Self
@@ -38,10 +38,18 @@ class SyncClient:
         app_id: str | None = None,
         workflow: str | None = None,
         buffer: int = 10_000,
+        buffer_bytes: int = 64 * 1024**2,
         budget_ms: int = 500,
     ) -> None:
         # First, for it may raise: a broken address must not leave a thread behind.
-        self._client = Client(bus_url, app_id=app_id, workflow=workflow, buffer=buffer, budget_ms=budget_ms)
+        self._client = Client(
+            bus_url,
+            app_id=app_id,
+            workflow=workflow,
+            buffer=buffer,
+            buffer_bytes=buffer_bytes,
+            budget_ms=budget_ms,
+        )
         self._lock = threading.Lock()
         self._closed = False
         self._loop = asyncio.new_event_loop()
@@ -66,11 +74,16 @@ class SyncClient:
 
     def emit(self, event: Event, *, wait_s: float = 1.0) -> str | None:
         """See ``Client.emit``."""
+        return self.emit_all((event,), wait_s=wait_s)[0]
+
+    def emit_all(self, events: Sequence[Event], *, wait_s: float = 1.0) -> list[str | None]:
+        """See ``Client.emit_all``."""
         if self._closed or not self._thread.is_alive():
-            self.stats.rejected += 1
-            logger.warning("event %s came after the client was closed and is not sent", getattr(event, "id", None))
-            return None
-        return self._run(lambda: self._client.emit(event, wait_s=wait_s), None)
+            self.stats.rejected += len(events)
+            for event in events:
+                logger.warning("event %s came after the client was closed and is not sent", getattr(event, "id", None))
+            return [None] * len(events)
+        return self._run(lambda: self._client.emit_all(events, wait_s=wait_s), [None] * len(events))
 
     def context(
         self,
@@ -82,6 +95,9 @@ class SyncClient:
         user_id: str | None = None,
         context: Mapping[str, Any] | None = None,
         budget_ms: int | None = None,
+        max_tokens: int | None = None,
+        after: str | None = None,
+        explain: bool = False,
     ) -> ContextReply:
         """See ``Client.context``."""
         return self._run(
@@ -93,6 +109,9 @@ class SyncClient:
                 user_id=user_id,
                 context=context,
                 budget_ms=budget_ms,
+                max_tokens=max_tokens,
+                after=after,
+                explain=explain,
             ),
             ContextReply(id=uuid4().hex, reason="bus_unavailable", detail="the client is closed", partial=True),
         )

@@ -21,11 +21,12 @@ from graphweft import Client, ContextReply, Event, SyncClient
 from graphweft.location import embedded_url
 from graphweft.redis_transport import RedisTransport
 from graphweft.transport import MAX_EVENT_BYTES
-from graphweft_contracts import ContextRequest, channels, wire
+from graphweft_contracts import ContextRequest, InvalidSettings, channels, wire
 from graphweft_rules import Ruleset
 from graphweft_workers.embedded import EmbeddedServer
 from graphweft_workers.graph.falkordb import FalkorDBStore
-from graphweft_workers.injection.requests import RedisRequestQueue
+from graphweft_workers.injection.answering import Answerer
+from graphweft_workers.injection.redis_requests import RedisRequestQueue
 from graphweft_workers.injection.responder import InjectionResponder
 
 pytestmark = pytest.mark.integration
@@ -108,7 +109,8 @@ async def responding(url: str, folder: Path) -> AsyncIterator[InjectionResponder
     rules.mkdir(parents=True)
     (rules / "graph_injection.yaml").write_text(RULES)
     queue, graph = RedisRequestQueue(url, consumer="r"), FalkorDBStore(url)
-    responder = InjectionResponder(queue, graph, Ruleset.load(rules.parent))
+    answerer = Answerer(Ruleset.load(rules.parent), graph)
+    responder = InjectionResponder(queue, answerer.answer)
     async with redis.Redis.from_url(url) as connection:
         # There is nothing to read for an app without a graph.
         await connection.execute_command("GRAPH.QUERY", channels.graph_name(APP), "CREATE (:Shop)")
@@ -119,6 +121,7 @@ async def responding(url: str, folder: Path) -> AsyncIterator[InjectionResponder
         responder.stop()
         await task
         await queue.aclose()
+        await answerer.aclose()
         await graph.aclose()
 
 
@@ -143,6 +146,35 @@ async def test_emit_returns_the_place_of_the_event(url: str, raw: Any) -> None:
     [(_, fields)] = await raw.xrange(channels.events_stream(int(partition)), offset, offset)
     assert wire.decode(fields).id == "c1-1"
     assert (client.stats.sent, client.stats.buffered, client.stats.dropped, client.stats.rejected) == (1, 0, 0, 0)
+
+
+async def test_events_of_one_call_keep_their_order_and_get_their_places(url: str, raw: Any) -> None:
+    events = [note(n, f"c{n % 3}") for n in range(1200)]
+    async with Client(url) as client:
+        positions = await client.emit_all([*events[:700], note(0, "odd", bad=object()), *events[700:]])
+        assert await client.emit_all([]) == []
+    assert positions.pop(700) is None
+    assert (client.stats.sent, client.stats.rejected) == (1200, 1)
+    for event, position in zip(events, positions, strict=True):
+        partition, _, offset = str(position).partition(":")
+        [(_, fields)] = await raw.xrange(channels.events_stream(int(partition)), offset, offset)
+        assert wire.decode(fields).id == event.id
+    assert await on_the_bus(url) == {f"c{c}": list(range(c, 1200, 3)) for c in range(3)}
+
+
+@pytest.mark.parametrize("bound", [{"buffer": 3}, {"buffer_bytes": 900}])
+async def test_a_buffer_takes_all_events_of_a_call_or_none(own: EmbeddedServer, bound: dict[str, int]) -> None:
+    async with Client(address(own), **bound) as client:
+        assert await client.emit_all([note(1), note(2)], wait_s=0.01) == [None, None]
+        await away(client)
+        assert await client.emit_all([note(3), note(4)]) == [None, None]
+        assert (client.stats.buffered, client.stats.dropped) == (2, 2)
+        assert await client.emit(note(5)) is None
+        assert (client.stats.buffered, client.stats.dropped) == (3, 2)
+        await own.start()
+        assert await client.flush(20)
+        assert await client.emit_all([note(6), note(7)]) != [None, None], "there is room again"
+    assert await on_the_bus(address(own)) == {"c1": [1, 2, 5, 6, 7]}
 
 
 async def test_concurrent_emits_keep_the_order_of_their_calls(url: str) -> None:
@@ -287,42 +319,42 @@ async def test_a_cancelled_emit_leaves_its_event_and_the_client(url: str) -> Non
 
 
 async def test_close_ends_waiting_calls_and_counts_what_was_lost(own: EmbeddedServer) -> None:
-    client = Client(address(own))
-    waiting = [asyncio.create_task(client.emit(note(n), wait_s=FOR_EVER_S)) for n in range(3)]
-    await away(client)
-    await client.aclose(drain_s=0)
-    assert await asyncio.gather(*waiting) == [None, None, None]
+    async with Client(address(own)) as client:
+        waiting = [asyncio.create_task(client.emit(note(n), wait_s=FOR_EVER_S)) for n in range(3)]
+        await away(client)
+        await client.aclose(drain_s=0)
+        assert await asyncio.gather(*waiting) == [None, None, None]
     assert (client.stats.sent, client.stats.buffered, client.stats.dropped) == (0, 0, 3)
 
 
 async def test_a_closed_client_answers_and_opens_nothing(url: str, raw: Any) -> None:
-    client = Client(url)
-    assert await client.emit(note(1))
-    await ask(client, budget_ms=50)
-    await client.aclose()
-    await client.aclose()
-    connections = len(await raw.client_list())
-    assert await client.emit(note(2)) is None
-    assert client.stats.rejected == 1
-    reply = await ask(client)
-    assert (reply.reason, reply.text, reply.partial) == ("bus_unavailable", "", True)
-    assert "closed" in reply.detail
-    assert await client.flush()
-    assert len(await raw.client_list()) == connections == 1
-    assert asyncio.all_tasks() == {asyncio.current_task()}
+    async with Client(url) as client:
+        assert await client.emit(note(1))
+        await ask(client, budget_ms=50)
+        await client.aclose()
+        await client.aclose()
+        connections = len(await raw.client_list())
+        assert await client.emit(note(2)) is None
+        assert client.stats.rejected == 1
+        reply = await ask(client)
+        assert (reply.reason, reply.text, reply.partial) == ("bus_unavailable", "", True)
+        assert "closed" in reply.detail
+        assert await client.flush()
+        assert len(await raw.client_list()) == connections == 1
+        assert asyncio.all_tasks() == {asyncio.current_task()}
 
 
 async def test_a_cancelled_close_leaves_nothing_behind(own: EmbeddedServer) -> None:
-    client = Client(address(own))
-    await client.emit(note(1), wait_s=0)
-    await away(client)
-    closing = asyncio.create_task(client.aclose(drain_s=FOR_EVER_S))
-    await asyncio.sleep(0)
-    closing.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await closing
-    assert asyncio.all_tasks() == {asyncio.current_task()}
-    assert (client.stats.buffered, client.stats.dropped) == (0, 1)
+    async with Client(address(own)) as client:
+        await client.emit(note(1), wait_s=0)
+        await away(client)
+        closing = asyncio.create_task(client.aclose(drain_s=FOR_EVER_S))
+        await asyncio.sleep(0)
+        closing.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await closing
+        assert asyncio.all_tasks() == {asyncio.current_task()}
+        assert (client.stats.buffered, client.stats.dropped) == (0, 1)
 
 
 # --- context ------------------------------------------------------------------------------------------------------
@@ -332,6 +364,11 @@ async def test_hundreds_of_calls_get_their_own_answers(url: str, tmp_path: Path)
     async with responding(url, tmp_path) as responder, Client(url) as client:
         replies = await asyncio.gather(*(ask(client, number) for number in range(400)))
         assert [echoed(reply) for reply in replies] == list(range(400))
+
+        async def counted() -> bool:  # which comes after the reply
+            return responder.answered >= 400
+
+        await eventually(counted)
         assert responder.answered == 400
 
 
@@ -560,11 +597,11 @@ async def test_a_reply_channel_that_swallows_every_packet_comes_back(
 
 
 async def test_closing_ends_calls_in_flight(url: str, raw: Any) -> None:
-    client = Client(url)
-    calling = asyncio.ensure_future(ask(client, budget_ms=int(FOR_EVER_S * 1000)))
-    await Answers(raw).request()
-    await client.aclose()
-    assert (await calling).reason == "bus_unavailable"
+    async with Client(url) as client:
+        calling = asyncio.ensure_future(ask(client, budget_ms=int(FOR_EVER_S * 1000)))
+        await Answers(raw).request()
+        await client.aclose()
+        assert (await calling).reason == "bus_unavailable"
 
 
 # --- where a client is made, and what it leaves behind ------------------------------------------------------------
@@ -697,9 +734,7 @@ async def test_a_forked_process_does_not_wait_for_a_thread_it_has_not_got(url: s
 
 
 async def test_threads_share_one_client(url: str, tmp_path: Path) -> None:
-    client = SyncClient(url, app_id=APP, workflow="Shop", budget_ms=30_000)
-
-    def work(number: int) -> list[Any]:
+    def work(client: SyncClient, number: int) -> list[Any]:
         answers: list[Any] = []
         for turn in range(25):
             assert client.emit(note(turn, f"t{number}"), wait_s=30)
@@ -708,10 +743,11 @@ async def test_threads_share_one_client(url: str, tmp_path: Path) -> None:
                 answers.append(echoed(client.context(agent="A", chat_id="c", context={"who": who})) == who)
         return answers
 
-    async with responding(url, tmp_path):
-        results = await asyncio.gather(*(asyncio.to_thread(work, number) for number in range(6)))
-        assert await asyncio.to_thread(client.flush)
-        await asyncio.to_thread(client.close)
+    with SyncClient(url, app_id=APP, workflow="Shop", budget_ms=30_000) as client:
+        async with responding(url, tmp_path):
+            results = await asyncio.gather(*(asyncio.to_thread(work, client, number) for number in range(6)))
+            assert await asyncio.to_thread(client.flush)
+            await asyncio.to_thread(client.close)
     assert results == [[True] * 5] * 6
     assert client.stats.sent == 150
     assert await on_the_bus(url) == {f"t{number}": list(range(25)) for number in range(6)}
@@ -737,9 +773,10 @@ def test_a_closed_sync_client_answers_and_raises_nothing(url: str) -> None:
 
 
 async def test_close_frees_the_threads_that_still_wait(own: EmbeddedServer, url: str, raw: Any) -> None:
-    with ThreadPoolExecutor(4) as pool:
+    unanswered = SyncClient(url, app_id=APP, workflow="Shop", budget_ms=int(FOR_EVER_S * 1000))
+    # The pool is left last: what waits in it for ever ends when its client closes.
+    with ThreadPoolExecutor(4) as pool, SyncClient(address(own)) as lost, unanswered:
         loop = asyncio.get_running_loop()
-        lost = SyncClient(address(own))
         calls = [
             loop.run_in_executor(pool, lambda: lost.emit(note(1), wait_s=FOR_EVER_S)),
             loop.run_in_executor(pool, lambda: lost.flush(FOR_EVER_S)),
@@ -749,7 +786,6 @@ async def test_close_frees_the_threads_that_still_wait(own: EmbeddedServer, url:
             return lost.stats.retries > 0
 
         await eventually(tried)
-        unanswered = SyncClient(url, app_id=APP, workflow="Shop", budget_ms=int(FOR_EVER_S * 1000))
         asking = loop.run_in_executor(pool, lambda: unanswered.context(agent="A", chat_id="c"))
         await Answers(raw).request()
         for client in (lost, unanswered):
@@ -770,11 +806,12 @@ async def test_closing_from_many_threads_under_load_is_harmless(url: str) -> Non
             started.set()
         return number
 
-    talking = [asyncio.create_task(asyncio.to_thread(talk, f"t{number}")) for number in range(3)]
-    await asyncio.to_thread(started.wait)
-    await asyncio.gather(*(asyncio.to_thread(client.close) for _ in range(3)))
-    async with asyncio.timeout(30):
-        confirmed = await asyncio.gather(*talking)
+    with client:
+        talking = [asyncio.create_task(asyncio.to_thread(talk, f"t{number}")) for number in range(3)]
+        await asyncio.to_thread(started.wait)
+        await asyncio.gather(*(asyncio.to_thread(client.close) for _ in range(3)))
+        async with asyncio.timeout(30):
+            confirmed = await asyncio.gather(*talking)
     for number, count in enumerate(confirmed):
         assert (await on_the_bus(url)).get(f"t{number}", [])[:count] == list(range(count))
 
@@ -783,3 +820,57 @@ def test_a_broken_address_leaves_no_thread_behind() -> None:
     with pytest.raises(ValueError, match="scheme"):
         SyncClient("nonsense")
     assert not [thread for thread in threading.enumerate() if thread.name == "graphweft-client"]
+
+
+# --- what a question may say --------------------------------------------------------------------------------------
+
+
+async def test_a_question_carries_what_it_was_given(url: str, raw: Any) -> None:
+    async with Client(url) as client:
+        given = {"max_tokens": 7, "after": "1:5-0", "explain": True}
+        assert (await ask(client, budget_ms=50, **given)).reason == "timeout"
+        assert (await ask(client, budget_ms=50)).reason == "timeout"
+        for broken in ({"max_tokens": 0}, {"after": "here"}):
+            assert (await ask(client, **broken)).reason == "invalid_request"
+    sent = [
+        ContextRequest.model_validate_json(fields[b"data"]) for _, fields in await raw.xrange(channels.CONTEXT_REQUESTS)
+    ]
+    assert [(request.max_tokens, request.after, request.explain) for request in sent] == [
+        (7, "1:5-0", True),
+        (None, None, False),
+    ]
+
+
+def test_the_synchronous_client_asks_the_same(url: str) -> None:
+    with SyncClient(url, app_id=APP, workflow="Shop") as client:
+        reply = client.context(agent="A", chat_id="c", max_tokens=0, after="1:5-0", explain=True)
+        assert reply.reason == "invalid_request"
+        assert "max_tokens" in reply.detail
+        assert None not in client.emit_all([note(1), note(2)])
+    assert client.emit_all([note(3), note(4)]) == [None, None]
+    assert client.stats.rejected == 2
+
+
+@pytest.mark.parametrize("switch", ["off", "OFF"])
+async def test_context_switched_off_asks_nobody(
+    url: str, raw: Any, monkeypatch: pytest.MonkeyPatch, switch: str
+) -> None:
+    monkeypatch.setenv("GRAPHWEFT_CONTEXT", switch)
+    async with Client(url) as client:
+        reply = await ask(client, budget_ms=3_600_000)
+        assert (reply.reason, reply.partial, reply.text, reply.blocks) == ("disabled", True, "", ())
+        assert await client.emit(note(1)), "events go on"
+    assert await raw.exists(channels.CONTEXT_REQUESTS) == 0
+
+
+@pytest.mark.parametrize("switch", ["", "on", "On"])
+async def test_context_is_on_by_itself(url: str, monkeypatch: pytest.MonkeyPatch, switch: str) -> None:
+    monkeypatch.setenv("GRAPHWEFT_CONTEXT", switch)
+    async with Client(url) as client:
+        assert (await ask(client, budget_ms=30)).reason == "timeout"
+
+
+def test_a_switch_that_is_misspelt_is_no_switch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRAPHWEFT_CONTEXT", "of")
+    with pytest.raises(InvalidSettings, match="GRAPHWEFT_CONTEXT='of': write on or off"):
+        Client("redis://127.0.0.1:1")

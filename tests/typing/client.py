@@ -48,6 +48,9 @@ async def asynchronous(event: Event, variables: Mapping[str, int]) -> None:
         assert_type(await client.emit(event, wait_s=0.5), str | None)
         reply = await client.context(agent="Planner", chat_id="c1", context=variables, budget_ms=200)
         assert_type(reply, ContextReply)
+        after = await client.emit(event)
+        await client.context(agent="Planner", chat_id="c1", max_tokens=500, after=after, explain=True)
+        assert_type(await client.emit_all([event, event], wait_s=0.5), list[str | None])
         assert_type(reply.blocks, tuple[Block, ...])
         assert_type(reply.missing, tuple[Missing, ...])
         assert_type(reply.injected, dict[str, Any])
@@ -68,6 +71,8 @@ def synchronous(event: Event) -> None:
         assert_type(client, SyncClient)
         assert_type(client.emit(event, wait_s=1), str | None)
         assert_type(client.context(agent="Planner", chat_id="c1", context={"phase": "planning"}), ContextReply)
+        assert_type(client.context(agent="P", chat_id="c1", max_tokens=5, after="0:1-0", explain=True), ContextReply)
+        assert_type(client.emit_all((event,)), list[str | None])
         assert_type(client.flush(1.0), bool)
         assert_type(client.stats, ClientStats)
     client.close(0.0)
@@ -76,7 +81,8 @@ def synchronous(event: Event) -> None:
 
 async def hooks(client: Client, context: dict[str, Any]) -> None:
     """Hooks have the rule contract's signatures, as methods and as functions."""
-    both = GraphInjectionHooks(client, app_id="shop", chat_id="c1", workflow_name="Sales", budget_ms=300)
+    both = GraphInjectionHooks(client, app_id="shop", chat_id="c1", workflow_name="Sales", budget_ms=300, max_tokens=9)
+    GraphInjectionHooks(client, read_own_writes=True)
     assert_type(await both.before_agent_turn("Planner", context), dict[str, Any])
     await both.on_event("order.paid", context, {"total": 5}, "Planner")
     await both.on_event("order.paid", context, {"total": 5}, agent_name=None)

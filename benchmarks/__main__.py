@@ -9,11 +9,11 @@ from typing import Annotated
 
 import typer
 
-from benchmarks import ceiling, latency, rules, size, throughput, workers
+from benchmarks import ceiling, context, latency, rules, size, throughput, workers
 from benchmarks.harness import RESULTS, Bench, Died, Result, Skip, show, without, write
 from benchmarks.services import Fsync, Services
 
-ROWS = {module.ROW: module for module in (throughput, ceiling, rules, size, latency, workers)}
+ROWS = {module.ROW: module for module in (throughput, ceiling, rules, size, latency, workers, context)}
 
 
 def main(

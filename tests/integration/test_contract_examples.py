@@ -18,7 +18,8 @@ from graphweft_rules import GraphInjectionLoader, RulesError, Ruleset, lint
 from graphweft_rules.core_schema import CORE_KEYS
 from graphweft_workers.bus.redis_streams import RedisStreamsBus
 from graphweft_workers.graph.falkordb import FalkorDBStore
-from graphweft_workers.injection.requests import RedisRequestQueue
+from graphweft_workers.injection.answering import Answerer
+from graphweft_workers.injection.redis_requests import RedisRequestQueue
 from graphweft_workers.injection.responder import InjectionResponder
 from graphweft_workers.mutation.worker import MutationWorker
 
@@ -35,7 +36,7 @@ MARKDOWN = """\
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """An idle responder waits this long for requests before it sees that it is to stop."""
-    monkeypatch.setattr("graphweft_workers.injection.requests._WAIT_S", 0.05)
+    monkeypatch.setattr("graphweft_workers.injection.redis_requests._WAIT_S", 0.05)
 
 
 @pytest.fixture
@@ -47,7 +48,8 @@ def rules() -> Ruleset:
 async def client(url: str, graph: FalkorDBStore, rules: Ruleset) -> AsyncIterator[Client]:
     """A client with a responder at work on the contract's rules."""
     queue = RedisRequestQueue(url, consumer="r")
-    responder = InjectionResponder(queue, graph, rules)
+    answerer = Answerer(rules, graph)
+    responder = InjectionResponder(queue, answerer.answer)
     task = asyncio.create_task(responder.run())
     try:
         async with Client(url, app_id=APP, budget_ms=10_000) as made:
@@ -56,6 +58,7 @@ async def client(url: str, graph: FalkorDBStore, rules: Ruleset) -> AsyncIterato
         responder.stop()
         await task
         await queue.aclose()
+        await answerer.aclose()
 
 
 @asynccontextmanager

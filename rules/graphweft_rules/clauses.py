@@ -148,7 +148,9 @@ def _starts(words: Words, index: int, frame: _Frame) -> bool:
         return False
     if begins:
         return previous not in _WAITING
-    return previous not in _OPERATORS or words.text(index - 2) == "."
+    # A property, a label or an alias may have the name of an operator.
+    is_name = words.text(index - 2) in (".", ":", "&", "|") or words.keyword(index - 2) == "AS"
+    return previous not in _OPERATORS or is_name
 
 
 def _inner(words: Words, index: int, frame: _Frame) -> _Frame:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
+from typing import Final
 
 from graphweft_rules.clauses import Clause, Outline, Words
 from graphweft_rules.patterns import (
@@ -26,6 +27,9 @@ from graphweft_rules.patterns import (
 __all__ = ("bare_nodes", "copied_writes", "filtered_optionals", "old_reads", "path_merges", "repeated_merges")
 
 
+_OWN_PROPERTIES: Final = frozenset({"partition", "pos", "plan", "done", "note", "app_id", "only", "lock"})
+
+
 def bare_nodes(query: Outline) -> Iterator[tuple[str, int]]:
     """Yield (clause, offset) for each node pattern that stands alone and may mean graphweft's own nodes.
 
@@ -42,20 +46,43 @@ def bare_nodes(query: Outline) -> Iterator[tuple[str, int]]:
                 and words.text(index) == "("
                 and (words.keyword(index - 1) in ("MATCH", "MERGE") or words.text(index - 1) in (",", "="))
                 and (words.text(end) == ")" or _own_map(words, end))
-                and words.text(words.closing(index) + 1) not in ("-", "<", "<-", "->", "--", "<--", "-->")
+                and not _leads_away(words, words.closing(index) + 1)
             )
             if alone and name not in seen:
                 yield clause.keyword, words.tokens[index].start
-            if words.identifier(index):
+            if words.identifier(index) and _names_variable(words, index, clause):
                 seen.add(words.identifier(index))
 
 
 def _own_map(words: Words, brace: int) -> bool:
-    """Tell whether a map of properties begins at the index and names one that graphweft's own nodes have."""
+    """Tell whether a map begins at the index that is empty or names a property that graphweft's own nodes have."""
     inside = range(brace + 1, words.closing(brace))
-    return words.text(brace) == "{" and any(
-        words.identifier(index) in ("partition", "pos", "done") and words.text(index + 1) == ":" for index in inside
+    return words.text(brace) == "{" and (
+        not inside
+        or any(words.identifier(index) in _OWN_PROPERTIES and words.text(index + 1) == ":" for index in inside)
     )
+
+
+def _leads_away(words: Words, index: int) -> bool:
+    """Tell whether a relationship that the node must have begins at the index; graphweft's own nodes have none."""
+    if words.text(index) in ("--", "<--", "-->"):
+        return True
+    if words.text(index) not in ("-", "<", "<-", "->"):
+        return False
+    bracket = next((place for place in range(index, index + 3) if words.text(place) == "["), None)
+    if bracket is None:
+        return True
+    end = words.closing(bracket)
+    # A path of length 0 is the node itself.
+    return not any(
+        words.text(place) == "*" and words.text(place + 1).startswith("0") for place in range(bracket + 1, end)
+    )
+
+
+def _names_variable(words: Words, index: int, clause: Clause) -> bool:
+    """Tell whether the name at the index is a variable, where it may be one, a label, a key of a map or a property."""
+    before = words.text(index - 1)
+    return before in ("(", "[") or words.keyword(index - 1) in ("AS", "YIELD") or clause.keyword in ("WITH", "YIELD")
 
 
 def repeated_merges(query: Outline) -> Iterator[tuple[str, int]]:

@@ -205,6 +205,39 @@ async def test_indexes_are_made_once(graph: FalkorDBStore) -> None:
         assert {(label, tuple(names)) for label, names in rows.rows} >= {("User", ("id",)), ("Odd Name", ("a b",))}
 
 
+async def test_a_graph_that_is_made_anew_gets_its_indexes_and_names(graph: FalkorDBStore) -> None:
+    listing = "CALL db.indexes() YIELD label RETURN label"
+    for _ in range(2):
+        await graph.prepare(APP, [("User", "id")])
+        await graph.progress(APP, 0)
+        assert (await graph.apply(APP, 0, chain("MERGE (:User {id: 1})"))).count == 1
+        assert {row[0] for row in (await graph.read(APP, listing, {}, timeout_s=2)).rows} >= {"User"}
+        assert graph._named
+        await graph._redis.execute_command("GRAPH.DELETE", f"mozaiks_{APP}")
+    await graph.prepare(APP, [])
+    await graph.progress(APP, 0)
+    assert not graph._named
+
+
+async def test_who_waits_for_a_store_that_is_closed_or_defect_is_told(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = FalkorDBStore(url)
+    await store.progress(APP, 0)
+    for turns in range(4):
+        waiting = asyncio.create_task(store.apply(APP, 0, chain(COUNT)))
+        for _ in range(turns):
+            await asyncio.sleep(0)
+        if store._senders:
+            await store._senders[APP].aclose()
+        await asyncio.wait([waiting])
+    # Half a surrogate cannot be sent, and rules cannot have one: what is not foreseen must not end in silence.
+    broken = dataclasses.replace(parse("MATCH (n:A) SET n.x = 1", role="mutation"), statement="\ud800")
+    with pytest.raises(UnicodeEncodeError):
+        await store.apply(APP, 0, [Write(query=broken, rows=[{}], before=START, after=Mark(offset="1-0"))])
+    await store.aclose()
+
+
 async def test_durable_returns(graph: FalkorDBStore) -> None:
     await graph.progress(APP, 0)
     await graph.apply(APP, 0, chain(COUNT))

@@ -60,6 +60,19 @@ def test_a_contract_mutation_in_full() -> None:
 
 
 @pytest.mark.parametrize(
+    "text",
+    [
+        "MATCH (o:D {k: $k}) MATCH (t:T {k: $k}) SET t:Case DELETE o",
+        "MATCH (n:A) WITH n, 1 AS in DELETE n CREATE (:B)",
+        "MATCH (n:A) FOREACH (x IN [n] | DETACH DELETE x)",
+        "MATCH (n:A) CALL { WITH n DELETE n } RETURN 1",
+    ],
+)
+def test_what_deletes_is_known(text: str) -> None:
+    assert parse(text, role="mutation").deletes
+
+
+@pytest.mark.parametrize(
     ("text", "labels", "types"),
     [
         ("MERGE (a:A:B {id: $x})-[:R]->(:C)<-[r:S|T*1..3 {k: b}]-(d:`D d`)", "A,B,C,D d", "R,S,T"),
@@ -225,6 +238,10 @@ def test_keys_are_what_nodes_are_looked_up_by(text: str, keys: set[tuple[str, st
         ("bare-node", "mutation", "MATCH (t {id: $x, done: 0}) SET t.done = 1", (1, 7)),
         ("bare-node", "mutation", "MATCH (a:A), (b) CREATE (a)-[:R]->(b)", (1, 14)),
         ("bare-node", "mutation", "OPTIONAL MATCH () WITH count(*) AS c MERGE (:S {n: c})", (1, 16)),
+        ("bare-node", "mutation", "MATCH (n {}) SET n = {}", (1, 7)),
+        ("bare-node", "mutation", "MATCH (n {note: $x}) REMOVE n.pos", (1, 7)),
+        ("bare-node", "mutation", "MATCH (n)-[r*0..1]-(m) SET n.x = 1", (1, 7)),
+        ("bare-node", "mutation", "MATCH (a:A {n: 1}) MATCH (n) SET n.x = 1", (1, 26)),
         ("set-reads-old", "mutation", "MATCH (n:A) SET n.c = 1, n.d = n.c + 1", (1, 32)),
     ],
 )
@@ -240,6 +257,11 @@ def test_problems_have_a_code_and_a_place(code: str, role: Role, text: str, plac
     "text",
     [
         "MATCH (n {id: $x}) SET n.done = 1",
+        "MATCH (n)-[:R*1..2]-(m) SET n.x = 1",
+        "MATCH (n)--(m) WITH n AS k MATCH (k) SET k.x = 1",
+        "MATCH (n:Case) SET n:In DELETE n",
+        "MATCH (n:A) WHERE n:Case DELETE n",
+        "MATCH (n:A) WITH n, 1 AS in DELETE n",
         "MATCH (a:A)-[:R]->(b {done: 0}), (b) SET b.done = 1",
         "CREATE (index:Index {load: 1})",
         "CREATE index = (:A)",

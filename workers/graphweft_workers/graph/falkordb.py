@@ -137,6 +137,9 @@ class _Sender:
         if self._sending is not None:
             self._sending.cancel()
             await asyncio.gather(self._sending, return_exceptions=True)
+        for _, waiter in self._waiting:  # the task had not begun
+            waiter.cancel()
+        self._waiting.clear()
 
     async def _send(self) -> None:
         while self._waiting:
@@ -149,12 +152,12 @@ class _Sender:
                     pipeline.execute_command(*command)
             try:
                 replies: Iterator[Any] = iter(await pipeline.execute(raise_on_error=False))
-            except (RedisError, OSError) as error:
+            except Exception as error:  # noqa: BLE001 - a defect, too, must end who waits with its error
                 for _, waiter in group:
                     if not waiter.done():
                         waiter.set_exception(error)
                 continue
-            except BaseException:  # closed
+            except asyncio.CancelledError:  # closed
                 for _, waiter in (*group, *self._waiting):
                     waiter.cancel()
                 raise
@@ -180,7 +183,6 @@ class FalkorDBStore:
         self._redis = connect(url, io_timeout_s=write_timeout_ms / 1000 + _WRITER_GRACE_S, decode=True)
         self._template = graph_template
         self._write_timeout_ms = write_timeout_ms
-        self._indexed: dict[str, set[tuple[str, str]]] = {}
         self._named: dict[str, set[str]] = {}
         """By app: the statements whose labels and types are known to the server."""
         self._senders: dict[str, _Sender] = {}
@@ -209,24 +211,20 @@ class FalkorDBStore:
     async def prepare(self, app_id: str, keys: Iterable[tuple[str, str]]) -> None:
         """See ``GraphStore.prepare``."""
         wanted = {("__Progress", "partition"), *keys}
-        missing = wanted - self._indexed.get(app_id, set())
-        if not missing:
-            return
         try:
             listed = await self._graph(app_id).query(_LIST_INDEXES)
             there = {(str(label), str(name)) for label, names, _ in listed.result_set for name in names}
-            for label, name in sorted(missing - there):
+            for label, name in sorted(wanted - there):
                 statement = f"CREATE INDEX FOR (n:{_quoted(label)}) ON (n.{_quoted(name)})"
                 try:
                     await self._redis.execute_command("GRAPH.QUERY", self._name(app_id), statement)
                 except ResponseError as error:
                     # Another worker may have been quicker; without an index queries are right, only slower.
                     logger.debug("index on %s.%s not made: %s", label, name, error)
-            if missing - there:
+            if wanted - there:
                 await self._built(app_id)
         except (RedisError, OSError) as error:
             raise _of_graph(error) from error
-        self._indexed[app_id] = wanted | there
 
     async def _built(self, app_id: str) -> None:
         """Wait until all indexes are built: look-ups through one that is under way miss what is there."""
@@ -247,6 +245,8 @@ class FalkorDBStore:
         mark = _mark_of(result.result_set)
         if mark is None:
             raise GraphUnavailable(f"the mark of partition {partition} in the graph of {app_id!r} was overwritten")
+        if result.nodes_created:
+            self._named.pop(app_id, None)  # the graph may be another one
         note = self._notes[app_id, partition] = str(result.result_set[0][3] or "")
         return Progress(mark=mark, note=note)
 
@@ -363,21 +363,13 @@ class FalkorDBStore:
                 break
             commands.append(("GRAPH.QUERY", name, command, "--compact", "TIMEOUT", timeout_ms))
         sent = len(commands)
-        # The statistics of a guarded write say that it moved the mark; only what deletes may take the mark away again.
-        deletes = any(write.query is not None and write.query.deletes for write in writes[:sent])
-        read_mark = ("GRAPH.RO_QUERY", name, header({"__gw_partition": partition}) + _READ_MARK)
+        commands.append(("GRAPH.RO_QUERY", name, header({"__gw_partition": partition}) + _READ_MARK))
         sender = self._senders.get(app_id) or self._senders.setdefault(app_id, _Sender(self._redis))
         try:
-            replies = await sender.send([*commands, read_mark] if deletes or not commands else commands)
-            if len(replies) == sent and (unsendable or not all(map(_took_effect, replies))):
-                replies += await sender.send([read_mark])
+            *replies, where = await sender.send(commands)
         except (RedisError, OSError) as error:
             self._named.pop(app_id, None)  # a server that starts again may have lost what was made known
             raise _translate(error) from error
-        if len(replies) == sent:
-            self._keep_notes(app_id, partition, writes)
-            return Applied(count=sent)
-        *replies, where = replies
         failed = next(((i, reply) for i, reply in enumerate(replies) if isinstance(reply, Exception)), None)
         count = failed[0] if failed else sent
         failure = unsendable
@@ -391,9 +383,7 @@ class FalkorDBStore:
             raise _translate(where) from where
         rows: Any = [] if isinstance(where, Exception) else where[1]
         if not rows:
-            # The graph is another one, if there is one.
-            self._indexed.pop(app_id, None)
-            self._named.pop(app_id, None)
+            self._named.pop(app_id, None)  # the graph is another one, if there is one
         mark = _mark_of(rows)
         done = [i for i, reply in enumerate(replies) if _took_effect(reply)]
         if mark is None and done:
@@ -405,13 +395,10 @@ class FalkorDBStore:
                 f"partition {partition} of app {app_id!r} was moved by another worker, or its graph was replaced",
                 retry_after_s=0.05,
             )
-        self._keep_notes(app_id, partition, writes[:count])
-        return Applied(count=count, failure=failure)
-
-    def _keep_notes(self, app_id: str, partition: int, writes: Sequence[Write]) -> None:
-        for write in writes:
+        for write in writes[:count]:
             if write.note is not None:
                 self._notes[app_id, partition] = write.note
+        return Applied(count=count, failure=failure)
 
     async def _make_known(self, app_id: str, writes: Sequence[Write]) -> None:
         """Let the server know every label and type of the writes before it plans the first of them.
@@ -594,7 +581,9 @@ def _mark_of(rows: Any) -> Mark | None:
     """Return the mark that was read; None when it is gone or a rule has overwritten it."""
     try:
         # Graphs of the first version have no plan in their marks.
-        return Mark(offset=str(rows[0][0]), plan=str(rows[0][1] or ""), done=int(rows[0][2])) if rows else None
+        if not rows or isinstance(rows[0][2], bool):
+            return None
+        return Mark(offset=str(rows[0][0]), plan=str(rows[0][1] or ""), done=int(rows[0][2]))
     except (TypeError, ValueError):
         return None
 

@@ -23,7 +23,7 @@ from graphweft.kafka_connection import MAX_CONTEXT_BYTES, bus_errors, make_conte
 from graphweft.transport import read_reply, seconds_left
 from graphweft_contracts import BusUnavailable, ContextReply, ContextRequest, channels
 
-__all__ = ("KafkaContext",)
+__all__ = ("KafkaContext", "end_producer")
 
 logger = logging.getLogger("graphweft.client")
 

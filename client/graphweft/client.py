@@ -11,11 +11,11 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Final, Self, cast
 from uuid import uuid4
 
 from pydantic import ValidationError
-from pydantic_core import PydanticSerializationError
+from pydantic_core import PydanticSerializationError, from_json, to_json
 
 from graphweft.drivers import make_transport
 from graphweft.settings import CONTEXT_VARIABLE, ClientSettings
@@ -182,6 +182,8 @@ class Client:
             return _empty(request_id, "bus_unavailable", "the client is closed")
         if not self._context_on:
             return _empty(request_id, "disabled", f"{CONTEXT_VARIABLE} is off in this process")
+        if not isinstance(cast("object", budget), int | float):  # callers may have no types
+            return _empty(request_id, "invalid_request", "budget_ms: a number of milliseconds is wanted")
         try:
             request = ContextRequest(
                 id=request_id,
@@ -190,12 +192,14 @@ class Client:
                 agent=agent,
                 chat_id=chat_id,
                 user_id=user_id,
-                context=dict(context or {}),
+                context=cast("dict[str, Any]", {} if context is None else context),
                 deadline_ms=int(time.time() * 1000) + budget,
                 max_tokens=max_tokens,
                 after=after,
                 explain=explain,
             )
+            if not _finite(request.context):
+                raise PydanticSerializationError("a number in it is NaN or infinite")
             async with asyncio.timeout((budget + _GRACE_MS) / 1000):
                 reply = await self._transport.request(request)
         except TimeoutError:
@@ -315,6 +319,17 @@ class Client:
                 pending.position.set_result(None)
         self._pending.clear()
         self._pending_bytes = 0
+
+
+def _finite(context: Mapping[str, Any]) -> bool:
+    """Return whether no number is NaN or infinite. Raises ``PydanticSerializationError`` for what JSON cannot say."""
+    text = to_json(context)
+    if b"NaN" in text or b"Infinity" in text:  # it may stand in a text
+        try:
+            from_json(text, allow_inf_nan=False)
+        except ValueError:
+            return False
+    return True
 
 
 def _empty(request_id: str, reason: ReasonCode, detail: str) -> ContextReply:

@@ -440,7 +440,9 @@ async def test_arguments_that_break_the_contract_are_named(url: str, change: dic
 
 
 @pytest.mark.parametrize(
-    "value", [object(), b"\xff", "\ud800", _holds_itself()], ids=["object", "bytes", "half", "loop"]
+    "value",
+    [object(), b"\xff", "\ud800", _holds_itself(), float("nan"), [{"deep": -float("inf")}]],
+    ids=["object", "bytes", "half", "loop", "NaN", "infinity"],
 )
 async def test_context_variables_that_json_cannot_say_are_named(url: str, value: Any) -> None:
     async with Client(url) as client:
@@ -449,13 +451,17 @@ async def test_context_variables_that_json_cannot_say_are_named(url: str, value:
         assert "JSON" in reply.detail
 
 
-async def test_context_raises_nothing_for_wrong_types(url: str) -> None:
+async def test_context_raises_nothing_for_wrong_types(url: str, caplog: pytest.LogCaptureFixture) -> None:
     async with Client(url) as client:
-        for change in ({"budget_ms": "soon"}, {"chat_id": Refuses()}):
-            assert (await ask(client, **change)).reason in {"invalid_request", "internal_error"}
-        wrong: Any = 5
-        reply = await client.context(app_id=APP, workflow="Shop", agent="A", chat_id="c", context=wrong)
-        assert reply.reason == "internal_error"
+        assert (await ask(client, chat_id=Refuses())).reason in {"invalid_request", "internal_error"}
+        caplog.clear()
+        wrong: Any
+        for name, wrong in (("context", 5), ("context", [1]), ("context", [("a", 1)]), ("budget_ms", "soon")):
+            call: dict[str, Any] = {"app_id": APP, "workflow": "Shop", "agent": "A", "chat_id": "c", name: wrong}
+            reply = await client.context(**call)
+            assert (reply.reason, reply.detail.partition(":")[0]) == ("invalid_request", name)
+        assert not caplog.records
+        assert (await ask(client, "NaN, and Infinity", budget_ms=50)).reason == "timeout"
     assert asyncio.all_tasks() == {asyncio.current_task()}
 
 

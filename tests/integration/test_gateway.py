@@ -22,18 +22,22 @@ import httpx
 import pytest
 import redis.asyncio as redis
 import yaml
+from pydantic import ValidationError
+from starlette.datastructures import Headers
 
 from graphweft import Client
 from graphweft.location import embedded_url
 from graphweft.redis_transport import RedisTransport
 from graphweft.transport import MAX_EVENT_BYTES
-from graphweft_contracts import BusUnavailable, ContextReply, ContextRequest, InvalidSettings, channels
+from graphweft_contracts import BusUnavailable, ContextReply, ContextRequest, InvalidSettings, ReasonCode, channels
 from graphweft_workers.bus.redis_streams import RedisStreamsBus
 from graphweft_workers.embedded import EmbeddedServer
+from graphweft_workers.gateway import app as app_module
 from graphweft_workers.gateway.app import make_app
-from graphweft_workers.gateway.cloud_events import BATCH, SINGLE
+from graphweft_workers.gateway.cloud_events import BATCH, SINGLE, read_events
 from graphweft_workers.gateway.document import ContextQuestion
 from graphweft_workers.gateway.limits import Limits
+from graphweft_workers.gateway.problems import Problem
 from graphweft_workers.gateway.tokens import Token, Tokens, new_token, read_tokens, sha256_of
 from graphweft_workers.graph.digest import read_digest
 from graphweft_workers.graph.falkordb import FalkorDBStore
@@ -138,7 +142,7 @@ async def serving(url: str, tokens: Tokens, limits: Limits | None = None, **clie
     """Run a gateway in this process, and lend who asks it with the token ``mine``."""
     async with AsyncExitStack() as ends:
         held = await ends.enter_async_context(Client(transport=RedisTransport(url), **client))
-        app = make_app(held, tokens=tokens, limits=limits)
+        app = make_app(held, connect=lambda: RedisTransport(url), tokens=tokens, limits=limits)
         yield await ends.enter_async_context(asking(app))
 
 
@@ -373,6 +377,8 @@ CASES: dict[str, tuple[Any, str, int, str, set[str]]] = {
     "no JSON": ("{", SINGLE, 400, "no-json", {"#"}),
     "no UTF-8": (b'{"id": "\xff"}', SINGLE, 400, "no-json", {"#"}),
     "NaN": ('{"id": NaN}', SINGLE, 400, "no-json", {"#"}),
+    "infinite number": ('{"data": {"a": ["Infinity", -1e999]}}', SINGLE, 400, "no-json", {"#"}),
+    "many attributes": (note("x", **{f"a{n}": "0" for n in range(101)}), SINGLE, 422, "invalid-event", {"#"}),
     "half a pair": (r'{"id": "\ud800"}', SINGLE, 400, "no-json", {"#"}),
     "endless nesting": ("[" * 100_000, BATCH, 400, "no-json", {"#"}),
     "no object": ("[1]", SINGLE, 422, "invalid-event", {"#"}),
@@ -413,6 +419,7 @@ async def test_events_that_are_refused(gateway: Gateway, stack: Stack, app_id: s
     [
         ({}, {}, {"ce-id", "ce-source", "ce-chatid"}),
         ({"ce-id": "%ff"}, {}, {"ce-id"}),
+        ({f"ce-a{n}": "0" for n in range(100)}, {}, {"ce-*"}),
         ({"ce-data": "x", "ce-datacontenttype": "a/b"}, {}, {"ce-data", "ce-datacontenttype"}),
         ({"ce-id": "i", "ce-source": "s", "ce-chatid": "c"}, {"context": 3}, {"#/context"}),
         ({"ce-id": "i", "ce-source": "s", "ce-chatid": "c"}, [1], {"#"}),
@@ -457,10 +464,26 @@ async def test_questions_that_are_refused(gateway: Gateway, body: Any, where: se
     assert (problem(answer), places(answer)) == ((422, "invalid-question"), where)
 
 
+def test_faults_without_end_are_not_looked_for() -> None:
+    with pytest.raises(Problem) as raised:
+        read_events(BATCH, Headers(), json.dumps([{"A": 0}] * 500).encode(), app_id="a", limits=Limits())
+    assert len(raised.value.faults) == 20
+
+
+async def test_unknown_members_without_end_are_not_all_looked_at(gateway: Gateway) -> None:
+    question = {str(number): 0 for number in range(1_000)}
+    with pytest.raises(ValidationError) as found:
+        ContextQuestion.model_validate(question)
+    assert found.value.error_count() == 20 + 3
+    answer = await gateway.post("/v1/context", json=question)
+    assert (problem(answer), len(answer.json()["errors"])) == ((422, "invalid-question"), 20)
+
+
 async def test_other_bodies_paths_and_methods_are_refused(gateway: Gateway) -> None:
     for answer, expected in (
         (await gateway.post("/v1/context", content="{}", headers={"Content-Type": "text/plain"}), 415),
         (await gateway.post("/v1/context", content="{", headers={"Content-Type": "application/json"}), 400),
+        (await gateway.post("/v1/context", content="[1e999]", headers={"Content-Type": "application/json"}), 400),
         (await post(gateway, note("x"), **{"Content-Encoding": "gzip"}), 415),
         (await gateway.get("/v1/events"), 405),
         (await gateway.post("/v1/events/"), 404),
@@ -585,6 +608,49 @@ async def test_while_the_bus_is_away_nothing_is_said_to_be_taken(tmp_path: Path,
         assert await notes(gateway, after=answer.json()["positions"][0]) == dict.fromkeys(["one", "two", "three"], 1)
 
 
+async def test_readiness_asks_the_bus_and_needs_no_responder(
+    tmp_path: Path, stack: Stack, app_id: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(app_module, "_PROBE_KEPT_S", 0.0)
+    own = EmbeddedServer(tmp_path / "own")
+    await own.start()
+    try:
+        async with serving(embedded_url(tmp_path / "own"), tokens_of(mine=app_id)) as gateway:
+            alone = await gateway.get("/readyz")
+            assert (alone.status_code, alone.json()) == (200, {"bus": "ok", "responder": "no answer"})
+            assert own.process is not None
+            own.process.send_signal(signal.SIGSTOP)
+            try:
+                assert problem(await gateway.get("/readyz")) == (503, "bus-unavailable")
+            finally:
+                own.process.send_signal(signal.SIGCONT)
+            assert (await gateway.get("/readyz")).json() == {"bus": "ok", "responder": "no answer"}
+            monkeypatch.setenv("GRAPHWEFT_CONTEXT", "off")
+        async with serving(embedded_url(tmp_path / "own"), tokens_of(mine=app_id)) as gateway:
+            assert (await gateway.get("/readyz")).json() == {"bus": "ok", "responder": "not asked: context is off here"}
+    finally:
+        await own.stop()
+
+
+@pytest.mark.parametrize(
+    ("reason", "context_id", "said"),
+    [("disabled", "c", "context is off"), ("no_rules", "c", "ok"), ("overloaded", "", "ok")],
+)
+async def test_readiness_takes_a_responder_at_its_word(
+    app_id: str, reason: ReasonCode, context_id: str, said: str
+) -> None:
+    class Answering(Client):
+        async def context(self, **_: Any) -> ContextReply:
+            return ContextReply(id="i", context_id=context_id, reason=reason)
+
+    def nobody() -> Any:
+        raise AssertionError("the bus need not be asked")
+
+    async with Answering(transport=RedisTransport("redis://127.0.0.1:1")) as client:
+        answer = await asking(make_app(client, connect=nobody, tokens=tokens_of(mine=app_id))).get("/readyz")
+    assert answer.json() == {"bus": "ok", "responder": said}
+
+
 async def test_a_full_buffer_takes_all_of_a_batch_or_none(tmp_path: Path, app_id: str) -> None:
     own = EmbeddedServer(tmp_path / "own")
     url = embedded_url(tmp_path / "own")
@@ -619,14 +685,14 @@ async def test_a_defect_says_nothing_of_itself(app_id: str) -> None:
             raise RuntimeError("secret")
 
     async with Defective(transport=Broken()) as client:
-        answer = await ask(asking(make_app(client, tokens=tokens_of(mine=app_id))))
+        answer = await ask(asking(make_app(client, connect=Broken, tokens=tokens_of(mine=app_id))))
     assert problem(answer) == (500, "defect")
     assert "secret" not in answer.text
 
 
 async def test_without_tokens_only_this_machine_is_answered(stack: Stack, app_id: str) -> None:
     async with Client(stack.url) as client:
-        app = make_app(client, insecure_app=app_id)
+        app = make_app(client, connect=lambda: RedisTransport(stack.url), insecure_app=app_id)
         async with asking(app, base="http://127.0.0.1:8765", token="any") as here:
             answer = await post(here, note("here"))
             assert answer.status_code == 202
@@ -635,7 +701,15 @@ async def test_without_tokens_only_this_machine_is_answered(stack: Stack, app_id
         async with asking(app, base="http://evil.example") as rebound:
             assert problem(await ask(rebound)) == (403, "other-host")
         with pytest.raises(ValueError, match="either"):
-            make_app(client)
+            make_app(client, connect=lambda: RedisTransport(stack.url))
+        async with asking(app, base="http://127.0.0.1") as odd:
+            for host, status in (
+                ("LocalHost:1", 200), ("127.0.0.1", 200), ("", 403), ("localhost:", 403), ("127.0.0.1:123456", 403),
+                ("localhost:80@evil.example", 403), ("localhost/x", 403), ("evil.example", 403), ("[::1", 403),
+                ("localhost.", 403), ("127.0.0.1:a", 403), ("localhost?x", 403), ("localhost#x", 403),
+            ):  # fmt: skip
+                odd.headers["Host"] = host
+                assert (await ask(odd, budget_ms=1)).status_code == status, host
 
 
 # ---------------------------------------------------------------------------------------------------------- the process

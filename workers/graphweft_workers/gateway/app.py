@@ -7,11 +7,12 @@ three would replace what FastAPI does for a route. Litestar brings 20 packages f
 
 from __future__ import annotations
 
+import asyncio
 import logging
+import re
 import time
-from asyncio import Lock
 from collections.abc import AsyncGenerator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from typing import Any, Final
 
 from pydantic import ValidationError
@@ -22,6 +23,8 @@ from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from graphweft import Client
+from graphweft.transport import Transport
+from graphweft_contracts import Permanent, Transient
 from graphweft_workers.gateway.cloud_events import read_events
 from graphweft_workers.gateway.document import ContextQuestion, document
 from graphweft_workers.gateway.limits import Gate, Limits, media_type, read_body, read_json
@@ -37,13 +40,21 @@ _PROBE_MS: Final = 500
 _PROBE_KEPT_S: Final = 1.0
 """Anybody may ask whether the gateway is ready, so the bus is not asked each time."""
 _PROBE: Final = "graphweft-readyz"
-_LOOPBACK: Final = frozenset({"127.0.0.1", "localhost"})
+_REACH_S: Final = 2.0
+_LOOPBACK: Final = re.compile(r"(127\.0\.0\.1|localhost)(:[0-9]{1,5})?", re.IGNORECASE | re.ASCII)
 
 
 def make_app(
-    client: Client, *, tokens: Tokens | None = None, insecure_app: str | None = None, limits: Limits | None = None
+    client: Client,
+    *,
+    connect: Callable[[], Transport],
+    tokens: Tokens | None = None,
+    insecure_app: str | None = None,
+    limits: Limits | None = None,
 ) -> Starlette:
     """Return the application; it closes ``client`` at its end.
+
+    ``connect`` makes a transport to the bus of ``client``, by which it is seen whether the bus is there.
 
     Requests are of the app of their token. Without ``tokens`` they are of ``insecure_app`` and have to be addressed to
     this machine by name, so that no web page in a browser here can send them. Raises ``ValueError`` unless exactly one
@@ -51,7 +62,9 @@ def make_app(
     """
     if (tokens is None) == (insecure_app is None):
         raise ValueError("give either tokens or insecure_app")
-    gateway = _Gateway(client, tokens=tokens, insecure_app=insecure_app or "", limits=limits or Limits())
+    gateway = _Gateway(
+        client, connect=connect, tokens=tokens, insecure_app=insecure_app or "", limits=limits or Limits()
+    )
 
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncGenerator[None]:
@@ -74,14 +87,23 @@ def make_app(
 
 
 class _Gateway:
-    def __init__(self, client: Client, *, tokens: Tokens | None, insecure_app: str, limits: Limits) -> None:
+    def __init__(
+        self,
+        client: Client,
+        *,
+        connect: Callable[[], Transport],
+        tokens: Tokens | None,
+        insecure_app: str,
+        limits: Limits,
+    ) -> None:
         self._client = client
+        self._connect = connect
         self._tokens = tokens
         self._insecure_app = insecure_app
         self._limits = limits
         self._gate = Gate(limits)
         self._document = document(limits, secured=tokens is not None)
-        self._probing = Lock()
+        self._probing = asyncio.Lock()
         self._probed: tuple[float, dict[str, str] | None] = (-_PROBE_KEPT_S, None)
 
     async def events(self, request: Request) -> Response:
@@ -140,7 +162,7 @@ class _Gateway:
         return JSONResponse({"process": "ok"})
 
     async def readiness(self, _: Request) -> Response:
-        """Ask for context that no rules have: the answer says whether the bus is there, and a responder."""
+        """Ask for context that no rules have, and the bus itself when that is not answered."""
         async with self._probing:
             at, state = self._probed
             if time.monotonic() - at >= _PROBE_KEPT_S:
@@ -164,19 +186,30 @@ class _Gateway:
             agent=_PROBE, chat_id=_PROBE, app_id=_PROBE, workflow=_PROBE, budget_ms=_PROBE_MS
         )
         match reply.reason:
-            case "bus_unavailable" | "internal_error":
-                return None
-            case "timeout":
-                return {"bus": "ok", "responder": "no answer"}
+            case "disabled" if reply.context_id:  # a responder wrote it
+                return {"bus": "ok", "responder": "context is off"}
             case "disabled":
-                return {"bus": "not asked", "responder": "context is off"}
+                responder = "not asked: context is off here"
+            case "timeout" | "bus_unavailable" | "internal_error":
+                responder = "no answer"
             case _:
                 return {"bus": "ok", "responder": "ok"}
+        return {"bus": "ok", "responder": responder} if await self._reached() else None
+
+    async def _reached(self) -> bool:
+        """Return whether the bus takes events: appending none, by a new transport, asks for its partitions."""
+        try:
+            async with aclosing(self._connect()) as transport, asyncio.timeout(_REACH_S):
+                await transport.append(())
+        except (TimeoutError, Transient, Permanent) as error:
+            logger.debug("the bus is not reached: %s", error)
+            return False
+        return True
 
     def _app_of(self, request: Request) -> str:
         """Return whose the request is. Raises ``Problem`` without a token that is known."""
         if self._tokens is None:
-            if request.url.hostname not in _LOOPBACK:
+            if not _LOOPBACK.fullmatch(request.headers.get("host", "")):
                 raise Problem(403, "other-host", "without tokens the gateway answers to 127.0.0.1 and localhost only")
             return self._insecure_app
         scheme, _, presented = request.headers.get("authorization", "").partition(" ")

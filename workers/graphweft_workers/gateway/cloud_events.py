@@ -14,14 +14,17 @@ from starlette.datastructures import Headers
 from graphweft.transport import Outgoing, check_sizes
 from graphweft_contracts import LIFECYCLE, Event, InvalidEvent, Payload, wire
 from graphweft_workers.gateway.limits import Limits, read_json, whole
-from graphweft_workers.gateway.problems import Loc, Problem, faults_of, pointer
+from graphweft_workers.gateway.problems import MOST_FAULTS, Loc, Problem, faults_of, pointer
 
-__all__ = ("BATCH", "SINGLE", "read_events")
+__all__ = ("BATCH", "MOST_ATTRIBUTES", "SINGLE", "read_events")
 
 SINGLE: Final = "application/cloudevents+json"
 BATCH: Final = "application/cloudevents-batch+json"
 _JSON: Final = "application/json"
 _PREFIX: Final = "ce-"
+MOST_ATTRIBUTES: Final = 100
+"""Each that is wrong costs time, in which nobody else is answered."""
+_MANY: Final = f"an event has at most {MOST_ATTRIBUTES} attributes here: put the rest into its data"
 _EXPECTED: Final = (
     f"send one event as {SINGLE}, several as {BATCH}, or in binary mode: headers ce-specversion, ce-id, ce-source, "
     f"ce-type, ce-chatid, and the data as {_JSON}"
@@ -54,10 +57,15 @@ def _checked(items: Sequence[tuple[tuple[int, ...], Any]], app_id: str, now: str
     events: list[Event] = []
     faults: list[dict[str, str]] = []
     for above, item in items:
+        if len(faults) >= MOST_FAULTS:
+            break
         if not isinstance(item, dict):
             faults.append({"pointer": pointer(*above), "detail": "an event is a JSON object"})
             continue
         attributes = cast("dict[str, Any]", item)
+        if len(attributes) > MOST_ATTRIBUTES:
+            faults.append({"pointer": pointer(*above), "detail": _MANY})
+            continue
         try:
             events.append(_event(attributes, app_id, now))
         except ValidationError as error:
@@ -86,6 +94,8 @@ def _binary(kind: str, headers: Headers, body: bytes, app_id: str, now: str) -> 
             attributes[attribute] = unquote_to_bytes(raw_value).decode()
         except UnicodeDecodeError:
             faults.append({"header": name, "detail": "write what is not ASCII as percent-encoded UTF-8"})
+    if len(attributes) >= MOST_ATTRIBUTES:  # the data is one more
+        faults.append({"header": f"{_PREFIX}*", "detail": _MANY})
     data: Any = read_json(body) if body else {}
     if faults:
         raise Problem(422, "invalid-event", "an event breaks the contract; nothing was taken", faults=faults)

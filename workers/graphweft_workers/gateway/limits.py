@@ -7,14 +7,16 @@ from collections import Counter
 from collections.abc import Generator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
-from pydantic_core import from_json
+from pydantic_core import from_json, to_json
 from starlette.requests import Request
 
 from graphweft_workers.gateway.problems import Problem, pointer
 
 __all__ = ("Gate", "Limits", "media_type", "read_body", "read_json", "whole")
+
+_INFINITY: Final = b"Infinity"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -101,16 +103,24 @@ async def read_body(request: Request, *, most: int, seconds: float) -> bytes:
 def read_json(body: bytes) -> Any:
     """Parse a body. Raises ``Problem`` when it is no JSON (RFC 8259: UTF-8, no NaN, no infinity)."""
     try:
-        return from_json(body, allow_inf_nan=False)
+        value = from_json(body, allow_inf_nan=False)
     except ValueError as error:  # its text names line and column and quotes nothing
-        raise Problem(
-            400, "no-json", "the body is no JSON", faults=[{"pointer": pointer(), "detail": str(error)}]
-        ) from None
+        raise _no_json(str(error)) from None
+    if _INFINITY in (text := to_json(value)):  # 1e999 is read as one
+        try:
+            from_json(text, allow_inf_nan=False)
+        except ValueError:
+            raise _no_json("a number is larger than JSON's readers take: at most about 1.8e308") from None
+    return value
 
 
 def whole(value: Any) -> Any:
     """Return 2 for 2.0, which JSON Schema counts as an integer, and everything else as it is."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
+
+
+def _no_json(detail: str) -> Problem:
+    return Problem(400, "no-json", "the body is no JSON", faults=[{"pointer": pointer(), "detail": detail}])
 
 
 def _too_large(most: int) -> Problem:

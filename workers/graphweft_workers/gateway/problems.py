@@ -10,10 +10,11 @@ from urllib.parse import quote
 from pydantic import ValidationError
 from starlette.responses import JSONResponse
 
-__all__ = ("MEDIA_TYPE", "Loc", "Problem", "faults_of", "pointer")
+__all__ = ("MEDIA_TYPE", "MOST_FAULTS", "Loc", "Problem", "faults_of", "pointer")
 
 MEDIA_TYPE: Final = "application/problem+json"
-_MOST_FAULTS: Final = 20
+MOST_FAULTS: Final = 20
+"""So many are named: what a body may hold of them has no end."""
 
 type Loc = tuple[str | int, ...]
 """Steps into a body."""
@@ -54,7 +55,7 @@ class Problem(Exception):
             **self.more,
         }
         if self.faults:
-            content["errors"] = [dict(fault) for fault in self.faults[:_MOST_FAULTS]]
+            content["errors"] = [dict(fault) for fault in self.faults[:MOST_FAULTS]]
         return JSONResponse(content, self.status, self.headers, MEDIA_TYPE)
 
 
@@ -67,8 +68,8 @@ def pointer(*steps: str | int) -> str:
 def faults_of(
     error: ValidationError, *above: str | int, place: Callable[[Loc], Loc] = lambda loc: loc
 ) -> list[dict[str, str]]:
-    """Return the faults of a body: each stands below ``above``, where ``place`` says."""
+    """Return the first faults of a body: each stands below ``above``, where ``place`` says."""
     return [
         {"pointer": pointer(*above, *place(fault["loc"])), "detail": fault["msg"].removeprefix("Value error, ")}
-        for fault in error.errors(include_input=False, include_url=False, include_context=False)
+        for fault in error.errors(include_input=False, include_url=False, include_context=False)[:MOST_FAULTS]
     ]

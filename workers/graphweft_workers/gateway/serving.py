@@ -49,7 +49,7 @@ async def run_gateway(
     with _listening(host, port) as listener:
         client = Client(transport=make_transport(settings))
         config = uvicorn.Config(
-            make_app(client, tokens=tokens, insecure_app=insecure_app),
+            make_app(client, connect=lambda: make_transport(settings), tokens=tokens, insecure_app=insecure_app),
             log_config=None,
             access_log=False,
             server_header=False,

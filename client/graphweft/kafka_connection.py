@@ -11,6 +11,7 @@ from urllib.parse import urlsplit
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.errors import KafkaError, TopicAlreadyExistsError, for_code
 
+from graphweft.transport import MAX_CONTEXT_BYTES
 from graphweft_contracts import BusUnavailable, InvalidSettings, channels, wire
 
 __all__ = (
@@ -22,9 +23,6 @@ __all__ = (
     "record_of",
     "servers",
 )
-
-MAX_CONTEXT_BYTES: Final = 8 * 1024**2
-"""Largest context request, and largest answer to one, encoded."""
 
 _REPLICAS: Final = 3
 """Copies of each topic, where there are as many brokers."""

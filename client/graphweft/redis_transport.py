@@ -17,7 +17,7 @@ from uuid import uuid4
 from redis.exceptions import RedisError
 
 from graphweft.redis_connection import Together, connect
-from graphweft.transport import DEFAULT_PARTITIONS, Outgoing, check_sizes, read_reply, seconds_left
+from graphweft.transport import DEFAULT_PARTITIONS, Outgoing, check_sizes, read_reply, refusal, seconds_left
 from graphweft_contracts import BusUnavailable, ContextReply, ContextRequest, channels
 
 __all__ = ("RedisTransport",)
@@ -26,6 +26,11 @@ logger = logging.getLogger("graphweft.client")
 
 _REQUESTS_KEPT: Final = 10_000
 """Upper bound of the request stream, roughly: answered requests are of no use to anyone."""
+_REQUESTS_KEPT_MS: Final = 600_000
+"""And of the age of what is in it: responders believe no deadline further away. They take off what they see, so this
+is for when there is none.
+"""
+_TRIM_S: Final = 5.0
 _IO_S: Final = 5.0
 _RECONNECT_S: Final = 0.2
 _SILENCE_S: Final = 5.0
@@ -49,6 +54,9 @@ class RedisTransport:
         self._replies = connect(url, io_timeout_s=None)  # a subscription is silent between replies
         self._wanted_partitions = partitions
         self._partitions: int | None = None
+        self._newest_ms = 0
+        """The server's time of the last request of ours."""
+        self._trim_at = 0.0
         self._reply_to = channels.context_replies(uuid4().hex)
         self._waiting: dict[str, asyncio.Future[bytes | BusUnavailable]] = {}
         self._listener: asyncio.Task[None] | None = None
@@ -79,6 +87,8 @@ class RedisTransport:
             self._settled.clear()
             self._listener = asyncio.create_task(self._listen(), name="graphweft-context-replies")
         message = request.model_copy(update={"reply_to": self._reply_to}).model_dump_json().encode()
+        if (refused := refusal(request, message)) is not None:
+            return refused
         future: asyncio.Future[bytes | BusUnavailable] = asyncio.get_running_loop().create_future()
         self._waiting[request.id] = future
         try:
@@ -86,9 +96,10 @@ class RedisTransport:
                 await self._settled.wait()
                 if self._away is not None:
                     raise BusUnavailable(self._away)
-                await self._requests.execute(
-                    "XADD", channels.CONTEXT_REQUESTS, "MAXLEN", "~", _REQUESTS_KEPT, "*", b"data", message
+                added: bytes = await self._requests.execute(
+                    "XADD", channels.CONTEXT_REQUESTS, *self._trim(), "*", b"data", message
                 )
+                self._newest_ms = int(added.partition(b"-")[0])
                 outcome = await future
                 if isinstance(outcome, BusUnavailable):
                     raise outcome
@@ -111,6 +122,14 @@ class RedisTransport:
         await self._replies.aclose()
         await self._requests.aclose()
         await self._redis.aclose()
+
+    def _trim(self) -> tuple[str, str, int]:
+        """Return what XADD is to leave: so many requests, or now and then those that are not too old."""
+        now = asyncio.get_running_loop().time()
+        if not self._newest_ms or now < self._trim_at:
+            return ("MAXLEN", "~", _REQUESTS_KEPT)
+        self._trim_at = now + _TRIM_S
+        return ("MINID", "=", max(0, self._newest_ms - _REQUESTS_KEPT_MS))
 
     async def _partition_count(self) -> int:
         if self._partitions is None:

@@ -13,11 +13,13 @@ from graphweft_contracts import BusUnavailable, ContextReply, ContextRequest, In
 
 __all__ = (
     "DEFAULT_PARTITIONS",
+    "MAX_CONTEXT_BYTES",
     "MAX_EVENT_BYTES",
     "Outgoing",
     "Transport",
     "check_sizes",
     "read_reply",
+    "refusal",
     "seconds_left",
 )
 
@@ -27,6 +29,11 @@ MAX_EVENT_BYTES: Final = 1_000_000
 """Largest event, encoded, with its key and the names of its fields. Kafka's default limit is 1,048,588 for a batch of
 one; Redis has none, but workers hold many events at once.
 """
+MAX_CONTEXT_BYTES: Final = 8 * 1024**2
+"""Largest context request, encoded; on Kafka also the largest answer to one."""
+_SURELY_READ_BYTES: Final = 4_000
+_SURELY_READ_LEVELS: Final = 100
+"""Within both limits the responder's parser takes all JSON; it refuses 200 levels, and numbers of 4,300 digits."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -77,6 +84,22 @@ def check_sizes(events: Sequence[Outgoing]) -> None:
                 f"an event of {event.key!r} has {size} bytes and a bus takes {MAX_EVENT_BYTES}: leave large content "
                 "out of its data, or put it elsewhere and name the place in dataref"
             )
+
+
+def refusal(request: ContextRequest, message: bytes) -> ContextReply | None:
+    """Return the answer to a request that no responder could take, as it is encoded in ``message``; else None."""
+    detail = ""
+    if len(message) > MAX_CONTEXT_BYTES:
+        detail = (
+            f"the request has {len(message)} bytes and a bus takes {MAX_CONTEXT_BYTES}: send only the context "
+            "variables that rules read"
+        )
+    elif len(message) > _SURELY_READ_BYTES or message.count(b"[") + message.count(b"{") > _SURELY_READ_LEVELS:
+        try:
+            ContextRequest.model_validate_json(message)
+        except ValidationError:
+            detail = "the responder could not read the request: its context is nested too deeply, or a number too long"
+    return ContextReply(id=request.id, reason="invalid_request", detail=detail, partial=True) if detail else None
 
 
 def seconds_left(request: ContextRequest) -> float:

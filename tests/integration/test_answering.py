@@ -99,6 +99,13 @@ def request(agent: str = "Counter", *, budget_ms: int = 20_000, **fields: Any) -
     return ContextRequest(**values | fields)
 
 
+@pytest.fixture(autouse=True)
+def long_way_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Keep half of each budget back, so that a busy machine answers in time too."""
+    monkeypatch.setattr("graphweft_workers.injection.answering._ROAD_SHARE", 0.5)
+    monkeypatch.setattr("graphweft_workers.injection.answering._ROAD_S", (0.005, 10.0))
+
+
 def in_time(asked: ContextRequest) -> bool:
     return time.time() * 1000 < asked.deadline_ms
 
@@ -590,7 +597,7 @@ async def test_a_query_that_hangs_costs_its_own_block_only(store: GraphStore, ru
     await writer_on(store)
     async with answering(rules, store) as answerer:
         for _ in range(3):
-            asked = request("Both", budget_ms=400)
+            asked = request("Both", budget_ms=4_000)
             reply = await answerer.answer(asked)
             assert in_time(asked)
             assert (list(reply.injected), reply.partial, reply.reason) == (["n"], True, None)
@@ -744,6 +751,44 @@ async def test_the_breaker_spares_a_graph_that_is_away_and_finds_it_again(
         assert (await answerer.answer(request())).partial
         now += 0.5
         assert not (await answerer.answer(request())).partial
+        assert not (await answerer.answer(request())).partial
+
+
+async def open_breaker(answerer: Answerer, watched: Watched) -> None:
+    """Let the graph be away until nobody asks it, and then be back."""
+    watched.before = watched.before_marks = away()
+    for n in range(6):
+        await answerer.answer(request("Echo", context={"v": n}))
+    await ended(answerer)
+    watched.before = watched.before_marks = None
+    assert (await answerer.answer(request())).partial
+
+
+async def test_who_asks_the_graph_nothing_makes_no_trial(graph: FalkorDBStore, rules: Ruleset) -> None:
+    now = 0.0
+    await writer_on(graph)
+    watched = Watched(graph)
+    async with answering(rules, watched) as answerer:
+        answerer._breaker.clock = lambda: now
+        await open_breaker(answerer, watched)
+        now += 0.25
+        for agent in ("Nobody", "Echo"):  # no rules, and a rule whose query has no value
+            await answerer.answer(request(agent))
+        assert not (await answerer.answer(request())).partial
+
+
+async def test_a_trial_whose_query_is_too_slow_finds_the_server_all_the_same(
+    graph: FalkorDBStore, rules: Ruleset
+) -> None:
+    now = 0.0
+    await writer_on(graph)
+    watched = Watched(graph)
+    async with answering(rules, watched, cache_bytes=0) as answerer:  # so no query needs the marks
+        answerer._breaker.clock = lambda: now
+        await open_breaker(answerer, watched)
+        now += 0.25
+        assert (await answerer.answer(request("Impatient"))).reason == "timeout"
+        await ended(answerer)
         assert not (await answerer.answer(request())).partial
 
 

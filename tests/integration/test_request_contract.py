@@ -25,7 +25,7 @@ from tests.services.kafka import KafkaServer
 
 from graphweft import Client
 from graphweft.drivers import make_transport
-from graphweft.transport import Transport, read_reply
+from graphweft.transport import MAX_CONTEXT_BYTES, Transport, read_reply
 from graphweft_contracts import BusUnavailable, ContextReply, ContextRequest, channels
 from graphweft_workers.embedded import EmbeddedServer
 from graphweft_workers.injection.kafka_requests import KafkaRequestQueue
@@ -69,8 +69,8 @@ class Bus:
             return KafkaRequestQueue(self.url, name=name, partitions=3, session_s=1.0)
         return RedisRequestQueue(self.url, consumer=name)
 
-    def client(self, budget_ms: int = 30_000) -> Client:
-        return Client(self.url, app_id="shop", workflow="Shop", budget_ms=budget_ms)
+    def client(self, budget_ms: int = 30_000, app_id: str = "shop") -> Client:
+        return Client(self.url, app_id=app_id, workflow="Shop", budget_ms=budget_ms)
 
 
 @pytest.fixture(params=BUSES)
@@ -395,19 +395,19 @@ async def put(bus: Bus, each: ContextRequest) -> None:
 async def test_overload_is_said_at_once(bus: Bus) -> None:
     gate = Gate()
     async with bus.client() as client, responding(bus, gate, max_requests=2) as responder:
-        asking = {asyncio.create_task(client.context(agent="One", chat_id="c", context={"n": n})) for n in range(14)}
+        asking = {asyncio.create_task(client.context(agent="One", chat_id="c", context={"n": n})) for n in range(38)}
         done: set[asyncio.Task[ContextReply]] = set()
         async with asyncio.timeout(40):
-            while len(done) < 4:  # two are worked on, eight wait
+            while len(done) < 4:  # two are worked on, 32 wait
                 await asyncio.sleep(0.01)
                 done = {task for task in asking if task.done()}
         assert {task.result().reason for task in done} == {"overloaded"}
         assert "GRAPHWEFT_MAX_REQUESTS" in next(iter(done)).result().detail
         gate.open.set()
         replies = await asyncio.gather(*asking)
-        assert sorted(str(reply.reason) for reply in replies) == ["None"] * 10 + ["overloaded"] * 4
-        await eventually(lambda: responder.answered >= 10)  # counted behind the reply
-        assert (responder.answered, responder.shed) == (10, 4)
+        assert sorted(str(reply.reason) for reply in replies) == ["None"] * 34 + ["overloaded"] * 4
+        await eventually(lambda: responder.answered >= 34)  # counted behind the reply
+        assert (responder.answered, responder.shed) == (34, 4)
 
 
 async def test_who_cannot_be_met_is_told_so_and_the_others_wait(bus: Bus) -> None:
@@ -418,9 +418,9 @@ async def test_who_cannot_be_met_is_told_so_and_the_others_wait(bus: Bus) -> Non
         return echo(request)
 
     async with bus.client() as client, responding(bus, answer, max_requests=1) as responder:
-        responder._service_s = 5.0  # as requests took of late
         asking = [asyncio.create_task(client.context(agent="One", chat_id="c", context={"n": 0}))]
         await eventually(lambda: responder._free == 0)
+        responder._apps["shop"].service_s = 5.0  # as requests took of late
         asking.append(asyncio.create_task(client.context(agent="One", chat_id="c", context={"n": 1})))
         await eventually(lambda: len(responder._waiting) == 1)
         short = await client.context(agent="One", chat_id="c", context={"n": 2}, budget_ms=12_000)
@@ -429,6 +429,76 @@ async def test_who_cannot_be_met_is_told_so_and_the_others_wait(bus: Bus) -> Non
         served.release()
         served.release()
         assert [(await task).text for task in asking] == ["0", "1"]
+
+
+async def test_requests_that_take_long_already_count_before_they_are_answered(bus: Bus) -> None:
+    gate = Gate()
+    async with bus.client() as client, responding(bus, gate, max_requests=1) as responder:
+        asking = [asyncio.create_task(client.context(agent="One", chat_id="c", context={"n": 0}))]
+        await eventually(lambda: responder._free == 0)
+        asking.append(asyncio.create_task(client.context(agent="One", chat_id="c", context={"n": 1})))
+        await eventually(lambda: len(responder._waiting) == 1)
+        [first] = responder._begun
+        responder._begun[first] = first.app.begun[first] = time.perf_counter() - 10
+        short = await client.context(agent="One", chat_id="c", context={"n": 2}, budget_ms=15_000)
+        assert short.reason == "overloaded"
+        assert not asking[1].done()
+        responder._begun[first] = first.app.begun[first] = time.perf_counter() - 40
+        assert (await asking[1]).reason == "overloaded"
+        assert not asking[0].done()
+        gate.open.set()
+        assert (await asking[0]).text == "0"
+
+
+async def test_an_app_leaves_half_of_the_places_to_the_others(bus: Bus) -> None:
+    gate = Gate()
+
+    async def answer(request: ContextRequest) -> ContextReply:
+        return await gate(request) if request.app_id == "shop" else echo(request)
+
+    async with (
+        bus.client() as shop,
+        bus.client(app_id="bank") as bank,
+        responding(bus, answer, max_requests=8) as responder,
+    ):
+        asking = [asyncio.create_task(shop.context(agent="One", chat_id="c", context={"n": n})) for n in range(104)]
+        await eventually(lambda: responder.shed == 4)
+        assert (gate.waiting, len(responder._waiting)) == (4, 96)
+        for n in range(10):
+            reply = await bank.context(agent="One", chat_id="c", context={"n": n}, budget_ms=10_000)
+            assert (reply.reason, reply.text) == (None, str(n))
+        gate.open.set()
+        replies = await asyncio.gather(*asking)
+        assert sorted(str(reply.reason) for reply in replies) == ["None"] * 100 + ["overloaded"] * 4
+
+
+async def test_a_request_that_no_responder_could_take_is_not_sent(url: str) -> None:
+    deep: Any = 1
+    for _ in range(210):
+        deep = [deep]
+    async with Bus(name="redis", url=url, restart=nowhere).client() as client, redis.Redis.from_url(url) as raw:
+        for value, word in (("y" * MAX_CONTEXT_BYTES, "bytes"), (deep, "nested")):
+            reply = await client.context(agent="One", chat_id="c", context={"v": value})
+            assert (reply.reason, word in reply.detail) == ("invalid_request", True)
+        assert await raw.xlen(channels.CONTEXT_REQUESTS) == 0
+
+
+async def nowhere() -> None:
+    raise AssertionError
+
+
+async def test_requests_that_nobody_takes_are_forgotten_with_time(url: str) -> None:
+    async with Bus(name="redis", url=url, restart=nowhere).client(100) as client, redis.Redis.from_url(url) as raw:
+        for number in range(1, 4):
+            await raw.xadd(channels.CONTEXT_REQUESTS, {b"data": b"{}"}, id=f"{number}-0")
+
+        async def forgotten() -> bool:
+            await client.context(agent="One", chat_id="c")
+            entries = await raw.xrange(channels.CONTEXT_REQUESTS)
+            return bool(entries) and len(entries[0][0]) > len("1-0")
+
+        await eventually(forgotten)
+        assert await raw.xlen(channels.CONTEXT_REQUESTS) >= 2  # the new ones are there
 
 
 async def test_a_bus_that_restarts_under_load_is_survived(bus: Bus) -> None:

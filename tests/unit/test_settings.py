@@ -410,6 +410,29 @@ def test_an_exception_is_logged_with_its_trace(style: Any, capsys: pytest.Captur
     assert "\x1b" not in printed  # no colours where nobody looks
 
 
+@pytest.mark.usefixtures("loggers")
+@pytest.mark.parametrize("style", ["console", "json"])
+@pytest.mark.parametrize(
+    "logger",
+    [structlog.stdlib.get_logger("graphweft.locals"), logging.getLogger("graphweft.client")],
+    ids=["own", "standard"],
+)
+def test_a_trace_shows_no_local_variables(style: Any, logger: Any, capsys: pytest.CaptureFixture[str]) -> None:
+    set_up_logs("info", style)
+    secret = "a private " + "value"
+    try:
+        raise ValueError("the cause")
+    except ValueError:
+        logger.exception("failed")
+    printed = capsys.readouterr().err
+    assert "Traceback" in printed
+    assert "ValueError: the cause" in printed
+    assert secret not in printed
+    assert "locals" not in printed.replace("graphweft.locals", "")
+    if style == "json":
+        assert "ValueError: the cause" in json.loads(printed)["exception"]
+
+
 @pytest.mark.parametrize(
     ("given", "apps"), [(None, set()), ("*", {"*"}), ("shop", {"shop"}), ("shop , b_2-x", {"shop", "b_2-x"})]
 )

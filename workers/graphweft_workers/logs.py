@@ -21,7 +21,9 @@ def set_up_logs(level: str, style: Literal["console", "json"]) -> None:
     renderer: structlog.typing.Processor = (
         structlog.processors.JSONRenderer()
         if style == "json"
-        else structlog.dev.ConsoleRenderer(colors=sys.stderr.isatty())
+        else structlog.dev.ConsoleRenderer(
+            colors=sys.stderr.isatty(), exception_formatter=structlog.dev.plain_traceback
+        )
     )
     structlog.configure(
         processors=[
@@ -36,7 +38,8 @@ def set_up_logs(level: str, style: Literal["console", "json"]) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
-            foreign_pre_chain=shared,
+            # As text, here as above: a renderer's own traceback shows local variables, which hold private data.
+            foreign_pre_chain=[*shared, structlog.processors.format_exc_info],
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
         )
     )

@@ -71,7 +71,11 @@ class Settings(BaseSettings):
     )
     mutation_timeout_ms: int = Field(default=5_000, ge=1, description="Server-side limit of one mutation query.")
     query_timeout_ms: int = Field(default=5_000, ge=1, description="Server-side limit of one injection query.")
-    max_requests: int = Field(default=64, ge=1, description="Context requests that one responder works on at a time.")
+    max_requests: int = Field(
+        default=64,
+        ge=1,
+        description="Context requests that one responder works on at a time; from 8 on, half of them for one app at most.",
+    )
     context_off: str | None = Field(
         default=None,
         pattern=r"^(\*|[A-Za-z0-9_-]{1,64}( *, *[A-Za-z0-9_-]{1,64})*)$",

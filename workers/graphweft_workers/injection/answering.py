@@ -116,7 +116,10 @@ class Answerer:
                 return _empty(request, started, "invalid_request", str(error))
         matched = self.rules.match_request(request, datetime.now(UTC))
         reached: Reached | None = None
-        entered = self._breaker.enter(app_id)
+        asks = bool(matched.queries) or position is not None
+        entered = self._breaker.enter(app_id) if asks else "closed"
+        if entered == "trial":
+            self._versions.read(app_id)  # its queries may be too slow to tell whether the server is back
         try:
             if entered == "open":
                 away = Failure(reason="graph_unavailable", detail="the graph server is away; it is tried again soon")

@@ -5,9 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections import deque
-from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import islice
 from typing import Final
 
 import structlog
@@ -26,8 +26,12 @@ _LAST_BACKOFF_S: Final = 0.5
 _LOOK_S: Final = 0.01
 """How often a full replica looks for requests that nobody else takes."""
 _LOOK_AT: Final = 64
-_WAITING_PER_PLACE: Final = 4
+_WAITING_PER_PLACE: Final = 16
 """Requests that may wait for each one that is worked on."""
+_SHARED_FROM: Final = 8
+"""With fewer places an app may have them all, and all the room to wait."""
+_IDLE_APPS: Final = 1_000
+"""Apps without a request that are remembered."""
 _SMOOTHING: Final = 0.1
 _RESEND_S: Final = 0.05
 _RESENT_AT_ONCE: Final = 256
@@ -37,12 +41,13 @@ _LONGEST_MS: Final = 600_000
 _REPORT_S: Final = 60.0
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class _Request:
     """A request in hand."""
 
     token: str
     content: ContextRequest
+    app: _App
 
     @property
     def left_s(self) -> float:
@@ -50,11 +55,25 @@ class _Request:
         return self.content.deadline_ms / 1000 - time.time()
 
 
+@dataclass(slots=True, eq=False)
+class _App:
+    """What an app has here."""
+
+    begun: dict[_Request, float] = field(default_factory=dict[_Request, float])
+    """When work on its requests began, oldest first."""
+    waiting: int = 0
+    service_s: float = 0.0
+    """Moving average of the time that a request of it takes."""
+
+
 class InjectionResponder:
     """Answers requests from a queue, ``max_requests`` at a time, until ``stop`` is called.
 
+    From 8 places on, one app has half of them at most, and three quarters of the room to wait, so that no app shuts
+    out the others; what it asks beyond that is treated as if all places were taken.
+
     ``answer`` never raises on account of a request and is back before its deadline. A replica that is full still takes
-    what nobody else takes: what it can meet waits, at most four requests for each that is worked on, and the others are
+    what nobody else takes: what it can meet waits, at most 16 requests for each that is worked on, and the others are
     answered ``overloaded`` at once. A request that is late when it comes is dropped.
     """
 
@@ -70,11 +89,20 @@ class InjectionResponder:
         self._places = max_requests
         self._free = max_requests
         self._freed = asyncio.Event()
-        self._waiting: deque[_Request] = deque()
+        shared = max_requests >= _SHARED_FROM
+        self._share = max_requests // 2 if shared else max_requests
+        """Places that one app may have."""
+        self._room = max_requests * _WAITING_PER_PLACE
+        self._room_share = self._room * 3 // 4 if shared else self._room
+        """Requests of one app that may wait."""
+        self._apps: dict[str, _App] = {}
+        self._begun: dict[_Request, float] = {}
+        """When work began on what is in hand, oldest first."""
+        self._waiting: list[_Request] = []
         self._tasks: asyncio.TaskGroup | None = None
         self._resending = 0
         self._service_s = 0.0
-        """Moving average of the time that a request takes."""
+        """Moving average of the time that a request takes, of all apps."""
         self._stopping = asyncio.Event()
         self._reported: dict[str, int] = {}
         self.answered = 0
@@ -104,7 +132,7 @@ class InjectionResponder:
         away = False
         while not self._stopping.is_set():
             try:
-                if self._free:
+                if self._free and not self._waiting:
                     found = await self._queue.next(self._free)
                 else:
                     await self._place_or_look()
@@ -137,15 +165,16 @@ class InjectionResponder:
             request = self._read(one)
             if request is None:
                 self._queue.done(one.token)
-            elif self._free:
+            elif self._free and len(request.app.begun) < self._share:
                 self._begin(request)
-            elif len(self._waiting) < self._places * _WAITING_PER_PLACE and self._can_meet(request, len(self._waiting)):
+            elif self._has_room(request) and self._can_meet(request):
+                request.app.waiting += 1
                 self._waiting.append(request)
             else:
                 refused.append(request)
-        if not self._free and any(request.left_s < self._service_s for request in self._waiting):
-            refused += [request for request in self._waiting if request.left_s < self._service_s]
-            self._waiting = deque(request for request in self._waiting if request.left_s >= self._service_s)
+        for request in self._hopeless():
+            self._end_waiting(request)
+            refused.append(request)
         if refused:
             await asyncio.gather(*(self._refuse(request) for request in refused))
 
@@ -154,7 +183,7 @@ class InjectionResponder:
             content = ContextRequest.model_validate_json(waiting.body)
         except ValidationError as error:
             # It says neither who asks nor until when, so nobody can be answered.
-            logger.warning("request_invalid", error=wire.explain(error))
+            logger.warning("request_invalid", error=wire.explain(error).removeprefix("event: "))
             return None
         now_ms = int(time.time() * 1000)
         if content.deadline_ms <= now_ms:
@@ -162,18 +191,47 @@ class InjectionResponder:
             return None
         if content.deadline_ms > now_ms + _LONGEST_MS:
             content = content.model_copy(update={"deadline_ms": now_ms + _LONGEST_MS})
-        return _Request(token=waiting.token, content=content)
+        return _Request(token=waiting.token, content=content, app=self._app(content.app_id))
 
-    def _can_meet(self, request: _Request, before: int) -> bool:
-        """Whether a request would be answered in time behind ``before`` others, by what requests took of late."""
-        return request.left_s > (before + 1) / self._places * self._service_s + self._service_s
+    def _app(self, app_id: str) -> _App:
+        app = self._apps.get(app_id)
+        if app is None:
+            if len(self._apps) >= _IDLE_APPS:
+                self._apps = {name: each for name, each in self._apps.items() if each.begun or each.waiting}
+            app = self._apps[app_id] = _App()
+        return app
+
+    def _has_room(self, request: _Request) -> bool:
+        return len(self._waiting) < self._room and request.app.waiting < self._room_share
+
+    def _can_meet(self, request: _Request) -> bool:
+        """Whether a request would be answered in time behind those that wait for the same places."""
+        takes_s = self._takes_s(request.app)
+        before, places = (
+            (request.app.waiting, self._share)
+            if len(request.app.begun) >= self._share
+            else (len(self._waiting), self._places)
+        )
+        return request.left_s > (before + 1) / places * takes_s + takes_s
+
+    def _takes_s(self, app: _App) -> float:
+        """Return how long requests take whose places the app waits for: of late, or already those in hand."""
+        if len(app.begun) >= self._share:
+            return max(app.service_s, _median_age_s(app.begun))
+        return max(self._service_s, _median_age_s(self._begun))
+
+    def _hopeless(self) -> list[_Request]:
+        """Return those of the waiting requests that will not be answered in time."""
+        takes_s = {app: self._takes_s(app) for app in {request.app for request in self._waiting}}
+        return [request for request in self._waiting if request.left_s < takes_s[request.app]]
 
     async def _refuse(self, request: _Request) -> None:
         reply = ContextReply(
             id=request.content.id,
             reason="overloaded",
-            detail=f"{self._places} requests are worked on and {len(self._waiting)} wait: run more responders, or "
-            "raise GRAPHWEFT_MAX_REQUESTS",
+            detail=f"{self._places - self._free} requests are worked on, {len(request.app.begun)} of them for "
+            f"{request.content.app_id!r}, and {len(self._waiting)} wait: run more responders, or raise "
+            "GRAPHWEFT_MAX_REQUESTS",
             partial=True,
         )
         self.shed += 1
@@ -183,13 +241,16 @@ class InjectionResponder:
     def _begin(self, request: _Request) -> None:
         assert self._tasks is not None
         self._free -= 1
+        self._begun[request] = request.app.begun[request] = time.perf_counter()
         self._tasks.create_task(self._serve(request))
 
     async def _serve(self, request: _Request) -> None:
         started = time.perf_counter()
         try:
             reply = await self._answer(request.content)
-            self._service_s += _SMOOTHING * (time.perf_counter() - started - self._service_s)
+            took_s = time.perf_counter() - started
+            self._service_s += _SMOOTHING * (took_s - self._service_s)
+            request.app.service_s += _SMOOTHING * (took_s - request.app.service_s)
             await self._send(request, reply)
             self.answered += 1
         except Exception:  # one request must not end the responder
@@ -197,14 +258,27 @@ class InjectionResponder:
         finally:
             self._queue.done(request.token)
             self._free += 1
+            del self._begun[request], request.app.begun[request]
             self._freed.set()
-            while self._waiting and self._free:
-                waiting = self._waiting.popleft()
-                if waiting.left_s > 0:
-                    self._begin(waiting)
-                else:
-                    self.expired += 1
-                    self._queue.done(waiting.token)
+            self._begin_waiting()
+
+    def _begin_waiting(self) -> None:
+        """Give free places to requests that wait: first to the app that has the fewest."""
+        while self._free:
+            able = [request for request in self._waiting if len(request.app.begun) < self._share]
+            if not able:
+                return
+            request = min(able, key=lambda each: len(each.app.begun))
+            self._end_waiting(request)
+            if request.left_s > 0:
+                self._begin(request)
+            else:
+                self.expired += 1
+                self._queue.done(request.token)
+
+    def _end_waiting(self, request: _Request) -> None:
+        self._waiting.remove(request)
+        request.app.waiting -= 1
 
     async def _answer(self, request: ContextRequest) -> ContextReply:
         try:
@@ -263,3 +337,8 @@ class InjectionResponder:
             "shed": self.shed,
             "taken_over": self._queue.taken_over,
         }
+
+
+def _median_age_s(begun: Mapping[_Request, float]) -> float:
+    """Return the age of the middle one of requests in the order in which they were begun; 0 without any."""
+    return next((time.perf_counter() - at for at in islice(begun.values(), len(begun) // 2, None)), 0.0)

@@ -74,7 +74,7 @@ class Settings(BaseSettings):
     max_requests: int = Field(
         default=64,
         ge=1,
-        description="Context requests that one responder works on at a time; from 8 on, half of them for one app at most.",
+        description="Context requests that one responder works on at a time; from 8 on half of them for one app.",
     )
     context_off: str | None = Field(
         default=None,

@@ -8,6 +8,7 @@ slow or absent graph cannot hold up a turn. The ids that every event needs are t
 from __future__ import annotations
 
 import logging
+import math
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final, Protocol, cast
@@ -197,8 +198,10 @@ def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _value(value: object, above: tuple[int, ...]) -> Any:
     """``above`` holds the ids of the containers around ``value``: one that holds itself ends there."""
-    if value is None or type(value) in {bool, int, float}:
+    if value is None or type(value) in {bool, int}:
         return value
+    if type(value) is float:
+        return value if math.isfinite(value) else None
     if type(value) is str:
         return value if value.isascii() else value.encode(errors="replace").decode()  # half of a surrogate pair
     kind, identity = _name(value), id(value)
@@ -212,7 +215,7 @@ def _value(value: object, above: tuple[int, ...]) -> Any:
     if isinstance(value, Iterator):  # reading it takes its values from the runtime, and some never end
         return kind
     try:
-        return to_jsonable_python(value, fallback=_name)
+        return to_jsonable_python(value, fallback=_name, inf_nan_mode="null")
     except Exception:  # noqa: BLE001 - bytes that are no text, a model that refuses, a property that raises
         return kind
 

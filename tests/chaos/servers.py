@@ -173,8 +173,9 @@ class Servers:
     async def get(self, name: str) -> Server:
         if name not in self._running:
             self._started += 1
-            server = self._running[name] = _KINDS[name](self._folder / f"{name}-{self._started}")
+            server = _KINDS[name](self._folder / f"{name}-{self._started}")
             await server.start()
+            self._running[name] = server
         return self._running[name]
 
     async def drop(self, *names: str) -> None:

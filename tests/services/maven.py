@@ -67,9 +67,15 @@ def jars(name: str, pom: Path) -> Path:
     return folder
 
 
+_given: set[int] = set()
+
+
 def free_port() -> int:
-    """Return a TCP port of 127.0.0.1 that nobody listens on right now."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port: int = probe.getsockname()[1]
-    return port
+    """Return a TCP port of 127.0.0.1 that nobody listens on right now, another one each time."""
+    while True:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port: int = probe.getsockname()[1]
+        if port not in _given:
+            _given.add(port)
+            return port

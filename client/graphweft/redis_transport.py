@@ -50,7 +50,8 @@ class RedisTransport:
     ) -> None:
         self._redis = connect(url, io_timeout_s=_IO_S)
         # A request that is there twice is answered twice, and the second answer is passed over.
-        self._requests = Together(connect(url, io_timeout_s=_IO_S, repeats=1), connections=_REQUEST_CONNECTIONS)
+        self._repeating = connect(url, io_timeout_s=_IO_S, repeats=1)
+        self._requests = Together(self._repeating, connections=_REQUEST_CONNECTIONS)
         self._replies = connect(url, io_timeout_s=None)  # a subscription is silent between replies
         self._wanted_partitions = partitions
         self._partitions: int | None = None
@@ -121,6 +122,7 @@ class RedisTransport:
         self._give_up("the client is closed")
         await self._replies.aclose()
         await self._requests.aclose()
+        await self._repeating.aclose()
         await self._redis.aclose()
 
     def _trim(self) -> tuple[str, str, int]:

@@ -21,7 +21,6 @@ Rejected: MULTI/EXEC (no roll-back, and the queries block the server's main thre
 from __future__ import annotations
 
 import asyncio
-import itertools
 import logging
 import re
 import time
@@ -37,7 +36,7 @@ from falkordb.node import Node as FalkorNode
 from falkordb.path import Path as FalkorPath
 from redis.exceptions import RedisError, ResponseError
 
-from graphweft.redis_connection import connect
+from graphweft.redis_connection import Command, Together, connect
 from graphweft_contracts import Displaced, GraphUnavailable, GraphweftError, QueryFailed, channels
 from graphweft_rules.batching import ROW, Dialect
 from graphweft_rules.clauses import outline
@@ -108,65 +107,6 @@ _TIMED_OUT: Final = "Query timed out"
 _NO_GRAPH: Final = "Invalid graph operation on empty key"
 
 
-type _Command = tuple[str | int, ...]
-
-
-class _Sender:
-    """Sends the writes of one app, those of several partitions together.
-
-    The server runs one writing query of a graph at a time, and waiting counts for a query's time limit: a slow query of
-    one partition must not time out quick ones of another that we send. So one pipeline is under way, and what comes
-    meanwhile goes together in the next. It goes on when who waits for it is cancelled, as the server does.
-    """
-
-    def __init__(self, redis: Any) -> None:
-        self._redis = redis
-        self._waiting: list[tuple[Sequence[_Command], asyncio.Future[list[Any]]]] = []
-        self._sending: asyncio.Task[None] | None = None
-
-    async def send(self, commands: Sequence[_Command]) -> list[Any]:
-        """Return the replies, errors among them. Raises ``RedisError`` or ``OSError`` when the connection is lost."""
-        replies: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
-        self._waiting.append((commands, replies))
-        if self._sending is None or self._sending.done():
-            self._sending = asyncio.create_task(self._send(), name="graphweft-write")
-        return await replies
-
-    async def aclose(self) -> None:
-        """End what is under way."""
-        if self._sending is not None:
-            self._sending.cancel()
-            await asyncio.gather(self._sending, return_exceptions=True)
-        for _, waiter in self._waiting:  # the task had not begun
-            waiter.cancel()
-        self._waiting.clear()
-
-    async def _send(self) -> None:
-        while self._waiting:
-            # What was cancelled in time is not sent.
-            group = [each for each in self._waiting if not each[1].done()]
-            self._waiting.clear()
-            pipeline = self._redis.pipeline(transaction=False)
-            for commands, _ in group:
-                for command in commands:
-                    pipeline.execute_command(*command)
-            try:
-                replies: Iterator[Any] = iter(await pipeline.execute(raise_on_error=False))
-            except Exception as error:  # noqa: BLE001 - a defect, too, must end who waits with its error
-                for _, waiter in group:
-                    if not waiter.done():
-                        waiter.set_exception(error)
-                continue
-            except asyncio.CancelledError:  # closed
-                for _, waiter in (*group, *self._waiting):
-                    waiter.cancel()
-                raise
-            for commands, waiter in group:
-                own: list[Any] = list(itertools.islice(replies, len(commands)))
-                if not waiter.done():
-                    waiter.set_result(own)
-
-
 class FalkorDBStore:
     """``GraphStore`` on a Redis server with the FalkorDB module."""
 
@@ -185,7 +125,8 @@ class FalkorDBStore:
         self._write_timeout_ms = write_timeout_ms
         self._named: dict[str, set[str]] = {}
         """By app: the statements whose labels and types are known to the server."""
-        self._senders: dict[str, _Sender] = {}
+        self._senders: dict[str, Together] = {}
+        """By app: sends the writes of all partitions, see ``_apply``."""
         self._notes: dict[tuple[str, int], str] = {}
         """The notes beside the marks, as last seen, for the marks that a rule takes away."""
         self._warned_not_durable = False
@@ -353,7 +294,7 @@ class FalkorDBStore:
         name = self._name(app_id)
         timeout_ms = await self._allowed_ms(self._write_timeout_ms)
         await self._make_known(app_id, writes)
-        commands: list[_Command] = []
+        commands: list[Command] = []
         unsendable: QueryFailed | None = None
         for write in writes:
             try:
@@ -364,9 +305,11 @@ class FalkorDBStore:
             commands.append(("GRAPH.QUERY", name, command, "--compact", "TIMEOUT", timeout_ms))
         sent = len(commands)
         commands.append(("GRAPH.RO_QUERY", name, header({"__gw_partition": partition}) + _READ_MARK))
-        sender = self._senders.get(app_id) or self._senders.setdefault(app_id, _Sender(self._redis))
+        # The server runs one writing query of a graph at a time, and waiting counts for a query's time limit: a slow
+        # query of one partition must not time out quick ones of another. So one round trip is under way.
+        sender = self._senders.get(app_id) or self._senders.setdefault(app_id, Together(self._redis, connections=1))
         try:
-            *replies, where = await sender.send(commands)
+            *replies, where = await sender.execute_all(commands)
         except (RedisError, OSError) as error:
             self._named.pop(app_id, None)  # a server that starts again may have lost what was made known
             raise _translate(error) from error

@@ -91,7 +91,8 @@ class RedisRequestQueue:
 
     def __init__(self, url: str, *, consumer: str) -> None:
         self._redis = connect(url, io_timeout_s=_WAIT_S + _IO_GRACE_S)
-        self._replies = Together(connect(url, io_timeout_s=_IO_GRACE_S, repeats=1), connections=_REPLY_CONNECTIONS)
+        self._repeating = connect(url, io_timeout_s=_IO_GRACE_S, repeats=1)
+        self._replies = Together(self._repeating, connections=_REPLY_CONNECTIONS)
         self._consumer = consumer
         self._sign: Any = self._redis.register_script(_SIGN)
         self._clean: Any = self._redis.register_script(_CLEAN)
@@ -176,6 +177,7 @@ class RedisRequestQueue:
                 await self._take_off()
                 await self._clean(keys=_KEYS, args=[channels.CONTEXT_GROUP, 0, self._consumer])
         await self._replies.aclose()
+        await self._repeating.aclose()
         await self._redis.aclose()
 
     async def _read(self, limit: int, wait: bool) -> None:

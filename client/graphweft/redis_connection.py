@@ -75,11 +75,11 @@ class Together:
         return await answers
 
     async def aclose(self) -> None:
-        """End what is under way; who waits for it is cancelled."""
+        """End what is under way; who waits for it gets a ``RedisError``."""
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        _cancel(self._batch)  # of a task that had not begun
+        _end(self._batch)  # of a task that had not begun
         self._batch = []
 
     async def _send(self) -> None:
@@ -89,7 +89,7 @@ class Together:
             try:
                 answers = iter(await self._answers([command for commands, _ in batch for command in commands]))
             except asyncio.CancelledError:  # closed
-                _cancel(batch)
+                _end(batch)
                 raise
             except Exception as error:  # noqa: BLE001 - a defect, too, must end who waits with its error
                 for _, waiter in batch:
@@ -114,6 +114,7 @@ class Together:
         return answers
 
 
-def _cancel(batch: Sequence[tuple[Sequence[Command], asyncio.Future[list[Any]]]]) -> None:
+def _end(batch: Sequence[tuple[Sequence[Command], asyncio.Future[list[Any]]]]) -> None:
     for _, waiter in batch:
-        waiter.cancel()
+        if not waiter.done():
+            waiter.set_exception(redis.ConnectionError("the client is closed"))

@@ -267,13 +267,16 @@ def _deep() -> list[Any]:
     ids=lambda value: type(value).__name__,
 )
 async def test_values_that_are_no_json_become_text(url: str, client: Client, value: Any, read: Any) -> None:
-    hooks = GraphInjectionHooks(client, budget_ms=20)
+    hooks = GraphInjectionHooks(client, budget_ms=60_000)
     await hooks.on_event("order.paid", IDS | {"odd": value}, {"odd": value})
-    assert await hooks.before_agent_turn("Planner", IDS | {"odd": value}) == {}
+    turn = asyncio.ensure_future(hooks.before_agent_turn("Planner", IDS | {"odd": value}))
+    async with redis.Redis.from_url(url) as connection:
+        await connection.xread({channels.CONTEXT_REQUESTS: "0"}, count=1, block=30_000)
+        assert await connection.xlen(channels.CONTEXT_REQUESTS) == 1  # the request could be written too
+    await client.aclose()
+    assert await turn == {}
     [event] = await on_the_bus(url)
     assert event.data == {"odd": read, "context": IDS | {"odd": read}}
-    async with redis.Redis.from_url(url) as connection:
-        assert await connection.xlen(channels.CONTEXT_REQUESTS) == 1  # the request could be written too
 
 
 async def test_nesting_without_an_end_is_cut(url: str, client: Client) -> None:
@@ -395,7 +398,7 @@ async def test_a_turn_waits_for_what_its_own_hooks_published(url: str, client: C
     """There is nobody to answer: what counts is what was asked."""
     asked: list[tuple[str | None, int | None]] = []
     for fresh in (False, True):
-        hooks = GraphInjectionHooks(client, budget_ms=20, max_tokens=9, read_own_writes=fresh)
+        hooks = GraphInjectionHooks(client, budget_ms=1000, max_tokens=9, read_own_writes=fresh)
         await hooks.on_event("order.paid", dict(IDS), {})
         await hooks.on_event("order.paid", dict(IDS) | {"chat_id": "c2"}, {})
         await hooks.before_agent_turn("Planner", dict(IDS))

@@ -15,7 +15,6 @@ from graphweft.transport import MAX_CONTEXT_BYTES
 from graphweft_contracts import BusUnavailable, InvalidSettings, channels, wire
 
 __all__ = (
-    "MAX_CONTEXT_BYTES",
     "bus_errors",
     "fields_of",
     "make_context_topics",

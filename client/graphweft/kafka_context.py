@@ -19,8 +19,8 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError
 
-from graphweft.kafka_connection import MAX_CONTEXT_BYTES, bus_errors, make_context_topics
-from graphweft.transport import read_reply, seconds_left
+from graphweft.kafka_connection import bus_errors, make_context_topics
+from graphweft.transport import MAX_CONTEXT_BYTES, read_reply, refusal, seconds_left
 from graphweft_contracts import BusUnavailable, ContextReply, ContextRequest, channels
 
 __all__ = ("KafkaContext", "end_producer")
@@ -59,14 +59,8 @@ class KafkaContext:
             async with asyncio.timeout(seconds_left(request)):
                 producer: Any = self._producer or await self._opened()
                 message = request.model_copy(update={"reply_to": self._reply_to}).model_dump_json().encode()
-                if len(message) > MAX_CONTEXT_BYTES:
-                    return ContextReply(
-                        id=request.id,
-                        reason="invalid_request",
-                        detail=f"the request has {len(message)} bytes and Kafka takes {MAX_CONTEXT_BYTES}: send only "
-                        "the context variables that rules read",
-                        partial=True,
-                    )
+                if (refused := refusal(request, message)) is not None:
+                    return refused
                 self._waiting[request_id] = future
                 self._turn += 1
                 with bus_errors("the bus took no request"):

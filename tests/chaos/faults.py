@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from .proxy import Proxy
     from .rounds import Round
 
 __all__ = ("FAULTS", "Fault")
@@ -58,28 +59,23 @@ async def _bus_killed(round: Round) -> None:
     await round.stack.bus_server.start()
 
 
-async def _graph_cut(round: Round) -> None:
-    proxy = round.stack.graph_server.workers
-    proxy.cut_at_random(round.rng, 0.1)
+async def _cut(round: Round, proxy: Proxy, rate: float) -> None:
+    proxy.cut_at_random(round.rng, rate)
     await round.some_time(1.5, least=0.5)
     proxy.cut_at_random(round.rng, 0.0)
     proxy.cut_now()
+
+
+async def _graph_cut(round: Round) -> None:
+    await _cut(round, round.stack.graph_server.workers, 0.1)
 
 
 async def _worker_bus_cut(round: Round) -> None:
-    proxy = round.stack.bus_server.workers
-    proxy.cut_at_random(round.rng, 0.05)
-    await round.some_time(1.5, least=0.5)
-    proxy.cut_at_random(round.rng, 0.0)
-    proxy.cut_now()
+    await _cut(round, round.stack.bus_server.workers, 0.05)
 
 
 async def _producer_cut(round: Round) -> None:
-    proxy = round.stack.bus_server.producers
-    proxy.cut_at_random(round.rng, 0.2)
-    await round.some_time(1.5, least=0.5)
-    proxy.cut_at_random(round.rng, 0.0)
-    proxy.cut_now()
+    await _cut(round, round.stack.bus_server.producers, 0.2)
 
 
 async def _everything(round: Round) -> None:

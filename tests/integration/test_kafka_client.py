@@ -13,9 +13,8 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from tests.services.kafka import KafkaServer
 
 from graphweft import Client, Event, SyncClient
-from graphweft.kafka_connection import MAX_CONTEXT_BYTES
 from graphweft.kafka_transport import KafkaTransport
-from graphweft.transport import MAX_EVENT_BYTES, Outgoing
+from graphweft.transport import MAX_CONTEXT_BYTES, MAX_EVENT_BYTES, Outgoing
 from graphweft_contracts import BusUnavailable, InvalidEvent, InvalidSettings, channels, wire
 from graphweft_workers.bus.kafka import KafkaBus
 from graphweft_workers.bus.log import Committed

@@ -21,6 +21,7 @@ import redis.asyncio as redis
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
 from pydantic import SecretStr
+from tests.services.fixtures import empty_kafka
 from tests.services.kafka import KafkaServer
 
 from graphweft import Client
@@ -99,20 +100,6 @@ async def bus(request: pytest.FixtureRequest) -> AsyncIterator[Bus]:
             yield Bus(name="redis", url=f"unix://{server.socket}", restart=restart_redis)
         finally:
             await server.stop()
-
-
-async def empty_kafka(kafka: KafkaServer) -> None:
-    """Drop all topics. The fixture ``kafka_url`` cannot be asked for from inside a running loop."""
-    from aiokafka.admin import AIOKafkaAdminClient
-
-    admin = AIOKafkaAdminClient(bootstrap_servers=kafka.bootstrap)
-    await admin.start()
-    try:
-        while ours := [name for name in await admin.list_topics() if name.startswith("graphweft.")]:
-            await admin.delete_topics(ours)
-            await asyncio.sleep(0.02)
-    finally:
-        await admin.close()
 
 
 async def eventually(condition: Callable[[], bool | Awaitable[bool]], within_s: float = 40) -> None:

@@ -12,7 +12,7 @@ import pytest_asyncio
 from tests.services.kafka import KafkaServer
 from tests.services.neo4j import Neo4jServer
 
-__all__ = ("kafka", "kafka_url", "neo4j_server")
+__all__ = ("empty_kafka", "kafka", "kafka_url", "neo4j_server")
 
 
 @pytest.fixture(scope="session")
@@ -30,6 +30,12 @@ def kafka() -> Iterator[KafkaServer]:
 @pytest_asyncio.fixture
 async def kafka_url(kafka: KafkaServer) -> str:
     """The broker without topics, and so without positions of groups."""
+    await empty_kafka(kafka)
+    return kafka.url
+
+
+async def empty_kafka(kafka: KafkaServer) -> None:
+    """Drop all our topics; for those who cannot ask for ``kafka_url``, because their loop is running already."""
     from aiokafka.admin import AIOKafkaAdminClient
 
     admin = AIOKafkaAdminClient(bootstrap_servers=kafka.bootstrap)
@@ -40,7 +46,6 @@ async def kafka_url(kafka: KafkaServer) -> str:
             await asyncio.sleep(0.02)
     finally:
         await admin.close()
-    return kafka.url
 
 
 @pytest.fixture(scope="session")

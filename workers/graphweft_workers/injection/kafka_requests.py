@@ -23,9 +23,9 @@ from aiokafka.abc import ConsumerRebalanceListener
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError
 
-from graphweft.kafka_connection import MAX_CONTEXT_BYTES, bus_errors, make_context_topics, servers
+from graphweft.kafka_connection import bus_errors, make_context_topics, servers
 from graphweft.kafka_context import end_producer
-from graphweft.transport import DEFAULT_PARTITIONS
+from graphweft.transport import DEFAULT_PARTITIONS, MAX_CONTEXT_BYTES
 from graphweft_contracts import BusUnavailable, ContextReply, channels
 from graphweft_workers.bus.kafka_lenient import read_leniently
 from graphweft_workers.injection.requests import Waiting

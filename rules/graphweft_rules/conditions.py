@@ -8,9 +8,10 @@ over.
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from difflib import get_close_matches
+from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
 from graphweft_rules.params import Absent, ParamError, Reference, Scope
@@ -18,7 +19,7 @@ from graphweft_rules.params import Absent, ParamError, Reference, Scope
 if TYPE_CHECKING:
     import cel
 
-__all__ = ("Condition", "ConditionError", "Verdict", "compile_condition")
+__all__ = ("Condition", "ConditionError", "ConditionGroup", "Verdict", "compile_condition", "compile_group")
 
 _PATH: Final = r"\$\w*(?:\.\w+)*"
 _TOKEN: Final = re.compile(
@@ -118,16 +119,7 @@ class Condition:
 
         A reference that leads nowhere makes it false, unless CEL's own ``&&`` and ``||`` decide without it.
         """
-        values: dict[str, object] = {}
-        missing: list[str] = []
-        for name, reference in self.variables:
-            value = reference.resolve(scope)
-            if isinstance(value, Absent):
-                missing.append(value.name)
-            else:
-                values[name] = value
-        for name, reference in self.presences:
-            values[name] = not isinstance(reference.resolve(scope), Absent)
+        values, missing = _values(self.variables, self.presences, scope)
         try:
             result = self.program.execute(values)
         except RuntimeError:
@@ -149,6 +141,43 @@ class Condition:
         return _failure(f"the result is of type {type(result).__name__!r}, not a boolean; write a comparison")
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConditionGroup:
+    """Conditions that are evaluated in one call of the library, which costs a third of a call for each of them."""
+
+    program: cel.Program
+    variables: tuple[tuple[str, Reference], ...]
+    presences: tuple[tuple[str, Reference], ...]
+
+    def results(self, scope: Scope) -> Sequence[object] | None:
+        """Return what each condition comes to; None when one of them cannot be evaluated, so that all must be asked."""
+        values, missing = _values(self.variables, self.presences, scope)
+        if missing:
+            return None
+        try:
+            found: list[object] = self.program.execute(values)
+        except (RuntimeError, TypeError, ArithmeticError, LookupError, ValueError):
+            return None
+        return found
+
+
+def _values(
+    variables: Sequence[tuple[str, Reference]], presences: Sequence[tuple[str, Reference]], scope: Scope
+) -> tuple[dict[str, object], list[str]]:
+    """Return what a program is handed, and the references that lead nowhere."""
+    values: dict[str, object] = {}
+    missing: list[str] = []
+    for name, reference in variables:
+        value = reference.resolve(scope)
+        if isinstance(value, Absent):
+            missing.append(value.name)
+        else:
+            values[name] = value
+    for name, reference in presences:
+        values[name] = not isinstance(reference.resolve(scope), Absent)
+    return values, missing
+
+
 def _failure(error: str) -> Verdict:
     return Verdict(holds=False, error=error)
 
@@ -157,7 +186,8 @@ def compile_condition(text: str) -> Condition:
     """Read a condition. Raises ``ConditionError`` with the column of the first mistake."""
     import cel  # brings a command line of its own along: 0.1 s that commands without rules shall not wait
 
-    rewriting = _Rewriting(text)
+    names = _Names(text)
+    rewriting = _Rewriting(text, names)
     try:
         program = cel.compile(rewriting.expression)
     except ValueError as error:
@@ -166,9 +196,26 @@ def compile_condition(text: str) -> Condition:
     return Condition(
         text=text,
         program=program,
-        variables=tuple(rewriting.variables.items()),
-        presences=tuple(rewriting.presences.items()),
+        variables=tuple(names.variables.items()),
+        presences=tuple(names.presences.items()),
         required=tuple(_required(text)),
+    )
+
+
+@lru_cache(maxsize=1_024)  # the same rules stand together for many an agent and type of event
+def compile_group(texts: tuple[str, ...]) -> ConditionGroup | None:
+    """Make one program of conditions that compile each; None when the library does not take them together."""
+    import cel
+
+    names = _Names("\n".join(texts))
+    # The line break ends a comment on a condition's last line.
+    items = "\n, ".join(_Rewriting(text, names).expression for text in texts)
+    try:
+        program = cel.compile(f"[{items}\n]")
+    except ValueError:
+        return None
+    return ConditionGroup(
+        program=program, variables=tuple(names.variables.items()), presences=tuple(names.presences.items())
     )
 
 
@@ -202,19 +249,38 @@ def _required(text: str) -> Iterator[tuple[Reference, str]]:
             yield Reference.parse(path), literal[1:-1]
 
 
-class _Rewriting:
-    """The condition in terms of plain variables, and the way back from there to the author's columns."""
+class _Names:
+    """The variables of a program, none of which is in the text."""
 
     def __init__(self, text: str) -> None:
         self.variables: dict[str, Reference] = {}
         self.presences: dict[str, Reference] = {}
-        self._text = text
-        self._spelled: dict[str, str] = {}  # our variable -> what the author wrote
-        self._names: list[tuple[str, int]] = []  # bare names and their offsets
-        self._marks: list[tuple[int, int]] = []  # offset in the expression -> offset in the text
+        self.spelled: dict[str, str] = {}
+        """Variable -> what the author wrote."""
         self._prefix = "v"
         while re.search(rf"\b{self._prefix}\d", text):
             self._prefix += "_"
+
+    def variable(self, path: str, table: dict[str, Reference]) -> str:
+        """Return the name of a reference in ``variables`` or ``presences``. Raises ``ParamError``."""
+        reference = Reference.parse(path)
+        for name, known in table.items():
+            if known == reference:
+                return name
+        name = f"{self._prefix}{len(self.spelled)}"
+        self.spelled[name] = path
+        table[name] = reference
+        return name
+
+
+class _Rewriting:
+    """The condition in terms of plain variables, and the way back from there to the author's columns."""
+
+    def __init__(self, text: str, variables: _Names) -> None:
+        self._text = text
+        self._variables = variables
+        self._names: list[tuple[str, int]] = []  # bare names and their offsets
+        self._marks: list[tuple[int, int]] = []  # offset in the expression -> offset in the text
         parts: list[str] = []
         length = 0
         for match in _TOKEN.finditer(text):
@@ -226,29 +292,22 @@ class _Rewriting:
 
     def _rewrite(self, match: re.Match[str]) -> str:
         if match["has"]:
-            return self._variable(match["tested"], match.start("tested"), self.presences)
+            return self._variable(match["tested"], match.start("tested"), self._variables.presences)
         if match["reference"]:
             path, method = match["reference"], ""
             if _CALL.match(self._text, match.end()):
                 path, _, method = path.rpartition(".")
                 method = f".{method}"
-            return self._variable(path, match.start(), self.variables) + method
+            return self._variable(path, match.start(), self._variables.variables) + method
         if match["name"]:
             self._names.append((match["name"], match.start()))
         return match[0]
 
     def _variable(self, path: str, offset: int, table: dict[str, Reference]) -> str:
         try:
-            reference = Reference.parse(path)
+            return self._variables.variable(path, table)
         except ParamError as error:
             raise ConditionError(str(error), offset + 1) from None
-        for name, known in table.items():
-            if known == reference:
-                return name
-        name = f"{self._prefix}{len(self._spelled)}"
-        self._spelled[name] = path
-        table[name] = reference
-        return name
 
     def explain(self, message: str) -> ConditionError:
         """Turn the library's drawing of the mistake into one line about the author's text."""
@@ -259,7 +318,7 @@ class _Rewriting:
             )
         lines = self.expression.splitlines(keepends=True)
         offset = sum(len(line) for line in lines[: int(found[1]) - 1]) + int(found[2]) - 1
-        what = _WORD.sub(lambda word: self._spelled.get(word[0], word[0]), found[3])[:120]
+        what = _WORD.sub(lambda word: self._variables.spelled.get(word[0], word[0]), found[3])[:120]
         if "<EOF>" in what:
             what = "it ends too early" if self._text.strip() else "it is empty"
         column = self._column(offset)
@@ -280,7 +339,7 @@ class _Rewriting:
         """Refuse names that no value and no function will ever have."""
         bound = set(_BINDING.findall(self.expression))
         for name in program.variables():
-            if name not in self._spelled and name not in bound and name not in _TYPES:
+            if name not in self._variables.spelled and name not in bound and name not in _TYPES:
                 offset = self._find(name)
                 if name.lower() in _FOREIGN:
                     hint = f"for {name!r} write {_FOREIGN[name.lower()]!r}"

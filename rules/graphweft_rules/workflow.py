@@ -8,9 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from itertools import batched
 from typing import Any, Final
 
-from graphweft_rules.conditions import Condition, ConditionError, compile_condition
+from graphweft_rules.conditions import Condition, ConditionError, ConditionGroup, compile_condition, compile_group
 from graphweft_rules.cypher import Cypher, Role, parse
 from graphweft_rules.findings import Finding, RulesError
 from graphweft_rules.model import (
@@ -36,6 +37,8 @@ __all__ = (
 
 _FEW: Final = 4
 """Rules that are not worth a look at what tells them apart."""
+_TOGETHER: Final = 64
+"""Conditions of one program: where one of them cannot be evaluated, all of them are asked one by one."""
 _MEMORY: Final = 4096
 """Combinations of event type and agent that are remembered; both come from outside, so there is no end of them."""
 
@@ -85,22 +88,39 @@ class Candidates:
     """The mutation rules for a type of event and an agent, found by what their conditions demand.
 
     Many rules about one type of event tell each other apart by one value (``$event.tool_name == 'search'``). Their
-    conditions need not be evaluated to know that all but a few are false.
+    conditions need not be evaluated to know that all but a few are false. Others that ask for the same values are
+    evaluated together, and only what is not false by then is looked at for itself.
     """
 
     def __init__(self, rules: tuple[CompiledMutationRule, ...]) -> None:
         self.rules = rules
         self._always: list[int] = []
+        self._together: list[tuple[ConditionGroup, list[int]]] = []
         self._by_value: dict[str, tuple[Reference, dict[str, list[int]]]] = {}
+        self._direct = len(rules) <= _FEW
+        if self._direct:
+            return
+        alike: dict[frozenset[str], list[tuple[int, str]]] = {}
         for number, rule in enumerate(rules):
-            required = rule.condition.required if rule.condition else ()
-            if required:
-                reference, text = required[0]
+            if rule.condition is None:
+                self._always.append(number)
+            elif rule.condition.required:
+                reference, text = rule.condition.required[0]
                 by_text = self._by_value.setdefault(reference.absent.name, (reference, {}))[1]
                 by_text.setdefault(text, []).append(number)
             else:
-                self._always.append(number)
-        self._direct = len(rules) <= _FEW or not self._by_value
+                names = frozenset(reference.absent.name for _, reference in rule.condition.variables)
+                alike.setdefault(names, []).append((number, rule.condition.text))
+        for found in alike.values():
+            for some in batched(found, _TOGETHER):
+                self._evaluate_together([number for number, _ in some], tuple(text for _, text in some))
+
+    def _evaluate_together(self, numbers: list[int], texts: tuple[str, ...]) -> None:
+        group = compile_group(texts) if len(texts) > _FEW else None
+        if group is None:
+            self._always += numbers
+        else:
+            self._together.append((group, numbers))
 
     def select(self, scope: Scope) -> Iterable[CompiledMutationRule]:
         """Return the rules whose conditions may hold, in rule order."""
@@ -113,6 +133,12 @@ class Candidates:
                 numbers += by_text.get(value, ())
             else:  # not there, or of another type: the condition itself says what that means
                 numbers += [number for found in by_text.values() for number in found]
+        for group, among in self._together:
+            results = group.results(scope)
+            if results is None:  # each condition for itself says why
+                numbers += among
+            else:
+                numbers += [number for number, result in zip(among, results, strict=True) if result is not False]
         return [self.rules[number] for number in sorted(numbers)]
 
 

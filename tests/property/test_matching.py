@@ -79,13 +79,14 @@ OTHERS += [
     "$event.tool == 'x' ? true : false",
     "$event.tool.startsWith('x')",
     "$event.a == $event.b",
+    "$event.a",
 ]
 CONDITIONS = st.lists(st.sampled_from(TESTS + OTHERS), min_size=1, max_size=3).map(" && ".join)
 VALUES = st.sampled_from(["x", "y", "", 1, None, True])
 
 
 @given(
-    st.lists(st.one_of(st.none(), CONDITIONS), max_size=14),
+    st.lists(st.one_of(st.none(), CONDITIONS, st.sampled_from(OTHERS)), max_size=24),
     st.dictionaries(st.sampled_from(["tool", "n", "a", "b"]), VALUES),
     st.dictionaries(st.just("phase"), VALUES),
 )
@@ -122,3 +123,21 @@ def test_rules_that_one_value_tells_apart_are_not_all_asked() -> None:
     candidates = compile_workflow("W", GraphInjectionConfig(mutation_rules=rules)).mutations_for("a.b", None)
     event = Event.create("a.b", app_id="app", chat_id="chat", data={"tool": "t7"})
     assert [rule.rule.name for rule in candidates.select(Scope.of_event(event))] == ["r7"]
+
+
+def test_conditions_that_are_evaluated_together_are_asked_for_themselves_unless_they_are_false() -> None:
+    texts = ["$event.n > 1", "$event.n > 2", "$event.n < 1 // never", "$event.n", "$event.n == 2", "$event.n / 0 == 1"]
+
+    def selected(texts: list[str], **data: object) -> list[str]:
+        rules = tuple(
+            MutationRule(name=text, events=("a.b",), condition=text, mutations=(MUTATION,), place=PLACE)
+            for text in texts
+        )
+        candidates = compile_workflow("W", GraphInjectionConfig(mutation_rules=rules)).mutations_for("a.b", None)
+        event = Event.create("a.b", app_id="app", chat_id="chat", data=data)
+        return [rule.rule.name for rule in candidates.select(Scope.of_event(event))]
+
+    assert selected(texts[:5], n=2) == [texts[0], "$event.n", texts[4]]
+    assert selected(texts, n=2) == texts  # one of them cannot be evaluated, so all say themselves what they are
+    assert selected(texts[:5]) == texts[:5]  # nor can any of them
+    assert selected(texts[:5], n="2") == texts[:5]

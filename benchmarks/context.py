@@ -15,7 +15,7 @@ from itertools import count as numbers
 from typing import Final
 
 from benchmarks import plain_context
-from benchmarks.harness import Bench, Died, Result, Skip, Spread, ratio, without
+from benchmarks.harness import Bench, Died, Result, Spread, in_turn, ratio
 from benchmarks.processes import ENGINE, count, process
 from benchmarks.services import Bus, GraphProbe, Services, publish
 from benchmarks.workload import APP, CALLS, CHATS
@@ -37,27 +37,14 @@ _START_S: Final = 60.0
 _nonces = numbers(1)
 _runs = numbers(1)
 
+_LEAST: Final = 300
+"""Answers of which one in a hundred may be named."""
+
 type _Ask = Callable[[int], Awaitable[object]]
 """Asks for the context of one chat."""
 
 
-async def run(bench: Bench, services: Services) -> list[Result]:
-    results: list[Result] = []
-    for bus in ("redis", "kafka"):
-        try:
-            bench.begin()
-            results += await _against_plain(bench, services, bus)
-        except (Skip, Died) as reason:
-            results.append(without(ROW, f"context over {bus}", reason))
-    try:
-        bench.begin()
-        results += await _under_load(bench, services)
-    except (Skip, Died) as reason:
-        results.append(without(ROW, "context under load", reason))
-    return results
-
-
-async def _against_plain(bench: Bench, services: Services, bus: Bus) -> list[Result]:
+async def against_plain(bus: Bus, bench: Bench, services: Services) -> list[Result]:
     settings = await _written(services, bus)
     results: list[Result] = []
     async with AsyncExitStack() as ends:
@@ -86,8 +73,8 @@ async def _against_plain(bench: Bench, services: Services, bus: Bus) -> list[Res
             await _up(ask)
             for chat in range(CHATS):
                 await ask(chat)
-        for at_once in CONCURRENT:
-            values = await _interleaved(bench, f"{bus}, {at_once} at once", contenders, at_once)
+        found = await _interleaved(bench, bus, contenders)
+        for at_once, values in found.items():
             for of in ("new", "repeated"):
                 for percent in ("p50", "p99"):
                     title = f"context over {bus}, {at_once} at once, {of} / plain, {percent}"
@@ -97,31 +84,34 @@ async def _against_plain(bench: Bench, services: Services, bus: Bus) -> list[Res
     return results
 
 
-async def _interleaved(bench: Bench, title: str, contenders: dict[str, _Ask], at_once: int) -> dict[str, list[float]]:
-    """Return the milliseconds of which half, and 99 of 100, of a contender's answers stay below; a value a round."""
-    values: dict[str, list[float]] = {f"{name} {p}": [] for name in contenders for p in ("p50", "p99")}
+async def _interleaved(bench: Bench, bus: Bus, contenders: dict[str, _Ask]) -> dict[int, dict[str, list[float]]]:
+    """Return the milliseconds of which half, and 99 of 100, of a contender's answers stay below.
+
+    By the number asked at once and the contender; a value a round.
+    """
     names = list(contenders)
-    for round_number in range(bench.rounds):
-        if round_number and bench.late:
-            break
-        turn = round_number % len(names)
-        for name in names[turn:] + names[:turn]:
-            times = await _times(contenders[name], at_once, bench.seconds)
-            for percent in (50, 99):
-                values[f"{name} p{percent}"].append(times[len(times) * percent // 100] * 1_000)
-        shown = ", ".join(f"{name} {found[-1]:.2f}" for name, found in values.items())
-        bench.say(f"  [dim]{title} {round_number + 1}/{bench.rounds}[/] {shown} ms")
-    return values
+    found: dict[int, dict[str, list[float]]] = {
+        at_once: {f"{name} {p}": [] for name in names for p in ("p50", "p99")} for at_once in CONCURRENT
+    }
+    for round_number in bench.turns(f"context over {bus}"):
+        for at_once, values in found.items():
+            for name in in_turn(names, round_number):
+                times = await _times(contenders[name], at_once, bench.seconds)
+                for percent in (50, 99):
+                    values[f"{name} p{percent}"].append(times[len(times) * percent // 100] * 1_000)
+            shown = ", ".join(f"{name} {several[-1]:.2f}" for name, several in values.items())
+            bench.say(f"  [dim]{bus}, {at_once} at once {round_number + 1}/{bench.rounds}[/] {shown} ms")
+    return found
 
 
 async def _times(ask: _Ask, at_once: int, seconds: float) -> list[float]:
-    """Ask as often as the time allows, 100 times at least; return the seconds of each, sorted."""
+    """Ask as often as the time allows, ``_LEAST`` times at least; return the seconds of each, sorted."""
     times: list[float] = []
     until = time.perf_counter() + seconds
     chats = numbers()
 
     async def repeat() -> None:
-        while time.perf_counter() < until or len(times) < 100:
+        while time.perf_counter() < until or len(times) < _LEAST:
             begun = time.perf_counter()
             await ask(next(chats) % CHATS)
             times.append(time.perf_counter() - begun)
@@ -132,8 +122,11 @@ async def _times(ask: _Ask, at_once: int, seconds: float) -> list[float]:
     return sorted(times)
 
 
-async def _under_load(bench: Bench, services: Services) -> list[Result]:
-    """Ask while 2,000 events a second change the same app's graph; then ask for what hangs, with nothing else on."""
+async def under_load(bench: Bench, services: Services) -> list[Result]:
+    """Ask while 2,000 events a second change the same app's graph; then ask for what hangs, with nothing else on.
+
+    Here nothing is killed: the bus stays, and on it the leases of a killed worker would stay too.
+    """
     settings = await _written(services, "redis")
     inside: list[float] = []
     complete: list[float] = []
@@ -147,15 +140,13 @@ async def _under_load(bench: Bench, services: Services) -> list[Result]:
             _complete(await _ask(client, chat, nonce=next(_nonces)))
 
         await _up(fresh)
-        for round_number in range(bench.rounds):
-            if round_number and bench.late:
-                break
+        for round_number in bench.turns("context under load"):
             before = await count(probe, CALLS.applied)
             async with process(ENGINE, settings), process((*LOAD, f"load{next(_runs)}"), settings):
                 begun = await _moving(probe, before)
                 replies: list[ContextReply] = []
                 first = await count(probe, CALLS.applied)
-                until = time.perf_counter() + max(2.0, 2 * bench.seconds)
+                until = time.perf_counter() + 2 * bench.seconds
                 while time.perf_counter() < until:
                     asked = [_ask(client, next(_nonces) % CHATS, nonce=0, budget_ms=BUDGET_MS) for _ in range(4)]
                     replies += await asyncio.gather(*asked)
@@ -169,7 +160,6 @@ async def _under_load(bench: Bench, services: Services) -> list[Result]:
                 f"inside {inside[-1]:.4f}, "
                 f"complete {complete[-1]:.4f}, slowest {slowest[-1]:.1f} ms, {rates[-1]:,.0f} events/s"
             )
-        for _ in range(bench.rounds):
             for _ in range(10):
                 began = time.perf_counter()
                 reply = await _ask(client, 1, nonce=next(_nonces), agent="Hanging", budget_ms=HANGING_MS)

@@ -7,12 +7,11 @@ other in the same round, and what is reported is the median of the rounds' ratio
 from __future__ import annotations
 
 import json
-import math
 import os
 import platform
 import statistics
 import time
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from datetime import UTC, datetime
 from importlib.metadata import version
@@ -23,6 +22,9 @@ from rich.console import Console
 from rich.table import Table
 
 RESULTS: Final = Path(__file__).parent / "results/latest.json"
+
+LEAST: Final = 2
+"""Rounds that are measured however slow the machine is: one alone has no spread."""
 
 type Contender = Callable[[int], Awaitable[float]]
 """Measures once; given the round's number."""
@@ -74,42 +76,47 @@ class Died(Exception):
 class Bench:
     """How much to measure, and where to say how it goes."""
 
+    rows: str
+    """Letters of the rows that are asked for."""
     rounds: int
     seconds: float
     """Longest time of one measurement of a rate."""
     quick: bool
     full: bool
-    until: float = math.inf
-    """When to stop, by ``time.monotonic``: a slow machine then gets fewer rounds, and rows are left out at the end."""
+    until: float
+    """When to stop, by ``time.monotonic``: on a slow machine there are fewer rounds then."""
     console: Console = field(default_factory=lambda: Console(stderr=True))
 
     def say(self, text: str) -> None:
         self.console.print(text, highlight=False, soft_wrap=True)
 
-    @property
-    def late(self) -> bool:
-        return time.monotonic() > self.until
-
-    def begin(self) -> None:
-        """Raise ``Skip`` when the time is over."""
-        if self.late:
-            raise Skip("the time is over; give more by --minutes, or choose rows by --only")
+    def turns(self, title: str, rounds: int | None = None) -> Iterator[int]:
+        """Yield the numbers of the rounds, from 0: ``LEAST`` of them, then those for which there is time."""
+        rounds = rounds or self.rounds
+        begun = time.monotonic()
+        for number in range(rounds):
+            now = time.monotonic()
+            if number >= LEAST and now + (now - begun) / number > self.until:
+                self.say(f"  [yellow]{title}: {number} rounds of {rounds}, for there is no time for another[/]")
+                return
+            yield number
 
     async def interleave(self, title: str, contenders: Mapping[str, Contender]) -> dict[str, list[float]]:
-        """Measure every contender once a round, each round beginning with another one. Raises ``Skip`` when late."""
-        self.begin()
+        """Measure every contender once a round, each round beginning with another one."""
         names = list(contenders)
         values: dict[str, list[float]] = {name: [] for name in names}
-        for round_number in range(self.rounds):
-            if round_number and self.late:
-                self.say(f"  [yellow]{title}: {round_number} rounds, for the time is over[/]")
-                break
-            turn = round_number % len(names)
-            for name in names[turn:] + names[:turn]:
-                value = await contenders[name](round_number)
+        for number in self.turns(title):
+            for name in in_turn(names, number):
+                value = await contenders[name](number)
                 values[name].append(value)
-                self.say(f"  [dim]{title} {round_number + 1}/{self.rounds}[/] {name}: {_short(value)}")
+                self.say(f"  [dim]{title} {number + 1}/{self.rounds}[/] {name}: {_short(value)}")
         return values
+
+
+def in_turn(names: Sequence[str], round_number: int) -> list[str]:
+    """Return the names in the order of a round: each round begins with the next one."""
+    turn = round_number % len(names)
+    return [*names[turn:], *names[:turn]]
 
 
 def ratio(
@@ -128,9 +135,10 @@ def ratio(
     )
 
 
-def without(row: str, title: str, reason: Skip | Died) -> Result:
+def without(row: str, title: str, reason: Exception) -> Result:
     """Return the line of what could not be measured: one row must not take the others with it."""
-    return Result(row=row, title=title, skipped=str(reason), failed=isinstance(reason, Died))
+    text = str(reason) if isinstance(reason, Skip | Died) else repr(reason)
+    return Result(row=row, title=title, skipped=text, failed=not isinstance(reason, Skip))
 
 
 def show(results: Sequence[Result]) -> None:

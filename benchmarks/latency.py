@@ -34,13 +34,11 @@ _runs = numbers(1)
 async def run(bench: Bench, services: Services) -> list[Result]:
     settings = await services.settings("redis", "falkordb", CALLS.rules)
     last: dict[str, list[float]] = {name: [] for name in ("p50", "p99", "direct p50", "direct p99")}
-    bench.begin()
-    for round_number in range(bench.rounds):
-        if round_number and bench.late:
-            break
+    title = f"emit to visible at {PER_SECOND:,} events/s / sent straight"
+    for round_number in bench.turns(title):
         await services.clear("redis", "falkordb")
         probe = await services.probe("falkordb")
-        async with process(ENGINE, settings):
+        async with process(ENGINE, settings, kill=True):
             late = await _emit_and_watch(settings, probe, seconds=_WARM_UP_S + 2 * bench.seconds)
         await services.clear("redis", "falkordb")
         await probe.index(Ruleset.load(CALLS.rules).keys)
@@ -51,7 +49,6 @@ async def run(bench: Bench, services: Services) -> list[Result]:
                 last[f"{prefix}p{percent}"].append(values[len(values) * percent // 100] * 1000)
         shown = ", ".join(f"{name} {values[-1]:.1f} ms" for name, values in last.items())
         bench.say(f"  [dim]emit to visible {round_number + 1}/{bench.rounds}[/] {shown}")
-    title = f"emit to visible at {PER_SECOND:,} events/s / sent straight"
     return [ratio(ROW, f"{title}, {p}", last, p, f"direct {p}", unit="ms") for p in ("p50", "p99")]
 
 

@@ -1,7 +1,8 @@
 """The consumer that one would write from FastStream's documentation: acknowledge after success, one query a mutation.
 
-``python -m benchmarks.naive [--batch]``; the servers and the rules stand in the environment as for the engine, so it
-runs the same queries with the same parameters. ``--batch`` takes many events at a time, which spares trips to the bus.
+``python -m benchmarks.naive NAME [--batch]`` reads the stream or topic NAME in a group of that name. Servers and rules
+stand in the environment as for the engine, so it runs the same queries with the same parameters. ``--batch`` takes many
+events at a time, which spares trips to the bus.
 """
 
 from __future__ import annotations
@@ -15,7 +16,6 @@ from urllib.parse import urlsplit
 
 from faststream import AckPolicy, FastStream
 
-from benchmarks.services import PLAIN
 from benchmarks.workload import APP
 from graphweft_contracts import Event, channels
 from graphweft_rules import Ruleset
@@ -24,7 +24,7 @@ from graphweft_workers.settings import Settings
 type Query = Callable[[str, dict[str, Any]], Awaitable[object]]
 
 
-async def main(batch: bool) -> None:
+async def main(name: str, batch: bool) -> None:
     settings = Settings.load()
     rules = Ruleset.load(settings.rules)
     async with connected(settings.graph) as query:
@@ -40,19 +40,19 @@ async def main(batch: bool) -> None:
             for event in events:
                 await apply(event)
 
-        broker, subscriber = subscribe(settings, batch)
+        broker, subscriber = subscribe(settings, name, batch)
         subscriber(on_events if batch else on_event)
         await FastStream(broker).run()
 
 
-def subscribe(settings: Settings, batch: bool) -> tuple[Any, Any]:
+def subscribe(settings: Settings, name: str, batch: bool) -> tuple[Any, Any]:
     if settings.bus.startswith("kafka://"):
         from faststream.kafka import KafkaBroker
 
         kafka = KafkaBroker(settings.bus.removeprefix("kafka://"))
         return kafka, kafka.subscriber(
-            PLAIN,
-            group_id=PLAIN,
+            name,
+            group_id=name,
             auto_offset_reset="earliest",
             batch=batch,
             max_records=settings.batch_events if batch else None,
@@ -62,7 +62,7 @@ def subscribe(settings: Settings, batch: bool) -> tuple[Any, Any]:
 
     redis = RedisBroker(settings.bus)
     stream = StreamSub(
-        PLAIN, group=PLAIN, consumer="one", batch=batch, max_records=settings.batch_events if batch else None
+        name, group=name, consumer="one", batch=batch, max_records=settings.batch_events if batch else None
     )
     return redis, redis.subscriber(stream=stream, ack_policy=AckPolicy.REJECT_ON_ERROR)
 
@@ -92,4 +92,4 @@ async def connected(url: str) -> AsyncIterator[Query]:
 
 
 if __name__ == "__main__":
-    asyncio.run(main("--batch" in sys.argv[1:]))
+    asyncio.run(main(sys.argv[1], "--batch" in sys.argv[2:]))

@@ -19,7 +19,7 @@ from graphweft_workers.settings import Settings
 
 ENGINE: Final = ("-m", "graphweft_workers.cli", "run", "mutation")
 NAIVE: Final = ("-m", "benchmarks.naive")
-NAIVE_BATCH: Final = ("-m", "benchmarks.naive", "--batch")
+UNWIND: Final = ("-m", "benchmarks.ceiling")
 _START_S: Final = 60.0
 _STOP_S: Final = 30.0
 _POLL_S: Final = 0.02
@@ -29,8 +29,14 @@ _LONGEST: Final = 4
 
 
 @asynccontextmanager
-async def process(arguments: tuple[str, ...], settings: Settings) -> AsyncIterator[asyncio.subprocess.Process]:
-    """Run a Python process with the settings in its environment while the block runs."""
+async def process(
+    arguments: tuple[str, ...], settings: Settings, *, kill: bool = False
+) -> AsyncIterator[asyncio.subprocess.Process]:
+    """Run a Python process with the settings in its environment while the block runs.
+
+    With ``kill`` it ends at once and leaves what it holds, which is for those whose bus is emptied next or read by
+    nobody again; otherwise it finishes what it has in hand.
+    """
     with tempfile.TemporaryFile() as errors:
         started = await asyncio.create_subprocess_exec(
             *(sys.executable, *arguments),
@@ -48,7 +54,10 @@ async def process(arguments: tuple[str, ...], settings: Settings) -> AsyncIterat
             raise Died(f"{' '.join(arguments)} {error}:\n{errors.read().decode(errors='replace')[-3000:]}") from error
         finally:
             if started.returncode is None:
-                started.terminate()
+                if kill:
+                    started.kill()
+                else:
+                    started.terminate()
                 try:
                     async with asyncio.timeout(_STOP_S):
                         await started.wait()
@@ -58,15 +67,17 @@ async def process(arguments: tuple[str, ...], settings: Settings) -> AsyncIterat
 
 
 async def events_per_second(
-    running: asyncio.subprocess.Process, probe: GraphProbe, applied: str, total: int, *, limit_s: float
+    running: asyncio.subprocess.Process, probe: GraphProbe, applied: str, size: int, *, limit_s: float, before: int = 0
 ) -> float:
     """Return the rate between the first change that is seen and the last one, all events or the time limit.
+
+    ``before`` is how many events had taken effect already, ``size`` how many there are to come.
 
     So the process's start is not in it, nor half a batch at either end. Looking on costs the server one small query
     every 20 ms, whoever is measured.
     """
-    begun = time.monotonic()
-    while not (first := await count(probe, applied)):
+    begun, total = time.monotonic(), before + size
+    while (first := await count(probe, applied)) <= before:
         if running.returncode is not None or time.monotonic() - begun > _START_S:
             raise Died("changed nothing" if running.returncode is None else f"ended with {running.returncode}")
         await asyncio.sleep(_POLL_S)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 import tempfile
 import time
+from collections.abc import Awaitable, Callable
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -22,7 +23,9 @@ from graphweft_rules import Ruleset
 
 ROW: Final = "c"
 SIZES: Final = (10, 100, 1_000)
-_EVENTS: Final = 2_000
+_EVENTS: Final = 1_000
+_BATCH: Final = 200
+"""Events a batch. Those of a batch of each partition are matched ahead, so with the default most of a short backlog."""
 _EQUAL: Final = "$event.tool_name == 'no-tool-{number}' && $context.phase == 'working'"
 _COMPARE: Final = "$event.arguments.limit > 1000 + {number}"
 _RULE: Final = """
@@ -37,25 +40,24 @@ _RULE: Final = """
 """
 
 
-async def run(bench: Bench, services: Services) -> list[Result]:
+async def alone(bench: Bench, _services: Services) -> list[Result]:
+    return await _by_size(bench, "decode and match", _alone, unit="µs CPU an event")
+
+
+async def whole(bench: Bench, services: Services) -> list[Result]:
+    return await _by_size(bench, "end to end", partial(_whole, bench, services), unit="µs an event")
+
+
+async def _by_size(
+    bench: Bench, title: str, measure: Callable[[Workload, int], Awaitable[float]], *, unit: str
+) -> list[Result]:
     with tempfile.TemporaryDirectory(prefix="graphweft-bench-") as folder:
-        workloads = {size: _workload(Path(folder) / str(size), size) for size in SIZES}
-        alone = await bench.interleave(
-            "µs CPU an event", {f"{size} rules": partial(_alone, workload) for size, workload in workloads.items()}
+        workloads = {f"{size} rules": _workload(Path(folder) / str(size), size) for size in SIZES}
+        values = await bench.interleave(
+            title, {name: partial(measure, workload) for name, workload in workloads.items()}
         )
-        whole = await bench.interleave(
-            "end to end",
-            {f"{size} rules": partial(_whole, bench, services, workload) for size, workload in workloads.items()},
-        )
-    few = f"{SIZES[0]} rules"
-    results: list[Result] = []
-    for size in SIZES[1:]:
-        many = f"{size} rules"
-        results += [
-            ratio(ROW, f"decode and match, {size} / {SIZES[0]} rules", alone, many, few, unit="µs CPU an event"),
-            ratio(ROW, f"end to end, {size} / {SIZES[0]} rules", whole, many, few, unit="µs an event"),
-        ]
-    return results
+    few, *more = workloads
+    return [ratio(ROW, f"{title}, {many.split()[0]} / {few}", values, many, few, unit=unit) for many in more]
 
 
 async def _alone(workload: Workload, _round: int) -> float:
@@ -69,14 +71,17 @@ async def _alone(workload: Workload, _round: int) -> float:
 
 async def _whole(bench: Bench, services: Services, workload: Workload, _round: int) -> float:
     settings = await services.settings("redis", "falkordb", workload.rules)
+    settings = settings.model_copy(update={"batch_events": _BATCH})
     return 1e6 / await engine_rate(bench, services, settings, "redis", "falkordb", workload)
 
 
 def _workload(folder: Path, size: int) -> Workload:
     shutil.copytree(CALLS.rules, folder)
-    with (folder / "Calls/graph_injection.yaml").open("a") as file:
-        for number in range(size - 1):
-            comes = "tool.call_complete" if number % 2 else "order.paid"
-            condition = _EQUAL if number % 4 == 1 else _COMPARE
-            file.write(_RULE.format(number=number, type=comes, condition=condition.format(number=number)))
+    file = folder / "Calls/graph_injection.yaml"
+    mutation, injection, rest = file.read_text().partition("\ninjection_rules:")
+    for number in range(size - 1):
+        comes = "tool.call_complete" if number % 2 else "order.paid"
+        condition = _EQUAL if number % 4 == 1 else _COMPARE
+        mutation += _RULE.format(number=number, type=comes, condition=condition.format(number=number))
+    file.write_text(mutation + injection + rest)
     return Workload(CALLS.name, folder, CALLS.applied)

@@ -6,19 +6,19 @@ import asyncio
 import time
 from typing import Final
 
-from benchmarks.harness import Bench, Died, Result, Skip, Spread, without
+from benchmarks.harness import Bench, Died, Result, Spread
 from benchmarks.processes import ENGINE, count, highest_resident_mb, process
 from benchmarks.services import Services, publish
 from benchmarks.workload import CALLS
 
 ROW: Final = "d"
 SMALL: Final = 10_000
-_LIMIT_S: Final = {10_000: 30.0, 100_000: 90.0, 1_000_000: 900.0}
+_LONGEST_S: Final = 900.0
+_SHORTEST_S: Final = 20.0
 _CHUNK: Final = 50_000
 
 
 async def run(bench: Bench, services: Services) -> list[Result]:
-    bench.begin()
     rounds = 1 if bench.quick else 2
     sizes = [SMALL] if bench.quick else [SMALL, 100_000]
     if bench.full:
@@ -26,22 +26,17 @@ async def run(bench: Bench, services: Services) -> list[Result]:
     memory: dict[int, list[float]] = {size: [] for size in sizes}
     rate: dict[int, list[float]] = {size: [] for size in sizes}
     reached: dict[int, int] = {}
-    for round_number in range(rounds):
+    for round_number in bench.turns("events", rounds):
         for size in sizes if round_number % 2 == 0 else reversed(sizes):
-            if bench.late and memory[SMALL]:
-                break
             if size == 1_000_000 and round_number > 0:
                 continue
-            resident, per_second, reached[size] = await _measure(services, size)
+            resident, per_second, reached[size] = await _measure(bench, services, size)
             memory[size].append(resident)
             rate[size].append(per_second)
             found = f"{resident:.0f} MB, {per_second:,.0f} events/s"
             bench.say(f"  [dim]{size:,} events {round_number + 1}/{rounds}[/] {found}")
     results: list[Result] = []
     for size in sizes[1:] or sizes:
-        if not memory[size]:
-            results.append(without(ROW, f"{size:,} / {SMALL:,} events", Skip("the time is over")))
-            continue
         late = reached[size] < size
         note = f"stopped at {reached[size]:,} events by the time limit" if late else ""
         for what, unit, values in (("highest memory", "MB", memory), ("rate", "events/s", rate)):
@@ -60,17 +55,18 @@ async def run(bench: Bench, services: Services) -> list[Result]:
     return results
 
 
-async def _measure(services: Services, size: int) -> tuple[float, float, int]:
+async def _measure(bench: Bench, services: Services, size: int) -> tuple[float, float, int]:
     """Return the worker's highest resident memory, its rate, and the number of events that took effect."""
     await services.clear("redis", "falkordb")
     settings = await services.settings("redis", "falkordb", CALLS.rules)
     for number in range(0, size, _CHUNK):  # the ids differ by chunk, so only a chunk is in memory here
         await publish(settings, CALLS.outgoing(min(_CHUNK, size - number), f"size{number}"))
     probe = await services.probe("falkordb")
-    async with process(ENGINE, settings) as engine:
-        begun = first_at = time.monotonic()
+    async with process(ENGINE, settings, kill=True) as engine:
+        first_at = time.monotonic()
+        until = first_at + min(_LONGEST_S, max(_SHORTEST_S, bench.until - first_at))
         first = seen = 0
-        while seen < size and time.monotonic() - begun < _LIMIT_S[size]:
+        while seen < size and time.monotonic() < until:
             await asyncio.sleep(0.1)
             if engine.returncode is not None:
                 raise Died(f"ended with {engine.returncode}")

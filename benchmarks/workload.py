@@ -5,10 +5,10 @@ Each measurement gets events of its own (the engine drops second copies), so ids
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from functools import lru_cache
+from functools import cache
 from itertools import chain, count, islice, zip_longest
 from pathlib import Path
 from typing import Final
@@ -32,13 +32,13 @@ class Workload:
     rules: Path
     applied: str
 
-    def events(self, size: int) -> tuple[Event, ...]:
+    def events(self, size: int) -> Sequence[Event]:
         """Return the first ``size`` events; a larger size begins with the same ones."""
-        return _events(self.name, size)
+        return _events(self.name).first(size)
 
     def outgoing(self, size: int, run: str) -> Iterator[Outgoing]:
         """Yield the events as the client sends them, with ``run`` in their ids."""
-        for key, fields in _encoded(self.name, size):
+        for key, fields in _encoded(self.name).first(size):
             data = fields[wire.DATA].replace(_RUN.encode(), run.encode())
             yield Outgoing(key=key, fields={**fields, wire.DATA: data})
 
@@ -60,14 +60,30 @@ AIRLINE: Final = Workload(
 BY_NAME: Final[Mapping[str, Workload]] = {workload.name: workload for workload in (CALLS, AIRLINE)}
 
 
-@lru_cache(maxsize=2)
-def _events(name: str, size: int) -> tuple[Event, ...]:
-    return tuple(islice(_calls() if name == "calls" else _airline(), size))
+class _Kept[T]:
+    """The beginning of what never ends, made once: encoding takes longer than sending."""
+
+    def __init__(self, items: Iterator[T]) -> None:
+        self._items = items
+        self._made: list[T] = []
+
+    def first(self, size: int) -> Sequence[T]:
+        self._made.extend(islice(self._items, max(0, size - len(self._made))))
+        return self._made[:size]
 
 
-@lru_cache(maxsize=2)
-def _encoded(name: str, size: int) -> list[tuple[str, Mapping[bytes, bytes]]]:
-    return [(event.key, wire.encode(event)) for event in _events(name, size)]
+@cache
+def _events(name: str) -> _Kept[Event]:
+    return _Kept(_endless(name))
+
+
+@cache
+def _encoded(name: str) -> _Kept[tuple[str, Mapping[bytes, bytes]]]:
+    return _Kept((event.key, wire.encode(event)) for event in _endless(name))
+
+
+def _endless(name: str) -> Iterator[Event]:
+    return _calls() if name == CALLS.name else _airline()
 
 
 def _calls() -> Iterator[Event]:

@@ -303,18 +303,21 @@ class FalkorDBStore:
                 unsendable = error
                 break
             commands.append(("GRAPH.QUERY", name, command, "--compact", "TIMEOUT", timeout_ms))
-        sent = len(commands)
-        commands.append(("GRAPH.RO_QUERY", name, header({"__gw_partition": partition}) + _READ_MARK))
         # The server runs one writing query of a graph at a time, and waiting counts for a query's time limit: a slow
         # query of one partition must not time out quick ones of another. So one round trip is under way.
         sender = self._senders.get(app_id) or self._senders.setdefault(app_id, Together(self._redis, connections=1))
         try:
-            *replies, where = await sender.execute_all(commands)
+            replies = await sender.execute_all(commands) if commands else []
+            if unsendable is None and all(_moved_only(reply) for reply in replies):
+                return self._applied(app_id, partition, writes)
+            [where] = await sender.execute_all(
+                [("GRAPH.RO_QUERY", name, header({"__gw_partition": partition}) + _READ_MARK)]
+            )
         except (RedisError, OSError) as error:
             self._named.pop(app_id, None)  # a server that starts again may have lost what was made known
             raise _translate(error) from error
         failed = next(((i, reply) for i, reply in enumerate(replies) if isinstance(reply, Exception)), None)
-        count = failed[0] if failed else sent
+        count = failed[0] if failed else len(commands)
         failure = unsendable
         if failed:
             reason = _translate(failed[1])
@@ -338,10 +341,15 @@ class FalkorDBStore:
                 f"partition {partition} of app {app_id!r} was moved by another worker, or its graph was replaced",
                 retry_after_s=0.05,
             )
-        for write in writes[:count]:
+        return self._applied(app_id, partition, writes[:count], failure)
+
+    def _applied(
+        self, app_id: str, partition: int, writes: Sequence[Write], failure: QueryFailed | None = None
+    ) -> Applied:
+        for write in writes:
             if write.note is not None:
                 self._notes[app_id, partition] = write.note
-        return Applied(count=count, failure=failure)
+        return Applied(count=len(writes), failure=failure)
 
     async def _make_known(self, app_id: str, writes: Sequence[Write]) -> None:
         """Let the server know every label and type of the writes before it plans the first of them.
@@ -518,6 +526,11 @@ def _took_effect(reply: Any) -> bool:
     return not isinstance(reply, Exception) and any(
         str(line).startswith(("Properties set:", "Nodes deleted:")) for line in reply[-1]
     )
+
+
+def _moved_only(reply: Any) -> bool:
+    """Tell whether a guarded write left the mark where it put it, for sure: its guard matched, no node was deleted."""
+    return _took_effect(reply) and not any(str(line).startswith("Nodes deleted:") for line in reply[-1])
 
 
 def _mark_of(rows: Any) -> Mark | None:

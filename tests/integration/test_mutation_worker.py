@@ -606,9 +606,16 @@ async def test_a_late_commit_does_not_set_the_position_back(url: str, bus: Redis
     assert await bus.committed(partition) == Committed(offset=offsets[2], count=3)
 
 
+@pytest.mark.parametrize("batch_events", [1, 100])
 @pytest.mark.parametrize("end", ["DETACH DELETE n", "SET n.done = 'yes'"], ids=["deleted", "overwritten"])
 async def test_a_rule_that_takes_the_mark_away_stops_nobody(
-    url: str, bus: RedisStreamsBus, graph: FalkorDBStore, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, end: str
+    url: str,
+    bus: RedisStreamsBus,
+    graph: FalkorDBStore,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    end: str,
+    batch_events: int,
 ) -> None:
     monkeypatch.setattr("graphweft_rules.cypher.bare_nodes", lambda _: ())  # which would refuse the rule
     (tmp_path / "Shop").mkdir()
@@ -624,10 +631,9 @@ mutation_rules:
       - {{id: m, cypher: "OPTIONAL MATCH (x:X {{n: 1}}) WITH 1 AS one MATCH (n) WHERE NOT n:N {end}"}}
 """)
     rules = Ruleset.load(tmp_path)
-    async with Client(url) as client:
+    async with Client(url) as client, running(bus, graph, rules, batch_events=batch_events):
         for kind in ("a.count", "a.take", "a.count", "a.count", "a.take", "a.count"):
             await client.emit(Event.create(kind, app_id=APP, chat_id="c1", workflow="Shop"))
-    async with running(bus, graph, rules):
         await caught_up(bus)
     assert await bus.dead_letters(limit=10) == []
     assert await column(graph, "MATCH (n:N) RETURN n.c") == [4]

@@ -40,6 +40,7 @@ from graphweft.redis_connection import Command, Together, connect
 from graphweft_contracts import Displaced, GraphUnavailable, GraphweftError, QueryFailed, channels
 from graphweft_rules.batching import ROW, Dialect
 from graphweft_rules.clauses import outline
+from graphweft_rules.traps import bare_nodes
 from graphweft_workers.graph.literals import header
 from graphweft_workers.graph.store import Applied, Edge, Mark, Node, Progress, Table, Write
 
@@ -308,7 +309,10 @@ class FalkorDBStore:
         sender = self._senders.get(app_id) or self._senders.setdefault(app_id, Together(self._redis, connections=1))
         try:
             replies = await sender.execute_all(commands) if commands else []
-            if unsendable is None and all(_moved_only(reply) for reply in replies):
+            spared = unsendable is None and all(
+                write.query is None or _spares_marks(write.query.statement) for write in writes
+            )
+            if spared and all(_took_effect(reply) for reply in replies):
                 return self._applied(app_id, partition, writes)
             [where] = await sender.execute_all(
                 [("GRAPH.RO_QUERY", name, header({"__gw_partition": partition}) + _READ_MARK)]
@@ -528,9 +532,10 @@ def _took_effect(reply: Any) -> bool:
     )
 
 
-def _moved_only(reply: Any) -> bool:
-    """Tell whether a guarded write left the mark where it put it, for sure: its guard matched, no node was deleted."""
-    return _took_effect(reply) and not any(str(line).startswith("Nodes deleted:") for line in reply[-1])
+@lru_cache(maxsize=1_024)
+def _spares_marks(statement: str) -> bool:
+    """Tell whether a query reaches no nodes but those that it names by a label or a relationship."""
+    return not any(bare_nodes(outline(statement)))
 
 
 def _mark_of(rows: Any) -> Mark | None:

@@ -50,6 +50,11 @@ class InjectionQuery:
     max_results: int | None = None
     place: Place
 
+    @property
+    def most_rows(self) -> int | None:
+        """Rows that count, from the first one on; None for all of them."""
+        return 1 if self.format == "single" else self.max_results
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InjectionRule:

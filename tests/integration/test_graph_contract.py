@@ -502,6 +502,60 @@ async def test_a_slow_read_ends_at_its_limit(graph: GraphStore) -> None:
     assert await value(graph, "RETURN 1") == 1
 
 
+async def test_more_rows_than_anybody_reads_are_refused(graph: GraphStore) -> None:
+    most = await graph.read(APP, "UNWIND range(1, 10000) AS i RETURN i", {}, timeout_s=10)
+    assert most.rows == tuple((number,) for number in range(1, 10_001))
+    with pytest.raises(QueryFailed, match=r"^the query returned more than 10,000 rows: add a LIMIT$") as caught:
+        await graph.read(APP, "UNWIND range(1, 10001) AS i RETURN i", {}, timeout_s=10)
+    assert caught.value.code == "query_error"
+    assert await value(graph, "RETURN 1") == 1
+
+
+@pytest.mark.parametrize(
+    ("statement", "rows"),
+    [
+        ("UNWIND range(1, 10001) AS i RETURN i", 3),
+        ("UNWIND range(1, 10000) AS i RETURN i", 10_000),
+        ("UNWIND range(1, 9) AS i RETURN range(1, 30000) AS r", 3),
+    ],
+)
+async def test_whom_the_first_rows_are_enough_gets_them_of_more(graph: GraphStore, statement: str, rows: int) -> None:
+    assert len((await graph.read(APP, statement, {}, timeout_s=10, enough=3)).rows) == rows
+    with pytest.raises(QueryFailed, match="200,000 values"):
+        await graph.read(APP, "UNWIND range(1, 9) AS i RETURN range(1, 200001)", {}, timeout_s=10, enough=3)
+
+
+def columns(count: int) -> str:
+    return "UNWIND range(1, 10000) AS i RETURN " + ", ".join(f"i AS c{number}" for number in range(count))
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        columns(21),
+        "RETURN range(1, 200001)",
+        "RETURN {a: [1, {b: range(1, 200001)}]}",
+        "MATCH (l:Long) RETURN l",
+        "MATCH p = (l:Long)-[:R]->() RETURN p",
+    ],
+)
+async def test_more_values_than_anybody_reads_are_refused(backend: Backend, graph: GraphStore, statement: str) -> None:
+    backend.run("CREATE (:Long {l: range(1, 200001)})-[:R]->(:Short)")
+    with pytest.raises(QueryFailed, match=r"^the query returned more than 200,000 values: return less of each row$"):
+        await graph.read(APP, statement, {}, timeout_s=20)
+    assert await value(graph, "RETURN 1") == 1
+
+
+async def test_as_many_values_as_there_may_be_are_returned(graph: GraphStore) -> None:
+    assert len((await graph.read(APP, columns(20), {}, timeout_s=20)).rows) == 10_000
+
+
+async def test_listings_have_no_end_of_rows(backend: Backend, graph: GraphStore) -> None:
+    backend.run("CREATE (h:Hub) WITH h UNWIND range(1, 10001) AS i CREATE (h)-[:R]->(:P)")
+    assert len([edge async for edge in graph.edges(APP)]) == 10_001
+    assert len([node async for node in graph.nodes(APP) if node.labels == ("P",)]) == 10_001
+
+
 async def test_indexes_are_made_once(backend: Backend, graph: GraphStore) -> None:
     keys = [("User", "id"), ("Odd Name", "a b")]
     async with contextlib.aclosing(backend.make()) as again:

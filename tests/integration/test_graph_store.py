@@ -183,6 +183,73 @@ async def test_a_slow_read_ends_at_its_limit(graph: FalkorDBStore) -> None:
     assert caught.value.code == "timeout"
 
 
+ENDLESS = "UNWIND range(1, 100000) AS a UNWIND range(1, 100000) AS b RETURN count(*)"
+
+
+async def at_server(graph: FalkorDBStore) -> int:
+    """Return how many queries the server works on or has queued."""
+    info = await graph._redis.execute_command("GRAPH.INFO", "RunningQueries", "WaitingQueries")
+    return sum(len(part) for part in info[1::2])
+
+
+async def until_busy(graph: FalkorDBStore, busy: bool) -> None:
+    async with asyncio.timeout(30):
+        while bool(await at_server(graph)) is not busy:  # noqa: ASYNC110 - only the server knows
+            await asyncio.sleep(0.01)
+
+
+async def threads_of(graph: FalkorDBStore) -> int:
+    return int((await graph._redis.execute_command("GRAPH.CONFIG", "GET", "THREAD_COUNT"))[1])
+
+
+async def test_reads_that_nobody_waits_for_any_longer_do_not_pile_up_at_the_server(graph: FalkorDBStore) -> None:
+    await graph.progress(APP, 0)
+    threads = await threads_of(graph)
+    await until_busy(graph, False)  # with what other tests have left there
+    for _ in range(3):
+        asked = [asyncio.create_task(graph.read(APP, ENDLESS, {}, timeout_s=1)) for _ in range(10 * threads)]
+        await until_busy(graph, True)
+        for task in asked:
+            task.cancel()
+        await asyncio.gather(*asked, return_exceptions=True)
+    assert await at_server(graph) <= 3 * threads
+
+
+async def test_slow_reads_of_one_app_leave_the_server_to_others(graph: FalkorDBStore) -> None:
+    for app in (APP, "other"):
+        await graph.progress(app, 0)
+    with pytest.raises(QueryFailed):
+        await graph.read(APP, ENDLESS, {}, timeout_s=0.5)  # now it is known as slow
+    await until_busy(graph, False)
+    asked = [asyncio.create_task(graph.read(APP, ENDLESS, {}, timeout_s=2)) for _ in range(64)]
+    await until_busy(graph, True)
+    assert await at_server(graph) <= max(1, await threads_of(graph) // 2)
+    for number in range(5):
+        assert (await graph.read("other", f"RETURN {number}", {}, timeout_s=60)).rows == ((number,),)
+    for task in asked:
+        task.cancel()
+    await asyncio.gather(*asked, return_exceptions=True)
+
+
+async def test_the_servers_settings_are_asked_once(graph: FalkorDBStore) -> None:
+    await graph.progress(APP, 0)
+    await graph._redis.config_resetstat()
+    await asyncio.gather(*(graph.read(APP, "RETURN 1", {}, timeout_s=20) for _ in range(100)))
+    assert (await graph._redis.info("commandstats"))["cmdstat_graph.CONFIG"]["calls"] == 2
+    assert graph._places.threads == await threads_of(graph)
+
+
+async def test_closing_ends_a_read_that_is_under_way(url: str) -> None:
+    before = asyncio.all_tasks()
+    store = FalkorDBStore(url)
+    await store.progress(APP, 0)
+    asked = [asyncio.create_task(store.read(APP, ENDLESS, {}, timeout_s=1)) for _ in range(20)]
+    await until_busy(store, True)
+    await store.aclose()
+    assert {type(each) for each in await asyncio.gather(*asked, return_exceptions=True)} == {GraphUnavailable}
+    assert asyncio.all_tasks() == before
+
+
 async def test_a_server_that_is_away_is_transient() -> None:
     async with contextlib.aclosing(FalkorDBStore("unix:///nonexistent/redis.sock")) as graph:
         with pytest.raises(GraphUnavailable):

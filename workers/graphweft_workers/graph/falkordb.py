@@ -25,15 +25,10 @@ import logging
 import re
 import time
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
-from datetime import datetime
-from functools import lru_cache
-from typing import Any, Final, Literal, cast
+from functools import lru_cache, partial
+from typing import Any, Final, Literal
 
-from dateutil.relativedelta import relativedelta  # type: ignore[import-untyped]
 from falkordb.asyncio.graph import AsyncGraph
-from falkordb.edge import Edge as FalkorEdge
-from falkordb.node import Node as FalkorNode
-from falkordb.path import Path as FalkorPath
 from redis.exceptions import RedisError, ResponseError
 
 from graphweft.redis_connection import Command, Together, connect
@@ -41,7 +36,9 @@ from graphweft_contracts import Displaced, GraphUnavailable, GraphweftError, Que
 from graphweft_rules.batching import ROW, Dialect
 from graphweft_rules.clauses import outline
 from graphweft_rules.traps import bare_nodes
+from graphweft_workers.graph.falkordb_rows import bound_amount, run_time_ms, table_of
 from graphweft_workers.graph.literals import header
+from graphweft_workers.graph.places import Places, Query
 from graphweft_workers.graph.store import Applied, Edge, Mark, Node, Progress, Table, Write
 
 __all__ = ("FalkorDBStore",)
@@ -52,11 +49,10 @@ _PIPELINE: Final = 500
 """Queries of one round trip; bounds what the server queues for us."""
 _PAGE: Final = 5_000
 """Entities of one page of a listing."""
-_READERS: Final = 64
-"""Reading queries on the way at once: the server runs no more than it has threads, further ones wait here."""
+_THREADS: Final = 2
+"""What a server is taken to have that does not say."""
 _LOOKERS: Final = 16
-"""Queries for marks on the way at once, beside the readers: slow queries of rules must not hold these up."""
-_EPOCH: Final = datetime(1970, 1, 1)
+"""Queries for marks on the way at once, beside the others: slow queries of rules must not hold these up."""
 _WRITER_GRACE_S: Final = 15.0
 """Beyond the server's own limit of a query, how long a reply may take before the connection counts as lost."""
 
@@ -132,7 +128,8 @@ class FalkorDBStore:
         """The notes beside the marks, as last seen, for the marks that a rule takes away."""
         self._warned_not_durable = False
         self._longest_ms: int | None = None
-        self._readers = asyncio.Semaphore(_READERS)
+        self._asking = asyncio.Lock()
+        self._places = Places(threads=_THREADS)
         self._lookers = asyncio.Semaphore(_LOOKERS)
 
     async def check(self) -> str:
@@ -224,24 +221,11 @@ class FalkorDBStore:
                 waited,
             )
 
-    async def read(self, app_id: str, statement: str, params: Mapping[str, Any], *, timeout_s: float) -> Table:
+    async def read(
+        self, app_id: str, statement: str, params: Mapping[str, Any], *, timeout_s: float, enough: int | None = None
+    ) -> Table:
         """See ``GraphStore.read``."""
-        command = header(params) + statement if params else statement
-        until = time.monotonic() + timeout_s
-        try:
-            async with asyncio.timeout(timeout_s + 0.1), self._readers:
-                left_ms = await self._allowed_ms(max(1, int((until - time.monotonic()) * 1000)))
-                result = await self._graph(app_id).ro_query(command, timeout=left_ms)
-        except TimeoutError as error:
-            raise QueryFailed(f"no answer within {timeout_s:.3f} s", code="timeout") from error
-        except (RedisError, OSError) as error:
-            if isinstance(error, ResponseError) and str(error).startswith(_NO_GRAPH):
-                return Table(columns=(), rows=())
-            raise _translate(error) from error
-        return Table(
-            columns=tuple(str(name) for _, name in result.header),
-            rows=tuple(tuple(_plain(cell) for cell in row) for row in result.result_set),
-        )
+        return await self._read(app_id, statement, params, timeout_s=timeout_s, enough=enough)
 
     async def marks(self, app_id: str, *, timeout_s: float) -> Mapping[int, Mark]:
         """See ``GraphStore.marks``."""
@@ -286,10 +270,51 @@ class FalkorDBStore:
 
     async def aclose(self) -> None:
         """See ``GraphStore.aclose``."""
+        await self._places.aclose()
         while self._senders:
             _, sender = self._senders.popitem()
             await sender.aclose()
         await self._redis.aclose()
+
+    async def _read(
+        self,
+        app_id: str,
+        statement: str,
+        params: Mapping[str, Any],
+        *,
+        timeout_s: float,
+        enough: int | None = None,
+        limited: bool = True,
+    ) -> Table:
+        """Read as ``read`` does; what is not ``limited`` may return any number of rows."""
+        text = header(params) + statement if params else statement
+        try:
+            ask = partial(self._ask, text, limited, enough)
+            return await self._places.run(app_id, statement, ask, timeout_s=timeout_s)
+        except TimeoutError as error:
+            raise QueryFailed(f"no answer within {timeout_s:.3f} s", code="timeout") from error
+        except (RedisError, OSError) as error:
+            if isinstance(error, ResponseError) and str(error).startswith(_NO_GRAPH):
+                return Table(columns=(), rows=())
+            raise _translate(error) from error
+
+    async def _ask(self, text: str, limited: bool, enough: int | None, query: Query) -> Table:
+        limit_ms = await self._allowed_ms(max(1, int((query.until - time.monotonic()) * 1000)))
+        command = ("GRAPH.RO_QUERY", self._name(query.app_id), text, "--compact", "TIMEOUT", limit_ms)
+        try:
+            reply = await self._redis.execute_command(*command)
+            if isinstance(reply[-1], Exception):
+                raise reply[-1]
+        except ResponseError as error:
+            if str(error).startswith(_TIMED_OUT):
+                query.took_ms = limit_ms
+            raise
+        query.took_ms = run_time_ms(reply)
+        if not query.wanted:
+            return Table(columns=(), rows=())
+        if limited:
+            bound_amount(reply, enough)
+        return await table_of(reply, self._graph(query.app_id))
 
     async def _apply(self, app_id: str, partition: int, writes: Sequence[Write]) -> Applied:
         name = self._name(app_id)
@@ -400,20 +425,27 @@ class FalkorDBStore:
     async def _allowed_ms(self, wanted_ms: int) -> int:
         """Return the time limit, or the server's TIMEOUT_MAX where that is less: it refuses a query that asks more."""
         if self._longest_ms is None:
-            try:
-                self._longest_ms = int((await self._redis.execute_command("GRAPH.CONFIG", "GET", "TIMEOUT_MAX"))[1])
-            except ResponseError:  # a server that shows no settings
-                self._longest_ms = 0
-            except (RedisError, OSError) as error:
-                raise _translate(error) from error
+            async with self._asking:  # not by each of those who come at the start
+                if self._longest_ms is None:
+                    self._places.threads = await self._setting("THREAD_COUNT", _THREADS)
+                    self._longest_ms = await self._setting("TIMEOUT_MAX", 0)
         return min(wanted_ms, self._longest_ms) if self._longest_ms else wanted_ms
 
+    async def _setting(self, name: str, unknown: int) -> int:
+        try:
+            return int((await self._redis.execute_command("GRAPH.CONFIG", "GET", name))[1])
+        except ResponseError:  # a server that shows no settings
+            return unknown
+        except (RedisError, OSError) as error:
+            raise _translate(error) from error
+
     async def _pages(self, app_id: str, last: str, page: str) -> AsyncIterator[tuple[Any, ...]]:
-        highest = (await self.read(app_id, last, {}, timeout_s=60.0)).rows
+        highest = (await self._read(app_id, last, {}, timeout_s=60.0)).rows
         if not highest or highest[0][0] is None:
             return
         for start in range(0, int(highest[0][0]) + 1, _PAGE):
-            for row in (await self.read(app_id, page, {"a": start, "b": start + _PAGE}, timeout_s=60.0)).rows:
+            values = {"a": start, "b": start + _PAGE}
+            for row in (await self._read(app_id, page, values, timeout_s=60.0, limited=False)).rows:
                 yield row
 
     def _name(self, app_id: str) -> str:
@@ -553,23 +585,6 @@ def _quoted(name: str) -> str:
     if "`" in name:
         raise QueryFailed(f"{name!r} cannot be indexed: FalkorDB knows no escaped backtick")
     return f"`{name}`"
-
-
-def _plain(value: Any) -> Any:
-    """Return nodes, relationships and paths as maps and lists, as agents and JSON readers expect them."""
-    if isinstance(value, FalkorNode | FalkorEdge):
-        properties = cast("dict[str, Any]", value.properties or {})  # pyright: ignore[reportUnknownMemberType]
-        return {key: _plain(item) for key, item in properties.items()}
-    if isinstance(value, FalkorPath):
-        return [_plain(item) for item in value.nodes()]
-    if isinstance(value, relativedelta):
-        # The server keeps a duration as seconds; falkordb counts them from 1970 on, and this is the way back.
-        return _EPOCH + value - _EPOCH
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]  # pyright: ignore[reportUnknownVariableType]
-    return value
 
 
 def _of_graph(error: BaseException) -> GraphweftError:

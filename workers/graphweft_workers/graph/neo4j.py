@@ -43,6 +43,7 @@ from neo4j.time import Date, DateTime, Duration, Time
 
 from graphweft_contracts import Displaced, GraphUnavailable, QueryFailed, channels
 from graphweft_rules.batching import ROW, BatchForm, Dialect
+from graphweft_workers.graph.limits import check_rows, check_values
 from graphweft_workers.graph.neo4j_errors import DEADLOCK, NO_DATABASE, THERE, TIMED_OUT, code_of, translate
 from graphweft_workers.graph.neo4j_url import APP, split_neo4j_url
 from graphweft_workers.graph.store import Applied, Edge, Mark, Node, Progress, Table, Write
@@ -59,6 +60,8 @@ _ADMIN_S: Final = 60.0
 _LISTING_S: Final = 3_600.0
 _READERS: Final = 64
 """Reading queries on the way at once, of the driver's 100 connections; further ones wait here."""
+_FETCHED: Final = 1_000
+"""Rows that are looked at together; the driver fetches as many at a time."""
 _LOOKERS: Final = 16
 """Queries for marks on the way at once, beside the readers: slow queries of rules must not hold these up."""
 _SETTLE_S: Final = 1.0
@@ -237,7 +240,9 @@ class Neo4jStore:
     async def durable(self, run: str) -> None:
         """See ``GraphStore.durable``: what Neo4j has acknowledged is on its disk."""
 
-    async def read(self, app_id: str, statement: str, params: Mapping[str, Any], *, timeout_s: float) -> Table:
+    async def read(
+        self, app_id: str, statement: str, params: Mapping[str, Any], *, timeout_s: float, enough: int | None = None
+    ) -> Table:
         """See ``GraphStore.read``."""
         until = time.monotonic() + timeout_s
         try:
@@ -249,7 +254,7 @@ class Neo4jStore:
                 left_s = max(0.001, until - time.monotonic())
                 async with self._session(graph, timeout_s, access=neo4j.READ_ACCESS, ours=False) as session:
                     result = await _send(session, _query(statement, left_s), params)
-                    columns, rows = result.keys(), await result.values()
+                    columns, rows = result.keys(), await _fetched(result, enough)
         except TimeoutError as error:
             raise QueryFailed(f"no answer within {timeout_s:.3f} s", code="timeout") from error
         return Table(columns=tuple(columns), rows=tuple(tuple(map(_plain, row)) for row in rows))
@@ -610,6 +615,28 @@ async def _send(runner: AsyncSession | AsyncTransaction, query: Any, params: Map
         raise QueryFailed(f"a parameter cannot be sent to Neo4j: {type(error).__name__}") from error
 
 
+async def _fetched(result: neo4j.AsyncResult, enough: int | None) -> list[list[Any]]:
+    """Return the rows of a rule's query. As soon as there are too many it fetches no more.
+
+    Then it returns the first ``enough``, or raises ``QueryFailed`` when it has no more than these.
+    """
+    rows: list[list[Any]] = []
+    count = 0
+    try:
+        while records := await result.fetch(_FETCHED):
+            for record in records:
+                row = record.values()
+                rows.append(row)
+                check_rows(len(rows))
+                count += sum(map(_count, row))
+                check_values(count)
+    except QueryFailed:
+        if enough is None or enough >= len(rows):
+            raise
+        return rows[:enough]
+    return rows
+
+
 async def _write(transaction: AsyncTransaction, part: _Part) -> None:
     if part.forms:
         await (await _send(transaction, _shared(part.forms), {"__gw_runs": _runs(part)})).consume()
@@ -762,6 +789,19 @@ def _plain(value: Any) -> Any:
             return _span(value)
         case _:
             return value
+
+
+def _count(value: Any) -> int:
+    """Count a value and what it holds."""
+    match value:
+        case list():
+            return 1 + sum(map(_count, value))  # pyright: ignore[reportUnknownArgumentType]
+        case Mapping() | Neo4jNode() | Neo4jRelationship():
+            return 1 + sum(map(_count, value.values()))  # pyright: ignore[reportUnknownArgumentType]
+        case Neo4jPath():
+            return 1 + sum(map(_count, value.nodes))
+        case _:
+            return 1
 
 
 def _native(value: Date | Time | DateTime) -> date | time_of_day | datetime | str:

@@ -150,8 +150,16 @@ class GraphStore(Protocol):
         """
         ...
 
-    async def read(self, app_id: str, statement: str, params: Mapping[str, Any], *, timeout_s: float) -> Table:
-        """Run a query that the server itself keeps from writing. Raises ``QueryFailed``. No graph: no rows."""
+    async def read(
+        self, app_id: str, statement: str, params: Mapping[str, Any], *, timeout_s: float, enough: int | None = None
+    ) -> Table:
+        """Run a query that the server itself keeps from writing. No graph: no rows.
+
+        Raises ``QueryFailed``: with the code ``timeout`` after ``timeout_s``, and also when there are more than 10,000
+        rows, or 200,000 values with those in lists and maps; to whom the first ``enough`` rows are enough gets these
+        then, if they are not too much themselves. Who is cancelled or gives up leaves the query to the server; how many
+        of an app a server is given at once is the store's to see to.
+        """
         ...
 
     async def marks(self, app_id: str, *, timeout_s: float) -> Mapping[int, Mark]:

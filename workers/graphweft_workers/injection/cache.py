@@ -20,7 +20,7 @@ from graphweft_workers.injection.versions import Version
 __all__ = ("Cache", "Entry", "Key", "key_of", "size_of")
 
 type Key = tuple[str, str, Any]
-"""App, statement and the frozen values of its parameters."""
+"""App, statement, and how many rows count with the frozen values of the parameters."""
 
 _ENTRY_BYTES: Final = 400
 """What an entry takes beside its rows: its key's and its own objects, and a place in the order."""
@@ -107,7 +107,7 @@ def key_of(app_id: str, bound: BoundQuery) -> Key | None:
     if not bound.cypher.clock <= _TODAY or _is_random(bound.cypher.statement):
         return None
     try:
-        return (app_id, bound.cypher.statement, _frozen(bound.params, 0))
+        return (app_id, bound.cypher.statement, (bound.query.most_rows, _frozen(bound.params, 0)))
     except _Unfrozen:
         return None
 

@@ -542,9 +542,9 @@ async def test_the_limit_is_five_seconds_or_what_is_left_of_the_budget(
     limits: list[float] = []
 
     class Noting:
-        async def read(self, *args: Any, timeout_s: float) -> Table:
+        async def read(self, *args: Any, timeout_s: float, **options: Any) -> Table:
             limits.append(timeout_s)
-            return await graph.read(*args, timeout_s=timeout_s)
+            return await graph.read(*args, timeout_s=timeout_s, **options)
 
     async with responding(url, Noting(), rules), asking(url) as client:
         await client.context(agent="Any", chat_id="c", budget_ms=60_000)

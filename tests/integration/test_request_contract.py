@@ -21,6 +21,7 @@ import redis.asyncio as redis
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
 from pydantic import SecretStr
+from structlog.testing import capture_logs
 from tests.services.fixtures import empty_kafka
 from tests.services.kafka import KafkaServer
 
@@ -29,9 +30,10 @@ from graphweft.drivers import make_transport
 from graphweft.transport import MAX_CONTEXT_BYTES, Transport, read_reply
 from graphweft_contracts import BusUnavailable, ContextReply, ContextRequest, channels
 from graphweft_workers.embedded import EmbeddedServer
+from graphweft_workers.injection import kafka_requests
 from graphweft_workers.injection.kafka_requests import KafkaRequestQueue
 from graphweft_workers.injection.redis_requests import RedisRequestQueue
-from graphweft_workers.injection.requests import RequestQueue, Waiting
+from graphweft_workers.injection.requests import MAX_REPLY_BYTES, RequestQueue, Waiting, encode
 from graphweft_workers.injection.responder import InjectionResponder
 from graphweft_workers.services import make_graph
 from graphweft_workers.settings import Settings
@@ -309,6 +311,67 @@ async def test_a_dead_replicas_requests_are_taken_over_and_it_is_forgotten() -> 
             await server.stop()
 
 
+async def test_a_request_is_handed_on_once() -> None:
+    with tempfile.TemporaryDirectory(prefix="graphweft-test-") as folder:
+        server = EmbeddedServer(Path(folder))
+        await server.start()
+        bus = Bus(name="redis", url=f"unix://{server.socket}", restart=server.start)
+        try:
+            async with AsyncExitStack() as opened:
+                raw = await opened.enter_async_context(redis.Redis.from_url(bus.url))
+                first, second, third = [
+                    await opened.enter_async_context(contextlib.aclosing(RedisRequestQueue(bus.url, consumer=name)))
+                    for name in ("first", "second", "third")
+                ]
+                transport = await opened.enter_async_context(contextlib.aclosing(make_transport(bus.url)))
+                asking = asyncio.create_task(transport.request(request(context={"n": 1})))
+                [waiting] = await take(first, 1)
+                for _ in range(3):  # as after an outage; this hands nothing on
+                    await first._read_own()
+                await stand_still(first)
+                [again] = await take(second, 1)
+                assert again == waiting
+                await third.next(1, wait=False)
+                with capture_logs() as logs:
+                    await stand_still(second)
+
+                    async def given_up() -> bool:
+                        return await raw.xlen(channels.CONTEXT_REQUESTS) == 0
+
+                    await eventually(given_up, within_s=10)
+                    await eventually(lambda: any(log["event"] == "requests_given_up" for log in logs))
+                assert (third.taken_over, list(await third.next(1, wait=False))) == (0, [])
+                # It may still be answered by one that only stood still for a while.
+                assert await second.reply(asked(again).reply_to, echo(asked(again)))
+                assert (await asking).text == "1"
+        finally:
+            await server.stop()
+
+
+async def stand_still(queue: RedisRequestQueue) -> None:
+    """Let a replica give no sign of life any more, as if its event loop did not turn."""
+    assert queue._keeper is not None
+    queue._keeper.cancel()
+    await asyncio.gather(queue._keeper, return_exceptions=True)
+
+
+async def test_a_responder_that_is_cancelled_leaves_what_it_has_to_others(bus: Bus) -> None:
+    gate = Gate()
+    async with bus.client() as client:
+        queue = bus.queue("cancelled")
+        responder = InjectionResponder(queue, gate, max_requests=1)
+        running = asyncio.create_task(responder.run())
+        asking = [asyncio.create_task(client.context(agent="One", chat_id="c", context={"n": n})) for n in range(3)]
+        await eventually(lambda: gate.waiting == 1 and len(responder._waiting) == 2)
+        running.cancel()
+        await asyncio.wait([running])
+        assert running.cancelled()
+        await queue.aclose()
+        async with responding(bus, at_once, "other") as other:
+            assert [(await task).text for task in asking] == ["0", "1", "2"]
+            await eventually(lambda: other.answered >= 3)
+
+
 async def test_a_replica_that_leaves_hands_over_what_it_has_read(bus: Bus) -> None:
     gate = Gate()
     async with bus.client() as client:
@@ -365,6 +428,160 @@ async def test_a_late_request_is_dropped_and_counted(bus: Bus) -> None:
             await eventually(lambda: responder.expired == 1)
             assert (await client.context(agent="One", chat_id="c", context={"n": 2})).text == "2"
         assert responder.counts() == {"answered": 2, "expired": 1, "shed": 0, "taken_over": 0}
+
+
+class Newer(ContextRequest):
+    """As a client of a later version may send it."""
+
+    mood: str = "good"
+
+
+def newer(budget_ms: int = 30_000, **fields: Any) -> Newer:
+    return Newer(**request(budget_ms, **fields).model_dump())
+
+
+async def test_a_request_that_breaks_the_contract_is_answered_so(bus: Bus) -> None:
+    no_app = request().model_copy(update={"app_id": "../other"})
+    async with contextlib.aclosing(make_transport(bus.url)) as transport, responding(bus, at_once) as responder:
+        for broken, word in ((newer(), "mood"), (no_app, "app_id"), (newer(deadline_ms=10**30), "mood")):
+            async with asyncio.timeout(30):
+                reply = await transport.request(broken)
+            assert (reply.id, reply.reason, reply.partial) == (broken.id, "invalid_request", True)
+            assert word in reply.detail
+            assert "../other" not in reply.detail
+        await put(bus, newer(-1, reply_to="graphweft.context.replies:0"))
+        await eventually(lambda: responder.expired == 1)
+        assert responder.answered == 0
+
+
+async def test_a_refusal_that_fails_ends_nothing(bus: Bus) -> None:
+    async with contextlib.aclosing(make_transport(bus.url)) as transport, responding(bus, at_once) as responder:
+        queue, send = responder._queue, responder._queue.reply
+
+        async def reply(channel: str, reply: ContextReply) -> bool:
+            if reply.reason == "invalid_request":
+                raise ValueError("a defect")
+            return await send(channel, reply)
+
+        assert (await transport.request(request(context={"n": 0}))).text == "0"
+        queue.reply = reply  # type: ignore[method-assign]
+        with capture_logs() as logs, pytest.raises(TimeoutError):
+            await transport.request(newer(1_000))
+        assert "request_failed" in {log["event"] for log in logs}
+        assert (await transport.request(request(context={"n": 1}))).text == "1"
+
+
+async def test_answers_go_to_clients_only(bus: Bus) -> None:
+    forged = ["", "x", "graphweft:context:requests", "graphweft.context.replies", "graphweft.context.requests:0"]
+    forged += [f"graphweft.context.replies:{number}" for number in ("9" * 9, "1" * 5_000, "-1", "\u0663", "0\n")]
+    async with AsyncExitStack() as opened:
+        if bus.name == "redis":  # so that somebody listens
+            subscriber = (await opened.enter_async_context(redis.Redis.from_url(bus.url))).pubsub()
+            opened.push_async_callback(subscriber.aclose)
+            await subscriber.subscribe(*forged)
+            for _ in forged:
+                await subscriber.get_message(timeout=5)
+        queue = await opened.enter_async_context(contextlib.aclosing(bus.queue("r")))
+        transport = await opened.enter_async_context(contextlib.aclosing(make_transport(bus.url)))
+        await joined(bus, transport, queue)
+        for channel in forged:
+            assert not await queue.reply(channel, echo(request(context={"n": 1})))
+
+
+async def test_an_answer_that_is_too_large_says_so(bus: Bus) -> None:
+    async def answer(request: ContextRequest) -> ContextReply:
+        return echo(request, "x" * request.context["n"])
+
+    async with bus.client() as client, responding(bus, answer):
+        room = MAX_REPLY_BYTES - len(encode(ContextReply(id=uuid4().hex)))
+        for size in (room - 100, room + 1, 10 * room):
+            reply = await client.context(agent="One", chat_id="c", context={"n": size})
+            if size < room:
+                assert (reply.reason, len(reply.text)) == (None, size)
+            else:
+                assert (reply.reason, reply.text, reply.partial) == ("internal_error", "", True)
+                assert str(MAX_REPLY_BYTES) in reply.detail
+
+
+async def test_thirty_of_the_largest_answers_wait_for_a_process_that_does_not_read(url: str) -> None:
+    """Redis ends the subscription of who leaves too much unread, and then all is lost."""
+    channel = channels.context_replies("slow")
+    large = echo(request(), "x" * (MAX_REPLY_BYTES - 1_000))
+    async with (
+        contextlib.aclosing(RedisRequestQueue(url, consumer="r")) as queue,
+        redis.Redis.from_url(url) as raw,
+        raw.pubsub() as subscriber,
+    ):
+        await subscriber.subscribe(channel)
+        await subscriber.get_message(timeout=5)
+        for _ in range(30):
+            assert await queue.reply(channel, large)
+        for _ in range(30):
+            message = await subscriber.get_message(timeout=5)
+            assert message is not None
+            assert message["data"] == encode(large)
+
+
+async def test_clocks_that_differ_are_told_of_once(bus: Bus) -> None:
+    async with contextlib.aclosing(make_transport(bus.url)) as transport:
+        with capture_logs() as logs:
+            soon = request(300, reply_to="graphweft.context.replies:0")
+            await put(bus, soon) if bus.name == "redis" else None
+            while soon.deadline_ms + 200 > time.time() * 1000:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            async with responding(bus, at_once) as responder:
+                expired = 1 if bus.name == "redis" else 0
+                await eventually(lambda: responder.expired == expired)
+                assert (await transport.request(request(context={"n": 1}))).text == "1"
+                assert "clock_skew" not in {log["event"] for log in logs}
+                for number in range(1, 4):  # a clock that is ten seconds behind
+                    await put(bus, request(-10_000, reply_to="graphweft.context.replies:0"))
+                    await eventually(lambda number=number: responder.expired == expired + number)
+                    assert (await transport.request(request(context={"n": 1}))).text == "1"
+        skews = [log for log in logs if log["event"] == "clock_skew"]
+        # Kafka does not tell when it got a request.
+        assert [(log["log_level"], 9_000 < log["late_ms"] < 60_000) for log in skews] == [("warning", True)] * expired
+
+
+async def test_a_defect_in_what_looks_after_the_queue_does_not_end_it(bus: Bus) -> None:
+    async with bus.client() as client, responding(bus, at_once) as responder:
+        assert (await client.context(agent="One", chat_id="c", context={"n": 1})).text == "1"
+        queue: Any = responder._queue
+        part, name = (queue, "_look") if bus.name == "redis" else (queue._group, "getmany")
+        real = getattr(part, name)
+
+        async def fail_once(*_: Any, **__: Any) -> None:
+            setattr(part, name, real)
+            raise ValueError("a defect")
+
+        with capture_logs() as logs:
+            setattr(part, name, fail_once)
+            await eventually(
+                lambda: ("requests_not_kept", "error") in {(log["event"], log["log_level"]) for log in logs}
+            )
+            await eventually(lambda: queue._keeper is not None and not queue._keeper.done())
+            assert (await client.context(agent="One", chat_id="c", context={"n": 2})).text == "2"
+
+
+async def test_a_defect_in_reading_a_partition_does_not_end_it(kafka_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    failed = 0
+    real = kafka_requests._Reader._read
+
+    async def fail(self: Any, consumer: Any) -> Sequence[Any]:
+        nonlocal failed
+        failed += 1
+        if failed <= 3:
+            raise ValueError("a defect")
+        return await real(self, consumer)
+
+    monkeypatch.setattr(kafka_requests._Reader, "_read", fail)
+    bus = Bus(name="kafka", url=kafka_url, restart=nowhere)
+    async with bus.client() as client:
+        with capture_logs() as logs:
+            async with responding(bus, at_once):
+                for n in range(6):
+                    assert (await client.context(agent="One", chat_id="c", context={"n": n})).text == str(n)
+        assert "requests_interrupted" in {log["event"] for log in logs if log["log_level"] == "error"}
 
 
 async def put(bus: Bus, each: ContextRequest) -> None:
@@ -457,6 +674,39 @@ async def test_an_app_leaves_half_of_the_places_to_the_others(bus: Bus) -> None:
         gate.open.set()
         replies = await asyncio.gather(*asking)
         assert sorted(str(reply.reason) for reply in replies) == ["None"] * 100 + ["overloaded"] * 4
+
+
+async def test_a_full_room_makes_room_for_an_app_that_has_less(bus: Bus) -> None:
+    served = asyncio.Semaphore(0)
+
+    async def answer(request: ContextRequest) -> ContextReply:
+        if request.app_id != "small":
+            await served.acquire()
+        return echo(request)
+
+    budget_ms = 300_000
+    async with (
+        bus.client(budget_ms) as shop,
+        bus.client(budget_ms, app_id="bank") as bank,
+        bus.client(budget_ms, app_id="small") as small,
+        responding(bus, answer, max_requests=8) as responder,
+    ):
+        asking = [asyncio.create_task(shop.context(agent="One", chat_id="c", context={"n": n})) for n in range(100)]
+        await eventually(lambda: len(responder._waiting) == 96)
+        asking += [asyncio.create_task(bank.context(agent="One", chat_id="c", context={"n": n})) for n in range(36)]
+        await eventually(lambda: len(responder._waiting) == 128)
+        responder._service_s = 40.0  # as requests took of late: behind all who wait it would be too late
+        asked = asyncio.create_task(small.context(agent="One", chat_id="c", context={"n": 1}))
+        await eventually(lambda: responder.shed == 1)
+        assert not asked.done()
+        served.release()
+        assert (await asked).text == "1"
+        assert sum(task.done() for task in asking) <= 2  # the one that made room, and the one that gave its place
+        for _ in asking:
+            served.release()
+        replies = await asyncio.gather(*asking)
+        assert sorted(str(reply.reason) for reply in replies) == ["None"] * 135 + ["overloaded"]
+        assert "overloaded" in {reply.reason for reply in replies[:100]}
 
 
 async def test_a_request_that_no_responder_could_take_is_not_sent(url: str) -> None:

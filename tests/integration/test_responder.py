@@ -158,7 +158,7 @@ def request(agent: str = "One", *, budget_ms: int = 20_000, **fields: Any) -> Co
         "agent": agent,
         "chat_id": "c1",
         "deadline_ms": int(time.time() * 1000) + budget_ms,
-        "reply_to": "test:replies",
+        "reply_to": channels.context_replies("test"),
     }
     return ContextRequest(**values | fields)
 
@@ -204,7 +204,7 @@ class Gate:
 class Listener:
     """Collects everything that is published on a channel, by request id."""
 
-    def __init__(self, url: str, channel: str = "test:replies") -> None:
+    def __init__(self, url: str, channel: str = channels.context_replies("test")) -> None:
         self._redis = redis.Redis.from_url(url)
         self._channel = channel
         self.ids: list[str] = []
@@ -444,10 +444,10 @@ async def test_as_many_partitions_write_at_once_as_there_can_be(graph: FalkorDBS
 
 async def test_a_block_that_breaks_costs_no_other(url: str, graph: FalkorDBStore, rules: Ruleset) -> None:
     class Odd:
-        async def read(self, app_id: str, statement: str, params: Any, *, timeout_s: float) -> Table:
+        async def read(self, app_id: str, statement: str, params: Any, **options: Any) -> Table:
             if "AS price" in statement:
                 raise ValueError("a secret value")
-            return await graph.read(app_id, statement, params, timeout_s=timeout_s)
+            return await graph.read(app_id, statement, params, **options)
 
     await write(url, DATA)
     async with responding(url, Odd(), rules), asking(url) as client:
@@ -607,7 +607,7 @@ NASTY: dict[str, Any] = {
     "reference": "$context.w $w {w}",
     "lines": "a\nb\r\n\u2028c",
     "a map": {'x} MATCH (n) DETACH DELETE n //"': {"y": [1, None, True]}},
-    "seven megabytes": "x" * 7_000_000,
+    "half of what an answer may have": "x" * 495_000,
 }
 
 
@@ -617,6 +617,14 @@ async def test_a_value_comes_back_as_it_was_sent(url: str, client: Client, value
     reply = await client.context(agent="Echo", chat_id="c1", context={"v": value, "w": 1})
     assert reply.missing == ()
     assert reply.injected == {"v": {"v": value, "w": 1}, "sure": {"n": 4}, "one": {"n": 1}}
+
+
+async def test_an_answer_that_is_too_large_is_not_sent(url: str, client: Client) -> None:
+    await write(url, DATA)
+    reply = await client.context(agent="Echo", chat_id="c1", context={"v": "x" * 7_000_000, "w": 1})
+    assert (reply.reason, reply.blocks, reply.partial) == ("internal_error", (), True)
+    assert "1000000" in reply.detail
+    assert "max_results" in reply.detail
 
 
 @pytest.mark.parametrize("value", ["a\0b", 2**63, {"a`b": 1}, {"": 1}, {"a\0": 1}], ids=repr)

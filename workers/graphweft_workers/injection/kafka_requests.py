@@ -5,13 +5,14 @@ new holds back the next fetch of the others by up to half a second; and aiokafka
 these go on until the partition is somebody else's.
 
 A position is committed behind what is answered. Who gets a dead replica's partition reads from there on; Kafka notices
-a death only after the session's time, so most of what is found is late.
+a death only after the session's time, so most of what is found is late, and nothing is handed on for long.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
+import re
 import time
 from collections import deque
 from collections.abc import Collection, Sequence
@@ -25,10 +26,10 @@ from aiokafka.errors import KafkaError
 
 from graphweft.kafka_connection import bus_errors, make_context_topics, servers
 from graphweft.kafka_context import end_producer
-from graphweft.transport import DEFAULT_PARTITIONS, MAX_CONTEXT_BYTES
+from graphweft.transport import DEFAULT_PARTITIONS
 from graphweft_contracts import BusUnavailable, ContextReply, channels
 from graphweft_workers.bus.kafka_lenient import read_leniently
-from graphweft_workers.injection.requests import Waiting
+from graphweft_workers.injection.requests import MAX_REPLY_BYTES, Waiting, encode
 
 __all__ = ("KafkaRequestQueue",)
 
@@ -47,6 +48,7 @@ _IDLE_MS: Final = 60_000
 _READ_AHEAD: Final = 64
 """Requests that are read and wait to be handed out, about."""
 _FETCH_BYTES: Final = 1024**2
+_CHANNEL: Final = re.compile(re.escape(channels.CONTEXT_REPLIES_TOPIC) + ":([0-9]{1,9})")
 _NO_POLL_LIMIT_MS: Final = 10 * 365 * 86_400_000
 """aiokafka leaves the group when nobody reads for so long; our readers are elsewhere."""
 
@@ -101,22 +103,24 @@ class KafkaRequestQueue(ConsumerRebalanceListener):  # type: ignore[misc]  # aio
 
     async def reply(self, channel: str, reply: ContextReply) -> bool:
         """See ``RequestQueue.reply``. Whether it arrived is not waited for."""
-        topic, _, number = channel.rpartition(":")
-        if topic != channels.CONTEXT_REPLIES_TOPIC or not number.isdecimal():
-            return False  # the name of any other topic must not lead there
+        named = _CHANNEL.fullmatch(channel)
+        if named is None:
+            return False
+        topic, partition = channels.CONTEXT_REPLIES_TOPIC, int(named[1])
         producer = self._producer
         if producer is None:
             raise BusUnavailable("the bus is away: no connection")
-        message = _message(reply)
-        if len(message) > MAX_CONTEXT_BYTES:
-            message = _message(_too_large(reply, len(message)))
         with bus_errors("the bus took no reply"):
             async with asyncio.timeout(_REQUEST_MS / 1000):
-                if int(number) not in await producer.partitions_for(topic):
+                if partition not in await producer.partitions_for(topic):
                     return False
-                sent = await producer.send(topic, message, partition=int(number))
+                sent = await producer.send(topic, encode(reply), partition=partition)
         sent.add_done_callback(_note_lost)
         return True
+
+    async def age_s(self, token: str) -> float | None:
+        """See ``RequestQueue.age_s``. Records have the time of whoever sent them."""
+        return None
 
     def done(self, token: str) -> None:
         """See ``RequestQueue.done``."""
@@ -159,8 +163,8 @@ class KafkaRequestQueue(ConsumerRebalanceListener):  # type: ignore[misc]  # aio
             acks=1,
             linger_ms=0,
             request_timeout_ms=_REQUEST_MS,
-            max_batch_size=MAX_CONTEXT_BYTES,
-            max_request_size=MAX_CONTEXT_BYTES + 1024,
+            max_batch_size=MAX_REPLY_BYTES,
+            max_request_size=MAX_REPLY_BYTES + 1024,
         )
         session_ms = int(self._session_s * 1000)
         group: Any = AIOKafkaConsumer(
@@ -226,7 +230,9 @@ class KafkaRequestQueue(ConsumerRebalanceListener):  # type: ignore[misc]  # aio
                         async with asyncio.timeout(_PROBE_S):
                             # Returns nothing, for all is paused, but raises what went wrong.
                             await self._group.getmany(timeout_ms=0)
-            except (KafkaError, OSError) as error:
+            except Exception as error:  # a defect, too: nobody would follow what is assigned
+                if not isinstance(error, KafkaError | OSError):
+                    logger.exception("requests_not_kept")
                 self._ended = BusUnavailable(f"the membership in the group of responders has ended: {error}")
                 self.wake()
                 return
@@ -307,31 +313,38 @@ class _Reader:
 
     async def _run(self) -> None:
         while True:
-            consumer: Any = AIOKafkaConsumer(
-                bootstrap_servers=self._servers,
-                enable_auto_commit=False,
-                auto_offset_reset="earliest",
-                request_timeout_ms=_REQUEST_MS,
-                max_partition_fetch_bytes=_FETCH_BYTES,
-            )
             try:
-                await consumer.start()
-                consumer.assign([self.place])
-                if self._next is None:
-                    await consumer.seek_to_beginning(self.place)
-                else:
-                    consumer.seek(self.place, self._next)
-                while True:
-                    await self._queue.has_room()
-                    records = await self._read(consumer)
-                    if records:
-                        self._next = records[-1].offset + 1
-                        self._queue.add(self, records)
+                await self._follow()
             except (KafkaError, OSError) as error:
                 logger.debug("requests_interrupted", partition=self.place.partition, error=str(error))
-            finally:
-                await consumer.stop()
+            except Exception:  # a defect: the partition is ours, so nobody else reads it
+                logger.exception("requests_interrupted", partition=self.place.partition)
             await asyncio.sleep(_RETRY_S)
+
+    async def _follow(self) -> None:
+        """Read until something goes wrong."""
+        consumer: Any = AIOKafkaConsumer(
+            bootstrap_servers=self._servers,
+            enable_auto_commit=False,
+            auto_offset_reset="earliest",
+            request_timeout_ms=_REQUEST_MS,
+            max_partition_fetch_bytes=_FETCH_BYTES,
+        )
+        try:
+            await consumer.start()
+            consumer.assign([self.place])
+            if self._next is None:
+                await consumer.seek_to_beginning(self.place)
+            else:
+                consumer.seek(self.place, self._next)
+            while True:
+                await self._queue.has_room()
+                records = await self._read(consumer)
+                if records:
+                    self._next = records[-1].offset + 1
+                    self._queue.add(self, records)
+        finally:
+            await consumer.stop()
 
     async def _read(self, consumer: Any) -> Sequence[Any]:
         try:
@@ -347,20 +360,6 @@ class _Reader:
             return records
         found: Sequence[Any] = batch.get(self.place, ())
         return found
-
-
-def _message(reply: ContextReply) -> bytes:
-    return reply.id.encode() + b"\n" + reply.model_dump_json().encode()
-
-
-def _too_large(reply: ContextReply, size: int) -> ContextReply:
-    return ContextReply(
-        id=reply.id,
-        reason="internal_error",
-        detail=f"the answer has {size} bytes and Kafka takes {MAX_CONTEXT_BYTES}: give the rules max_results, or ask "
-        "with max_tokens",
-        partial=True,
-    )
 
 
 def _note_lost(sent: asyncio.Future[Any]) -> None:

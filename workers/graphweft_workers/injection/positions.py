@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Sequence
+from collections.abc import AsyncGenerator
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -21,8 +21,10 @@ _FIRST_PAUSE_S: Final = 0.002
 _LAST_PAUSE_S: Final = 0.02
 _MOST: Final = 100
 """Events in front of a position that are looked at."""
-_CHUNK: Final = 10
-"""Events that are decoded, in 50 us each, before others have their turn."""
+_PAGE: Final = 10
+"""Events that are read at once: each may have a megabyte."""
+_TURN_S: Final = 0.001
+"""How long events are decoded, in 50 us each if they are small, before others have their turn."""
 _LOOKS: Final = 8
 """Looks at the log under way at once; a request beyond that goes by the marks alone."""
 _LOOK_S: Final = 1.0
@@ -144,14 +146,8 @@ class Positions:
                     return
                 if look.changes:
                     return
-                entries = await self.bus.before(position.partition, position.offset, limit=_MOST)
-                # Where the event itself is not, the log was trimmed or made anew, and says nothing.
-                look.changes = (
-                    not entries
-                    or entries[-1].offset != position.offset
-                    or (len(entries) == _MOST and self.bus.is_after(entries[0].offset, done))
-                    or await self._changing(app_id, entries, done, most=1) > 0
-                )
+                count, known = await self._changing(app_id, position, done, most=1)
+                look.changes = count > 0 or not known
                 look.holds = not look.changes
         except (BusUnavailable, TimeoutError):
             return
@@ -162,8 +158,8 @@ class Positions:
         try:
             async with self._looks, asyncio.timeout(_LOOK_S):
                 done = await self._done(position.partition, marked)
-                entries = await self.bus.before(position.partition, position.offset, limit=_MOST)
-                return max(1, await self._changing(app_id, entries, done, most=_MOST))
+                count, _ = await self._changing(app_id, position, done, most=_MOST)
+                return max(1, count)
         except (BusUnavailable, TimeoutError):
             return 1
 
@@ -172,16 +168,39 @@ class Positions:
         committed = (await self.bus.committed(partition)).offset
         return committed if self.bus.is_after(committed, marked) else marked
 
-    async def _changing(self, app_id: str, entries: Sequence[Entry], done: str, *, most: int) -> int:
-        """Return how many of the entries behind ``done`` change the app's graph, from the last one back."""
-        count = 0
-        for number, entry in enumerate(reversed(entries), 1):
-            if count == most or not self.bus.is_after(entry.offset, done):
-                break
-            count += self._changes(app_id, entry)
-            if number % _CHUNK == 0:
-                await asyncio.sleep(0)
-        return count
+    async def _changing(self, app_id: str, position: Position, done: str, *, most: int) -> tuple[int, bool]:
+        """Return how many events behind ``done`` change the app's graph, up to ``most``, and whether all are known."""
+        count = looked = 0
+        there = False
+        turn_at = time.monotonic()
+        async with contextlib.aclosing(self._back(position)) as entries:
+            async for entry in entries:
+                # Where the event itself is not, the log was trimmed or made anew, and says nothing.
+                there = there or entry.offset == position.offset
+                if not self.bus.is_after(entry.offset, done):
+                    return count, there
+                looked += 1
+                count += self._changes(app_id, entry)
+                if count == most:
+                    return count, there
+                if time.monotonic() > turn_at + _TURN_S:
+                    await asyncio.sleep(0)
+                    turn_at = time.monotonic()
+        return count, there and looked < _MOST
+
+    async def _back(self, position: Position) -> AsyncGenerator[Entry]:
+        """Give the last entries up to a position, from it back."""
+        last = ""
+        given = 0
+        while given < _MOST:
+            page = await self.bus.before(position.partition, last or position.offset, limit=_PAGE)
+            entries = [entry for entry in page if entry.offset != last]
+            if not entries:
+                return
+            for entry in reversed(entries[given - _MOST :]):
+                yield entry
+            given += len(entries)
+            last = entries[0].offset
 
     def _changes(self, app_id: str, entry: Entry) -> bool:
         try:

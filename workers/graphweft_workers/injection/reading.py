@@ -29,7 +29,7 @@ logger = structlog.get_logger("graphweft.injection")
 
 _VERSION_SHARE: Final = 0.5
 """Of the time that is left, how long the version may take; then the graph is asked without it."""
-_LEAST_SHARE: Final = 0.5
+_LEAST_SHARE: Final = 0.9
 """Of the time that a query would get: an equal one under way that has less left is not waited for."""
 
 
@@ -65,8 +65,10 @@ class _Run:
 class _Wanted:
     bound: BoundQuery
     key: Key | None
-    limit_s: float
+    until: float
     run: _Run | None = None
+    task: asyncio.Task[Table | Failure] | None = None
+    """The run's, or one that waits for it."""
     rows: Rows | None = None
 
 
@@ -90,7 +92,7 @@ class Reading:
         ``version`` is the graph's, if it was read after the request came.
         """
         started = time.monotonic()
-        wanted = [self._wanted(app_id, bound, until - started) for bound in queries]
+        wanted = [self._wanted(app_id, bound, started, until) for bound in queries]
         last = self.versions.last(app_id)
         undecided: list[_Wanted] = []
         for each in wanted:
@@ -104,16 +106,17 @@ class Reading:
                 version = await _version(reading, started + (until - started) * _VERSION_SHARE)
         for each in undecided:
             self._decide(app_id, each, version, started)
-        tasks = [each.run.task for each in wanted if each.run is not None]
+        tasks = [each.task for each in wanted if each.task is not None]
         if tasks:
             await asyncio.wait(tasks, timeout=max(0.0, until - time.monotonic()))
         return [each.rows or _outcome(each, started) for each in wanted]
 
-    def _wanted(self, app_id: str, bound: BoundQuery, left_s: float) -> _Wanted:
-        limit_s = min(left_s, self.query_timeout_s)
+    def _wanted(self, app_id: str, bound: BoundQuery, started: float, until: float) -> _Wanted:
+        limit_s = self.query_timeout_s
         if bound.timeout_ms is not None:
             limit_s = min(limit_s, bound.timeout_ms / 1000)
-        return _Wanted(bound=bound, key=key_of(app_id, bound) if self.cache.on else None, limit_s=max(0.001, limit_s))
+        key = key_of(app_id, bound) if self.cache.on else None
+        return _Wanted(bound=bound, key=key, until=min(until, started + limit_s))
 
     def _may_be_known(self, each: _Wanted, last: Version) -> bool:
         """Tell whether there are rows, or soon will be, that are right if the graph is still at the version."""
@@ -125,33 +128,52 @@ class Reading:
     def _decide(self, app_id: str, each: _Wanted, version: Version | None, started: float) -> None:
         """Take the rows that are there, or wait for those of an equal query, if they are of the version; else ask."""
         now = time.monotonic()
-        each.limit_s = max(0.001, each.limit_s - (now - started))
         if version is not None and each.key is not None:
-            entry, run = self.cache.get(each.key), self._runs.get(each.key)
+            entry = self.cache.get(each.key)
             if entry is not None and entry.version is version:
                 entry.right_at = max(entry.right_at, started)
                 self.cache.hits += 1
                 each.rows = Rows(table=entry.table, elapsed_s=now - started, cached=True)
                 return
-            if run is not None and run.version is version and run.until - now >= each.limit_s * _LEAST_SHARE:
-                self.cache.joined += 1
-                each.run = run
+            if self._join(app_id, each, version, now):
                 return
         self._start(app_id, each, version, now)
 
+    def _join(self, app_id: str, each: _Wanted, version: Version, now: float) -> bool:
+        """Wait for an equal query under way, if there is one that is of the version and has as much time."""
+        run = self._runs.get(each.key) if each.key is not None else None
+        if run is None or run.version is not version or run.until - now < (each.until - now) * _LEAST_SHARE:
+            return False
+        self.cache.joined += 1
+        each.run = run
+        each.task = self.background.start(self._follow(app_id, each, version, run))
+        return True
+
+    async def _follow(self, app_id: str, each: _Wanted, version: Version, run: _Run) -> Table | Failure:
+        outcome = await _result(run.task, each)
+        now = time.monotonic()
+        if not isinstance(outcome, Failure) or outcome.reason != "timeout" or now >= each.until:
+            return outcome
+        # That one gave up, and this one need not yet. Of all who waited for it one asks.
+        if not self._join(app_id, each, version, now):
+            self._start(app_id, each, version, now)
+        assert each.task is not None
+        return await _result(each.task, each)
+
     def _start(self, app_id: str, each: _Wanted, version: Version | None, now: float) -> None:
         told = version if self.versions.is_told(version, now) else None
-        task = self.background.start(self._ask(app_id, each, told))
-        each.run = _Run(task=task, version=told, until=now + each.limit_s)
+        each.task = self.background.start(self._ask(app_id, each, told, max(0.001, each.until - now)))
+        each.run = _Run(task=each.task, version=told, until=each.until)
         if each.key is not None:
             self.cache.misses += 1
             self._runs[each.key] = each.run
 
-    async def _ask(self, app_id: str, each: _Wanted, version: Version | None) -> Table | Failure:
+    async def _ask(self, app_id: str, each: _Wanted, version: Version | None, limit_s: float) -> Table | Failure:
         run, bound, asked_at = each.run, each.bound, time.monotonic()
         assert run is not None
         try:
-            table = await self.graph.read(app_id, bound.cypher.statement, bound.params, timeout_s=each.limit_s)
+            statement, enough = bound.cypher.statement, bound.query.most_rows
+            table = await self.graph.read(app_id, statement, bound.params, timeout_s=limit_s, enough=enough)
             self.breaker.succeeded(app_id)
             if each.key is not None:
                 self.cache.put(each.key, table, version, asked_at)
@@ -180,11 +202,20 @@ async def _version(reading: asyncio.Task[Version], until: float) -> Version | No
     return reading.result()
 
 
+async def _result(task: asyncio.Task[Table | Failure], each: _Wanted) -> Table | Failure:
+    await asyncio.wait([task], timeout=max(0.0, each.until - time.monotonic()))
+    return task.result() if task.done() else _late(each)
+
+
+def _late(each: _Wanted) -> Failure:
+    return Failure(reason="timeout", detail=f"{each.bound.query.place}: not ready at the deadline")
+
+
 def _outcome(each: _Wanted, started: float) -> Rows | Failure:
-    run = each.run
-    if run is None or not run.task.done() or run.task.cancelled():
-        return Failure(reason="timeout", detail=f"{each.bound.query.place}: not ready at the deadline")
-    result = run.task.result()
+    run, task = each.run, each.task
+    if run is None or task is None or not task.done() or task.cancelled():
+        return _late(each)
+    result = task.result()
     if isinstance(result, Failure):
         return result
     return Rows(table=result, elapsed_s=max(0.0, run.ended_at - started))

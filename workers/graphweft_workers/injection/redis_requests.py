@@ -3,6 +3,8 @@
 A replica that has requests in hand gives a sign of life several times a second. The same call, a script, hands it the
 requests of replicas whose sign is too old. XAUTOCLAIM alone would do so by the age of the requests: it takes them from
 replicas that are only slow, and every one of them would be answered twice.
+
+A request is handed on once. One that stops whoever works on it would else stop all replicas, one after the other.
 """
 
 from __future__ import annotations
@@ -19,7 +21,7 @@ from redis.exceptions import RedisError, ResponseError
 
 from graphweft.redis_connection import Together, connect
 from graphweft_contracts import BusUnavailable, ContextReply, channels
-from graphweft_workers.injection.requests import Waiting
+from graphweft_workers.injection.requests import Waiting, encode
 
 __all__ = ("RedisRequestQueue",)
 
@@ -39,13 +41,18 @@ _DONE_AT_ONCE: Final = 500
 _LEAVE_S: Final = 1.0
 _REPLY_CONNECTIONS: Final = 8
 _KEYS: Final = (channels.CONTEXT_REQUESTS, channels.RESPONDERS)
+_CHANNELS: Final = channels.context_replies("")
+_HANDED_ON: Final = 1_000
+"""Set as the number of deliveries: reading again what is one's own counts there, too, and is no handing on."""
 
-# KEYS: the stream, the signs of life. ARGV: group, our name, how long a sign holds in ms, most requests to take over.
-# Returns the entries that are ours now. Without requests in anybody's hand it writes nothing.
+# KEYS: the stream, the signs of life. ARGV: group, our name, how long a sign holds in ms, most requests to take over,
+# the mark of those that were handed on. Returns the entries that are ours now, and the number of those that were given
+# up. Without requests in anybody's hand it writes nothing.
 _SIGN: Final = """
 local taken = {}
+local lost = 0
 local pending = redis.call('XPENDING', KEYS[1], ARGV[1])
-if pending[1] == 0 then return taken end
+if pending[1] == 0 then return {taken, lost} end
 local time = redis.call('TIME')
 local now = time[1] * 1000 + math.floor(time[2] / 1000)
 local room = tonumber(ARGV[4])
@@ -56,8 +63,14 @@ for _, holder in ipairs(pending[4]) do
   elseif room > 0 and tonumber(redis.call('ZSCORE', KEYS[2], name) or '0') < now then
     local left = redis.call('XPENDING', KEYS[1], ARGV[1], 'IDLE', ARGV[3], '-', '+', room, name)
     for _, entry in ipairs(left) do
-      for _, claimed in ipairs(redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[2], 0, entry[1])) do
-        taken[#taken + 1] = claimed
+      if entry[4] >= tonumber(ARGV[5]) then
+        redis.call('XACK', KEYS[1], ARGV[1], entry[1])
+        redis.call('XDEL', KEYS[1], entry[1])
+        lost = lost + 1
+      else
+        for _, claimed in ipairs(redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[2], 0, entry[1], 'RETRYCOUNT', ARGV[5])) do
+          taken[#taken + 1] = claimed
+        end
       end
       room = room - 1
     end
@@ -68,7 +81,7 @@ for _, holder in ipairs(pending[4]) do
   end
 end
 if #taken > 0 then redis.call('ZADD', KEYS[2], now + ARGV[3], ARGV[2]) end
-return taken
+return {taken, lost}
 """
 
 # KEYS as above. ARGV: group, age in ms; or group, 0, our name. Deletes consumers that have nothing in hand: those that
@@ -140,12 +153,21 @@ class RedisRequestQueue:
 
     async def reply(self, channel: str, reply: ContextReply) -> bool:
         """See ``RequestQueue.reply``."""
-        message = reply.id.encode() + b"\n" + reply.model_dump_json().encode()
+        if not channel.startswith(_CHANNELS):
+            return False
         try:
-            listeners: int = await self._replies.execute("PUBLISH", channel, message)
+            listeners: int = await self._replies.execute("PUBLISH", channel, encode(reply))
         except (RedisError, OSError) as error:
             raise BusUnavailable(f"the bus is away: {error}") from error
         return listeners > 0
+
+    async def age_s(self, token: str) -> float | None:
+        """See ``RequestQueue.age_s``."""
+        try:
+            seconds, microseconds = await self._redis.time()
+        except (RedisError, OSError) as error:
+            raise BusUnavailable(f"the bus is away: {error}") from error
+        return float(seconds + microseconds / 1e6 - int(token.partition("-")[0]) / 1000)
 
     def done(self, token: str) -> None:
         """See ``RequestQueue.done``."""
@@ -239,11 +261,16 @@ class RedisRequestQueue:
                     clean_at = time.monotonic() + _CLEAN_S
             except (RedisError, OSError) as error:
                 logger.debug("requests_not_kept", error=str(error))
+            except Exception:  # a defect: without signs of life the others would take all that we have in hand
+                logger.exception("requests_not_kept")
             due = time.monotonic() + _SIGN_S
             await asyncio.sleep(_SIGN_S)
 
     async def _look(self, room: int) -> None:
-        entries: Any = await self._sign(keys=_KEYS, args=[channels.CONTEXT_GROUP, self._consumer, _ALIVE_MS, room])
+        arguments = [channels.CONTEXT_GROUP, self._consumer, _ALIVE_MS, room, _HANDED_ON]
+        entries, lost = await self._sign(keys=_KEYS, args=arguments)
+        if lost:
+            logger.warning("requests_given_up", count=lost, error="two replicas had them and gave no sign of life")
         if entries:
             found = [(token, dict(zip(fields[::2], fields[1::2], strict=True))) for token, fields in entries]
             self.taken_over += self._add([(b"", found)])

@@ -1,14 +1,21 @@
-"""Context requests as a responder sees them: one protocol, one driver a file."""
+"""Context requests as a responder sees them: one protocol, one driver a file; and the form of the answers."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Protocol
+from typing import Annotated, Final, Protocol
+
+from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
 
 from graphweft_contracts import ContextReply
 
-__all__ = ("RequestQueue", "Waiting")
+__all__ = ("MAX_REPLY_BYTES", "Asker", "RequestQueue", "Waiting", "encode", "read_asker")
+
+MAX_REPLY_BYTES: Final = 1_000_000
+"""Largest answer, encoded. Redis ends the subscription of a process that leaves 32 MB unread, and then all answers on
+their way to it are lost, those of other apps too: 30 of the largest may wait there. It is half a megabyte of text.
+"""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +26,40 @@ class Waiting:
     body: bytes
 
 
+class Asker(BaseModel):
+    """Who asks, and until when: what is needed to answer a request whose rest breaks the contract."""
+
+    model_config = ConfigDict(frozen=True, extra="ignore")
+
+    id: Annotated[str, StringConstraints(min_length=1, max_length=128)]
+    deadline_ms: int
+    reply_to: Annotated[str, StringConstraints(min_length=1)]
+
+
+def read_asker(body: bytes) -> Asker | None:
+    """Return who sent a request that breaks the contract; None when it does not say."""
+    try:
+        return Asker.model_validate_json(body)
+    except ValidationError:
+        return None
+
+
+def encode(reply: ContextReply) -> bytes:
+    """Return the id, a newline and the reply as JSON; for one that is too large, one that says so."""
+    message = _message(reply)
+    if len(message) <= MAX_REPLY_BYTES:
+        return message
+    detail = (
+        f"the answer has {len(message)} bytes and a bus takes {MAX_REPLY_BYTES}: give the rules max_results, or ask "
+        "with max_tokens"
+    )
+    return _message(ContextReply(id=reply.id, reason="internal_error", detail=detail, partial=True))
+
+
+def _message(reply: ContextReply) -> bytes:
+    return reply.id.encode() + b"\n" + reply.model_dump_json().encode()
+
+
 class RequestQueue(Protocol):
     """Hands out requests and takes replies, for one of several replicas.
 
@@ -26,8 +67,8 @@ class RequestQueue(Protocol):
     in hand to the others; one that is slow does not. So it may happen that a request is answered twice: who asked takes
     the first answer. Order is not kept.
 
-    ``next`` and ``reply`` raise ``BusUnavailable`` when the bus is away; calling them again is right. The creator
-    closes the queue. One queue belongs to one event loop, and one caller at a time waits in ``next``.
+    ``next``, ``reply`` and ``age_s`` raise ``BusUnavailable`` when the bus is away; calling them again is right. The
+    creator closes the queue. One queue belongs to one event loop, and one caller at a time waits in ``next``.
     """
 
     taken_over: int
@@ -46,7 +87,14 @@ class RequestQueue(Protocol):
         ...
 
     async def reply(self, channel: str, reply: ContextReply) -> bool:
-        """Send ``reply`` to the process that listens on ``channel``; return False when it is known that nobody does."""
+        """Send ``reply`` to the process that listens on ``channel``; return False when it is known that nobody does.
+
+        Only to channels of clients, whatever a request says. Of a reply that is too large only the reason is sent.
+        """
+        ...
+
+    async def age_s(self, token: str) -> float | None:
+        """Return how long ago the bus got a request, by the bus's own clock; None when it does not tell."""
         ...
 
     def done(self, token: str) -> None:

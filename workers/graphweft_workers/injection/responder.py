@@ -14,7 +14,8 @@ import structlog
 from pydantic import ValidationError
 
 from graphweft_contracts import ContextReply, ContextRequest, Transient, wire
-from graphweft_workers.injection.requests import RequestQueue, Waiting
+from graphweft_workers.injection.clocks import Clocks
+from graphweft_workers.injection.requests import Asker, RequestQueue, Waiting, read_asker
 
 __all__ = ("InjectionResponder",)
 
@@ -38,6 +39,8 @@ _RESENT_AT_ONCE: Final = 256
 _RESEND_LIMIT_S: Final = 5.0
 _LONGEST_MS: Final = 600_000
 """Deadlines further away than this are not believed."""
+_MOST_DETAIL: Final = 1_000
+"""Characters that are said of what is wrong with a request; it may have many faults, with long names."""
 _REPORT_S: Final = 60.0
 
 
@@ -52,7 +55,16 @@ class _Request:
     @property
     def left_s(self) -> float:
         """Seconds to its deadline."""
-        return self.content.deadline_ms / 1000 - time.time()
+        return _left_s(self.content)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Refusal:
+    """A request that is not worked on, and what is answered."""
+
+    token: str
+    asker: ContextRequest | Asker
+    reply: ContextReply
 
 
 @dataclass(slots=True, eq=False)
@@ -70,11 +82,15 @@ class InjectionResponder:
     """Answers requests from a queue, ``max_requests`` at a time, until ``stop`` is called.
 
     From 8 places on, one app has half of them at most, and three quarters of the room to wait, so that no app shuts
-    out the others; what it asks beyond that is treated as if all places were taken.
+    out the others; what it asks beyond that is treated as if all places were taken. A place that is free goes to the
+    app that has the fewest, and a full room makes room for an app that has less in it than another.
 
     ``answer`` never raises on account of a request and is back before its deadline. A replica that is full still takes
     what nobody else takes: what it can meet waits, at most 16 requests for each that is worked on, and the others are
-    answered ``overloaded`` at once. A request that is late when it comes is dropped.
+    answered ``overloaded`` at once. A request that is late when it comes is dropped; one that breaks the contract is
+    answered so, if it says whom to answer.
+
+    When ``run`` is cancelled, what is in hand stays on the queue, for other replicas.
     """
 
     def __init__(
@@ -105,6 +121,7 @@ class InjectionResponder:
         """Moving average of the time that a request takes, of all apps."""
         self._stopping = asyncio.Event()
         self._reported: dict[str, int] = {}
+        self._clocks = Clocks(queue)
         self.answered = 0
         self.expired = 0
         self.shed = 0
@@ -160,38 +177,51 @@ class InjectionResponder:
 
     async def _take(self, found: Sequence[Waiting]) -> None:
         """Begin with requests, let them wait, or refuse them."""
-        refused: list[_Request] = []
+        refusals: list[_Refusal] = []
         for one in found:
             request = self._read(one)
             if request is None:
                 self._queue.done(one.token)
+            elif isinstance(request, _Refusal):
+                refusals.append(request)
             elif self._free and len(request.app.begun) < self._share:
                 self._begin(request)
-            elif self._has_room(request) and self._can_meet(request):
+            elif self._can_meet(request) and (self._has_room(request) or self._make_room(request, refusals)):
                 request.app.waiting += 1
                 self._waiting.append(request)
             else:
-                refused.append(request)
+                refusals.append(self._overloaded(request))
         for request in self._hopeless():
             self._end_waiting(request)
-            refused.append(request)
-        if refused:
-            await asyncio.gather(*(self._refuse(request) for request in refused))
+            refusals.append(self._overloaded(request))
+        if refusals:
+            await asyncio.gather(*(self._refuse(refusal) for refusal in refusals))
 
-    def _read(self, waiting: Waiting) -> _Request | None:
+    def _read(self, waiting: Waiting) -> _Request | _Refusal | None:
+        """Return a request, or why it is not worked on; None when it is late, or does not say whom to answer."""
+        asker: ContextRequest | Asker | None
+        fault = ""
         try:
-            content = ContextRequest.model_validate_json(waiting.body)
+            asker = ContextRequest.model_validate_json(waiting.body)
         except ValidationError as error:
-            # It says neither who asks nor until when, so nobody can be answered.
-            logger.warning("request_invalid", error=wire.explain(error).removeprefix("event: "))
-            return None
+            fault = wire.explain(error).removeprefix("event: ")[:_MOST_DETAIL]
+            logger.warning("request_invalid", error=fault)
+            asker = read_asker(waiting.body)
+            if asker is None:
+                return None
         now_ms = int(time.time() * 1000)
-        if content.deadline_ms <= now_ms:
+        if asker.deadline_ms <= now_ms:
             self.expired += 1
+            assert self._tasks is not None
+            self._tasks.create_task(self._clocks.look(waiting.token, asker.deadline_ms))
             return None
-        if content.deadline_ms > now_ms + _LONGEST_MS:
-            content = content.model_copy(update={"deadline_ms": now_ms + _LONGEST_MS})
-        return _Request(token=waiting.token, content=content, app=self._app(content.app_id))
+        if asker.deadline_ms > now_ms + _LONGEST_MS:
+            asker = asker.model_copy(update={"deadline_ms": now_ms + _LONGEST_MS})
+        if isinstance(asker, ContextRequest):
+            return _Request(token=waiting.token, content=asker, app=self._app(asker.app_id))
+        detail = f"the request breaks the contract; do client and responder run the same version? {fault}"
+        reply = ContextReply(id=asker.id, reason="invalid_request", detail=detail, partial=True)
+        return _Refusal(token=waiting.token, asker=asker, reply=reply)
 
     def _app(self, app_id: str) -> _App:
         app = self._apps.get(app_id)
@@ -204,14 +234,27 @@ class InjectionResponder:
     def _has_room(self, request: _Request) -> bool:
         return len(self._waiting) < self._room and request.app.waiting < self._room_share
 
+    def _make_room(self, request: _Request, refusals: list[_Refusal]) -> bool:
+        """Refuse the last request of the app that has most waiting, for one of an app that has fewer."""
+        most = max(self._apps.values(), key=lambda app: app.waiting)
+        if request.app.waiting + 1 >= most.waiting:
+            return False
+        last = next(each for each in reversed(self._waiting) if each.app is most)
+        self._end_waiting(last)
+        refusals.append(self._overloaded(last))
+        return True
+
     def _can_meet(self, request: _Request) -> bool:
-        """Whether a request would be answered in time behind those that wait for the same places."""
-        takes_s = self._takes_s(request.app)
-        before, places = (
-            (request.app.waiting, self._share)
-            if len(request.app.begun) >= self._share
-            else (len(self._waiting), self._places)
-        )
+        """Whether a request would be answered in time behind those that are begun before it."""
+        app = request.app
+        takes_s = self._takes_s(app)
+        before, places = app.waiting, self._share
+        if len(app.begun) < self._share:
+            # Of each other app, what is begun until it has as many places as this one will have.
+            turn = len(app.begun) + app.waiting + 1
+            others = (each for each in self._apps.values() if each is not app)
+            before += sum(min(other.waiting, max(0, turn - len(other.begun))) for other in others)
+            places = self._places
         return request.left_s > (before + 1) / places * takes_s + takes_s
 
     def _takes_s(self, app: _App) -> float:
@@ -225,7 +268,8 @@ class InjectionResponder:
         takes_s = {app: self._takes_s(app) for app in {request.app for request in self._waiting}}
         return [request for request in self._waiting if request.left_s < takes_s[request.app]]
 
-    async def _refuse(self, request: _Request) -> None:
+    def _overloaded(self, request: _Request) -> _Refusal:
+        self.shed += 1
         reply = ContextReply(
             id=request.content.id,
             reason="overloaded",
@@ -234,9 +278,14 @@ class InjectionResponder:
             "GRAPHWEFT_MAX_REQUESTS",
             partial=True,
         )
-        self.shed += 1
-        await self._send(request, reply)
-        self._queue.done(request.token)
+        return _Refusal(token=request.token, asker=request.content, reply=reply)
+
+    async def _refuse(self, refusal: _Refusal) -> None:
+        try:
+            await self._send(refusal.asker, refusal.reply)
+        except Exception:  # one request must not end the responder
+            logger.exception("request_failed")
+        self._queue.done(refusal.token)
 
     def _begin(self, request: _Request) -> None:
         assert self._tasks is not None
@@ -251,16 +300,16 @@ class InjectionResponder:
             took_s = time.perf_counter() - started
             self._service_s += _SMOOTHING * (took_s - self._service_s)
             request.app.service_s += _SMOOTHING * (took_s - request.app.service_s)
-            await self._send(request, reply)
+            await self._send(request.content, reply)
             self.answered += 1
         except Exception:  # one request must not end the responder
             logger.exception("request_failed")
-        finally:
-            self._queue.done(request.token)
-            self._free += 1
-            del self._begun[request], request.app.begun[request]
-            self._freed.set()
-            self._begin_waiting()
+        # Not when it was cancelled: then others take it, and those that wait.
+        self._queue.done(request.token)
+        self._free += 1
+        del self._begun[request], request.app.begun[request]
+        self._freed.set()
+        self._begin_waiting()
 
     def _begin_waiting(self) -> None:
         """Give free places to requests that wait: first to the app that has the fewest."""
@@ -293,27 +342,27 @@ class InjectionResponder:
             )  # fmt: skip
         return reply
 
-    async def _send(self, request: _Request, reply: ContextReply) -> None:
+    async def _send(self, asker: ContextRequest | Asker, reply: ContextReply) -> None:
         """Send a reply. When it does not arrive, for the bus was away, it is sent again until the deadline."""
         try:
-            if await self._queue.reply(request.content.reply_to, reply):
+            if await self._queue.reply(asker.reply_to, reply):
                 return
         except Transient as error:
             logger.debug("reply_delayed", error=str(error))
         if self._resending < _RESENT_AT_ONCE:
             assert self._tasks is not None
             self._resending += 1
-            self._tasks.create_task(self._send_again(request, reply))
+            self._tasks.create_task(self._send_again(asker, reply))
         else:
             logger.warning("reply_lost", error="too many replies wait for the bus")
 
-    async def _send_again(self, request: _Request, reply: ContextReply) -> None:
-        until = time.monotonic() + min(request.left_s, _RESEND_LIMIT_S) - _RESEND_S
+    async def _send_again(self, asker: ContextRequest | Asker, reply: ContextReply) -> None:
+        until = time.monotonic() + min(_left_s(asker), _RESEND_LIMIT_S) - _RESEND_S
         try:
             while time.monotonic() < until and not self._stopping.is_set():
                 await asyncio.sleep(_RESEND_S)
                 with contextlib.suppress(Transient):
-                    if await self._queue.reply(request.content.reply_to, reply):
+                    if await self._queue.reply(asker.reply_to, reply):
                         return
             logger.debug("reply_lost", error="nobody listens any more")
         except Exception:  # one request must not end the responder
@@ -337,6 +386,10 @@ class InjectionResponder:
             "shed": self.shed,
             "taken_over": self._queue.taken_over,
         }
+
+
+def _left_s(asker: ContextRequest | Asker) -> float:
+    return asker.deadline_ms / 1000 - time.time()
 
 
 def _median_age_s(begun: Mapping[_Request, float]) -> float:

@@ -15,7 +15,7 @@ from typing import Any, Final, Self, cast
 from uuid import uuid4
 
 from pydantic import ValidationError
-from pydantic_core import PydanticSerializationError, from_json, to_json
+from pydantic_core import PydanticSerializationError
 
 from graphweft.drivers import make_transport
 from graphweft.settings import CONTEXT_VARIABLE, ClientSettings
@@ -39,8 +39,14 @@ _BATCH: Final = 500
 """Events per round trip. Above this a batch gains nothing and delays the first event's confirmation."""
 _FIRST_RETRY_S: Final = 0.1
 _LAST_RETRY_S: Final = 2.0
-_GRACE_MS: Final = 5
-"""How long after the deadline the client may still return: one turn of the event loop."""
+_LONGEST_MS: Final = 600_000
+"""Largest budget: responders believe no deadline further away."""
+_RESERVE_SHARE: Final = 0.02
+_RESERVE_MS: Final = (2.0, 5.0)
+"""A call gives up before its budget is over by this share of it, within these bounds, and by no more than a half.
+Timers are never early and up to 1 ms late, for the event loop waits in whole milliseconds, and then the call has still
+to return: with 1 ms about half of the calls came back too late.
+"""
 
 
 @dataclass(slots=True)
@@ -171,18 +177,22 @@ class Client:
         a reply with some blocks missing has ``partial`` set and says why for each. With ``GRAPHWEFT_CONTEXT=off`` it
         comes back at once, with the reason ``disabled``.
 
+        The budget holds for the caller: the call gives up by 2 % of it, at least 2 and at most 5 ms, before its end.
+        More than ten minutes count as ten minutes. Writing ``context``, which holds what JSON can say, is a part of it
+        that nothing interrupts: seven megabytes of small values take a few tenths of a second.
+
         The text has at most ``max_tokens`` tokens. ``after`` is a position that ``emit`` returned (None waits for
         nothing): the answer holds that event's effect, or says in ``stale_by`` that the budget was over before.
         ``explain`` tells of each block how it came about.
         """
         started = time.perf_counter()
-        budget = self._budget_ms if budget_ms is None else budget_ms
+        budget = _milliseconds(self._budget_ms if budget_ms is None else budget_ms)
         request_id = uuid4().hex
         if self._closed:
             return _empty(request_id, "bus_unavailable", "the client is closed")
         if not self._context_on:
             return _empty(request_id, "disabled", f"{CONTEXT_VARIABLE} is off in this process")
-        if not isinstance(cast("object", budget), int | float):  # callers may have no types
+        if budget is None:
             return _empty(request_id, "invalid_request", "budget_ms: a number of milliseconds is wanted")
         try:
             request = ContextRequest(
@@ -198,9 +208,7 @@ class Client:
                 after=after,
                 explain=explain,
             )
-            if not _finite(request.context):
-                raise PydanticSerializationError("a number in it is NaN or infinite")
-            async with asyncio.timeout((budget + _GRACE_MS) / 1000):
+            async with asyncio.timeout((budget - _reserve_ms(budget)) / 1000):
                 reply = await self._transport.request(request)
         except TimeoutError:
             reply = _empty(
@@ -321,15 +329,17 @@ class Client:
         self._pending_bytes = 0
 
 
-def _finite(context: Mapping[str, Any]) -> bool:
-    """Return whether no number is NaN or infinite. Raises ``PydanticSerializationError`` for what JSON cannot say."""
-    text = to_json(context)
-    if b"NaN" in text or b"Infinity" in text:  # it may stand in a text
-        try:
-            from_json(text, allow_inf_nan=False)
-        except ValueError:
-            return False
-    return True
+def _milliseconds(budget: object) -> int | None:
+    """Return a budget within its bounds, or None for what is no number: callers may have no types."""
+    if not issubclass(type(budget), int | float):
+        return None
+    number = cast("float", budget)
+    return None if number != number else int(min(max(number, 0), _LONGEST_MS))  # noqa: PLR0124 - so is NaN only
+
+
+def _reserve_ms(budget_ms: int) -> float:
+    least, most = _RESERVE_MS
+    return min(max(budget_ms * _RESERVE_SHARE, least), most, budget_ms / 2)
 
 
 def _empty(request_id: str, reason: ReasonCode, detail: str) -> ContextReply:

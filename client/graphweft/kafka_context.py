@@ -20,7 +20,7 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError
 
 from graphweft.kafka_connection import bus_errors, make_context_topics
-from graphweft.transport import MAX_CONTEXT_BYTES, read_reply, refusal, seconds_left
+from graphweft.transport import MAX_CONTEXT_BYTES, encoded, read_reply, seconds_left
 from graphweft_contracts import BusUnavailable, ContextReply, ContextRequest, channels
 
 __all__ = ("KafkaContext", "end_producer")
@@ -58,9 +58,9 @@ class KafkaContext:
         try:
             async with asyncio.timeout(seconds_left(request)):
                 producer: Any = self._producer or await self._opened()
-                message = request.model_copy(update={"reply_to": self._reply_to}).model_dump_json().encode()
-                if (refused := refusal(request, message)) is not None:
-                    return refused
+                message = encoded(request, self._reply_to)
+                if isinstance(message, ContextReply):
+                    return message
                 self._waiting[request_id] = future
                 self._turn += 1
                 with bus_errors("the bus took no request"):
@@ -100,8 +100,13 @@ class KafkaContext:
             pause_s = max(0.0, self._failed + _RETRY_S - time.monotonic())
             self._opening = asyncio.create_task(self._open(pause_s), name="graphweft-context-open")
             self._opening.add_done_callback(_seen)
-        with bus_errors("the bus cannot be reached"):
-            await asyncio.shield(self._opening)
+        opening = self._opening
+        await asyncio.wait([opening])  # unlike awaiting it, this passes a cancellation on neither way
+        if not opening.cancelled():
+            with bus_errors("the bus cannot be reached"):
+                opening.result()
+        if self._producer is None:  # ``aclose`` came first
+            raise BusUnavailable("the client is closed")
         return self._producer
 
     async def _open(self, pause_s: float) -> None:

@@ -17,7 +17,7 @@ from uuid import uuid4
 from redis.exceptions import RedisError
 
 from graphweft.redis_connection import Together, connect
-from graphweft.transport import DEFAULT_PARTITIONS, Outgoing, check_sizes, read_reply, refusal, seconds_left
+from graphweft.transport import DEFAULT_PARTITIONS, Outgoing, check_sizes, encoded, read_reply, seconds_left
 from graphweft_contracts import BusUnavailable, ContextReply, ContextRequest, channels
 
 __all__ = ("RedisTransport",)
@@ -83,13 +83,13 @@ class RedisTransport:
 
     async def request(self, request: ContextRequest) -> ContextReply:
         """See ``Transport.request``."""
+        message = encoded(request, self._reply_to)
+        if isinstance(message, ContextReply):
+            return message
         if self._listener is None or self._listener.done():
             self._away = None
             self._settled.clear()
             self._listener = asyncio.create_task(self._listen(), name="graphweft-context-replies")
-        message = request.model_copy(update={"reply_to": self._reply_to}).model_dump_json().encode()
-        if (refused := refusal(request, message)) is not None:
-            return refused
         future: asyncio.Future[bytes | BusUnavailable] = asyncio.get_running_loop().create_future()
         self._waiting[request.id] = future
         try:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping, Sequence
+from collections import deque
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Final, Protocol
+from itertools import islice
+from typing import Any, Final, Protocol
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
+from pydantic_core import to_json
 
-from graphweft_contracts import BusUnavailable, ContextReply, ContextRequest, InvalidEvent
+from graphweft_contracts import BusUnavailable, ContextReply, ContextRequest, InvalidEvent, ReasonCode
 
 __all__ = (
     "DEFAULT_PARTITIONS",
@@ -18,8 +21,8 @@ __all__ = (
     "Outgoing",
     "Transport",
     "check_sizes",
+    "encoded",
     "read_reply",
-    "refusal",
     "seconds_left",
 )
 
@@ -31,9 +34,16 @@ one; Redis has none, but workers hold many events at once.
 """
 MAX_CONTEXT_BYTES: Final = 8 * 1024**2
 """Largest context request, encoded; on Kafka also the largest answer to one."""
-_SURELY_READ_BYTES: Final = 4_000
-_SURELY_READ_LEVELS: Final = 100
-"""Within both limits the responder's parser takes all JSON; it refuses 200 levels, and numbers of 4,300 digits."""
+_TOO_LARGE: Final = (
+    f"the request has more than the {MAX_CONTEXT_BYTES} bytes that a bus takes: send only the context variables that "
+    "rules read"
+)
+_LOOKED_AT: Final = 10_000
+"""Values that are looked at before a request is written, the upper levels first: a few milliseconds. To look at all of
+them takes several times as long as to write them.
+"""
+_SCALARS: Final = frozenset({int, float, bool, type(None)})
+_COLLECTIONS: Final = (list, tuple, set, frozenset)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -66,7 +76,8 @@ class Transport(Protocol):
     async def request(self, request: ContextRequest) -> ContextReply:
         """Return the answer to ``request``, the first one if there should be two.
 
-        Raises ``TimeoutError`` at its deadline, and for an answer that comes later; or ``BusUnavailable``.
+        A request for which ``encoded`` has an answer gets that one. Raises ``TimeoutError`` at its deadline, and for an
+        answer that comes later; ``BusUnavailable``; or ``PydanticSerializationError`` as ``encoded`` does.
         """
         ...
 
@@ -86,20 +97,79 @@ def check_sizes(events: Sequence[Outgoing]) -> None:
             )
 
 
-def refusal(request: ContextRequest, message: bytes) -> ContextReply | None:
-    """Return the answer to a request that no responder could take, as it is encoded in ``message``; else None."""
-    detail = ""
+class _Readable(BaseModel):
+    """What is asked of a message: that the parser of the responders takes it. It makes no objects of what it reads.
+
+    It refuses 200 levels, and numbers of 4,300 digits.
+    """
+
+
+def encoded(request: ContextRequest, reply_to: str) -> bytes | ContextReply:
+    """Return the request as it goes to the bus, or the answer to one that need not go there.
+
+    That is one that no responder could take, or whose time is over once it is written. It is written once, and what
+    can be seen before that is looked at first. Raises ``PydanticSerializationError`` for what JSON cannot say.
+    """
+    if fault := _fault_of(request.context):
+        return _unsent(request, "invalid_request", fault)
+    if not seconds_left(request):
+        return _late(request)
+    fields = {**dict(request), "reply_to": reply_to}
+    message = to_json(fields, by_alias=False)
     if len(message) > MAX_CONTEXT_BYTES:
-        detail = (
-            f"the request has {len(message)} bytes and a bus takes {MAX_CONTEXT_BYTES}: send only the context "
-            "variables that rules read"
-        )
-    elif len(message) > _SURELY_READ_BYTES or message.count(b"[") + message.count(b"{") > _SURELY_READ_LEVELS:
-        try:
-            ContextRequest.model_validate_json(message)
-        except ValidationError:
-            detail = "the responder could not read the request: its context is nested too deeply, or a number too long"
-    return ContextReply(id=request.id, reason="invalid_request", detail=detail, partial=True) if detail else None
+        return _unsent(request, "invalid_request", _TOO_LARGE)
+    if not seconds_left(request):
+        return _late(request)
+    if (b"NaN" in message or b"Infinity" in message) and to_json(
+        fields, by_alias=False, inf_nan_mode="null"
+    ) != message:  # else it stands in a text
+        return _unsent(request, "invalid_request", "context is no JSON: a number in it is NaN or infinite")
+    try:
+        _Readable.model_validate_json(message)
+    except ValidationError:
+        detail = "the responder could not read the request: its context is nested too deeply, or a number too long"
+        return _unsent(request, "invalid_request", detail)
+    return message
+
+
+def _fault_of(context: Mapping[str, Any]) -> str:
+    """Return what must not wait for the writing: an iterator, which would be used up and may never end, and a size.
+
+    Counted are two bytes for each value, which the shortest one has with its comma, and one for each character.
+    """
+    least_bytes = looked_at = 0
+    groups: deque[tuple[str, Collection[Any]]] = deque(
+        (name, (variable,)) for name, variable in islice(context.items(), _LOOKED_AT)
+    )
+    while groups and looked_at < _LOOKED_AT:
+        name, group = groups.popleft()
+        looked_at += len(group)
+        least_bytes += 2 * len(group)
+        for value in islice(group, _LOOKED_AT):
+            # ``isinstance`` would ask the value itself.
+            kind: type[Any] = type(value)  # pyright: ignore[reportUnknownVariableType]
+            if kind in _SCALARS:
+                continue
+            if kind is str:
+                least_bytes += len(value)
+            elif issubclass(kind, dict):
+                groups.append((name, value.values()))
+            elif issubclass(kind, _COLLECTIONS):
+                groups.append((name, value))
+            elif hasattr(kind, "__next__"):
+                return f"context.{name}: reading would use up the iterator in it ({kind.__name__}): give a list"
+        if least_bytes > MAX_CONTEXT_BYTES:
+            return _TOO_LARGE
+    return ""
+
+
+def _late(request: ContextRequest) -> ContextReply:
+    detail = "the budget was over before the request was written: send only the context variables that rules read"
+    return _unsent(request, "timeout", detail)
+
+
+def _unsent(request: ContextRequest, reason: ReasonCode, detail: str) -> ContextReply:
+    return ContextReply(id=request.id, reason=reason, detail=detail, partial=True)
 
 
 def seconds_left(request: ContextRequest) -> float:

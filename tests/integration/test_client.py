@@ -4,23 +4,28 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import itertools
 import subprocess
 import sys
 import threading
-from collections.abc import AsyncIterator, Awaitable, Callable
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
 import pytest
 import pytest_asyncio
 import redis.asyncio as redis
+from pydantic import BaseModel, field_serializer
 
 from graphweft import Client, ContextReply, Event, SyncClient
+from graphweft.client import _reserve_ms
 from graphweft.location import embedded_url
 from graphweft.redis_transport import RedisTransport
-from graphweft.transport import MAX_EVENT_BYTES
+from graphweft.transport import MAX_CONTEXT_BYTES, MAX_EVENT_BYTES, Outgoing
 from graphweft_contracts import ContextRequest, InvalidSettings, channels, wire
 from graphweft_rules import Ruleset
 from graphweft_workers.embedded import EmbeddedServer
@@ -428,7 +433,10 @@ async def test_a_bus_that_dies_ends_the_calls_in_flight(own: EmbeddedServer, tmp
         ({"chat_id": ""}, "chat_id"),
         ({"workflow": ""}, "workflow"),
         ({"user_id": ""}, "user_id"),
-        ({"budget_ms": float("nan")}, "deadline_ms"),
+        ({"budget_ms": float("nan")}, "budget_ms"),
+        ({"budget_ms": Decimal(50)}, "budget_ms"),
+        ({"budget_ms": "50"}, "budget_ms"),
+        ({"budget_ms": [50]}, "budget_ms"),
     ],
     ids=repr,
 )
@@ -449,6 +457,140 @@ async def test_context_variables_that_json_cannot_say_are_named(url: str, value:
         reply = await ask(client, value)
         assert (reply.reason, reply.blocks) == ("invalid_request", ())
         assert "JSON" in reply.detail
+
+
+@pytest.mark.parametrize("budget", [0, -(10**400), -float("inf"), 0.5, False])
+async def test_a_budget_of_nothing_is_over_at_once(
+    url: str, raw: Any, caplog: pytest.LogCaptureFixture, budget: Any
+) -> None:
+    async with Client(url) as client:
+        assert (await ask(client, budget_ms=budget)).reason == "timeout"
+    assert await raw.exists(channels.CONTEXT_REQUESTS) == 0
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("budget", [600_001, 10**400, float("inf"), 1e300])
+async def test_a_budget_without_end_is_the_longest_one(url: str, raw: Any, budget: Any) -> None:
+    async with Client(url) as client:
+        answers = Answers(raw)
+        calling = asyncio.ensure_future(ask(client, budget_ms=budget))
+        request = await answers.request()
+        assert request.deadline_ms <= time.time() * 1000 + 600_000
+        await answers.publish(request, ContextReply(id=request.id, text="fine").model_dump_json().encode())
+        assert (await calling).text == "fine"
+
+
+class Silent:
+    """A bus that takes a request and never answers."""
+
+    def __init__(self) -> None:
+        self.requests: list[ContextRequest] = []
+
+    async def append(self, events: Sequence[Outgoing]) -> list[str]:
+        return ["0:0" for _ in events]
+
+    async def request(self, request: ContextRequest) -> ContextReply:
+        self.requests.append(request)
+        return await asyncio.get_running_loop().create_future()  # type: ignore[no-any-return]
+
+    async def aclose(self) -> None:
+        pass
+
+
+async def test_a_call_gives_up_before_its_budget_is_over(monkeypatch: pytest.MonkeyPatch) -> None:
+    loop = asyncio.get_running_loop()
+    call_at, waits = loop.call_at, list[float]()
+
+    def noted(when: float, *arguments: Any, **options: Any) -> asyncio.TimerHandle:
+        waits.append(when - loop.time())
+        return call_at(when, *arguments, **options)
+
+    silent = Silent()
+    async with Client(transport=silent) as client:
+        monkeypatch.setattr(loop, "call_at", noted)
+        before_ms = int(time.time() * 1000)
+        assert (await ask(client, budget_ms=200)).reason == "timeout"
+        monkeypatch.undo()
+    [wait_s] = waits
+    assert wait_s <= 0.196, "four milliseconds are left to come back"
+    assert silent.requests[0].deadline_ms >= before_ms + 200, "the responder has all of it"
+
+
+@pytest.mark.parametrize(("budget", "reserve"), [(0, 0), (1, 0.5), (50, 2), (150, 3), (250, 5), (600_000, 5)])
+def test_what_is_kept_of_a_budget(budget: int, reserve: float) -> None:
+    assert _reserve_ms(budget) == reserve
+
+
+def numbers() -> Iterator[int]:
+    yield from range(3)
+
+
+@pytest.mark.parametrize("wrap", [lambda it: it, lambda it: [1, {"a": (it,)}], lambda it: (_holds_itself(), it)])
+@pytest.mark.parametrize("make", [numbers, lambda: map(int, "012"), lambda: iter([0, 1, 2]), itertools.count])
+async def test_an_iterator_is_not_read_and_its_variable_named(
+    url: str, raw: Any, make: Callable[[], Iterator[int]], wrap: Callable[[Any], Any]
+) -> None:
+    iterator = make()
+    async with Client(url) as client:
+        reply = await ask(client, wrap(iterator))
+    assert (reply.reason, reply.detail.partition(":")[0]) == ("invalid_request", "context.who")
+    assert list(itertools.islice(iterator, 3)) == [0, 1, 2]
+    assert await raw.exists(channels.CONTEXT_REQUESTS) == 0
+
+
+class Seen(BaseModel):
+    """Counts how often it is written, which takes a while."""
+
+    times: list[int] = []
+    takes_s: float = 0
+
+    @field_serializer("times")
+    def _count(self, times: list[int]) -> int:
+        times.append(1)
+        time.sleep(self.takes_s)
+        return len(times)
+
+
+async def test_context_is_written_once(url: str, raw: Any) -> None:
+    seen = Seen()
+    async with Client(url) as client:
+        calling = asyncio.ensure_future(ask(client, seen, budget_ms=60_000))
+        request = await Answers(raw).request()
+        await client.aclose()
+        await calling
+    assert request.context["who"]["times"] == len(seen.times) == 1
+
+
+@pytest.mark.parametrize("large", ["x" * MAX_CONTEXT_BYTES, [0] * MAX_CONTEXT_BYTES], ids=["text", "list"])
+async def test_what_is_too_large_is_not_written_to_see_it(url: str, raw: Any, large: Any) -> None:
+    async with Client(url) as client:
+        seen = Seen()
+        reply = await ask(client, [seen, [{"messages": large}]])
+    assert (reply.reason, "bytes" in reply.detail) == ("invalid_request", True)
+    assert seen.times == []
+    assert await raw.exists(channels.CONTEXT_REQUESTS) == 0
+
+
+async def test_context_that_has_taken_its_budget_to_write_is_not_sent(url: str, raw: Any) -> None:
+    async with Client(url) as client:
+        reply = await ask(client, Seen(takes_s=0.2), budget_ms=100)
+    assert (reply.reason, "before the request was written" in reply.detail) == ("timeout", True)
+    assert await raw.exists(channels.CONTEXT_REQUESTS) == 0
+
+
+def _levels(count: int) -> list[Any]:
+    value: list[Any] = []
+    for _ in range(count):
+        value = [value]
+    return value
+
+
+@pytest.mark.parametrize("value", [_levels(205), 10**4300, [{"n": -(10**6000)}]], ids=["deep", "long", "longer"])
+async def test_what_no_responder_could_read_is_not_sent(url: str, raw: Any, value: Any) -> None:
+    async with Client(url) as client:
+        reply = await ask(client, value)
+    assert (reply.reason, "could not read" in reply.detail) == ("invalid_request", True)
+    assert await raw.exists(channels.CONTEXT_REQUESTS) == 0
 
 
 async def test_context_raises_nothing_for_wrong_types(url: str, caplog: pytest.LogCaptureFixture) -> None:

@@ -11,6 +11,7 @@ import random
 import signal
 import subprocess
 import sys
+import threading
 from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
@@ -33,6 +34,7 @@ from graphweft_contracts import BusUnavailable, ContextReply, ContextRequest, In
 from graphweft_workers.bus.redis_streams import RedisStreamsBus
 from graphweft_workers.embedded import EmbeddedServer
 from graphweft_workers.gateway import app as app_module
+from graphweft_workers.gateway import serving as serving_module
 from graphweft_workers.gateway.app import make_app
 from graphweft_workers.gateway.cloud_events import BATCH, SINGLE, read_events
 from graphweft_workers.gateway.document import ContextQuestion
@@ -41,6 +43,7 @@ from graphweft_workers.gateway.problems import Problem
 from graphweft_workers.gateway.tokens import Token, Tokens, new_token, read_tokens, sha256_of
 from graphweft_workers.graph.digest import read_digest
 from graphweft_workers.graph.falkordb import FalkorDBStore
+from graphweft_workers.settings import Settings
 
 pytestmark = pytest.mark.integration
 BUDGET_MS = 10_000
@@ -565,6 +568,47 @@ async def test_requests_beyond_the_limits_are_told_at_once(stack: Stack, app_id:
         assert (await post(gateway, note("again"))).status_code == 202
 
 
+@pytest.mark.parametrize("reader", ["read_events", "read_json"])
+async def test_large_bodies_of_an_app_are_read_one_by_one_beside_the_others(
+    stack: Stack, app_id: str, monkeypatch: pytest.MonkeyPatch, reader: str
+) -> None:
+    go, begun = threading.Event(), list[bytes]()
+    read: Callable[..., Any] = getattr(app_module, reader)
+
+    def held(*arguments: Any, **more: Any) -> Any:
+        [body] = [each for each in arguments if isinstance(each, bytes)]
+        if b"mine" in body and len(body) > 40_000:
+            begun.append(body)
+            assert go.wait(8)
+        return read(*arguments, **more)
+
+    monkeypatch.setattr(app_module, reader, held)
+    async with serving(stack.url, tokens_of(mine=app_id, theirs=f"{app_id}-2")) as gateway:
+
+        async def send(token: str, size: int) -> httpx.Response:
+            headers = {"Authorization": f"Bearer {token}"}
+            padded = token + "." * size
+            if reader == "read_events":
+                return await post(gateway, note(f"{token}-{size}", data={"text": padded, "note": "n"}), **headers)
+            question = {"agent": "A", "workflow": "Notes", "chat_id": "c", "context": {"text": padded}}
+            return await gateway.post("/v1/context", json=question, headers=headers)
+
+        async with asyncio.TaskGroup() as tasks:
+            large = [tasks.create_task(send("mine", 50_000)) for _ in range(3)]
+            try:
+
+                async def reading() -> bool:
+                    return bool(begun)
+
+                await eventually(reading)
+                others = [await send("theirs", 50_000), await send("theirs", 1), await send("mine", 1)]
+                assert len(begun) == 1
+            finally:
+                go.set()
+        assert {answer.status_code for answer in others + [task.result() for task in large]} <= {200, 202}
+        assert len(begun) == 3
+
+
 # --------------------------------------------------------------------------------------------------- the bus goes away
 
 
@@ -784,6 +828,49 @@ async def test_a_stop_answers_what_is_in_hand(stack: Stack, tmp_path: Path, numb
             assert (process.returncode, errors) == (0, "")
     finally:
         await own.stop()
+
+
+async def test_who_sends_no_whole_head_is_not_waited_for(
+    stack: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(serving_module, "_HEAD_S", 0.3)
+    file, tokens = token_file(tmp_path, "a")
+    for name, value in {"GATEWAY_TOKENS": str(file), "BUS_URL": stack.url, "DATA": str(tmp_path)}.items():
+        monkeypatch.setenv(f"GRAPHWEFT_{name}", value)
+    ready: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+    gateway = asyncio.create_task(
+        serving_module.run_gateway(Settings.load(), host="127.0.0.1", port=0, insecure_app=None, ready=ready.set_result)
+    )
+    async with AsyncExitStack() as ends:
+        port = int((await ready).rpartition(":")[2])
+
+        async def connected(*sent: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            ends.callback(writer.close)
+            writer.write("".join(sent).encode())
+            return reader, writer
+
+        ask = "GET /healthz HTTP/1.1\r\nHost: x\r\n"
+        body = json.dumps(note("slow"))
+        post = (
+            f"POST /v1/events HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {tokens['a']}\r\nContent-Type: {SINGLE}\r\n"
+            f"Content-Length: {len(body)}\r\n\r\n"
+        )
+        in_hand, slow = await connected(post, body[:10])
+        silent, _ = await connected()
+        half, _ = await connected(ask)
+        second, _ = await connected(ask, "\r\n", ask)
+        unread, dripping = await connected(post.replace("Bearer", "None"), body[:10])
+        assert (await unread.readuntil(b"\r\n")).startswith(b"HTTP/1.1 401")
+        dripping.write(b" ")
+        async with asyncio.timeout(15):
+            assert [await reader.read() for reader in (silent, half)] == [b"", b""]
+            assert (await second.read()).startswith(b"HTTP/1.1 200")
+            await unread.read()
+            slow.write(body[10:].encode())
+            assert (await in_hand.readuntil(b"\r\n")).startswith(b"HTTP/1.1 202"), "a request in hand is not cut off"
+    signal.raise_signal(signal.SIGTERM)
+    await gateway
 
 
 async def test_what_is_left_of_a_refused_request_breaks_nothing(stack: Stack, tmp_path: Path) -> None:

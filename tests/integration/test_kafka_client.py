@@ -15,7 +15,7 @@ from tests.services.kafka import KafkaServer
 from graphweft import Client, Event, SyncClient
 from graphweft.kafka_transport import KafkaTransport
 from graphweft.transport import MAX_CONTEXT_BYTES, MAX_EVENT_BYTES, Outgoing
-from graphweft_contracts import BusUnavailable, InvalidEvent, InvalidSettings, channels, wire
+from graphweft_contracts import BusUnavailable, ContextReply, InvalidEvent, InvalidSettings, channels, wire
 from graphweft_workers.bus.kafka import KafkaBus
 from graphweft_workers.bus.log import Committed
 
@@ -154,6 +154,36 @@ async def test_who_asks_where_there_is_no_broker_is_told_so() -> None:
         for _ in range(2):
             reply = await client.context(agent="g", chat_id="c", budget_ms=20_000)
             assert (reply.reason, reply.text) == ("bus_unavailable", "")
+
+
+async def test_closing_while_it_connects_ends_the_calls() -> None:
+    """The broker takes connections and says nothing, as one behind a firewall may."""
+    reached, over = asyncio.Event(), asyncio.Event()
+
+    async def silent(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        reached.set()
+        await over.wait()
+        writer.close()
+
+    async with await asyncio.start_server(silent, "127.0.0.1", 0) as server:
+        port = server.sockets[0].getsockname()[1]
+        client = Client(f"kafka://127.0.0.1:{port}", app_id="a", workflow="w")
+
+        def ask() -> asyncio.Task[ContextReply]:
+            return asyncio.create_task(client.context(agent="g", chat_id="c", budget_ms=60_000))
+
+        first, calls = ask(), [ask() for _ in range(3)]
+        await reached.wait()
+        first.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await first
+        assert not any(call.done() for call in calls), "one that is cancelled leaves the others connecting"
+        try:
+            await client.aclose()
+            replies = await asyncio.gather(*calls)
+        finally:
+            over.set()
+    assert [(reply.reason, reply.detail) for reply in replies] == [("bus_unavailable", "the client is closed")] * 3
 
 
 async def test_a_request_that_is_too_large_is_refused(kafka_url: str) -> None:

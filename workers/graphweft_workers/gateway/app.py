@@ -113,7 +113,9 @@ class _Gateway:
         with self._gate.enter(app_id):
             kind = media_type(request)
             body = await read_body(request, most=limits.events_bytes, seconds=limits.body_s)
-            events = read_events(kind, request.headers, body, app_id=app_id, limits=limits)
+            events = await self._gate.read(
+                app_id, body, lambda body: read_events(kind, request.headers, body, app_id=app_id, limits=limits)
+            )
             positions = await self._client.emit_all(events, wait_s=limits.emit_s)
         if None in positions:
             logger.warning("the bus did not confirm %d of %d events in time", positions.count(None), len(positions))
@@ -135,7 +137,9 @@ class _Gateway:
                 raise Problem(415, "unsupported-media-type", "send the question as application/json")
             body = await read_body(request, most=self._limits.context_bytes, seconds=self._limits.body_s)
             try:
-                question = ContextQuestion.model_validate(read_json(body))
+                question = await self._gate.read(
+                    app_id, body, lambda body: ContextQuestion.model_validate(read_json(body))
+                )
             except ValidationError as error:
                 raise Problem(
                     422, "invalid-question", "the question breaks the contract", faults=faults_of(error)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
-from collections.abc import Generator
+from collections.abc import Callable, Generator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Final
 
 from pydantic_core import from_json, to_json
@@ -17,6 +16,8 @@ from graphweft_workers.gateway.problems import Problem, pointer
 __all__ = ("Gate", "Limits", "media_type", "read_body", "read_json", "whole")
 
 _INFINITY: Final = b"Infinity"
+_AT_ONCE_BYTES: Final = 32_768
+"""A body up to this size is read where it is: in a few milliseconds, the time of some changes of threads."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,17 +38,25 @@ class Limits:
     requests_per_app: int = 128
 
 
+@dataclass(slots=True)
+class _App:
+    open: int = 0
+    reading: asyncio.Lock = field(default_factory=asyncio.Lock)
+
+
 class Gate:
-    """Counts the requests that are worked on."""
+    """Counts the requests that are worked on, and reads their bodies so that no app holds up the others."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
-        self._apps: Counter[str] = Counter()
+        self._open = 0
+        self._apps: dict[str, _App] = {}
 
     @contextmanager
     def enter(self, app_id: str) -> Generator[None]:
         """Count one request of an app while the block runs. Raises ``Problem`` when there are too many."""
-        if self._apps[app_id] >= self._limits.requests_per_app:
+        app = self._apps.get(app_id) or _App()
+        if app.open >= self._limits.requests_per_app:
             raise Problem(
                 429,
                 "too-many-requests",
@@ -55,20 +64,33 @@ class Gate:
                 "taken: send it again when others are answered",
                 headers={"Retry-After": "1"},
             )
-        if self._apps.total() >= self._limits.requests:
+        if self._open >= self._limits.requests:
             raise Problem(
                 503,
                 "overloaded",
                 "the gateway has as many requests as it takes; nothing of this one was taken: send it again",
                 headers={"Retry-After": "1"},
             )
-        self._apps[app_id] += 1
+        self._apps[app_id] = app
+        app.open += 1
+        self._open += 1
         try:
             yield
         finally:
-            self._apps[app_id] -= 1
-            if not self._apps[app_id]:
+            self._open -= 1
+            app.open -= 1
+            if not app.open:
                 del self._apps[app_id]
+
+    async def read[T](self, app_id: str, body: bytes, reader: Callable[[bytes], T]) -> T:
+        """Return what ``reader`` makes of the body of an app that has entered.
+
+        It runs in a thread for large bodies, of an app one after the other: four megabytes take most of a second.
+        """
+        if len(body) <= _AT_ONCE_BYTES:
+            return reader(body)
+        async with self._apps[app_id].reading:
+            return await asyncio.to_thread(reader, body)
 
 
 def media_type(request: Request) -> str:

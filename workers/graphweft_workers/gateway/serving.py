@@ -11,6 +11,7 @@ from collections.abc import Callable, Generator
 from typing import Final, override
 
 import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from graphweft import Client
 from graphweft_contracts import InvalidSettings
@@ -26,6 +27,8 @@ _STOP_S: Final = 15
 """Longest wait for requests in hand: longer than the largest budget and than the bus is waited for."""
 _CONNECTIONS: Final = 2_000
 """Beyond these uvicorn answers 503 by itself; a request is counted by its app once its token is known."""
+_HEAD_S: Final = 10.0
+"""Longest that the head of a request may take to arrive, as long as its body may."""
 
 
 async def run_gateway(
@@ -50,6 +53,7 @@ async def run_gateway(
         client = Client(transport=make_transport(settings))
         config = uvicorn.Config(
             make_app(client, connect=lambda: make_transport(settings), tokens=tokens, insecure_app=insecure_app),
+            http=_Protocol,
             log_config=None,
             access_log=False,
             server_header=False,
@@ -62,6 +66,40 @@ async def run_gateway(
         _send_logs_along()
         shown = f"[{host}]" if ":" in host else host
         await _Server(config, lambda: ready(f"http://{shown}:{listener.getsockname()[1]}")).serve([listener])
+
+
+class _Protocol(H11Protocol):
+    """uvicorn's, which waits without end for the first request, and for the rest of one of which something is there."""
+
+    _closing: asyncio.TimerHandle | None = None
+    """Runs while no request is in hand: from the beginning, and from the first byte behind an answer."""
+
+    @override
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._watch()
+
+    @override
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._watch()
+
+    @override
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._stop_watching()
+
+    def _watch(self) -> None:
+        # Before the first request there is none, whatever the types say.
+        if self.cycle and not self.cycle.response_complete:
+            self._stop_watching()
+        elif self._closing is None:
+            self._closing = self.loop.call_later(_HEAD_S, self.transport.close)
+
+    def _stop_watching(self) -> None:
+        if self._closing is not None:
+            self._closing.cancel()
+            self._closing = None
 
 
 class _Server(uvicorn.Server):

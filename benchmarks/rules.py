@@ -1,7 +1,7 @@
 """(c) What an event costs with 10, 100 and 1,000 rules: decoding and matching alone, and end to end.
 
 Half of the rules are about other event types. The other half are about the events that come and do not apply: every
-second of them asks for equality, which may be looked up, and the others compare, so each has to be evaluated.
+second of them asks for equality, which may be looked up, and the others compare with a sum, so each is evaluated.
 """
 
 from __future__ import annotations

@@ -606,6 +606,41 @@ async def test_a_late_commit_does_not_set_the_position_back(url: str, bus: Redis
     assert await bus.committed(partition) == Committed(offset=offsets[2], count=3)
 
 
+class SlowDisk:
+    """The real graph, whose disk takes until ``written`` is set."""
+
+    def __init__(self, graph: FalkorDBStore) -> None:
+        self._graph = graph
+        self.asked = asyncio.Event()
+        self.written = asyncio.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._graph, name)
+
+    async def durable(self, run: str) -> None:
+        self.asked.set()
+        await self.written.wait()
+        await self._graph.durable(run)
+
+
+async def test_nothing_is_committed_before_the_graph_has_it_on_disk(
+    url: str, bus: RedisStreamsBus, graph: FalkorDBStore, rules: Ruleset
+) -> None:
+    slow = SlowDisk(graph)
+    async with Client(url) as client, running(bus, slow, rules) as worker:
+        for number in range(20):
+            await client.emit(tool(f"t{number}"))
+
+        async def applied() -> bool:
+            return worker.applied_events == 20  # applying waits for no disk
+
+        await eventually(applied)
+        await slow.asked.wait()
+        assert sum(partition.lag for partition in await bus.status()) == 20
+        slow.written.set()
+        await caught_up(bus)
+
+
 @pytest.mark.parametrize("batch_events", [1, 100])
 @pytest.mark.parametrize("end", ["DETACH DELETE n", "SET n.done = 'yes'"], ids=["deleted", "overwritten"])
 async def test_a_rule_that_takes_the_mark_away_stops_nobody(

@@ -14,7 +14,9 @@ from pathlib import Path
 import pytest
 from faststream import FastStream
 from faststream.redis import RedisBroker, RedisRouter, StreamSub
+from structlog.testing import capture_logs
 
+from graphweft import Client
 from graphweft.redis_transport import RedisTransport
 from graphweft_contracts import Event
 from graphweft_rules import RulesError
@@ -40,6 +42,13 @@ mutation_rules:
           ON CREATE SET a.turns = 1
           ON MATCH SET a.turns = a.turns + 1
         params: {agent: $event.agent_name}
+"""
+INJECTION = """\
+injection_rules:
+  - name: one
+    agents: ["*"]
+    queries:
+      - {id: one, cypher: "RETURN 1 AS one", inject_as: one}
 """
 Builder = Callable[[Settings], FastStream]
 
@@ -195,6 +204,23 @@ async def test_a_router_of_the_users_lives_beside_the_worker(
             await asyncio.sleep(0.05)
     assert await heard.get() == "tea"
     assert await applied(graph) == 20
+
+
+async def test_the_log_tells_how_often_rows_were_at_hand(settings: Settings, graph: FalkorDBStore) -> None:
+    (settings.rules / "Support/graph_injection.yaml").write_text(INJECTION)
+    await graph.progress("shop", 0)  # without a graph there is no version, and nothing is kept
+    app = injection_app(settings)
+    with capture_logs() as logs:
+        async with running(app) as task, Client(settings.bus, app_id="shop", workflow="Support") as client:
+            for _ in range(4):
+                reply = await client.context(agent="A", chat_id="c", budget_ms=30_000)
+                assert reply.blocks
+            app.exit()
+            await task
+    [counts] = [entry for entry in logs if entry["event"] == "responder_stopped"]
+    # The first is asked before the version is known, so its rows are of none.
+    assert (counts["answered"], counts["cache_hits"], counts["cache_misses"]) == (4, 2, 2)
+    assert counts["cache_bytes"] > 0
 
 
 @pytest.mark.parametrize("build", [mutation_app, injection_app])

@@ -153,7 +153,9 @@ async def _injection(settings: Settings) -> AsyncGenerator[_Service]:
         count=count,
     )
     try:
-        yield InjectionResponder(queue, answerer.answer, max_requests=settings.max_requests)
+        yield InjectionResponder(
+            queue, answerer.answer, max_requests=settings.max_requests, more_counts=answerer.cache.counts
+        )
     finally:
         await queue.aclose()
         await answerer.aclose()

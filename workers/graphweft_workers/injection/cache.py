@@ -68,6 +68,16 @@ class Cache:
         """Whether anything is kept."""
         return self._limit > 0
 
+    def counts(self) -> dict[str, int]:
+        """Return the counters and what is kept. Of all three, hits and joined are what no query was run for."""
+        return {
+            "cache_hits": self.hits,
+            "cache_joined": self.joined,
+            "cache_misses": self.misses,
+            "cache_entries": self.entries,
+            "cache_bytes": self.bytes,
+        }
+
     @property
     def entries(self) -> int:
         """The number of entries."""

@@ -99,8 +99,10 @@ class InjectionResponder:
         answer: Callable[[ContextRequest], Awaitable[ContextReply]],
         *,
         max_requests: int = 64,
+        more_counts: Callable[[], Mapping[str, int]] = dict,
     ) -> None:
         self._queue = queue
+        self._more_counts = more_counts
         self._give = answer
         self._places = max_requests
         self._free = max_requests
@@ -379,8 +381,9 @@ class InjectionResponder:
                 logger.info("responder_counts", **counts)
 
     def counts(self) -> dict[str, int]:
-        """Return what became of the requests so far."""
+        """Return what became of the requests so far, and ``more_counts``. The log has it each minute and at the end."""
         return {
+            **self._more_counts(),
             "answered": self.answered,
             "expired": self.expired,
             "shed": self.shed,

@@ -649,8 +649,9 @@ def test_output_that_the_terminal_cannot_show_is_escaped(up: Deployment) -> None
 
 def test_a_reader_who_leaves_is_no_error(up: Deployment) -> None:
     up.emit(turn("1", app="pipe"))
+    much = f"UNWIND range(1, 10000) AS x RETURN x, '{'more than a pipe holds ' * 3}' AS text"
     for form in ([], ["--json"]):
-        asking = up.background("query", "--app", "pipe", "UNWIND range(1, 20000) AS x RETURN x", *form)
+        asking = up.background("query", "--app", "pipe", much, *form)
         assert asking.stdout is not None
         asking.stdout.read(10)
         asking.stdout.close()

@@ -16,7 +16,7 @@ from typing import Final
 
 from benchmarks.harness import Bench, Result, ratio
 from benchmarks.services import Services
-from benchmarks.throughput import engine_rate
+from benchmarks.throughput import Case, engine_rate
 from benchmarks.workload import CALLS, Workload
 from graphweft_contracts import wire
 from graphweft_rules import Ruleset
@@ -72,7 +72,8 @@ async def _alone(workload: Workload, _round: int) -> float:
 async def _whole(bench: Bench, services: Services, workload: Workload, _round: int) -> float:
     settings = await services.settings("redis", "falkordb", workload.rules)
     settings = settings.model_copy(update={"batch_events": _BATCH})
-    return 1e6 / await engine_rate(bench, services, settings, "redis", "falkordb", workload)
+    case = Case(bench=bench, services=services, settings=settings, bus="redis", graph="falkordb", workload=workload)
+    return 1e6 / await engine_rate(case)
 
 
 def _workload(folder: Path, size: int) -> Workload:

@@ -13,13 +13,14 @@ import sys
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 from functools import partial
 from itertools import count as numbers
 from typing import Final
 
 from benchmarks.harness import Bench, Contender, Died, Result, ratio
 from benchmarks.processes import ENGINE, NAIVE, UNWIND, count, events_per_second, process
-from benchmarks.services import Bus, Graph, Services, publish, publish_plain
+from benchmarks.services import Bus, Graph, GraphProbe, Services, publish, publish_plain
 from benchmarks.workload import CALLS, ROOT, Workload
 from graphweft_rules import Ruleset
 from graphweft_workers.services import make_bus
@@ -35,22 +36,45 @@ _POLL_S: Final = 0.05
 _runs = numbers(1)
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Case:
+    """What is measured with what, whoever does the work."""
+
+    bench: Bench
+    services: Services
+    settings: Settings
+    bus: Bus
+    graph: Graph
+    workload: Workload
+
+    async def cleared(self) -> GraphProbe:
+        """Empty graph and bus; return what looks at the graph."""
+        await self.services.clear(self.bus, self.graph)
+        return await self.services.probe(self.graph)
+
+    async def prepared(self) -> GraphProbe:
+        """Empty graph and bus, and make the indexes that the engine makes by itself."""
+        probe = await self.cleared()
+        await probe.index(Ruleset.load(self.workload.rules).keys)
+        return probe
+
+
 async def run(bus: Bus, graph: Graph, workload: Workload, bench: Bench, services: Services) -> list[Result]:
     """Measure what the rows that are asked for need, the engine once for all of them."""
     where = f"{bus} x {graph}"
     settings = await services.settings(bus, graph, workload.rules)
-    engine = partial(engine_rate, bench, services, settings, bus, graph, workload)
-    naive = partial(_naive_rate, bench, services, settings, bus, graph, workload)
+    case = Case(bench=bench, services=services, settings=settings, bus=bus, graph=graph, workload=workload)
+    naive = partial(_naive_rate, case)
     held: list[str] = []
     subscribers: dict[str, Contender] = {"naive, batch=True": partial(naive, ("--batch",), 3_000)}
     if workload is CALLS:  # the recorded runs say the same thing, so there the stronger one is enough
         subscribers["naive"] = partial(naive, (), 1_500)
     against: Mapping[str, Mapping[str, Contender]] = {
         "a": subscribers,
-        "b": {"UNWIND": partial(_unwind_rate, bench, services, settings, bus, graph, workload)},
-        "f": {"two": partial(_two_rate, bench, services, settings, bus, graph, workload, held)},
+        "b": {"UNWIND": partial(_unwind_rate, case)},
+        "f": {"two": partial(_two_rate, case, held)},
     }
-    contenders: dict[str, Contender] = {"engine": engine}
+    contenders: dict[str, Contender] = {"engine": partial(engine_rate, case)}
     for row in bench.rows:
         contenders |= against[row]
     values = await bench.interleave(f"{where}, {workload.name}", contenders)
@@ -69,45 +93,28 @@ async def run(bus: Bus, graph: Graph, workload: Workload, bench: Bench, services
     return results
 
 
-async def engine_rate(
-    bench: Bench,
-    services: Services,
-    settings: Settings,
-    bus: Bus,
-    graph: Graph,
-    workload: Workload,
-    _round: int = 0,
-) -> float:
+async def engine_rate(case: Case, _round: int = 0) -> float:
     """Return the events a second of one worker process that starts on a backlog."""
-    await services.clear(bus, graph)
-    left, size = await _left(settings, bus), _backlog(bench)
+    settings, workload = case.settings, case.workload
+    probe = await case.cleared()
+    left, size = await _left(case), _backlog(case.bench)
     await publish(settings, workload.outgoing(size, _run_name()))
-    probe = await services.probe(graph)
-    async with process(ENGINE, settings, kill=_may_kill(bus)) as engine:
-        return await events_per_second(engine, probe, workload.applied, left + size, limit_s=bench.seconds)
+    async with process(ENGINE, settings, kill=_may_kill(case.bus)) as engine:
+        return await events_per_second(engine, probe, workload.applied, left + size, limit_s=case.bench.seconds)
 
 
-async def _two_rate(
-    bench: Bench,
-    services: Services,
-    settings: Settings,
-    bus: Bus,
-    graph: Graph,
-    workload: Workload,
-    held: list[str],
-    _round: int,
-) -> float:
+async def _two_rate(case: Case, held: list[str], _round: int) -> float:
     """Return the events a second of two worker processes; ``held`` gets how many partitions each of them has.
 
     On a short backlog whoever starts first would work alone. So they share the partitions before there is a backlog,
     under short leases so that this takes no long time, and they are stopped while it is published.
     """
-    await services.clear(bus, graph)
-    probe = await services.probe(graph)
+    bench, workload = case.bench, case.workload
+    probe = await case.cleared()
     size = _backlog(bench)
-    settings = settings.model_copy(update={"lease_s": _LEASE_S})
+    settings = case.settings.model_copy(update={"lease_s": _LEASE_S})
     async with AsyncExitStack() as ends:
-        both = [await ends.enter_async_context(process(ENGINE, settings, kill=_may_kill(bus))) for _ in range(2)]
+        both = [await ends.enter_async_context(process(ENGINE, settings, kill=_may_kill(case.bus))) for _ in range(2)]
         held.append(await _shared(settings, len(both)))
         for worker in both:
             worker.send_signal(signal.SIGSTOP)
@@ -135,11 +142,11 @@ async def _shared(settings: Settings, workers: int) -> str:
         await log.aclose()
 
 
-async def _left(settings: Settings, bus: Bus) -> int:
+async def _left(case: Case) -> int:
     """Return how many events the last worker left on the bus."""
-    if bus == "redis":  # it has been emptied
+    if case.bus == "redis":  # it has been emptied
         return 0
-    log = make_bus(settings)
+    log = make_bus(case.settings)
     try:
         return sum(part.lag for part in await log.status())
     finally:
@@ -155,36 +162,22 @@ def _may_kill(bus: Bus) -> bool:
     return bus == "redis"
 
 
-async def _naive_rate(
-    bench: Bench,
-    services: Services,
-    settings: Settings,
-    bus: Bus,
-    graph: Graph,
-    workload: Workload,
-    options: tuple[str, ...],
-    per_second: int,
-    _round: int,
-) -> float:
-    await services.clear(bus, graph)
-    probe = await services.probe(graph)
-    await probe.index(Ruleset.load(workload.rules).keys)  # the engine makes them by itself
+async def _naive_rate(case: Case, options: tuple[str, ...], per_second: int, _round: int) -> float:
+    bench, settings, workload = case.bench, case.settings, case.workload
+    probe = await case.prepared()
     size, run_name = int(per_second * bench.seconds), _run_name()
     await publish_plain(settings, f"naive-{run_name}", workload.outgoing(size, run_name))
     async with process((*NAIVE, f"naive-{run_name}", *options), settings, kill=True) as naive:
         return await events_per_second(naive, probe, workload.applied, size, limit_s=bench.seconds)
 
 
-async def _unwind_rate(
-    bench: Bench, services: Services, settings: Settings, bus: Bus, graph: Graph, workload: Workload, _round: int
-) -> float:
-    await services.clear(bus, graph)
-    probe = await services.probe(graph)
-    await probe.index(Ruleset.load(workload.rules).keys)
+async def _unwind_rate(case: Case, _round: int) -> float:
+    bench, workload = case.bench, case.workload
+    probe = await case.prepared()
     done = await asyncio.create_subprocess_exec(
         *(sys.executable, *UNWIND, str(int(_UNWIND_PER_S * bench.seconds)), str(bench.seconds)),
         cwd=ROOT,
-        env=settings.as_environment(),
+        env=case.settings.as_environment(),
         stdout=asyncio.subprocess.PIPE,
     )
     output, _ = await done.communicate()

@@ -76,18 +76,9 @@ class Bus:
         return Client(self.url, app_id=app_id, workflow="Shop", budget_ms=budget_ms)
 
 
-@pytest.fixture(params=BUSES)
-async def bus(request: pytest.FixtureRequest) -> AsyncIterator[Bus]:
-    if request.param == "kafka":
-        kafka: KafkaServer = request.getfixturevalue("kafka")
-        await empty_kafka(kafka)
-
-        async def restart_kafka() -> None:
-            await asyncio.to_thread(kafka.kill)
-            await asyncio.to_thread(kafka.start)
-
-        yield Bus(name="kafka", url=kafka.url, restart=restart_kafka)
-        return
+@asynccontextmanager
+async def redis_bus() -> AsyncIterator[Bus]:
+    """A bus on a server of its own, which is ended with the block."""
     with tempfile.TemporaryDirectory(prefix="graphweft-test-") as folder:
         server = EmbeddedServer(Path(folder))
         await server.start()
@@ -102,6 +93,22 @@ async def bus(request: pytest.FixtureRequest) -> AsyncIterator[Bus]:
             yield Bus(name="redis", url=f"unix://{server.socket}", restart=restart_redis)
         finally:
             await server.stop()
+
+
+@pytest.fixture(params=BUSES)
+async def bus(request: pytest.FixtureRequest) -> AsyncIterator[Bus]:
+    if request.param == "kafka":
+        kafka: KafkaServer = request.getfixturevalue("kafka")
+        await empty_kafka(kafka)
+
+        async def restart_kafka() -> None:
+            await asyncio.to_thread(kafka.kill)
+            await asyncio.to_thread(kafka.start)
+
+        yield Bus(name="kafka", url=kafka.url, restart=restart_kafka)
+        return
+    async with redis_bus() as own:
+        yield own
 
 
 async def eventually(condition: Callable[[], bool | Awaitable[bool]], within_s: float = 40) -> None:
@@ -252,100 +259,76 @@ async def nothing_left() -> list[Waiting]:
 
 
 async def test_a_slow_replica_keeps_what_it_has() -> None:
-    with tempfile.TemporaryDirectory(prefix="graphweft-test-") as folder:
-        server = EmbeddedServer(Path(folder))
-        await server.start()
-        url = f"unix://{server.socket}"
-        gate = Gate()
-        bus = Bus(name="redis", url=url, restart=server.start)
-        try:
-            async with bus.client() as client, redis.Redis.from_url(url) as raw:
-                async with responding(bus, gate, "slow") as slow:
-                    asking = asyncio.create_task(client.context(agent="One", chat_id="c", context={"n": 1}))
-                    await eventually(lambda: gate.waiting == 1)
-                    async with responding(bus, at_once, "other") as other:
-                        # Far older than what is taken from the dead.
-                        async def old() -> bool:
-                            [entry] = await raw.xpending_range(
-                                channels.CONTEXT_REQUESTS, channels.CONTEXT_GROUP, "-", "+", 10
-                            )
-                            assert entry["consumer"] == b"slow"
-                            return bool(entry["time_since_delivered"] > 1_500)
+    gate = Gate()
+    async with redis_bus() as bus, bus.client() as client, redis.Redis.from_url(bus.url) as raw:
+        async with responding(bus, gate, "slow") as slow:
+            asking = asyncio.create_task(client.context(agent="One", chat_id="c", context={"n": 1}))
+            await eventually(lambda: gate.waiting == 1)
+            async with responding(bus, at_once, "other") as other:
+                # Far older than what is taken from the dead.
+                async def old() -> bool:
+                    [entry] = await raw.xpending_range(channels.CONTEXT_REQUESTS, channels.CONTEXT_GROUP, "-", "+", 10)
+                    assert entry["consumer"] == b"slow"
+                    return bool(entry["time_since_delivered"] > 1_500)
 
-                        await eventually(old)
-                        gate.open.set()
-                        assert (await asking).text == "1"
-                assert (slow.answered, other.answered) == (1, 0)
+                await eventually(old)
+                gate.open.set()
+                assert (await asking).text == "1"
+        assert (slow.answered, other.answered) == (1, 0)
 
-                async def gone() -> bool:
-                    return not await raw.xinfo_consumers(channels.CONTEXT_REQUESTS, channels.CONTEXT_GROUP)
+        async def gone() -> bool:
+            return not await raw.xinfo_consumers(channels.CONTEXT_REQUESTS, channels.CONTEXT_GROUP)
 
-                await eventually(gone)
-                assert await raw.xlen(channels.CONTEXT_REQUESTS) == 0
-        finally:
-            await server.stop()
+        await eventually(gone)
+        assert await raw.xlen(channels.CONTEXT_REQUESTS) == 0
 
 
 async def test_a_dead_replicas_requests_are_taken_over_and_it_is_forgotten() -> None:
-    with tempfile.TemporaryDirectory(prefix="graphweft-test-") as folder:
-        server = EmbeddedServer(Path(folder))
-        await server.start()
-        bus = Bus(name="redis", url=f"unix://{server.socket}", restart=server.start)
-        try:
-            async with bus.client() as client, redis.Redis.from_url(bus.url) as raw:
-                await raw.xgroup_create(channels.CONTEXT_REQUESTS, channels.CONTEXT_GROUP, id="0", mkstream=True)
-                asking = asyncio.create_task(client.context(agent="One", chat_id="c", context={"n": 1}))
-                # Somebody who has read, and then gave no sign of life any more.
-                assert await raw.xreadgroup(
-                    channels.CONTEXT_GROUP, "dead", {channels.CONTEXT_REQUESTS: ">"}, count=1, block=10_000
-                )
-                async with responding(bus, at_once) as responder:
-                    assert (await asking).text == "1"
-                    assert responder.counts()["taken_over"] == 1
-                    names = [
-                        consumer["name"]
-                        for consumer in await raw.xinfo_consumers(channels.CONTEXT_REQUESTS, channels.CONTEXT_GROUP)
-                    ]
-                    assert names == [b"r"]
-        finally:
-            await server.stop()
+    async with redis_bus() as bus, bus.client() as client, redis.Redis.from_url(bus.url) as raw:
+        await raw.xgroup_create(channels.CONTEXT_REQUESTS, channels.CONTEXT_GROUP, id="0", mkstream=True)
+        asking = asyncio.create_task(client.context(agent="One", chat_id="c", context={"n": 1}))
+        # Somebody who has read, and then gave no sign of life any more.
+        assert await raw.xreadgroup(
+            channels.CONTEXT_GROUP, "dead", {channels.CONTEXT_REQUESTS: ">"}, count=1, block=10_000
+        )
+        async with responding(bus, at_once) as responder:
+            assert (await asking).text == "1"
+            assert responder.counts()["taken_over"] == 1
+            names = [
+                consumer["name"]
+                for consumer in await raw.xinfo_consumers(channels.CONTEXT_REQUESTS, channels.CONTEXT_GROUP)
+            ]
+            assert names == [b"r"]
 
 
 async def test_a_request_is_handed_on_once() -> None:
-    with tempfile.TemporaryDirectory(prefix="graphweft-test-") as folder:
-        server = EmbeddedServer(Path(folder))
-        await server.start()
-        bus = Bus(name="redis", url=f"unix://{server.socket}", restart=server.start)
-        try:
-            async with AsyncExitStack() as opened:
-                raw = await opened.enter_async_context(redis.Redis.from_url(bus.url))
-                first, second, third = [
-                    await opened.enter_async_context(contextlib.aclosing(RedisRequestQueue(bus.url, consumer=name)))
-                    for name in ("first", "second", "third")
-                ]
-                transport = await opened.enter_async_context(contextlib.aclosing(make_transport(bus.url)))
-                asking = asyncio.create_task(transport.request(request(context={"n": 1})))
-                [waiting] = await take(first, 1)
-                for _ in range(3):  # as after an outage; this hands nothing on
-                    await first._read_own()
-                await stand_still(first)
-                [again] = await take(second, 1)
-                assert again == waiting
-                await third.next(1, wait=False)
-                with capture_logs() as logs:
-                    await stand_still(second)
+    async with redis_bus() as bus, AsyncExitStack() as opened:
+        raw = await opened.enter_async_context(redis.Redis.from_url(bus.url))
+        first, second, third = [
+            await opened.enter_async_context(contextlib.aclosing(RedisRequestQueue(bus.url, consumer=name)))
+            for name in ("first", "second", "third")
+        ]
+        transport = await opened.enter_async_context(contextlib.aclosing(make_transport(bus.url)))
+        asking = asyncio.create_task(transport.request(request(context={"n": 1})))
+        [waiting] = await take(first, 1)
+        for _ in range(3):  # as after an outage; this hands nothing on
+            await first._read_own()
+        await stand_still(first)
+        [again] = await take(second, 1)
+        assert again == waiting
+        await third.next(1, wait=False)
+        with capture_logs() as logs:
+            await stand_still(second)
 
-                    async def given_up() -> bool:
-                        return await raw.xlen(channels.CONTEXT_REQUESTS) == 0
+            async def given_up() -> bool:
+                return await raw.xlen(channels.CONTEXT_REQUESTS) == 0
 
-                    await eventually(given_up, within_s=10)
-                    await eventually(lambda: any(log["event"] == "requests_given_up" for log in logs))
-                assert (third.taken_over, list(await third.next(1, wait=False))) == (0, [])
-                # It may still be answered by one that only stood still for a while.
-                assert await second.reply(asked(again).reply_to, echo(asked(again)))
-                assert (await asking).text == "1"
-        finally:
-            await server.stop()
+            await eventually(given_up, within_s=10)
+            await eventually(lambda: any(log["event"] == "requests_given_up" for log in logs))
+        assert (third.taken_over, list(await third.next(1, wait=False))) == (0, [])
+        # It may still be answered by one that only stood still for a while.
+        assert await second.reply(asked(again).reply_to, echo(asked(again)))
+        assert (await asking).text == "1"
 
 
 async def stand_still(queue: RedisRequestQueue) -> None:

@@ -19,7 +19,7 @@ from pydantic_core import PydanticSerializationError
 
 from graphweft.drivers import make_transport
 from graphweft.settings import CONTEXT_VARIABLE, ClientSettings
-from graphweft.transport import Outgoing, Transport
+from graphweft.transport import MAX_BUDGET_MS, Outgoing, Transport
 from graphweft_contracts import (
     ContextReply,
     ContextRequest,
@@ -39,8 +39,6 @@ _BATCH: Final = 500
 """Events per round trip. Above this a batch gains nothing and delays the first event's confirmation."""
 _FIRST_RETRY_S: Final = 0.1
 _LAST_RETRY_S: Final = 2.0
-_LONGEST_MS: Final = 600_000
-"""Largest budget: responders believe no deadline further away."""
 _RESERVE_SHARE: Final = 0.02
 _RESERVE_MS: Final = (2.0, 5.0)
 """A call gives up before its budget is over by this share of it, within these bounds, and by no more than a half.
@@ -334,7 +332,7 @@ def _milliseconds(budget: object) -> int | None:
     if not issubclass(type(budget), int | float):
         return None
     number = cast("float", budget)
-    return None if number != number else int(min(max(number, 0), _LONGEST_MS))  # noqa: PLR0124 - so is NaN only
+    return None if number != number else int(min(max(number, 0), MAX_BUDGET_MS))  # noqa: PLR0124 - so is NaN only
 
 
 def _reserve_ms(budget_ms: int) -> float:

@@ -17,7 +17,15 @@ from uuid import uuid4
 from redis.exceptions import RedisError
 
 from graphweft.redis_connection import Together, connect
-from graphweft.transport import DEFAULT_PARTITIONS, Outgoing, check_sizes, encoded, read_reply, seconds_left
+from graphweft.transport import (
+    DEFAULT_PARTITIONS,
+    MAX_BUDGET_MS,
+    Outgoing,
+    check_sizes,
+    encoded,
+    read_reply,
+    seconds_left,
+)
 from graphweft_contracts import BusUnavailable, ContextReply, ContextRequest, channels
 
 __all__ = ("RedisTransport",)
@@ -26,10 +34,8 @@ logger = logging.getLogger("graphweft.client")
 
 _REQUESTS_KEPT: Final = 10_000
 """Upper bound of the request stream, roughly: answered requests are of no use to anyone."""
-_REQUESTS_KEPT_MS: Final = 600_000
-"""And of the age of what is in it: responders believe no deadline further away. They take off what they see, so this
-is for when there is none.
-"""
+_REQUESTS_KEPT_MS: Final = MAX_BUDGET_MS
+"""And of the age of what is in it. Responders take off what they see, so this is for when there is none."""
 _TRIM_S: Final = 5.0
 _IO_S: Final = 5.0
 _RECONNECT_S: Final = 0.2

@@ -16,6 +16,7 @@ from graphweft_contracts import BusUnavailable, ContextReply, ContextRequest, In
 
 __all__ = (
     "DEFAULT_PARTITIONS",
+    "MAX_BUDGET_MS",
     "MAX_CONTEXT_BYTES",
     "MAX_EVENT_BYTES",
     "Outgoing",
@@ -33,7 +34,9 @@ MAX_EVENT_BYTES: Final = 1_000_000
 one; Redis has none, but workers hold many events at once.
 """
 MAX_CONTEXT_BYTES: Final = 8 * 1024**2
-"""Largest context request, encoded; on Kafka also the largest answer to one."""
+"""Largest context request, encoded."""
+MAX_BUDGET_MS: Final = 600_000
+"""Largest budget of a context request: responders believe no deadline further away."""
 _TOO_LARGE: Final = (
     f"the request has more than the {MAX_CONTEXT_BYTES} bytes that a bus takes: send only the context variables that "
     "rules read"

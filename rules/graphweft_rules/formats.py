@@ -17,7 +17,7 @@ from functools import lru_cache
 from typing import Any, Final
 
 from graphweft_contracts import Block
-from graphweft_rules.model import Format
+from graphweft_rules.model import Format, most_rows
 
 __all__ = ("Rendered", "Rows", "assemble", "heading", "render")
 
@@ -59,7 +59,7 @@ class Rows:
         self._names_size = sum(map(len, self._names)) + 6 * len(self._names)  # with quotes, colon, comma, space
         self._line = _Line(self._names) if format == "markdown" else None
         self._rows = rows
-        most = 1 if format == "single" else max_results
+        most = most_rows(format, max_results)
         self.count = len(rows) if most is None else min(len(rows), most)
         self._cells: list[Any] = []  # for each row its line of Markdown, or its map
         self._ends: list[int] = []  # for each row the characters up to its end, about

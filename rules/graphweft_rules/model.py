@@ -19,6 +19,7 @@ __all__ = (
     "Mutation",
     "MutationRule",
     "Place",
+    "most_rows",
 )
 
 FORMATS: Final[tuple[str, ...]] = get_args(Format)
@@ -38,6 +39,11 @@ class Place:
         return f"{self.file}:{self.line}:{self.column}"
 
 
+def most_rows(format: Format, max_results: int | None) -> int | None:
+    """Return how many rows count, from the first one on; None for all of them."""
+    return 1 if format == "single" else max_results
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class InjectionQuery:
     """One read-only query of an injection rule."""
@@ -53,7 +59,7 @@ class InjectionQuery:
     @property
     def most_rows(self) -> int | None:
         """Rows that count, from the first one on; None for all of them."""
-        return 1 if self.format == "single" else self.max_results
+        return most_rows(self.format, self.max_results)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -13,6 +13,7 @@ from typing import Final
 import structlog
 from pydantic import ValidationError
 
+from graphweft.transport import MAX_BUDGET_MS
 from graphweft_contracts import ContextReply, ContextRequest, Transient, wire
 from graphweft_workers.injection.clocks import Clocks
 from graphweft_workers.injection.requests import Asker, RequestQueue, Waiting, read_asker
@@ -37,8 +38,6 @@ _SMOOTHING: Final = 0.1
 _RESEND_S: Final = 0.05
 _RESENT_AT_ONCE: Final = 256
 _RESEND_LIMIT_S: Final = 5.0
-_LONGEST_MS: Final = 600_000
-"""Deadlines further away than this are not believed."""
 _MOST_DETAIL: Final = 1_000
 """Characters that are said of what is wrong with a request; it may have many faults, with long names."""
 _REPORT_S: Final = 60.0
@@ -217,8 +216,8 @@ class InjectionResponder:
             assert self._tasks is not None
             self._tasks.create_task(self._clocks.look(waiting.token, asker.deadline_ms))
             return None
-        if asker.deadline_ms > now_ms + _LONGEST_MS:
-            asker = asker.model_copy(update={"deadline_ms": now_ms + _LONGEST_MS})
+        if asker.deadline_ms > now_ms + MAX_BUDGET_MS:
+            asker = asker.model_copy(update={"deadline_ms": now_ms + MAX_BUDGET_MS})
         if isinstance(asker, ContextRequest):
             return _Request(token=waiting.token, content=asker, app=self._app(asker.app_id))
         detail = f"the request breaks the contract; do client and responder run the same version? {fault}"

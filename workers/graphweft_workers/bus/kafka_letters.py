@@ -9,11 +9,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Generator, Mapping, Sequence
 from typing import Any, Final
 
 from aiokafka import AIOKafkaProducer, TopicPartition
-from aiokafka.errors import KafkaError
+from aiokafka.errors import IllegalOperation, KafkaError
 
 from graphweft.kafka_connection import bus_errors, record_of
 from graphweft_contracts import BusUnavailable, DeadLetter, channels
@@ -103,7 +103,7 @@ class LetterTopic:
         """
         producer: Any = None
         try:
-            with bus_errors("the dead letter is not retried"):
+            with _fenced_off(), bus_errors("the dead letter is not retried"):
                 producer = await self._started(
                     transactional_id=channels.REQUEUE_TRANSACTION, transaction_timeout_ms=_TRANSACTION_MS
                 )
@@ -132,7 +132,7 @@ class LetterTopic:
                     unchanged = self._index.get(letter.id) == seen
                 except BaseException:
                     # aiokafka asserts that a producer which was fenced off has nothing to abort.
-                    with contextlib.suppress(KafkaError, OSError, AssertionError):
+                    with contextlib.suppress(KafkaError, OSError, AssertionError, IllegalOperation):
                         await producer.abort_transaction()
                     raise
                 if unchanged:
@@ -206,6 +206,15 @@ class LetterTopic:
             await _end(producer)
             raise
         return producer
+
+
+@contextlib.contextmanager
+def _fenced_off() -> Generator[None]:
+    """Who learns between two calls of being fenced off has no transaction, which aiokafka calls no ``KafkaError``."""
+    try:
+        yield
+    except IllegalOperation as error:
+        raise BusUnavailable("the dead letter is not retried: another retry took this one's place") from error
 
 
 async def _end(producer: Any) -> None:

@@ -30,6 +30,7 @@ __all__ = (
     "WorkflowComplete",
     "WorkflowError",
     "WorkflowPhaseComplete",
+    "payload_of",
 )
 
 APP_ID_PATTERN: Final = r"^[A-Za-z0-9_-]{1,64}$"
@@ -108,12 +109,19 @@ LIFECYCLE: Final[Mapping[str, type[Payload]]] = {
 """The six event types of the rule contract. Any other dotted name (``memory.add``, ``order.paid``) is admitted too."""
 
 
+def payload_of(type: str) -> type[Payload]:
+    """Return the model of the payload of a type of event; that of free payloads for types of a runtime's own."""
+    from graphweft_contracts.memory import MEMORY  # its payloads build on ours
+
+    return LIFECYCLE.get(type) or MEMORY.get(type, Payload)
+
+
 class Event(BaseModel):
     """One thing that happened, as a CloudEvent. ``source`` and ``id`` together identify it for ever.
 
     The order of events is kept within one ``key`` (app and chat) and nowhere else. Unknown attributes are kept when
-    their names are lawful CloudEvents extension names. For the six lifecycle types ``data`` is checked against their
-    payload models; ``data`` of other types is free apart from ``context``.
+    their names are lawful CloudEvents extension names. For the six lifecycle types, and those of memory, ``data`` is
+    checked against their payload models; ``data`` of other types is free apart from ``context``.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow")
@@ -147,7 +155,7 @@ class Event(BaseModel):
             if value is not None and not isinstance(value, str | int | bool):
                 msg = f"the extension attribute {name!r} must be a string, an integer or a boolean; put it into data"
                 raise ValueError(msg)
-        LIFECYCLE.get(self.type, Payload).model_validate(self.data)
+        payload_of(self.type).model_validate(self.data)
         return self
 
     @classmethod

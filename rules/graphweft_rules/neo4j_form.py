@@ -18,12 +18,14 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Final
 
 from graphweft_rules.batching import ROW, BatchForm
 from graphweft_rules.clauses import Outline, Words, outline
+from graphweft_rules.tokens import tokenize
 
-__all__ = ("neo4j_form",)
+__all__ = ("neo4j_form", "with_plain_vectors")
 
 _VALUE: Final = "__gw_p"
 _AGGREGATES: Final = frozenset(
@@ -49,6 +51,7 @@ def neo4j_form(statement: str, columns: Iterable[str]) -> BatchForm:
     The form's text has no end: behind it ``RETURN count(*)`` or a clause that goes on with one row per row stands.
     """
     names = tuple(columns)
+    statement = with_plain_vectors(statement)
     query = outline(statement)
     values = {name: f"{_VALUE}{number}" for number, name in enumerate(names)}
     try:
@@ -61,6 +64,16 @@ def neo4j_form(statement: str, columns: Iterable[str]) -> BatchForm:
     # The line break ends a comment on the last line.
     text = f"{head}CALL ({', '.join(values.values())}) {{ {_edited(statement, edits)}\n}}"
     return BatchForm(mode="ordered", statement=text, columns=names)
+
+
+def with_plain_vectors(statement: str) -> str:
+    """Return a statement without the word ``vecf32`` of FalkorDB: here a vector is the list of numbers itself."""
+    if "vecf32" not in statement.lower():
+        return statement
+    tokens = tokenize(statement)
+    solid = [token for token in tokens if token.kind not in ("space", "comment")]
+    calls = {token.start for token, following in pairwise(solid) if token.keyword == "VECF32" and following.text == "("}
+    return "".join(" " if token.start in calls else token.text for token in tokens)
 
 
 def _check_deletes(query: Outline) -> None:

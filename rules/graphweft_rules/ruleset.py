@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -19,6 +19,8 @@ from graphweft_rules.cypher import Cypher
 from graphweft_rules.findings import Finding, RulesError
 from graphweft_rules.loader import RuleFiles, discover
 from graphweft_rules.model import InjectionQuery, Place
+from graphweft_rules.packs.memory import MemoryPack
+from graphweft_rules.packs.pack import Pack
 from graphweft_rules.params import Absent, Scope
 from graphweft_rules.workflow import (
     CompiledInjection,
@@ -30,6 +32,9 @@ from graphweft_rules.workflow import (
 )
 
 __all__ = ("BoundMutation", "BoundQuery", "Matched", "MatchedQueries", "Ruleset", "SkipReason", "Skipped")
+
+_PACKS: Final[tuple[Pack, ...]] = (MemoryPack(),)
+"""The packs that every set of rules has."""
 
 SkipReason = Literal["condition_error", "missing_param", "missing_variable"]
 
@@ -85,17 +90,25 @@ class MatchedQueries:
 class Ruleset:
     """The compiled rules of all workflows. It never changes: load another one to see changed files."""
 
-    def __init__(self, workflows: Mapping[str, Workflow], digest: str = "") -> None:
+    def __init__(self, workflows: Mapping[str, Workflow], digest: str = "", packs: Iterable[Pack] = _PACKS) -> None:
         self.workflows = dict(workflows)
+        self.packs = tuple(packs)
         self.digest = digest
         """SHA-256 of the files' names and content; empty for rules that come from no files."""
         self.keys = frozenset(
             key for workflow in self.workflows.values() for part in workflow.parts for key in part.cypher.keys
         )
-        """(label, property) by which any query looks nodes up: each deserves an index."""
+        """(label, property) by which any query of a rule looks nodes up: each deserves an index."""
+        self._types = frozenset(type for pack in self.packs for type in pack.types)
+
+    @property
+    def mutations(self) -> tuple[CompiledMutation, ...]:
+        """All mutations, those of packs included."""
+        found = [part for flow in self.workflows.values() for rule in flow.mutation_rules for part in rule.parts]
+        return (*found, *(part for pack in self.packs for part in pack.mutations))
 
     @classmethod
-    def load(cls, root: Path) -> Ruleset:
+    def load(cls, root: Path, packs: Iterable[Pack] = _PACKS) -> Ruleset:
         """Load the workflows right under ``root``. Raises ``RulesError`` with the findings of all of them."""
         files = RuleFiles()
         findings: list[Finding] = []
@@ -110,10 +123,31 @@ class Ruleset:
             read.update(resolved.config.files)
         if findings:
             raise RulesError(findings)
-        return cls(workflows, _digest(root, read))
+        return cls(workflows, _digest(root, read), packs)
 
     def match_event(self, event: Event) -> Matched:
-        """Return the mutations for an event; never raises. An event of an unknown workflow, or of none, has none."""
+        """Return the mutations for an event; never raises. Those of packs come first, and without any workflow too."""
+        if event.type in self._types:
+            packed = self._by_packs(event)
+            ruled = self._by_rules(event)
+            return Matched(mutations=(*packed, *ruled.mutations), skipped=ruled.skipped)
+        return self._by_rules(event)
+
+    def knows(self, event: Event) -> bool:
+        """Tell whether anybody may say anything about an event: a pack, or the rules of its workflow."""
+        return event.type in self._types or event.workflow in self.workflows
+
+    def packs_for(self, types: Iterable[str]) -> tuple[Pack, ...]:
+        """Return the packs that are about any of these types of events."""
+        wanted = self._types.intersection(types)
+        return tuple(pack for pack in self.packs if not wanted.isdisjoint(pack.types)) if wanted else ()
+
+    def _by_packs(self, event: Event) -> Iterator[BoundMutation]:
+        for pack in self.packs:
+            for mutation, params in pack.match(event):
+                yield BoundMutation(mutation=mutation, params=params)
+
+    def _by_rules(self, event: Event) -> Matched:
         workflow = self.workflows.get(event.workflow or "")
         candidates = workflow.mutations_for(event.type, event.agent) if workflow else None
         if candidates is None or not candidates.rules:
@@ -160,6 +194,9 @@ class Ruleset:
 
     def find_mutation(self, workflow: str, rule: str, mutation: str) -> CompiledMutation | None:
         """Return a mutation by its names; None when the rules have no such one."""
+        for packed in (part for pack in self.packs for part in pack.mutations):
+            if (packed.rule, packed.id) == (rule, mutation):
+                return packed
         found = self.workflows.get(workflow)
         parts = (part for compiled in found.mutation_rules for part in compiled.parts) if found else ()
         return next((part for part in parts if (part.rule, part.id) == (rule, mutation)), None)
@@ -169,6 +206,10 @@ class Ruleset:
 
         Events, agents and condition of the rule are not asked again: whoever retries a mutation has decided.
         """
+        if event.type in self._types:
+            for bound in self._by_packs(event):
+                if (bound.mutation.rule, bound.mutation.id) == (rule, mutation):
+                    return bound
         found = self.find_mutation(event.workflow or "", rule, mutation)
         return _bind(found, event, Scope.of_event(event)) if found else None
 

@@ -35,9 +35,10 @@ from graphweft.redis_connection import Command, Together, connect
 from graphweft_contracts import Displaced, GraphUnavailable, GraphweftError, QueryFailed, channels
 from graphweft_rules.batching import ROW, Dialect
 from graphweft_rules.clauses import outline
+from graphweft_rules.indexes import SearchIndex
 from graphweft_rules.traps import bare_nodes
 from graphweft_workers.graph.falkordb_rows import bound_amount, run_time_ms, table_of
-from graphweft_workers.graph.literals import header
+from graphweft_workers.graph.literals import header, literal
 from graphweft_workers.graph.places import Places, Query
 from graphweft_workers.graph.store import Applied, Edge, Mark, Node, Progress, Table, Write
 
@@ -72,7 +73,7 @@ _RESTORE_MARK: Final = (
 _MOVED: Final = " WITH __gw.done AS __gw_moved"
 _OPEN: Final = f"{_MOVED} CALL {{ "
 _POSITION: Final = re.compile(r" line: (\d+), column: (\d+), offset: \d+")
-_LIST_INDEXES: Final = "CALL db.indexes() YIELD label, properties, status RETURN label, properties, status"
+_LIST_INDEXES: Final = "CALL db.indexes() YIELD label, status, types RETURN label, status, types"
 _BUILT: Final = "OPERATIONAL"
 _BUILD_POLL_S: Final = 0.02
 _BUILD_S: Final = 10.0
@@ -147,20 +148,30 @@ class FalkorDBStore:
         except (RedisError, OSError) as error:
             raise _translate(error) from error
 
-    async def prepare(self, app_id: str, keys: Iterable[tuple[str, str]]) -> None:
+    async def prepare(self, app_id: str, keys: Iterable[tuple[str, str]], indexes: Iterable[SearchIndex] = ()) -> None:
         """See ``GraphStore.prepare``."""
-        wanted = {("__Progress", "partition"), *keys}
+        wanted = {(label, name, "RANGE") for label, name in {("__Progress", "partition"), *keys}}
+        search = {(index.label, name, index.kind.upper()): index for index in indexes for name in index.properties}
         try:
             listed = await self._graph(app_id).query(_LIST_INDEXES)
-            there = {(str(label), str(name)) for label, names, _ in listed.result_set for name in names}
-            for label, name in sorted(wanted - there):
-                statement = f"CREATE INDEX FOR (n:{_quoted(label)}) ON (n.{_quoted(name)})"
+            there = {
+                (str(label), str(name), str(kind))
+                for label, _, kinds_of in listed.result_set
+                for name, kinds in kinds_of.items()
+                for kind in kinds
+            }
+            missing = sorted(wanted - there)
+            statements = [f"CREATE INDEX FOR (n:{_quoted(label)}) ON (n.{_quoted(name)})" for label, name, _ in missing]
+            statements += [
+                _search_index(index) for index in {search[key]: None for key in sorted(search.keys() - there)}
+            ]
+            for statement in statements:
                 try:
                     await self._redis.execute_command("GRAPH.QUERY", self._name(app_id), statement)
                 except ResponseError as error:
                     # Another worker may have been quicker; without an index queries are right, only slower.
-                    logger.debug("index on %s.%s not made: %s", label, name, error)
-            if wanted - there:
+                    logger.debug("index not made by %s: %s", statement, error)
+            if statements:
                 await self._built(app_id)
         except (RedisError, OSError) as error:
             raise _of_graph(error) from error
@@ -170,7 +181,7 @@ class FalkorDBStore:
         until = time.monotonic() + _BUILD_S
         while time.monotonic() < until:
             listed = await self._graph(app_id).query(_LIST_INDEXES)
-            if all(str(status) == _BUILT for _, _, status in listed.result_set):
+            if all(str(status) == _BUILT for _, status, _ in listed.result_set):
                 return
             await asyncio.sleep(_BUILD_POLL_S)
         raise GraphUnavailable(f"the indexes of the graph of {app_id!r} are not built after {_BUILD_S:.0f} s: wait on")
@@ -579,6 +590,20 @@ def _mark_of(rows: Any) -> Mark | None:
         return Mark(offset=str(rows[0][0]), plan=str(rows[0][1] or ""), done=int(rows[0][2]))
     except (TypeError, ValueError):
         return None
+
+
+def _search_index(index: SearchIndex) -> str:
+    if index.kind == "vector":
+        return (
+            f"CREATE VECTOR INDEX FOR (n:{_quoted(index.label)}) ON (n.{_quoted(index.properties[0])}) "
+            f"OPTIONS {{dimension: {index.dimensions}, similarityFunction: 'cosine'}}"
+        )
+    # The server takes stop words of its own language, and stems, unless it is told otherwise.
+    plain = ", stopwords: []" if index.terms else ""
+    fields = ", ".join(
+        f"{{field: {literal(name)}{', nostem: true' if index.terms else ''}}}" for name in index.properties
+    )
+    return f"CALL db.idx.fulltext.createNodeIndex({{label: {literal(index.label)}{plain}}}, {fields})"
 
 
 def _quoted(name: str) -> str:

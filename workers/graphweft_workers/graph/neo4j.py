@@ -43,6 +43,8 @@ from neo4j.time import Date, DateTime, Duration, Time
 
 from graphweft_contracts import Displaced, GraphUnavailable, QueryFailed, channels
 from graphweft_rules.batching import ROW, BatchForm, Dialect
+from graphweft_rules.indexes import SearchIndex
+from graphweft_rules.neo4j_form import with_plain_vectors
 from graphweft_workers.graph.limits import check_rows, check_values
 from graphweft_workers.graph.neo4j_errors import DEADLOCK, NO_DATABASE, THERE, TIMED_OUT, code_of, translate
 from graphweft_workers.graph.neo4j_url import APP, split_neo4j_url
@@ -116,7 +118,7 @@ _GUARD: Final = (
 _MOVE: Final = "MERGE (__gw_p:__Progress {partition: $__gw_partition}) SET __gw_p += $__gw_next, __gw_p.note = "
 _LIST_INDEXES: Final = (
     "SHOW INDEXES YIELD labelsOrTypes, properties, entityType, type "
-    "WHERE entityType = 'NODE' AND type = 'RANGE' RETURN labelsOrTypes, properties"
+    "WHERE entityType = 'NODE' AND type IN ['RANGE', 'FULLTEXT', 'VECTOR'] RETURN labelsOrTypes, properties, type"
 )
 
 
@@ -190,19 +192,24 @@ class Neo4jStore:
             await self._ask_edition(self._driver(self._url.uri), self._url.uri)
         return ""
 
-    async def prepare(self, app_id: str, keys: Iterable[tuple[str, str]]) -> None:
+    async def prepare(self, app_id: str, keys: Iterable[tuple[str, str]], indexes: Iterable[SearchIndex] = ()) -> None:
         """See ``GraphStore.prepare``. An index that cannot be made is no reason to stop: queries are right without."""
         async with self._opening.setdefault(app_id, asyncio.Lock()):
             graph = await self._claimed(app_id)
             async with self._session(graph, _ADMIN_S) as session:
                 listed = await (await session.run(_LIST_INDEXES)).values()
-                there = {(labels[0], names[0]) for labels, names in listed if len(labels) == len(names) == 1}
-                missing = sorted(set(keys) - there)
+                there = {(kind, tuple(labels), tuple(names)) for labels, names, kind in listed}
                 statements = [
                     f"CREATE INDEX IF NOT EXISTS FOR (n:{_quoted(label)}) ON (n.{_quoted(name)})"
-                    for label, name in missing
+                    for label, name in sorted(set(keys))
+                    if ("RANGE", (label,), (name,)) not in there
                 ]
-                for statement in (*statements, f"CALL db.awaitIndexes({_ADMIN_S / 2:.0f})") if missing else ():
+                statements += [
+                    _search_index(index)
+                    for index in indexes
+                    if (index.kind.upper(), (index.label,), index.properties) not in there
+                ]
+                for statement in (*statements, f"CALL db.awaitIndexes({_ADMIN_S / 2:.0f})") if statements else ():
                     try:
                         await _run_admin(session, statement)
                     except (GraphUnavailable, Neo4jError) as error:
@@ -644,7 +651,7 @@ async def _write(transaction: AsyncTransaction, part: _Part) -> None:
     for write, _ in part.work:
         if write.query is not None:
             for row in write.rows:
-                await (await _send(transaction, write.query.statement, row)).consume()
+                await (await _send(transaction, with_plain_vectors(write.query.statement), row)).consume()
 
 
 def _shared(forms: Sequence[BatchForm]) -> str:
@@ -760,6 +767,18 @@ def _database_name(app_id: str, template: str) -> str:
             "have 3 characters or more; change GRAPHWEFT_GRAPH_TEMPLATE"
         )
     return name
+
+
+def _search_index(index: SearchIndex) -> str:
+    name, label = _quoted(index.name), _quoted(index.label)
+    if index.kind == "vector":
+        return (
+            f"CREATE VECTOR INDEX {name} IF NOT EXISTS FOR (n:{label}) ON (n.{_quoted(index.properties[0])}) OPTIONS "
+            f"{{indexConfig: {{`vector.dimensions`: {index.dimensions}, `vector.similarity_function`: 'cosine'}}}}"
+        )
+    analyzer = " OPTIONS {indexConfig: {`fulltext.analyzer`: 'whitespace'}}" if index.terms else ""
+    properties = ", ".join(f"n.{_quoted(each)}" for each in index.properties)
+    return f"CREATE FULLTEXT INDEX {name} IF NOT EXISTS FOR (n:{label}) ON EACH [{properties}]{analyzer}"
 
 
 def _quoted(name: str) -> str:

@@ -9,6 +9,7 @@ from typing import Any, Final, Protocol
 from graphweft_contracts import QueryFailed
 from graphweft_rules.batching import BatchForm, Dialect
 from graphweft_rules.cypher import Cypher
+from graphweft_rules.indexes import SearchIndex
 
 __all__ = ("INTERNAL_PREFIX", "START", "Applied", "Edge", "GraphStore", "Mark", "Node", "Progress", "Table", "Write")
 
@@ -124,8 +125,10 @@ class GraphStore(Protocol):
         """
         ...
 
-    async def prepare(self, app_id: str, keys: Iterable[tuple[str, str]]) -> None:
-        """Make sure that the app's graph has an index on every (label, property) of ``keys``. Safe to repeat.
+    async def prepare(self, app_id: str, keys: Iterable[tuple[str, str]], indexes: Iterable[SearchIndex] = ()) -> None:
+        """Make sure that the app's graph has an index on every (label, property) of ``keys``, and those for search.
+
+        Safe to repeat. An index for search that is there already stays as it is.
 
         Raises ``QueryFailed``, as ``progress`` does, when what stands in the place of the app's graph is none.
         """

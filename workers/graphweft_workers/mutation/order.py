@@ -102,13 +102,34 @@ class _Compiled(NamedTuple):
 
 
 class Arranger:
-    """Puts rows into steps for one set of rules and one kind of server."""
+    """Puts rows into steps for one set of rules and one kind of server.
+
+    What a mutation may stand in the way of depends on all the others. Most batches hold none of a pack, and those are
+    not to be slower because of what packs might do.
+    """
 
     def __init__(self, rules: Ruleset, dialect: Dialect) -> None:
+        packed = [part.cypher for pack in rules.packs for part in pack.mutations]
+        self._packed = frozenset(map(id, packed))
+        self._kept = packed  # known by their id(), so they must live
+        ruled = [cypher for part in rules.mutations if id(cypher := part.cypher) not in self._packed]
+        self._of_rules = _Arranger(ruled, dialect)
+        self._of_all = _Arranger([*ruled, *packed], dialect) if packed else self._of_rules
+
+    def arrange[Row](self, rows: Iterable[tuple[BoundMutation, Row]]) -> list[Step[Row]]:
+        """Return the steps of rows that are given in the log's order."""
+        given = list(rows)
+        packed = self._packed
+        if any(id(bound.mutation.cypher) in packed for bound, _ in given):
+            return self._of_all.arrange(given)
+        return self._of_rules.arrange(given)
+
+
+class _Arranger:
+    """Puts rows of some mutations into steps."""
+
+    def __init__(self, cyphers: Sequence[Cypher], dialect: Dialect) -> None:
         self._dialect: Dialect = dialect
-        cyphers = [
-            part.cypher for flow in rules.workflows.values() for rule in flow.mutation_rules for part in rule.parts
-        ]
         self._footprints = footprints(cyphers)
         self._shared: frozenset[str] | None = shared_labels(cyphers)
         forms = {cypher.statement: cypher.form(dialect, self._shared) for cypher in cyphers}

@@ -55,7 +55,7 @@ def read_range(
             result.copies += 1
             continue
         if retried is None:
-            if event.workflow not in rules.workflows:
+            if not rules.knows(event):
                 result.unknown.add(event.workflow)
             matched = rules.match_event(event)
             mutations, skipped = matched.mutations, matched.skipped

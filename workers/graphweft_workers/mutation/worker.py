@@ -22,6 +22,7 @@ import structlog
 from graphweft_contracts import BusUnavailable, QueryFailed, Transient
 from graphweft_rules import Ruleset
 from graphweft_rules.core_schema import CORE_KEYS
+from graphweft_rules.packs.pack import Pack
 from graphweft_workers.bus.log import Bus, Committed, Stretch
 from graphweft_workers.graph.store import GraphStore, Mark, Progress
 from graphweft_workers.mutation.applying import Applier
@@ -98,6 +99,8 @@ class MutationWorker:
         self._unknown: set[str | None] = set()
         self._warned: set[tuple[str, ...]] = set()
         self._lease_s = lease_s
+        self._packed: set[tuple[str, Pack]] = set()
+        """Apps that have the indexes of a pack."""
         self._applier = Applier(bus, graph, Arranger(rules, graph.dialect))
         self.applied_events: int = 0
 
@@ -240,6 +243,7 @@ class MutationWorker:
         await self._report(batch.read)
         opened = await self._open_apps(partition, works)
         await self._reach(partition, works, opened)
+        await self._prepare_packs(works)
         gate = asyncio.Semaphore(_APPS_AT_ONCE)
 
         async def one(app_id: str) -> None:
@@ -293,6 +297,17 @@ class MutationWorker:
 
         await _all(one(app_id) for app_id in works if app_id not in partition.marks)
         return found
+
+    async def _prepare_packs(self, works: dict[str, list[EventWork]]) -> None:
+        """Give apps the indexes of packs that they have events for: only few have, and an index costs each write."""
+        for app_id, found in works.items():
+            for pack in self._rules.packs_for({work.event.type for work in found}):
+                if (app_id, pack) not in self._packed:
+                    with contextlib.suppress(QueryFailed):  # an app without a graph: its events are refused below
+                        await self._graph.prepare(app_id, pack.keys, pack.indexes)
+                    if len(self._packed) >= _REMEMBERED:
+                        self._packed.clear()
+                    self._packed.add((app_id, pack))
 
     async def _check_end(self, number: int, app_id: str, offset: str) -> None:
         """Stop where a graph stands behind the end of the log: events there would be taken for done."""

@@ -1,0 +1,205 @@
+"""Memories of agents: who they belong to, and the events that make, enrich, consolidate and end them.
+
+Everything that changes memory is an event, a model's answer too: a replay rebuilds memory without asking a model. The
+ids of what events make derive from the event, so that a repetition makes nothing twice.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Mapping
+from typing import Annotated, Any, Final, Literal, Self
+from uuid import NAMESPACE_URL, uuid5
+
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, field_validator, model_validator
+
+from graphweft_contracts.events import Name, Payload
+
+__all__ = (
+    "MEMORY",
+    "MEMORY_ROLES",
+    "SCOPES",
+    "ExtractedFact",
+    "ExtractedPreference",
+    "MemoryAdd",
+    "MemoryEmbedded",
+    "MemoryErase",
+    "MemoryForget",
+    "MemoryMessage",
+    "MemoryRole",
+    "MemoryScope",
+    "MemorySummarized",
+    "derived_id",
+    "memory_id",
+)
+
+MemoryRole = Literal["user", "assistant", "system"]
+MEMORY_ROLES: Final[tuple[MemoryRole, ...]] = ("user", "assistant", "system")
+SCOPES: Final = ("application_id", "agent_id", "user_id", "thread_id")
+"""What may limit a memory and a search for memories; all that are given must be equal."""
+_NO_SCOPE: Final = "a memory needs a scope: give at least one of application_id, agent_id, user_id, thread_id"
+_Id = Annotated[str, Field(min_length=1, max_length=256)]
+_MOST_MESSAGES: Final = 1_000
+_MOST_CHARACTERS: Final = 1_000_000
+_MOST_DIMENSIONS: Final = 8_192
+
+
+class MemoryScope(BaseModel):
+    """Whose memories: at least one of the four, and all that are given apply. Without any it raises ``ValueError``."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    application_id: Name | None = Field(default=None, description="Memories of one application.")
+    agent_id: Name | None = Field(default=None, description="Memories of one agent.")
+    user_id: Name | None = Field(default=None, description="Memories of one user.")
+    thread_id: Name | None = Field(default=None, description="Memories of one conversation thread.")
+
+    @model_validator(mode="after")
+    def _limited(self) -> Self:
+        if not self.given:
+            raise ValueError(_NO_SCOPE)
+        return self
+
+    @property
+    def given(self) -> dict[str, str]:
+        """The scopes that are given, by name, in the order of ``SCOPES``."""
+        return {name: value for name in SCOPES if (value := getattr(self, name)) is not None}
+
+
+class _Scoped(Payload):
+    """A payload that belongs to a scope; the fields stand beside its own."""
+
+    application_id: Name | None = None
+    agent_id: Name | None = None
+    user_id: Name | None = None
+    thread_id: Name | None = None
+
+    @model_validator(mode="after")
+    def _limited(self) -> Self:
+        if all(getattr(self, name) is None for name in SCOPES):
+            raise ValueError(_NO_SCOPE)
+        return self
+
+    @property
+    def scope(self) -> MemoryScope:
+        """Whose memory it is."""
+        return MemoryScope(**{name: getattr(self, name) for name in SCOPES})
+
+
+class MemoryMessage(BaseModel):
+    """One message that is to be remembered."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    role: MemoryRole
+    text: Annotated[str, Field(min_length=1, max_length=_MOST_CHARACTERS)]
+    time: AwareDatetime | None = Field(default=None, description="When it was said; without it, the event's time.")
+    message_id: Name | None = Field(default=None, description="The runtime's own name of the message.")
+    author_name: Name | None = None
+
+
+class MemoryAdd(_Scoped):
+    """``memory.add``: messages are to be remembered, within a scope."""
+
+    messages: Annotated[tuple[MemoryMessage, ...], Field(min_length=1, max_length=_MOST_MESSAGES)]
+
+
+class MemoryEmbedded(Payload):
+    """``memory.embedded``: a model has turned the text of a memory into a vector."""
+
+    memory_id: _Id
+    model: Name = Field(description="Which model; vectors of different models are never compared.")
+    embedding: Annotated[tuple[float, ...], Field(min_length=1, max_length=_MOST_DIMENSIONS)] = Field(
+        description="The vector; its values are kept as 32-bit floating point numbers."
+    )
+
+    @field_validator("embedding")
+    @classmethod
+    def _usable(cls, value: tuple[float, ...]) -> tuple[float, ...]:
+        try:
+            rounded = struct.unpack(f"{len(value)}f", struct.pack(f"{len(value)}f", *value))
+        except (OverflowError, struct.error) as error:
+            msg = "a number does not fit into 32 bits"
+            raise ValueError(msg) from error
+        if not all(-3.5e38 < number < 3.5e38 for number in rounded):  # False for what is no number, too
+            msg = "a vector holds finite numbers only"
+            raise ValueError(msg)
+        if not any(rounded):
+            msg = "a vector of zeros has no direction, so nothing can be compared with it"
+            raise ValueError(msg)
+        return rounded
+
+
+class ExtractedFact(BaseModel):
+    """Something that a conversation says about the world, true from a time on until another fact takes its place.
+
+    Of the facts of one scope with equal ``subject`` and ``predicate`` the later one ends the validity of the earlier.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    subject: Name
+    predicate: Name
+    object: Name
+    text: Annotated[str, Field(max_length=4_096)] = Field(default="", description="The fact as a sentence.")
+    valid_from: AwareDatetime | None = Field(default=None, description="Without it, the time of the event.")
+    memory_ids: tuple[_Id, ...] = Field(default=(), description="The memories that it was taken from.")
+
+
+class ExtractedPreference(BaseModel):
+    """Something that a user likes, wants or avoids."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    text: Annotated[str, Field(min_length=1, max_length=4_096)]
+    stated_at: AwareDatetime | None = Field(default=None, description="Without it, the time of the event.")
+    memory_ids: tuple[_Id, ...] = Field(default=(), description="The memories that it was taken from.")
+
+
+class MemorySummarized(_Scoped):
+    """``memory.summarized``: older memories of a conversation were condensed."""
+
+    summary: Annotated[str, Field(min_length=1, max_length=_MOST_CHARACTERS)]
+    memory_ids: Annotated[tuple[_Id, ...], Field(min_length=1, max_length=_MOST_MESSAGES)] = Field(
+        description="The memories that the summary stands for; one that has a summary already gets no second one."
+    )
+    facts: Annotated[tuple[ExtractedFact, ...], Field(max_length=_MOST_MESSAGES)] = ()
+    preferences: Annotated[tuple[ExtractedPreference, ...], Field(max_length=_MOST_MESSAGES)] = Field(
+        default=(), description="Of the scope's user; without a user they are left out."
+    )
+    model: Name = Field(description="Who wrote the summary.")
+
+
+class MemoryForget(Payload):
+    """``memory.forget``: single memories have outlived their time. Said in the chat in which they were added."""
+
+    memory_ids: Annotated[tuple[_Id, ...], Field(min_length=1, max_length=_MOST_MESSAGES)]
+
+
+class MemoryErase(Payload):
+    """``memory.erase``: all that is remembered of a user is erased, and what was recorded before stays out for ever."""
+
+    user_id: Name
+    before: AwareDatetime | None = Field(
+        default=None, description="What was recorded up to this time is erased; without it, the time of the event."
+    )
+
+
+MEMORY: Final[Mapping[str, type[Payload]]] = {
+    "memory.add": MemoryAdd,
+    "memory.embedded": MemoryEmbedded,
+    "memory.summarized": MemorySummarized,
+    "memory.forget": MemoryForget,
+    "memory.erase": MemoryErase,
+}
+"""The types of events that change memory, with their payloads."""
+
+
+def memory_id(source: str, event_id: str, number: int) -> str:
+    """Return the id of the memory that the message ``number``, counted from 0, of a ``memory.add`` event makes."""
+    return derived_id(source, event_id, "memory", str(number))
+
+
+def derived_id(*parts: Any) -> str:
+    """Return a UUID (version 5) that the parts determine; no other parts have the same."""
+    return str(uuid5(NAMESPACE_URL, "graphweft" + "".join(f"\n{len(part)} {part}" for part in map(str, parts))))

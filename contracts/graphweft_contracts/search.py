@@ -1,0 +1,86 @@
+"""What is searched for, and what of a conversation the search goes by."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from typing import Any, Final, Literal, Self
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from graphweft_contracts.events import Name
+from graphweft_contracts.memory import MemoryScope
+
+__all__ = ("INDEX_TYPES", "MOST_RESULTS", "IndexType", "SearchQuery", "query_text")
+
+IndexType = Literal["vector", "fulltext", "hybrid"]
+INDEX_TYPES: Final[tuple[IndexType, ...]] = ("vector", "fulltext", "hybrid")
+MOST_RESULTS: Final = 1_000
+_ASKED_ROLES: Final = frozenset({"user", "assistant"})
+
+
+class SearchQuery(BaseModel):
+    """One search: in an index of the graph, or in the memories of a scope.
+
+    With ``memory`` it searches memories, by ``index_type`` or, without it, by vector where there is an embedder and by
+    recency where there is none. Otherwise ``index_name`` names the index; its type is ``vector`` unless it is said.
+    Raises ``ValueError`` (pydantic's) for what cannot work.
+    """
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    text: str = Field(default="", max_length=1_000_000, description="What is searched for; see `query_text`.")
+    memory: MemoryScope | None = Field(default=None, description="Whose memories; None: an index is searched.")
+    index_type: IndexType | None = Field(default=None, description="How: by vector, by words, or both.")
+    index_name: Name | None = Field(
+        default=None, description="Vector index (for `fulltext`: fulltext index) by name, or as `Label.property`."
+    )
+    fulltext_index_name: Name | None = Field(default=None, description="The fulltext index of a hybrid search.")
+    top_k: int = Field(default=5, description="Most results; at least 1.")
+    retrieval_query: str | None = Field(
+        default=None,
+        description="Cypher that goes on from `node` and `score` and returns at least `text` and `score`, best first.",
+    )
+    params: dict[str, Any] = Field(default_factory=dict, description="Values of the parameters of `retrieval_query`.")
+    filter_stop_words: bool = Field(default=True, description="Leave words out that say nothing, from the fulltext.")
+
+    @model_validator(mode="after")
+    def _works(self) -> Self:
+        if not 1 <= self.top_k <= MOST_RESULTS:
+            msg = f"top_k must be at least 1, and at most {MOST_RESULTS}"
+            raise ValueError(msg)
+        if self.memory is not None:
+            if self.index_name is not None or self.fulltext_index_name is not None:
+                msg = "memories have indexes of their own: leave index_name and fulltext_index_name out"
+                raise ValueError(msg)
+            return self
+        if self.index_name is None:
+            msg = "index_name is required: name the index, or give memory a scope"
+            raise ValueError(msg)
+        if self.index_type == "hybrid" and self.fulltext_index_name is None:
+            msg = "fulltext_index_name is required when index_type='hybrid'"
+            raise ValueError(msg)
+        return self
+
+
+def query_text(messages: Iterable[Any], history: int = 10) -> str:
+    """Return the text to search by: of the last ``history`` messages of user and assistant, joined by line ends.
+
+    A message is a map or an object with ``role`` and ``text`` (or ``content``); others, and those without text, do not
+    count. No words are picked out: the whole text is searched for. Raises ``ValueError`` when ``history`` is below 1.
+    """
+    if history < 1:
+        msg = "message_history_count must be at least 1"
+        raise ValueError(msg)
+    kept: list[str] = []
+    for message in messages:
+        role = getattr(_of(message, "role"), "value", _of(message, "role"))
+        text = _of(message, "text") or _of(message, "content")
+        if role in _ASKED_ROLES and isinstance(text, str) and text.strip():
+            kept.append(text)
+    return "\n".join(kept[-history:])
+
+
+def _of(message: Any, name: str) -> Any:
+    if isinstance(message, Mapping):
+        return message.get(name)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    return getattr(message, name, None)

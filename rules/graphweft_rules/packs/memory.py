@@ -1,0 +1,319 @@
+"""What the events of memory do to an app's graph.
+
+Order does not decide what remains: events of different chats take effect in any order, at a replay in another one than
+at first. So what is erased stays out by its time, facts end each other's validity by their own times, and everything
+else is about what came in the same chat, where order holds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime
+from typing import Any, Final
+
+from graphweft_contracts import Event
+from graphweft_contracts.memory import (
+    MEMORY,
+    SCOPES,
+    MemoryAdd,
+    MemoryEmbedded,
+    MemoryErase,
+    MemoryForget,
+    MemorySummarized,
+    derived_id,
+    memory_id,
+)
+from graphweft_rules.clock import utc_text
+from graphweft_rules.cypher import parse
+from graphweft_rules.indexes import SearchIndex
+from graphweft_rules.model import Place
+from graphweft_rules.terms import scope_term, terms
+from graphweft_rules.workflow import CompiledMutation
+
+__all__ = ("FACT", "MEMORY_LABEL", "PREFERENCE", "PROFILE", "SUMMARY", "MemoryPack")
+
+MEMORY_LABEL: Final = "Memory"
+SUMMARY: Final = "ConversationSummary"
+FACT: Final = "Fact"
+PREFERENCE: Final = "Preference"
+PROFILE: Final = "UserProfile"
+
+_FILE: Final = "graphweft:memory"
+"""In the place of a rule file, where a dead letter or an error says which mutation it is about."""
+
+type _Params = dict[str, Any]
+type _Said = Sequence[tuple[str, _Params]]
+
+_SCOPE: Final = ", ".join(f"{{0}}.{name} = ${name}" for name in SCOPES)
+
+
+def _scope(variable: str) -> str:
+    return _SCOPE.format(variable)
+
+
+_WHEN_NOT_ERASED: Final = f"MATCH (u:{PROFILE} {{{{id: $user_id}}}}) WHERE u.erased_before < $recorded "
+_ADD: Final = (
+    "UNWIND $messages AS message "
+    "MERGE (m:{label} {{id: message.id}}) "
+    "SET m.text = message.text, m.role = message.role, m.timestamp = message.timestamp, "
+    "m.message_id = message.message_id, m.author_name = message.author_name, m.terms = message.terms, "
+    f"m.length = message.length, {_scope('m')}, m.scopes = $scopes, "
+    "m.chat_id = $chat_id, m.event_id = $event_id, m.recorded = $recorded"
+)
+# The facts of one key, each valid until the next one begins. What that comes to does not depend on who came first.
+_VALIDITY: Final = (
+    f"MATCH (f:{FACT} {{{{key: key}}}}) WITH key, f ORDER BY f.valid_from, f.id WITH key, collect(f) AS facts "
+    "UNWIND range(0, size(facts) - 1) AS number "
+    "WITH facts[number] AS fact, facts[number + 1] AS later SET fact.valid_to = later.valid_from"
+)
+_SOURCES: Final = (
+    "UNWIND $sources AS source "
+    "MATCH (x:{label} {{{{id: source.id}}}}) MATCH (m:{{label}} {{{{id: source.memory_id}}}}) "
+    "MERGE (x)-[:EXTRACTED_FROM]->(m)"
+)
+_TEXTS: Final[Mapping[str, tuple[str, str]]] = {
+    # Whoever has been erased is asked for in a query of its own, so that the rows of this one can share a query.
+    "owner": (
+        "memory.add",
+        f"MERGE (u:{PROFILE} {{{{id: $user_id}}}}) "
+        "SET u.user_id = $user_id, u.erased_before = coalesce(u.erased_before, '')",
+    ),
+    "add": ("memory.add", _WHEN_NOT_ERASED + _ADD),
+    "add_unowned": ("memory.add", _ADD),
+    "embed": (
+        "memory.embedded",
+        "MATCH (m:{label} {{id: $memory_id}}) SET m.embedding = vecf32($embedding), m.embedding_model = $model",
+    ),
+    # Of an erased user some memories are missing, and then there is no summary; it counts as old as its oldest memory,
+    # so that an erasure that comes later takes it away just the same.
+    "summarize": (
+        "memory.summarized",
+        "UNWIND $memory_ids AS memory_id MATCH (m:{label} {{id: memory_id, chat_id: $chat_id}}) "
+        f"WHERE NOT (m)-[:PART_OF]->(:{SUMMARY}) "
+        "WITH collect(m) AS memories, min(m.recorded) AS recorded, min(m.timestamp) AS first, max(m.timestamp) AS last "
+        "WHERE size(memories) = $count "
+        f"MERGE (s:{SUMMARY} {{{{id: $id}}}}) "
+        "SET s.text = $text, s.timestamp = last, s.from = first, s.recorded = recorded, s.model = $model, "
+        f"s.terms = $terms, s.length = $length, {_scope('s')}, s.chat_id = $chat_id, s.event_id = $event_id "
+        "WITH s, memories UNWIND memories AS m MERGE (s)-[:SUMMARIZES]->(m) MERGE (m)-[:PART_OF]->(s)",
+    ),
+    "facts": (
+        "memory.summarized",
+        f"MATCH (s:{SUMMARY} {{{{id: $id}}}}) UNWIND $facts AS fact MERGE (f:{FACT} {{{{id: fact.id}}}}) "
+        "SET f.key = fact.key, f.subject = fact.subject, f.predicate = fact.predicate, f.object = fact.object, "
+        "f.text = fact.text, f.valid_from = fact.valid_from, f.application_id = $application_id, "
+        "f.agent_id = $agent_id, f.user_id = $user_id, f.thread_id = $fact_thread_id "
+        "MERGE (f)-[:EXTRACTED_FROM]->(s)",
+    ),
+    "fact_sources": ("memory.summarized", _SOURCES.format(label=FACT)),
+    "validity": ("memory.summarized", f"UNWIND $keys AS key {_VALIDITY}"),
+    "preferences": (
+        "memory.summarized",
+        f"MATCH (s:{SUMMARY} {{{{id: $id}}}}) MATCH (u:{PROFILE} {{{{id: $user_id}}}}) UNWIND $preferences AS stated "
+        f"MERGE (p:{PREFERENCE} {{{{id: stated.id}}}}) SET p.text = stated.text, p.user_id = $user_id "
+        "MERGE (u)-[:HAS_PREFERENCE]->(p) MERGE (p)-[e:EXTRACTED_FROM]->(s) SET e.stated_at = stated.stated_at",
+    ),
+    "preference_sources": ("memory.summarized", _SOURCES.format(label=PREFERENCE)),
+    # Only in the chat in which they were added are the two in order.
+    "forget": (
+        "memory.forget",
+        "UNWIND $memory_ids AS memory_id MATCH (m:{label} {{id: memory_id, chat_id: $chat_id}}) DETACH DELETE m",
+    ),
+    "mark": (
+        "memory.erase",
+        f"MERGE (u:{PROFILE} {{{{id: $user_id}}}}) SET u.user_id = $user_id, u.erased_before = "
+        "CASE WHEN coalesce(u.erased_before, '') < $before THEN $before ELSE u.erased_before END",
+    ),
+    "erase": (
+        "memory.erase",
+        "MATCH (m:{label} {{user_id: $user_id}}) WHERE m.recorded <= $before DETACH DELETE m",
+    ),
+    "erase_summaries": (
+        "memory.erase",
+        f"MATCH (s:{SUMMARY} {{{{user_id: $user_id}}}}) WHERE s.recorded <= $before DETACH DELETE s",
+    ),
+    "erase_facts": (
+        "memory.erase",
+        f"MATCH (f:{FACT} {{{{user_id: $user_id}}}}) WHERE NOT (f)-[:EXTRACTED_FROM]->(:{SUMMARY}) DETACH DELETE f",
+    ),
+    "erase_preferences": (
+        "memory.erase",
+        f"MATCH (p:{PREFERENCE} {{{{user_id: $user_id}}}}) WHERE NOT (p)-[:EXTRACTED_FROM]->(:{SUMMARY}) "
+        "DETACH DELETE p",
+    ),
+    "erase_validity": (
+        "memory.erase",
+        f"MATCH (kept:{FACT} {{{{user_id: $user_id}}}}) WITH DISTINCT kept.key AS key {_VALIDITY}",
+    ),
+}
+"""Mutation -> (type of event, Cypher); ``{label}`` is that of memories."""
+
+
+class MemoryPack:
+    """The effects of ``memory.*`` events on memories with one label."""
+
+    types = frozenset(MEMORY)
+
+    def __init__(self, label: str = MEMORY_LABEL) -> None:
+        self.label = label
+        self.mutations = tuple(
+            CompiledMutation(
+                rule=rule,
+                id=id,
+                cypher=parse(text.format(label=label), role="mutation"),
+                sources=(),
+                place=Place(file=_FILE, line=number),
+            )
+            for number, (id, (rule, text)) in enumerate(_TEXTS.items(), 1)
+        )
+        self._by_id = {mutation.id: mutation for mutation in self.mutations}
+        scoped = {(label, name) for name in (*SCOPES, "id", "chat_id")}
+        scoped |= {(other, "user_id") for other in (SUMMARY, FACT, PREFERENCE)} | {(SUMMARY, "thread_id")}
+        self.keys = frozenset(scoped).union(*(mutation.cypher.keys for mutation in self.mutations))
+        self.indexes = (
+            SearchIndex(
+                kind="fulltext",
+                label=label,
+                properties=("terms", "scopes"),
+                name=f"graphweft_{label}_terms",
+                terms=True,
+            ),
+        )
+
+    def match(self, event: Event) -> Sequence[tuple[CompiledMutation, _Params]]:
+        """See ``Pack.match``."""
+        say = _SAY.get(event.type)
+        if say is None:
+            return ()
+        return [(self._by_id[id], params) for id, params in say(event)]
+
+
+def _add(event: Event) -> _Said:
+    payload = MemoryAdd.model_validate(event.data)
+    messages: list[_Params] = []
+    for number, message in enumerate(payload.messages):
+        found = terms(message.text)
+        messages.append(
+            {
+                "id": memory_id(event.source, event.id, number),
+                "text": message.text,
+                "role": message.role,
+                "timestamp": utc_text(message.time or event.time),
+                "message_id": message.message_id,
+                "author_name": message.author_name,
+                "terms": " ".join(found),
+                "length": len(found),
+            }
+        )
+    scopes = " ".join(scope_term(name, value) for name, value in payload.scope.given.items())
+    params = _common(event, payload) | {"messages": messages, "recorded": utc_text(event.time), "scopes": scopes}
+    if payload.user_id is None:
+        return [("add_unowned", params)]
+    return [("owner", {"user_id": payload.user_id}), ("add", params)]
+
+
+def _embedded(event: Event) -> _Said:
+    payload = MemoryEmbedded.model_validate(event.data)
+    params = {"memory_id": payload.memory_id, "embedding": list(payload.embedding), "model": payload.model}
+    return [("embed", params)]
+
+
+def _summarized(event: Event) -> _Said:
+    payload = MemorySummarized.model_validate(event.data)
+    common = _common(event, payload)
+    memory_ids = list(dict.fromkeys(payload.memory_ids))
+    id = derived_id(event.source, event.id, "summary")
+    found = terms(payload.summary)
+    said: list[tuple[str, _Params]] = [
+        (
+            "summarize",
+            common
+            | {
+                "id": id,
+                "memory_ids": memory_ids,
+                "count": len(memory_ids),
+                "text": payload.summary,
+                "model": payload.model,
+                "terms": " ".join(found),
+                "length": len(found),
+            },
+        )
+    ]
+    # Facts hold beyond the conversation that they were said in, unless nothing else says whose they are.
+    wide = {name: common[name] for name in SCOPES if name != "thread_id"}
+    thread_id = payload.thread_id if not any(wide.values()) else None
+    owner = [wide[name] or "" for name in wide] + [thread_id or ""]
+    facts: list[_Params] = []
+    for fact in payload.facts:
+        key = derived_id("fact", *owner, fact.subject.casefold(), fact.predicate.casefold())
+        valid_from = _text(fact.valid_from, event.time)
+        facts.append(
+            {
+                "id": derived_id(key, fact.object, valid_from, fact.text),
+                "key": key,
+                "subject": fact.subject,
+                "predicate": fact.predicate,
+                "object": fact.object,
+                "text": fact.text or f"{fact.subject} {fact.predicate} {fact.object}",
+                "valid_from": valid_from,
+                "memory_ids": list(dict.fromkeys(fact.memory_ids)),
+            }
+        )
+    if facts:
+        said.append(("facts", {**wide, "fact_thread_id": thread_id, "id": id, "facts": facts}))
+        said.append(("fact_sources", _sources(facts)))
+        said.append(("validity", {"keys": list(dict.fromkeys(fact["key"] for fact in facts))}))
+    if payload.preferences and payload.user_id is not None:
+        preferences = [
+            {
+                "id": derived_id("preference", payload.user_id, preference.text),
+                "text": preference.text,
+                "stated_at": _text(preference.stated_at, event.time),
+                "memory_ids": list(dict.fromkeys(preference.memory_ids)),
+            }
+            for preference in payload.preferences
+        ]
+        said.append(("preferences", {"id": id, "user_id": payload.user_id, "preferences": preferences}))
+        said.append(("preference_sources", _sources(preferences)))
+    return said
+
+
+def _forget(event: Event) -> _Said:
+    payload = MemoryForget.model_validate(event.data)
+    return [("forget", {"memory_ids": list(dict.fromkeys(payload.memory_ids)), "chat_id": event.chatid})]
+
+
+def _erase(event: Event) -> _Said:
+    payload = MemoryErase.model_validate(event.data)
+    user = {"user_id": payload.user_id}
+    until = user | {"before": _text(payload.before, event.time)}
+    return [
+        ("mark", until),
+        ("erase", until),
+        ("erase_summaries", until),
+        ("erase_facts", user),
+        ("erase_preferences", user),
+        ("erase_validity", user),
+    ]
+
+
+_SAY: Final[Mapping[str, Callable[[Event], _Said]]] = {
+    "memory.add": _add,
+    "memory.embedded": _embedded,
+    "memory.summarized": _summarized,
+    "memory.forget": _forget,
+    "memory.erase": _erase,
+}
+
+
+def _common(event: Event, payload: MemoryAdd | MemorySummarized) -> _Params:
+    scope = {name: getattr(payload, name) for name in SCOPES}
+    return scope | {"chat_id": event.chatid, "event_id": event.id}
+
+
+def _sources(extracted: Sequence[_Params]) -> _Params:
+    return {"sources": [{"id": each["id"], "memory_id": memory} for each in extracted for memory in each["memory_ids"]]}
+
+
+def _text(time: datetime | None, otherwise: datetime) -> str:
+    return utc_text(time or otherwise)

@@ -1,0 +1,236 @@
+"""What the events of memory leave in the graph, on both kinds of server, through the real bus and worker."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Any
+
+import neo4j
+import pytest
+from redis.asyncio import Redis
+from tests.services.neo4j import Neo4jServer
+
+from graphweft import Client
+from graphweft_contracts import Event
+from graphweft_contracts.memory import derived_id, memory_id
+from graphweft_rules import Ruleset
+from graphweft_workers.bus.redis_streams import RedisStreamsBus
+from graphweft_workers.graph.digest import read_digest
+from graphweft_workers.graph.falkordb import FalkorDBStore
+from graphweft_workers.graph.neo4j import Neo4jStore
+from graphweft_workers.graph.store import GraphStore
+from graphweft_workers.mutation.worker import MutationWorker
+
+pytestmark = pytest.mark.integration
+pytest_plugins = ["tests.services.fixtures"]
+
+T0 = datetime(2026, 2, 1, 10, 0, tzinfo=UTC)
+APP = "shop"
+
+
+@pytest.fixture(params=["falkordb", "neo4j"])
+async def store(request: pytest.FixtureRequest, url: str) -> AsyncIterator[GraphStore]:
+    if request.param == "falkordb":
+        driver: GraphStore = FalkorDBStore(url, write_timeout_ms=5_000)
+    else:
+        server: Neo4jServer = request.getfixturevalue("neo4j_server")
+        empty(server)
+        driver = Neo4jStore(server.uri, write_timeout_ms=5_000)
+    yield driver
+    await driver.aclose()
+
+
+def empty(server: Neo4jServer) -> None:
+    with neo4j.GraphDatabase.driver(server.uri) as driver:
+        driver.execute_query("MATCH (n) DETACH DELETE n")
+
+
+def event(type: str, number: int, data: dict[str, Any], *, chat: str = "c1", at: int | None = None) -> Event:
+    return Event.create(
+        type,
+        app_id=APP,
+        chat_id=chat,
+        data=data,
+        id=f"e{number}",
+        source="/test",
+        time=T0 + timedelta(seconds=number if at is None else at),
+    )
+
+
+def add(number: int, *texts: str, chat: str = "c1", at: int | None = None, **scope: str) -> Event:
+    said = [{"role": "user", "text": text} for text in texts]
+    return event("memory.add", number, {"messages": said, **(scope or {"user_id": "u1"})}, chat=chat, at=at)
+
+
+async def applied(url: str, store: GraphStore, events: Sequence[Event]) -> None:
+    async with Client(url) as client:
+        positions = await client.emit_all(events, wait_s=5)
+        assert all(positions)
+    bus = RedisStreamsBus(url, partitions=2)
+    worker = MutationWorker(bus, store, Ruleset({}), name="w")
+    task = asyncio.create_task(worker.run())
+    try:
+        async with asyncio.timeout(30):
+            while sum(part.lag for part in await bus.status()):  # noqa: ASYNC110 - the bus's
+                await asyncio.sleep(0.02)
+    finally:
+        worker.stop()
+        await task
+        letters = await bus.dead_letters(limit=10)
+        await bus.aclose()
+    assert letters == []
+
+
+async def rows(store: GraphStore, cypher: str) -> list[tuple[Any, ...]]:
+    return list((await store.read(APP, cypher, {}, timeout_s=5)).rows)
+
+
+async def test_messages_become_memories_within_their_scope(url: str, store: GraphStore) -> None:
+    messages = [
+        {"role": "user", "text": "I like dogs", "message_id": "m1", "author_name": "Ann"},
+        {"role": "assistant", "text": "So do I", "time": "2026-01-01T00:00:00+01:00"},
+    ]
+    scope = {"application_id": "a", "agent_id": "g", "user_id": "u1", "thread_id": "t"}
+    await applied(url, store, [event("memory.add", 1, {"messages": messages, **scope})])
+    found = await rows(
+        store,
+        "MATCH (m:Memory) RETURN m.id, m.text, m.role, m.timestamp, m.message_id, m.author_name, m.application_id, "
+        "m.agent_id, m.user_id, m.thread_id, m.event_id, m.terms, m.length ORDER BY m.text",
+    )
+    assert found == [
+        (
+            memory_id("/test", "e1", 0), "I like dogs", "user", "2026-02-01T10:00:01.000000Z", "m1", "Ann",
+            "a", "g", "u1", "t", "e1", "i like dog", 3,
+        ),
+        (
+            memory_id("/test", "e1", 1), "So do I", "assistant", "2025-12-31T23:00:00.000000Z", None, None,
+            "a", "g", "u1", "t", "e1", "so do i", 3,
+        ),
+    ]  # fmt: skip
+
+
+async def test_a_memory_gets_the_vector_that_a_model_gave(url: str, store: GraphStore) -> None:
+    embedding = {"memory_id": memory_id("/test", "e1", 0), "model": "m", "embedding": [0.1, -0.5, 1]}
+    await applied(url, store, [add(1, "one", "two"), event("memory.embedded", 2, embedding)])
+    found = await rows(store, "MATCH (m:Memory) RETURN m.text, m.embedding, m.embedding_model ORDER BY m.text")
+    assert found == [("one", [pytest.approx(0.1), -0.5, 1.0], "m"), ("two", None, None)]
+
+
+def summarized(number: int, *memories: tuple[str, int], chat: str = "c1", **more: Any) -> Event:
+    ids = [memory_id("/test", source, place) for source, place in memories]
+    data = {"summary": "They talked.", "memory_ids": ids, "model": "m", "user_id": "u1", "thread_id": "t"} | more
+    return event("memory.summarized", number, data, chat=chat)
+
+
+async def test_a_summary_stands_for_its_memories_once(url: str, store: GraphStore) -> None:
+    preference = {"text": "prefers tea", "memory_ids": [memory_id("/test", "e1", 0)]}
+    fact = {"subject": "Ann", "predicate": "lives in", "object": "Oslo", "memory_ids": [memory_id("/test", "e1", 1)]}
+    await applied(
+        url,
+        store,
+        [
+            add(1, "I prefer tea", "I live in Oslo"),
+            summarized(2, ("e1", 0), ("e1", 1), facts=[fact], preferences=[preference]),
+            summarized(3, ("e1", 0), ("e1", 1), summary="again"),  # they have one already
+            summarized(4, ("e9", 0), summary="of nothing"),
+        ],
+    )
+    assert await rows(
+        store,
+        "MATCH (s:ConversationSummary)-[:SUMMARIZES]->(m:Memory)-[:PART_OF]->(s) RETURN s.text, m.text ORDER BY m.text",
+    ) == [("They talked.", "I live in Oslo"), ("They talked.", "I prefer tea")]
+    assert await rows(store, "MATCH (s:ConversationSummary) RETURN count(s)") == [(1,)]
+    assert await rows(
+        store,
+        "MATCH (u:UserProfile)-[:HAS_PREFERENCE]->(p:Preference)-[:EXTRACTED_FROM]->(m:Memory) "
+        "RETURN u.user_id, p.text, m.text",
+    ) == [("u1", "prefers tea", "I prefer tea")]
+    assert await rows(
+        store,
+        "MATCH (s:ConversationSummary)<-[:EXTRACTED_FROM]-(f:Fact)-[:EXTRACTED_FROM]->(m:Memory) "
+        "RETURN f.subject, f.predicate, f.object, f.text, f.valid_from, f.valid_to, m.text",
+    ) == [("Ann", "lives in", "Oslo", "Ann lives in Oslo", "2026-02-01T10:00:02.000000Z", None, "I live in Oslo")]
+
+
+async def test_a_later_fact_ends_the_earlier_ones_validity_whoever_comes_first(url: str, store: GraphStore) -> None:
+    def lives(where: str, since: str) -> dict[str, str]:
+        return {"subject": "Ann", "predicate": "lives in", "object": where, "valid_from": f"{since}-01-01T00:00:00Z"}
+
+    await applied(
+        url,
+        store,
+        [
+            add(1, "one", "two"),
+            summarized(2, ("e1", 0), facts=[lives("Rome", "2024"), lives("Oslo", "2020")]),
+            summarized(3, ("e1", 1), facts=[lives("Bonn", "2022")]),
+        ],
+    )
+    found = await rows(store, "MATCH (f:Fact) RETURN f.object, left(f.valid_to, 4) ORDER BY f.valid_from")
+    assert found == [("Oslo", "2022"), ("Bonn", "2024"), ("Rome", None)]
+
+
+async def test_what_is_forgotten_is_forgotten_in_its_chat_only(url: str, store: GraphStore) -> None:
+    ids = [memory_id("/test", f"e{number}", 0) for number in (1, 2)]
+    events = [add(1, "one"), add(2, "two", chat="c2"), event("memory.forget", 3, {"memory_ids": ids})]
+    await applied(url, store, events)
+    assert await rows(store, "MATCH (m:Memory) RETURN m.text") == [("two",)]
+
+
+def life_of_a_user() -> list[list[Event]]:
+    """Events of several chats; in each they keep their order."""
+    tea = {"text": "prefers tea"}
+    fact = {"subject": "Ann", "predicate": "lives in", "object": "Oslo"}
+    return [
+        [
+            add(1, "I prefer tea", chat="c1"),
+            summarized(3, ("e1", 0), chat="c1", preferences=[tea], facts=[fact]),
+            add(21, "later, in the first chat", chat="c1"),
+        ],
+        [
+            add(2, "I still prefer tea", chat="c2"),
+            summarized(22, ("e2", 0), chat="c2", summary="Of what is erased.", preferences=[tea]),
+            add(23, "I moved", chat="c2"),
+            summarized(24, ("e23", 0), chat="c2", summary="Of later.", facts=[fact | {"object": "Rome"}]),
+        ],
+        [add(4, "of somebody else", chat="c3", user_id="u2")],
+        [event("memory.erase", 20, {"user_id": "u1"}, chat="c9")],
+    ]
+
+
+@pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 0, 1, 2), (0, 3, 2, 1)])
+async def test_what_is_erased_stays_out_in_whatever_order_chats_come(
+    url: str, store: GraphStore, order: tuple[int, ...]
+) -> None:
+    chats = life_of_a_user()
+    for chat in order:  # a worker for each: so no other order is possible
+        await applied(url, store, chats[chat])
+    assert await rows(store, "MATCH (m:Memory) RETURN m.text ORDER BY m.text") == [
+        ("I moved",), ("later, in the first chat",), ("of somebody else",),
+    ]  # fmt: skip
+    assert await rows(store, "MATCH (s:ConversationSummary) RETURN s.text") == [("Of later.",)]
+    assert await rows(store, "MATCH (f:Fact) RETURN f.object, f.valid_to") == [("Rome", None)]
+    assert await rows(store, "MATCH (p:Preference) RETURN p.text") == []
+
+
+async def test_both_servers_end_with_the_same_graph(url: str, neo4j_server: Neo4jServer) -> None:
+    digests: list[str] = []
+    empty(neo4j_server)
+    for store in (FalkorDBStore(url), Neo4jStore(neo4j_server.uri)):
+        chats = life_of_a_user()
+        vector = {"memory_id": memory_id("/test", "e23", 0), "model": "m", "embedding": [0.1, 0.7, -0.3]}
+        chats[1].append(event("memory.embedded", 30, vector, chat="c2"))
+        for chat in chats:
+            await applied(url, store, chat)
+        digests.append((await read_digest(store, APP)).sha256)
+        await store.aclose()
+        client = Redis.from_url(url)
+        await client.flushall()  # the other server gets the same events from the beginning
+        await client.aclose()
+    assert digests[0] == digests[1]
+
+
+def test_ids_follow_from_the_event_alone() -> None:
+    assert memory_id("/a", "b", 0) == memory_id("/a", "b", 0)
+    assert len({derived_id("a", "b\n1 c"), derived_id("a\n1 b", "c"), derived_id("a", "b", "c")}) == 3

@@ -1,0 +1,59 @@
+"""The terms of texts and questions."""
+
+from __future__ import annotations
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from graphweft_rules.terms import STOP_WORDS, query_terms, scope_term, terms
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("The dogs ran; dog's run", ["the", "dog", "ran", "dog", "run"]),
+        ("e-mail foo_bar x1 3.14", ["e", "mail", "foo", "bar", "x1", "3", "14"]),
+        ("don't", ["dont"]),
+        ("São Paulo, STRASSE Straße", ["são", "paulo", "strass", "strass"]),
+        ("日本語 text", ["日本", "本語", "text"]),
+        ("本", ["本"]),
+        ("ﬁnal", ["final"]),
+        ("@terms:(a|b) *%$", ["term", "a", "b"]),
+        ("  \n ", []),
+    ],
+)
+def test_a_text_has_these_terms(text: str, expected: list[str]) -> None:
+    assert terms(text) == expected
+
+
+def test_a_question_goes_without_stop_words_unless_it_has_nothing_else() -> None:
+    assert query_terms("What did the user say about dogs and DOGS?") == ["user", "say", "dog"]
+    assert query_terms("to be or not to be") == ["to", "be", "or", "not"]
+    assert query_terms("the dog", filter_stop_words=False) == ["the", "dog"]
+    assert query_terms("don't I'm") == ["dont", "im"]
+    assert query_terms("") == []
+
+
+def test_a_long_question_is_asked_by_its_first_terms() -> None:
+    assert query_terms(" ".join(f"w{number}" for number in range(1_000))) == [f"w{number}" for number in range(64)]
+
+
+@given(st.text())
+def test_a_term_means_nothing_to_a_query_language(text: str) -> None:
+    found = terms(text)
+    assert all(term.isalnum() and len(term) <= 64 and term == term.casefold() for term in found)
+    asked = set(query_terms(text, filter_stop_words=False))
+    assert asked <= set(found)
+    assert (not found) == (not asked)
+
+
+def test_stop_words_are_told_before_they_are_stemmed() -> None:
+    assert all(query_terms(f"{word} dog") == ["dog"] for word in STOP_WORDS)
+
+
+def test_a_scope_is_one_word_whatever_it_is_called() -> None:
+    values = ["u1", "U1", "u1 ", "a-b", "*", "日本", "", "\ud800", "u1} OR"]
+    found = {scope_term(name, value) for value in values for name in ("user_id", "thread_id")}
+    assert len(found) == 2 * len(values)
+    assert all(term.isascii() and term.isalnum() for term in found)

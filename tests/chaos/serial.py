@@ -16,6 +16,7 @@ from graphweft.redis_connection import connect
 from graphweft_contracts import InvalidEvent, Transient, wire
 from graphweft_rules import BoundMutation, Ruleset
 from graphweft_rules.batching import ROW, Dialect
+from graphweft_rules.neo4j_form import with_plain_vectors
 from graphweft_workers.bus.log import Bus, Entry
 from graphweft_workers.graph.digest import Digest, canonical, digest_of
 from graphweft_workers.graph.store import INTERNAL_PREFIX, Edge, GraphStore, Node
@@ -121,7 +122,8 @@ def query_of(bound: BoundMutation, dialect: Dialect) -> Query:
     """Return a mutation as its author wrote it, but for a server that takes the author's in an order of its own."""
     form = bound.mutation.cypher.form(dialect)
     if not form.always:
-        return bound.mutation.cypher.statement, bound.params
+        statement = bound.mutation.cypher.statement
+        return with_plain_vectors(statement) if dialect == "neo4j" else statement, bound.params
     row = [0, *(bound.params[name] for name in form.columns)]
     return f"UNWIND $rows AS {ROW} {form.statement}", {"rows": [row]}
 

@@ -12,6 +12,7 @@ import json
 import os
 import tempfile
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from itertools import count
 from pathlib import Path
@@ -21,6 +22,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from structlog.testing import capture_logs
 from tests.chaos.memory_bus import MemoryBus
+from tests.chaos.random_memory import memory_examples
 from tests.chaos.random_rules import PARAMS, Example, examples, some_texts
 from tests.chaos.serial import Content, FalkorDBReference, Neo4jReference, Query, Reference, queries_of
 from tests.services.neo4j import Neo4jServer
@@ -192,6 +194,10 @@ def falkordb() -> Iterator[Server]:
 @settings(_checked, max_examples=int(_EXAMPLES or 1_900))
 @given(example=examples(events=40))
 def test_on_falkordb(falkordb: Server, example: Example) -> None:
+    _run_on_falkordb(falkordb, example)
+
+
+def _run_on_falkordb(falkordb: Server, example: Example) -> None:
     number = next(falkordb.numbers)
     apps = [f"a{number}", f"b{number}"]
 
@@ -202,6 +208,12 @@ def test_on_falkordb(falkordb: Server, example: Example) -> None:
             await falkordb.reference.drop(f"mozaiks_{app}" for app in apps)
 
     falkordb.runner.run(run())
+
+
+@settings(_checked, max_examples=int(_EXAMPLES or 200))
+@given(example=memory_examples(events=30))
+def test_memory_on_falkordb(falkordb: Server, example: Example) -> None:
+    _run_on_falkordb(falkordb, example)
 
 
 @pytest.fixture(scope="module")
@@ -229,5 +241,16 @@ def test_on_neo4j(neo4j: Server, example: Example) -> None:
         assert isinstance(neo4j.reference, Neo4jReference)
         await neo4j.reference.clear(keep="__App")  # a database stays its app's
         await neo4j.compare(example, ["only"])
+
+    neo4j.runner.run(run())
+
+
+@settings(_checked, max_examples=int(_EXAMPLES or 12))
+@given(example=memory_examples(events=12))
+def test_memory_on_neo4j(neo4j: Server, example: Example) -> None:
+    async def run() -> None:
+        assert isinstance(neo4j.reference, Neo4jReference)
+        await neo4j.reference.clear(keep="__App")
+        await neo4j.compare(replace(example, rules=[]), ["only"])
 
     neo4j.runner.run(run())

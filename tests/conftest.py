@@ -2,4 +2,8 @@
 
 from __future__ import annotations
 
-pytest_plugins = ["tests.services.fixtures"]
+pytest_plugins = [
+    "tests.services.fixtures",
+    "tests.services.model_environment",
+    "tests.services.models",
+]

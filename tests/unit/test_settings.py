@@ -43,6 +43,18 @@ GIVEN = {
     "context_cache_mb": 5,
     "context_last_good_s": 1.5,
     "token_counter": "tiktoken:o200k_base",
+    "embedder": "openai:some-model",
+    "embedder_url": "https://models.example:8443/v1",
+    "embedder_api_key": "secret-key",
+    "embedder_timeout_ms": 700,
+    "memory_summarise_after": 50,
+    "memory_summarise_keep": 10,
+    "summariser": "openai:some-model",
+    "summariser_url": "https://models.example:8443/v1",
+    "summariser_api_key": "secret-key",
+    "summariser_timeout_ms": 900,
+    "memory_keep_days": 1.5,
+    "memory_keep_count": 500,
     "gateway_tokens": "/somewhere/tokens.yaml",
     "fsync": "everysec",
     "log_level": "debug",
@@ -54,7 +66,7 @@ GIVEN = {
 def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """An empty working folder, and no setting in the environment."""
     for name in list(os.environ):
-        if name.upper().startswith(("GRAPHWEFT_", "NEO4J_")):
+        if name.upper().startswith(("GRAPHWEFT_", "NEO4J_", "AZURE_")):
             monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -62,7 +74,7 @@ def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 def shown(settings: Settings) -> dict[str, Any]:
     values = settings.model_dump()
-    for name in ("bus_url", "graph_url"):
+    for name in ("bus_url", "graph_url", "embedder_api_key", "summariser_api_key"):
         values[name] = values[name] and values[name].get_secret_value()
     return {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}
 
@@ -166,6 +178,13 @@ def test_all_unknown_names_are_told_at_once(folder: Path, monkeypatch: pytest.Mo
         ("bus_url", "kafka://host:9092/topic"), ("bus_url", "kafka://host:secret"), ("bus_url", "bolt://host"),
         ("graph_url", "kafka://host:9092"), ("graph_url", "neo4j://"), ("graph_url", "neo4j://u:se/cret@host"),
         ("graph_url", "bolt://host:secret"), ("graph_url", "neo4j+x://host"), ("graph_url", "bolt://host:70000"),
+        ("embedder_timeout_ms", 0), ("embedder", 3), ("embedder_url", ["secret"]), ("embedder_api_key", ["secret"]),
+        ("embedder_url", ""), ("embedder_url", "models/v1"), ("embedder_url", "https://"), ("embedder_url", "ftp://h/v1"),
+        ("embedder_url", "https://u:secret@h/v1"), ("embedder_url", "https://h/v1?key=secret"),
+        ("embedder_url", "https://h/v1#secret"), ("embedder_url", "https://h:secret/v1"),
+        ("embedder_url", "https://h/a secret"), ("embedder_url", "http://[secret/v1"),
+        ("embedder_api_key", ""), ("embedder_api_key", "secret key"), ("embedder_api_key", "secret\nkey"),
+        ("embedder_api_key", "secret\u00e9"),
         ("graph_url", "neo4j://{app}.host"), ("graph_url", "neo4j://host/a/secret"), ("graph_url", "neo4j://ho st"),
     ],
 )  # fmt: skip
@@ -244,6 +263,59 @@ def test_neo4j_variables_that_cannot_work_are_refused(
     for name, value in variables.items():
         monkeypatch.setenv(name, value)
     assert "NEO4J_URI" in refusal()
+
+
+AZURE = {
+    "AZURE_AI_PROJECT_ENDPOINT": "https://res.services.ai.azure.com/api/projects/p",
+    "AZURE_AI_EMBEDDING_NAME": "my-deployment",
+    "AZURE_OPENAI_API_KEY": "secret-openai",
+    "AZURE_AI_API_KEY": "secret-ai",
+}
+
+
+def embedding(settings: Settings) -> tuple[str, str | None, str | None]:
+    key = settings.embedder_api_key
+    return settings.embedder, settings.embedder_url, key and key.get_secret_value()
+
+
+def test_azures_own_variables_say_which_embedder(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    assert embedding(Settings.load(embedder="azure")) == ("azure", None, None)
+    for name, value in AZURE.items():
+        monkeypatch.setenv(name, value)
+    # They are for this embedder only: a key of Azure goes to no other host.
+    assert embedding(Settings.load()) == ("none", None, None)
+    assert embedding(Settings.load(embedder="openai:azure")) == ("openai:azure", None, None)
+    monkeypatch.setenv("graphweft_embedder", "azure")
+    endpoint = AZURE["AZURE_AI_PROJECT_ENDPOINT"]
+    settings = Settings.load()
+    assert embedding(settings) == ("azure:my-deployment", endpoint, "secret-ai")
+    assert "secret" not in repr(settings) + settings.model_dump_json()
+    monkeypatch.setenv("AZURE_AI_API_KEY", "")
+    assert embedding(Settings.load(embedder="azure:other")) == ("azure:other", endpoint, "secret-openai")
+    own = Settings.load(embedder="azure", embedder_url="https://h", embedder_api_key="mine")
+    assert embedding(own) == ("azure:my-deployment", "https://h", "mine")
+    assert embedding(in_child(settings.as_environment(), folder, monkeypatch)) == embedding(settings)
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("AZURE_AI_PROJECT_ENDPOINT", "secret"),
+        ("AZURE_AI_PROJECT_ENDPOINT", "https://u:secret@h"),
+        ("AZURE_AI_API_KEY", "secret key"),
+        ("AZURE_OPENAI_API_KEY", "secret\tkey"),
+    ],
+)
+def test_azure_variables_that_cannot_work_are_refused(
+    monkeypatch: pytest.MonkeyPatch, variable: str, value: str
+) -> None:
+    monkeypatch.setenv(variable, value)
+    assert refusal(embedder="azure").startswith(f"{variable}: ")
+    Settings.load()
+
+
+def test_a_key_from_a_file_loses_its_line_end() -> None:
+    assert embedding(Settings.load(embedder_api_key="secret-key\n"))[2] == "secret-key"
 
 
 def test_the_url_chooses_the_driver(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """Everything that can be set, from the environment (``GRAPHWEFT_*``) and ``graphweft.yaml``; the environment wins.
 
 A variable that is empty counts as not set: that is what compose files make of one that nobody set. Where no graph is
-named, the ``NEO4J_*`` variables of Neo4j's own tools name one.
+named, the ``NEO4J_*`` variables of Neo4j's own tools name one; where the embedder is ``azure``, the ``AZURE_*``
+variables of Azure's own tools say which.
 
 No other module of this package reads the environment. An unknown key stops the start: a misspelled setting that is
 silently ignored is found in production.
@@ -16,6 +17,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from string import Formatter
 from typing import Any, Final, Literal, Self, override
+from urllib.parse import urlsplit
 
 import yaml
 from pydantic import Field, SecretStr, ValidationError, field_validator
@@ -91,6 +93,51 @@ class Settings(BaseSettings):
         default="chars",
         description="How tokens are counted: chars (a quarter of them), or tiktoken:<encoding or model>.",
     )
+    embedder: str = Field(
+        default="none",
+        description="What turns texts into vectors: none, hash:<dimensions>, minilm, sentence-transformers:<name or "
+        "folder>, openai:<model>, or azure.",
+    )
+    embedder_url: str | None = Field(
+        default=None,
+        description="Base URL of the embedder's endpoint, the part before /embeddings; for azure without it "
+        "`AZURE_AI_PROJECT_ENDPOINT`.",
+    )
+    embedder_api_key: SecretStr | None = Field(
+        default=None,
+        description="Key of the embedder's endpoint; for azure without it `AZURE_AI_API_KEY` or "
+        "`AZURE_OPENAI_API_KEY`.",
+    )
+    embedder_timeout_ms: int = Field(default=10_000, ge=1, description="Limit of one request to the embedder.")
+    memory_summarise_after: int = Field(
+        default=0,
+        ge=0,
+        le=1_000,
+        description="Memories of a thread without a summary from which on the oldest are condensed into one; 0 never "
+        "condenses. It is off unless asked for, because a summary stays: a better summariser later is not asked again.",
+    )
+    memory_summarise_keep: int = Field(
+        default=20, ge=0, le=999, description="Newest memories of a thread that are left out of summaries."
+    )
+    summariser: str = Field(
+        default="extractive",
+        pattern=r"^(extractive|openai:.+)$",
+        description="What condenses memories: extractive (picks sentences, knows a few English phrases), or "
+        "openai:<model>.",
+    )
+    summariser_url: str | None = Field(
+        default=None, description="Base URL of the summariser's endpoint, the part before /chat/completions."
+    )
+    summariser_api_key: SecretStr | None = Field(default=None, description="Key of the summariser's endpoint.")
+    summariser_timeout_ms: int = Field(default=60_000, ge=1, description="Limit of one request to the summariser.")
+    memory_keep_days: float = Field(
+        default=0, ge=0, le=36_500, description="Days after which what was said is forgotten; 0 keeps it."
+    )
+    memory_keep_count: int = Field(
+        default=0,
+        ge=0,
+        description="Newest memories that are kept of each user, and of each thread without a user; 0 keeps all.",
+    )
     gateway_tokens: Path | None = Field(
         default=None, description="YAML file with the hashes of the tokens that the HTTP gateway admits."
     )
@@ -120,6 +167,16 @@ class Settings(BaseSettings):
                 raise ValueError(str(error)) from None
             return value
         return _redis_url(value)
+
+    @field_validator("embedder_url", "summariser_url")
+    @classmethod
+    def _endpoint(cls, value: str | None) -> str | None:
+        return None if value is None else _http_url(value)
+
+    @field_validator("embedder_api_key", "summariser_api_key")
+    @classmethod
+    def _key(cls, value: SecretStr | None) -> SecretStr | None:
+        return None if value is None else SecretStr(_header_value(value.get_secret_value()))
 
     @field_validator("data", "rules", "gateway_tokens")
     @classmethod
@@ -172,6 +229,7 @@ class Settings(BaseSettings):
         chosen: bool = "graph_url" in given or "graph_url" in from_environment or values.get("graph_url") is not None
         if not chosen and (graph_url := _neo4j_url()):
             given["graph_url"] = SecretStr(graph_url)
+        given |= _azure({**values, **{_as_field(name): value for name, value in variables.items() if value}, **given})
         try:
             return cls(**{**{k: v for k, v in values.items() if k not in from_environment}, **given})
         except ValidationError as error:
@@ -260,6 +318,48 @@ def _neo4j_url() -> str | None:
         return join_neo4j_url(uri, user=user, password=password, database=database) if uri else None
     except InvalidSettings as error:
         raise InvalidSettings(f"NEO4J_URI, NEO4J_USERNAME, NEO4J_PASSWORD or NEO4J_DATABASE: {error}") from None
+
+
+def _azure(chosen: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the variables of Azure's own tools add to the embedder ``azure``."""
+    if chosen.get("embedder") != "azure" and not str(chosen.get("embedder")).startswith("azure:"):
+        return {}
+    added: dict[str, Any] = {}
+    if chosen["embedder"] == "azure" and (name := os.environ.get("AZURE_AI_EMBEDDING_NAME")):
+        added["embedder"] = f"azure:{name}"
+    taken = {
+        "embedder_url": (("AZURE_AI_PROJECT_ENDPOINT",), _http_url),
+        "embedder_api_key": (("AZURE_AI_API_KEY", "AZURE_OPENAI_API_KEY"), _header_value),
+    }
+    for field, (variables, check) in taken.items():
+        found = next((variable for variable in variables if os.environ.get(variable)), None)
+        if chosen.get(field) is None and found is not None:
+            try:
+                added[field] = check(os.environ[found])
+            except ValueError as error:
+                raise InvalidSettings(f"{found}: {error}") from None
+    return added
+
+
+def _http_url(value: str) -> str:
+    msg = "no base URL: write http://host[:port]/path or https://…, without user, password, ? and #"
+    try:
+        parts = urlsplit(value)
+        sound = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # no port, or no IPv6 address
+        raise ValueError(msg) from None
+    if not sound or re.search(r"[\s@?#\\]", value) or not value.isascii():
+        raise ValueError(msg)
+    return value
+
+
+def _header_value(value: str) -> str:
+    """Return a key without the line end that a file of secrets adds."""
+    value = value.strip()
+    if not re.fullmatch(r"[!-~]+", value, re.ASCII):
+        msg = "no key: it may hold letters, digits and signs of ASCII only, and no blanks"
+        raise ValueError(msg)
+    return value
 
 
 def _file_values(path: Path) -> dict[str, Any]:

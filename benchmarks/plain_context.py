@@ -43,7 +43,9 @@ class Asker(Protocol):
 def statement() -> str:
     """Return the query of the rule that the engine is asked for."""
     [rule, *_] = Ruleset.load(CALLS.rules).workflows["Calls"].injection_rules
-    return rule.parts[0].cypher.statement
+    cypher = rule.parts[0].cypher
+    assert cypher is not None
+    return cypher.statement
 
 
 @asynccontextmanager

@@ -1,4 +1,4 @@
-"""The contracts of graphweft: events, context requests and replies, dead letters, channels, the wire form."""
+"""The contracts of graphweft: events, memories, context requests and replies, dead letters, channels, the wire form."""
 
 from graphweft_contracts.context import Block, ContextReply, ContextRequest, Explanation, Missing, ReasonCode
 from graphweft_contracts.dead_letters import DeadLetter, DeadLetterReason
@@ -26,9 +26,21 @@ from graphweft_contracts.events import (
     WorkflowError,
     WorkflowPhaseComplete,
 )
+from graphweft_contracts.memory import (
+    MEMORY,
+    MemoryAdd,
+    MemoryEmbedded,
+    MemoryErase,
+    MemoryForget,
+    MemoryMessage,
+    MemoryScope,
+    MemorySummarized,
+)
+from graphweft_contracts.search import SearchQuery
 
 __all__ = (
     "LIFECYCLE",
+    "MEMORY",
     "AgentTurnComplete",
     "AgentTurnStart",
     "Block",
@@ -45,12 +57,20 @@ __all__ = (
     "InvalidEvent",
     "InvalidRules",
     "InvalidSettings",
+    "MemoryAdd",
+    "MemoryEmbedded",
+    "MemoryErase",
+    "MemoryForget",
+    "MemoryMessage",
+    "MemoryScope",
+    "MemorySummarized",
     "Missing",
     "NotRunning",
     "Payload",
     "Permanent",
     "QueryFailed",
     "ReasonCode",
+    "SearchQuery",
     "ToolCallComplete",
     "Transient",
     "WorkflowComplete",

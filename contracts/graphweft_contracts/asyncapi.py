@@ -10,10 +10,11 @@ from typing import Any, Final
 
 from graphweft_contracts import channels, wire
 from graphweft_contracts.events import LIFECYCLE
+from graphweft_contracts.memory import MEMORY
 
 __all__ = ("VERSION", "document", "render")
 
-VERSION: Final = "1.0.0"
+VERSION: Final = "1.1.0"
 """Version of what is on the wire, by semantic versioning; the package's own version goes its own way."""
 
 _JSON_SCHEMA: Final = "application/schema+json;version=draft-2020-12"
@@ -22,13 +23,13 @@ _HEADER: Final = "# Generated from graphweft_contracts; renew with: python -m gr
 
 def document() -> dict[str, Any]:
     """Return the AsyncAPI 3.0 document; its payload references are relative to the file ``asyncapi.yaml``."""
-    events = [*LIFECYCLE, "event"]
+    events = [*LIFECYCLE, *MEMORY, "event"]
     return {
         "asyncapi": "3.0.0",
         "info": {
             "title": "graphweft",
             "version": VERSION,
-            "description": "Lifecycle events of agents become a graph, and the graph comes back as context.",
+            "description": "Events of agents and their memories become a graph, and the graph comes back as context.",
             "license": {"name": "Apache-2.0"},
         },
         "defaultContentType": "application/json",
@@ -122,11 +123,14 @@ def _operations(events: list[str]) -> dict[str, Any]:
 
 
 def _messages() -> dict[str, Any]:
-    summaries = {name: (payload.__doc__ or "").partition("``: ")[2] for name, payload in LIFECYCLE.items()}
+    payloads = {**LIFECYCLE, **MEMORY}
+    summaries = {name: (payload.__doc__ or "").partition("``: ")[2] for name, payload in payloads.items()}
     return {
         **{name: _event(name, summary[:1].upper() + summary[1:]) for name, summary in summaries.items()},
         "event": _event("event", "An event of any other type; rules may match it too."),
-        "context_request": _correlated("context_request", "Asks for the context of one agent's next turn."),
+        "context_request": _correlated(
+            "context_request", "Asks for the context of one agent's next turn, or for one search."
+        ),
         "context_reply": _correlated("context_reply", "The context that is ready, and the reason for what is missing."),
         "dead_letter": _message("dead_letter", "An event, or one mutation of it, without effect on the graph."),
     }

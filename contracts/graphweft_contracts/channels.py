@@ -6,6 +6,7 @@ import zlib
 from typing import Final
 
 __all__ = (
+    "CONSOLIDATION_GROUP",
     "CONTEXT_GROUP",
     "CONTEXT_REPLIES_TOPIC",
     "CONTEXT_REQUESTS",
@@ -16,6 +17,7 @@ __all__ = (
     "DURABLE",
     "EVENTS",
     "EVENTS_TOPIC",
+    "MEMORY_GROUP",
     "MUTATION_GROUP",
     "PARTITION_COUNT",
     "REQUEUE_TRANSACTION",
@@ -27,6 +29,7 @@ __all__ = (
     "graph_name",
     "lease",
     "partition_of",
+    "workers",
 )
 
 EVENTS: Final = "graphweft:events"
@@ -36,6 +39,10 @@ EVENTS_TOPIC: Final = "graphweft.events"
 PARTITION_COUNT: Final = "graphweft:partitions"
 """Number of event streams, written once by whoever comes first, so that all producers hash alike."""
 MUTATION_GROUP: Final = "graphweft-mutation"
+MEMORY_GROUP: Final = "graphweft-memory"
+"""Of the workers that turn memories into vectors."""
+CONSOLIDATION_GROUP: Final = "graphweft-consolidation"
+"""Of the workers that condense memories."""
 WORKERS: Final = "graphweft:workers"
 """Sorted set: name of a mutation worker by the time in ms until which it counts as alive."""
 CONTEXT_REQUESTS: Final = "graphweft:context:requests"
@@ -72,9 +79,14 @@ def context_replies_partition(partition: int) -> str:
     return f"{CONTEXT_REPLIES_TOPIC}:{partition}"
 
 
-def lease(partition: int) -> str:
-    """Return the key that says which worker reads a partition."""
-    return f"graphweft:lease:{partition}"
+def lease(partition: int, group: str = MUTATION_GROUP) -> str:
+    """Return the key that says which worker of a group reads a partition."""
+    return f"graphweft:lease:{partition}" if group == MUTATION_GROUP else f"graphweft:lease:{group}:{partition}"
+
+
+def workers(group: str = MUTATION_GROUP) -> str:
+    """Return the key of the sorted set of a group's workers that live; ``WORKERS`` is that of the mutation workers."""
+    return WORKERS if group == MUTATION_GROUP else f"{WORKERS}:{group}"
 
 
 def partition_of(key: str, partitions: int) -> int:

@@ -7,6 +7,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 
 from graphweft_contracts.events import AppId, Name
+from graphweft_contracts.search import SearchQuery
 
 __all__ = ("Block", "ContextReply", "ContextRequest", "Explanation", "Format", "Missing", "ReasonCode")
 
@@ -14,6 +15,7 @@ ReasonCode = Literal[
     "bus_unavailable",
     "condition_error",
     "disabled",
+    "embedder_unavailable",
     "graph_unavailable",
     "internal_error",
     "invalid_request",
@@ -26,11 +28,15 @@ ReasonCode = Literal[
 ]
 """Why a block, or the whole answer, is missing. A bounded set: it labels metrics."""
 
-Format = Literal["list", "single", "json", "markdown"]
+Format = Literal["list", "single", "json", "markdown", "results"]
 
 
 class ContextRequest(BaseModel):
-    """Asks for everything that the injection rules of a workflow say about one agent's next turn."""
+    """Asks for everything that the injection rules of a workflow say about one agent's next turn, or for one search.
+
+    With ``search`` no rules are asked, so ``workflow`` and ``agent`` say only who asks. The answer has one block with
+    the name ``search``, or one entry in ``missing`` that says why there is none.
+    """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
@@ -49,6 +55,7 @@ class ContextRequest(BaseModel):
         "graph holds its effect.",
     )
     explain: bool = Field(default=False, description="Say of each block how it came about.")
+    search: SearchQuery | None = Field(default=None, description="Asks for exactly this search, and for no rules.")
     reply_to: str = Field(default="", description="Channel of the asking process; set by the transport.")
 
 
@@ -75,7 +82,7 @@ class Block(BaseModel):
 
     name: str = Field(description="`inject_as` of the query.")
     format: Format
-    value: Any = Field(description="list: rows; single: first row or null; json, markdown: a string.")
+    value: Any = Field(description="list: rows; single: first row or null; the others: a string.")
     rows: int = Field(ge=0, description="Rows in the block after `max_results` and token budgets.")
     rule: str
     query: str
@@ -127,3 +134,9 @@ class ContextReply(BaseModel):
     def injected(self) -> dict[str, Any]:
         """Block values by name: what ``before_agent_turn`` of the rule contract returns."""
         return {block.name: block.value for block in self.blocks}
+
+    @property
+    def results(self) -> list[dict[str, Any]]:
+        """The rows of the block ``search``, which answers a request with a search; best first."""
+        value = self.injected.get("search")
+        return value if isinstance(value, list) else []  # pyright: ignore[reportUnknownVariableType]

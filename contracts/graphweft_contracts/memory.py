@@ -38,16 +38,25 @@ MEMORY_ROLES: Final[tuple[MemoryRole, ...]] = ("user", "assistant", "system")
 SCOPES: Final = ("application_id", "agent_id", "user_id", "thread_id")
 """What may limit a memory and a search for memories; all that are given must be equal."""
 _NO_SCOPE: Final = "a memory needs a scope: give at least one of application_id, agent_id, user_id, thread_id"
+_SCOPED: Final[dict[str, Any]] = {"anyOf": [{"required": [x], "properties": {x: {"type": "string"}}} for x in SCOPES]}
+"""The same for readers of the JSON Schema."""
 _Id = Annotated[str, Field(min_length=1, max_length=256)]
 _MOST_MESSAGES: Final = 1_000
 _MOST_CHARACTERS: Final = 1_000_000
 _MOST_DIMENSIONS: Final = 8_192
+_LARGEST: Final = 3.4028234663852886e38
+_SMALLEST: Final = 1.5e-45
+_FLOATS: Final[dict[str, Any]] = {
+    "items": {"type": "number", "minimum": -_LARGEST, "maximum": _LARGEST},
+    "contains": {"anyOf": [{"minimum": _SMALLEST}, {"maximum": -_SMALLEST}]},
+}
+"""Numbers of 32 bits that are not all zero, for readers of the JSON Schema."""
 
 
 class MemoryScope(BaseModel):
     """Whose memories: at least one of the four, and all that are given apply. Without any it raises ``ValueError``."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", json_schema_extra=_SCOPED)
 
     application_id: Name | None = Field(default=None, description="Memories of one application.")
     agent_id: Name | None = Field(default=None, description="Memories of one agent.")
@@ -68,6 +77,8 @@ class MemoryScope(BaseModel):
 
 class _Scoped(Payload):
     """A payload that belongs to a scope; the fields stand beside its own."""
+
+    model_config = ConfigDict(json_schema_extra=_SCOPED)
 
     application_id: Name | None = None
     agent_id: Name | None = None
@@ -110,7 +121,8 @@ class MemoryEmbedded(Payload):
     memory_id: _Id
     model: Name = Field(description="Which model; vectors of different models are never compared.")
     embedding: Annotated[tuple[float, ...], Field(min_length=1, max_length=_MOST_DIMENSIONS)] = Field(
-        description="The vector; its values are kept as 32-bit floating point numbers."
+        description="The vector; its values are kept as 32-bit floating point numbers.",
+        json_schema_extra=_FLOATS,
     )
 
     @field_validator("embedding")

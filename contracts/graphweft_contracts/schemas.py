@@ -21,6 +21,7 @@ from graphweft_contracts import asyncapi
 from graphweft_contracts.context import ContextReply, ContextRequest
 from graphweft_contracts.dead_letters import DeadLetter
 from graphweft_contracts.events import EXTENSION_NAME_PATTERN, LIFECYCLE, Event, Payload
+from graphweft_contracts.memory import MEMORY
 
 __all__ = ("DIALECT", "generated", "main", "schemas", "stale")
 
@@ -42,7 +43,7 @@ def schemas() -> dict[str, dict[str, Any]]:
             _with_payload(Payload), "Any event, also of a type of your own. `data.context` holds context variables."
         )
     }
-    for name, payload in LIFECYCLE.items():
+    for name, payload in {**LIFECYCLE, **MEMORY}.items():
         found[name] = _event(_with_payload(payload, name), payload.__doc__ or name)
     for name, model in (
         ("context_request", ContextRequest),

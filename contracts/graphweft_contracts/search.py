@@ -16,17 +16,36 @@ IndexType = Literal["vector", "fulltext", "hybrid"]
 INDEX_TYPES: Final[tuple[IndexType, ...]] = ("vector", "fulltext", "hybrid")
 MOST_RESULTS: Final = 1_000
 _ASKED_ROLES: Final = frozenset({"user", "assistant"})
+_TEXT: Final = {"type": "string"}
+_NULL: Final = {"type": "null"}
+_WORKS: Final[dict[str, Any]] = {
+    "anyOf": [
+        {
+            "required": ["memory"],
+            "properties": {"memory": {"type": "object"}, "index_name": _NULL, "fulltext_index_name": _NULL},
+        },
+        {
+            "properties": {"memory": _NULL, "index_type": {"enum": ["vector", "fulltext", None]}},
+        },
+        {
+            "required": ["fulltext_index_name"],
+            "properties": {"memory": _NULL, "fulltext_index_name": _TEXT},
+        },
+    ]
+}
+"""What goes together, for readers of the JSON Schema."""
 
 
 class SearchQuery(BaseModel):
     """One search: in an index of the graph, or in the memories of a scope.
 
     With ``memory`` it searches memories, by ``index_type`` or, without it, by vector where there is an embedder and by
-    recency where there is none. Otherwise ``index_name`` names the index; its type is ``vector`` unless it is said.
+    recency where there is none. Otherwise ``index_name`` names the index, whose type is ``vector`` unless it is said;
+    without it, the index is meant that the responder's settings name.
     Raises ``ValueError`` (pydantic's) for what cannot work.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", json_schema_extra=_WORKS)
 
     text: str = Field(default="", max_length=1_000_000, description="What is searched for; see `query_text`.")
     memory: MemoryScope | None = Field(default=None, description="Whose memories; None: an index is searched.")
@@ -35,7 +54,11 @@ class SearchQuery(BaseModel):
         default=None, description="Vector index (for `fulltext`: fulltext index) by name, or as `Label.property`."
     )
     fulltext_index_name: Name | None = Field(default=None, description="The fulltext index of a hybrid search.")
-    top_k: int = Field(default=5, description="Most results; at least 1.")
+    top_k: int = Field(
+        default=5,
+        description="Most results; at least 1.",
+        json_schema_extra={"minimum": 1, "maximum": MOST_RESULTS},
+    )
     retrieval_query: str | None = Field(
         default=None,
         description="Cypher that goes on from `node` and `score` and returns at least `text` and `score`, best first.",
@@ -53,9 +76,6 @@ class SearchQuery(BaseModel):
                 msg = "memories have indexes of their own: leave index_name and fulltext_index_name out"
                 raise ValueError(msg)
             return self
-        if self.index_name is None:
-            msg = "index_name is required: name the index, or give memory a scope"
-            raise ValueError(msg)
         if self.index_type == "hybrid" and self.fulltext_index_name is None:
             msg = "fulltext_index_name is required when index_type='hybrid'"
             raise ValueError(msg)

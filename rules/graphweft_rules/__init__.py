@@ -9,6 +9,7 @@ Meaning (what a rule does)
     ``tokens``, ``clauses``, ``cypher``, ``traps`` queries: statement, keys, problems
     ``clock``                                      time and ids that a replay repeats
     ``params``, ``conditions``                     references and CEL, compiled
+    ``searches``                                   searches of injection rules, and their retrieval queries
     ``workflow``, ``ruleset``                      compiled rules, matched through an index
     ``formats``, ``packing``, ``token_count``      rows as blocks, blocks as text within a budget of tokens
 
@@ -23,6 +24,7 @@ from graphweft_rules.model import (
     GraphInjectionConfig,
     InjectionQuery,
     InjectionRule,
+    InjectionSearch,
     Mutation,
     MutationRule,
     Place,
@@ -42,6 +44,7 @@ __all__ = (
     "GraphInjectionLoader",
     "InjectionQuery",
     "InjectionRule",
+    "InjectionSearch",
     "Matched",
     "MatchedQueries",
     "Mutation",

@@ -1,4 +1,4 @@
-"""Rows of a query in the four formats of the rule contract, and the text that an agent reads of them.
+"""Rows of a query in the formats of rules, and the text that an agent reads of them.
 
 Every value is made JSON-able here, once, so that replies can be sent and a block is the same for every runtime.
 """
@@ -30,6 +30,8 @@ _NUMBER_SIZE: Final = 5
 """Characters of a number, a truth value or a null, about."""
 _NESTED: Final = frozenset({dict, list})
 _NUMBERS: Final = frozenset({float, int})
+_HEADING: Final = re.compile(r"#{1,6}(?:\s|$)")
+_NO_BRACKETS: Final = str.maketrans("[]", "()")
 _in_one_line: Final = json.JSONEncoder(ensure_ascii=False).encode
 _in_broken_line: Final = json.JSONEncoder(ensure_ascii=False, separators=(",\n    ", ": ")).encode
 
@@ -57,11 +59,13 @@ class Rows:
         self._format: Format = format
         self._names = _names(columns)
         self._names_size = sum(map(len, self._names)) + 6 * len(self._names)  # with quotes, colon, comma, space
-        self._line = _Line(self._names) if format == "markdown" else None
+        self._line = (
+            _Line(self._names) if format == "markdown" else _Result(self._names) if format == "results" else None
+        )
         self._rows = rows
         most = most_rows(format, max_results)
         self.count = len(rows) if most is None else min(len(rows), most)
-        self._cells: list[Any] = []  # for each row its line of Markdown, or its map
+        self._cells: list[Any] = []  # for each row its text, or its map
         self._ends: list[int] = []  # for each row the characters up to its end, about
         self._last = (0, "")  # a number of rows and their text
 
@@ -74,7 +78,7 @@ class Rows:
                 return self._first(count)[0] if count else None
             case "json":
                 return self.text(count) or "[]"
-            case "markdown":
+            case "markdown" | "results":
                 return self.text(count)
 
     def text(self, count: int) -> str:
@@ -104,6 +108,8 @@ class Rows:
                 return _in_lines(rows)
             case "markdown":
                 return "\n".join(filter(None, rows))
+            case "results":
+                return "\n\n".join(filter(None, rows))
 
     def _first(self, count: int) -> list[Any]:
         for row in self._rows[len(self._cells) : count]:
@@ -223,6 +229,83 @@ class _Line:
         rest = ", ".join(filter(None, others[1:]))
         line = f"{lead} ({rest})" if lead and rest else lead or rest
         return line and f"- {line}"
+
+
+class _Result:
+    """Writes a row as a result of a search: ``[Score: 0.892] [company: Apple Inc]``, and below it the text.
+
+    What is found may be written by anybody, so nothing in it can look like another result or another block: brackets
+    in the first line become parentheses, and a line of the text that begins with a bracket, or as a heading, gets a
+    backslash before it.
+    """
+
+    __slots__ = ("_names", "_score", "_text", "_width")
+
+    def __init__(self, names: Sequence[str]) -> None:
+        self._text = _place_of("text", names)
+        self._score = _place_of("score", names)
+        self._names = [
+            (place, _in_brackets(name)) for place, name in enumerate(names) if place not in (self._text, self._score)
+        ]
+        self._width = len(names)
+
+    def write(self, cells: Sequence[Any]) -> str:
+        """Return the lines of a row; empty when nothing stands in it. The cells are JSON-able, in columns' order."""
+        if len(cells) != self._width:
+            raise ValueError(f"a row of {len(cells)} cells for {self._width} columns")
+        head: list[str] = []
+        if self._score is not None and (score := _score(cells[self._score])):
+            head.append(f"[Score: {score}]")
+        for place, name in self._names:
+            if value := _in_brackets(cells[place]):
+                head.append(f"[{name}: {value}]")
+        lines = [" ".join(head)] if head else []
+        if self._text is not None and (text := _quoted(cells[self._text])):
+            lines.append(text)
+        return "\n".join(lines)
+
+
+def _place_of(name: str, names: Sequence[str]) -> int | None:
+    """Return where the column of that name is; ``node.text`` counts as ``text`` where no other is called so."""
+    for wanted in (name, f"node.{name}"):
+        if wanted in names:
+            return names.index(wanted)
+    return None
+
+
+def _score(value: Any) -> str:
+    return f"{value:.3f}" if type(value) in _NUMBERS else _in_brackets(value)
+
+
+def _in_brackets(value: Any) -> str:
+    """Return a value on one line and without brackets; empty when there is nothing to say."""
+    return _cell(value).translate(_NO_BRACKETS)
+
+
+def _quoted(value: Any) -> str:
+    """Return the lines of a text, none of which is read as the first line of a result or as a heading."""
+    text = value if type(value) is str else _cell(value)
+    lines = text.splitlines()
+    while lines and not _visible(lines[-1]):
+        lines.pop()
+    first = next((number for number, line in enumerate(lines) if _visible(line)), 0)
+    return "\n".join([_as_text(line) for line in lines[first:]])
+
+
+def _as_text(line: str) -> str:
+    if "[" not in line and "#" not in line:
+        return line
+    shown = _visible(line)
+    return f"\\{shown}" if shown.startswith("[") or _HEADING.match(shown) else line
+
+
+def _visible(line: str) -> str:
+    """Return the line from its first visible character on."""
+    return line[next((place for place, character in enumerate(line) if _shows(character)), len(line)) :]
+
+
+def _shows(character: str) -> bool:
+    return character.isprintable() and not character.isspace()
 
 
 @lru_cache(maxsize=1024)

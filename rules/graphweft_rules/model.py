@@ -8,22 +8,30 @@ from pathlib import Path
 from typing import Any, Final, get_args
 
 from graphweft_contracts.context import Format
+from graphweft_contracts.search import IndexType
 
 __all__ = (
     "EVERY_AGENT",
     "FORMATS",
+    "MESSAGE_HISTORY",
+    "TOP_K",
     "Format",
     "GraphInjectionConfig",
     "InjectionQuery",
     "InjectionRule",
+    "InjectionSearch",
     "Mutation",
     "MutationRule",
     "Place",
     "most_rows",
 )
 
-FORMATS: Final[tuple[str, ...]] = get_args(Format)
+FORMATS: Final[tuple[Format, ...]] = get_args(Format)
 EVERY_AGENT: Final = "*"
+MESSAGE_HISTORY: Final = 10
+"""Messages that a search goes by, where its rule does not say how many."""
+TOP_K: Final = 5
+"""Most results of a search, where its rule does not say how many."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -45,11 +53,31 @@ def most_rows(format: Format, max_results: int | None) -> int | None:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class InjectionSearch:
+    """What an injection query searches for, in place of Cypher: see ``graphweft_contracts.search.SearchQuery``.
+
+    ``memory`` holds the scopes by name; they and ``query`` are values as in ``params``. A ``query`` that is a list of
+    messages is read by ``query_text`` with the last ``message_history_count`` of them.
+    """
+
+    memory: Mapping[str, Any] | None = None
+    query: Any = None
+    index_type: IndexType | None = None
+    index_name: str | None = None
+    fulltext_index_name: str | None = None
+    top_k: int = TOP_K
+    message_history_count: int = MESSAGE_HISTORY
+    filter_stop_words: bool = True
+    retrieval_query: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class InjectionQuery:
-    """One read-only query of an injection rule."""
+    """One read-only query of an injection rule: either ``cypher``, or ``search``, whose Cypher has the ``params``."""
 
     id: str
-    cypher: str
+    cypher: str | None = None
+    search: InjectionSearch | None = None
     params: Mapping[str, Any] = field(default_factory=dict[str, Any])
     inject_as: str
     format: Format = "list"

@@ -14,11 +14,12 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from graphweft_contracts import ContextRequest, Event
+from graphweft_contracts.search import SearchQuery
 from graphweft_rules.clock import clock_values, uuid_values
 from graphweft_rules.cypher import Cypher
 from graphweft_rules.findings import Finding, RulesError
 from graphweft_rules.loader import RuleFiles, discover
-from graphweft_rules.model import InjectionQuery, Place
+from graphweft_rules.model import InjectionQuery, InjectionRule, Place
 from graphweft_rules.packs.memory import MemoryPack
 from graphweft_rules.packs.pack import Pack
 from graphweft_rules.params import Absent, Scope
@@ -49,12 +50,15 @@ class BoundMutation:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BoundQuery:
-    """An injection query and its parameters for one request, ready to run."""
+    """An injection query and its parameters for one request, ready to run: ``search`` if it is one, else ``cypher``."""
 
     rule: str
     query: InjectionQuery
-    cypher: Cypher
+    cypher: Cypher | None
+    """The query; of a search its ``retrieval_query``, which ``search`` holds as the statement, None without one."""
     params: dict[str, Any]
+    search: SearchQuery | None = None
+    """What is searched for; ``params`` are its own, too."""
     priority: int = 0
     timeout_ms: int | None = None
     max_tokens: int | None = None
@@ -96,7 +100,11 @@ class Ruleset:
         self.digest = digest
         """SHA-256 of the files' names and content; empty for rules that come from no files."""
         self.keys = frozenset(
-            key for workflow in self.workflows.values() for part in workflow.parts for key in part.cypher.keys
+            key
+            for workflow in self.workflows.values()
+            for part in workflow.parts
+            if part.cypher is not None
+            for key in part.cypher.keys
         )
         """(label, property) by which any query of a rule looks nodes up: each deserves an index."""
         self._types = frozenset(type for pack in self.packs for type in pack.types)
@@ -175,20 +183,10 @@ class Ruleset:
         for rule in rules:
             if _applies(rule, scope, skipped):
                 for part in rule.parts:
-                    params = _params(part, scope)
-                    if isinstance(params, Skipped):
-                        skipped.append(params)
+                    bound = _bind_query(part, rule.rule, scope, now)
+                    if isinstance(bound, Skipped):
+                        skipped.append(bound)
                     else:
-                        params.update(clock_values(part.cypher.clock, now))
-                        bound = BoundQuery(
-                            rule=part.rule,
-                            query=part.query,
-                            cypher=part.cypher,
-                            params=params,
-                            priority=rule.rule.priority,
-                            timeout_ms=rule.rule.timeout_ms,
-                            max_tokens=rule.rule.max_tokens,
-                        )
                         queries.append(bound)
         return MatchedQueries(queries=tuple(queries), skipped=tuple(skipped))
 
@@ -247,6 +245,31 @@ def _bind(part: CompiledMutation, event: Event, scope: Scope) -> BoundMutation |
     if cypher.uuids:
         params.update(uuid_values(cypher.uuids, f"{event.source}\n{event.id}\n{part.rule}\n{part.id}"))
     return BoundMutation(mutation=part, params=params)
+
+
+def _bind_query(part: CompiledInjection, rule: InjectionRule, scope: Scope, now: datetime) -> BoundQuery | Skipped:
+    params = _params(part, scope)
+    if isinstance(params, Skipped):
+        return params
+    cypher = part.cypher
+    if cypher is not None:
+        params.update(clock_values(cypher.clock, now))
+    search: SearchQuery | None = None
+    if part.search is not None:
+        found = part.search.bind(scope, cypher.statement if cypher is not None else None, params)
+        if isinstance(found, str):
+            return Skipped(rule=part.rule, query=part.id, reason="missing_param", detail=found, place=part.place)
+        search = found
+    return BoundQuery(
+        rule=part.rule,
+        query=part.query,
+        cypher=cypher,
+        params=params,
+        search=search,
+        priority=rule.priority,
+        timeout_ms=rule.timeout_ms,
+        max_tokens=rule.max_tokens,
+    )
 
 
 def _params(part: CompiledMutation | CompiledInjection, scope: Scope) -> dict[str, Any] | Skipped:

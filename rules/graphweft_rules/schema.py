@@ -7,26 +7,34 @@ after YAML had folded repeated keys away.)
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal, cast
+from typing import Any, Final, cast
+
+from pydantic import ValidationError
 
 from graphweft_contracts.events import LIFECYCLE
+from graphweft_contracts.memory import SCOPES, MemoryScope
+from graphweft_contracts.search import INDEX_TYPES, MOST_RESULTS, IndexType, SearchQuery
 from graphweft_rules import conditions, cypher, params
 from graphweft_rules.clock import OWN_PREFIX
 from graphweft_rules.findings import Finding, did_you_mean
 from graphweft_rules.model import (
     EVERY_AGENT,
     FORMATS,
+    MESSAGE_HISTORY,
+    TOP_K,
     Format,
     GraphInjectionConfig,
     InjectionQuery,
     InjectionRule,
+    InjectionSearch,
     Mutation,
     MutationRule,
     Place,
 )
+from graphweft_rules.searches import parse_retrieval, said
 from graphweft_rules.shapes import Entries, Shapes
 from graphweft_rules.source import parse
 from graphweft_rules.tokens import tokenize
@@ -66,7 +74,23 @@ def read_rules(data: bytes, path: Path) -> RuleFile:
     return RuleFile(config=config, extends=tuple(checks.extends(entries)), findings=tuple(checks.findings))
 
 
+_SEARCH_KEYS: Final = {
+    *("memory", "query", "index_type", "index_name", "fulltext_index_name", "top_k", "message_history_count"),
+    *("filter_stop_words", "retrieval_query"),
+}
 _REFERENCE: Final = re.compile(r"\$(?:context|event|workflow)(?:\.\w+)*\.(\w+)")
+
+
+def _value(entries: Entries, key: str) -> Node | None:
+    return entries[key].value if key in entries else None
+
+
+def _parse_injection(text: str) -> cypher.Cypher:
+    return cypher.parse(text, role="injection")
+
+
+def _parse_mutation(text: str) -> cypher.Cypher:
+    return cypher.parse(text, role="mutation")
 
 
 class _Checks(Shapes):
@@ -129,24 +153,131 @@ class _Checks(Shapes):
         )
 
     def _query(self, node: Node, agents: tuple[str, ...]) -> InjectionQuery:
-        required, optional = {"id", "cypher", "inject_as"}, {"params", "format", "max_results"}
+        required, optional = {"id", "inject_as"}, {"cypher", "search", "params", "format", "max_results"}
         entries = self.table(node, "a query", required=required, optional=optional)
+        if isinstance(node, Table) and not {"cypher", "search"} & entries.keys():
+            self.error("missing-key", "a query needs the key 'cypher' or the key 'search'", node.place)
+        if {"cypher", "search"} <= entries.keys():
+            message = "a query has either 'cypher' or 'search', not both: make two queries of it"
+            self.error("conflicting-keys", message, entries["search"].key)
+        search: InjectionSearch | None = None
+        if "search" in entries:
+            search, retrieval = self._search(entries["search"].value)
+            params = self._params(entries, retrieval, parse_retrieval, "retrieval_query")
+        else:
+            params = self._params(entries, _value(entries, "cypher"), _parse_injection)
         return InjectionQuery(
             id=self.text(entries, "id"),
-            cypher=self.text(entries, "cypher"),
-            params=self._params(entries, role="injection"),
+            cypher=self.text(entries, "cypher") if "cypher" in entries else None,
+            search=search,
+            params=params,
             inject_as=self._inject_as(entries, frozenset(agents)),
-            format=self._format(entries),
+            format=self._format(entries, "list" if search is None else "results"),
             max_results=self.whole(entries, "max_results", least=1),
             place=node.place,
         )
+
+    def _search(self, node: Node) -> tuple[InjectionSearch, Node | None]:
+        """Return a search, and its ``retrieval_query`` where it stands."""
+        entries = self.table(node, "a search", required=set(), optional=_SEARCH_KEYS)
+        if isinstance(node, Table):
+            self._search_keys(entries, node)
+        search = InjectionSearch(
+            memory=self._scopes(entries["memory"].value) if "memory" in entries else None,
+            query=self._searched(entries["query"].value) if "query" in entries else None,
+            index_type=self._index_type(entries),
+            index_name=self._index_name(entries, "index_name"),
+            fulltext_index_name=self._index_name(entries, "fulltext_index_name"),
+            top_k=self._count(entries, "top_k", most=MOST_RESULTS) or TOP_K,
+            message_history_count=self._count(entries, "message_history_count") or MESSAGE_HISTORY,
+            filter_stop_words=self.flag(entries, "filter_stop_words") is not False,
+            retrieval_query=self.text(entries, "retrieval_query") if "retrieval_query" in entries else None,
+        )
+        return search, _value(entries, "retrieval_query")
+
+    def _search_keys(self, entries: Entries, node: Table) -> None:
+        """Report keys that are missing, and those that others make useless."""
+        asks = plain(entries["index_type"].value) if "index_type" in entries else None
+        if "memory" in entries:
+            for key in ("index_name", "fulltext_index_name"):
+                if key in entries:
+                    message = "memories have indexes of their own: leave index_name and fulltext_index_name out"
+                    self.error("conflicting-keys", message, entries[key].key)
+            if asks is not None and "query" not in entries:
+                message = f"query is required when index_type={asks!r}: write for example query: $context.messages"
+                self.error("missing-key", message, node.place)
+            return
+        if "query" not in entries:
+            message = "query is required: write for example query: $context.messages"
+            self.error("missing-key", message, node.place)
+        if asks == "hybrid" and "fulltext_index_name" not in entries:
+            message = "fulltext_index_name is required when index_type='hybrid'"
+            self.error("missing-key", message, entries["index_type"].value.place)
+        if asks != "hybrid" and "fulltext_index_name" in entries:
+            message = "fulltext_index_name counts when index_type='hybrid' only: drop it, or write index_type: hybrid"
+            self.warn("unused-key", message, entries["fulltext_index_name"].key)
+
+    def _scopes(self, node: Node) -> dict[str, Any]:
+        """Return the scopes of a search for memories: at least one, each a text or a reference."""
+        entries = self.table(node, "memory", required=set(), optional=set(SCOPES))
+        if isinstance(node, Table) and not node.entries:
+            self.error("missing-key", f"a memory needs a scope: give at least one of {', '.join(SCOPES)}", node.place)
+        scopes: dict[str, Any] = {}
+        for name, entry in entries.items():
+            if not self.string(entry.value, name, "a text, or a reference such as $context.user_id"):
+                continue
+            scopes[name] = value = self._source(name, entry.value)
+            try:
+                MemoryScope(**{name: value})
+            except ValidationError as error:
+                self.error("bad-value", said(error), entry.value.place)
+        return scopes
+
+    def _searched(self, node: Node) -> Any:
+        """Return the ``query`` of a search: a text, a list of messages, or a reference to one of them."""
+        if not isinstance(node, Items):
+            return self._source("query", node) if self.string(node, "query", "a text or a list of messages") else None
+        if not node.items:
+            self.error("empty-list", "query is empty: write for example query: $context.messages", node.place)
+        for item in node.items:
+            if isinstance(item, Scalar) and isinstance(item.value, str) and item.value.startswith("$"):
+                continue
+            self.table(item, "a message", required={"role"}, optional={"text", "content"})
+        return self._source("query", node)
+
+    def _index_type(self, entries: Entries) -> IndexType | None:
+        name = self.text(entries, "index_type")
+        if name and name not in INDEX_TYPES:
+            near = did_you_mean(name, INDEX_TYPES)
+            message = f"the index_type {name!r} is unknown{near}: write one of {', '.join(INDEX_TYPES)}"
+            self.error("bad-value", message, entries["index_type"].value.place)
+        return cast("IndexType", name) if name else None
+
+    def _index_name(self, entries: Entries, key: str) -> str | None:
+        name = self.text(entries, key)
+        if name.startswith("$"):
+            message = f"{key} is {name!r} here: it must be the name of an index, which is the same for every request"
+            self.error("bad-value", message, entries[key].value.place)
+        elif name:
+            try:
+                SearchQuery.model_validate({"index_name": name, key: name})
+            except ValidationError as error:
+                self.error("bad-value", said(error), entries[key].value.place)
+        return name or None
+
+    def _count(self, entries: Entries, key: str, most: int | None = None) -> int | None:
+        number = self.whole(entries, key)
+        if number is not None and (number < 1 or (most is not None and number > most)):
+            message = f"{key} must be at least 1" + ("" if most is None else f", and at most {most}")
+            self.error("bad-value", message, entries[key].value.place)
+        return number
 
     def _mutation(self, node: Node) -> Mutation:
         entries = self.table(node, "a mutation", required={"id", "cypher"}, optional={"params"})
         return Mutation(
             id=self.text(entries, "id"),
             cypher=self.text(entries, "cypher"),
-            params=self._params(entries, role="mutation"),
+            params=self._params(entries, _value(entries, "cypher"), _parse_mutation),
             place=node.place,
         )
 
@@ -207,16 +338,18 @@ class _Checks(Shapes):
         self._injected.append((name, agents, place))
         return name
 
-    def _format(self, entries: Entries) -> Format:
+    def _format(self, entries: Entries, default: Format) -> Format:
         if "format" not in entries:
-            return "list"
+            return default
         name = self.text(entries, "format")
         if name and name not in FORMATS:
             message = f"the format {name!r} is unknown{did_you_mean(name, FORMATS)}: write one of {', '.join(FORMATS)}"
             self.error("bad-value", message, entries["format"].value.place)
         return cast(Format, name)
 
-    def _params(self, entries: Entries, role: Literal["injection", "mutation"]) -> dict[str, Any]:
+    def _params(
+        self, entries: Entries, query: Node | None, read: Callable[[str], cypher.Cypher], what: str = "query"
+    ) -> dict[str, Any]:
         given: Entries = {}
         known = True
         if "params" in entries:
@@ -227,22 +360,32 @@ class _Checks(Shapes):
             else:
                 self.wrong_type(node, "params", "a mapping, {} for none")
         values = {name: plain(entry.value) for name, entry in given.items()}
-        for name, value in values.items():
-            try:
-                params.compile_param(value)
-            except params.ParamError as error:
-                self.error("bad-param", f"{name}: {error}", given[name].value.place)
-            if isinstance(value, str) and (found := _REFERENCE.search(value, 1)) and not value.startswith("$"):
-                message = f"{name}: {found[0]} inside a text stays as it is: pass it alone, and join texts in the query"
-                self.warn("reference-in-text", message, given[name].value.place)
-        query = entries["cypher"].value if "cypher" in entries else None
+        for name, entry in given.items():
+            self._source(name, entry.value)
         if isinstance(query, Scalar) and isinstance(query.value, str) and query.value.strip():
-            self._cypher(query, query.value, role, given if known else None)
+            self._cypher(query, query.value, read, given if known else None, what)
+        elif query is None and what != "query":
+            for name, entry in given.items():
+                self.warn("unused-param", f"there is no {what} that could use ${name}: drop it from params", entry.key)
         return values
 
-    def _cypher(self, node: Scalar, text: str, role: Literal["injection", "mutation"], given: Entries | None) -> None:
+    def _source(self, name: str, node: Node) -> Any:
+        """Return a value that may be a reference, or hold some; report what is wrong with it."""
+        value = plain(node)
+        try:
+            params.compile_param(value)
+        except params.ParamError as error:
+            self.error("bad-param", f"{name}: {error}", node.place)
+        if isinstance(value, str) and (found := _REFERENCE.search(value, 1)) and not value.startswith("$"):
+            message = f"{name}: {found[0]} inside a text stays as it is: pass it alone, and join texts in the query"
+            self.warn("reference-in-text", message, node.place)
+        return value
+
+    def _cypher(
+        self, node: Scalar, text: str, read: Callable[[str], cypher.Cypher], given: Entries | None, what: str
+    ) -> None:
         """Pass on what is wrong with the query, and compare its parameters with the given ones (None: unknown)."""
-        for problem in cypher.parse(text, role=role).problems:
+        for problem in read(text).problems:
             code = "cypher-" + problem.code.removeprefix("cypher-")
             place = node.at(problem.line, problem.column)
             self.findings.append(Finding(level=problem.level, code=code, message=problem.message, place=place))
@@ -263,4 +406,4 @@ class _Checks(Shapes):
             return  # the rest of the text is unread, and may use everything
         for name, entry in given.items():
             if name not in used:
-                self.warn("unused-param", f"the query does not use ${name}: drop it from params", entry.key)
+                self.warn("unused-param", f"the {what} does not use ${name}: drop it from params", entry.key)

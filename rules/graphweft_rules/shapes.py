@@ -102,6 +102,17 @@ class Shapes:
             return None
         return value
 
+    def flag(self, entries: Entries, key: str) -> bool | None:
+        """Return true or false; None when the key is absent or its value wrong."""
+        node = entries[key].value if key in entries else None
+        if node is None or isinstance(node, Broken):
+            return None
+        value = plain(node)
+        if not isinstance(value, bool):
+            self.wrong_type(node, key, "true or false")
+            return None
+        return value
+
     def wrong_type(self, node: Node, what: str, wanted: str) -> None:
         """Report that a value has the wrong shape."""
         match node:

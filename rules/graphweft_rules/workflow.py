@@ -12,18 +12,18 @@ from itertools import batched
 from typing import Any, Final
 
 from graphweft_rules.conditions import Condition, ConditionError, ConditionGroup, compile_condition, compile_group
-from graphweft_rules.cypher import Cypher, Role, parse
+from graphweft_rules.cypher import Cypher, parse
 from graphweft_rules.findings import Finding, RulesError
 from graphweft_rules.model import (
     EVERY_AGENT,
     GraphInjectionConfig,
     InjectionQuery,
     InjectionRule,
-    Mutation,
     MutationRule,
     Place,
 )
 from graphweft_rules.params import ParamError, Reference, Scope, Source, compile_param
+from graphweft_rules.searches import CompiledSearch, SearchError, compile_search, parse_retrieval
 
 __all__ = (
     "Candidates",
@@ -61,7 +61,9 @@ class CompiledInjection:
     rule: str
     id: str
     query: InjectionQuery
-    cypher: Cypher
+    cypher: Cypher | None
+    """The query; of a search its ``retrieval_query``, None without one."""
+    search: CompiledSearch | None = None
     sources: tuple[tuple[str, Source], ...]
     place: Place
 
@@ -206,7 +208,7 @@ class _Compiler:
             CompiledMutation(
                 rule=rule.name,
                 id=mutation.id,
-                cypher=self._cypher(mutation, "mutation"),
+                cypher=self._read(parse(mutation.cypher, role="mutation"), mutation.place),
                 sources=self._sources(mutation.params, mutation.place),
                 place=mutation.place,
             )
@@ -222,7 +224,8 @@ class _Compiler:
                 rule=rule.name,
                 id=query.id,
                 query=query,
-                cypher=self._cypher(query, "injection"),
+                cypher=self._injected(query),
+                search=self._search(query),
                 sources=self._sources(query.params, query.place),
                 place=query.place,
             )
@@ -248,12 +251,26 @@ class _Compiler:
                 self._error("bad-param", f"{name}: {error}", place)
         return tuple(sources)
 
-    def _cypher(self, query: InjectionQuery | Mutation, role: Role) -> Cypher:
-        cypher = parse(query.cypher, role=role)
+    def _injected(self, query: InjectionQuery) -> Cypher | None:
+        if query.search is None:
+            return self._read(parse(query.cypher or "", role="injection"), query.place)
+        if query.cypher is not None:
+            self._error("conflicting-keys", "a query has either cypher or search, not both", query.place)
+        text = query.search.retrieval_query
+        return None if text is None else self._read(parse_retrieval(text), query.place)
+
+    def _search(self, query: InjectionQuery) -> CompiledSearch | None:
+        try:
+            return None if query.search is None else compile_search(query.search)
+        except SearchError as error:
+            self._error("bad-search", str(error), query.place)
+            return None
+
+    def _read(self, cypher: Cypher, place: Place) -> Cypher:
         for problem in cypher.problems:
             if problem.level == "error":
                 where = f" (line {problem.line}, column {problem.column} of the query)"
-                self._error(f"cypher-{problem.code.removeprefix('cypher-')}", problem.message + where, query.place)
+                self._error(f"cypher-{problem.code.removeprefix('cypher-')}", problem.message + where, place)
         return cypher
 
     def _error(self, code: str, message: str, place: Place) -> None:

@@ -12,16 +12,20 @@ import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from jsonschema import Draft202012Validator
+from pydantic import ValidationError
 
 from graphweft_contracts import (
     LIFECYCLE,
+    MEMORY,
     Block,
     ContextReply,
     ContextRequest,
     DeadLetter,
     Event,
     InvalidEvent,
+    MemoryScope,
     Missing,
+    SearchQuery,
     channels,
 )
 from graphweft_contracts.schemas import main, schemas, stale
@@ -37,7 +41,13 @@ REQUIRED: dict[str, dict[str, Any]] = {
     "workflow.complete": {},
     "workflow.error": {"error_type": "Timeout"},
     "tool.call_complete": {"tool_name": "search"},
+    "memory.add": {"messages": [{"role": "user", "text": "I like dogs"}], "user_id": "u1"},
+    "memory.embedded": {"memory_id": "m1", "model": "m", "embedding": [0.5, 0]},
+    "memory.summarized": {"summary": "They talked.", "memory_ids": ["m1"], "model": "m", "user_id": "u1"},
+    "memory.forget": {"memory_ids": ["m1"]},
+    "memory.erase": {"user_id": "u1"},
 }
+TYPES = (*LIFECYCLE, *MEMORY)
 
 
 def validator(name: str) -> Draft202012Validator:
@@ -85,19 +95,19 @@ def test_every_schema_is_lawful_and_stands_on_its_own(name: str) -> None:
         assert ref.removeprefix("#/$defs/") in schema["$defs"]
 
 
-def test_every_lifecycle_type_has_a_schema_of_its_own() -> None:
-    assert set(LIFECYCLE) < set(schemas())
-    assert set(REQUIRED) == set(LIFECYCLE)
+def test_every_type_with_a_payload_has_a_schema_of_its_own() -> None:
+    assert set(TYPES) < set(schemas())
+    assert set(REQUIRED) == set(TYPES)
 
 
-@pytest.mark.parametrize("type", sorted(LIFECYCLE))
+@pytest.mark.parametrize("type", sorted(TYPES))
 def test_a_schema_accepts_the_events_of_its_type_and_no_others(type: str) -> None:
     least = wire_form(type, REQUIRED[type])
     full = wire_form(type, {**REQUIRED[type], "own": [1, None], "context": {"user": {"id": "u1"}}}, tenant="x", n=7)
     for event in (least, full):
         assert validator(type).is_valid(event)
         assert validator("event").is_valid(event)
-    other = next(name for name in sorted(LIFECYCLE) if name != type)
+    other = next(name for name in sorted(TYPES) if name != type)
     assert not validator(type).is_valid({**least, "type": other})
     for field in REQUIRED[type]:
         assert not validator(type).is_valid({**least, "data": {**REQUIRED[type], field: None}})
@@ -146,26 +156,30 @@ def test_the_schema_asks_for_what_a_producer_must_send(attribute: str) -> None:
 
 scalars = st.none() | st.booleans() | st.integers() | st.just(0.5) | st.text(max_size=5)
 values = st.recursive(scalars, lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.text(max_size=5), inner))
+FIELDS = [
+    *("agent_name", "turn_number", "context", "duration"),
+    *("messages", "user_id", "thread_id", "embedding", "memory_id", "memory_ids", "model", "facts"),
+]
 attributes = st.sampled_from(["id", "source", "type", "appid", "chatid", "workflow", "sequence", "data", "tenant"])
 
 
 @given(
-    type=st.sampled_from([*LIFECYCLE, "order.paid"]),
+    type=st.sampled_from([*TYPES, "order.paid"]),
     changes=st.dictionaries(attributes | st.text("ab_A1", max_size=3), values, max_size=2),
-    data=st.dictionaries(st.sampled_from(["agent_name", "turn_number", "context", "duration"]), values, max_size=2),
+    data=st.dictionaries(st.sampled_from(FIELDS), values, max_size=2),
 )
-@settings(deadline=None, max_examples=200)
+@settings(deadline=None, max_examples=400)
 def test_what_a_schema_accepts_the_code_reads(type: str, changes: dict[str, Any], data: dict[str, Any]) -> None:
     raw = {**wire_form(type, REQUIRED.get(type, {})), **changes}
     if isinstance(raw["data"], dict):
         raw["data"] = {**raw["data"], **data}
-    name = raw["type"] if raw["type"] in [*LIFECYCLE] else "event"
+    name = raw["type"] if raw["type"] in [*TYPES] else "event"
     if CACHED[name].is_valid(raw):
         event = decode({CONTENT_TYPE: STRUCTURED, DATA: json.dumps(raw).encode()}, received=NOW)
         assert event.data == raw["data"]
 
 
-CACHED = {name: validator(name) for name in (*LIFECYCLE, "event")}
+CACHED = {name: validator(name) for name in (*TYPES, "event")}
 
 
 def test_requests_replies_and_letters_fit_their_schemas() -> None:
@@ -189,6 +203,166 @@ def test_requests_replies_and_letters_fit_their_schemas() -> None:
         assert not validator(name).is_valid({**written, "id": None})
     assert not validator("context_reply").is_valid({"id": "r1", "reason": "weather"})
     assert not validator("context_request").is_valid({**json.loads(request.model_dump_json()), "app_id": "a/b"})
+    for search in (
+        SearchQuery(text="dogs", memory=MemoryScope(user_id="u1"), index_type="hybrid"),
+        SearchQuery(
+            text="dogs", index_name="chunks", retrieval_query="RETURN node.text AS text, score", params={"a": 1}
+        ),
+    ):
+        validator("context_request").validate(
+            json.loads(request.model_copy(update={"search": search}).model_dump_json())
+        )
+
+
+# Schema and code agree on memories: what one refuses, the other does.
+
+USER = {"user_id": "u1"}
+SAID = {"role": "user", "text": "I like dogs"}
+FACT = {"subject": "Ann", "predicate": "lives in", "object": "Oslo"}
+SCOPES = ("application_id", "agent_id", "user_id", "thread_id")
+GOOD_MEMORIES: list[tuple[str, dict[str, Any]]] = [
+    *(("memory.add", {"messages": [SAID], scope: "x"}) for scope in SCOPES),
+    ("memory.add", {"messages": [SAID], **dict.fromkeys(SCOPES, "x"), "own": [1]}),
+    ("memory.add", {"messages": [SAID | {"role": role} for role in ("user", "assistant", "system")], **USER}),
+    ("memory.add", {"messages": [SAID] * 1_000, **USER}),
+    (
+        "memory.add",
+        {"messages": [SAID | {"time": "2026-01-01T00:00:00Z", "message_id": "1", "author_name": "Ann"}], **USER},
+    ),
+    ("memory.add", {"messages": [SAID], "user_id": None, "thread_id": "t"}),
+    ("memory.embedded", {"memory_id": "m", "model": "m", "embedding": [1e-40]}),
+    ("memory.embedded", {"memory_id": "m", "model": "m", "embedding": [3.4e38, -3.4e38, 0]}),
+    ("memory.embedded", {"memory_id": "m", "model": "m", "embedding": [1] * 8_192}),
+    (
+        "memory.summarized",
+        {
+            "summary": "s",
+            "memory_ids": ["a", "b"],
+            "model": "m",
+            "facts": [FACT, FACT | {"text": "Ann lives in Oslo.", "valid_from": "2026-01-01T00:00:00Z"}],
+            "preferences": [{"text": "tea", "memory_ids": ["a"]}],
+            **USER,
+        },
+    ),
+    ("memory.forget", {"memory_ids": ["a"] * 1_000}),
+    ("memory.erase", {"user_id": "u1", "before": "2026-01-01T00:00:00Z"}),
+]
+BAD_MEMORIES: list[tuple[str, dict[str, Any]]] = [
+    ("memory.add", {"messages": [SAID]}),
+    ("memory.add", {"messages": [SAID], **dict.fromkeys(SCOPES)}),
+    ("memory.add", {"messages": [SAID], "user_id": ""}),
+    ("memory.add", {"messages": [SAID], "user_id": "x" * 257}),
+    ("memory.add", {"messages": [SAID], "user_id": 5}),
+    ("memory.add", {"messages": [], **USER}),
+    ("memory.add", {"messages": [SAID] * 1_001, **USER}),
+    ("memory.add", {"messages": "I like dogs", **USER}),
+    ("memory.add", {"messages": [SAID | {"role": "tool"}], **USER}),
+    ("memory.add", {"messages": [SAID | {"role": "User"}], **USER}),
+    ("memory.add", {"messages": [SAID | {"text": ""}], **USER}),
+    ("memory.add", {"messages": [SAID | {"text": None}], **USER}),
+    ("memory.add", {"messages": [SAID | {"message_id": ""}], **USER}),
+    ("memory.add", {"messages": [SAID | {"mood": "good"}], **USER}),
+    ("memory.embedded", {"memory_id": "m", "model": "m", "embedding": []}),
+    ("memory.embedded", {"memory_id": "m", "model": "m", "embedding": [0, 0.0, -0.0]}),
+    ("memory.embedded", {"memory_id": "m", "model": "m", "embedding": [1e-46]}),
+    ("memory.embedded", {"memory_id": "m", "model": "m", "embedding": [1, None]}),
+    ("memory.embedded", {"memory_id": "m", "model": "m", "embedding": [1, float("nan")]}),
+    ("memory.embedded", {"memory_id": "m", "model": "m", "embedding": [float("inf")]}),
+    ("memory.embedded", {"memory_id": "m", "model": "m", "embedding": [1, 3.5e38]}),
+    ("memory.embedded", {"memory_id": "m", "model": "m", "embedding": [1, 1e300]}),
+    ("memory.embedded", {"memory_id": "m", "model": "m", "embedding": [1] * 8_193}),
+    ("memory.embedded", {"memory_id": "", "model": "m", "embedding": [1]}),
+    ("memory.summarized", {"summary": "s", "memory_ids": ["a"], "model": "m"}),
+    ("memory.summarized", {"summary": "", "memory_ids": ["a"], "model": "m", **USER}),
+    ("memory.summarized", {"summary": "s", "memory_ids": [], "model": "m", **USER}),
+    ("memory.summarized", {"summary": "s", "memory_ids": ["a"], "model": "m", "facts": [FACT] * 1_001, **USER}),
+    (
+        "memory.summarized",
+        {"summary": "s", "memory_ids": ["a"], "model": "m", "facts": [FACT | {"subject": ""}], **USER},
+    ),
+    ("memory.summarized", {"summary": "s", "memory_ids": ["a"], "model": "m", "preferences": [{}], **USER}),
+    ("memory.forget", {"memory_ids": []}),
+    ("memory.forget", {"memory_ids": ["a"] * 1_001}),
+    ("memory.forget", {"memory_ids": [""]}),
+    ("memory.erase", {}),
+    ("memory.erase", {"user_id": None}),
+]
+
+
+def decoded(type: str, data: Mapping[str, Any]) -> Event:
+    raw = wire_form(type, REQUIRED[type]) | {"data": data}
+    return decode({CONTENT_TYPE: STRUCTURED, DATA: json.dumps(raw).encode()})
+
+
+@pytest.mark.parametrize(("type", "data"), GOOD_MEMORIES)
+def test_schema_and_code_take_the_same_memories(type: str, data: dict[str, Any]) -> None:
+    assert CACHED[type].is_valid(wire_form(type, REQUIRED[type]) | {"data": data})
+    assert decoded(type, data).data == data
+
+
+@pytest.mark.parametrize(("type", "data"), BAD_MEMORIES)
+def test_schema_and_code_refuse_the_same_memories(type: str, data: dict[str, Any]) -> None:
+    with pytest.raises(InvalidEvent):
+        decoded(type, data)
+    if "nan" not in repr(data):  # JSON has none, and jsonschema compares it with nothing
+        assert not CACHED[type].is_valid(wire_form(type, REQUIRED[type]) | {"data": data})
+
+
+def test_what_is_wrong_with_a_memory_is_said_without_its_text() -> None:
+    for data, said in (
+        ({"messages": [SAID]}, "event: Value error, a memory needs a scope: give at least one of application_id, "),
+        ({"messages": [SAID, SAID | {"role": "tool", "text": "secret"}], **USER}, "messages.1.role: Input should be "),
+        ({"messages": [SAID | {"time": "2026-01-01T00:00:00"}], **USER}, "messages.0.time: Input should have timezone"),
+    ):
+        with pytest.raises(InvalidEvent) as refused:
+            decoded("memory.add", data)
+        assert said in str(refused.value)
+        assert "secret" not in str(refused.value)
+        assert "dogs" not in str(refused.value)
+
+
+SEARCHES: list[tuple[dict[str, Any], str | None]] = [
+    ({"memory": USER}, None),
+    ({"memory": USER, "index_type": "hybrid", "top_k": 1_000}, None),
+    ({"index_name": "chunks"}, None),
+    ({"index_name": "chunks", "index_type": "fulltext"}, None),
+    ({"index_name": "chunks", "index_type": "hybrid", "fulltext_index_name": "words"}, None),
+    ({"index_name": "chunks", "fulltext_index_name": None, "memory": None, "index_type": None}, None),
+    ({}, None),
+    ({"index_type": "hybrid"}, "fulltext_index_name is required when index_type='hybrid'"),
+    ({"memory": {}}, "a memory needs a scope: give at least one of application_id, agent_id, user_id, thread_id"),
+    ({"memory": {"user_id": None}}, "a memory needs a scope"),
+    ({"memory": USER, "index_name": "chunks"}, "memories have indexes of their own"),
+    ({"memory": USER, "fulltext_index_name": "chunks"}, "memories have indexes of their own"),
+    (
+        {"index_name": "chunks", "index_type": "hybrid"},
+        "fulltext_index_name is required when index_type='hybrid'",
+    ),
+    ({"index_name": "chunks", "index_type": "graph"}, "Input should be 'vector', 'fulltext' or 'hybrid'"),
+    ({"memory": USER, "top_k": 0}, "top_k must be at least 1"),
+    ({"memory": USER, "top_k": 1_001}, "top_k must be at least 1, and at most 1000"),
+    ({"memory": USER, "k": 1}, "Extra inputs are not permitted"),
+]
+
+
+@pytest.mark.parametrize(("search", "said"), SEARCHES)
+def test_schema_and_code_agree_on_searches(search: dict[str, Any], said: str | None) -> None:
+    request = {"id": "r", "app_id": "shop", "workflow": "W", "agent": "A", "chat_id": "c", "deadline_ms": 1}
+    raw = {**request, "search": search}
+    assert validator("context_request").is_valid(raw) == (said is None)
+    if said is None:
+        assert ContextRequest.model_validate(raw).search == SearchQuery.model_validate(search)
+    else:
+        with pytest.raises(ValidationError, match=re.escape(said)):
+            ContextRequest.model_validate(raw)
+
+
+def test_the_rows_of_a_search_are_at_hand() -> None:
+    rows = [{"text": "I like dogs", "score": 0.9}]
+    block = Block(name="search", format="list", value=rows, rows=1, rule="search", query="search")
+    assert ContextReply(id="r", blocks=(block,)).results == rows
+    assert ContextReply(id="r").results == []
+    assert ContextReply(id="r", blocks=(block.model_copy(update={"format": "json", "value": "[]"}),)).results == []
 
 
 # The document, by the structure that https://www.asyncapi.com/docs/reference/specification/v3.0.0 asks for.

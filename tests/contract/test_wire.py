@@ -9,7 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 from pydantic_core import to_json
 
-from graphweft_contracts import LIFECYCLE, Event, InvalidEvent
+from graphweft_contracts import LIFECYCLE, MEMORY, Event, InvalidEvent
 from graphweft_contracts.wire import CONTENT_TYPE, DATA, STRUCTURED, decode, encode
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -28,17 +28,26 @@ values = st.recursive(
     max_leaves=8,
 )
 REQUIRED = {"agent_name": "Planner", "phase_name": "planning", "error_type": "Timeout", "tool_name": "search"}
-FREE = ("order.paid", "memory.add", "a.b.c_1")
+FREE = ("order.paid", "episode.begun", "a.b.c_1")
+MEMORIES: dict[str, dict[str, Any]] = {
+    "memory.add": {"user_id": "u1", "messages": [{"role": "user", "text": "ünï", "time": "2026-01-01T00:00:00+01:00"}]},
+    "memory.embedded": {"memory_id": "m1", "model": "m", "embedding": [0.1, -1e-8, 3]},
+    "memory.summarized": {"thread_id": "t", "summary": "They talked.", "memory_ids": ["m1"], "model": "m"},
+    "memory.forget": {"memory_ids": ["m1"]},
+    "memory.erase": {"user_id": "u1", "before": "2026-01-01T00:00:00Z"},
+}
 
 
 @st.composite
 def events(draw: st.DrawFn) -> Event:
-    type = draw(st.sampled_from([*LIFECYCLE, *FREE]))
+    type = draw(st.sampled_from([*LIFECYCLE, *MEMORIES, *FREE]))
     free = text.filter(lambda key: key not in {"context", "turn_number", "success", "duration", "status", "next_phase"})
     data: dict[str, Any] = draw(st.dictionaries(free, values, max_size=3))
     if type in LIFECYCLE:
         data.pop("error_message", None)
         data |= {key: value for key, value in REQUIRED.items() if key in LIFECYCLE[type].model_fields}
+    if type in MEMORIES:
+        data = {key: value for key, value in data.items() if key not in MEMORY[type].model_fields} | MEMORIES[type]
     if draw(st.booleans()):
         data["context"] = draw(st.dictionaries(text, values, max_size=3))
     optional: dict[str, Any] = draw(

@@ -12,8 +12,11 @@ from graphweft import (
     ContextReply,
     Event,
     GraphInjectionHooks,
+    MemoryClient,
+    MemoryScope,
     Missing,
     SyncClient,
+    SyncMemoryClient,
     create_graph_injection_hook,
     create_graph_mutation_hook,
 )
@@ -77,6 +80,28 @@ def synchronous(event: Event) -> None:
         assert_type(client.stats, ClientStats)
     client.close(0.0)
     client.stats = ClientStats()  # type: ignore[misc]  # pyright: ignore[reportAttributeAccessIssue]
+
+
+async def memories(client: Client, sync: SyncClient, messages: list[dict[str, str]]) -> None:
+    """Searching and remembering, with and without ``await``."""
+    scope = MemoryScope(user_id="u1")
+    reply = await client.search("dogs", memory=scope, index_type="hybrid", top_k=3, params={"a": 1}, after="0:1-0")
+    assert_type(reply, ContextReply)
+    assert_type(reply.results, list[dict[str, Any]])
+    assert_type(sync.search(messages, index_name="chunks", message_history_count=3), ContextReply)
+    both = MemoryClient(client, user_id="u1", memory_roles=["user"], read_own_writes=True)
+    both.thread_created(None)
+    assert_type(both.scope, MemoryScope)
+    assert_type(await both.remember(messages), str | None)
+    assert_type(await both.recall("dogs", index_type="vector", budget_ms=100), ContextReply)
+    assert_type(await both.erase_user(), str | None)
+    alone = SyncMemoryClient(sync, scope_to_per_operation_thread_id=True)
+    assert_type(alone.remember(messages, wait_s=0.5), str | None)
+    assert_type(alone.recall(messages), ContextReply)
+    assert_type(alone.erase_user("u1"), str | None)
+    await client.search("dogs", index_type="graph")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
+    await client.search("dogs", "chunks")  # type: ignore[call-arg, arg-type]  # pyright: ignore[reportCallIssue]
+    MemoryClient(sync, user_id="u1")  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
 async def hooks(client: Client, context: dict[str, Any]) -> None:

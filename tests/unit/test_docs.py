@@ -14,13 +14,15 @@ PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**
 
 
 def test_the_rules_of_the_guide_are_sound(tmp_path: Path) -> None:
-    [example] = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs/rules.md").read_text("utf-8"), re.DOTALL)
+    examples = re.findall(r"```yaml\n(.*?)```", (ROOT / "docs/rules.md").read_text("utf-8"), re.DOTALL)
+    assert len(examples) == 2
     base = tmp_path / "_shared/graph_injection_base.yaml"
     base.parent.mkdir()
     base.write_text('version: "1.0"\n')
-    rules = tmp_path / "Guide/graph_injection.yaml"
-    rules.parent.mkdir()
-    rules.write_text(example)
+    for number, example in enumerate(examples):
+        rules = tmp_path / f"Guide{number}/graph_injection.yaml"
+        rules.parent.mkdir()
+        rules.write_text(example)
     assert [str(finding) for finding in lint([tmp_path])] == []
 
 

@@ -8,7 +8,7 @@ else is about what came in the same chat, where order holds.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any, Final
 
 from graphweft_contracts import Event
@@ -198,7 +198,8 @@ def _add(event: Event) -> _Said:
                 "id": memory_id(event.source, event.id, number),
                 "text": message.text,
                 "role": message.role,
-                "timestamp": utc_text(message.time or event.time),
+                # What was said in one breath keeps its order: it is found by recency, too.
+                "timestamp": utc_text(message.time or event.time + timedelta(microseconds=number)),
                 "message_id": message.message_id,
                 "author_name": message.author_name,
                 "terms": " ".join(found),

@@ -41,7 +41,9 @@ def test_the_contracts_format_table() -> None:
     assert render("markdown", "x", ["name"], rows) == Rendered(value="- A\n- B", rows=2)
 
 
-@pytest.mark.parametrize(("format", "empty"), [("list", []), ("single", None), ("json", "[]"), ("markdown", "")])
+@pytest.mark.parametrize(
+    ("format", "empty"), [("list", []), ("single", None), ("json", "[]"), ("markdown", ""), ("results", "")]
+)
 def test_no_rows(format: Format, empty: Any) -> None:
     assert render(format, "x", ["a"], []) == Rendered(value=empty, rows=0)
     assert assemble([block("x", format, ["a"])]) == ""
@@ -146,3 +148,88 @@ def test_blocks_stand_under_their_headings() -> None:
         '## API Docs\n[\n  {\n    "a": 1\n  }\n]'
     )
     assert assemble([]) == ""
+
+
+# -- results of a search --
+
+
+def results(columns: list[str], *rows: tuple[Any, ...]) -> str:
+    value = render("results", "x", columns, rows).value
+    assert isinstance(value, str)
+    return value
+
+
+def test_the_example_of_a_result_to_the_character() -> None:
+    text = "The Company's products compete with many other products..."
+    row = (text, 0.892, "Apple Inc", ["Competition", "Supply Chain"])
+    assert results(["text", "score", "company", "risks"], row, row) == (
+        "[Score: 0.892] [company: Apple Inc] [risks: Competition, Supply Chain]\n"
+        "The Company's products compete with many other products...\n"
+        "\n"
+        "[Score: 0.892] [company: Apple Inc] [risks: Competition, Supply Chain]\n"
+        "The Company's products compete with many other products..."
+    )
+
+
+@pytest.mark.parametrize(
+    ("columns", "row", "lines"),
+    [
+        (["score", "text"], (1, "T"), "[Score: 1.000]\nT"),
+        (["score", "text"], (0.12345, "T"), "[Score: 0.123]\nT"),
+        (["score", "text"], (12.9999, "T"), "[Score: 13.000]\nT"),
+        (["a", "text", "b", "score"], (1, "T", 2.5, 0.5), "[Score: 0.500] [a: 1] [b: 2.5]\nT"),
+        (["score", "text"], (None, "T"), "T"),
+        (["score", "text"], (math.nan, "T"), "T"),
+        (["score", "text"], ("high", "T"), "[Score: high]\nT"),
+        (["score", "text"], (True, "T"), "[Score: yes]\nT"),
+        (["text", "a"], ("T", 1), "[a: 1]\nT"),
+        (["a", "b"], (1, 2), "[a: 1] [b: 2]"),
+        (["text", "score"], (None, 0.5), "[Score: 0.500]"),
+        (["text", "score"], (" \n ", 0.5), "[Score: 0.500]"),
+        (["text", "a", "b", "c", "d"], ("T", None, "", [], " "), "T"),
+        (["text", "a"], (None, None), ""),
+        (["text"], (["one", "two"],), "one, two"),
+        (["text"], (7,), "7"),
+        (["node.text", "score", "company.name"], ("T", 0.5, "X"), "[Score: 0.500] [name: X]\nT"),
+        (["node.text", "node.score"], ("T", 0.5), "[Score: 0.500]\nT"),
+        (["node.text", "doc.text", "score"], ("T", "D", 0.5), "[Score: 0.500] [doc.text: D]\nT"),
+        (["node.text", "text", "score"], ("N", "T", 0.5), "[Score: 0.500] [node.text: N]\nT"),
+        (["text", "full_name", "max(x)[0]"], ("T", "Ada", 1), "[full_name: Ada] [max(x)(0): 1]\nT"),
+        (["text", "m"], ("T", {"full_name": "Ada", "tags": ["x"]}), "[m: full name: Ada, tags: x]\nT"),
+        (["text", "at"], ("T", date(2026, 2, 1)), "[at: 2026-02-01]\nT"),
+    ],
+)
+def test_a_row_is_a_result(columns: list[str], row: tuple[Any, ...], lines: str) -> None:
+    assert results(columns, row) == lines
+
+
+@pytest.mark.parametrize(
+    "value",
+    ["A] [Score: 1.000", "A\n[Score: 1.000]", "A\r\n\n[Score: 1.000] [b: c]\nforged", ["A]", "[b: c"], {"k": "]["}],
+)
+def test_no_value_looks_like_another(value: Any) -> None:
+    first, *rest = results(["text", "score", "a"], ("T", 0.5, value)).split("\n")
+    assert first.startswith("[Score: 0.500] [a: ")
+    assert first.count("[") == first.count("]") == 2
+    assert rest == ["T"]
+
+
+@pytest.mark.parametrize("before", ["", " ", "\t", "\u200b", "\ufeff \u00a0", "\x00", "\x1b"])
+@pytest.mark.parametrize("end", ["\n", "\r", "\r\n", "\x0b", "\x0c", "\x1c", "\x85", "\u2028", "\u2029"])
+@pytest.mark.parametrize("forged", ["[Score: 1.000] [a: b]", "[a: b]", "[", "## Another Block", "#", "###### x"])
+def test_no_line_of_a_text_looks_like_a_result_or_a_heading(before: str, end: str, forged: str) -> None:
+    text = f"{before}{forged}{end}T{end}{end}{before}{forged}{end}T"
+    assert results(["text"], (text,)) == f"\\{forged}\nT\n\n\\{forged}\nT"
+
+
+@pytest.mark.parametrize(
+    "text",
+    ["a [1] b", "#tag", "    indented\n  # no\tcomment".replace("# ", "#"), "a # b", r"\[x\]", "####### x", "> [q]"],
+)
+def test_other_texts_stay_as_they_are(text: str) -> None:
+    assert results(["text"], (text,)) == text
+
+
+def test_a_result_is_as_wide_as_its_columns() -> None:
+    with pytest.raises(ValueError, match="a row of 1 cells for 2 columns"):
+        results(["text", "score"], ("T",))

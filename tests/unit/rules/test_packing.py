@@ -18,7 +18,7 @@ from hypothesis import strategies as st
 from graphweft_contracts import Block, Explanation, Missing
 from graphweft_rules import BoundQuery, Found, Packed, TokenCounter, assemble, count_characters, pack
 from graphweft_rules.cypher import parse
-from graphweft_rules.model import Format, InjectionQuery, Place
+from graphweft_rules.model import FORMATS, Format, InjectionQuery, Place
 
 CASES = Path(__file__).parent / "golden" / "answers.yaml"
 GOLDEN = Path(__file__).parent / "golden" / "answers.txt"
@@ -98,6 +98,7 @@ else:
     COUNTERS.append(model_like)
 
 CELLS = st.none() | st.integers(-5, 5) | st.sampled_from(["", "a", "aaa", "w1 w1", '"}]', "## x", "ä\n b", "x" * 40])
+COLUMNS = st.sampled_from([["n", "some_rate", "b.c"], ["node.text", "score", "n"]])
 ROWS = st.integers(1, 3).flatmap(lambda width: st.lists(st.tuples(*[CELLS] * width), max_size=8))
 
 
@@ -112,8 +113,8 @@ def everything(draw: st.DrawFn) -> list[Found]:
         each = found(
             draw(st.sampled_from(["a", "user_history", "x_y"])) + str(place),
             rows,
-            format=draw(st.sampled_from(["list", "single", "json", "markdown"])),
-            columns=["n", "some_rate", "b.c"][: len(rows[0]) if rows else 1],
+            format=draw(st.sampled_from(FORMATS)),
+            columns=draw(COLUMNS)[: len(rows[0]) if rows else 1],
             rule=rule,
             priority=priorities[rule],
             rule_tokens=limits.get(rule),
@@ -182,7 +183,7 @@ def test_a_budget_as_large_as_the_text_cuts_nothing(count: TokenCounter, data: s
 
 
 @pytest.mark.parametrize("count", [count_characters, greedy, len])
-@pytest.mark.parametrize("format", ["list", "json", "markdown"])
+@pytest.mark.parametrize("format", ["list", "json", "markdown", "results"])
 @settings(deadline=None, max_examples=20)
 @given(rows=st.integers(0, 80), size=st.integers(1, 4), max_tokens=st.integers(1, 300))
 def test_as_many_rows_as_fit(count: TokenCounter, format: Format, rows: int, size: int, max_tokens: int) -> None:
@@ -321,13 +322,21 @@ def test_rows_beyond_max_results_are_not_cut_rows() -> None:
 
 
 def test_a_query_without_rows_takes_no_tokens() -> None:
-    empty = [found(format, format=format, rule_tokens=1) for format in ("list", "single", "json", "markdown")]
+    empty = [found(format, format=format, rule_tokens=1) for format in FORMATS]
     nulls = found("nulls", [(None,)], format="markdown", rule="s")
     packed = pack([*empty, nulls, found("one", words(1), rule="s")], max_tokens=6)
-    assert shapes(packed) == ["list 0-0", "single 0-0", "json 0-0", "markdown 0-0", "nulls 1-0", "one 1-0"]
-    assert [block.value for block in packed.blocks] == [[], None, "[]", "", "", [{"n": "w0"}]]
+    assert shapes(packed) == [
+        "list 0-0",
+        "single 0-0",
+        "json 0-0",
+        "markdown 0-0",
+        "results 0-0",
+        "nulls 1-0",
+        "one 1-0",
+    ]
+    assert [block.value for block in packed.blocks] == [[], None, "[]", "", "", "", [{"n": "w0"}]]
     assert packed.text == '## One\n[{"n": "w0"}]'
-    assert sum(block.tokens for block in packed.blocks[:5]) == 0
+    assert sum(block.tokens for block in packed.blocks[:6]) == 0
     nothing = pack([], max_tokens=5)
     assert (nothing.blocks, nothing.missing, nothing.text, nothing.tokens) == ((), (), "", 0)
 
@@ -341,7 +350,7 @@ class Odd:
 
 @pytest.mark.parametrize("max_tokens", [None, 100])
 @pytest.mark.parametrize("rows", [[("fine",), (Odd(),)], [("too", "wide")], [()], [("fine",), None]])
-@pytest.mark.parametrize("format", ["list", "json", "markdown"])
+@pytest.mark.parametrize("format", ["list", "json", "markdown", "results"])
 def test_rows_that_cannot_be_rendered_cost_their_own_block(
     rows: Sequence[Any], format: Format, max_tokens: int | None
 ) -> None:

@@ -174,7 +174,9 @@ def test_requests_get_the_queries_of_their_agent() -> None:
     result = rules.match_request(request, WHEN)
     assert [(bound.rule, bound.query.inject_as) for bound in result.queries] == [("b", "b"), ("all", "all")]
     assert result.queries[0].params == {"u": "u", "__datetime": "2026-02-01T10:00:00.000000Z"}
-    assert result.queries[0].cypher.statement.endswith("u.at < $__datetime RETURN u.x")
+    cypher = result.queries[0].cypher
+    assert cypher is not None
+    assert cypher.statement.endswith("u.at < $__datetime RETURN u.x")
     assert [(skip.rule, skip.query, skip.reason) for skip in result.skipped] == [("undecided", "q", "missing_variable")]
 
     anonymous = rules.match_request(request.model_copy(update={"user_id": None}), WHEN)

@@ -1,0 +1,203 @@
+"""Searches of injection rules: what their Cypher must return, and how one is made ready for a request.
+
+A search that cannot be limited as its rule says is left out: without one of its scopes it would find what belongs to
+others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, cast
+
+from pydantic import ValidationError
+
+from graphweft_contracts.memory import MemoryScope
+from graphweft_contracts.search import IndexType, SearchQuery, query_text
+from graphweft_rules.clauses import Outline, outline
+from graphweft_rules.cypher import Cypher, CypherProblem, parse
+from graphweft_rules.findings import Level
+from graphweft_rules.model import InjectionSearch
+from graphweft_rules.params import Absent, Scope, Source, compile_param
+from graphweft_rules.patterns import ExpressionPart, Item, PatternError, ProjectionPart, read_parts
+
+__all__ = ("CompiledSearch", "SearchError", "compile_search", "parse_retrieval", "said")
+
+_RETURNED: Final = ("text", "score")
+_WIDER: Final = "without the scope the search would find memories of others"
+_TYPES: Final[dict[type, str]] = {
+    bool: "true or false",
+    dict: "a map",
+    float: "a number",
+    int: "a number",
+    list: "a list",
+    str: "a text",
+    type(None): "null",
+}
+
+
+class SearchError(ValueError):
+    """A search can never work; the message says what to change."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompiledSearch:
+    """A search whose references have been read."""
+
+    memory: tuple[tuple[str, Source], ...] | None
+    query: Source | None
+    history: int
+    index_type: IndexType | None
+    index_name: str | None
+    fulltext_index_name: str | None
+    top_k: int
+    filter_stop_words: bool
+
+    def bind(self, scope: Scope, retrieval_query: str | None, params: dict[str, Any]) -> SearchQuery | str:
+        """Return the search for one request, or why there is none: names of keys and references, never values."""
+        memory: MemoryScope | None = None
+        if self.memory is not None:
+            found = _memory(self.memory, scope)
+            if isinstance(found, str):
+                return found
+            memory = found
+        text = ""
+        if self.query is not None:
+            value = self.query.resolve(scope)
+            if isinstance(value, Absent):
+                return f"the search's query needs {value.name}, which is not there: publish it"
+            if isinstance(value, str):
+                text = value
+            elif isinstance(value, list | tuple):
+                messages = cast("Sequence[Any]", value)
+                if messages and not any(isinstance(message, dict) for message in messages):
+                    return "the search's query is a list without messages: give each item a role and a text"
+                text = query_text(messages, self.history)
+            else:
+                return f"the search's query must be a text or a list of messages, and is {_type(value)}"
+        try:
+            return SearchQuery(
+                text=text,
+                memory=memory,
+                index_type=self.index_type,
+                index_name=self.index_name,
+                fulltext_index_name=self.fulltext_index_name,
+                top_k=self.top_k,
+                retrieval_query=retrieval_query,
+                params=params,
+                filter_stop_words=self.filter_stop_words,
+            )
+        except ValidationError as error:
+            return f"the search cannot be made: {said(error)}"
+
+
+def _memory(sources: tuple[tuple[str, Source], ...], scope: Scope) -> MemoryScope | str:
+    given: dict[str, str] = {}
+    for name, source in sources:
+        value = source.resolve(scope)
+        if isinstance(value, Absent):
+            return f"the scope {name!r} needs {value.name}, which is not there: publish it, {_WIDER}"
+        if not isinstance(value, str):
+            return f"the scope {name!r} must be a text, and is {_type(value)}: {_WIDER}"
+        given[name] = value
+    try:
+        return MemoryScope(**given)
+    except ValidationError as error:
+        return f"the scope cannot be used: {said(error)}"
+
+
+def _type(value: Any) -> str:
+    return _TYPES.get(type(value), f"of the type {type(value).__name__}")  # pyright: ignore[reportUnknownArgumentType]
+
+
+def compile_search(search: InjectionSearch) -> CompiledSearch:
+    """Read the references of a search. Raises ``SearchError`` when no request can make it work."""
+    memory = search.memory
+    try:
+        SearchQuery(
+            memory=None if memory is None else MemoryScope(**dict.fromkeys(memory, "x")),
+            index_type=search.index_type,
+            index_name=search.index_name,
+            fulltext_index_name=search.fulltext_index_name,
+            top_k=search.top_k,
+            filter_stop_words=search.filter_stop_words,
+        )
+        query_text((), search.message_history_count)
+        return CompiledSearch(
+            memory=None if memory is None else tuple((name, compile_param(value)) for name, value in memory.items()),
+            query=None if search.query is None else compile_param(search.query),
+            history=search.message_history_count,
+            index_type=search.index_type,
+            index_name=search.index_name,
+            fulltext_index_name=search.fulltext_index_name,
+            top_k=search.top_k,
+            filter_stop_words=search.filter_stop_words,
+        )
+    except ValidationError as error:
+        raise SearchError(said(error)) from error
+    except ValueError as error:
+        raise SearchError(str(error)) from error
+
+
+def said(error: ValidationError) -> str:
+    """Return what a model says of its fields, without the values that it was given."""
+    found = [(".".join(map(str, each["loc"])), each["msg"].removeprefix("Value error, ")) for each in error.errors()]
+    return "; ".join(f"{field}: {message}" if field else message for field, message in found)
+
+
+def parse_retrieval(text: str) -> Cypher:
+    """Read a ``retrieval_query``: an injection query that goes on from ``node`` and ``score``; never raises."""
+    cypher = parse(text, role="injection")
+    # It stands behind the search, so its first clause is not the first.
+    problems = [problem for problem in cypher.problems if problem.code != "optional-first"]
+    if not any(problem.level == "error" for problem in problems):
+        problems += _retrieval_problems(outline(text), text)
+    return replace(cypher, problems=tuple(problems))
+
+
+def _retrieval_problems(query: Outline, text: str) -> Iterator[CypherProblem]:
+    words = query.words
+
+    def problem(level: Level, code: str, message: str, index: int) -> CypherProblem:
+        start = words.tokens[index].start
+        line, column = text.count("\n", 0, start) + 1, start - text.rfind("\n", 0, start)
+        return CypherProblem(code=code, level=level, message=message, line=line, column=column)
+
+    main = [clause for clause in query.clauses if clause.depth == 0]
+    union = next((clause for clause in main if clause.keyword == "UNION"), None)
+    if union is not None:
+        message = "node and score are not there behind UNION: put both parts into CALL (node, score) { … }"
+        yield problem("error", "retrieval-union", message, union.words[0])
+        return
+    last = next((clause for clause in reversed(main) if clause.keyword == "RETURN"), None)
+    if last is None:
+        message = "the retrieval_query returns nothing: end it with RETURN node.text AS text, score ORDER BY score DESC"
+        yield problem("error", "retrieval-columns", message, 0)
+        return
+    try:
+        parts = read_parts(query)
+    except PatternError:
+        return  # Cypher that is not known here: the server decides
+    returned = next(part for part in parts if isinstance(part, ProjectionPart) and part.clause is last)
+    names = {item.alias for item in returned.items}
+    missing = [name for name in _RETURNED if name not in names]
+    if missing and not returned.star:
+        message = f"the retrieval_query returns no column {' and no column '.join(map(repr, missing))}: "
+        message += "it must return at least text and score, as in RETURN node.text AS text, score"
+        yield problem("error", "retrieval-columns", message, last.words[0])
+    sorts = [part for part in parts if isinstance(part, ExpressionPart) and part.keyword == "ORDER"]
+    order = next((part for part in sorts if part.clause in main[main.index(last) :]), None)
+    first = order.items[0] if order else None
+    best_first = (
+        first and _sorted_by(query, first) == "score" and words.keyword(first.expression.stop).startswith("DESC")
+    )
+    if not best_first:
+        message = "the order is not said to be that of the score: end the retrieval_query with ORDER BY score DESC"
+        yield problem("warning", "retrieval-order", message, order.clause.words[0] if order else last.words[0])
+
+
+def _sorted_by(query: Outline, item: Item) -> str:
+    """Return the name of the column or property that rows are sorted by; empty for other expressions."""
+    words, expression = query.words, item.expression
+    alone = len(expression) == 1 or (len(expression) == 3 and words.text(expression.start + 1) == ".")
+    return words.identifier(expression.stop - 1) if alone else ""

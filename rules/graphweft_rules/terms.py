@@ -13,7 +13,6 @@ from __future__ import annotations
 import hashlib
 import re
 import unicodedata
-from collections.abc import Iterable
 from functools import lru_cache
 from typing import Any, Final
 
@@ -49,14 +48,19 @@ def terms(text: str) -> list[str]:
 
 
 def query_terms(text: str, *, filter_stop_words: bool = True) -> list[str]:
-    """Return the terms to ask for, each once, at most 64; of a question of stop words only, the stop words."""
+    """Return the terms to ask for, each once, at most the last 64; of a question of stop words only, the stop words.
+
+    The last ones, because a question may be a whole conversation, and its end is what it has come to.
+    """
     wanted: dict[str, None] = {}
     others: dict[str, None] = {}
     for match in _WORD.finditer(unicodedata.normalize("NFKC", text).casefold()):
         word = match[0][: _LONGEST * 4]
         kept = others if filter_stop_words and _APOSTROPHE.sub("", word) in _STOPPED else wanted
-        kept.update(dict.fromkeys(_terms_of(word)))
-    return _first(wanted or others)
+        for term in _terms_of(word):
+            kept.pop(term, None)  # a term stands where it was said last
+            kept[term] = None
+    return list(wanted or others)[-_MOST_QUERY_TERMS:]
 
 
 _STOPPED: Final = STOP_WORDS | {
@@ -71,10 +75,6 @@ def scope_term(name: str, value: str) -> str:
     """
     digest = hashlib.blake2b(value.encode("utf-8", "surrogatepass"), digest_size=10, person=name.encode()[:16])
     return name.partition("_")[0] + digest.hexdigest()
-
-
-def _first(found: Iterable[str]) -> list[str]:
-    return list(found)[:_MOST_QUERY_TERMS]
 
 
 @lru_cache(maxsize=65_536)

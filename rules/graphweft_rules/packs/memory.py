@@ -7,6 +7,7 @@ else is about what came in the same chat, where order holds.
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any, Final
@@ -66,9 +67,10 @@ _VALIDITY: Final = (
     "UNWIND range(0, size(facts) - 1) AS number "
     "WITH facts[number] AS fact, facts[number + 1] AS later SET fact.valid_to = later.valid_from"
 )
+# A memory is claimed by one summary at most, so what leads from a summary to its memories is known to be its own.
 _SOURCES: Final = (
-    "UNWIND $sources AS source "
-    "MATCH (x:{label} {{{{id: source.id}}}}) MATCH (m:{{label}} {{{{id: source.memory_id}}}}) "
+    f"MATCH (s:{SUMMARY} {{{{{{{{id: $id}}}}}}}}) UNWIND $sources AS source "
+    "MATCH (x:{label} {{{{id: source.id}}}}) MATCH (m:{{label}} {{{{id: source.memory_id}}}})-[:PART_OF]->(s) "
     "MERGE (x)-[:EXTRACTED_FROM]->(m)"
 )
 _TEXTS: Final[Mapping[str, tuple[str, str]]] = {
@@ -82,14 +84,23 @@ _TEXTS: Final[Mapping[str, tuple[str, str]]] = {
     "add_unowned": ("memory.add", _ADD),
     "embed": (
         "memory.embedded",
-        "MATCH (m:{label} {{id: $memory_id}}) SET m.embedding = vecf32($embedding), m.embedding_model = $model",
+        "MATCH (m:{label} {{id: $memory_id, chat_id: $chat_id}}) "
+        "SET m.embedding = vecf32($embedding), m.embedding_model = $model",
+    ),
+    # A memory belongs to the first event of its user's that names it, whatever becomes of that one: an erasure in
+    # another chat may come before or after it, and must not decide which summary is made. For the same reason a summary
+    # holds memories of one user only, or of none.
+    "claim": (
+        "memory.summarized",
+        "UNWIND $memory_ids AS memory_id MATCH (m:{label} {{id: memory_id, chat_id: $chat_id}}) "
+        "WHERE m.summary_id IS NULL AND coalesce(m.user_id, '') = $owner SET m.summary_id = $id",
     ),
     # Of an erased user some memories are missing, and then there is no summary; it counts as old as its oldest memory,
     # so that an erasure that comes later takes it away just the same.
     "summarize": (
         "memory.summarized",
         "UNWIND $memory_ids AS memory_id MATCH (m:{label} {{id: memory_id, chat_id: $chat_id}}) "
-        f"WHERE NOT (m)-[:PART_OF]->(:{SUMMARY}) "
+        "WHERE m.summary_id = $id "
         "WITH collect(m) AS memories, min(m.recorded) AS recorded, min(m.timestamp) AS first, max(m.timestamp) AS last "
         "WHERE size(memories) = $count "
         f"MERGE (s:{SUMMARY} {{{{id: $id}}}}) "
@@ -127,6 +138,11 @@ _TEXTS: Final[Mapping[str, tuple[str, str]]] = {
     "erase": (
         "memory.erase",
         "MATCH (m:{label} {{user_id: $user_id}}) WHERE m.recorded <= $before DETACH DELETE m",
+    ),
+    "erase_sources": (
+        "memory.erase",
+        f"MATCH (s:{SUMMARY} {{{{user_id: $user_id}}}}) WHERE s.recorded <= $before "
+        "MATCH (s)-[:SUMMARIZES]->(m:{label})<-[e:EXTRACTED_FROM]-() DELETE e",
     ),
     "erase_summaries": (
         "memory.erase",
@@ -216,6 +232,7 @@ def _add(event: Event) -> _Said:
 def _embedded(event: Event) -> _Said:
     payload = MemoryEmbedded.model_validate(event.data)
     params = {"memory_id": payload.memory_id, "embedding": list(payload.embedding), "model": payload.model}
+    params["chat_id"] = event.chatid
     return [("embed", params)]
 
 
@@ -223,9 +240,15 @@ def _summarized(event: Event) -> _Said:
     payload = MemorySummarized.model_validate(event.data)
     common = _common(event, payload)
     memory_ids = list(dict.fromkeys(payload.memory_ids))
-    id = derived_id(event.source, event.id, "summary")
+    # An event that comes again with another content, from a model that was asked twice, is another summary.
+    content = json.dumps(event.data, sort_keys=True, ensure_ascii=True)
+    id = derived_id(event.source, event.id, "summary", content)
     found = terms(payload.summary)
     said: list[tuple[str, _Params]] = [
+        (
+            "claim",
+            {"id": id, "memory_ids": memory_ids, "chat_id": event.chatid, "owner": payload.user_id or ""},
+        ),
         (
             "summarize",
             common
@@ -238,7 +261,7 @@ def _summarized(event: Event) -> _Said:
                 "terms": " ".join(found),
                 "length": len(found),
             },
-        )
+        ),
     ]
     # Facts hold beyond the conversation that they were said in, unless nothing else says whose they are.
     wide = {name: common[name] for name in SCOPES if name != "thread_id"}
@@ -250,7 +273,7 @@ def _summarized(event: Event) -> _Said:
         valid_from = _text(fact.valid_from, event.time)
         facts.append(
             {
-                "id": derived_id(key, fact.object, valid_from, fact.text),
+                "id": derived_id(key, fact.subject, fact.predicate, fact.object, valid_from, fact.text),
                 "key": key,
                 "subject": fact.subject,
                 "predicate": fact.predicate,
@@ -262,7 +285,7 @@ def _summarized(event: Event) -> _Said:
         )
     if facts:
         said.append(("facts", {**wide, "fact_thread_id": thread_id, "id": id, "facts": facts}))
-        said.append(("fact_sources", _sources(facts)))
+        said.append(("fact_sources", _sources(id, facts)))
         said.append(("validity", {"keys": list(dict.fromkeys(fact["key"] for fact in facts))}))
     if payload.preferences and payload.user_id is not None:
         preferences = [
@@ -275,7 +298,7 @@ def _summarized(event: Event) -> _Said:
             for preference in payload.preferences
         ]
         said.append(("preferences", {"id": id, "user_id": payload.user_id, "preferences": preferences}))
-        said.append(("preference_sources", _sources(preferences)))
+        said.append(("preference_sources", _sources(id, preferences)))
     return said
 
 
@@ -291,6 +314,7 @@ def _erase(event: Event) -> _Said:
     return [
         ("mark", until),
         ("erase", until),
+        ("erase_sources", until),
         ("erase_summaries", until),
         ("erase_facts", user),
         ("erase_preferences", user),
@@ -312,8 +336,11 @@ def _common(event: Event, payload: MemoryAdd | MemorySummarized) -> _Params:
     return scope | {"chat_id": event.chatid, "event_id": event.id}
 
 
-def _sources(extracted: Sequence[_Params]) -> _Params:
-    return {"sources": [{"id": each["id"], "memory_id": memory} for each in extracted for memory in each["memory_ids"]]}
+def _sources(id: str, extracted: Sequence[_Params]) -> _Params:
+    return {
+        "id": id,
+        "sources": [{"id": each["id"], "memory_id": memory} for each in extracted for memory in each["memory_ids"]],
+    }
 
 
 def _text(time: datetime | None, otherwise: datetime) -> str:

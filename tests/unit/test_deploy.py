@@ -204,8 +204,8 @@ def test_the_gateway_s_tokens_are_mounted_and_never_committed(services: dict[str
 
 def test_the_image_has_the_drivers_of_all_servers(instructions: list[tuple[str, str]]) -> None:
     [extras] = [found[1] for _, rest in instructions if (found := re.search(r"\.whl\)\[([\w,-]+)\]", rest))]
-    # The embedded server is for laptops, and local models bring torch, of several gigabytes.
-    left_out = {"embedded", "minilm", "sentence-transformers"}
+    # The embedded server is for laptops, local models bring torch, of several gigabytes, and no service uses graphrag.
+    left_out = {"embedded", "graphrag", "minilm", "sentence-transformers"}
     assert set(extras.split(",")) == set(pyproject()["project"]["optional-dependencies"]) - left_out
 
 

@@ -1,0 +1,127 @@
+"""Search by words: what the server's fulltext index finds, weighed by BM25."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from graphweft_rules.terms import terms as terms_of
+from graphweft_workers.graph.store import Table
+from graphweft_workers.retrieval import statements
+from graphweft_workers.retrieval.dialects import Language
+from graphweft_workers.retrieval.ranking import Candidate, Hit, bm25
+from graphweft_workers.retrieval.statements import LONG, Statement
+from graphweft_workers.retrieval.target import Target
+
+__all__ = ("MOST_TERMED", "MOST_TEXTS", "Ask", "Selection", "by_words", "select")
+
+type Ask = Callable[[Statement], Awaitable[Table]]
+"""Runs a reading query within what is left of the time."""
+
+MOST_TERMED: Final = 5_000
+"""Candidates that are weighed where nodes hold their terms: 10 to 20 us each."""
+MOST_TEXTS: Final = 1_000
+"""Candidates where the terms come from the text: 200 us for 200 words."""
+_TOGETHER: Final = 200
+"""Candidates that are looked at before others have their turn on the event loop."""
+
+
+@dataclass(frozen=True, slots=True)
+class Selection:
+    """Of which terms all nodes are weighed, and of which one some more."""
+
+    whole: tuple[str, ...]
+    cut: str | None = None
+    room: int = 0
+    """How many nodes of ``cut``."""
+
+
+def select(holding: Mapping[str, int], most: int) -> Selection:
+    """Choose what is weighed when more than ``most`` nodes hold a term: the rarest terms first, of equal ones by name.
+
+    The first term that does not fit any more gives as many nodes as there is room for. It depends on how many nodes
+    hold each term, so it is the same on every server.
+    """
+    room = most
+    whole: list[str] = []
+    for count, term in sorted((count, term) for term, count in holding.items() if count):
+        if count > room:
+            return Selection(tuple(whole), term if room else None, room)
+        whole.append(term)
+        room -= count
+    return Selection(tuple(whole))
+
+
+async def by_words(
+    ask: Ask, language: Language, target: Target, scope: Mapping[str, str], terms: Sequence[str]
+) -> list[Hit]:
+    """Return what holds at least one of the terms, best first, with BM25 scores.
+
+    How rare a term is and how long a text is are measured within the scope; where nodes do not hold their terms, the
+    mean length is that of the candidates. At most 5,000 candidates are weighed (1,000 without terms): when the scope is
+    larger, the nodes of the rarest terms, and of the first term that does not fit the latest ones, without time the
+    first ones by key. The other terms still count for these. On both servers that is the same selection.
+    """
+    if not terms or target.text is None:
+        return []
+    most = MOST_TERMED if target.text.terms else MOST_TEXTS
+    table = await ask(statements.size(language, target, scope))
+    total, length = table.rows[0] if table.rows else (0, 0)
+    if not total:
+        return []
+    holding: Mapping[str, int] | None = None
+    if total <= most:
+        asked = [statements.candidates(language, target, scope, terms, found_by=terms)]
+    else:
+        counted = await ask(statements.counts(language, target, scope, terms))
+        holding = {str(term): int(count) for term, count in counted.rows}
+        asked = _selected(language, target, scope, terms, select(holding, most))
+    tables = await asyncio.gather(*map(ask, asked))
+    at = 1 if target.text.terms is None else 2
+    rows = {row[at]: row for table in tables for row in table.rows}
+    found = await _weighable(list(rows.values()), target, terms)
+    mean = length / total if target.text.length else sum(each.length for each in found) / max(1, len(found))
+    return bm25(found, terms, total=total, mean_length=mean, holding=holding)
+
+
+def _selected(
+    language: Language, target: Target, scope: Mapping[str, str], terms: Sequence[str], selection: Selection
+) -> list[Statement]:
+    asked: list[Statement] = []
+    if selection.whole:
+        asked.append(statements.candidates(language, target, scope, terms, found_by=selection.whole))
+    if selection.cut is not None:
+        found_by = [selection.cut]
+        asked.append(statements.candidates(language, target, scope, terms, found_by=found_by, limit=selection.room))
+    return asked
+
+
+async def _weighable(rows: Sequence[Sequence[Any]], target: Target, terms: Sequence[str]) -> list[Candidate]:
+    wanted = frozenset(terms)
+    read = _with_terms if target.text and target.text.terms else _with_texts
+    found: list[Candidate] = []
+    for number, row in enumerate(rows):
+        if number % _TOGETHER == _TOGETHER - 1:
+            await asyncio.sleep(0)
+        candidate = read(row, wanted, terms)
+        if candidate.counts:
+            found.append(candidate)
+    return found
+
+
+def _with_terms(row: Sequence[Any], wanted: frozenset[str], terms: Sequence[str]) -> Candidate:
+    length, held, handle = row[:3]
+    if length > LONG:
+        counts = {term: int(count) for term, count in zip(terms, held.split(), strict=True) if count != "0"}
+    else:
+        counts = Counter(term for term in held.split(" ") if term in wanted)
+    return Candidate(handle, row[-1], length, counts)
+
+
+def _with_texts(row: Sequence[Any], wanted: frozenset[str], _: Sequence[str]) -> Candidate:
+    texts, handle = row[:2]
+    found = [term for text in texts if text for term in terms_of(text)]
+    return Candidate(handle, row[-1], len(found), Counter(term for term in found if term in wanted))

@@ -116,6 +116,7 @@ class Watched:
     def __init__(self, graph: Any) -> None:
         self.graph = graph
         self.settle_s: float = graph.settle_s
+        self.dialect = graph.dialect
         self.reads = 0
         self.marked = 0
         self.limits: list[float] = []

@@ -31,7 +31,7 @@ START = Committed()
 class Kit(Protocol):
     """One server and what a test does to it behind the driver's back."""
 
-    def bus(self, partitions: int = PARTITIONS) -> Bus: ...
+    def bus(self, partitions: int = PARTITIONS, group: str = channels.MUTATION_GROUP) -> Bus: ...
     async def write(self, partition: int, values: Sequence[bytes]) -> None: ...
     async def trim(self, partition: int, keep: int) -> None: ...
     async def forget(self, bus: Bus) -> None: ...
@@ -50,8 +50,8 @@ class RedisKit:
         self.redis: Any = redis.Redis.from_url(url)
         self.buses: list[Bus] = []
 
-    def bus(self, partitions: int = PARTITIONS) -> Bus:
-        self.buses.append(RedisStreamsBus(self.url, partitions=partitions))
+    def bus(self, partitions: int = PARTITIONS, group: str = channels.MUTATION_GROUP) -> Bus:
+        self.buses.append(RedisStreamsBus(self.url, partitions=partitions, group=group))
         return self.buses[-1]
 
     async def write(self, partition: int, values: Sequence[bytes]) -> None:
@@ -86,10 +86,10 @@ class KafkaKit:
         self.server = server
         self.buses: list[Any] = []
 
-    def bus(self, partitions: int = PARTITIONS) -> Bus:
+    def bus(self, partitions: int = PARTITIONS, group: str = channels.MUTATION_GROUP) -> Bus:
         from graphweft_workers.bus.kafka import KafkaBus
 
-        self.buses.append(KafkaBus(self.server.url, partitions=partitions, session_s=1.0, barrier_s=8.0))
+        self.buses.append(KafkaBus(self.server.url, partitions=partitions, session_s=1.0, barrier_s=8.0, group=group))
         return self.buses[-1]
 
     async def write(self, partition: int, values: Sequence[bytes]) -> None:
@@ -593,6 +593,32 @@ async def test_status_knows_the_lag_and_the_owner(kit: Kit) -> None:
     await bus.commit(0, cursor)
     status = (await bus.status())[0]
     assert (status.position, status.end, status.lag) == (cursor.offset, cursor.offset, 0)
+
+
+async def test_groups_do_not_touch_each_other(kit: Kit) -> None:
+    """Each has positions, owners and shares of its own; the log and the dead letters are everybody's."""
+    bus, other = kit.bus(), kit.bus(group=channels.MEMORY_GROUP)
+    await kit_ready(bus, kit)
+    for partition in range(PARTITIONS):
+        await claimed(bus, partition)
+        await claimed(other, partition, "other")  # at once: nobody has to give anything back
+    assert not any(map(bus.wanted_back, range(PARTITIONS)))
+    assert [status.owner for status in await bus.status()] == [OWNER] * PARTITIONS
+    assert [status.owner for status in await other.status()] == ["other"] * PARTITIONS
+    three = behind(START, await bus.read(0, START, limit=3, wait_s=0))
+    await bus.commit(0, three)
+    assert values(await drained(other, await other.committed(0))) == numbered(10)
+    five = behind(START, await other.read(0, START, limit=5, wait_s=0))
+    await other.commit(0, five)
+    for one, where, lag in ((bus, three, 7), (other, five, 5)):
+        assert await one.committed(0) == where
+        status = (await one.status())[0]
+        assert (status.position, status.lag) == (where.offset, lag)
+    for partition in range(PARTITIONS):
+        await other.release(partition, "other")
+    assert [status.owner for status in await bus.status()] == [OWNER] * PARTITIONS
+    await bus.bury([letter()])
+    assert await other.dead_letter_count() == 1
 
 
 async def test_what_was_trimmed_unread_is_counted(kit: Kit) -> None:

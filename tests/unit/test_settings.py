@@ -43,6 +43,9 @@ GIVEN = {
     "context_cache_mb": 5,
     "context_last_good_s": 1.5,
     "token_counter": "tiktoken:o200k_base",
+    "index_name": "anyIndex",
+    "vector_index_name": "vectors",
+    "fulltext_index_name": "words",
     "embedder": "openai:some-model",
     "embedder_url": "https://models.example:8443/v1",
     "embedder_api_key": "secret-key",
@@ -55,6 +58,11 @@ GIVEN = {
     "summariser_timeout_ms": 900,
     "memory_keep_days": 1.5,
     "memory_keep_count": 500,
+    "graphrag_enabled": True,
+    "graph_expand_max_hops": 1,
+    "graph_expand_limit": 10,
+    "graph_max_results": 5,
+    "neo4j_query_timeout_ms": 300,
     "gateway_tokens": "/somewhere/tokens.yaml",
     "fsync": "everysec",
     "log_level": "debug",
@@ -66,7 +74,7 @@ GIVEN = {
 def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """An empty working folder, and no setting in the environment."""
     for name in list(os.environ):
-        if name.upper().startswith(("GRAPHWEFT_", "NEO4J_", "AZURE_")):
+        if name.upper().startswith(("GRAPHWEFT_", "NEO4J_", "AZURE_", "GRAPHRAG_", "GRAPH_")):
             monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -314,6 +322,50 @@ def test_azure_variables_that_cannot_work_are_refused(
     Settings.load()
 
 
+def test_graphrag_is_set_by_the_names_of_its_contract(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    names = ("graph_expand_max_hops", "graph_expand_limit", "graph_max_results", "neo4j_query_timeout_ms")
+    for number, name in enumerate(names, 1):
+        monkeypatch.setenv(name.upper(), str(number))
+    settings = Settings.load()
+    assert [getattr(settings, name) for name in names] == [1, 2, 3, 4]
+    (folder / CONFIG_FILE).write_text("graph_expand_limit: 20\n")
+    monkeypatch.setenv("GRAPHWEFT_GRAPH_MAX_RESULTS", "30")
+    settings = Settings.load(graph_expand_max_hops=0)
+    assert [getattr(settings, name) for name in names] == [0, 20, 30, 4]
+    assert shown(in_child(settings.as_environment(), folder, monkeypatch)) == shown(settings)
+
+
+@pytest.mark.parametrize(
+    ("primary", "legacy", "ours", "enabled"),
+    [
+        (None, None, None, False), ("true", None, None, True), (None, "true", None, True),
+        ("false", "true", None, False),
+        ("true", "false", None, True), ("", "1", None, True), ("", "", "", False), ("true", "true", "false", False),
+        ("false", "false", "true", True), ("TRUE", None, None, True), ("0", "yes", None, False),
+    ],
+)  # fmt: skip
+def test_the_first_name_of_graphrags_switch_wins(
+    primary: str | None, legacy: str | None, ours: str | None, enabled: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    given = {"GRAPHRAG_ENABLED": primary, "GRAPH_RAG_ENABLED": legacy, "GRAPHWEFT_GRAPHRAG_ENABLED": ours}
+    for name, value in given.items():
+        if value is not None:
+            monkeypatch.setenv(name, value)
+    assert Settings.load().graphrag_enabled is enabled
+
+
+@pytest.mark.parametrize(
+    ("variable", "value"),
+    [
+        ("GRAPHRAG_ENABLED", "secret"), ("GRAPH_RAG_ENABLED", "secret"), ("GRAPH_EXPAND_MAX_HOPS", "-1"),
+        ("GRAPH_EXPAND_LIMIT", "0"), ("GRAPH_MAX_RESULTS", "1.5"), ("NEO4J_QUERY_TIMEOUT_MS", "0"),
+    ],
+)  # fmt: skip
+def test_what_cannot_be_set_for_graphrag_is_refused(variable: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(variable, value)
+    assert f"(set by {variable})" in refusal()
+
+
 def test_a_key_from_a_file_loses_its_line_end() -> None:
     assert embedding(Settings.load(embedder_api_key="secret-key\n"))[2] == "secret-key"
 
@@ -515,3 +567,15 @@ def test_apps_without_context_are_a_list(given: str | None, apps: set[str]) -> N
 @pytest.mark.parametrize("given", ["*,shop", "a b", "shop,", "ä"])
 def test_what_is_no_list_of_apps_is_refused(given: str) -> None:
     assert "context_off" in refusal(context_off=given)
+
+
+@pytest.mark.parametrize("name", ["index_name", "vector_index_name", "fulltext_index_name"])
+def test_indexes_have_the_names_that_neo4js_variables_say(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert getattr(Settings.load(), name) == _DEFAULT_NAMES[name]
+    monkeypatch.setenv(f"NEO4J_{name.upper()}", "theirs")
+    assert getattr(Settings.load(), name) == "theirs"
+    monkeypatch.setenv(f"GRAPHWEFT_{name.upper()}", "ours")
+    assert getattr(Settings.load(), name) == "ours"
+
+
+_DEFAULT_NAMES = {"index_name": None, "vector_index_name": "chunkEmbeddings", "fulltext_index_name": "search_chunks"}

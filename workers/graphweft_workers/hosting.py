@@ -17,8 +17,8 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import AsyncGenerator, Callable
-from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from uuid import uuid4
 
@@ -27,15 +27,17 @@ from faststream.specification import AsyncAPI
 from redis.exceptions import RedisError
 
 from graphweft.drivers import KAFKA
-from graphweft_contracts import BusUnavailable
+from graphweft_contracts import BusUnavailable, GraphweftError
 from graphweft_workers.logs import set_up_logs
-from graphweft_workers.services import load_rules, make_bus, make_graph
+from graphweft_workers.services import load_rules, make_bus, make_graph, make_transport
 from graphweft_workers.settings import Settings
 
 if TYPE_CHECKING:
+    from graphweft_workers.embedding.protocol import Embedder
     from graphweft_workers.injection.requests import RequestQueue
+    from graphweft_workers.memory.worker import JobWorker
 
-__all__ = ("injection_app", "make_broker", "mutation_app")
+__all__ = ("injection_app", "make_broker", "memory_app", "mutation_app")
 
 logger = logging.getLogger("graphweft.hosting")
 
@@ -65,6 +67,14 @@ def mutation_app(settings: Settings | None = None) -> FastStream:
 def injection_app(settings: Settings | None = None) -> FastStream:
     """Return an app that runs an injection responder until SIGTERM or SIGINT; otherwise like ``mutation_app``."""
     return _app(settings, _injection)
+
+
+def memory_app(settings: Settings | None = None) -> FastStream:
+    """Return an app that runs the jobs of memory until SIGTERM or SIGINT; otherwise like ``mutation_app``.
+
+    It reads no rules. ``run`` raises ``InvalidSettings`` when the settings ask for no job.
+    """
+    return _app(settings, _memory)
 
 
 def make_broker(settings: Settings) -> Any:
@@ -118,26 +128,63 @@ async def _mutation(settings: Settings) -> AsyncGenerator[_Service]:
 
     rules = load_rules(settings)
     if not rules.workflows:
-        # Reading on would pass events by that rules may be written for.
-        logger.warning("there are no rules in %s: events wait on the bus until a worker has some", settings.rules)
-        yield _Idle()
-        return
+        # The worker stops in front of them: reading on would pass events by that rules may be written for.
+        logger.warning(
+            "there are no rules in %s: only memories take effect, events of workflows wait on the bus until a worker "
+            "is started with some",
+            settings.rules,
+        )
     bus, graph = make_bus(settings), make_graph(settings)
-    name = settings.worker_name or f"{socket.gethostname()}-{os.getpid()}"
     try:
-        yield MutationWorker(bus, graph, rules, name=name, batch_events=settings.batch_events, lease_s=settings.lease_s)
+        yield MutationWorker(
+            bus,
+            graph,
+            rules,
+            name=_worker_name(settings),
+            batch_events=settings.batch_events,
+            lease_s=settings.lease_s,
+        )
     finally:
         await graph.aclose()
         await bus.aclose()
 
 
 @asynccontextmanager
+async def _memory(settings: Settings) -> AsyncGenerator[_Service]:
+    from graphweft_workers.memory import jobs
+    from graphweft_workers.memory.worker import JobWorker
+
+    jobs.check(settings)
+    async with AsyncExitStack() as stack:
+        graph, transport = make_graph(settings), make_transport(settings)
+        stack.push_async_callback(graph.aclose)
+        stack.push_async_callback(transport.aclose)
+        workers: list[JobWorker] = []
+        for job in jobs.make_jobs(settings, graph):
+            stack.push_async_callback(job.aclose)
+            bus = make_bus(settings, group=job.group)
+            stack.push_async_callback(bus.aclose)
+            workers.append(JobWorker(bus, transport, job, name=_worker_name(settings), lease_s=settings.lease_s))
+        yield _Together(workers)
+
+
+def _worker_name(settings: Settings) -> str:
+    return settings.worker_name or f"{socket.gethostname()}-{os.getpid()}"
+
+
+@asynccontextmanager
 async def _injection(settings: Settings) -> AsyncGenerator[_Service]:
     from graphweft_rules.token_count import token_counter
+    from graphweft_workers.embedding.cached import CachedEmbedder
+    from graphweft_workers.embedding.factory import make_embedder
     from graphweft_workers.injection.answering import Answerer
     from graphweft_workers.injection.responder import InjectionResponder
+    from graphweft_workers.retrieval.search import IndexNames
 
     rules = load_rules(settings)
+    embedder = make_embedder(settings)
+    if embedder is not None:
+        embedder = CachedEmbedder(embedder)
     count = token_counter(settings.token_counter)
     logger.info("rules of the workflows: %s", ", ".join(sorted(rules.workflows)) or "none")
     bus, graph = make_bus(settings), make_graph(settings)
@@ -146,21 +193,38 @@ async def _injection(settings: Settings) -> AsyncGenerator[_Service]:
         rules,
         graph,
         bus=bus,
+        embedder=embedder,
+        index_names=IndexNames(
+            index=settings.index_name, vector=settings.vector_index_name, fulltext=settings.fulltext_index_name
+        ),
         query_timeout_s=settings.query_timeout_ms / 1000,
         cache_bytes=settings.context_cache_mb * 1024**2,
         last_good_s=settings.context_last_good_s,
         off=settings.context_off_apps,
         count=count,
     )
+    waking = asyncio.create_task(_wake(embedder)) if embedder is not None else None
     try:
         yield InjectionResponder(
             queue, answerer.answer, max_requests=settings.max_requests, more_counts=answerer.cache.counts
         )
     finally:
+        if waking is not None and embedder is not None:
+            waking.cancel()
+            await asyncio.gather(waking, return_exceptions=True)
+            await embedder.aclose()
         await queue.aclose()
         await answerer.aclose()
         await graph.aclose()
         await bus.aclose()
+
+
+async def _wake(embedder: Embedder) -> None:
+    """Ask for a vector before anybody needs one: a local model takes seconds to load, and a wrong key is told now."""
+    try:
+        await embedder.embed(["ready"])
+    except GraphweftError as error:
+        logger.warning("the embedder does not answer, so searches go by words until it does: %s", error)
 
 
 def _request_queue(settings: Settings) -> RequestQueue:
@@ -175,17 +239,20 @@ def _request_queue(settings: Settings) -> RequestQueue:
     return RedisRequestQueue(settings.bus, consumer=name)
 
 
-class _Idle:
-    """A service with nothing to do."""
+class _Together:
+    """Several workers as one service; a defect of one ends all."""
 
-    def __init__(self) -> None:
-        self._stopping = asyncio.Event()
+    def __init__(self, workers: Sequence[JobWorker]) -> None:
+        self._workers = workers
 
     async def run(self) -> None:
-        await self._stopping.wait()
+        async with asyncio.TaskGroup() as tasks:
+            for worker in self._workers:
+                tasks.create_task(worker.run())
 
     def stop(self) -> None:
-        self._stopping.set()
+        for worker in self._workers:
+            worker.stop()
 
 
 def _patient(broker: Any, settings: Settings) -> Any:

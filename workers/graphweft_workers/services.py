@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from graphweft import drivers
 from graphweft.drivers import KAFKA
 from graphweft.transport import Transport
-from graphweft_contracts import InvalidSettings
+from graphweft_contracts import InvalidSettings, channels
 from graphweft_workers.bus.log import Bus
 from graphweft_workers.bus.redis_streams import RedisStreamsBus
 from graphweft_workers.graph.falkordb import FalkorDBStore
@@ -23,7 +23,16 @@ from graphweft_workers.settings import Settings
 if TYPE_CHECKING:
     from graphweft_rules import Ruleset
 
-__all__ = ("load_rules", "make_bus", "make_graph", "make_transport", "run_gateway", "run_injection", "run_mutation")
+__all__ = (
+    "load_rules",
+    "make_bus",
+    "make_graph",
+    "make_transport",
+    "run_gateway",
+    "run_injection",
+    "run_memory",
+    "run_mutation",
+)
 
 
 def load_rules(settings: Settings) -> Ruleset:
@@ -43,8 +52,8 @@ def load_rules(settings: Settings) -> Ruleset:
     return Ruleset.load(settings.rules)
 
 
-def make_bus(settings: Settings) -> Bus:
-    """Return the bus that the settings name; nothing is connected yet."""
+def make_bus(settings: Settings, *, group: str = channels.MUTATION_GROUP) -> Bus:
+    """Return the bus that the settings name, for a group of readers; nothing is connected yet."""
     if settings.bus.startswith(KAFKA):
         with _driver("aiokafka", "GRAPHWEFT_BUS_URL", "kafka"):
             from graphweft_workers.bus.kafka import KafkaBus
@@ -54,8 +63,9 @@ def make_bus(settings: Settings) -> Bus:
             session_s=settings.lease_s,
             barrier_s=settings.kafka_barrier_s,
             instance=settings.kafka_instance,
+            group=group,
         )
-    return RedisStreamsBus(settings.bus, partitions=settings.partitions)
+    return RedisStreamsBus(settings.bus, partitions=settings.partitions, group=group)
 
 
 def make_graph(settings: Settings) -> GraphStore:
@@ -101,6 +111,13 @@ async def run_injection(settings: Settings) -> None:
     from graphweft_workers.hosting import injection_app
 
     await injection_app(settings).run()
+
+
+async def run_memory(settings: Settings) -> None:
+    """Run the jobs of memory until SIGTERM or SIGINT. Raises ``InvalidSettings`` when the settings ask for none."""
+    from graphweft_workers.hosting import memory_app
+
+    await memory_app(settings).run()
 
 
 async def run_gateway(

@@ -1,4 +1,5 @@
-"""Everything on one machine: the embedded server, a mutation worker and an injection responder, watched.
+"""Everything on one machine: the embedded server, a mutation worker, an injection responder and, where the settings ask
+for it, a memory worker; watched.
 
 The services are the same processes that a real deployment runs (``graphweft run …``), so what works here works there.
 One that dies is started again; the log and the graph's mark make sure that nothing is lost or doubled by that.
@@ -20,6 +21,7 @@ import structlog
 
 from graphweft_contracts import InvalidSettings
 from graphweft_workers.embedded import DataFolder, EmbeddedServer, die_with_parent
+from graphweft_workers.memory import jobs
 from graphweft_workers.services import load_rules
 from graphweft_workers.settings import Settings
 
@@ -38,13 +40,14 @@ _STEADY_S: Final = 10.0
 
 
 class Supervisor:
-    """Runs the embedded server and both services on one data folder."""
+    """Runs the embedded server and the services on one data folder."""
 
     def __init__(self, settings: Settings) -> None:
         self._settings = settings
         self._folder = DataFolder(settings.data)
         self._server = EmbeddedServer(self._folder.path, fsync=settings.fsync)
         self._children: dict[str, asyncio.subprocess.Process] = {}
+        self._roles = (*_ROLES, "memory") if jobs.groups(settings) else _ROLES
         self._stopping = asyncio.Event()
 
     def stop(self) -> None:
@@ -62,12 +65,13 @@ class Supervisor:
                 "start `graphweft run mutation`, and on Redis `graphweft run injection`, with the servers they name"
             )
         load_rules(self._settings)
+        await jobs.try_out(self._settings)
         self._folder.acquire()
         try:
             if not await self._start_server():
                 return
             watchers = [asyncio.create_task(self._watch_server())]
-            watchers += [asyncio.create_task(self._watch(role)) for role in _ROLES]
+            watchers += [asyncio.create_task(self._watch(role)) for role in self._roles]
             called = ready() if ready is not None else None
             if called is not None:
                 await called

@@ -44,6 +44,7 @@ class KafkaBus:
     ``session_s`` is after how long without a sign of life the group gives a worker's partitions to others, and
     ``barrier_s`` how long a rebalance waits for a worker to finish its batch. ``instance`` makes a static member: one
     that is back under this name within the session keeps its partitions, and one that stops keeps them as long.
+    ``group`` is the consumer group: who reads, with positions that no other group sees.
     """
 
     def __init__(
@@ -54,12 +55,16 @@ class KafkaBus:
         session_s: float = 10.0,
         barrier_s: float = 20.0,
         instance: str | None = None,
+        group: str = channels.MUTATION_GROUP,
     ) -> None:
         self._servers = servers(url)
+        self._group_name = group
         self._wanted = partitions
         self._count: int | None = None
         self._counting = asyncio.Lock()
-        self._group = Membership(self._servers, session_s=session_s, barrier_s=barrier_s, instance=instance)
+        self._group = Membership(
+            self._servers, group=group, session_s=session_s, barrier_s=barrier_s, instance=instance
+        )
         self._letters = LetterTopic(self._servers)
         self._ranges = RangeReader(self._servers)
         self._readers: dict[int, PartitionReader] = {}
@@ -214,7 +219,7 @@ class KafkaBus:
         async with self._administration() as admin:
             while True:
                 try:
-                    found = await admin.list_consumer_group_offsets(channels.MUTATION_GROUP, partitions=partitions)
+                    found = await admin.list_consumer_group_offsets(self._group_name, partitions=partitions)
                     break
                 except GroupCoordinatorNotAvailableError:  # the first question makes a new cluster set up its groups
                     await asyncio.sleep(_STEP_S)
@@ -225,7 +230,7 @@ class KafkaBus:
 
     async def _owners(self) -> dict[int, str]:
         async with self._administration() as admin:
-            (response,) = await admin.describe_consumer_groups([channels.MUTATION_GROUP])
+            (response,) = await admin.describe_consumer_groups([self._group_name])
         owners: dict[int, str] = {}
         for group in response.to_object()["groups"]:
             for member in group["members"]:

@@ -30,15 +30,18 @@ _NO_POLL_LIMIT_MS: Final = 10 * 365 * 86_400_000
 
 
 class Membership(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no types
-    """A member of the group of mutation workers; joins at the first ``claim`` and leaves at the last ``release``.
+    """A member of a group of workers; joins at the first ``claim`` and leaves at the last ``release``.
 
     When partitions are called back, ``called_back`` is set and the group waits, at most ``barrier_s``, until each
     partition that was claimed is released. Only then can others begin with them.
     """
 
-    def __init__(self, servers: str, *, session_s: float, barrier_s: float, instance: str | None = None) -> None:
+    def __init__(
+        self, servers: str, *, group: str, session_s: float, barrier_s: float, instance: str | None = None
+    ) -> None:
         self.called_back = asyncio.Event()
         self._servers = servers
+        self._group_name = group
         self._session_s = session_s
         self._barrier_s = barrier_s
         self._instance = instance
@@ -147,7 +150,7 @@ class Membership(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka h
         consumer: Any = AIOKafkaConsumer(
             bootstrap_servers=self._servers,
             client_id=owner,
-            group_id=channels.MUTATION_GROUP,
+            group_id=self._group_name,
             group_instance_id=self._instance,
             enable_auto_commit=False,
             session_timeout_ms=session_ms,

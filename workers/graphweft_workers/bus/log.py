@@ -66,6 +66,9 @@ def retry_entry(letter: DeadLetter) -> dict[bytes, bytes]:
 class Bus(Protocol):
     """Partitions of events, read like a log, and the dead letters.
 
+    A bus is opened for one group of readers. ``claim`` to ``committed``, ``commit`` and ``status`` are about that group
+    alone; the log and the dead letters are everybody's.
+
     Order: ``read`` returns a contiguous range of one partition in its order, without gaps. Redelivery: reading again
     from the same offset returns the same entries; nothing is acknowledged but by ``commit``. Ownership: ``claim`` is a
     lease and keeps workers out of each other's way; it does not protect the graph (the graph's own mark does), so two

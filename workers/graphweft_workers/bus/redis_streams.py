@@ -111,11 +111,15 @@ return 1
 
 
 class RedisStreamsBus:
-    """``Bus`` on one Redis server."""
+    """``Bus`` on one Redis server.
 
-    def __init__(self, url: str, *, partitions: int = 4) -> None:
+    ``group`` names who reads: positions, leases and liveness are those of the group, and no other group sees them.
+    """
+
+    def __init__(self, url: str, *, partitions: int = 4, group: str = channels.MUTATION_GROUP) -> None:
         self._redis = connect(url, io_timeout_s=_LONGEST_WAIT_S + _IO_GRACE_S)
         self._wanted = partitions
+        self._group_name = group
         self._count: int | None = None
         self._sizes: dict[int, tuple[float, int]] = {}
         """By partition: average bytes of the entries last read, and how many they were."""
@@ -163,7 +167,7 @@ class RedisStreamsBus:
         if group is None:
             try:
                 await self._call(
-                    "XGROUP", "CREATE", channels.events_stream(partition), channels.MUTATION_GROUP, "0-0", "MKSTREAM",
+                    "XGROUP", "CREATE", channels.events_stream(partition), self._group_name, "0-0", "MKSTREAM",
                     "ENTRIESREAD", 0,
                 )  # fmt: skip
             except ResponseError as error:
@@ -206,14 +210,14 @@ class RedisStreamsBus:
         """See ``Bus.commit``."""
         stream = channels.events_stream(partition)
         offset = committed.offset or "0-0"
-        await self._call("EVAL", _COMMIT, 1, stream, channels.MUTATION_GROUP, offset, committed.count)
+        await self._call("EVAL", _COMMIT, 1, stream, self._group_name, offset, committed.count)
 
     async def status(self) -> Sequence[PartitionStatus]:
         """See ``Bus.status``."""
         found: list[PartitionStatus] = []
         for partition in range(await self.partitions()):
             stream = channels.events_stream(partition)
-            owner = await self._call("GET", channels.lease(partition))
+            owner = await self._call("GET", channels.lease(partition, self._group_name))
             group = await self._group(partition)
             last = await self._call("XREVRANGE", stream, "+", "-", "COUNT", 1)
             length = int(await self._call("XLEN", stream))
@@ -328,7 +332,8 @@ class RedisStreamsBus:
 
     async def _owner_keys(self) -> list[str]:
         """Return the keys that say who lives and who owns what."""
-        return [channels.WORKERS, *(channels.lease(number) for number in range(await self.partitions()))]
+        leases = [channels.lease(number, self._group_name) for number in range(await self.partitions())]
+        return [channels.workers(self._group_name), *leases]
 
     async def _group(self, partition: int) -> dict[str, Any] | None:
         try:
@@ -337,7 +342,7 @@ class RedisStreamsBus:
             return None
         except (RedisError, OSError) as error:
             raise BusUnavailable(f"the bus is away: {error}") from error
-        name = channels.MUTATION_GROUP.encode()
+        name = self._group_name.encode()
         return next((group for group in groups if group["name"] == name), None)
 
     async def _call(self, *command: Any) -> Any:

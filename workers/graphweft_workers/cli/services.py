@@ -27,12 +27,16 @@ class Role(StrEnum):
 
     MUTATION = "mutation"
     INJECTION = "injection"
+    MEMORY = "memory"
     GATEWAY = "gateway"
 
 
 @command
 async def up(data: Data = None, rules: Rules = None) -> None:
-    """Run everything on this machine: bus, graph, mutation worker and injection responder. Ctrl-C stops it."""
+    """Run everything on this machine: bus, graph and services. Ctrl-C stops it.
+
+    The services are a mutation worker, an injection responder and, with GRAPHWEFT_EMBEDDER, a memory worker.
+    """
     from graphweft_workers.logs import set_up_logs
     from graphweft_workers.supervisor import Supervisor
 
@@ -78,6 +82,8 @@ async def run(
             await services.run_mutation(settings)
         case Role.INJECTION:
             await services.run_injection(settings)
+        case Role.MEMORY:
+            await services.run_memory(settings)
         case Role.GATEWAY:
             if insecure_app is not None:
                 check_app(insecure_app)

@@ -8,7 +8,9 @@ from graphweft.drivers import KAFKA
 from graphweft_contracts import BusUnavailable, GraphweftError, InvalidSettings
 from graphweft_workers.doctor import redis_servers
 from graphweft_workers.doctor.check import Check
+from graphweft_workers.embedding.factory import make_embedder
 from graphweft_workers.graph.neo4j_url import NEO4J_SCHEMES
+from graphweft_workers.memory import jobs
 from graphweft_workers.services import load_rules, make_bus, make_graph
 from graphweft_workers.settings import Settings
 
@@ -17,13 +19,14 @@ __all__ = ("Check", "examine")
 
 async def examine(settings: Settings) -> list[Check]:
     """Return all checks in the order in which a fault explains the ones after it."""
-    checks = [_python(), _rules(settings)]
+    checks = [_python(), _rules(settings), await _embedder(settings)]
     bus = await _bus(settings)
     checks += bus
     checks += await _graph(settings)
     # Asking a bus for its partitions makes those of a new one, so a topic that is not there is not asked for.
     if all(check.state == "ok" for check in bus if check.name in {"bus", "bus topic"}):
         checks += await _services(settings)
+        checks += [await _memory(settings, group) for group in jobs.groups(settings)]
     return checks
 
 
@@ -45,6 +48,20 @@ def _rules(settings: Settings) -> Check:
         advice = "put rules into <Workflow>/graph_injection.yaml"
         return Check(name="rules", state="warn", found=f"{settings.rules} holds no workflow", advice=advice)
     return Check(name="rules", state="ok", found=f"{settings.rules}: {names}")
+
+
+async def _embedder(settings: Settings) -> Check:
+    """Say what turns texts into vectors; it is not asked, for that may cost money."""
+    try:
+        embedder = make_embedder(settings)
+    except InvalidSettings as error:
+        return Check(name="embedder", state="fail", found=str(error), advice="set GRAPHWEFT_EMBEDDER and what it needs")
+    if embedder is None:
+        return Check(name="embedder", state="ok", found="none: memories are found by words and by time, not by meaning")
+    try:
+        return Check(name="embedder", state="ok", found=f"{settings.embedder}, recorded as {embedder.model!r}")
+    finally:
+        await embedder.aclose()
 
 
 async def _bus(settings: Settings) -> list[Check]:
@@ -92,6 +109,24 @@ def _start(settings: Settings, variable: str, *, other: bool) -> str:
 
 def _not_installed(name: str, error: InvalidSettings) -> Check:
     return Check(name=name, state="fail", found=str(error), advice="install it into the environment of graphweft")
+
+
+async def _memory(settings: Settings, group: str) -> Check:
+    """Say whether a job of memory is done."""
+    bus = make_bus(settings, group=group)
+    try:
+        partitions = await bus.status()
+    except BusUnavailable as error:
+        advice = "try again; if it stays so, look into the log of the server"
+        return Check(name=group, state="fail", found=f"not known: {error}", advice=advice)
+    finally:
+        await bus.aclose()
+    idle = [str(partition.id) for partition in partitions if partition.owner is None]
+    lag = sum(partition.lag for partition in partitions)
+    if not idle:
+        return Check(name=group, state="ok", found=f"all {len(partitions)} partitions are read, lag {lag}")
+    found = f"nobody reads partition {', '.join(idle)}, lag {lag}"
+    return Check(name=group, state="warn", found=found, advice="start `graphweft run memory`")
 
 
 async def _services(settings: Settings) -> list[Check]:

@@ -148,6 +148,16 @@ class FalkorDBStore:
         except (RedisError, OSError) as error:
             raise _translate(error) from error
 
+    async def apps(self) -> list[str]:
+        """Return the apps that have a graph on the server, by the names of the graphs."""
+        first, *rest = map(re.escape, self._name("\0").split("\0"))
+        pattern = "(?P=app)".join([f"{first}(?P<app>[A-Za-z0-9_-]{{1,64}}){rest[0]}", *rest[1:]])
+        try:
+            names = [str(name) for name in await self._redis.execute_command("GRAPH.LIST")]
+        except (RedisError, OSError) as error:
+            raise _translate(error) from error
+        return sorted(found["app"] for name in names if (found := re.fullmatch(pattern, name)))
+
     async def prepare(self, app_id: str, keys: Iterable[tuple[str, str]], indexes: Iterable[SearchIndex] = ()) -> None:
         """See ``GraphStore.prepare``."""
         wanted = {(label, name, "RANGE") for label, name in {("__Progress", "partition"), *keys}}

@@ -22,13 +22,16 @@ from graphweft_rules import BoundQuery, MatchedQueries, Ruleset, Skipped
 from graphweft_rules.packing import Found, pack
 from graphweft_rules.token_count import TokenCounter, count_characters
 from graphweft_workers.bus.log import Bus
+from graphweft_workers.embedding.protocol import Embedder
 from graphweft_workers.graph.store import GraphStore
+from graphweft_workers.injection.asked import as_rows, asked
 from graphweft_workers.injection.background import Background
 from graphweft_workers.injection.breaker import Breaker
 from graphweft_workers.injection.cache import Cache, key_of
 from graphweft_workers.injection.positions import InvalidPosition, Position, Positions, Reached
 from graphweft_workers.injection.reading import Failure, Reading, Rows
 from graphweft_workers.injection.versions import Versions
+from graphweft_workers.retrieval.search import IndexNames, Searcher
 
 __all__ = ("Answerer",)
 
@@ -52,7 +55,8 @@ class Answerer:
     A query whose rows are missing because the graph is away, or too slow, gives its last rows instead, if they are not
     older than ``last_good_s``: the block says its age, ``missing`` names it with the reason all the same, and the reply
     is partial. With ``cache_bytes`` 0 nothing is kept, and there are no last rows either. ``off`` are the apps that get
-    no context; ``*`` is all. Without ``bus`` no request can name a position.
+    no context; ``*`` is all. Without ``bus`` no request can name a position, and without ``embedder`` searches go by
+    words and recency only.
     """
 
     def __init__(
@@ -62,6 +66,8 @@ class Answerer:
         *,
         bus: Bus | None = None,
         query_timeout_s: float = 5.0,
+        embedder: Embedder | None = None,
+        index_names: IndexNames | None = None,
         cache_bytes: int = 64 * 1024**2,
         last_good_s: float = 600.0,
         off: frozenset[str] = frozenset(),
@@ -73,7 +79,15 @@ class Answerer:
         self._breaker = Breaker()
         self._background = Background()
         self._versions = Versions(graph, self._breaker, self._background)
-        self._reading = Reading(graph, self.cache, self._versions, self._breaker, self._background, query_timeout_s)
+        self._reading = Reading(
+            graph,
+            Searcher(graph, embedder, names=index_names or IndexNames()),
+            self.cache,
+            self._versions,
+            self._breaker,
+            self._background,
+            query_timeout_s,
+        )
         self._positions = Positions(bus, self._versions, rules, self._background) if bus is not None else None
         self._last_good_s = last_good_s
         self._off = off
@@ -101,7 +115,10 @@ class Answerer:
         app_id = request.app_id
         if app_id in self._off or "*" in self._off:
             return _empty(request, started, "disabled", f"context is switched off for {app_id!r} by its operators")
-        if request.workflow not in self.rules.workflows:
+        matched = self._matched(request, datetime.now(UTC))
+        if isinstance(matched, str):
+            return _empty(request, started, "invalid_request", matched)
+        if request.search is None and request.workflow not in self.rules.workflows:
             known = ", ".join(sorted(self.rules.workflows)) or "none"
             detail = f"there are no rules for the workflow {request.workflow!r}; workflows with rules: {known}"
             return _empty(request, started, "no_rules", detail)
@@ -114,7 +131,6 @@ class Answerer:
                 position = await self._positions.read(request.after, _wait_until(until, queries=True))
             except InvalidPosition as error:
                 return _empty(request, started, "invalid_request", str(error))
-        matched = self.rules.match_request(request, datetime.now(UTC))
         reached: Reached | None = None
         asks = bool(matched.queries) or position is not None
         entered = self._breaker.enter(app_id) if asks else "closed"
@@ -137,6 +153,12 @@ class Answerer:
             stale_by = await _behind(reached, until)
         return self._reply(request, started, matched, outcomes, stale_by)
 
+    def _matched(self, request: ContextRequest, now: datetime) -> MatchedQueries | str:
+        if request.search is None:
+            return self.rules.match_request(request, now)
+        bound = asked(request.search, now)
+        return bound if isinstance(bound, str) else MatchedQueries(queries=(bound,))
+
     def _reply(
         self,
         request: ContextRequest,
@@ -158,6 +180,8 @@ class Answerer:
                     continue
                 rows, age_ms = last
             assert isinstance(rows, Rows)
+            if rows.degraded is not None:
+                missing.append(_missing(bound, "embedder_unavailable", f"{bound.query.place}: {rows.degraded}"))
             explanation = _explained(bound, rows) if request.explain else None
             found.append(
                 Found(
@@ -174,22 +198,30 @@ class Answerer:
             logger.error(
                 "block_broken", rule=bound.rule, query=bound.query.id, place=str(bound.query.place), exc_info=error
             )
+        blocks, text, tokens = packed.blocks, packed.text, packed.tokens
+        if request.search is not None and blocks:
+            # Its one block: rows for programs, and the text without the heading, which a single block does not need.
+            blocks = (as_rows(blocks[0], found[0].columns, found[0].rows),)
+            text = text.partition("\n")[2]
+            tokens = self._count(text) if request.max_tokens is not None else (len(text) + 3) // 4
         return ContextReply(
             id=request.id,
             context_id=uuid4().hex,
-            blocks=packed.blocks,
+            blocks=blocks,
             missing=tuple(missing),
-            text=packed.text,
-            tokens=packed.tokens,
+            text=text,
+            tokens=tokens,
             stale_by=stale_by,
             partial=bool(missing),
-            reason=missing[0].reason if missing and not packed.blocks else None,
-            detail=missing[0].detail if missing and not packed.blocks else "",
+            reason=missing[0].reason if missing and not blocks else None,
+            detail=missing[0].detail if missing and not blocks else "",
             elapsed_ms=_elapsed_ms(started),
         )
 
     def _last_good(self, app_id: str, bound: BoundQuery) -> tuple[Rows, int] | None:
-        """Return the last rows of a query and their age in milliseconds."""
+        """Return the last rows of a query and their age in milliseconds; none of memories: they may be erased."""
+        if bound.search is not None and bound.search.memory is not None:
+            return None
         key = key_of(app_id, bound) if self.cache.on else None
         entry = self.cache.get(key) if key is not None else None
         if entry is None:
@@ -217,8 +249,8 @@ async def _behind(reached: Reached | None, until: float) -> int:
 def _explained(bound: BoundQuery, rows: Rows) -> Explanation:
     return Explanation(
         place=str(bound.query.place),
-        cypher=bound.cypher.statement,
-        params=bound.params,
+        cypher=bound.cypher.statement if bound.cypher is not None else "",
+        params=bound.params if bound.search is None else bound.search.model_dump(mode="json", exclude_none=True),
         found=len(rows.table.rows),
         elapsed_ms=round(rows.elapsed_s * 1000, 3),
         cached=rows.cached,

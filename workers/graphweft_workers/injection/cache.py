@@ -20,7 +20,8 @@ from graphweft_workers.injection.versions import Version
 __all__ = ("Cache", "Entry", "Key", "key_of", "size_of")
 
 type Key = tuple[str, str, Any]
-"""App, statement, and how many rows count with the frozen values of the parameters."""
+"""App, statement, and how many rows count with the frozen values of the parameters; of a search, all of it instead of
+the parameters, and no statement."""
 
 _ENTRY_BYTES: Final = 400
 """What an entry takes beside its rows: its key's and its own objects, and a place in the order."""
@@ -114,10 +115,14 @@ def key_of(app_id: str, bound: BoundQuery) -> Key | None:
     None when it never comes again, because its values tell the time or are of unknown types, or when the graph gives
     other rows each time.
     """
-    if not bound.cypher.clock <= _TODAY or _is_random(bound.cypher.statement):
+    cypher = bound.cypher
+    if cypher is not None and (not cypher.clock <= _TODAY or _is_random(cypher.statement)):
         return None
     try:
-        return (app_id, bound.cypher.statement, (bound.query.most_rows, _frozen(bound.params, 0)))
+        if bound.search is not None:
+            return (app_id, "", (bound.query.most_rows, _frozen(bound.search.model_dump(), 0)))
+        assert cypher is not None
+        return (app_id, cypher.statement, (bound.query.most_rows, _frozen(bound.params, 0)))
     except _Unfrozen:
         return None
 

@@ -15,13 +15,14 @@ from typing import Final
 
 import structlog
 
-from graphweft_contracts import GraphUnavailable, QueryFailed, ReasonCode
+from graphweft_contracts import GraphUnavailable, InvalidSettings, QueryFailed, ReasonCode
 from graphweft_rules import BoundQuery
 from graphweft_workers.graph.store import GraphStore, Table
 from graphweft_workers.injection.background import Background
 from graphweft_workers.injection.breaker import Breaker
 from graphweft_workers.injection.cache import Cache, Key, key_of
 from graphweft_workers.injection.versions import Version, Versions
+from graphweft_workers.retrieval.search import Found, Searcher
 
 __all__ = ("Failure", "Reading", "Rows")
 
@@ -40,6 +41,8 @@ class Rows:
     table: Table
     elapsed_s: float
     cached: bool = False
+    degraded: str | None = None
+    """What these rows were found without, and why; such rows are not kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +57,7 @@ class Failure:
 class _Run:
     """A query on its way; its task never raises."""
 
-    task: asyncio.Task[Table | Failure]
+    task: asyncio.Task[Found | Failure]
     version: Version | None
     """What its rows hold, at least; None when that is not known."""
     until: float
@@ -67,7 +70,7 @@ class _Wanted:
     key: Key | None
     until: float
     run: _Run | None = None
-    task: asyncio.Task[Table | Failure] | None = None
+    task: asyncio.Task[Found | Failure] | None = None
     """The run's, or one that waits for it."""
     rows: Rows | None = None
 
@@ -77,6 +80,7 @@ class Reading:
     """Reads rows for requests, of all apps."""
 
     graph: GraphStore
+    searcher: Searcher
     cache: Cache
     versions: Versions
     breaker: Breaker
@@ -149,7 +153,7 @@ class Reading:
         each.task = self.background.start(self._follow(app_id, each, version, run))
         return True
 
-    async def _follow(self, app_id: str, each: _Wanted, version: Version, run: _Run) -> Table | Failure:
+    async def _follow(self, app_id: str, each: _Wanted, version: Version, run: _Run) -> Found | Failure:
         outcome = await _result(run.task, each)
         now = time.monotonic()
         if not isinstance(outcome, Failure) or outcome.reason != "timeout" or now >= each.until:
@@ -168,16 +172,18 @@ class Reading:
             self.cache.misses += 1
             self._runs[each.key] = each.run
 
-    async def _ask(self, app_id: str, each: _Wanted, version: Version | None, limit_s: float) -> Table | Failure:
+    async def _ask(self, app_id: str, each: _Wanted, version: Version | None, limit_s: float) -> Found | Failure:
         run, bound, asked_at = each.run, each.bound, time.monotonic()
         assert run is not None
         try:
-            statement, enough = bound.cypher.statement, bound.query.most_rows
-            table = await self.graph.read(app_id, statement, bound.params, timeout_s=limit_s, enough=enough)
+            found = await self._found(app_id, bound, limit_s)
             self.breaker.succeeded(app_id)
-            if each.key is not None:
-                self.cache.put(each.key, table, version, asked_at)
-            return table
+            if each.key is not None and found.degraded is None:
+                self.cache.put(each.key, found.table, version, asked_at)
+            return found
+        except InvalidSettings as error:
+            self.breaker.succeeded(app_id)
+            return Failure(reason="invalid_request", detail=f"{bound.query.place}: {error}")
         except QueryFailed as error:
             if error.code == "timeout":
                 return Failure(reason="timeout", detail=f"{bound.query.place}: {error}")
@@ -194,6 +200,13 @@ class Reading:
             if each.key is not None and self._runs.get(each.key) is run:
                 del self._runs[each.key]
 
+    async def _found(self, app_id: str, bound: BoundQuery, limit_s: float) -> Found:
+        if bound.search is not None:
+            return await self.searcher.search(app_id, bound.search, timeout_s=limit_s)
+        assert bound.cypher is not None
+        statement, enough = bound.cypher.statement, bound.query.most_rows
+        return Found(table=await self.graph.read(app_id, statement, bound.params, timeout_s=limit_s, enough=enough))
+
 
 async def _version(reading: asyncio.Task[Version], until: float) -> Version | None:
     await asyncio.wait([reading], timeout=max(0.0, until - time.monotonic()))
@@ -202,7 +215,7 @@ async def _version(reading: asyncio.Task[Version], until: float) -> Version | No
     return reading.result()
 
 
-async def _result(task: asyncio.Task[Table | Failure], each: _Wanted) -> Table | Failure:
+async def _result(task: asyncio.Task[Found | Failure], each: _Wanted) -> Found | Failure:
     await asyncio.wait([task], timeout=max(0.0, each.until - time.monotonic()))
     return task.result() if task.done() else _late(each)
 
@@ -218,4 +231,5 @@ def _outcome(each: _Wanted, started: float) -> Rows | Failure:
     result = task.result()
     if isinstance(result, Failure):
         return result
-    return Rows(table=result, elapsed_s=max(0.0, run.ended_at - started))
+    elapsed_s = max(0.0, run.ended_at - started)
+    return Rows(table=result.table, elapsed_s=elapsed_s, degraded=result.degraded)

@@ -36,13 +36,20 @@ class Range:
     copies: int = 0
     unknown: set[str | None] = field(default_factory=set[str | None])
     """Workflows that events name and that have no rules; None stands for events that name none."""
+    waiting: tuple[str, str] | None = None
+    """Offset and workflow of the entry in front of which the range ends early, because nobody has any rules yet."""
 
 
 def read_range(
     partition: int, entries: Iterable[Entry], rules: Ruleset, recent: RecentEvents, *, now: datetime | None = None
 ) -> Range:
-    """Decode and match the entries in order. Entries that break the contract become dead letters of the range."""
+    """Decode and match the entries in order. Entries that break the contract become dead letters of the range.
+
+    A set of rules without any workflow is one that is still to come: the range ends in front of the first event that
+    its rules may be about.
+    """
     result = Range()
+    incomplete = not rules.workflows
     for entry in entries:
         try:
             event = wire.decode(entry.fields, received=entry.received)
@@ -51,6 +58,9 @@ def read_range(
             recent.is_copy(None)
             result.letters.append(letter_for(partition, entry, "invalid_event", str(error), now=now))
             continue
+        if incomplete and event.workflow is not None and not rules.knows(event):
+            result.waiting = (entry.offset, event.workflow)
+            break
         if recent.is_copy(identity_of(entry, event)):
             result.copies += 1
             continue

@@ -11,19 +11,18 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import random
-import time
 from collections.abc import AsyncGenerator, Coroutine, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
 import structlog
 
-from graphweft_contracts import BusUnavailable, QueryFailed, Transient
+from graphweft_contracts import BusUnavailable, GraphUnavailable, QueryFailed, Transient
 from graphweft_rules import Ruleset
 from graphweft_rules.core_schema import CORE_KEYS
 from graphweft_rules.packs.pack import Pack
 from graphweft_workers.bus.log import Bus, Committed, Stretch
+from graphweft_workers.bus.owning import LEASE_S, Held, PartitionOwner
 from graphweft_workers.graph.store import GraphStore, Mark, Progress
 from graphweft_workers.mutation.applying import Applier
 from graphweft_workers.mutation.duplicates import RecentEvents
@@ -36,13 +35,8 @@ __all__ = ("LEASE_S", "MutationWorker")
 
 logger = structlog.get_logger("graphweft.mutation")
 
-LEASE_S: Final = 10.0
-"""A dead worker's partitions are taken over after this long."""
-_READ_WAIT_S: Final = 1.0
-"""Longest wait for new events; below the lease, which is extended in between."""
 _BACKLOG: Final = 100
 """Events of a batch from which on the next one is read while it is applied."""
-_LAST_BACKOFF_S: Final = 5.0
 _BURY_AT_ONCE: Final = 500
 _APPS_AT_ONCE: Final = 16
 """Graphs of one partition that are written at the same time."""
@@ -63,7 +57,7 @@ class _Batch:
 class _Partition:
     """What the owner of a partition knows about it; forgotten whenever something went wrong."""
 
-    number: int
+    held: Held
     run: str
     """Which run of the graph server this is about; what an earlier one had in memory only may be gone."""
     cursor: Committed
@@ -72,9 +66,12 @@ class _Partition:
     """Behind what has taken effect."""
     recent: RecentEvents
     marks: dict[str, Mark] = field(default_factory=dict[str, Mark])
-    lease_until: float = 0.0
     committed: Committed = field(default_factory=Committed)
     commit: asyncio.Task[None] | None = None
+
+    @property
+    def number(self) -> int:
+        return self.held.number
 
 
 class MutationWorker:
@@ -93,12 +90,11 @@ class MutationWorker:
         self._bus = bus
         self._graph = graph
         self._rules = rules
-        self._name = name
         self._batch_events = batch_events
-        self._stopping = asyncio.Event()
+        self._owner = PartitionOwner(bus, name=name, lease_s=lease_s, logger=logger)
         self._unknown: set[str | None] = set()
+        self._awaits_rules = False
         self._warned: set[tuple[str, ...]] = set()
-        self._lease_s = lease_s
         self._packed: set[tuple[str, Pack]] = set()
         """Apps that have the indexes of a pack."""
         self._applier = Applier(bus, graph, Arranger(rules, graph.dialect))
@@ -106,60 +102,25 @@ class MutationWorker:
 
     def stop(self) -> None:
         """Ask the worker to finish the batch in hand, commit it and return from ``run``."""
-        self._stopping.set()
+        self._owner.stop()
 
     async def run(self) -> None:
         """Work until ``stop``. Outages of bus and graph are waited out; only a defect of ours ends it early."""
-        partitions: int | None = None
-        attempt = 0
-        while partitions is None and not self._stopping.is_set():
-            try:
-                partitions = await self._bus.partitions()
-            except Transient as error:
-                attempt += 1
-                await self._back_off("bus_away", error, attempt)
-        if partitions is None:
-            return
-        logger.info("worker_started", worker=self._name, partitions=partitions)
-        async with asyncio.TaskGroup() as tasks:
-            for number in range(partitions):
-                tasks.create_task(self._own(number), name=f"partition-{number}")
-        logger.info("worker_stopped", worker=self._name, events=self.applied_events)
+        if await self._owner.run(self._own):
+            logger.info("worker_stopped", worker=self._owner.name, events=self.applied_events)
 
-    async def _own(self, number: int) -> None:
-        attempt = 0
-        while not self._stopping.is_set():
-            partition: _Partition | None = None
-            opened = Committed()
-            try:
-                if not await self._bus.claim(number, self._name, self._lease_s):
-                    await self._pause(self._lease_s / 4)
-                    continue
-                run = await self._graph.check()
-                partition = await self._open(number, run)
-                opened = partition.applied
-                await self._work(partition)
-                attempt = 0
-            except Transient as error:
-                # Opening is no progress: what fails at the first batch each time must wait longer each time.
-                attempt = 1 if partition is not None and partition.applied != opened else attempt + 1
-                await self._back_off("partition_interrupted", error, attempt, partition=number)
-            finally:
-                if self._bus.wanted_back(number):
-                    await self._release(number)
-        await self._release(number)
+    async def _own(self, held: Held) -> None:
+        run = await self._graph.check()
+        # It reads thousands of entries back, and those with vectors in them are long.
+        opened = await held.finish(self._open(held, run))
+        if opened is not None:
+            await self._work(opened.result())
 
-    async def _release(self, number: int) -> None:
-        with contextlib.suppress(Transient):
-            await self._bus.release(number, self._name)
-
-    async def _open(self, number: int, run: str) -> _Partition:
-        committed = await self._bus.committed(number)
-        recent = await known_before(self._bus, number, committed.offset)
-        logger.debug("partition_opened", partition=number, position=committed.offset)
-        return _Partition(
-            number=number, run=run, cursor=committed, applied=committed, recent=recent, committed=committed
-        )
+    async def _open(self, held: Held, run: str) -> _Partition:
+        committed = await self._bus.committed(held.number)
+        recent = await known_before(self._bus, held.number, committed.offset)
+        logger.debug("partition_opened", partition=held.number, position=committed.offset)
+        return _Partition(held=held, run=run, cursor=committed, applied=committed, recent=recent, committed=committed)
 
     async def _work(self, partition: _Partition) -> None:
         try:
@@ -168,6 +129,7 @@ class MutationWorker:
                     if batch is not None:
                         await self._apply(partition, batch)
                         partition.applied = batch.end
+                        partition.held.progressed = True
                         self.applied_events += batch.events
                     await self._commit(partition)
         finally:
@@ -182,7 +144,7 @@ class MutationWorker:
         """
         ahead: asyncio.Task[_Batch | None] | None = None
         try:
-            while not self._stopping.is_set() and await self._holds(partition):
+            while await partition.held.goes_on():
                 batch = await (ahead or asyncio.create_task(self._read(partition)))
                 behind = batch is not None and batch.events >= _BACKLOG
                 ahead = asyncio.create_task(self._read(partition)) if behind else None
@@ -193,41 +155,35 @@ class MutationWorker:
                 ahead.cancel()
                 await asyncio.gather(ahead, return_exceptions=True)
 
-    async def _holds(self, partition: _Partition) -> bool:
-        if self._bus.wanted_back(partition.number):
-            logger.info("partition_given_up", partition=partition.number, worker=self._name)
-            return False
-        now = time.monotonic()
-        if now > partition.lease_until:
-            if not await self._bus.claim(partition.number, self._name, self._lease_s):
-                logger.warning("lease_lost", partition=partition.number, worker=self._name)
-                return False
-            partition.lease_until = now + self._lease_s / 3
-        return True
-
     async def _read(self, partition: _Partition) -> _Batch | None:
         """Return the next batch; none when there is none for a while, or at once when we are to stop."""
-        wait_s = min(_READ_WAIT_S, self._lease_s / 3)
-        reading = asyncio.ensure_future(
-            self._bus.read(partition.number, partition.cursor, limit=self._batch_events, wait_s=wait_s)
-        )
-        stopping = asyncio.ensure_future(self._stopping.wait())
-        try:
-            await asyncio.wait([reading, stopping], return_when=asyncio.FIRST_COMPLETED)
-            stretch = reading.result() if reading.done() else Stretch(entries=[])
-        finally:
-            for task in (reading, stopping):
-                task.cancel()
-            await asyncio.gather(reading, stopping, return_exceptions=True)
+        stretch = await partition.held.read(partition.cursor, limit=self._batch_events)
         if stretch.lost:
             await self._tell_lost(partition, stretch)
-        count = partition.cursor.count + stretch.lost + len(stretch.entries)
-        last = stretch.entries[-1].offset if stretch.entries else partition.cursor.offset
+        entries = stretch.entries
+        read = read_range(partition.number, entries, self._rules, partition.recent) if entries else None
+        if read is not None and read.waiting is not None:
+            offset, workflow = read.waiting
+            entries = [entry for entry in entries if self._bus.is_after(offset, entry.offset)]
+            await self._wait_for_rules(partition, workflow, at_once=not entries)
+        count = partition.cursor.count + stretch.lost + len(entries)
+        last = entries[-1].offset if entries else partition.cursor.offset
         partition.cursor = Committed(offset=last, count=count)
-        if not stretch.entries:
+        if read is None or not entries:
             return None
-        read = read_range(partition.number, stretch.entries, self._rules, partition.recent)
-        return _Batch(read=read, end=partition.cursor, events=len(stretch.entries))
+        return _Batch(read=read, end=partition.cursor, events=len(entries))
+
+    async def _wait_for_rules(self, partition: _Partition, workflow: str, *, at_once: bool) -> None:
+        """Say once that there are events which need rules; ``at_once``: they are the next ones."""
+        if not self._awaits_rules:
+            self._awaits_rules = True
+            logger.warning(
+                "rules_awaited", workflow=workflow, partition=partition.number,
+                message="events of this workflow need rules and there are none at all: they wait on the bus, and those "
+                "behind them, until a worker is started with some",
+            )  # fmt: skip
+        if at_once:
+            await partition.held.rest()
 
     async def _tell_lost(self, partition: _Partition, stretch: Stretch) -> None:
         next_offset = stretch.entries[0].offset if stretch.entries else None
@@ -336,6 +292,12 @@ class MutationWorker:
         entries = [entry async for page in between(self._bus, number, after, end) for entry in page]
         # Copies need no look here: a plan names the events it has rows of, and a copy has none.
         read = read_range(number, entries, self._rules, RecentEvents())
+        if read.waiting is not None:
+            raise GraphUnavailable(
+                f"the graph of {app_id!r} holds a half-done batch of events of the workflow {read.waiting[1]!r}, "
+                "which needs its rules, and there are none: start a worker with the rules that it was begun with",
+                retry_after_s=5.0,
+            )
         return read.apps.get(app_id, [])
 
     async def _apply_app(
@@ -373,16 +335,6 @@ class MutationWorker:
                 await partition.commit
             if partition.applied != partition.committed:
                 await self._commit_now(partition)
-
-    async def _back_off(self, event: str, error: Transient, attempt: int, **fields: object) -> None:
-        wait_s = min(error.retry_after_s * 2 ** min(attempt - 1, 6), _LAST_BACKOFF_S) * random.uniform(0.5, 1.0)
-        logger.warning(event, error=str(error), retry_after_s=round(wait_s, 2), **fields)
-        await self._pause(wait_s)
-
-    async def _pause(self, seconds: float) -> None:
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(seconds):
-                await self._stopping.wait()
 
 
 async def _all(calls: Iterable[Coroutine[Any, Any, None]]) -> None:

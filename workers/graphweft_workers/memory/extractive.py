@@ -1,0 +1,273 @@
+"""A summariser without a model: it picks sentences, and knows a few English phrases.
+
+Its limits: the summary quotes and does not condense; which sentences are picked depends on words, not on meaning.
+Facts and preferences are found in English only, and only where a sentence, or a part of it behind a comma, ``and`` or
+``but``, begins with one of these phrases, said by the role ``user``:
+
+- facts: ``my name is``, ``I am called``; ``I live in``, ``I moved to``; ``I work at``, ``I work for``, ``I work as``;
+  ``I am allergic to``, ``I am not allergic to``
+- preferences: ``I prefer``, ``like``, ``love``, ``enjoy``, ``hate``, ``dislike``, ``avoid``, ``want``, ``don't like``,
+  ``don't want``, ``can't stand``
+
+Questions and sentences with ``if`` say nothing. Irony, jokes and what somebody else is quoted with are taken at their
+word. What is said stands up to the next comma, full stop, ``and``, ``but`` or the like, so ``Trinidad and Tobago`` is
+``Trinidad``. Words that mean another time by themselves (``I live in Oslo until May``) are not understood: a fact holds
+from when it was said. A preference that is taken back later stands beside the later one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+import math
+import re
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Final, override
+
+from graphweft_contracts.memory import ExtractedFact, ExtractedPreference, MemoryScope
+from graphweft_rules.terms import STOP_WORDS, terms
+from graphweft_workers.memory.summariser import Remembered, Summariser, Summary
+
+__all__ = ("ExtractiveSummariser", "speaker")
+
+_MODEL: Final = "extractive"
+_READ: Final = 200_000
+"""Characters that are looked at, which takes half a second; of longer conversations each message has its even share."""
+_CANDIDATES: Final = 500
+"""Sentences that are weighed again whenever one is picked."""
+_LONGEST_SENTENCE: Final = 300
+"""Characters of a sentence that are quoted."""
+_SHORT: Final = 5
+"""Terms up to which a sentence gets nothing for being short."""
+_END: Final = re.compile(r"(?<=[.!?])\s+|(?<=[\u3002\uff01\uff1f])|\n+")
+_STOPPED: Final = frozenset(term for word in STOP_WORDS for term in terms(word))
+_MOST: Final = 1_000
+"""Facts and preferences of a summary; an event takes no more of each."""
+
+_BEGIN: Final = r"(?:^|[,;]\s*|\b(?:and|but|so|also)\s+)(?:(?:hi|hello|well|yes|no|oh|actually|now|today)\b[,!]?\s+)*"
+_SAID: Final = (
+    r"\s+(?P<what>[^\s,;:.!?()\"][^,;:!?()\"\n]{0,119}?)"
+    r"(?=\s+(?:and|but|because|so|since|now|which|who|when|while|though|although|anymore|please)\b|[,;:!?()\"]|\.?\s*$|\.\s)"
+)
+_REALLY: Final = r"(?:\s+(?:really|also|still|now|just|always|usually|generally|absolutely|particularly))*"
+
+
+def _phrase(words: str) -> re.Pattern[str]:
+    return re.compile(f"{_BEGIN}{words}{_SAID}", re.IGNORECASE)
+
+
+_FACTS: Final[Sequence[tuple[re.Pattern[str], str]]] = (
+    (_phrase(r"(?:my name is|my name's|i am called|i'm called)"), "is called"),
+    (_phrase(rf"i{_REALLY}\s+live\s+in"), "lives in"),
+    (_phrase(r"i(?:\s+have|'ve)?(?:\s+just)?\s+moved\s+to"), "lives in"),
+    (_phrase(rf"i{_REALLY}\s+work\s+(?:at|for)"), "works for"),
+    (_phrase(rf"i{_REALLY}\s+work\s+as(?:\s+an?)?"), "works as"),
+)
+"""Of these something has one at a time, so a later one ends the earlier one's validity."""
+_ALLERGIC: Final = _phrase(rf"i(?:\s+am|'m){_REALLY}(?P<not>\s+not|\s+no\s+longer)?{_REALLY}\s+allergic\s+to")
+"""Of these there may be many at a time: what it is about is part of the predicate."""
+_PREFERENCE: Final = re.compile(
+    rf"{_BEGIN}i{_REALLY}\s+(?P<verb>prefer|like|love|enjoy|hate|dislike|avoid|want|don't\s+like|do\s+not\s+like|"
+    rf"don't\s+want|do\s+not\s+want|can't\s+stand|cannot\s+stand){_SAID}",
+    re.IGNORECASE,
+)
+_REQUEST: Final = re.compile(
+    r"(?:you|to\s+(?:know|ask|see|say|talk|thank|hear)|that|it|this|them|him|her)\b", re.IGNORECASE
+)
+"""What wanting or liking these begins with is about the conversation itself."""
+_NOTHING_SAID: Final = re.compile(r"\?\s*$|\bif\b", re.IGNORECASE)
+_THIRD: Final = {
+    "don't like": "does not like",
+    "do not like": "does not like",
+    "don't want": "does not want",
+    "do not want": "does not want",
+    "can't stand": "cannot stand",
+    "cannot stand": "cannot stand",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class _Sentence:
+    message: int
+    text: str
+    terms: tuple[str, ...]
+
+
+class ExtractiveSummariser(Summariser):
+    """Picks the sentences whose words the conversation uses most; the same messages always give the same summary.
+
+    Words that a picked sentence has used count half from then on, so that the next one says something else.
+    Sentences keep their order, each line begins with who said it, and the summary has up to ``characters`` characters,
+    but at least one sentence.
+    """
+
+    def __init__(self, *, characters: int = 1_000) -> None:
+        self._characters = characters
+
+    @property
+    @override
+    def model(self) -> str:
+        return _MODEL
+
+    @override
+    async def summarise(self, messages: Sequence[Remembered], *, scope: MemoryScope) -> Summary:
+        # A thousand long messages take seconds, which others of the process are not to wait.
+        return await asyncio.to_thread(self._summarise, messages, scope)
+
+    def _summarise(self, messages: Sequence[Remembered], scope: MemoryScope) -> Summary:
+        messages = _shortened(messages)
+        return Summary(
+            text=_summary(messages, self._characters),
+            model=_MODEL,
+            facts=_facts(messages, scope),
+            preferences=_preferences(messages),
+        )
+
+    @override
+    async def aclose(self) -> None:
+        pass
+
+
+def speaker(message: Remembered) -> str:
+    """Return who said it: the author, or the role."""
+    return message.author_name or message.role
+
+
+def _shortened(messages: Sequence[Remembered]) -> Sequence[Remembered]:
+    if sum(len(message.text) for message in messages) <= _READ:
+        return messages
+    return [replace(message, text=message.text[: max(1, _READ // len(messages))]) for message in messages]
+
+
+# The summary
+
+
+def _summary(messages: Sequence[Remembered], characters: int) -> str:
+    sentences = [
+        _Sentence(number, sentence, tuple(dict.fromkeys(t for t in terms(sentence) if t not in _STOPPED)))
+        for number, message in enumerate(messages)
+        for sentence in _sentences(message.text)
+    ]
+    if not sentences:
+        return f"{len(messages)} messages without words"
+    picked = sorted(_picked(messages, sentences, characters))
+    lines: list[str] = []
+    before: int | None = None
+    for number in picked:
+        sentence = sentences[number]
+        if sentence.message == before:
+            lines[-1] += f" {sentence.text}"
+        else:
+            lines.append(f"{speaker(messages[sentence.message])}: {sentence.text}")
+        before = sentence.message
+    return "\n".join(lines)
+
+
+def _sentences(text: str) -> list[str]:
+    found = [" ".join(part.split()) for part in _END.split(text)]
+    return [part if len(part) <= _LONGEST_SENTENCE else f"{part[: _LONGEST_SENTENCE - 1]}…" for part in found if part]
+
+
+def _picked(messages: Sequence[Remembered], sentences: Sequence[_Sentence], characters: int) -> list[int]:
+    counts = Counter(term for sentence in sentences for term in sentence.terms)
+    weights = {term: count / max(1, counts.total()) for term, count in counts.items()}
+    first = {number: _score(sentence, weights) for number, sentence in enumerate(sentences)}
+    left = heapq.nsmallest(_CANDIDATES, first, key=lambda number: (-first[number], number))
+    picked: list[int] = []
+    while left:
+        scores = {number: _score(sentences[number], weights) for number in left}
+        best = min(left, key=lambda number: (-scores[number], number))
+        left.remove(best)
+        sentence = sentences[best]
+        size = len(sentence.text) + len(speaker(messages[sentence.message])) + 3
+        if size > characters and picked:
+            continue
+        picked.append(best)
+        characters -= size
+        for term in sentence.terms:
+            weights[term] /= 2
+    return picked
+
+
+def _score(sentence: _Sentence, weights: dict[str, float]) -> float:
+    # fsum: the same number whatever the order of the terms.
+    return math.fsum(weights[term] for term in sentence.terms) / max(len(sentence.terms), _SHORT)
+
+
+# What was said
+
+
+def _said(messages: Sequence[Remembered]) -> Iterator[tuple[Remembered, str]]:
+    """Give the sentences of users that state something."""
+    for message in messages:
+        if message.role == "user":
+            for part in _END.split(message.text.replace("\u2019", "'")):
+                sentence = " ".join(part.split())
+                if sentence and not _NOTHING_SAID.search(sentence):
+                    yield message, sentence
+
+
+def _facts(messages: Sequence[Remembered], scope: MemoryScope) -> tuple[ExtractedFact, ...]:
+    found: list[ExtractedFact] = []
+    last: dict[tuple[str, str], int] = {}
+    for message, sentence in _said(messages):
+        # Of a user's memories the role says who it is; a name may come and go, and must not make it somebody else.
+        subject = "user" if scope.user_id is not None else speaker(message)
+        name = message.author_name or "The user"
+        for predicate, object, text in _stated(sentence):
+            key = (subject.casefold(), predicate.casefold())
+            at = last.get(key)
+            if at is not None and found[at].object.casefold() == object.casefold():
+                ids = dict.fromkeys((*found[at].memory_ids, message.id))
+                found[at] = found[at].model_copy(update={"memory_ids": tuple(ids)})
+                continue
+            last[key] = len(found)
+            found.append(
+                ExtractedFact(
+                    subject=subject,
+                    predicate=predicate,
+                    object=object,
+                    text=f"{name} {text}",
+                    valid_from=message.time,
+                    memory_ids=(message.id,),
+                )
+            )
+    return tuple(found[-_MOST:])
+
+
+def _stated(sentence: str) -> Iterator[tuple[str, str, str]]:
+    """Give predicate, object and the rest of the sentence about the speaker."""
+    for pattern, predicate in _FACTS:
+        for match in pattern.finditer(sentence):
+            what = _what(match)
+            yield predicate, what, f"{predicate} {what}"
+    for match in _ALLERGIC.finditer(sentence):
+        what = _what(match)
+        yield f"is allergic to {what}", "no" if match["not"] else "yes", (
+            f"is {'not ' if match['not'] else ''}allergic to {what}"
+        )  # fmt: skip
+
+
+def _preferences(messages: Sequence[Remembered]) -> tuple[ExtractedPreference, ...]:
+    found: dict[str, ExtractedPreference] = {}
+    for message, sentence in _said(messages):
+        for match in _PREFERENCE.finditer(sentence):
+            what = _what(match)
+            if _REQUEST.match(what):
+                continue
+            verb = " ".join(match["verb"].lower().split())
+            text = f"{_THIRD.get(verb) or _third(verb)} {what}"
+            before = found.get(text)
+            ids = dict.fromkeys((*(before.memory_ids if before else ()), message.id))
+            found[text] = ExtractedPreference(text=text, stated_at=message.time, memory_ids=tuple(ids))
+    return tuple(found.values())[-_MOST:]
+
+
+def _third(verb: str) -> str:
+    return f"{verb}s"
+
+
+def _what(match: re.Match[str]) -> str:
+    return match["what"].rstrip(" .")

@@ -1,0 +1,70 @@
+"""Makes the job that condenses and forgets memories from the settings."""
+
+from __future__ import annotations
+
+import importlib.util
+from typing import Final
+
+from graphweft_contracts import InvalidSettings
+from graphweft_workers.graph.store import GraphStore
+from graphweft_workers.memory.consolidation import ConsolidationJob
+from graphweft_workers.memory.extractive import ExtractiveSummariser
+from graphweft_workers.memory.retention import Retention
+from graphweft_workers.memory.summariser import Summariser
+from graphweft_workers.services import make_bus
+from graphweft_workers.settings import Settings
+
+__all__ = ("make_consolidation", "make_summariser")
+
+_OPENAI: Final = "openai:"
+_OPENAI_URL: Final = "https://api.openai.com/v1"
+
+
+def make_consolidation(settings: Settings, graph: GraphStore) -> ConsolidationJob:
+    """Return the job that the settings ask for; close it. Raises ``InvalidSettings``. Nothing is connected yet."""
+    after, keep, keep_count = (
+        settings.memory_summarise_after, settings.memory_summarise_keep, settings.memory_keep_count
+    )  # fmt: skip
+    if after and keep >= after:
+        raise InvalidSettings(
+            f"memory_summarise_keep is {keep} and memory_summarise_after {after}: nothing is left to condense; make "
+            "the second one greater"
+        )
+    if after and 0 < keep_count < after:
+        raise InvalidSettings(
+            f"memory_keep_count is {keep_count} and memory_summarise_after {after}: memories are forgotten before they "
+            "are condensed; make the first one at least as great"
+        )
+    forgets = settings.memory_keep_days or keep_count
+    return ConsolidationJob(
+        graph,
+        make_bus(settings),
+        make_summariser(settings) if after else None,
+        after=after,
+        keep=keep,
+        retention=Retention(graph, keep_days=settings.memory_keep_days, keep_count=keep_count) if forgets else None,
+    )
+
+
+def make_summariser(settings: Settings) -> Summariser:
+    """Return the summariser that the settings name; close it. Raises ``InvalidSettings``."""
+    if not settings.summariser.startswith(_OPENAI):
+        return ExtractiveSummariser()
+    if importlib.util.find_spec("httpx") is None:
+        raise InvalidSettings(
+            f"the summariser {settings.summariser!r} needs the Python package 'httpx', which is not installed: "
+            "pip install 'graphweft[openai-compatible]'"
+        )
+    if settings.summariser_url is None and settings.summariser_api_key is None:
+        raise InvalidSettings(
+            f"the summariser {settings.summariser!r} needs GRAPHWEFT_SUMMARISER_API_KEY for {_OPENAI_URL}, or "
+            "GRAPHWEFT_SUMMARISER_URL for another endpoint (http://localhost:11434/v1)"
+        )
+    from graphweft_workers.memory.openai_summariser import OpenAISummariser
+
+    return OpenAISummariser(
+        settings.summariser_url or _OPENAI_URL,
+        settings.summariser.removeprefix(_OPENAI),
+        api_key=settings.summariser_api_key,
+        timeout_s=settings.summariser_timeout_ms / 1000,
+    )

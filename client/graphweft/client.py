@@ -8,7 +8,7 @@ import logging
 import random
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
 from typing import Any, Final, Self, cast
@@ -18,6 +18,7 @@ from pydantic import ValidationError
 from pydantic_core import PydanticSerializationError
 
 from graphweft.drivers import make_transport
+from graphweft.searching import make_query, text_of
 from graphweft.settings import CONTEXT_VARIABLE, ClientSettings
 from graphweft.transport import MAX_BUDGET_MS, Outgoing, Transport
 from graphweft_contracts import (
@@ -25,11 +26,14 @@ from graphweft_contracts import (
     ContextRequest,
     Event,
     InvalidEvent,
+    MemoryScope,
     Permanent,
     ReasonCode,
+    SearchQuery,
     Transient,
     wire,
 )
+from graphweft_contracts.search import IndexType
 
 __all__ = ("Client", "ClientStats")
 
@@ -37,6 +41,8 @@ logger = logging.getLogger("graphweft.client")
 
 _BATCH: Final = 500
 """Events per round trip. Above this a batch gains nothing and delays the first event's confirmation."""
+_SEARCH: Final = "search"
+"""Who asks, where no agent's turn is named."""
 _FIRST_RETRY_S: Final = 0.1
 _LAST_RETRY_S: Final = 2.0
 _RESERVE_SHARE: Final = 0.02
@@ -109,6 +115,11 @@ class Client:
         self._closed = False
         self.stats = ClientStats()
 
+    @property
+    def app_id(self) -> str | None:
+        """The app that is meant where none is named."""
+        return self._app_id
+
     async def __aenter__(self) -> Self:
         """Return the client itself; connections open at first use."""
         return self
@@ -168,6 +179,7 @@ class Client:
         max_tokens: int | None = None,
         after: str | None = None,
         explain: bool = False,
+        search: SearchQuery | None = None,
     ) -> ContextReply:
         """Return the context for ``agent``'s next turn within ``budget_ms`` milliseconds. Never raises.
 
@@ -181,9 +193,85 @@ class Client:
 
         The text has at most ``max_tokens`` tokens. ``after`` is a position that ``emit`` returned (None waits for
         nothing): the answer holds that event's effect, or says in ``stale_by`` that the budget was over before.
-        ``explain`` tells of each block how it came about.
+        ``explain`` tells of each block how it came about. With ``search`` no rules are asked, only that; ``search`` of
+        this class says it more briefly.
+        """
+        fields: dict[str, Any] = {
+            "app_id": app_id,
+            "workflow": workflow,
+            "agent": agent,
+            "chat_id": chat_id,
+            "user_id": user_id,
+            "context": {} if context is None else context,
+            "max_tokens": max_tokens,
+            "after": after,
+            "explain": explain,
+            "search": search,
+        }
+        return await self._ask(fields, budget_ms, time.perf_counter())
+
+    async def search(
+        self,
+        query: str | Iterable[Any],
+        *,
+        memory: MemoryScope | None = None,
+        index_type: IndexType | None = None,
+        index_name: str | None = None,
+        fulltext_index_name: str | None = None,
+        top_k: int = 5,
+        retrieval_query: str | None = None,
+        params: Mapping[str, Any] | None = None,
+        filter_stop_words: bool = True,
+        message_history_count: int = 10,
+        app_id: str | None = None,
+        budget_ms: int | None = None,
+        max_tokens: int | None = None,
+        after: str | None = None,
+        explain: bool = False,
+    ) -> ContextReply:
+        """Search the memories of a scope, or an index of the graph, within ``budget_ms`` milliseconds.
+
+        ``query`` is a text, or messages (maps or objects with ``role`` and ``text`` or ``content``): then the texts of
+        the last ``message_history_count`` of user and assistant are searched for together. With ``memory`` the
+        memories of that scope are searched: as ``index_type`` says, and without it by vector where the responder has
+        an embedder, otherwise the latest are taken. Without ``memory``, ``index_name`` names what is searched.
+        ``retrieval_query`` is Cypher that goes on from ``node`` and ``score``, with ``params``, and returns at least
+        ``text`` and ``score``, best first.
+
+        ``results`` of the reply has the rows, ``text`` the lines that an agent reads. What else is in it, and the other
+        arguments, are as ``context`` has them. Raises ``ValueError`` for a search that can never work, such as a hybrid
+        one without ``fulltext_index_name``; nothing else raises, whatever happens to the bus, the graph or a model.
         """
         started = time.perf_counter()
+        known = make_query(
+            memory=memory,
+            index_type=index_type,
+            index_name=index_name,
+            fulltext_index_name=fulltext_index_name,
+            top_k=top_k,
+            retrieval_query=retrieval_query,
+            filter_stop_words=filter_stop_words,
+            message_history_count=message_history_count,
+        )
+        try:
+            text = text_of(query, message_history_count)
+        except Exception as error:  # noqa: BLE001 - a foreign object's own code; the turn goes on
+            wanted = "query: a text or a list of messages is wanted"
+            return _empty(uuid4().hex, "invalid_request", f"{wanted}, and reading it failed: {type(error).__name__}")
+        fields: dict[str, Any] = {
+            "app_id": app_id,
+            "workflow": None,
+            "agent": _SEARCH,
+            "chat_id": _SEARCH,
+            "max_tokens": max_tokens,
+            "after": after,
+            "explain": explain,
+            "search": {**dict(known), "text": text, "params": {} if params is None else params},
+        }
+        return await self._ask(fields, budget_ms, started)
+
+    async def _ask(self, fields: Mapping[str, Any], budget_ms: int | None, started: float) -> ContextReply:
+        """Return the answer to a request of ``fields`` within the budget, which began at ``started``."""
         budget = _milliseconds(self._budget_ms if budget_ms is None else budget_ms)
         request_id = uuid4().hex
         if self._closed:
@@ -193,20 +281,15 @@ class Client:
         if budget is None:
             return _empty(request_id, "invalid_request", "budget_ms: a number of milliseconds is wanted")
         try:
-            request = ContextRequest(
-                id=request_id,
-                app_id=app_id or self._app_id or "",
-                workflow=workflow or self._workflow or "",
-                agent=agent,
-                chat_id=chat_id,
-                user_id=user_id,
-                context=cast("dict[str, Any]", {} if context is None else context),
-                deadline_ms=int(time.time() * 1000) + budget,
-                max_tokens=max_tokens,
-                after=after,
-                explain=explain,
-            )
-            async with asyncio.timeout((budget - _reserve_ms(budget)) / 1000):
+            spent_ms = (time.perf_counter() - started) * 1000
+            own: dict[str, Any] = {
+                "id": request_id,
+                "app_id": fields["app_id"] or self._app_id or "",
+                "workflow": fields["workflow"] or self._workflow or (_SEARCH if fields["search"] else ""),
+                "deadline_ms": int(time.time() * 1000 - spent_ms) + budget,
+            }
+            request = ContextRequest(**{**fields, **own})
+            async with asyncio.timeout(max(0.0, budget - _reserve_ms(budget) - spent_ms) / 1000):
                 reply = await self._transport.request(request)
         except TimeoutError:
             reply = _empty(
@@ -219,13 +302,14 @@ class Client:
         except ValidationError as error:
             reply = _empty(request_id, "invalid_request", wire.explain(error))
         except PydanticSerializationError as error:  # its text names types, never values
-            reply = _empty(request_id, "invalid_request", f"context is no JSON: {error}")
+            what = "context" if fields["search"] is None else "context or params"
+            reply = _empty(request_id, "invalid_request", f"{what} is no JSON: {error}")
         except Exception as error:  # the agent's turn goes on whatever happens here
             logger.exception("asking for context failed")
             reply = _empty(request_id, "internal_error", f"{type(error).__name__}: {error}")
         elapsed_ms = (time.perf_counter() - started) * 1000
         if reply.reason is not None:
-            logger.debug("no context for %s: %s (%s)", agent, reply.reason, reply.detail)
+            logger.debug("no context for %s: %s (%s)", fields["agent"], reply.reason, reply.detail)
         return reply.model_copy(update={"elapsed_ms": round(elapsed_ms, 3)})
 
     async def flush(self, timeout_s: float = 5.0) -> bool:

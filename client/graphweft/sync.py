@@ -6,14 +6,15 @@ import asyncio
 import atexit
 import logging
 import threading
-from collections.abc import Callable, Coroutine, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
 from concurrent.futures import CancelledError
 from types import TracebackType
 from typing import Any, Final, Self
 from uuid import uuid4
 
 from graphweft.client import Client, ClientStats
-from graphweft_contracts import ContextReply, Event
+from graphweft_contracts import ContextReply, Event, MemoryScope, SearchQuery
+from graphweft_contracts.search import IndexType
 
 __all__ = ("SyncClient",)
 
@@ -72,6 +73,11 @@ class SyncClient:
         """Counts of what became of the emitted events."""
         return self._client.stats
 
+    @property
+    def app_id(self) -> str | None:
+        """The app that is meant where none is named."""
+        return self._client.app_id
+
     def emit(self, event: Event, *, wait_s: float = 1.0) -> str | None:
         """See ``Client.emit``."""
         return self.emit_all((event,), wait_s=wait_s)[0]
@@ -98,6 +104,7 @@ class SyncClient:
         max_tokens: int | None = None,
         after: str | None = None,
         explain: bool = False,
+        search: SearchQuery | None = None,
     ) -> ContextReply:
         """See ``Client.context``."""
         return self._run(
@@ -112,8 +119,50 @@ class SyncClient:
                 max_tokens=max_tokens,
                 after=after,
                 explain=explain,
+                search=search,
             ),
-            ContextReply(id=uuid4().hex, reason="bus_unavailable", detail="the client is closed", partial=True),
+            _closed(),
+        )
+
+    def search(
+        self,
+        query: str | Iterable[Any],
+        *,
+        memory: MemoryScope | None = None,
+        index_type: IndexType | None = None,
+        index_name: str | None = None,
+        fulltext_index_name: str | None = None,
+        top_k: int = 5,
+        retrieval_query: str | None = None,
+        params: Mapping[str, Any] | None = None,
+        filter_stop_words: bool = True,
+        message_history_count: int = 10,
+        app_id: str | None = None,
+        budget_ms: int | None = None,
+        max_tokens: int | None = None,
+        after: str | None = None,
+        explain: bool = False,
+    ) -> ContextReply:
+        """See ``Client.search``."""
+        return self._run(
+            lambda: self._client.search(
+                query,
+                memory=memory,
+                index_type=index_type,
+                index_name=index_name,
+                fulltext_index_name=fulltext_index_name,
+                top_k=top_k,
+                retrieval_query=retrieval_query,
+                params=params,
+                filter_stop_words=filter_stop_words,
+                message_history_count=message_history_count,
+                app_id=app_id,
+                budget_ms=budget_ms,
+                max_tokens=max_tokens,
+                after=after,
+                explain=explain,
+            ),
+            _closed(),
         )
 
     def flush(self, timeout_s: float = 5.0) -> bool:
@@ -154,3 +203,7 @@ class SyncClient:
             return future.result()
         except CancelledError:  # by ``close`` in another thread
             return when_closed
+
+
+def _closed() -> ContextReply:
+    return ContextReply(id=uuid4().hex, reason="bus_unavailable", detail="the client is closed", partial=True)

@@ -113,11 +113,18 @@ def encoded(request: ContextRequest, reply_to: str) -> bytes | ContextReply:
     That is one that no responder could take, or whose time is over once it is written. It is written once, and what
     can be seen before that is looked at first. Raises ``PydanticSerializationError`` for what JSON cannot say.
     """
-    if fault := _fault_of(request.context):
+    fault = _fault_of("context", request.context)
+    if request.search is not None:
+        fault = fault or _fault_of("params", request.search.params)
+    if fault:
         return _unsent(request, "invalid_request", fault)
     if not seconds_left(request):
         return _late(request)
     fields = {**dict(request), "reply_to": reply_to}
+    if request.search is None:
+        del fields["search"]  # for responders that do not know it
+    else:
+        fields["search"] = dict(request.search)  # of a model, numbers that JSON has not would become null
     message = to_json(fields, by_alias=False)
     if len(message) > MAX_CONTEXT_BYTES:
         return _unsent(request, "invalid_request", _TOO_LARGE)
@@ -126,16 +133,22 @@ def encoded(request: ContextRequest, reply_to: str) -> bytes | ContextReply:
     if (b"NaN" in message or b"Infinity" in message) and to_json(
         fields, by_alias=False, inf_nan_mode="null"
     ) != message:  # else it stands in a text
-        return _unsent(request, "invalid_request", "context is no JSON: a number in it is NaN or infinite")
+        return _unsent(request, "invalid_request", f"{_carried(request)} is no JSON: a number in it is NaN or infinite")
     try:
         _Readable.model_validate_json(message)
     except ValidationError:
-        detail = "the responder could not read the request: its context is nested too deeply, or a number too long"
+        what = _carried(request)
+        detail = f"the responder could not read the request: its {what} is nested too deeply, or a number too long"
         return _unsent(request, "invalid_request", detail)
     return message
 
 
-def _fault_of(context: Mapping[str, Any]) -> str:
+def _carried(request: ContextRequest) -> str:
+    """Return where a caller's own values are in a request."""
+    return "context or params" if request.search is not None else "context"
+
+
+def _fault_of(field: str, context: Mapping[str, Any]) -> str:
     """Return what must not wait for the writing: an iterator, which would be used up and may never end, and a size.
 
     Counted are two bytes for each value, which the shortest one has with its comma, and one for each character.
@@ -160,7 +173,7 @@ def _fault_of(context: Mapping[str, Any]) -> str:
             elif issubclass(kind, _COLLECTIONS):
                 groups.append((name, value))
             elif hasattr(kind, "__next__"):
-                return f"context.{name}: reading would use up the iterator in it ({kind.__name__}): give a list"
+                return f"{field}.{name}: reading would use up the iterator in it ({kind.__name__}): give a list"
         if least_bytes > MAX_CONTEXT_BYTES:
             return _TOO_LARGE
     return ""

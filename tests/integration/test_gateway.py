@@ -30,14 +30,23 @@ from graphweft import Client
 from graphweft.location import embedded_url
 from graphweft.redis_transport import RedisTransport
 from graphweft.transport import MAX_EVENT_BYTES
-from graphweft_contracts import BusUnavailable, ContextReply, ContextRequest, InvalidSettings, ReasonCode, channels
+from graphweft_contracts import (
+    MEMORY,
+    BusUnavailable,
+    ContextReply,
+    ContextRequest,
+    InvalidSettings,
+    ReasonCode,
+    SearchQuery,
+    channels,
+)
 from graphweft_workers.bus.redis_streams import RedisStreamsBus
 from graphweft_workers.embedded import EmbeddedServer
 from graphweft_workers.gateway import app as app_module
 from graphweft_workers.gateway import serving as serving_module
 from graphweft_workers.gateway.app import make_app
 from graphweft_workers.gateway.cloud_events import BATCH, SINGLE, read_events
-from graphweft_workers.gateway.document import ContextQuestion
+from graphweft_workers.gateway.document import ContextQuestion, SearchQuestion, document
 from graphweft_workers.gateway.limits import Limits
 from graphweft_workers.gateway.problems import Problem
 from graphweft_workers.gateway.tokens import Token, Tokens, new_token, read_tokens, sha256_of
@@ -236,6 +245,43 @@ async def test_an_event_takes_effect_and_comes_back_as_context(gateway: Gateway)
     assert how["events"] == ["one"]
 
 
+async def test_what_is_remembered_is_found(gateway: Gateway) -> None:
+    texts = ["I like green tea", "My dog barks at night", "The train was late"]
+    data = {"messages": [{"role": "user", "text": text} for text in texts], "user_id": "u1"}
+    answer = await post(gateway, note("x", type="memory.add", data=data))
+    assert answer.status_code == 202
+    [after] = answer.json()["positions"]
+    for user, index_type, found in (
+        ("u1", "fulltext", ["My dog barks at night"]),
+        ("u2", "fulltext", []),
+        ("u1", None, sorted(texts)),
+    ):
+        search = {"text": "Do dogs bark?", "memory": {"user_id": user}, "index_type": index_type}
+        question = SEARCH | {"search": search, "after": after, "budget_ms": BUDGET_MS}
+        reply = (await gateway.post("/v1/context", json=question)).json()
+        assert reply["reason"] is None, reply
+        [block] = reply["blocks"]
+        assert (block["name"], block["format"]) == ("search", "list")
+        assert sorted(row["text"] for row in block["value"]) == found
+        assert all(f"\n{text}" in reply["text"] for text in found)
+
+
+async def test_a_search_over_http_only_reads_the_graph_of_the_token(gateway: Gateway) -> None:
+    data = {"messages": [SAID], "user_id": "u1"}
+    [after] = (await post(gateway, note("x", type="memory.add", data=data))).json()["positions"]
+    for cypher, text in (
+        ("RETURN node.role + $mark AS text, score ORDER BY score DESC", "[Score: 1.000]\nuser!"),
+        ("DELETE node RETURN 1 AS text, score", ""),
+        ("CALL db.labels() YIELD label RETURN label AS text, score", ""),
+        ("LOAD CSV FROM 'file:///etc/passwd' AS line RETURN line[0] AS text, score", ""),
+    ):
+        search = {"memory": {"user_id": "u1"}, "retrieval_query": cypher, "params": {"mark": "!"}}
+        question = SEARCH | {"search": search, "after": after, "budget_ms": BUDGET_MS}
+        reply = (await gateway.post("/v1/context", json=question)).json()
+        assert (reply["text"], reply["reason"]) == (text, None if text else "invalid_request"), reply
+        assert "retrieval_query" in reply["detail"] or text
+
+
 async def test_a_batch_keeps_its_order(gateway: Gateway, stack: Stack, app_id: str) -> None:
     texts = [f"{number:03}" for number in range(200)]
     answer = await post(gateway, [note(text) for text in texts], BATCH)
@@ -376,6 +422,7 @@ def test_a_broken_file_of_tokens_is_named(tmp_path: Path, text: str | None, said
 
 # ------------------------------------------------------------------------------------------------------ what is refused
 
+SAID = {"role": "user", "text": "I like dogs"}
 CASES: dict[str, tuple[Any, str, int, str, set[str]]] = {
     "no JSON": ("{", SINGLE, 400, "no-json", {"#"}),
     "no UTF-8": (b'{"id": "\xff"}', SINGLE, 400, "no-json", {"#"}),
@@ -394,6 +441,15 @@ CASES: dict[str, tuple[Any, str, int, str, set[str]]] = {
     "number as text": (note("x", id=5), SINGLE, 422, "invalid-event", {"#/id"}),
     "payload": (note("x", type="tool.call_complete", data={"tool_name": ""}), SINGLE, 422, "invalid-event",
                 {"#/data/tool_name"}),
+    "memory without scope": (note("x", type="memory.add", data={"messages": [SAID]}), SINGLE, 422, "invalid-event",
+                             {"#"}),
+    "no message": (note("x", type="memory.add", data={"messages": [], "user_id": "u"}), SINGLE, 422, "invalid-event",
+                   {"#/data/messages"}),
+    "role of a message": ([note("x"), note("y", type="memory.add", data={"messages": [SAID, SAID | {"role": "tool"}],
+                          "user_id": "u"})], BATCH, 422, "invalid-event", {"#/1/data/messages/1/role"}),
+    "vector of zeros": (note("x", type="memory.embedded", data={"memory_id": "m", "model": "m", "embedding": [0, 0]}),
+                        SINGLE, 422, "invalid-event", {"#/data/embedding"}),
+    "nobody to erase": (note("x", type="memory.erase", data={}), SINGLE, 422, "invalid-event", {"#/data/user_id"}),
     "name of an extension": ({**note("x"), "a/b~c": 1}, SINGLE, 422, "invalid-event", {"#"}),
     "data in base64": (note("x", data_base64="aGk="), SINGLE, 422, "invalid-event", {"#"}),
     "no kind": (note("x"), "", 415, "unsupported-media-type", set()),
@@ -446,6 +502,10 @@ async def test_a_header_that_stands_twice_is_refused(gateway: Gateway) -> None:
     assert (problem(answer), places(answer)) == ((422, "invalid-event"), {"ce-appid"})
 
 
+SEARCH: dict[str, Any] = {"agent": "A", "workflow": "W", "chat_id": "c"}
+SOME_UNKNOWN = {f"#/search/memory/{number}" for number in range(20)}
+
+
 @pytest.mark.parametrize(
     ("body", "where"),
     [
@@ -460,6 +520,20 @@ async def test_a_header_that_stands_twice_is_refused(gateway: Gateway) -> None:
         ({"agent": "A", "workflow": "W", "chat_id": "c", "after": "5", "x/y~z": 1}, {"#/after", "#/x~1y~0z"}),
         ({"agent": "A", "workflow": "W", "chat_id": "c", "context": []}, {"#/context"}),
         ({"agent": "A", "workflow": "W", "chat_id": "c", "reply_to": "x", "id": "y"}, {"#/reply_to", "#/id"}),
+        (SEARCH | {"search": {}}, {"#/search"}),
+        (SEARCH | {"search": {"text": 5, "memory": {}}}, {"#/search/text", "#/search/memory"}),
+        (
+            SEARCH | {"search": {"memory": {"user_id": "", "thread": "t"}}},
+            {"#/search/memory/user_id", "#/search/memory/thread"},
+        ),
+        (SEARCH | {"search": {"memory": {"user_id": "u"}, "top_k": 0}}, {"#/search/top_k"}),
+        (SEARCH | {"search": {"memory": {"user_id": "u"}, "top_k": "5", "k": 1}}, {"#/search/top_k", "#/search/k"}),
+        (SEARCH | {"search": {"index_name": "i", "index_type": "hybrid"}}, {"#/search"}),
+        (
+            SEARCH | {"search": {"memory": {"user_id": "u"}, "retrieval_query": 1, "params": []}},
+            {"#/search/retrieval_query", "#/search/params"},
+        ),
+        (SEARCH | {"search": {"memory": {str(n): 0 for n in range(1_000)}}}, SOME_UNKNOWN),
     ],
 )
 async def test_questions_that_are_refused(gateway: Gateway, body: Any, where: set[str]) -> None:
@@ -500,11 +574,23 @@ def test_a_question_says_what_a_request_says() -> None:
     """A field that the bus knows and HTTP does not would be missed by nobody for long."""
     ours, theirs = (model.model_json_schema()["properties"] for model in (ContextQuestion, ContextRequest))
     assert ours.keys() - {"budget_ms"} == theirs.keys() - {"id", "deadline_ms", "reply_to"}
-    for name in ours.keys() & theirs.keys() - {"app_id"}:
+    for name in ours.keys() & theirs.keys() - {"app_id", "search"}:
         texts = ("description", "title")
         assert {k: v for k, v in ours[name].items() if k not in texts} == {
             k: v for k, v in theirs[name].items() if k not in texts
         }, name
+    asked, searched = (model.model_json_schema() for model in (SearchQuestion, SearchQuery))
+    assert asked["anyOf"] == searched["anyOf"]
+    assert asked["properties"].keys() == searched["properties"].keys()
+    for name, property in asked["properties"].items():
+        assert property | {"description": ""} == searched["properties"][name] | {"description": ""}, name
+
+
+def test_the_document_has_the_payloads_of_memories() -> None:
+    schemas = document(Limits(), secured=True)["components"]["schemas"]
+    assert {model.__name__ for model in MEMORY.values()} < schemas.keys()
+    assert "$defs" not in json.dumps(schemas)
+    assert schemas["MemoryAdd"]["properties"]["messages"]["items"] == {"$ref": "#/components/schemas/MemoryMessage"}
 
 
 # -------------------------------------------------------------------------------------------------------------- limits

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from graphweft_workers.cli import demo, letters, operating, publish, reading, services
+from graphweft_workers.cli import demo, letters, memory, operating, publish, reading, services
 
 __all__ = ("app", "main")
 
@@ -13,6 +13,7 @@ app = typer.Typer(
 )
 _imports = typer.Typer(no_args_is_help=True, help="Publish recorded runs of other tools as events.")
 _dlq = typer.Typer(no_args_is_help=True, help="Dead letters: events and mutations that could not be applied.")
+_memory = typer.Typer(no_args_is_help=True, help="Memories of agents: remember, find, list, forget, erase.")
 _token = typer.Typer(no_args_is_help=True, help="Tokens of the HTTP gateway.")
 
 app.command("up")(services.up)
@@ -25,6 +26,12 @@ app.add_typer(_imports, name="import")
 app.command("context")(reading.context)
 app.command("query")(reading.query)
 app.command("digest")(reading.digest)
+_memory.command("add")(memory.memory_add)
+_memory.command("search")(memory.memory_search)
+_memory.command("list")(memory.memory_list)
+_memory.command("forget")(memory.memory_forget)
+_memory.command("erase")(memory.memory_erase)
+app.add_typer(_memory, name="memory")
 app.command("status")(operating.status)
 _dlq.command("list")(letters.dlq_list)
 _dlq.command("show")(letters.dlq_show)

@@ -30,7 +30,7 @@ from graphweft_workers.mutation.duplicates import WINDOW
 from graphweft_workers.services import make_bus, make_transport
 from graphweft_workers.settings import Settings
 
-__all__ = ("bar", "emit", "import_openai_chat", "publish")
+__all__ = ("GiveUp", "Wait", "bar", "emit", "import_openai_chat", "interruptible", "publish")
 
 _STDIN: Final = 0
 _CHUNK: Final = 1 << 16
@@ -43,8 +43,8 @@ _NOT_TWICE: Final = (
 
 type _Advance = Callable[[int], None]
 
-_Wait = Annotated[bool, typer.Option("--wait", help="Return only when the events have taken effect.")]
-_GiveUp = Annotated[
+Wait = Annotated[bool, typer.Option("--wait", help="Return only when the events have taken effect.")]
+GiveUp = Annotated[
     float | None,
     typer.Option("--give-up-after", help="Seconds of an outage after which to stop.", show_default="keep trying"),
 ]
@@ -54,8 +54,8 @@ _GiveUp = Annotated[
 async def emit(
     file: Annotated[str, typer.Argument(help="File with one CloudEvent (JSON) a line, or - for standard input.")],
     data: Data = None,
-    wait: _Wait = False,
-    give_up_after: _GiveUp = None,
+    wait: Wait = False,
+    give_up_after: GiveUp = None,
     json: Json = False,
 ) -> int | None:
     """Publish events. A file is checked as a whole first; of standard input good lines go out as they come."""
@@ -67,7 +67,7 @@ async def emit(
     else:
         path = Path(file)
         try:
-            with _interruptible(), path.open("rb") as stream:
+            with interruptible(), path.open("rb") as stream:
                 checked = list(_events(enumerate(stream, start=1), file, faults))
         except OSError as error:
             raise InvalidEvent(f"{file}: {error.strerror}") from error
@@ -103,8 +103,8 @@ async def import_openai_chat(
         typer.Option("--handover-tool", help="Pattern of tools that hand a chat on; repeatable."),
     ] = None,
     data: Data = None,
-    wait: _Wait = False,
-    give_up_after: _GiveUp = None,
+    wait: Wait = False,
+    give_up_after: GiveUp = None,
     json: Json = False,
 ) -> None:
     """Publish recorded chat-completion runs as events. Again: no change within 10,000 entries of a partition."""
@@ -126,7 +126,7 @@ async def import_openai_chat(
         runs = runs_of_stream(io.BytesIO(content), file="<stdin>")
     else:
         runs = read_runs(file)
-    with _interruptible():
+    with interruptible():
         events = list(events_of_runs(runs, options))
     sent = await publish(settings, events, len(events), wait=wait, give_up_s=give_up_after)
     if json:
@@ -270,7 +270,7 @@ def _events(
 
 
 @contextmanager
-def _interruptible() -> Generator[None]:
+def interruptible() -> Generator[None]:
     """Let Ctrl-C end code that does not await: asyncio's own handler waits for the next await."""
     before = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:

@@ -16,12 +16,12 @@ from graphweft_workers.cli.running import running_bus, running_graph
 from graphweft_workers.graph.digest import read_digest
 from graphweft_workers.settings import Settings
 
-__all__ = ("context", "digest", "query", "show_reply")
+__all__ = ("MOST_MS", "assignments", "context", "digest", "finish", "query", "show_reply")
 
 _QUERY_TIMEOUT_S: Final = 60.0
 _EVENTS: Final = 5
 """Event ids that the table shows of a block; ``--json`` has all."""
-_MOST_MS: Final = 3_600_000
+MOST_MS: Final = 3_600_000
 """Nobody waits longer for a turn's context."""
 _AGAIN_LATER: Final = frozenset[ReasonCode]({"bus_unavailable", "graph_unavailable", "overloaded", "timeout"})
 _NO_FAULT: Final = frozenset[ReasonCode]({"disabled", "no_rules"})
@@ -37,7 +37,7 @@ async def context(
     var: Annotated[
         list[str] | None, typer.Option("--var", help="Context variable: k=text, or k:=JSON; repeatable.")
     ] = None,
-    budget_ms: Annotated[int, typer.Option("--budget-ms", min=1, max=_MOST_MS, help="Time for the answer.")] = 1000,
+    budget_ms: Annotated[int, typer.Option("--budget-ms", min=1, max=MOST_MS, help="Time for the answer.")] = 1000,
     max_tokens: Annotated[
         int | None, typer.Option("--max-tokens", min=1, help="Most tokens of the text.", show_default="no limit")
     ] = None,
@@ -52,7 +52,7 @@ async def context(
     """Ask for the context of one agent turn, as a runtime would, and print it as the agent would see it."""
     settings = Settings.load(data=data)
     check_app(app)
-    variables = _assignments(var or [], "--var")
+    variables = assignments(var or [], "--var")
     async with running_bus(settings):
         pass
     async with Client(settings.bus) as client:
@@ -68,13 +68,7 @@ async def context(
             after=after,
             explain=explain,
         )
-    if json:
-        print_json(reply.model_dump(mode="json"))
-    else:
-        show_reply(reply)
-    if reply.reason is None or reply.reason in _NO_FAULT:
-        return None
-    return 1 if reply.reason in _AGAIN_LATER else 2
+    return finish(reply, json)
 
 
 @command
@@ -90,7 +84,7 @@ async def query(
     """Read an app's graph."""
     settings = Settings.load(data=data)
     check_app(app)
-    params = _assignments(param or [], "--param")
+    params = assignments(param or [], "--param")
     async with running_graph(settings) as graph:
         table = await graph.read(app, cypher, params, timeout_s=_QUERY_TIMEOUT_S)
     if json:
@@ -113,6 +107,17 @@ async def digest(app: App, data: Data = None, json: Json = False) -> None:
         print_json({"digest": found.sha256, "nodes": found.nodes, "relationships": found.relationships})
     else:
         say(found.sha256)
+
+
+def finish(reply: ContextReply, json: bool) -> int | None:
+    """Print a reply, as JSON or for people, and return the exit code."""
+    if json:
+        print_json(reply.model_dump(mode="json"))
+    else:
+        show_reply(reply)
+    if reply.reason is None or reply.reason in _NO_FAULT:
+        return None
+    return 1 if reply.reason in _AGAIN_LATER else 2
 
 
 def show_reply(reply: ContextReply) -> None:
@@ -149,7 +154,8 @@ def _explained(block: Block) -> tuple[str, ...]:
     return (block.name, f"{block.rule}/{block.query}", place, rows, took, cached, tokens, cut, events)
 
 
-def _assignments(given: list[str], option: str) -> dict[str, Any]:
+def assignments(given: list[str], option: str) -> dict[str, Any]:
+    """Return the values of ``name=text`` and ``name:=JSON``. Raises ``InvalidSettings`` for anything else."""
     values: dict[str, Any] = {}
     for text in given:
         name, equals, value = text.partition("=")

@@ -158,6 +158,7 @@ class _Gateway:
                 max_tokens=question.max_tokens,
                 after=question.after,
                 explain=question.explain,
+                search=question.search,
             )
         return Response(reply.model_dump_json(), media_type="application/json")
 

@@ -12,7 +12,8 @@ from pydantic_core import to_json
 from starlette.datastructures import Headers
 
 from graphweft.transport import Outgoing, check_sizes
-from graphweft_contracts import LIFECYCLE, Event, InvalidEvent, Payload, wire
+from graphweft_contracts import Event, InvalidEvent, wire
+from graphweft_contracts.events import payload_of
 from graphweft_workers.gateway.limits import Limits, read_json, whole
 from graphweft_workers.gateway.problems import MOST_FAULTS, Loc, Problem, faults_of, pointer
 
@@ -121,7 +122,7 @@ def _event(attributes: dict[str, Any], app_id: str, now: str) -> Event:
 
 def _place_in(attributes: dict[str, Any]) -> Callable[[Loc], Loc]:
     """Return where faults are: the envelope reports those of a payload, which are below ``data``, as its own."""
-    payload = LIFECYCLE.get(str(attributes.get("type")), Payload).model_fields
+    payload = payload_of(str(attributes.get("type"))).model_fields
 
     def place(loc: Loc) -> Loc:
         return ("data", *loc) if loc and loc[0] in payload and loc[0] not in Event.model_fields else loc

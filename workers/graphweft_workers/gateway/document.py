@@ -13,15 +13,16 @@ from typing import Annotated, Any, Final, cast
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints, model_validator
 
 from graphweft.transport import MAX_EVENT_BYTES
-from graphweft_contracts import ContextReply
+from graphweft_contracts import LIFECYCLE, MEMORY, ContextReply, MemoryScope, SearchQuery
 from graphweft_contracts.asyncapi import VERSION
 from graphweft_contracts.events import AppId, Name
 from graphweft_contracts.schemas import schemas
+from graphweft_contracts.search import MOST_RESULTS
 from graphweft_workers.gateway import problems
 from graphweft_workers.gateway.cloud_events import BATCH, MOST_ATTRIBUTES, SINGLE
 from graphweft_workers.gateway.limits import Limits, whole
 
-__all__ = ("ContextQuestion", "document")
+__all__ = ("ContextQuestion", "SearchQuestion", "document")
 
 _POSITION: Final = r"^[0-9]+:[0-9]+(-[0-9]+)?$"
 _REFERENCE: Final = "#/components/schemas/{model}"
@@ -31,8 +32,30 @@ _MOST_MS: Final = 10_000
 """Largest budget: nobody holds up a turn for longer."""
 
 
+_PAYLOADS: Final = {**LIFECYCLE, **MEMORY}
+_PAYLOAD_TYPES: Final = ", ".join(f"`{type}` by `{model.__name__}`" for type, model in _PAYLOADS.items())
+
+
+class SearchQuestion(SearchQuery):
+    """A search: of the memories of a scope, or of what an index of the graph holds."""
+
+    model_config = ConfigDict(strict=True)
+
+    top_k: Annotated[int, Field(ge=1, le=MOST_RESULTS, description="Most results."), BeforeValidator(whole)] = 5
+
+    @model_validator(mode="before")
+    @classmethod
+    def _some_unknown(cls, value: Any) -> Any:
+        if not isinstance(value, dict):
+            return value
+        members = cast("dict[str, Any]", value)
+        if "memory" in members:
+            members = members | {"memory": _first_unknown(MemoryScope, members["memory"])}
+        return _first_unknown(cls, members)
+
+
 class ContextQuestion(BaseModel):
-    """Asks for the context of one agent's next turn."""
+    """Asks for the context of one agent's next turn, or for one search: then no rules are asked."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
@@ -56,25 +79,39 @@ class ContextQuestion(BaseModel):
         "graph holds its effect.",
     )
     explain: bool = Field(default=False, description="Say of each block how it came about.")
+    search: SearchQuestion | None = Field(
+        default=None,
+        description="Asks for exactly this, and for no rules: `agent`, `workflow` and `chat_id` only say who asks.",
+    )
 
     @model_validator(mode="before")
     @classmethod
     def _some_unknown(cls, value: Any) -> Any:
-        """Leave out members that are unknown, but for the first: naming 100,000 of them takes a second."""
-        if not isinstance(value, dict):
-            return value
-        members = cast("dict[str, Any]", value)
-        unknown = islice((name for name in members if name not in cls.model_fields), problems.MOST_FAULTS)
-        kept = {*cls.model_fields, *unknown}
-        return {name: content for name, content in members.items() if name in kept}
+        return _first_unknown(cls, value)
+
+
+def _first_unknown(model: type[BaseModel], value: Any) -> Any:
+    """Leave out members that are unknown, but for the first: naming 100,000 of them takes a second."""
+    if not isinstance(value, dict):
+        return value
+    members = cast("dict[str, Any]", value)
+    unknown = islice((name for name in members if name not in model.model_fields), problems.MOST_FAULTS)
+    kept = {*model.model_fields, *unknown}
+    return {name: content for name, content in members.items() if name in kept}
 
 
 def document(limits: Limits, *, secured: bool) -> dict[str, Any]:
     """Return the OpenAPI 3.1 document of a gateway; ``secured`` says that it asks for tokens."""
     question = ContextQuestion.model_json_schema(ref_template=_REFERENCE)
     reply = ContextReply.model_json_schema(ref_template=_REFERENCE, mode="serialization")
+    payloads = {model.__name__: model.model_json_schema(ref_template=_REFERENCE) for model in _PAYLOADS.values()}
     components = {
-        **{name: schema for part in (question, reply) for name, schema in part.pop("$defs", {}).items()},
+        **{
+            name: schema
+            for part in (question, reply, *payloads.values())
+            for name, schema in part.pop("$defs", {}).items()
+        },
+        **payloads,
         "ContextQuestion": question,
         "ContextReply": reply,
         "Event": _event(),
@@ -118,7 +155,8 @@ def _events(limits: Limits, secured: bool) -> dict[str, Any]:
             "CloudEvents 1.0 in structured mode, one or a batch. Binary mode is admitted too: the attributes as "
             "headers `ce-*`, the data as `application/json`. Events of one chat take effect in the order in which they "
             "were sent, each once: an event is known by its app, `source` and `id`. All are of the token's app. The "
-            f"body has at most {limits.events_bytes:,} bytes, an event at most {MAX_EVENT_BYTES:,}."
+            f"data of these types is checked by a schema of its own: {_PAYLOAD_TYPES}. "
+            f"The body has at most {limits.events_bytes:,} bytes, an event at most {MAX_EVENT_BYTES:,}."
         ),
         "requestBody": {
             "required": True,
@@ -140,7 +178,7 @@ def _events(limits: Limits, secured: bool) -> dict[str, Any]:
 def _context(limits: Limits, secured: bool) -> dict[str, Any]:
     return {
         "operationId": "getContext",
-        "summary": "Get the context of one agent's next turn, inside the budget.",
+        "summary": "Get the context of one agent's next turn, or search its memories, inside the budget.",
         "description": (
             "A valid question is always answered with 200: what is missing, and why, stands in the answer. "
             f"The body has at most {limits.context_bytes:,} bytes."

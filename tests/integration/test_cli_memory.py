@@ -1,0 +1,334 @@
+"""``graphweft memory`` and the page about memories, as people and scripts use them beside ``graphweft up``."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import re
+import shlex
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, cast
+
+import pytest
+
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(180)]
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs/memory.md").read_text("utf-8")
+type Done = subprocess.CompletedProcess[str]
+
+
+class Up:
+    """A ``graphweft up`` of its own, and commands in its folder."""
+
+    def __init__(self, folder: Path, **environment: str) -> None:
+        self.folder = folder
+        kept = {name: value for name, value in os.environ.items() if not name.startswith(("GRAPHWEFT_", "NEO4J_"))}
+        self.environment = kept | {"GRAPHWEFT_LOG_LEVEL": "warning", "COLUMNS": "200"} | environment
+        self._process = subprocess.Popen(
+            self.command("up"),
+            cwd=folder, env=self.environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        )  # fmt: skip
+        assert "graphweft is up" in cast("Any", self._process.stdout).readline()
+
+    def command(self, *arguments: str) -> list[str]:
+        return [sys.executable, "-m", "graphweft_workers.cli", *arguments]
+
+    def run(self, *arguments: str, stdin: str = "") -> Done:
+        done = subprocess.run(
+            self.command(*arguments),
+            cwd=self.folder, env=self.environment, input=stdin, capture_output=True, text=True, timeout=60, check=False,
+        )  # fmt: skip
+        assert "Traceback" not in done.stderr + done.stdout
+        return done
+
+    def ok(self, *arguments: str, stdin: str = "") -> str:
+        done = self.run(*arguments, stdin=stdin)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
+    def json(self, *arguments: str, stdin: str = "") -> Any:
+        return json.loads(self.ok(*arguments, "--json", stdin=stdin))
+
+    def texts(self, *arguments: str) -> list[str]:
+        return [row["text"] for row in self.json("memory", "list", *arguments)]
+
+    def stop(self) -> None:
+        self._process.terminate()
+        self._process.communicate(timeout=60)
+
+
+@pytest.fixture(scope="module")
+def up(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+    running = Up(tmp_path_factory.mktemp("up"))
+    yield running
+    running.stop()
+
+
+@pytest.fixture(scope="module")
+def meaning(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+    running = Up(tmp_path_factory.mktemp("meaning"), GRAPHWEFT_EMBEDDER="hash:256")
+    yield running
+    running.stop()
+
+
+# --- what is refused, and what to do -------------------------------------------------------------------------------
+
+NO_SCOPE = "a memory needs a scope: give at least one of --user, --thread, --agent-id, --application"
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("add", "--app", "a", "text"), NO_SCOPE),
+        (("search", "--app", "a", "text"), NO_SCOPE),
+        (("list", "--app", "a"), NO_SCOPE),
+        (("list", "--app", "a", "--user", ""), NO_SCOPE),
+        (("list", "--app", "a", "--user", "u" * 257), "have 1 to 256 characters"),
+        (("list", "--app", "a", "--user", "", "--thread", "t"), "have 1 to 256 characters"),
+        (("list", "--app", "a b", "--user", "u"), "--app 'a b': an app's name is"),
+        (("add", "--app", "a", "--user", "u"), "give TEXTs, or --file, and not both"),
+        (("add", "--app", "a", "--user", "u", "--file", "f", "x"), "give TEXTs, or --file, and not both"),
+        (("add", "--app", "a", "--user", "u", "--file", "nowhere"), "nowhere: No such file"),
+        (("add", "--app", "a", "--user", "u", "x", "  "), "TEXT 2: text: there is nothing to remember"),
+        (("add", "--app", "a", "--user", "u", "x"), "nothing runs on the data folder"),
+        (("search", "--app", "a", "--user", "u", "x"), "nothing runs on the data folder"),
+        (("list", "--app", "a", "--user", "u"), "nothing runs on the data folder"),
+        (("forget", "--app", "a", "id"), "nothing runs on the data folder"),
+        (("erase", "--app", "a", "--user", "u", "--yes"), "nothing runs on the data folder"),
+        (("erase", "--app", "a", "--user", "u"), "this cannot be undone: give --yes, for nobody is here to ask"),
+        (("erase", "--app", "a", "--user", "", "--yes"), "user_id: String should have at least 1 character"),
+        (("erase", "--app", "a", "--user", "u", "--before", "May"), "write a time with its zone"),
+        (("erase", "--app", "a", "--user", "u", "--before", "2026-01-01T00:00:00"), "write a time with its zone"),
+    ],
+)
+def test_what_cannot_work_is_refused_with_what_to_do(tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "graphweft_workers.cli", "memory", *arguments],
+        cwd=tmp_path, env={"PATH": os.environ["PATH"]}, stdin=subprocess.DEVNULL, capture_output=True, text=True,
+        timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_file_is_checked_as_a_whole_first(up: Up, tmp_path: Path) -> None:
+    file = tmp_path / "said.jsonl"
+    good = '{"role": "user", "text": "good"}'
+    lines = [
+        *(good, "{", "", '{"role": "tool", "text": "secret"}', '{"text": "secret"}', '{"role": "user", "text": " "}'),
+        '{"role": "user", "text": "secret", "time": "2026-01-01T00:00:00"}', '{"role": "user", "text": "x", "mood": 1}',
+        json.dumps({"role": "user", "text": "\x00" * 200_000}),
+    ]  # fmt: skip
+    file.write_text("\n".join([*lines, good]))
+    done = up.run("memory", "add", "--app", "checked", "--user", "ada", "--file", str(file))
+    assert (done.returncode, done.stdout) == (2, "")
+    for number, said in (
+        (2, "Invalid JSON"), (4, "role: Input should be"), (5, "role: Field required"), (6, "nothing to remember"),
+        (7, "time: Input should have timezone"), (8, "mood: Extra inputs"), (9, "split it"),
+    ):  # fmt: skip
+        assert re.search(rf"said\.jsonl:{number}: .*{said}", done.stderr), number
+    assert "7 lines are no messages; correct them, nothing was sent" in done.stderr
+    assert "secret" not in done.stderr
+    assert up.texts("--app", "checked", "--user", "ada") == []
+    empty = up.run("memory", "add", "--app", "checked", "--user", "ada", "--file", "-", stdin="\n")
+    assert (empty.returncode, empty.stderr) == (2, "error: standard input: there is no message in it\n")
+
+
+# --- add, list, search, forget, erase ------------------------------------------------------------------------------
+
+
+def test_what_is_added_is_listed_and_found_within_its_scope(up: Up) -> None:
+    ada, both = ("--app", "scopes", "--user", "ada"), ("--app", "scopes", "--user", "ada", "--thread", "t")
+    sent = up.json("memory", "add", *ada, "--wait", "I like green tea", "My dog barks")
+    assert (sent["remembered"], sent["events"]) == (2, 1)
+    assert re.fullmatch(r"\d+:\d+-\d+", sent["position"])
+    up.ok("memory", "add", *both, "--wait", "--role", "assistant", "The dog is old")
+    up.ok(
+        "memory", "add", "--app", "scopes", "--user", "bob", "--agent-id", "g", "--application", "x", "--wait", "A dog"
+    )
+    assert sorted(up.texts(*ada)) == ["I like green tea", "My dog barks", "The dog is old"]
+    assert up.texts(*ada, "--limit", "1") == ["The dog is old"]
+    assert up.texts(*both) == ["The dog is old"]
+    assert (
+        up.texts("--app", "scopes", "--agent-id", "g") == up.texts("--app", "scopes", "--application", "x") == ["A dog"]
+    )
+    assert up.texts("--app", "scopes", "--user", "ada", "--agent-id", "g") == []
+    assert "The dog is old" in up.ok("memory", "list", *both)
+    done = up.run("memory", "list", "--app", "empty", "--user", "ada")
+    assert (done.returncode, done.stdout, done.stderr) == (0, "", "nothing is remembered within this scope\n")
+
+    done = up.run("memory", "search", *ada, "--index-type", "fulltext", "Which dogs?", "--after", sent["position"])
+    assert done.returncode == 0
+    assert done.stdout.startswith("[Score: ")
+    assert "\nMy dog barks" in done.stdout
+    assert "\nThe dog is old" in done.stdout
+    assert "green" not in done.stdout
+    assert "1 blocks, 2 rows" in done.stderr
+    reply = up.json("memory", "search", *both, "--index-type", "fulltext", "dog", "--explain")
+    [block] = reply["blocks"]
+    assert [row["text"] for row in block["value"]] == ["The dog is old"]
+    assert block["explanation"]["found"] == 1
+    query = "RETURN node.text + $mark AS text, score ORDER BY score DESC"
+    found = up.ok(
+        "memory", "search", *both, "--index-type", "fulltext", "dog", "--top-k", "1", "--retrieval-query", query,
+        "--param", "mark=!", "--max-tokens", "100",
+    )  # fmt: skip
+    assert found.endswith("The dog is old!\n")
+    words = ("memory", "search", *ada, "--index-type", "fulltext", "the tea")
+    assert up.json(*words)["blocks"][0]["rows"] == 1
+    assert up.json(*words, "--keep-stop-words")["blocks"][0]["rows"] == 2
+
+
+def test_a_search_without_an_embedder_says_what_to_do(up: Up) -> None:
+    up.ok("memory", "add", "--app", "none", "--user", "ada", "--wait", "x")
+    done = up.run("memory", "search", "--app", "none", "--user", "ada", "--index-type", "vector", "x")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "embedder is required when index_type='vector'" in done.stderr
+    assert "set GRAPHWEFT_EMBEDDER" in done.stderr
+    done = up.run("memory", "search", "--app", "none", "--user", "ada", "--retrieval-query", "CREATE (n)", "x")
+    assert done.returncode == 2
+    assert "retrieval_query" in done.stderr
+
+
+def test_a_file_with_ids_may_be_sent_again(up: Up) -> None:
+    lines = [
+        json.dumps({"role": "user", "text": f"said {n}", "message_id": str(n), "time": f"2026-01-01T00:00:{n:02}Z"})
+        for n in range(30)
+    ]
+    for _ in range(2):
+        up.ok("memory", "add", "--app", "again", "--user", "ada", "--wait", "--file", "-", stdin="\n".join(lines))
+    assert up.texts("--app", "again", "--user", "ada", "--limit", "100") == [f"said {n}" for n in reversed(range(30))]
+
+
+def test_large_files_become_several_events(up: Up, tmp_path: Path) -> None:
+    file = tmp_path / "said.jsonl"
+    texts = ["x" * 300_000, "y" * 300_000, *(str(n) for n in range(1_500))]
+    file.write_bytes(b"\xef\xbb\xbf" + "\r\n".join(json.dumps({"role": "user", "text": t}) for t in texts).encode())
+    sent = up.json("memory", "add", "--app", "large", "--user", "ada", "--wait", "--file", str(file))
+    assert (sent["remembered"], sent["events"]) == (1_502, 3)
+    counted = up.json("query", "--app", "large", "MATCH (m:Memory) RETURN count(m) AS n")
+    assert counted["rows"] == [{"n": 1_502}]
+
+
+def test_single_memories_are_forgotten_in_whichever_chat_they_are(up: Up) -> None:
+    for thread in ("t1", "t2"):
+        up.ok(
+            "memory", "add", "--app", "forget", "--user", "ada", "--thread", thread, "--wait", f"in {thread}", "stays"
+        )
+    rows = up.json("memory", "list", "--app", "forget", "--user", "ada")
+    ids = [row["id"] for row in rows if row["text"] != "stays"]
+    done = up.run("memory", "forget", "--app", "forget", "--wait", *ids, ids[0], "unknown-id", "--json")
+    assert done.returncode == 2
+    assert json.loads(done.stdout) == {"forgotten": 2, "unknown": ["unknown-id"]}
+    assert up.texts("--app", "forget", "--user", "ada") == ["stays", "stays"]
+    done = up.run("memory", "forget", "--app", "forget", "unknown-id")
+    assert (done.returncode, done.stdout) == (2, "nothing is forgotten\nunknown: unknown-id\n")
+
+
+def test_a_user_is_erased_and_what_remains_is_said(up: Up) -> None:
+    for user, thread in (("ada", "t1"), ("ada", "t2"), ("bob", "t1")):
+        up.ok("memory", "add", "--app", "erase", "--user", user, "--thread", thread, "--wait", f"of {user}")
+    early = (
+        "memory",
+        "erase",
+        "--app",
+        "erase",
+        "--user",
+        "ada",
+        "--before",
+        "2020-01-01T00:00:00Z",
+        "--yes",
+        "--wait",
+    )
+    assert up.json(*early)["erased"] is True
+    assert len(up.texts("--app", "erase", "--thread", "t1")) == 2
+    said = up.ok("memory", "erase", "--app", "erase", "--user", "ada", "--yes", "--wait")
+    assert said.startswith("The memories are erased. The texts still stand in the log of events")
+    assert "graphweft dlq list" in said
+    assert up.texts("--app", "erase", "--user", "ada") == []
+    assert up.texts("--app", "erase", "--user", "bob") == ["of bob"]
+
+
+@pytest.mark.parametrize(("answer", "left"), [("n", 1), ("y", 0)])
+def test_erasing_asks_first(up: Up, answer: str, left: int) -> None:
+    app = f"asks-{answer}"
+    up.ok("memory", "add", "--app", app, "--user", "ada", "--wait", "x")
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        up.command("memory", "erase", "--app", app, "--user", "ada", "--wait"),
+        cwd=up.folder, env=up.environment, stdin=theirs, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+    )  # fmt: skip
+    os.write(ours, f"{answer}\n".encode())
+    out, errors = process.communicate(timeout=60)
+    os.close(ours)
+    os.close(theirs)
+    assert "All memories of the user 'ada' in the app" in errors
+    assert ("nothing was erased" in errors) == bool(left)
+    assert (process.returncode, bool(out)) == ((2, False) if left else (0, True))
+    assert len(up.texts("--app", app, "--user", "ada")) == left
+
+
+def test_with_an_embedder_what_is_added_is_found_by_its_vector(meaning: Up) -> None:
+    ada = ("--app", "vectors", "--user", "ada")
+    meaning.ok("memory", "add", *ada, "--wait", "I like green tea", "My dog barks", "The train was late")
+    until = time.monotonic() + 60
+    rows: list[Any] = []
+    while len(rows) < 3:  # vectors come from another worker, a moment later
+        assert time.monotonic() < until
+        rows = meaning.json("memory", "search", *ada, "green tea")["blocks"][0]["value"]
+    assert rows[0]["text"] == "I like green tea"
+    assert rows[0]["score"] > rows[1]["score"]
+    for index_type in ("vector", "hybrid"):
+        found = meaning.json("memory", "search", *ada, "dog barks", "--index-type", index_type, "--top-k", "1")
+        assert [row["text"] for row in found["blocks"][0]["value"]] == ["My dog barks"]
+        assert found["missing"] == []
+
+
+# --- the page ------------------------------------------------------------------------------------------------------
+
+
+def test_the_examples_of_the_page_run_as_printed(up: Up) -> None:
+    scripts = re.findall(r"```python\n# (\w+\.py)\n(.*?)```", PAGE, re.DOTALL)
+    assert [name for name, _ in scripts] == ["memories.py", "enriched.py"]
+    assert len(scripts) == PAGE.count("```python")
+    outputs = []
+    for name, script in scripts:
+        (up.folder / name).write_text(script)
+        done = subprocess.run(
+            [sys.executable, name],
+            cwd=up.folder, env=up.environment, capture_output=True, text=True, timeout=60, check=True,
+        )  # fmt: skip
+        assert done.stderr == ""
+        outputs.append(done.stdout)
+    assert f"```text\n{outputs[0]}```" in PAGE
+    assert outputs[1] == "2 messages of this user are remembered\n"
+    [event] = re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)
+    assert up.ok("emit", "-", "--wait", stdin=event.replace("acme", "page")) == "1 events sent\n"
+    assert up.texts("--app", "page", "--user", "ada") == ["I am allergic to nuts."]
+    [commands] = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
+    printed = []
+    for line in commands.splitlines():
+        program, *arguments = shlex.split(line)
+        assert program == "graphweft"
+        printed.append(up.ok(*arguments))
+    added, found, listed, erased = printed
+    assert added.startswith("2 messages sent")
+    assert found.endswith("My sister is called Grace.\n")
+    assert "The train to Oslo was late." in listed
+    assert erased.startswith("The memories are erased")
+    assert up.texts("--app", "acme", "--user", "ada") == []
+
+
+def test_the_lines_of_the_page_are_those_that_an_agent_reads(up: Up) -> None:
+    said = {"role": "user", "text": "I am allergic to nuts.", "time": "2026-02-01T10:00:00Z"}
+    up.ok("memory", "add", "--app", "lines", "--user", "ada", "--wait", "--file", "-", stdin=json.dumps(said))
+    found = up.ok("memory", "search", "--app", "lines", "--user", "ada", "")
+    line = re.sub(r"\[id: [^]]*]", "[id: ID]", found.replace("[Score: 1.000]", "[Score: 0.892]"))
+    assert f"```text\n{line}```" in re.sub(r"\[id: [^]]*]", "[id: ID]", PAGE), found

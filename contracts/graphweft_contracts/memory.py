@@ -108,6 +108,11 @@ class MemoryMessage(BaseModel):
     message_id: Name | None = Field(default=None, description="The runtime's own name of the message.")
     author_name: Name | None = None
 
+    @property
+    def searched(self) -> str:
+        """What searches go by: who said it, if that is known, and the text. Questions name people."""
+        return f"{self.author_name}: {self.text}" if self.author_name else self.text
+
 
 class MemoryAdd(_Scoped):
     """``memory.add``: messages are to be remembered, within a scope."""

@@ -102,7 +102,7 @@ async def test_messages_become_memories_within_their_scope(url: str, store: Grap
     assert found == [
         (
             memory_id("/test", "e1", 0), "I like dogs", "user", "2026-02-01T10:00:01.000000Z", "m1", "Ann",
-            "a", "g", "u1", "t", "e1", "i like dog", 3,
+            "a", "g", "u1", "t", "e1", "ann i like dog", 4,
         ),
         (
             memory_id("/test", "e1", 1), "So do I", "assistant", "2025-12-31T23:00:00.000000Z", None, None,

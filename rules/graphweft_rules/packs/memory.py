@@ -208,7 +208,7 @@ def _add(event: Event) -> _Said:
     payload = MemoryAdd.model_validate(event.data)
     messages: list[_Params] = []
     for number, message in enumerate(payload.messages):
-        found = terms(message.text)
+        found = terms(message.searched)
         messages.append(
             {
                 "id": memory_id(event.source, event.id, number),

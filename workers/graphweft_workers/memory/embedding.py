@@ -49,7 +49,7 @@ class EmbeddingJob(Job):
     async def handle(self, seen: Sequence[Seen]) -> AsyncGenerator[Sequence[Event]]:
         """See ``Job.handle``. Raises ``EmbedderUnavailable``."""
         wanted = [
-            (each, number, message.text)
+            (each, number, message.searched)
             for each in seen
             if each.retried is None or each.retried.rule == _ADD
             for number, message in enumerate(MemoryAdd.model_validate(each.event.data).messages)

@@ -23,6 +23,7 @@ __all__ = (
     "counts",
     "enriched",
     "latest",
+    "long_counts",
     "nearest",
     "nearest_by_index",
     "rows",
@@ -70,15 +71,14 @@ def candidates(
     language: Language,
     target: Target,
     scope: Mapping[str, str],
-    terms: Sequence[str],
     *,
     found_by: Sequence[str],
     limit: int | None = None,
 ) -> Statement:
-    """What holds one of ``found_by``: what the counts of ``terms`` are taken from, handle, key.
+    """What holds one of ``found_by``: what the counts of terms are taken from, handle, key.
 
-    The first is the length and the terms, of long texts the counts, or else a list of texts. With ``limit`` it is the
-    latest ones, where there is no time the first ones by key.
+    The first is the length and the terms, which are null for long texts (see ``long_counts``), or else a list of texts.
+    With ``limit`` it is the latest ones, where there is no time the first ones by key.
     """
     text = _text_side(target)
     source = _where(language.holding(text, target), _held(language, target, scope))
@@ -89,16 +89,30 @@ def candidates(
         params["__gw_limit"] = limit
     if text.terms and text.length:
         held, length = f"n.{language.quoted(text.terms)}", f"n.{language.quoted(text.length)}"
-        counted = (
-            f"reduce(__gw_all = '', __gw_term IN $__gw_terms | __gw_all + ' ' + toString("
-            f"size(split(' ' + replace({held}, ' ', '  ') + ' ', ' ' + __gw_term + ' ')) - 1))"
-        )
-        shown = f"{length}, CASE WHEN {length} > {LONG} THEN {counted} ELSE {held} END"
-        params["__gw_terms"] = list(terms)
+        shown = f"{length}, CASE WHEN {length} > {LONG} THEN null ELSE {held} END"
     else:
         texts = ", ".join(f"left(toStringOrNull(n.{language.quoted(name)}), {_LONGEST})" for name in text.properties)
         shown = f"[{texts}]"
     return Statement(f"{source} RETURN {shown}, {_identity(language, target)}", params)
+
+
+def long_counts(language: Language, target: Target, keys: Sequence[str], terms: Sequence[str]) -> Statement:
+    """How often each term is in long texts: key, the counts in the order of the terms, joined by blanks.
+
+    The server counts, so that no reply becomes very large. It takes its time for that, even for texts that it is not
+    asked to count in; so these have a query of their own.
+    """
+    text = _text_side(target)
+    assert text.terms is not None
+    assert target.key is not None
+    counted = (
+        "reduce(__gw_all = '', __gw_term IN $__gw_terms | __gw_all + ' ' + toString("
+        f"size(split(' ' + replace(n.{language.quoted(text.terms)}, ' ', '  ') + ' ', ' ' + __gw_term + ' ')) - 1))"
+    )
+    source = (
+        f"UNWIND $__gw_keys AS __gw_key MATCH (n:{language.label(target)} {{{language.quoted(target.key)}: __gw_key}})"
+    )
+    return Statement(f"{source} RETURN __gw_key, {counted}", {"__gw_keys": list(keys), "__gw_terms": list(terms)})
 
 
 def nearest(

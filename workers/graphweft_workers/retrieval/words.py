@@ -13,7 +13,7 @@ from graphweft_workers.graph.store import Table
 from graphweft_workers.retrieval import statements
 from graphweft_workers.retrieval.dialects import Language
 from graphweft_workers.retrieval.ranking import Candidate, Hit, bm25
-from graphweft_workers.retrieval.statements import LONG, Statement
+from graphweft_workers.retrieval.statements import Statement
 from graphweft_workers.retrieval.target import Target
 
 __all__ = ("MOST_TERMED", "MOST_TEXTS", "Ask", "Selection", "by_words", "select")
@@ -74,54 +74,61 @@ async def by_words(
         return []
     holding: Mapping[str, int] | None = None
     if total <= most:
-        asked = [statements.candidates(language, target, scope, terms, found_by=terms)]
+        asked = [statements.candidates(language, target, scope, found_by=terms)]
     else:
         counted = await ask(statements.counts(language, target, scope, terms))
         holding = {str(term): int(count) for term, count in counted.rows}
-        asked = _selected(language, target, scope, terms, select(holding, most))
+        asked = _selected(language, target, scope, select(holding, most))
     tables = await asyncio.gather(*map(ask, asked))
     at = 1 if target.text.terms is None else 2
     rows = {row[at]: row for table in tables for row in table.rows}
-    found = await _weighable(list(rows.values()), target, terms)
+    long = [row[at] for row in rows.values() if at == 2 and row[1] is None]
+    counts = dict((await ask(statements.long_counts(language, target, long, terms))).rows) if long else {}
+    found = await _weighable(list(rows.values()), target, terms, counts)
     mean = length / total if target.text.length else sum(each.length for each in found) / max(1, len(found))
     return bm25(found, terms, total=total, mean_length=mean, holding=holding)
 
 
-def _selected(
-    language: Language, target: Target, scope: Mapping[str, str], terms: Sequence[str], selection: Selection
-) -> list[Statement]:
+def _selected(language: Language, target: Target, scope: Mapping[str, str], selection: Selection) -> list[Statement]:
     asked: list[Statement] = []
     if selection.whole:
-        asked.append(statements.candidates(language, target, scope, terms, found_by=selection.whole))
+        asked.append(statements.candidates(language, target, scope, found_by=selection.whole))
     if selection.cut is not None:
         found_by = [selection.cut]
-        asked.append(statements.candidates(language, target, scope, terms, found_by=found_by, limit=selection.room))
+        asked.append(statements.candidates(language, target, scope, found_by=found_by, limit=selection.room))
     return asked
 
 
-async def _weighable(rows: Sequence[Sequence[Any]], target: Target, terms: Sequence[str]) -> list[Candidate]:
+async def _weighable(
+    rows: Sequence[Sequence[Any]], target: Target, terms: Sequence[str], counts: Mapping[Any, str]
+) -> list[Candidate]:
+    """Return what holds a term; ``counts`` are those of long texts, by key."""
     wanted = frozenset(terms)
-    read = _with_terms if target.text and target.text.terms else _with_texts
+    with_terms = target.text is not None and target.text.terms is not None
     found: list[Candidate] = []
     for number, row in enumerate(rows):
         if number % _TOGETHER == _TOGETHER - 1:
             await asyncio.sleep(0)
-        candidate = read(row, wanted, terms)
+        candidate = _with_terms(row, wanted, terms, counts) if with_terms else _with_texts(row, wanted)
         if candidate.counts:
             found.append(candidate)
     return found
 
 
-def _with_terms(row: Sequence[Any], wanted: frozenset[str], terms: Sequence[str]) -> Candidate:
+def _with_terms(
+    row: Sequence[Any], wanted: frozenset[str], terms: Sequence[str], counted: Mapping[Any, str]
+) -> Candidate:
     length, held, handle = row[:3]
-    if length > LONG:
-        counts = {term: int(count) for term, count in zip(terms, held.split(), strict=True) if count != "0"}
+    counts: Mapping[str, int] = {}
+    if held is None:  # of one that went away meanwhile there are no counts
+        numbers = counted[handle].split() if handle in counted else []
+        counts = {term: int(count) for term, count in zip(terms, numbers, strict=False) if count != "0"}
     else:
         counts = Counter(term for term in held.split(" ") if term in wanted)
     return Candidate(handle, row[-1], length, counts)
 
 
-def _with_texts(row: Sequence[Any], wanted: frozenset[str], _: Sequence[str]) -> Candidate:
+def _with_texts(row: Sequence[Any], wanted: frozenset[str]) -> Candidate:
     texts, handle = row[:2]
     found = [term for text in texts if text for term in terms_of(text)]
     return Candidate(handle, row[-1], len(found), Counter(term for term in found if term in wanted))

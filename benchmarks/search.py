@@ -1,0 +1,224 @@
+"""(h) Search: a hybrid search within one user's memories, beside the same by hand, among the memories of many.
+
+A hundred users have 1,000 memories each and one has 10,000. They are written as the events of memory write them, but
+straight to the server: 110,000 events over the bus would take as long as all other rows.
+"""
+
+from __future__ import annotations
+
+import random
+import time
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import AsyncExitStack
+from datetime import UTC, datetime, timedelta
+from itertools import batched, chain, count, product
+from typing import Any, Final
+
+import redis.asyncio as redis
+
+from benchmarks.harness import Bench, Died, Result, in_turn, ratio
+from benchmarks.plain_search import by_hand
+from benchmarks.services import Services
+from benchmarks.workload import APP
+from graphweft_contracts import Event, channels
+from graphweft_contracts.memory import MemoryScope, memory_id
+from graphweft_contracts.search import SearchQuery
+from graphweft_rules.packs.memory import MEMORY_LABEL, MemoryPack
+from graphweft_rules.terms import STOP_WORDS, scope_term
+from graphweft_workers.embedding.hashing import HashingEmbedder
+from graphweft_workers.graph.falkordb import FalkorDBStore
+from graphweft_workers.graph.literals import header
+from graphweft_workers.retrieval.search import Searcher
+
+ROW: Final = "h"
+USERS: Final = 100
+OF_EACH: Final = 1_000
+OF_ONE: Final = 10_000
+DIMENSIONS: Final = 384
+TOP_K: Final = 10
+_ONE: Final = "one"
+_SOURCE: Final = "/benchmarks/search"
+_AT_ONCE: Final = 100
+_LEAST: Final = 100
+"""Answers of which one in a hundred may be named."""
+_SEARCH_S: Final = 10.0
+_COPY: Final = (
+    f"UNWIND $__gw_rows AS row MATCH (from:{MEMORY_LABEL} {{id: row[1]}}) CREATE (to:{MEMORY_LABEL}) "
+    "SET to = from, to.id = row[0], to.user_id = $user_id, to.scopes = $scopes, to.chat_id = $user_id"
+)
+
+type _Ask = Callable[[str, str], Awaitable[list[str]]]
+"""Given a question and whose memories; returns the ids of those that are found."""
+
+
+async def run(bench: Bench, services: Services) -> list[Result]:
+    await services.clear("redis", "falkordb")
+    url = await services.url("falkordb")
+    embedder = HashingEmbedder(DIMENSIONS)
+    texts = _texts(OF_ONE)
+    results: list[Result] = []
+    async with AsyncExitStack() as ends:
+        store = FalkorDBStore(url)
+        ends.push_async_callback(store.aclose)
+        begun = time.monotonic()
+        await _load(url, store, embedder, texts)
+        all_memories = OF_ONE + USERS * OF_EACH
+        bench.say(f"  [dim]{all_memories:,} memories loaded in {time.monotonic() - begun:.0f} s[/]")
+        searcher = Searcher(store, embedder)
+        hand = await ends.enter_async_context(by_hand(url, channels.graph_name(APP), embedder))
+
+        async def ours(text: str, user_id: str) -> list[str]:
+            query = SearchQuery(text=text, memory=MemoryScope(user_id=user_id), index_type="hybrid", top_k=TOP_K)
+            found = await searcher.search(APP, query, timeout_s=_SEARCH_S)
+            if found.degraded is not None:
+                raise Died(f"a search was not hybrid: {found.degraded}")
+            place = found.table.columns.index("id")
+            return [row[place] for row in found.table.rows]
+
+        async def same(text: str, user_id: str) -> list[str]:
+            return [row[0] for row in await hand.best(text, user_id, TOP_K)]
+
+        async def simple(text: str, user_id: str) -> list[str]:
+            return [row[0] for row in await hand.simple(text, user_id, TOP_K)]
+
+        contenders: dict[str, _Ask] = {"ours": ours, "by hand": same, "two queries": simple}
+        questions = _questions(texts)
+        await _compare(ours, same, questions)
+        for size, users in ((OF_EACH, [f"user-{number}" for number in range(USERS)]), (OF_ONE, [_ONE])):
+            values = await _measured(bench, size, users, contenders, questions)
+            for to, percent in product(("by hand", "two queries"), ("p50", "p99")):
+                title = f"hybrid search in {size:,} of {all_memories:,} memories, ours / {to}, {percent}"
+                results.append(ratio(ROW, title, values, f"ours {percent}", f"{to} {percent}", unit="ms"))
+    return results
+
+
+async def _measured(
+    bench: Bench, size: int, users: Sequence[str], contenders: dict[str, _Ask], questions: Iterator[str]
+) -> dict[str, list[float]]:
+    """Return the milliseconds of which half, and 99 of 100, of a contender's answers stay below; a value a round."""
+    values: dict[str, list[float]] = {f"{name} {percent}": [] for name in contenders for percent in ("p50", "p99")}
+    title = f"search in {size:,}"
+    for name, ask in contenders.items():
+        for _ in range(20):  # what runs for the first time takes longer
+            await _asked(name, ask, next(questions), users[0])
+    for round_number in bench.turns(title):
+        for name in in_turn(list(contenders), round_number):
+            times: list[float] = []
+            until = time.perf_counter() + bench.seconds
+            while time.perf_counter() < until or len(times) < _LEAST:
+                text, user_id = next(questions), users[len(times) % len(users)]
+                begun = time.perf_counter()
+                await _asked(name, contenders[name], text, user_id)
+                times.append((time.perf_counter() - begun) * 1_000)
+            times.sort()
+            for percent in (50, 99):
+                values[f"{name} p{percent}"].append(times[len(times) * percent // 100])
+        shown = ", ".join(f"{name} {several[-1]:.2f}" for name, several in values.items())
+        bench.say(f"  [dim]{title} {round_number + 1}/{bench.rounds}[/] {shown} ms")
+    return values
+
+
+async def _asked(name: str, ask: _Ask, text: str, user_id: str) -> None:
+    if (rows := len(await ask(text, user_id))) != TOP_K:
+        raise Died(f"{name}: {rows} rows for a search of {TOP_K}")
+
+
+async def _compare(ours: _Ask, same: _Ask, questions: Iterator[str]) -> None:
+    """Make sure that both find the same; of rows that are equal to the fifth decimal one may be another."""
+    for number in range(20):
+        text, user_id = next(questions), f"user-{number}"
+        found, expected = await ours(text, user_id), await same(text, user_id)
+        if len(set(found) & set(expected)) < TOP_K - 1:
+            raise Died("our search and the one by hand find different memories")
+
+
+async def _load(url: str, store: FalkorDBStore, embedder: HashingEmbedder, texts: Sequence[str]) -> None:
+    """Write the memories of one user by the statements of ``MemoryPack``, and copies of them for all others."""
+    pack, graph = MemoryPack(), channels.graph_name(APP)
+    await store.prepare(APP, pack.keys, pack.indexes)
+    client: Any = redis.Redis.from_url(url)
+    ids: list[str] = []
+    try:
+        for group in batched(texts, _AT_ONCE):
+            pipeline = client.pipeline(transaction=False)
+            for event in await _events(len(ids), group, embedder):
+                for mutation, params in pack.match(event):
+                    pipeline.execute_command("GRAPH.QUERY", graph, header(params) + mutation.cypher.statement)
+            await pipeline.execute()
+            ids += [memory_id(_SOURCE, f"add-{len(ids)}", place) for place in range(len(group))]
+        for number in range(USERS):
+            user_id = f"user-{number}"
+            # A user's memories are others than the next one's, as far as there are enough of them.
+            copied = [ids[(number * OF_EACH + place) % OF_ONE] for place in range(OF_EACH)]
+            rows = [[f"{user_id}-{place}", id] for place, id in enumerate(copied)]
+            params = {"user_id": user_id, "scopes": scope_term("user_id", user_id)}
+            await client.execute_command("GRAPH.QUERY", graph, header(params, rows) + _COPY)
+    finally:
+        await client.aclose()
+    [[found, embedded]] = (
+        await store.read(APP, f"MATCH (m:{MEMORY_LABEL}) RETURN count(m), count(m.embedding)", {}, timeout_s=_SEARCH_S)
+    ).rows
+    if (found, embedded) != (OF_ONE + USERS * OF_EACH,) * 2:
+        raise Died(f"{found} memories are there, {embedded} of them with a vector")
+
+
+async def _events(first: int, texts: Sequence[str], embedder: HashingEmbedder) -> list[Event]:
+    """Return the events that add some memories, from the ``first`` one on, and embed them."""
+    start = datetime(2026, 1, 1, tzinfo=UTC)
+    add = Event.create(
+        "memory.add",
+        app_id=APP,
+        chat_id=_ONE,
+        data={
+            "user_id": _ONE,
+            "messages": [
+                {"role": "user", "text": text, "time": (start + timedelta(minutes=first + place)).isoformat()}
+                for place, text in enumerate(texts)
+            ],
+        },
+        id=f"add-{first}",
+        source=_SOURCE,
+        time=start,
+    )
+    embedded = [
+        Event.create(
+            "memory.embedded",
+            app_id=APP,
+            chat_id=_ONE,
+            data={"memory_id": memory_id(_SOURCE, add.id, place), "model": embedder.model, "embedding": vector},
+            id=f"embedded-{first + place}",
+            source=_SOURCE,
+            time=start,
+        )
+        for place, vector in enumerate(await embedder.embed(texts))
+    ]
+    return [add, *embedded]
+
+
+def _texts(size: int) -> list[str]:
+    """Return texts of 6 to 30 words: half of them stop words, the others out of 5,000.
+
+    As in a language some are frequent and most are rare: one is in a tenth of the texts, others in a thousandth.
+    """
+    chance = random.Random(size)
+    letters = "abcdefghijklmnopqrstuvwxyz"
+    words = ["".join(chance.choices(letters, k=chance.randint(4, 9))) for _ in range(5_000)]
+    weights = [1 / (place + 20) for place in range(len(words))]
+    stop_words = sorted(STOP_WORDS)
+    texts: list[str] = []
+    for _ in range(size):
+        half = chance.randint(3, 15)
+        pairs = zip(chance.choices(stop_words, k=half), chance.choices(words, weights, k=half), strict=True)
+        texts.append(" ".join(chain.from_iterable(pairs)))
+    return texts
+
+
+def _questions(texts: Sequence[str]) -> Iterator[str]:
+    """Yield questions that never come again, of twelve words of a text, half of them stop words, and a new one."""
+    chance = random.Random(0)
+    for number in count():
+        yield " ".join([*chance.choices(chance.choice(texts).split(), k=12), f"number{number}"])
+
+
+if __name__ == "__main__":
+    raise SystemExit("python -m benchmarks --only h")

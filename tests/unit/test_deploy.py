@@ -164,10 +164,11 @@ def test_the_settings_of_the_services_load(
         if word == "ENV"
         for name, value in re.findall(r"(GRAPHWEFT_\w+)=(\S+)", rest)
     }
+    unset = re.compile(r"\$\{\w+:-(.*)\}")
     monkeypatch.chdir(tmp_path)
     for name in ("worker", "responder"):
         for variable, value in {**baked, **services[name]["environment"]}.items():
-            monkeypatch.setenv(variable, value)
+            monkeypatch.setenv(variable, unset.sub(r"\1", value))
         settings = Settings.load()
         assert settings.bus == settings.graph == "redis://falkordb:6379"
         assert settings.rules == Path("/rules")

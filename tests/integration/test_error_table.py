@@ -542,6 +542,8 @@ async def test_the_limit_is_five_seconds_or_what_is_left_of_the_budget(
     limits: list[float] = []
 
     class Noting:
+        dialect = graph.dialect
+
         async def read(self, *args: Any, timeout_s: float, **options: Any) -> Table:
             limits.append(timeout_s)
             return await graph.read(*args, timeout_s=timeout_s, **options)

@@ -23,6 +23,7 @@ from graphweft_workers.injection.breaker import Breaker
 from graphweft_workers.injection.cache import Cache
 from graphweft_workers.injection.reading import Reading, Rows
 from graphweft_workers.injection.versions import Versions
+from graphweft_workers.retrieval.search import Searcher
 
 QUERY = InjectionQuery(id="q", cypher="RETURN 1", inject_as="q", place=Place(file=Path("r.yaml"), line=1, column=1))
 BOUND = BoundQuery(rule="r", query=QUERY, cypher=parse("RETURN 1", role="injection"), params={})
@@ -42,6 +43,7 @@ class Graph:
     """A graph that is written at once, and read when it is told to."""
 
     settle_s = 0.0
+    dialect = "falkordb"
 
     def __init__(self) -> None:
         self.number = 1
@@ -71,7 +73,7 @@ async def play(steps: list[tuple[str, int]]) -> tuple[int, int]:
     graph = Graph()
     cache, breaker, background = Cache(10**6), Breaker(), Background()
     versions = Versions(graph, breaker, background)  # type: ignore[arg-type]
-    reading = Reading(graph, cache, versions, breaker, background, 60.0)  # type: ignore[arg-type]
+    reading = Reading(graph, cache, versions, breaker, background, 60.0, Searcher(graph))  # type: ignore[arg-type]
     asked: list[tuple[int, asyncio.Task[Any]]] = []
     loop = asyncio.get_running_loop()
 

@@ -58,11 +58,6 @@ GIVEN = {
     "summariser_timeout_ms": 900,
     "memory_keep_days": 1.5,
     "memory_keep_count": 500,
-    "graphrag_enabled": True,
-    "graph_expand_max_hops": 1,
-    "graph_expand_limit": 10,
-    "graph_max_results": 5,
-    "neo4j_query_timeout_ms": 300,
     "gateway_tokens": "/somewhere/tokens.yaml",
     "fsync": "everysec",
     "log_level": "debug",
@@ -74,7 +69,7 @@ GIVEN = {
 def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """An empty working folder, and no setting in the environment."""
     for name in list(os.environ):
-        if name.upper().startswith(("GRAPHWEFT_", "NEO4J_", "AZURE_", "GRAPHRAG_", "GRAPH_")):
+        if name.upper().startswith(("GRAPHWEFT_", "NEO4J_", "AZURE_")):
             monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -320,50 +315,6 @@ def test_azure_variables_that_cannot_work_are_refused(
     monkeypatch.setenv(variable, value)
     assert refusal(embedder="azure").startswith(f"{variable}: ")
     Settings.load()
-
-
-def test_graphrag_is_set_by_the_names_of_its_contract(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
-    names = ("graph_expand_max_hops", "graph_expand_limit", "graph_max_results", "neo4j_query_timeout_ms")
-    for number, name in enumerate(names, 1):
-        monkeypatch.setenv(name.upper(), str(number))
-    settings = Settings.load()
-    assert [getattr(settings, name) for name in names] == [1, 2, 3, 4]
-    (folder / CONFIG_FILE).write_text("graph_expand_limit: 20\n")
-    monkeypatch.setenv("GRAPHWEFT_GRAPH_MAX_RESULTS", "30")
-    settings = Settings.load(graph_expand_max_hops=0)
-    assert [getattr(settings, name) for name in names] == [0, 20, 30, 4]
-    assert shown(in_child(settings.as_environment(), folder, monkeypatch)) == shown(settings)
-
-
-@pytest.mark.parametrize(
-    ("primary", "legacy", "ours", "enabled"),
-    [
-        (None, None, None, False), ("true", None, None, True), (None, "true", None, True),
-        ("false", "true", None, False),
-        ("true", "false", None, True), ("", "1", None, True), ("", "", "", False), ("true", "true", "false", False),
-        ("false", "false", "true", True), ("TRUE", None, None, True), ("0", "yes", None, False),
-    ],
-)  # fmt: skip
-def test_the_first_name_of_graphrags_switch_wins(
-    primary: str | None, legacy: str | None, ours: str | None, enabled: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    given = {"GRAPHRAG_ENABLED": primary, "GRAPH_RAG_ENABLED": legacy, "GRAPHWEFT_GRAPHRAG_ENABLED": ours}
-    for name, value in given.items():
-        if value is not None:
-            monkeypatch.setenv(name, value)
-    assert Settings.load().graphrag_enabled is enabled
-
-
-@pytest.mark.parametrize(
-    ("variable", "value"),
-    [
-        ("GRAPHRAG_ENABLED", "secret"), ("GRAPH_RAG_ENABLED", "secret"), ("GRAPH_EXPAND_MAX_HOPS", "-1"),
-        ("GRAPH_EXPAND_LIMIT", "0"), ("GRAPH_MAX_RESULTS", "1.5"), ("NEO4J_QUERY_TIMEOUT_MS", "0"),
-    ],
-)  # fmt: skip
-def test_what_cannot_be_set_for_graphrag_is_refused(variable: str, value: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(variable, value)
-    assert f"(set by {variable})" in refusal()
 
 
 def test_a_key_from_a_file_loses_its_line_end() -> None:

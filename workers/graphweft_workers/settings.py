@@ -2,7 +2,7 @@
 
 A variable that is empty counts as not set: that is what compose files make of one that nobody set. Where no graph is
 named, the ``NEO4J_*`` variables of Neo4j's own tools name one; where the embedder is ``azure``, the ``AZURE_*``
-variables of Azure's own tools say which. What the contract of GraphRAG names has its names there too, without prefix.
+variables of Azure's own tools say which.
 
 No other module of this package reads the environment. An unknown key stops the start: a misspelled setting that is
 silently ignored is found in production.
@@ -35,14 +35,10 @@ _CONFIG: Final = "config"
 """Not a setting but where the settings are: ``GRAPHWEFT_CONFIG``."""
 _NO_SETTINGS: Final = frozenset({_CONFIG, "context"})
 """``GRAPHWEFT_CONTEXT`` is the client's."""
-_NEO4J_INDEXES: Final = frozenset({"index_name", "vector_index_name", "fulltext_index_name"})
-"""Settings that the variables ``NEO4J_…`` of the same name give, where nothing else does."""
-_GRAPHRAG: Final[Mapping[str, tuple[str, ...]]] = {
-    "graphrag_enabled": ("GRAPHRAG_ENABLED", "GRAPH_RAG_ENABLED"),
-    "graph_expand_max_hops": ("GRAPH_EXPAND_MAX_HOPS",),
-    "graph_expand_limit": ("GRAPH_EXPAND_LIMIT",),
-    "graph_max_results": ("GRAPH_MAX_RESULTS",),
-    "neo4j_query_timeout_ms": ("NEO4J_QUERY_TIMEOUT_MS",),
+_UNPREFIXED: Final[Mapping[str, tuple[str, ...]]] = {
+    "index_name": ("NEO4J_INDEX_NAME",),
+    "vector_index_name": ("NEO4J_VECTOR_INDEX_NAME",),
+    "fulltext_index_name": ("NEO4J_FULLTEXT_INDEX_NAME",),
 }
 """Settings and the variables, the first that is set, that give them where nothing else does."""
 _KAFKA: Final = re.compile(r"kafka://[\w.-]+(:[0-9]{1,5})?(,[\w.-]+(:[0-9]{1,5})?)*/?", re.ASCII)
@@ -159,33 +155,6 @@ class Settings(BaseSettings):
         ge=0,
         description="Newest memories that are kept of each user, and of each thread without a user; 0 keeps all.",
     )
-    graphrag_enabled: bool = Field(
-        default=False,
-        description="Whether facts of the graph are added to what was recalled; without it `GRAPHRAG_ENABLED`, then "
-        "`GRAPH_RAG_ENABLED`.",
-    )
-    graph_expand_max_hops: int = Field(
-        default=2,
-        ge=0,
-        description="Relationships away from a known entity that GraphRAG follows; more than 2 counts as 2. Without it "
-        "`GRAPH_EXPAND_MAX_HOPS`.",
-    )
-    graph_expand_limit: int = Field(
-        default=100,
-        ge=1,
-        description="Most entities that GraphRAG looks at; more than 100 counts as 100. Without it "
-        "`GRAPH_EXPAND_LIMIT`.",
-    )
-    graph_max_results: int = Field(
-        default=50,
-        ge=1,
-        description="Most facts that GraphRAG gives; more than 50 counts as 50. Without it `GRAPH_MAX_RESULTS`.",
-    )
-    neo4j_query_timeout_ms: int = Field(
-        default=5_000,
-        ge=1,
-        description="Server-side limit of one query of GraphRAG, on FalkorDB too; without it `NEO4J_QUERY_TIMEOUT_MS`.",
-    )
     gateway_tokens: Path | None = Field(
         default=None, description="YAML file with the hashes of the tokens that the HTTP gateway admits."
     )
@@ -277,13 +246,10 @@ class Settings(BaseSettings):
         chosen: bool = "graph_url" in given or "graph_url" in from_environment or values.get("graph_url") is not None
         if not chosen and (graph_url := _neo4j_url()):
             given["graph_url"] = SecretStr(graph_url)
-        for name in _NEO4J_INDEXES - from_environment - given.keys() - values.keys():
-            if named_index := os.environ.get(f"NEO4J_{name.upper()}"):
-                given[name] = named_index
         unprefixed = {
             name: variable
-            for name in _GRAPHRAG.keys() - from_environment - given.keys()
-            if values.get(name) is None and (variable := next(filter(os.environ.get, _GRAPHRAG[name]), None))
+            for name in _UNPREFIXED.keys() - from_environment - given.keys()
+            if values.get(name) is None and (variable := next(filter(os.environ.get, _UNPREFIXED[name]), None))
         }
         given |= {name: os.environ[variable] for name, variable in unprefixed.items()}
         given |= _azure({**values, **{_as_field(name): value for name, value in variables.items() if value}, **given})

@@ -81,12 +81,12 @@ class Answerer:
         self._versions = Versions(graph, self._breaker, self._background)
         self._reading = Reading(
             graph,
-            Searcher(graph, embedder, names=index_names or IndexNames()),
             self.cache,
             self._versions,
             self._breaker,
             self._background,
             query_timeout_s,
+            Searcher(graph, embedder, names=index_names or IndexNames()),
         )
         self._positions = Positions(bus, self._versions, rules, self._background) if bus is not None else None
         self._last_good_s = last_good_s

@@ -80,12 +80,12 @@ class Reading:
     """Reads rows for requests, of all apps."""
 
     graph: GraphStore
-    searcher: Searcher
     cache: Cache
     versions: Versions
     breaker: Breaker
     background: Background
     query_timeout_s: float
+    searcher: Searcher
     _runs: dict[Key, _Run] = field(default_factory=dict[Key, _Run])
 
     async def rows(

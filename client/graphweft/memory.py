@@ -9,7 +9,7 @@ from __future__ import annotations
 import logging
 import threading
 from collections.abc import Iterable, Mapping, Sequence
-from datetime import datetime
+from datetime import UTC, datetime
 from typing import Any, Final
 from uuid import uuid4
 
@@ -319,15 +319,23 @@ def add_event(
     if all(message.message_id for message in messages):
         named = [part for message in messages for part in (message.message_id, message.role, message.text)]
         id = derived_id("memory.add", *(scope.given.get(name, "") for name in SCOPES), *named)
-    said = [message.model_dump(mode="json", exclude_none=True) for message in messages]
+    said = [
+        (message if time is None or message.time else message.model_copy(update={"time": time})).model_dump(
+            mode="json", exclude_none=True
+        )
+        for message in messages
+    ]
     data = {**scope.given, "messages": said}
-    return _event("memory.add", app_id, chat_of(scope), scope.user_id, data, id=id, source=source, time=time)
+    # The event's own time is now, whenever it was said: an erasure goes by when something was recorded.
+    return _event("memory.add", app_id, chat_of(scope), scope.user_id, data, id=id, source=source)
 
 
 def erase_event(app_id: str, user_id: str, *, before: datetime | None = None, source: str = SOURCE) -> Event:
     """Return the ``memory.erase`` event of a user. Raises ``ValueError`` for what breaks the contract."""
     try:
         erase = MemoryErase(user_id=user_id, before=before)
+        if erase.before is not None and erase.before > datetime.now(UTC):
+            raise ValueError("before lies in the future: what is still to come cannot be erased now")
     except ValidationError as error:
         raise ValueError(faults(error)) from None
     data = erase.model_dump(mode="json", exclude={"context"}, exclude_none=True)
@@ -343,12 +351,9 @@ def _event(
     *,
     id: str | None = None,
     source: str,
-    time: datetime | None = None,
 ) -> Event:
     try:
-        return Event.create(
-            type, app_id=app_id, chat_id=chat_id, user_id=user_id, data=data, id=id, source=source, time=time
-        )
+        return Event.create(type, app_id=app_id, chat_id=chat_id, user_id=user_id, data=data, id=id, source=source)
     except ValidationError as error:
         raise ValueError(faults(error)) from None  # pydantic's text quotes the input
 
@@ -359,7 +364,7 @@ def _said(message: Any, roles: frozenset[str]) -> MemoryMessage | None:
     text = text or _of(message, "content")
     if not isinstance(role, str) or role not in roles or not isinstance(text, str) or not text.strip():
         return None
-    least = {"role": role, "text": text}
+    least = {"role": role, "text": text.replace("\0", "")}  # no graph keeps NUL, and it would cost all the others
     try:
         return MemoryMessage.model_validate(least | {name: _of(message, name) for name in _FIELDS})
     except ValidationError as error:

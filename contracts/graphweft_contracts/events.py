@@ -11,7 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
 from uuid import uuid4
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints, model_validator
@@ -47,6 +47,8 @@ class Payload(BaseModel):
     """What every payload may carry: the context variables that rules read as ``$context.*``, and free fields."""
 
     model_config = ConfigDict(frozen=True, extra="allow")
+    chat_pattern: ClassVar[str | None] = None
+    """What ``chatid`` of such an event has to match."""
 
     context: dict[str, Any] = Field(default_factory=dict, description="Context variables: `$context.*` in rules.")
 
@@ -155,7 +157,11 @@ class Event(BaseModel):
             if value is not None and not isinstance(value, str | int | bool):
                 msg = f"the extension attribute {name!r} must be a string, an integer or a boolean; put it into data"
                 raise ValueError(msg)
-        payload_of(self.type).model_validate(self.data)
+        payload = payload_of(self.type)
+        payload.model_validate(self.data)
+        if payload.chat_pattern is not None and not re.fullmatch(payload.chat_pattern, self.chatid):
+            msg = "chatid: of an event of memory it has no control characters, and no blank at either end"
+            raise ValueError(msg)
         return self
 
     @classmethod

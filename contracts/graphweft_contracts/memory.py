@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import struct
 from collections.abc import Mapping
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, ClassVar, Final, Literal, Self
 from uuid import NAMESPACE_URL, uuid5
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
 
 from graphweft_contracts.events import Name, Payload
 
@@ -19,6 +19,7 @@ __all__ = (
     "MEMORY",
     "MEMORY_ROLES",
     "SCOPES",
+    "SCOPE_PATTERN",
     "ExtractedFact",
     "ExtractedPreference",
     "MemoryAdd",
@@ -29,14 +30,18 @@ __all__ = (
     "MemoryRole",
     "MemoryScope",
     "MemorySummarized",
+    "ScopeName",
     "derived_id",
     "memory_id",
 )
 
 MemoryRole = Literal["user", "assistant", "system"]
 MEMORY_ROLES: Final[tuple[MemoryRole, ...]] = ("user", "assistant", "system")
+SCOPE_PATTERN: Final = r"^[^\x00-\x20\x7f]([^\x00-\x1f\x7f]*[^\x00-\x20\x7f])?$"
+"""No control characters, and no blank at either end: FalkorDB's indexes lose these, and with them the memory."""
 SCOPES: Final = ("application_id", "agent_id", "user_id", "thread_id")
 """What may limit a memory and a search for memories; all that are given must be equal."""
+ScopeName = Annotated[str, StringConstraints(min_length=1, pattern=SCOPE_PATTERN, max_length=256)]
 _NO_SCOPE: Final = "a memory needs a scope: give at least one of application_id, agent_id, user_id, thread_id"
 _SCOPED: Final[dict[str, Any]] = {"anyOf": [{"required": [x], "properties": {x: {"type": "string"}}} for x in SCOPES]}
 """The same for readers of the JSON Schema."""
@@ -58,10 +63,10 @@ class MemoryScope(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", json_schema_extra=_SCOPED)
 
-    application_id: Name | None = Field(default=None, description="Memories of one application.")
-    agent_id: Name | None = Field(default=None, description="Memories of one agent.")
-    user_id: Name | None = Field(default=None, description="Memories of one user.")
-    thread_id: Name | None = Field(default=None, description="Memories of one conversation thread.")
+    application_id: ScopeName | None = Field(default=None, description="Memories of one application.")
+    agent_id: ScopeName | None = Field(default=None, description="Memories of one agent.")
+    user_id: ScopeName | None = Field(default=None, description="Memories of one user.")
+    thread_id: ScopeName | None = Field(default=None, description="Memories of one conversation thread.")
 
     @model_validator(mode="after")
     def _limited(self) -> Self:
@@ -75,15 +80,21 @@ class MemoryScope(BaseModel):
         return {name: value for name in SCOPES if (value := getattr(self, name)) is not None}
 
 
-class _Scoped(Payload):
+class _Payload(Payload):
+    """The chat is a property of memories, and they are found by it."""
+
+    chat_pattern: ClassVar[str | None] = SCOPE_PATTERN
+
+
+class _Scoped(_Payload):
     """A payload that belongs to a scope; the fields stand beside its own."""
 
     model_config = ConfigDict(json_schema_extra=_SCOPED)
 
-    application_id: Name | None = None
-    agent_id: Name | None = None
-    user_id: Name | None = None
-    thread_id: Name | None = None
+    application_id: ScopeName | None = None
+    agent_id: ScopeName | None = None
+    user_id: ScopeName | None = None
+    thread_id: ScopeName | None = None
 
     @model_validator(mode="after")
     def _limited(self) -> Self:
@@ -120,7 +131,7 @@ class MemoryAdd(_Scoped):
     messages: Annotated[tuple[MemoryMessage, ...], Field(min_length=1, max_length=_MOST_MESSAGES)]
 
 
-class MemoryEmbedded(Payload):
+class MemoryEmbedded(_Payload):
     """``memory.embedded``: a model has turned the text of a memory into a vector."""
 
     memory_id: _Id
@@ -187,16 +198,16 @@ class MemorySummarized(_Scoped):
     model: Name = Field(description="Who wrote the summary.")
 
 
-class MemoryForget(Payload):
+class MemoryForget(_Payload):
     """``memory.forget``: single memories have outlived their time. Said in the chat in which they were added."""
 
     memory_ids: Annotated[tuple[_Id, ...], Field(min_length=1, max_length=_MOST_MESSAGES)]
 
 
-class MemoryErase(Payload):
+class MemoryErase(_Payload):
     """``memory.erase``: all that is remembered of a user is erased, and what was recorded before stays out for ever."""
 
-    user_id: Name
+    user_id: ScopeName
     before: AwareDatetime | None = Field(
         default=None, description="What was recorded up to this time is erased; without it, the time of the event."
     )

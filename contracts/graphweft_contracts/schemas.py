@@ -12,9 +12,9 @@ import json
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Final, Literal
+from typing import Annotated, Any, Final, Literal
 
-from pydantic import BaseModel, Field, create_model
+from pydantic import BaseModel, Field, StringConstraints, create_model
 from pydantic.json_schema import GenerateJsonSchema
 
 from graphweft_contracts import asyncapi
@@ -113,6 +113,11 @@ def _with_payload(payload: type[Payload], name: str | None = None) -> type[BaseM
     fields: dict[str, Any] = {"data": (payload, ... if required else Field(default_factory=payload))}
     if name is not None:
         fields["type"] = (Literal[name], ...)
+    if payload.chat_pattern is not None:
+        fields["chatid"] = (
+            Annotated[str, StringConstraints(min_length=1, pattern=payload.chat_pattern, max_length=256)],
+            ...,
+        )
     return create_model("Event" if name is None else f"{payload.__name__}Event", __base__=Event, **fields)
 
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from typing import Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 from graphweft_contracts.events import Name
 from graphweft_contracts.memory import MemoryScope
@@ -15,6 +15,7 @@ __all__ = ("INDEX_TYPES", "MOST_RESULTS", "IndexType", "SearchQuery", "query_tex
 IndexType = Literal["vector", "fulltext", "hybrid"]
 INDEX_TYPES: Final[tuple[IndexType, ...]] = ("vector", "fulltext", "hybrid")
 MOST_RESULTS: Final = 1_000
+_ParameterName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")]
 _ASKED_ROLES: Final = frozenset({"user", "assistant"})
 _TEXT: Final = {"type": "string"}
 _NULL: Final = {"type": "null"}
@@ -63,7 +64,9 @@ class SearchQuery(BaseModel):
         default=None,
         description="Cypher that goes on from `node` and `score` and returns at least `text` and `score`, best first.",
     )
-    params: dict[str, Any] = Field(default_factory=dict, description="Values of the parameters of `retrieval_query`.")
+    params: dict[_ParameterName, Any] = Field(
+        default_factory=dict, description="Values of the parameters of `retrieval_query`."
+    )
     filter_stop_words: bool = Field(default=True, description="Leave words out that say nothing, from the fulltext.")
 
     @model_validator(mode="after")

@@ -13,6 +13,7 @@ from __future__ import annotations
 import hashlib
 import re
 import unicodedata
+from collections.abc import Iterable, Iterator
 from functools import lru_cache
 from typing import Any, Final
 
@@ -26,6 +27,11 @@ _CJK: Final = re.compile(r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af
 _LONGEST: Final = 64
 """Characters of a term; what is longer is cut, so that a line of base64 costs no more than a word."""
 _MOST_QUERY_TERMS: Final = 64
+_MOST_TERMS: Final = 20_000
+"""Of one text; cutting words down to their stems takes 30 us each, and the worker waits meanwhile."""
+_LONGEST_QUESTION: Final = 200_000
+"""Characters; of a longer question the end counts."""
+_PIECE: Final = re.compile(r"\S{1,256}")
 _STEMMER: Final[Any] = snowballstemmer.stemmer("english")  # pyright: ignore[reportUnknownMemberType]
 
 _STOP_WORDS: Final = """
@@ -40,11 +46,13 @@ STOP_WORDS: Final = frozenset(_STOP_WORDS.split())
 
 
 def terms(text: str) -> list[str]:
-    """Return the terms of a text in its order, with repetitions. Never raises; a text without words has none."""
+    """Return the first 20,000 terms of a text in its order, with repetitions. Never raises; some texts have none."""
     found: list[str] = []
-    for match in _WORD.finditer(unicodedata.normalize("NFKC", text).casefold()):
-        found += _terms_of(match[0][: _LONGEST * 4])
-    return found
+    for word in _words(_PIECE.finditer(text)):
+        found += _terms_of(word)
+        if len(found) >= _MOST_TERMS:
+            break
+    return found[:_MOST_TERMS]
 
 
 def query_terms(text: str, *, filter_stop_words: bool = True) -> list[str]:
@@ -52,15 +60,23 @@ def query_terms(text: str, *, filter_stop_words: bool = True) -> list[str]:
 
     The last ones, because a question may be a whole conversation, and its end is what it has come to.
     """
-    wanted: dict[str, None] = {}
+    wanted: dict[str, None] = {}  # the last one first
     others: dict[str, None] = {}
-    for match in _WORD.finditer(unicodedata.normalize("NFKC", text).casefold()):
-        word = match[0][: _LONGEST * 4]
-        kept = others if filter_stop_words and _APOSTROPHE.sub("", word) in _STOPPED else wanted
-        for term in _terms_of(word):
-            kept.pop(term, None)  # a term stands where it was said last
-            kept[term] = None
-    return list(wanted or others)[-_MOST_QUERY_TERMS:]
+    for piece in reversed(text[-_LONGEST_QUESTION:].split()):
+        for word in reversed(list(_words(_PIECE.finditer(piece)))):
+            kept = others if filter_stop_words and _APOSTROPHE.sub("", word) in _STOPPED else wanted
+            if len(kept) < _MOST_QUERY_TERMS:
+                kept.update(dict.fromkeys(reversed(_terms_of(word))))
+        if len(wanted) >= _MOST_QUERY_TERMS:
+            break
+    return list(wanted or others)[:_MOST_QUERY_TERMS][::-1]
+
+
+def _words(pieces: Iterable[re.Match[str]]) -> Iterator[str]:
+    """Return the words of pieces, which are short: bringing combined characters into one form takes quadratic time."""
+    for piece in pieces:
+        for match in _WORD.finditer(unicodedata.normalize("NFKC", piece[0]).casefold()):
+            yield match[0][: _LONGEST * 4]
 
 
 _STOPPED: Final = STOP_WORDS | {

@@ -1,6 +1,7 @@
 """Events survive the wire, and what is broken is refused with a reason that quotes no payload."""
 
 import json
+import re
 from datetime import UTC, datetime, timedelta, timezone
 from typing import Any
 
@@ -10,6 +11,7 @@ from hypothesis import strategies as st
 from pydantic_core import to_json
 
 from graphweft_contracts import LIFECYCLE, MEMORY, Event, InvalidEvent
+from graphweft_contracts.memory import SCOPE_PATTERN
 from graphweft_contracts.wire import CONTENT_TYPE, DATA, STRUCTURED, decode, encode
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
@@ -71,7 +73,7 @@ def events(draw: st.DrawFn) -> Event:
         type=type,
         time=draw(times),
         appid=draw(app_ids),
-        chatid=draw(names),
+        chatid=draw(names.filter(lambda name: type not in MEMORY or re.fullmatch(SCOPE_PATTERN, name))),
         data=data,
         **optional,
         **extensions,

@@ -9,9 +9,10 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from pydantic import ValidationError
 from tests.integration.test_memory_events import APP, add, applied, event
 
-from graphweft_contracts import ContextReply, ContextRequest
+from graphweft_contracts import ContextReply, ContextRequest, QueryFailed
 from graphweft_contracts.memory import MemoryScope, memory_id
 from graphweft_contracts.search import SearchQuery
 from graphweft_rules import Ruleset
@@ -212,3 +213,41 @@ async def test_an_index_that_is_not_named_is_that_of_the_settings(
     assert reply.reason == "query_error"
     assert repr(meant) in reply.detail
     await answerer.aclose()
+
+
+EVERYTHING = "x`=1 MATCH (node:Memory) WITH node, 1.0 AS score //"
+
+
+def test_a_parameter_has_a_plain_name() -> None:
+    with pytest.raises(ValidationError, match="pattern"):
+        search(retrieval_query="RETURN node.text AS text, score", params={EVERYTHING: 1})
+
+
+async def test_a_parameters_name_is_no_cypher(graph: FalkorDBStore, embedder: Embedder) -> None:
+    with pytest.raises(QueryFailed, match="backtick"):
+        await graph.read(APP, "RETURN 1", {EVERYTHING: 1}, timeout_s=5)
+
+
+@pytest.mark.parametrize(
+    ("query", "message"),
+    [
+        ("WITH node, score, '\\u0027 AS z MATCH (n) RETURN n.text AS text, 1 AS score //' AS q RETURN q", "backslash"),
+        ("WITH node, score, '\\U0027 AS z' AS q RETURN q AS text, score", "backslash"),
+        ("CALL { USE neo4j MATCH (n) RETURN n LIMIT 1 } RETURN n.text AS text, score", "USE"),
+    ],
+)
+async def test_a_requests_cypher_is_what_it_looks_like(answerer: Answerer, query: str, message: str) -> None:
+    reply = await ask(answerer, search=search(retrieval_query=query))
+    assert (reply.blocks, reply.reason) == ((), "invalid_request")
+    assert message in reply.detail
+
+
+async def test_a_vector_of_another_length_costs_no_scope_its_memory(
+    url: str, graph: FalkorDBStore, answerer: Answerer, embedder: Embedder
+) -> None:
+    odd = {"memory_id": memory_id("/test", "e2", 0), "model": embedder.model, "embedding": [1.0, 0.5]}
+    await applied(url, graph, [event("memory.embedded", 40, odd)])
+    for index_type in ("vector", "hybrid"):
+        reply = await ask(answerer, search=search(index_type=index_type, top_k=1))
+        assert [row["text"] for row in reply.results] == [TEXTS[0]]
+        assert [missing.reason for missing in reply.missing] == ["embedder_unavailable"]

@@ -266,20 +266,11 @@ async def test_what_is_remembered_is_found(gateway: Gateway) -> None:
         assert all(f"\n{text}" in reply["text"] for text in found)
 
 
-async def test_a_search_over_http_only_reads_the_graph_of_the_token(gateway: Gateway) -> None:
-    data = {"messages": [SAID], "user_id": "u1"}
-    [after] = (await post(gateway, note("x", type="memory.add", data=data))).json()["positions"]
-    for cypher, text in (
-        ("RETURN node.role + $mark AS text, score ORDER BY score DESC", "[Score: 1.000]\nuser!"),
-        ("DELETE node RETURN 1 AS text, score", ""),
-        ("CALL db.labels() YIELD label RETURN label AS text, score", ""),
-        ("LOAD CSV FROM 'file:///etc/passwd' AS line RETURN line[0] AS text, score", ""),
-    ):
-        search = {"memory": {"user_id": "u1"}, "retrieval_query": cypher, "params": {"mark": "!"}}
-        question = SEARCH | {"search": search, "after": after, "budget_ms": BUDGET_MS}
-        reply = (await gateway.post("/v1/context", json=question)).json()
-        assert (reply["text"], reply["reason"]) == (text, None if text else "invalid_request"), reply
-        assert "retrieval_query" in reply["detail"] or text
+async def test_a_search_over_http_brings_no_cypher(gateway: Gateway) -> None:
+    for cypher in ("RETURN node.role AS text, score ORDER BY score DESC", "DELETE node RETURN 1 AS text, score", ""):
+        search = {"memory": {"user_id": "u1"}, "retrieval_query": cypher}
+        answer = await gateway.post("/v1/context", json=SEARCH | {"search": search})
+        assert (problem(answer), places(answer)) == ((422, "invalid-question"), {"#/search/retrieval_query"})
 
 
 async def test_a_batch_keeps_its_order(gateway: Gateway, stack: Stack, app_id: str) -> None:
@@ -520,7 +511,6 @@ SOME_UNKNOWN = {f"#/search/memory/{number}" for number in range(20)}
         ({"agent": "A", "workflow": "W", "chat_id": "c", "after": "5", "x/y~z": 1}, {"#/after", "#/x~1y~0z"}),
         ({"agent": "A", "workflow": "W", "chat_id": "c", "context": []}, {"#/context"}),
         ({"agent": "A", "workflow": "W", "chat_id": "c", "reply_to": "x", "id": "y"}, {"#/reply_to", "#/id"}),
-        (SEARCH | {"search": {}}, {"#/search"}),
         (SEARCH | {"search": {"text": 5, "memory": {}}}, {"#/search/text", "#/search/memory"}),
         (
             SEARCH | {"search": {"memory": {"user_id": "", "thread": "t"}}},

@@ -27,7 +27,7 @@ __all__ = ("DIMENSIONS", "NASTY", "WORDS", "Batch", "Memory", "Model", "batches"
 DIMENSIONS: Final = 64
 T0: Final = datetime(2026, 2, 1, 10, 0, tzinfo=UTC)
 NASTY: Final = (
-    "a-b", "a", "b", "u1} OR", "*", '"', "'", "\\", "日本", "日", "u 1", " u", "u ", "U1", "u1", "u1*", "@terms:(dog)",
+    "a-b", "a", "b", "u1} OR", "*", '"', "'", "\\", "日本", "日", "u 1", "u.", "u|", "U1", "u1", "u1*", "@terms:(dog)",
     "user_id:*", "AND", "u1) OR (terms:dog", "|", "%", "é", "e\u0301", "🙂", "x" * 256, "-", "~u1", "null", "1", "01",
 )  # fmt: skip
 """Ids with which a filter may go wrong; some are the beginning of others, or equal but for blanks or case."""

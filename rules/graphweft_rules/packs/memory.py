@@ -52,7 +52,12 @@ def _scope(variable: str) -> str:
     return _SCOPE.format(variable)
 
 
-_WHEN_NOT_ERASED: Final = f"MATCH (u:{PROFILE} {{{{id: $user_id}}}}) WHERE u.erased_before < $recorded "
+# In one query with what it decides about: apart, one of the two could fail, and a memory be passed over in silence.
+_WHEN_NOT_ERASED: Final = (
+    f"MERGE (u:{PROFILE} {{{{id: $user_id}}}}) "
+    "SET u.user_id = $user_id, u.erased_before = coalesce(u.erased_before, '') "
+    "WITH u WHERE u.erased_before < $recorded "
+)
 _ADD: Final = (
     "UNWIND $messages AS message "
     "MERGE (m:{label} {{id: message.id}}) "
@@ -74,12 +79,6 @@ _SOURCES: Final = (
     "MERGE (x)-[:EXTRACTED_FROM]->(m)"
 )
 _TEXTS: Final[Mapping[str, tuple[str, str]]] = {
-    # Whoever has been erased is asked for in a query of its own, so that the rows of this one can share a query.
-    "owner": (
-        "memory.add",
-        f"MERGE (u:{PROFILE} {{{{id: $user_id}}}}) "
-        "SET u.user_id = $user_id, u.erased_before = coalesce(u.erased_before, '')",
-    ),
     "add": ("memory.add", _WHEN_NOT_ERASED + _ADD),
     "add_unowned": ("memory.add", _ADD),
     "embed": (
@@ -226,7 +225,7 @@ def _add(event: Event) -> _Said:
     params = _common(event, payload) | {"messages": messages, "recorded": utc_text(event.time), "scopes": scopes}
     if payload.user_id is None:
         return [("add_unowned", params)]
-    return [("owner", {"user_id": payload.user_id}), ("add", params)]
+    return [("add", params)]
 
 
 def _embedded(event: Event) -> _Said:
@@ -310,7 +309,8 @@ def _forget(event: Event) -> _Said:
 def _erase(event: Event) -> _Said:
     payload = MemoryErase.model_validate(event.data)
     user = {"user_id": payload.user_id}
-    until = user | {"before": _text(payload.before, event.time)}
+    # What is still to come is nobody's to erase now.
+    until = user | {"before": utc_text(min(payload.before or event.time, event.time))}
     return [
         ("mark", until),
         ("erase", until),

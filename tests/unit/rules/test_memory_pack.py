@@ -40,14 +40,19 @@ def test_its_cypher_has_nothing_that_the_linter_would_say(mutation: Any) -> None
     assert mutation.cypher.problems == ()
 
 
-@pytest.mark.parametrize("name", ["owner", "add", "add_unowned", "embed", "mark", "erase"])
+@pytest.mark.parametrize("name", ["add_unowned", "embed", "mark", "erase"])
 def test_what_comes_often_shares_queries_on_both_servers(name: str) -> None:
     cypher = next(mutation.cypher for mutation in PACK.mutations if mutation.id == name)
     assert [cypher.form(dialect).mode for dialect in ("falkordb", "neo4j")] == ["ordered", "ordered"]
 
 
+def test_memories_of_different_users_share_queries_on_both_servers() -> None:
+    cypher = next(mutation.cypher for mutation in PACK.mutations if mutation.id == "add")
+    assert [cypher.form(dialect).mode for dialect in ("falkordb", "neo4j")] == ["disjoint", "ordered"]
+
+
 def test_a_memory_of_nobody_asks_for_no_owner() -> None:
-    assert said("memory.add", ADD).keys() == {"owner", "add"}
+    assert said("memory.add", ADD).keys() == {"add"}
     assert said("memory.add", {**ADD, "user_id": None, "thread_id": "t"}).keys() == {"add_unowned"}
 
 
@@ -88,11 +93,9 @@ def test_every_set_of_rules_knows_them_whatever_the_workflow() -> None:
         added = event("memory.add", ADD, workflow)
         assert rules.knows(added)
         matched = rules.match_event(added)
-        assert [(bound.mutation.rule, bound.mutation.id) for bound in matched.mutations] == [
-            ("memory.add", "owner"), ("memory.add", "add"),
-        ]  # fmt: skip
+        assert [(bound.mutation.rule, bound.mutation.id) for bound in matched.mutations] == [("memory.add", "add")]
         again = rules.bind_one(added, "memory.add", "add")
-        assert again == matched.mutations[1]
+        assert again == matched.mutations[0]
     assert not rules.knows(event("order.paid", {}))
     assert [pack.types for pack in rules.packs_for(["order.paid", "memory.add"])] == [PACK.types]
     assert rules.packs_for(["order.paid"]) == ()

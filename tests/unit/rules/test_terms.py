@@ -58,3 +58,13 @@ def test_a_scope_is_one_word_whatever_it_is_called() -> None:
     found = {scope_term(name, value) for value in values for name in ("user_id", "thread_id")}
     assert len(found) == 2 * len(values)
     assert all(term.isascii() and term.isalnum() for term in found)
+
+
+def test_no_text_takes_long() -> None:
+    """Composing a run of combining characters takes quadratic time: a million at once would never end."""
+    combined = "a" + "\u0301\u0323" * 500_000
+    assert len(terms(combined)) <= 20_000
+    assert len(query_terms(combined)) <= 64
+    many = " ".join(f"unlikely{number}" for number in range(100_000))
+    assert len(terms(many)) == 20_000
+    assert query_terms(many)[-1] == "unlikely99999"

@@ -28,6 +28,9 @@ def header(params: Mapping[str, Any], rows: Sequence[Sequence[Any]] | None = Non
     ``rows`` become the parameter ``__gw_rows``.
     """
     try:
+        # A name is a part of the query's text, and may come from whoever asks.
+        if any(not name or "`" in name or "\0" in name for name in params):
+            raise QueryFailed("has a name that is empty, or holds a backtick or a NUL character")
         values = " ".join([f"`{name}`={literal(value)}" for name, value in params.items()])
         batch = "" if rows is None else f"`__gw_rows`={_batch(rows)} "
         text = f"CYPHER {values} {batch}"

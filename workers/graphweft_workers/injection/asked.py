@@ -28,6 +28,9 @@ def asked(search: SearchQuery, now: datetime) -> BoundQuery | str:
     """
     if search.retrieval_query is None:
         return BoundQuery(rule=_NAME, query=_QUERY, cypher=None, params=dict(search.params), search=search)
+    if "\\u" in search.retrieval_query.lower():
+        # Neo4j 5 reads these before it looks for strings and comments, so the text is another one than we see.
+        return "retrieval_query: write characters themselves, not as a backslash and u"
     cypher = parse_retrieval(search.retrieval_query)
     for problem in cypher.problems:
         if problem.level == "error":
@@ -36,6 +39,8 @@ def asked(search: SearchQuery, now: datetime) -> BoundQuery | str:
     for clause in query.clauses:
         if clause.keyword == "CALL" and query.words.text(clause.words[0] + 1) not in ("{", "("):
             return "retrieval_query: a request may call no procedure; do that in a rule"
+    if any(token.keyword == "USE" for token in query.tokens):
+        return "retrieval_query: a request is about the graph of its app; leave USE out"
     params = {**search.params, **clock_values(cypher.clock, now)}
     bound = search.model_copy(update={"retrieval_query": cypher.statement, "params": params})
     return BoundQuery(rule=_NAME, query=_QUERY, cypher=cypher, params=params, search=bound)

@@ -158,12 +158,11 @@ class _Search:
 
     async def _by_vector(self, target: Target) -> tuple[list[Hit], str | None]:
         try:
-            vector = await self._embedded()
+            return await self._nearest(target, await self._embedded(), self._query.top_k), None
         except _NoVector as reason:
             if target.text is None:
                 return [], f"{reason}; there is no fulltext index beside the vectors, so nothing was searched"
             return await self._by_words(target), f"{reason}; words were searched instead"
-        return await self._nearest(target, vector, self._query.top_k), None
 
     async def _by_both(self, target: Target) -> tuple[list[Hit], str | None]:
         try:
@@ -179,10 +178,9 @@ class _Search:
 
     async def _nearest_to_question(self, target: Target) -> list[Hit] | _NoVector:
         try:
-            vector = await self._embedded()
+            return await self._nearest(target, await self._embedded(), self._wide())
         except _NoVector as reason:
             return reason
-        return await self._nearest(target, vector, self._wide())
 
     async def _nearest(self, target: Target, vector: Sequence[float], limit: int) -> list[Hit]:
         side = target.vector
@@ -205,7 +203,8 @@ class _Search:
         except QueryFailed as error:
             if "dimension" not in str(error):
                 raise
-            raise QueryFailed(
+            # One event is enough for that, and must not cost the scope its memory.
+            raise _NoVector(
                 f"the embedder {self._embedder.model!r} gives {len(vector)} numbers, and there are memories with other "
                 "vectors under its name: give the model another name, or embed them again"
             ) from error

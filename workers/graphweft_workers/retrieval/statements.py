@@ -149,11 +149,11 @@ def latest(language: Language, target: Target, scope: Mapping[str, str], limit: 
 
 
 def rows(language: Language, target: Target, scope: Mapping[str, str], hits: Sequence[Hit]) -> Statement:
-    """What is shown of the hits: handle, text, and the properties ``target.shown``."""
+    """What is shown of the hits: handle, the first 50,000 characters of the text, the properties ``target.shown``."""
     source, params = _fetched(language, target, scope, hits)
     text = ", ".join(f"node.{language.quoted(name)}" for name in target.texts)
     shown = "".join(f", node.{language.quoted(name)}" for name in target.shown)
-    return Statement(f"{source} RETURN __gw_hit[0], coalesce({text}){shown}", params)
+    return Statement(f"{source} RETURN __gw_hit[0], left(coalesce({text}), {_LONGEST}){shown}", params)
 
 
 def enriched(

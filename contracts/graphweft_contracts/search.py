@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
 
 from graphweft_contracts.events import Name
 from graphweft_contracts.memory import MemoryScope
@@ -16,6 +16,7 @@ IndexType = Literal["vector", "fulltext", "hybrid"]
 INDEX_TYPES: Final[tuple[IndexType, ...]] = ("vector", "fulltext", "hybrid")
 MOST_RESULTS: Final = 1_000
 _ParameterName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")]
+_LONGEST: Final = 200_000
 _ASKED_ROLES: Final = frozenset({"user", "assistant"})
 _TEXT: Final = {"type": "string"}
 _NULL: Final = {"type": "null"}
@@ -48,7 +49,9 @@ class SearchQuery(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid", json_schema_extra=_WORKS)
 
-    text: str = Field(default="", max_length=1_000_000, description="What is searched for; see `query_text`.")
+    text: str = Field(
+        default="", description="What is searched for, see `query_text`; of a longer text the last 200,000 characters."
+    )
     memory: MemoryScope | None = Field(default=None, description="Whose memories; None: an index is searched.")
     index_type: IndexType | None = Field(default=None, description="How: by vector, by words, or both.")
     index_name: Name | None = Field(
@@ -65,9 +68,20 @@ class SearchQuery(BaseModel):
         description="Cypher that goes on from `node` and `score` and returns at least `text` and `score`, best first.",
     )
     params: dict[_ParameterName, Any] = Field(
-        default_factory=dict, description="Values of the parameters of `retrieval_query`."
+        default_factory=dict,
+        description="Values of the parameters of `retrieval_query`.",
+        json_schema_extra={"additionalProperties": False},
     )
     filter_stop_words: bool = Field(default=True, description="Leave words out that say nothing, from the fulltext.")
+
+    @field_validator("text")
+    @classmethod
+    def _end(cls, value: str) -> str:
+        value = value[-_LONGEST:]
+        if any("\ud800" <= character <= "\udfff" for character in value):
+            msg = "it holds half a character (a lone surrogate)"
+            raise ValueError(msg)
+        return value
 
     @model_validator(mode="after")
     def _works(self) -> Self:

@@ -151,8 +151,7 @@ class Hostile:
         (5, None, "query: a text or a list of messages is wanted"),
         ({"role": "user", "text": "x"}, None, "query: a text or a list of messages is wanted"),
         ([Hostile()], None, "reading it failed: RuntimeError"),
-        ("x" * 1_000_001, None, "search.text: String should have at most 1000000 characters"),
-        ("half \ud800", None, "search.text: Input should be a valid string"),
+        ("half \ud800", None, "search.text: Value error, it holds half a character (a lone surrogate)"),
         ("x", 5, "search.params: Input should be a valid dictionary"),
         ("x", {1: 2}, "search.params.1.[key]: Input should be a valid string"),
     ],
@@ -279,13 +278,13 @@ async def test_one_event_has_what_is_to_be_remembered(client: Client, bus_seen: 
         "u1",
         "/mine",
     )
-    assert event.time == T0 + timedelta(minutes=1)
+    assert event.time > datetime.now(UTC) - timedelta(minutes=5)  # when it was recorded, not when it was said
     assert event.data == {
         "application_id": "a", "agent_id": "g", "user_id": "u1", "thread_id": "t",
         "messages": [
             {"role": "user", "text": "Hello", "author_name": "Ann", "message_id": "m1", "time": "2026-02-01T10:00:00Z"},
-            {"role": "assistant", "text": "Hi"},
-            {"role": "user", "text": "Bye", "author_name": "Ann"},
+            {"role": "assistant", "text": "Hi", "time": "2026-02-01T10:01:00Z"},
+            {"role": "user", "text": "Bye", "time": "2026-02-01T10:01:00Z", "author_name": "Ann"},
         ],
     }  # fmt: skip
 

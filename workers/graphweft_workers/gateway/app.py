@@ -147,11 +147,6 @@ class _Gateway:
             if question.app_id not in {None, app_id}:
                 fault = {"pointer": "#/app_id", "detail": "leave it out, or name the app of the token"}
                 raise Problem(403, "other-app", "the token is of another app", faults=[fault])
-            if question.search is not None and question.search.retrieval_query is not None:
-                # A rule's author answers for its Cypher. A token may be in anybody's hands, and a single expression can
-                # hold a thread of a graph server for seconds, whatever the time limit.
-                where = {"pointer": "#/search/retrieval_query", "detail": "say it in a rule of the workflow"}
-                raise Problem(422, "invalid-question", "over HTTP a search brings no Cypher of its own", faults=[where])
             reply = await self._client.context(
                 agent=question.agent,
                 chat_id=question.chat_id,

@@ -37,7 +37,14 @@ _PAYLOAD_TYPES: Final = ", ".join(f"`{type}` by `{model.__name__}`" for type, mo
 
 
 class SearchQuestion(SearchQuery):
-    """A search: of the memories of a scope, or of what an index of the graph holds."""
+    """A search: of the memories of a scope, or of what an index of the graph holds.
+
+    It brings no Cypher. A rule's author answers for that; a token may be in anybody's hands, and one expression can
+    hold a thread of a graph server for seconds, whatever the time limit.
+    """
+
+    retrieval_query: None = Field(default=None, description="Not over HTTP: say it in a rule of the workflow.")
+    params: dict[str, Any] = Field(default_factory=dict, max_length=0, description="None: there is no Cypher.")
 
     model_config = ConfigDict(strict=True)
 

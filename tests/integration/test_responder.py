@@ -190,6 +190,8 @@ async def counted(answered: Callable[[], int], count: int) -> None:
 class Gate:
     """A graph store whose reads wait until the gate is opened."""
 
+    dialect = "falkordb"
+
     def __init__(self, graph: FalkorDBStore) -> None:
         self._graph = graph
         self.waiting = 0
@@ -444,6 +446,8 @@ async def test_as_many_partitions_write_at_once_as_there_can_be(graph: FalkorDBS
 
 async def test_a_block_that_breaks_costs_no_other(url: str, graph: FalkorDBStore, rules: Ruleset) -> None:
     class Odd:
+        dialect = "falkordb"
+
         async def read(self, app_id: str, statement: str, params: Any, **options: Any) -> Table:
             if "AS price" in statement:
                 raise ValueError("a secret value")

@@ -43,7 +43,9 @@ class SearchQuestion(SearchQuery):
     hold a thread of a graph server for seconds, whatever the time limit.
     """
 
-    retrieval_query: None = Field(default=None, description="Not over HTTP: say it in a rule of the workflow.")
+    retrieval_query: None = Field(  # pyright: ignore[reportIncompatibleVariableOverride] - the model is frozen
+        default=None, description="Not over HTTP: say it in a rule of the workflow."
+    )
     params: dict[str, Any] = Field(default_factory=dict, max_length=0, description="None: there is no Cypher.")
 
     model_config = ConfigDict(strict=True)

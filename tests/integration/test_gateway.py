@@ -572,7 +572,10 @@ def test_a_question_says_what_a_request_says() -> None:
     asked, searched = (model.model_json_schema() for model in (SearchQuestion, SearchQuery))
     assert asked["anyOf"] == searched["anyOf"]
     assert asked["properties"].keys() == searched["properties"].keys()
+    cypher = {"retrieval_query", "params"}  # that is for rules and for the bus
     for name, property in asked["properties"].items():
+        if name in cypher:
+            continue
         assert property | {"description": ""} == searched["properties"][name] | {"description": ""}, name
 
 

@@ -8,14 +8,14 @@ import os
 import random
 import subprocess
 import sys
-from collections.abc import AsyncGenerator, AsyncIterator, Callable, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import neo4j
 import pytest
+from tests.integration.test_memory_worker import rows, working
 from tests.services.models import Failure, ModelServer
 from tests.services.neo4j import Neo4jServer
 
@@ -130,20 +130,6 @@ class Inventive(ExtractiveSummariser):
         return Summary(text=text, model="inventive")
 
 
-@asynccontextmanager
-async def working(*workers: JobWorker | MutationWorker) -> AsyncGenerator[None]:
-    """Run workers beside the block, in which none ends."""
-    tasks = [asyncio.create_task(worker.run()) for worker in workers]
-    try:
-        yield
-        assert not any(task.done() for task in tasks), tasks
-    finally:
-        for worker in workers:
-            worker.stop()
-        async with asyncio.timeout(30):
-            await asyncio.gather(*tasks)
-
-
 async def until(true: Callable[[], Any], within_s: float = 90.0) -> None:
     async with asyncio.timeout(within_s):
         while True:
@@ -164,10 +150,6 @@ async def quiet(*buses: Bus, within_s: float = 90.0) -> None:
     for _ in range(2):
         await until(read, within_s)
         await asyncio.sleep(0.05)
-
-
-async def rows(graph: GraphStore, cypher: str) -> list[tuple[Any, ...]]:
-    return list((await graph.read(APP, cypher, {}, timeout_s=10)).rows)
 
 
 async def events(bus: Bus, type: str) -> list[Event]:

@@ -111,9 +111,8 @@ class Ruleset:
 
     @property
     def mutations(self) -> tuple[CompiledMutation, ...]:
-        """All mutations, those of packs included."""
-        found = [part for flow in self.workflows.values() for rule in flow.mutation_rules for part in rule.parts]
-        return (*found, *(part for pack in self.packs for part in pack.mutations))
+        """The mutations of all rules; packs have theirs."""
+        return tuple(part for flow in self.workflows.values() for rule in flow.mutation_rules for part in rule.parts)
 
     @classmethod
     def load(cls, root: Path, packs: Iterable[Pack] = _PACKS) -> Ruleset:

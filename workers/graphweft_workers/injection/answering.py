@@ -203,7 +203,7 @@ class Answerer:
             # Its one block: rows for programs, and the text without the heading, which a single block does not need.
             blocks = (as_rows(blocks[0], found[0].columns, found[0].rows),)
             text = text.partition("\n")[2]
-            tokens = self._count(text) if request.max_tokens is not None else (len(text) + 3) // 4
+            tokens = (count_characters if request.max_tokens is None else self._count)(text)
         return ContextReply(
             id=request.id,
             context_id=uuid4().hex,

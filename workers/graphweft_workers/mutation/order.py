@@ -112,7 +112,7 @@ class Arranger:
         packed = [part.cypher for pack in rules.packs for part in pack.mutations]
         self._packed = frozenset(map(id, packed))
         self._kept = packed  # known by their id(), so they must live
-        ruled = [cypher for part in rules.mutations if id(cypher := part.cypher) not in self._packed]
+        ruled = [part.cypher for part in rules.mutations]
         self._of_rules = _Arranger(ruled, dialect)
         self._of_all = _Arranger([*ruled, *packed], dialect) if packed else self._of_rules
 

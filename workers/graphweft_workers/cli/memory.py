@@ -290,7 +290,10 @@ def _scope(user: str | None, thread: str | None, agent_id: str | None, applicati
     try:
         return MemoryScope(**given)
     except ValidationError:
-        raise InvalidSettings("--user, --thread, --agent-id and --application have 1 to 256 characters") from None
+        raise InvalidSettings(
+            "--user, --thread, --agent-id and --application have 1 to 256 characters, no control characters, and no "
+            "blank at either end"
+        ) from None
 
 
 def _messages_of(file: str) -> list[MemoryMessage]:

@@ -24,6 +24,7 @@ from pydantic import SecretStr
 from structlog.testing import capture_logs
 from tests.services.fixtures import empty_kafka
 from tests.services.kafka import KafkaServer
+from tests.services.memories import empty_neo4j
 
 from graphweft import Client
 from graphweft.drivers import make_transport
@@ -765,7 +766,9 @@ async def replica(bus: Bus, graph_url: str, rules: Path) -> AsyncIterator[asynci
 @pytest.fixture(params=["falkordb", "neo4j"])
 def graph_url(request: pytest.FixtureRequest) -> str:
     if request.param == "neo4j":
-        return str(request.getfixturevalue("neo4j_server").uri)
+        uri = str(request.getfixturevalue("neo4j_server").uri)
+        empty_neo4j(uri)  # Community has one graph, and another test's app may own it
+        return uri
     server: EmbeddedServer = request.getfixturevalue("server")
     return f"unix://{server.socket}"
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from typing import Any, Final
 
 from graphweft_contracts import channels, wire
+from graphweft_contracts.episodes import EPISODES
 from graphweft_contracts.events import LIFECYCLE
 from graphweft_contracts.memory import MEMORY
 
@@ -23,7 +24,7 @@ _HEADER: Final = "# Generated from graphweft_contracts; renew with: python -m gr
 
 def document() -> dict[str, Any]:
     """Return the AsyncAPI 3.0 document; its payload references are relative to the file ``asyncapi.yaml``."""
-    events = [*LIFECYCLE, *MEMORY, "event"]
+    events = [*LIFECYCLE, *MEMORY, *EPISODES, "event"]
     return {
         "asyncapi": "3.0.0",
         "info": {
@@ -123,7 +124,7 @@ def _operations(events: list[str]) -> dict[str, Any]:
 
 
 def _messages() -> dict[str, Any]:
-    payloads = {**LIFECYCLE, **MEMORY}
+    payloads = {**LIFECYCLE, **MEMORY, **EPISODES}
     summaries = {name: (payload.__doc__ or "").partition("``: ")[2] for name, payload in payloads.items()}
     return {
         **{name: _event(name, summary[:1].upper() + summary[1:]) for name, summary in summaries.items()},

@@ -113,17 +113,18 @@ LIFECYCLE: Final[Mapping[str, type[Payload]]] = {
 
 def payload_of(type: str) -> type[Payload]:
     """Return the model of the payload of a type of event; that of free payloads for types of a runtime's own."""
-    from graphweft_contracts.memory import MEMORY  # its payloads build on ours
+    from graphweft_contracts.episodes import EPISODES  # their payloads build on ours
+    from graphweft_contracts.memory import MEMORY
 
-    return LIFECYCLE.get(type) or MEMORY.get(type, Payload)
+    return LIFECYCLE.get(type) or MEMORY.get(type) or EPISODES.get(type, Payload)
 
 
 class Event(BaseModel):
     """One thing that happened, as a CloudEvent. ``source`` and ``id`` together identify it for ever.
 
     The order of events is kept within one ``key`` (app and chat) and nowhere else. Unknown attributes are kept when
-    their names are lawful CloudEvents extension names. For the six lifecycle types, and those of memory, ``data`` is
-    checked against their payload models; ``data`` of other types is free apart from ``context``.
+    their names are lawful CloudEvents extension names. For the six lifecycle types, and those of memory and
+    episodes, ``data`` is checked against their payload models; ``data`` of other types is free apart from ``context``.
     """
 
     model_config = ConfigDict(frozen=True, extra="allow")

@@ -20,6 +20,7 @@ from pydantic.json_schema import GenerateJsonSchema
 from graphweft_contracts import asyncapi
 from graphweft_contracts.context import ContextReply, ContextRequest
 from graphweft_contracts.dead_letters import DeadLetter
+from graphweft_contracts.episodes import EPISODES
 from graphweft_contracts.events import EXTENSION_NAME_PATTERN, LIFECYCLE, Event, Payload
 from graphweft_contracts.memory import MEMORY
 
@@ -43,7 +44,7 @@ def schemas() -> dict[str, dict[str, Any]]:
             _with_payload(Payload), "Any event, also of a type of your own. `data.context` holds context variables."
         )
     }
-    for name, payload in {**LIFECYCLE, **MEMORY}.items():
+    for name, payload in {**LIFECYCLE, **MEMORY, **EPISODES}.items():
         found[name] = _event(_with_payload(payload, name), payload.__doc__ or name)
     for name, model in (
         ("context_request", ContextRequest),

@@ -20,6 +20,7 @@ from graphweft_rules.cypher import Cypher
 from graphweft_rules.findings import Finding, RulesError
 from graphweft_rules.loader import RuleFiles, discover
 from graphweft_rules.model import InjectionQuery, InjectionRule, Place
+from graphweft_rules.packs.episodes import EpisodePack
 from graphweft_rules.packs.memory import MemoryPack
 from graphweft_rules.packs.pack import Pack
 from graphweft_rules.params import Absent, Scope
@@ -34,7 +35,7 @@ from graphweft_rules.workflow import (
 
 __all__ = ("BoundMutation", "BoundQuery", "Matched", "MatchedQueries", "Ruleset", "SkipReason", "Skipped")
 
-_PACKS: Final[tuple[Pack, ...]] = (MemoryPack(),)
+_PACKS: Final[tuple[Pack, ...]] = (MemoryPack(), EpisodePack())
 """The packs that every set of rules has."""
 
 SkipReason = Literal["condition_error", "missing_param", "missing_variable"]
@@ -139,6 +140,12 @@ class Ruleset:
             ruled = self._by_rules(event)
             return Matched(mutations=(*packed, *ruled.mutations), skipped=ruled.skipped)
         return self._by_rules(event)
+
+    def refusal(self, event: Event) -> str | None:
+        """Return why a pack refuses an event, or None; the event then has no mutations of that pack."""
+        if event.type not in self._types:
+            return None
+        return next((why for pack in self.packs if (why := pack.refusal(event)) is not None), None)
 
     def knows(self, event: Event) -> bool:
         """Tell whether anybody may say anything about an event: a pack, or the rules of its workflow."""

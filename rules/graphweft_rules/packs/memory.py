@@ -202,6 +202,10 @@ class MemoryPack:
             return ()
         return [(self._by_id[id], params) for id, params in say(event)]
 
+    def refusal(self, event: Event) -> str | None:
+        """See ``Pack.refusal``: none is refused."""
+        return None
+
 
 def _add(event: Event) -> _Said:
     payload = MemoryAdd.model_validate(event.data)

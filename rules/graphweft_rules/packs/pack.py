@@ -42,6 +42,10 @@ class Pack(Protocol):
     def match(self, event: Event) -> Sequence[tuple[CompiledMutation, dict[str, Any]]]:
         """Return the mutations for an event with their parameters, in their order; none for a type of another pack.
 
-        The event's payload has been checked. Never raises.
+        The event's payload has been checked. Never raises. An event that is refused has none.
         """
+        ...
+
+    def refusal(self, event: Event) -> str | None:
+        """Return why an event has no effect although it keeps the contract, for its dead letter; None for any other."""
         ...

@@ -15,6 +15,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstr
 from graphweft.transport import MAX_EVENT_BYTES
 from graphweft_contracts import LIFECYCLE, MEMORY, ContextReply, MemoryScope, SearchQuery
 from graphweft_contracts.asyncapi import VERSION
+from graphweft_contracts.episodes import EPISODES
 from graphweft_contracts.events import AppId, Name
 from graphweft_contracts.schemas import schemas
 from graphweft_contracts.search import MOST_RESULTS
@@ -32,7 +33,7 @@ _MOST_MS: Final = 10_000
 """Largest budget: nobody holds up a turn for longer."""
 
 
-_PAYLOADS: Final = {**LIFECYCLE, **MEMORY}
+_PAYLOADS: Final = {**LIFECYCLE, **MEMORY, **EPISODES}
 _PAYLOAD_TYPES: Final = ", ".join(f"`{type}` by `{model.__name__}`" for type, model in _PAYLOADS.items())
 
 

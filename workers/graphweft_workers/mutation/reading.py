@@ -8,13 +8,17 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from typing import Final
 
 from graphweft_contracts import DeadLetter, DeadLetterReason, Event, InvalidEvent, wire
 from graphweft_rules import BoundMutation, Ruleset, Skipped
 from graphweft_workers.bus.log import Entry
 from graphweft_workers.mutation.duplicates import Identity, RecentEvents
 
-__all__ = ("EventWork", "Range", "identity_of", "letter_for", "letter_of_lost", "read_range")
+__all__ = ("WHOLE", "EventWork", "Range", "identity_of", "letter_for", "letter_of_lost", "read_range")
+
+WHOLE: Final = "*"
+"""In the place of a mutation, in the dead letter of an event of which nothing took effect: a retry runs all of it."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)  # not frozen: that doubles the cost of making one for every event
@@ -64,7 +68,14 @@ def read_range(
         if recent.is_copy(identity_of(entry, event)):
             result.copies += 1
             continue
-        if retried is None:
+        if retried is None or retried.mutation == WHOLE:
+            refusal = rules.refusal(event)
+            if refusal is not None:
+                names = {"rule": event.type, "mutation": WHOLE}
+                result.letters.append(
+                    letter_for(partition, entry, "invalid_event", refusal, event=event, now=now, **names)
+                )
+                continue
             if not rules.knows(event):
                 result.unknown.add(event.workflow)
             matched = rules.match_event(event)

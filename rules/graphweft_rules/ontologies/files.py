@@ -1,0 +1,229 @@
+"""Ontologies that users write: one YAML file each, whose name is the id of the schema.
+
+::
+
+    entity_types:
+      Person: A human being.
+      Secret: A password or key.
+    edge_types:
+      OWNS: Is responsible for.
+    edge_type_map:
+      - source: [Person]
+        target: [Entity]
+        edges: [OWNS]
+    excluded_entity_types: [Secret]
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+from graphweft_contracts.episodes import ANY_TYPE, TYPE_PATTERN
+from graphweft_rules.findings import Finding, RulesError, did_you_mean, errors, ordered
+from graphweft_rules.model import Place
+from graphweft_rules.ontologies.ontology import Ontology, type_model
+from graphweft_rules.ontologies.registry import BUILT_IN, Ontologies
+from graphweft_rules.shapes import Entries, Shapes
+from graphweft_rules.source import parse
+from graphweft_rules.tree import Broken, Items, Node, Scalar, Table
+
+__all__ = ("FOLDER", "lint_ontologies", "load_ontologies", "read_ontology")
+
+FOLDER: Final = "ontologies"
+"""The folder of ontologies, beside the folder that holds the workflows' folders."""
+_ID: Final = re.compile(r"[a-z][a-z0-9_]{0,63}")
+_TYPE: Final = re.compile(TYPE_PATTERN)
+_SUFFIXES: Final = (".yaml", ".yml")
+_IN_A_NAME: Final = "a letter, then letters, digits and underscores, 64 at most"
+
+type _Types = Mapping[str, str]
+"""Name -> description."""
+
+
+def load_ontologies(folder: Path) -> Ontologies:
+    """Return the built-in ontologies and those of a folder; the built-in ones alone when there is no such folder.
+
+    Raises ``RulesError`` with the findings of all files. Warnings alone do not raise.
+    """
+    read = [_read(path) for path in _files(folder)] if folder.exists() else []
+    findings = [finding for _, found in read for finding in found]
+    if errors(findings):
+        raise RulesError(findings)
+    return Ontologies(ontology for ontology, _ in read if ontology is not None)
+
+
+def lint_ontologies(paths: Iterable[Path]) -> list[Finding]:
+    """Return what is wrong with ontologies, by file, line and column; a folder stands for the YAML files in it.
+
+    Never raises on content. Its error-level findings are exactly what ``load_ontologies`` refuses.
+    """
+    findings: list[Finding] = []
+    for path in paths:
+        for file in _files(path) if path.is_dir() else [path]:
+            findings.extend(_read(file)[1])
+    return list(ordered(findings))
+
+
+def read_ontology(data: bytes, path: Path) -> tuple[Ontology | None, tuple[Finding, ...]]:
+    """Read the content of a file, and return its ontology unless a finding is an error."""
+    root, findings = parse(data, str(path))
+    checks = _Checks(findings)
+    checks.schema_id(path)
+    keys = {"edge_types", "edge_type_map", "excluded_entity_types"}
+    entries = checks.table(root, "an ontology", required={"entity_types"}, optional=keys)
+    entities, edges = checks.types(entries, "entity_types"), checks.types(entries, "edge_types")
+    between = checks.edge_type_map(entries, entities, edges)
+    excluded = checks.excluded(entries, entities)
+    found = ordered(checks.findings)
+    if errors(found):
+        return None, found
+    ontology = Ontology(
+        schema_id=path.stem,
+        entity_types={name: type_model(name, text) for name, text in entities.items()},
+        edge_types={name: type_model(name, text) for name, text in edges.items()},
+        edge_type_map=between,
+        excluded_entity_types=excluded,
+    )
+    return ontology, found
+
+
+def _files(folder: Path) -> list[Path]:
+    if not folder.is_dir():
+        message = "this is no folder: pass the folder that holds the ontologies"
+        raise RulesError([Finding(level="error", code="missing-file", message=message, place=Place(file=str(folder)))])
+    return sorted(path for path in folder.iterdir() if path.suffix in _SUFFIXES and not path.name.startswith("."))
+
+
+def _read(path: Path) -> tuple[Ontology | None, tuple[Finding, ...]]:
+    try:
+        data = path.read_bytes()
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        code = "missing-file" if isinstance(error, FileNotFoundError) else "unreadable-file"
+        message = f"{str(path)!r} cannot be read ({why}): pass an ontology that can"
+        return None, (Finding(level="error", code=code, message=message, place=Place(file=str(path))),)
+    return read_ontology(data, path)
+
+
+class _Checks(Shapes):
+    """The checks of one file."""
+
+    def schema_id(self, path: Path) -> None:
+        name, place = path.stem, Place(file=str(path))
+        if path.suffix != _SUFFIXES[0]:
+            self.error("bad-name", f"the file's name ends with {path.suffix}: rename it to {name}.yaml", place)
+        if not _ID.fullmatch(name):
+            message = (
+                f"the file's name is the schema's id, and {name!r} is none: use a small letter, then small letters, "
+                "digits and underscores, 64 at most"
+            )
+            self.error("bad-name", message, place)
+        if name in {ontology.schema_id for ontology in BUILT_IN}:
+            message = f"{name!r} is built in and never changes its meaning: give the file another name"
+            self.error("shadowed-ontology", message, place)
+
+    def types(self, entries: Entries, key: str) -> _Types:
+        """Return the types under a key."""
+        node = entries[key].value if key in entries else None
+        if node is None:
+            return {}
+        if not isinstance(node, Table):
+            self.wrong_type(node, key, "a mapping of names to descriptions")
+            return {}
+        if not node.entries and key == "entity_types":
+            self.error("empty-list", "entity_types is empty: write at least one, such as Person: A human.", node.place)
+        found: dict[str, str] = {}
+        firsts: dict[str, tuple[str, Place]] = {}
+        for name, entry in node.entries.items():
+            first, place = firsts.setdefault(name.casefold(), (name, entry.key))
+            if not _TYPE.fullmatch(name):
+                self.error("bad-name", f"{name!r} cannot be the name of a type: use {_IN_A_NAME}", entry.key)
+            elif name == ANY_TYPE and key == "entity_types":
+                message = f"{ANY_TYPE!r} is the type of what no other type fits, and always there: leave it out"
+                self.error("bad-name", message, entry.key)
+            elif first != name:
+                message = f"{name!r} differs from {first!r} at line {place.line} by capitals alone: keep one of them"
+                self.error("duplicate-name", message, entry.key)
+            else:
+                found[name] = self._description(name, entry.value)
+        return found
+
+    def _description(self, name: str, node: Node) -> str:
+        if isinstance(node, Scalar) and isinstance(node.value, str | None):
+            text = (node.value or "").strip()
+            if not text:
+                message = (
+                    f"{name!r} has no description: say in a sentence what it means, for that is what a model reads"
+                )
+                self.warn("empty-description", message, node.place)
+            return text
+        self.wrong_type(node, f"the description of {name!r}", "a text")
+        return ""
+
+    def edge_type_map(
+        self, entries: Entries, entities: _Types, edges: _Types
+    ) -> Mapping[tuple[str, str], tuple[str, ...]]:
+        """Return which relations there are between which entities; without the key, all between any."""
+        if "edge_type_map" not in entries:
+            return {(ANY_TYPE, ANY_TYPE): tuple(edges)} if edges else {}
+        node = entries["edge_type_map"].value
+        if not isinstance(node, Items):
+            self.wrong_type(node, "edge_type_map", "a list of source, target and edges, each item with a dash")
+            return {}
+        found: dict[tuple[str, str], tuple[str, ...]] = {}
+        for item in node.items:
+            entry = self.table(
+                item, "an item of edge_type_map", required={"source", "target", "edges"}, optional=set[str]()
+            )
+            sources = self._names(entry, "source", entities, ANY_TYPE)
+            targets = self._names(entry, "target", entities, ANY_TYPE)
+            between = self._names(entry, "edges", edges)
+            for source in sources:
+                for target in targets:
+                    known = found.get((source, target), ())
+                    found[source, target] = (*known, *(name for name in between if name not in known))
+        used = {name for names in found.values() for name in names}
+        for name, entry_ in _entries(entries, "edge_types").items():
+            if name in edges and name not in used:
+                message = f"no item of edge_type_map has {name!r}, so it is between nothing: add one, or drop the type"
+                self.warn("unused-type", message, entry_)
+        return found
+
+    def _names(self, entries: Entries, key: str, known: _Types, *more: str) -> tuple[str, ...]:
+        """Return the known names under a key: one, or a list of them."""
+        if key not in entries:
+            return ()
+        node = entries[key].value
+        if isinstance(node, Broken):
+            return ()
+        if not isinstance(node, Items):
+            text = self.string(node, key, "the name of a type, or a list of them")
+            listed = [(text, node.place)] if text else []
+        else:
+            listed = self.texts(entries, key, "[OWNS]" if key == "edges" else "[Person]")
+        kind, where = ("edge", "edge_types") if key == "edges" else ("entity", "entity_types")
+        found: list[str] = []
+        for name, place in listed:
+            if name in known or name in more:
+                found.append(name)
+                continue
+            near = did_you_mean(name, (*known, *more))
+            message = f"{key} names the {kind} type {name!r}, which {where} does not have{near}: add it there"
+            self.error("unknown-type", message, place)
+        return tuple(dict.fromkeys(found))
+
+    def excluded(self, entries: Entries, entities: _Types) -> tuple[str, ...]:
+        """Return the types that are left out."""
+        key = "excluded_entity_types"
+        node = entries[key].value if key in entries else None
+        if isinstance(node, Items) and not node.items:
+            return ()
+        return self._names(entries, key, entities, ANY_TYPE)
+
+
+def _entries(entries: Entries, key: str) -> Mapping[str, Place]:
+    node = entries[key].value if key in entries else None
+    return {name: entry.key for name, entry in node.entries.items()} if isinstance(node, Table) else {}

@@ -1,0 +1,192 @@
+"""The first stage: what a retrieval begins with, from what was recalled (path A) and from the question (path B)."""
+
+from __future__ import annotations
+
+import math
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Final
+
+from graphweft_rules.terms import STOP_WORDS
+from graphweft_workers.graphrag.caps import MOST_DOCUMENTS, MOST_NAMES
+
+__all__ = ("Document", "Seeds", "entity_terms", "name_key", "seed")
+
+_LONGEST_ID: Final = 512
+_LONGEST_TEXT: Final = 20_000
+"""Characters of a text that are looked at for names."""
+_LONGEST_NAME: Final = 100
+_MOST_WORDS: Final = 4
+"""Words of a name that nothing marks as one."""
+_MOST_OF_DOCUMENT: Final = 10
+_QUOTED: Final = re.compile(
+    r"\"([^\"\n]{2,100})\"|`([^`\n]{2,100})`|\u201c([^\u201d\n]{2,100})\u201d|'([^'\n]{2,100})'(?!\w)"
+)
+_IDENTIFIER: Final = re.compile(r"[^\W_]+(?:[._/:#@+-]+[^\W_]+)+|[^\W_]*[a-z][A-Z]\w*|[^\W\d_]+\d\w*")
+"""``auth.service``, ``order_id``, ``OpenAI``, ``DOC-7``, ``k8s``."""
+_CAPITALISED: Final = re.compile(
+    r"(?<![\w'])[^\W\d_a-z][\w'&-]*(?:[ \t]+(?:(?:of|the|for|and|de|von|van|der|la)[ \t]+)?[^\W_a-z][\w'&-]*)*"
+)
+_WORD: Final = re.compile(r"[^\W_]+(?:['\u2019.+#_/-][^\W_]+|\+\+|#)*")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Document:
+    """Something that was recalled."""
+
+    id: str | int
+    text: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seeds:
+    """What is looked up in the graph, best first."""
+
+    documents: tuple[Document, ...] = ()
+    terms: tuple[str, ...] = ()
+    """Names that entities may have: those of the question, then those of the documents."""
+
+    @property
+    def ids(self) -> list[str | int]:
+        """The documents' ids."""
+        return [document.id for document in self.documents]
+
+    @property
+    def names(self) -> list[str]:
+        """The terms in the spellings that names have."""
+        spelt = (spelling for term in self.terms for spelling in _spellings(term))
+        return list(dict.fromkeys(spelt))[:MOST_NAMES]
+
+    @property
+    def keys(self) -> list[str]:
+        """The terms as ``name_key`` has them."""
+        return list(dict.fromkeys(map(name_key, self.terms)))[:MOST_NAMES]
+
+
+def seed(query_text: str, documents: Iterable[Any] | None = None) -> Seeds:
+    """Return what to look up.
+
+    A document is a map or an object with ``id`` (text or whole number), and ``text`` and ``score`` if there are any;
+    what is none is left out. The 20 with the highest score count; without scores, those that come first. The same
+    arguments give the same seeds.
+    """
+    found: dict[str | int, tuple[float, Document]] = {}
+    for each in documents or ():
+        document = _document(each)
+        if document is not None and document.id not in found:
+            found[document.id] = _score(each), document
+    best = sorted(found.values(), key=lambda pair: -pair[0])[:MOST_DOCUMENTS]
+    kept = tuple(document for _, document in best)
+    terms = dict.fromkeys(entity_terms(query_text))
+    for document in kept:
+        terms.update(dict.fromkeys(_first(_marked(document.text), _MOST_OF_DOCUMENT)))
+    return Seeds(documents=kept, terms=tuple(_first(terms, MOST_NAMES)))
+
+
+def entity_terms(text: str) -> list[str]:
+    """Return what may be the name of an entity in a question, the likeliest first, at most 200.
+
+    First what is quoted, spelt like an identifier or capitalised, in the order of the text; then all runs of one to
+    four words of each sentence that neither begin nor end with a stop word, the longer ones first.
+    """
+    return list(_first((*_marked(text), *_runs(text)), MOST_NAMES))
+
+
+def name_key(name: str) -> str:
+    """Return what is equal for all spellings of a name: without case, and with single blanks.
+
+    Entities that have it as their property ``name_key`` are found whatever the case of their name is.
+    """
+    return " ".join(unicodedata.normalize("NFKC", name).casefold().split())
+
+
+def _document(value: Any) -> Document | None:
+    id, text = _of(value, "id"), _of(value, "text")
+    if type(id) is int:
+        sound = -(2**63) <= id < 2**63
+    else:
+        sound = isinstance(id, str) and 0 < len(id) <= _LONGEST_ID and _is_text(id)
+    return Document(id=id, text=text if isinstance(text, str) else "") if sound else None
+
+
+def _score(value: Any) -> float:
+    score = _of(value, "score")
+    return float(score) if isinstance(score, int | float) and math.isfinite(score) else 0.0
+
+
+def _of(value: Any, name: str) -> Any:
+    if isinstance(value, Mapping):
+        return value.get(name)  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    return getattr(value, name, None)
+
+
+def _is_text(text: str) -> bool:
+    """Tell whether a text can be sent: half a surrogate pair cannot."""
+    return not any("\ud800" <= char <= "\udfff" for char in text)
+
+
+def _marked(text: str) -> Iterator[str]:
+    """Yield what is marked as a name, in the order of the text."""
+    plain = _plain(text)
+    found: list[tuple[int, str]] = []
+    for match in _QUOTED.finditer(plain):
+        found.append((match.start(), next(filter(None, match.groups()))))
+    for match in _IDENTIFIER.finditer(plain):
+        found.append((match.start(), match[0]))
+    for match in _CAPITALISED.finditer(plain):
+        found += [(match.start(), phrase) for phrase in _phrases(match[0])]
+    for _, name in sorted(found, key=lambda pair: pair[0]):
+        if name := _trimmed(name):
+            yield name
+
+
+def _phrases(phrase: str) -> Iterator[str]:
+    """Yield a capitalised phrase, and without the stop words that begin it: "What Redis" is "Redis"."""
+    words = phrase.split()
+    while words and words[0].casefold() in STOP_WORDS:
+        words = words[1:]
+    while words and words[-1].casefold() in STOP_WORDS:
+        words = words[:-1]
+    if words:
+        yield " ".join(words)
+        if len(words) > 1:  # the first word of a sentence is capitalised whatever it is
+            yield " ".join(words[1:])
+
+
+def _runs(text: str) -> Iterator[str]:
+    sentences = [_WORD.findall(sentence) for sentence in re.split(r"[.!?;:,()\[\]{}\n]+(?:\s|\Z)", _plain(text))]
+    for size in range(_MOST_WORDS, 0, -1):
+        for words in sentences:
+            for at in range(len(words) - size + 1):
+                run = words[at : at + size]
+                if run[0].casefold() not in STOP_WORDS and run[-1].casefold() not in STOP_WORDS:
+                    yield _trimmed(" ".join(run))
+
+
+def _plain(text: str) -> str:
+    cut = text[:_LONGEST_TEXT]
+    return unicodedata.normalize("NFC", cut if _is_text(cut) else cut.encode("utf-8", "ignore").decode())
+
+
+def _trimmed(name: str) -> str:
+    name = " ".join(name.split()).removesuffix("'s").removesuffix("\u2019s").strip("-'& ")
+    return name if len(name) <= _LONGEST_NAME else ""
+
+
+def _spellings(term: str) -> Iterator[str]:
+    words = term.split(" ")
+    yield from (term, term.lower(), term.upper())
+    yield " ".join(word[:1].upper() + word[1:] for word in words)
+    yield " ".join(word.capitalize() for word in words)
+
+
+def _first(names: Iterable[str], most: int) -> Iterator[str]:
+    seen: dict[str, None] = {}
+    for name in names:
+        if len(seen) == most:
+            return
+        if name and name not in seen:
+            seen[name] = None
+            yield name

@@ -345,7 +345,7 @@ def test_the_log_says_once_what_was_cut_down() -> None:
         ("graphrag_settings_capped", "warning", {"graph_expand_max_hops": 5, "graph_expand_limit": 500})
     ]
     with capture_logs() as logs:
-        caps = Caps.of(Settings(neo4j_query_timeout_ms=250, graph_expand_max_hops=1))
+        caps = Caps.of(Settings(graphrag_query_timeout_ms=250, graph_expand_max_hops=1))
     assert (caps, logs) == (Caps(hops=1, query_timeout_s=0.25), [])
 
 

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import structlog
+from pydantic import SecretStr
 
 from graphweft.location import embedded_url
 from graphweft.settings import ClientSettings
@@ -46,6 +47,17 @@ GIVEN = {
     "index_name": "anyIndex",
     "vector_index_name": "vectors",
     "fulltext_index_name": "words",
+    "graphrag_enabled": True,
+    "graph_expand_max_hops": 1,
+    "graph_expand_limit": 20,
+    "graph_max_results": 10,
+    "graphrag_query_timeout_ms": 300,
+    "extractor": "graphiti:some-model",
+    "extractor_url": "https://models.example:8443/v1",
+    "extractor_api_key": "secret-key",
+    "extractor_timeout_ms": 800,
+    "extractor_attempts": 3,
+    "extractor_at_once": 2,
     "embedder": "openai:some-model",
     "embedder_url": "https://models.example:8443/v1",
     "embedder_api_key": "secret-key",
@@ -69,7 +81,7 @@ GIVEN = {
 def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """An empty working folder, and no setting in the environment."""
     for name in list(os.environ):
-        if name.upper().startswith(("GRAPHWEFT_", "NEO4J_", "AZURE_")):
+        if name.upper().startswith(("GRAPHWEFT_", "NEO4J_", "AZURE_", "GRAPH_", "GRAPHRAG_", "OPENAI_")):
             monkeypatch.delenv(name)
     monkeypatch.chdir(tmp_path)
     return tmp_path
@@ -77,7 +89,7 @@ def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 def shown(settings: Settings) -> dict[str, Any]:
     values = settings.model_dump()
-    for name in ("bus_url", "graph_url", "embedder_api_key", "summariser_api_key"):
+    for name in ("bus_url", "graph_url", "embedder_api_key", "summariser_api_key", "extractor_api_key"):
         values[name] = values[name] and values[name].get_secret_value()
     return {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}
 
@@ -442,8 +454,59 @@ def test_the_page_names_every_setting() -> None:
     for name, field in Settings.model_fields.items():
         [row] = [line for line in page.splitlines() if line.startswith(f"| `GRAPHWEFT_{name.upper()}` | `{name}` |")]
         if field.default is not None:
-            assert row.split(" | ")[2].strip("`") == str(field.default)
+            default = str(field.default).lower() if isinstance(field.default, bool) else str(field.default)
+            assert row.split(" | ")[2].strip("`") == default
     assert "`GRAPHWEFT_CONFIG`" in page
+
+
+@pytest.mark.parametrize(
+    ("variable", "field", "wrong"),
+    [
+        ("GRAPHRAG_ENABLED", "graphrag_enabled", "perhaps"),
+        ("GRAPH_RAG_ENABLED", "graphrag_enabled", "perhaps"),
+        ("GRAPH_EXPAND_MAX_HOPS", "graph_expand_max_hops", "-1"),
+        ("GRAPH_EXPAND_LIMIT", "graph_expand_limit", "0"),
+        ("GRAPH_MAX_RESULTS", "graph_max_results", "many"),
+        ("NEO4J_QUERY_TIMEOUT_MS", "graphrag_query_timeout_ms", "0"),
+    ],
+)
+@pytest.mark.usefixtures("folder")
+def test_the_variables_of_the_hybrid_contract(
+    monkeypatch: pytest.MonkeyPatch, variable: str, field: str, wrong: str
+) -> None:
+    monkeypatch.setenv(variable, "1")
+    assert getattr(Settings.load(), field) == 1
+    monkeypatch.setenv(f"GRAPHWEFT_{field.upper()}", "1" if field != "graphrag_enabled" else "false")
+    monkeypatch.setenv(variable, "3" if field != "graphrag_enabled" else "true")
+    assert int(getattr(Settings.load(), field)) == (field != "graphrag_enabled")
+    monkeypatch.delenv(f"GRAPHWEFT_{field.upper()}")
+    monkeypatch.setenv(variable, wrong)
+    with pytest.raises(InvalidSettings, match=rf"{field}: .*set by {variable}"):
+        Settings.load()
+
+
+@pytest.mark.usefixtures("folder")
+def test_the_older_name_counts_where_the_newer_is_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not Settings.load().graphrag_enabled
+    monkeypatch.setenv("GRAPH_RAG_ENABLED", "true")
+    assert Settings.load().graphrag_enabled
+    monkeypatch.setenv("GRAPHRAG_ENABLED", "false")
+    assert not Settings.load().graphrag_enabled
+
+
+@pytest.mark.usefixtures("folder")
+def test_a_graphiti_servers_own_variables_say_which_extractor(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in {"MODEL_NAME": "m", "OPENAI_BASE_URL": "http://x:1/v1", "OPENAI_API_KEY": "k"}.items():
+        monkeypatch.setenv(name, value)
+    assert (Settings.load().extractor, Settings.load().extractor_url) == ("none", None)
+    settings = Settings.load(extractor="graphiti")
+    assert (settings.extractor, settings.extractor_url) == ("graphiti:m", "http://x:1/v1")
+    assert settings.extractor_api_key == SecretStr("k")
+    settings = Settings.load(extractor="graphiti:other", extractor_url="http://y/v1")
+    assert (settings.extractor, settings.extractor_url) == ("graphiti:other", "http://y/v1")
+    monkeypatch.setenv("OPENAI_BASE_URL", "nowhere")
+    with pytest.raises(InvalidSettings, match="OPENAI_BASE_URL"):
+        Settings.load(extractor="graphiti")
 
 
 @pytest.fixture

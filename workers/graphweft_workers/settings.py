@@ -2,7 +2,7 @@
 
 A variable that is empty counts as not set: that is what compose files make of one that nobody set. Where no graph is
 named, the ``NEO4J_*`` variables of Neo4j's own tools name one; where the embedder is ``azure``, the ``AZURE_*``
-variables of Azure's own tools say which.
+variables of Azure's own tools say which; where the extractor is ``graphiti``, the variables of Graphiti's own server.
 
 No other module of this package reads the environment. An unknown key stops the start: a misspelled setting that is
 silently ignored is found in production.
@@ -13,7 +13,7 @@ from __future__ import annotations
 import difflib
 import os
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from string import Formatter
 from typing import Any, Final, Literal, Self, override
@@ -39,6 +39,11 @@ _UNPREFIXED: Final[Mapping[str, tuple[str, ...]]] = {
     "index_name": ("NEO4J_INDEX_NAME",),
     "vector_index_name": ("NEO4J_VECTOR_INDEX_NAME",),
     "fulltext_index_name": ("NEO4J_FULLTEXT_INDEX_NAME",),
+    "graphrag_enabled": ("GRAPHRAG_ENABLED", "GRAPH_RAG_ENABLED"),
+    "graph_expand_max_hops": ("GRAPH_EXPAND_MAX_HOPS",),
+    "graph_expand_limit": ("GRAPH_EXPAND_LIMIT",),
+    "graph_max_results": ("GRAPH_MAX_RESULTS",),
+    "graphrag_query_timeout_ms": ("NEO4J_QUERY_TIMEOUT_MS",),
 }
 """Settings and the variables, the first that is set, that give them where nothing else does."""
 _KAFKA: Final = re.compile(r"kafka://[\w.-]+(:[0-9]{1,5})?(,[\w.-]+(:[0-9]{1,5})?)*/?", re.ASCII)
@@ -109,6 +114,51 @@ class Settings(BaseSettings):
     fulltext_index_name: str = Field(
         default="search_chunks",
         description="Fulltext index of a search that names none; without it `NEO4J_FULLTEXT_INDEX_NAME`.",
+    )
+    graphrag_enabled: bool = Field(
+        default=False,
+        description="Whether `graphrag:` queries ask the graph; without it `GRAPHRAG_ENABLED`, then "
+        "`GRAPH_RAG_ENABLED`.",
+    )
+    graph_expand_max_hops: int = Field(
+        default=2,
+        ge=0,
+        description="Relationships that graphrag follows from what it begins with, 2 at most; without it "
+        "`GRAPH_EXPAND_MAX_HOPS`.",
+    )
+    graph_expand_limit: int = Field(
+        default=100, ge=1, description="Entities of one graphrag query, 100 at most; without it `GRAPH_EXPAND_LIMIT`."
+    )
+    graph_max_results: int = Field(
+        default=50, ge=1, description="Facts of one graphrag query, 50 at most; without it `GRAPH_MAX_RESULTS`."
+    )
+    graphrag_query_timeout_ms: int = Field(
+        default=5_000,
+        ge=1,
+        description="Server-side limit of each query of graphrag; without it `NEO4J_QUERY_TIMEOUT_MS`.",
+    )
+    extractor: str = Field(
+        default="none",
+        pattern=r"^(none|graphiti(:.+)?)$",
+        description="What reads entities and relations out of text episodes: none, or graphiti:<model>; for graphiti "
+        "alone `MODEL_NAME` is the model.",
+    )
+    extractor_url: str | None = Field(
+        default=None,
+        description="Base URL of the extractor's endpoint, the part before /chat/completions; for graphiti without it "
+        "`OPENAI_BASE_URL`.",
+    )
+    extractor_api_key: SecretStr | None = Field(
+        default=None, description="Key of the extractor's endpoint; for graphiti without it `OPENAI_API_KEY`."
+    )
+    extractor_timeout_ms: int = Field(
+        default=120_000, ge=1, description="Limit of reading one episode; it may take several requests to the model."
+    )
+    extractor_attempts: int = Field(
+        default=5, ge=1, le=100, description="Tries of one episode before it becomes a dead letter."
+    )
+    extractor_at_once: int = Field(
+        default=4, ge=1, le=64, description="Episodes of one partition that are read at the same time."
     )
     embedder: str = Field(
         default="none",
@@ -185,12 +235,12 @@ class Settings(BaseSettings):
             return value
         return _redis_url(value)
 
-    @field_validator("embedder_url", "summariser_url")
+    @field_validator("embedder_url", "summariser_url", "extractor_url")
     @classmethod
     def _endpoint(cls, value: str | None) -> str | None:
         return None if value is None else _http_url(value)
 
-    @field_validator("embedder_api_key", "summariser_api_key")
+    @field_validator("embedder_api_key", "summariser_api_key", "extractor_api_key")
     @classmethod
     def _key(cls, value: SecretStr | None) -> SecretStr | None:
         return None if value is None else SecretStr(_header_value(value.get_secret_value()))
@@ -252,7 +302,8 @@ class Settings(BaseSettings):
             if values.get(name) is None and (variable := next(filter(os.environ.get, _UNPREFIXED[name]), None))
         }
         given |= {name: os.environ[variable] for name, variable in unprefixed.items()}
-        given |= _azure({**values, **{_as_field(name): value for name, value in variables.items() if value}, **given})
+        chosen_values = {**values, **{_as_field(name): value for name, value in variables.items() if value}, **given}
+        given |= _azure(chosen_values) | _graphiti(chosen_values)
         try:
             return cls(**{**{k: v for k, v in values.items() if k not in from_environment}, **given})
         except ValidationError as error:
@@ -354,6 +405,29 @@ def _azure(chosen: Mapping[str, Any]) -> dict[str, Any]:
         "embedder_url": (("AZURE_AI_PROJECT_ENDPOINT",), _http_url),
         "embedder_api_key": (("AZURE_AI_API_KEY", "AZURE_OPENAI_API_KEY"), _header_value),
     }
+    return added | _taken(chosen, taken)
+
+
+def _graphiti(chosen: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the variables of a Graphiti server add to the extractor ``graphiti``."""
+    extractor = str(chosen.get("extractor"))
+    if extractor != "graphiti" and not extractor.startswith("graphiti:"):
+        return {}
+    added: dict[str, Any] = {}
+    if extractor == "graphiti" and (name := os.environ.get("MODEL_NAME")):
+        added["extractor"] = f"graphiti:{name}"
+    taken = {
+        "extractor_url": (("OPENAI_BASE_URL",), _http_url),
+        "extractor_api_key": (("OPENAI_API_KEY",), _header_value),
+    }
+    return added | _taken(chosen, taken)
+
+
+def _taken(
+    chosen: Mapping[str, Any], taken: Mapping[str, tuple[tuple[str, ...], Callable[[str], str]]]
+) -> dict[str, str]:
+    """Return settings that nothing else gives, each from the first of its variables that is set, and checked."""
+    added: dict[str, str] = {}
     for field, (variables, check) in taken.items():
         found = next((variable for variable in variables if os.environ.get(variable)), None)
         if chosen.get(field) is None and found is not None:

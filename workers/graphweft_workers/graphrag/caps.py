@@ -59,5 +59,5 @@ class Caps:
             hops=settings.graph_expand_max_hops,
             limit=settings.graph_expand_limit,
             results=settings.graph_max_results,
-            query_timeout_s=settings.neo4j_query_timeout_ms / 1000,
+            query_timeout_s=settings.graphrag_query_timeout_ms / 1000,
         )

@@ -54,7 +54,7 @@ TYPE_PATTERN: Final = r"^[A-Za-z][A-Za-z0-9_]{0,63}$"
 """Names of types of entities and relations. With ``re`` use ``fullmatch``: its ``$`` admits a line end."""
 RESERVED_ATTRIBUTES: Final = frozenset(
     {
-        *("id", "type", "name", "stated", "terms", "length", "scopes", "embedding", "embedding_model"),
+        *("id", "type", "name", "name_key", "stated", "terms", "length", "scopes", "embedding", "embedding_model"),
         *("application_id", "agent_id", "user_id", "thread_id"),
     }
 )
@@ -187,7 +187,7 @@ class Structure(BaseModel):
         except ValidationError as error:
             first = error.errors(include_input=False, include_url=False)[0]
             what = first["msg"].removeprefix("Value error, ")
-            where = ".".join(map(str, first["loc"]))
+            where = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in first["loc"])[1:]
             raise InvalidEvent(f"{where}: {what}" if where else what) from None
 
     def entity(self, named: str | EntityName) -> EntityName:

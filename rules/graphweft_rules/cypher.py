@@ -74,6 +74,8 @@ class Cypher:
     """(label, property) by which MATCH and MERGE look nodes up: each deserves an index."""
     names: frozenset[Name]
     """The labels and relationship types that the text names."""
+    spared: frozenset[str] = frozenset()
+    """Properties that no map behind ``+=`` has and no ``n[…]`` reads: whoever makes the parameters sees to that."""
     problems: tuple[CypherProblem, ...]
 
     @property
@@ -83,16 +85,22 @@ class Cypher:
 
     def form(self, dialect: Dialect, shared: frozenset[str] | None = None) -> BatchForm:
         """Return which rows of the query may share a query on a kind of server, and its text: see ``batch_form``."""
-        return _form(self.statement, self.columns, dialect, shared)
+        return _form(self.statement, self.columns, dialect, shared, self.spared)
 
 
 @lru_cache(maxsize=16_384)
-def _form(statement: str, columns: tuple[str, ...], dialect: Dialect, shared: frozenset[str] | None) -> BatchForm:
-    return batch_form(statement, columns, dialect, shared=shared)
+def _form(
+    statement: str,
+    columns: tuple[str, ...],
+    dialect: Dialect,
+    shared: frozenset[str] | None,
+    spared: frozenset[str],
+) -> BatchForm:
+    return batch_form(statement, columns, dialect, shared=shared, spared=spared)
 
 
-def parse(text: str, *, role: Role) -> Cypher:
-    """Read a query; never raises, whatever the text: see ``problems``."""
+def parse(text: str, *, role: Role, spared: frozenset[str] = frozenset()) -> Cypher:
+    """Read a query; never raises, whatever the text: see ``problems``. ``spared``: see ``Cypher``."""
     query = outline(text)
     words = query.words
     clock: set[str] = set()
@@ -111,6 +119,7 @@ def parse(text: str, *, role: Role) -> Cypher:
         returns=bool(main) and main[-1].keyword == "RETURN",
         keys=frozenset(_keys(query)),
         names=frozenset(graph_names(query)),
+        spared=spared,
         problems=tuple(_placed(text, problem) for problem in problems),
     )
 

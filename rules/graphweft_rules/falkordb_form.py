@@ -18,7 +18,7 @@ The rules are strict on purpose: whatever is not known to be safe is refused, wi
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, Literal
 
 from graphweft_rules.batching import ROW, BatchForm
@@ -77,6 +77,9 @@ _FUNCTIONS: Final = frozenset(
 )
 """Functions whose result depends on their arguments alone."""
 
+_ANY: Final = "*"
+"""As a property's name: any but the spared ones."""
+
 _Kind = Literal["node", "relationship", "value"]
 
 
@@ -109,14 +112,23 @@ class _Access:
     """A constant that a new node or relationship begins with."""
     labels: frozenset[str] = frozenset()
     """What the pattern of a node says; none: it may have any."""
+    spared: frozenset[str] = frozenset()
+    """With the name ``*``: what it is not."""
 
     def meets(self, other: _Access, shared: frozenset[str] | None) -> bool:
         """Tell whether both may be the same property of the same thing."""
-        if self.kind != other.kind or self.name != other.name:
+        if self.kind != other.kind or not self._named_as(other):
             return False
         if self.kind == "relationship":
             return self.relationship_type == other.relationship_type
         return not _differ(self.labels, other.labels, shared)
+
+    def _named_as(self, other: _Access) -> bool:
+        if self.name == _ANY:
+            return other.name not in self.spared
+        if other.name == _ANY:
+            return self.name not in other.spared
+        return self.name == other.name
 
 
 def _differ(labels: frozenset[str], others: frozenset[str], shared: frozenset[str] | None) -> bool:
@@ -157,10 +169,16 @@ class _Piece:
     names: frozenset[str]
 
 
-def falkordb_form(statement: str, columns: Sequence[str], *, shared: frozenset[str] | None = None) -> BatchForm:
+def falkordb_form(
+    statement: str,
+    columns: Sequence[str],
+    *,
+    shared: frozenset[str] | None = None,
+    spared: frozenset[str] = frozenset(),
+) -> BatchForm:
     """Return how rows of a statement run on FalkorDB; never raises, whatever the text.
 
-    ``shared``: see ``batch_form``.
+    ``shared``, ``spared``: see ``batch_form``.
     """
     query = outline(statement)
     columns = tuple(columns)
@@ -176,7 +194,7 @@ def falkordb_form(statement: str, columns: Sequence[str], *, shared: frozenset[s
     try:
         _check_names(query)
         keys = tuple(dict.fromkeys(_keys(source, parts)))
-        text = _Ordered(source=source, parts=parts, shared=shared).text()
+        text = _Ordered(source=source, parts=parts, shared=shared, spared=spared).text()
         unwinds = any(isinstance(part, UnwindPart) for part in parts)
         return BatchForm(mode="ordered", statement=text, columns=columns, keys=keys, always=unwinds)
     except (_Refused, PatternError) as refused:
@@ -373,6 +391,7 @@ class _Ordered:
     source: _Source
     parts: tuple[Part, ...]
     shared: frozenset[str] | None
+    spared: frozenset[str] = frozenset()
     kinds: dict[str, _Kind] = field(default_factory=dict[str, _Kind])
     types: dict[str, str] = field(default_factory=dict[str, str])
     """Variable of a relationship to its type."""
@@ -433,8 +452,11 @@ class _Ordered:
 
     # --- expressions ---
 
-    def _uses(self, span: range) -> Uses:
-        """Return what an expression uses. Raises ``_Refused`` for what is not known to be each row's own."""
+    def _uses(self, span: range, known: frozenset[int] = frozenset()) -> Uses:
+        """Return what an expression uses. Raises ``_Refused`` for what is not known to be each row's own.
+
+        ``known``: places of variables of which the caller knows what of them is read.
+        """
         used = uses(self.source.query, span)
         if used.subqueries:
             raise _Refused(f"`{self.source.words.text(used.subqueries[0])} {{…}}` looks at the whole graph")
@@ -449,7 +471,8 @@ class _Ordered:
             kind = self.kinds.get(use.variable)
             if kind is None:
                 raise _Refused(f"`{use.variable}` is not known here")
-            if kind != "value" and self.source.words.keyword(use.place + 1) != "IS":
+            whole = self.source.words.keyword(use.place + 1) != "IS" and use.place not in known
+            if kind != "value" and whole:
                 raise _Refused(f"`{use.variable}` is used as a whole")
         for read in used.reads:
             if read.variable and read.variable not in self.kinds:
@@ -701,6 +724,11 @@ class _Ordered:
                 effect.labels += item.names
                 texts.append(self.source.text(range(item.place, item.place + 1 + 2 * len(item.names))))
                 continue
+            if self._is_open(item) and condition is None and item.value is not None:
+                self._open(item, item.value, effect)
+                names |= self._names(item.value)
+                texts.append(self.source.text(range(item.place, item.value.stop)))
+                continue
             for assignment in _assignments(self.source, item):
                 if (assignment.variable, assignment.name) in seen:
                     raise _Refused(f"`{assignment.target}` is set twice")
@@ -725,6 +753,32 @@ class _Ordered:
             self._check_maps(items)
         self.pieces.append(self._cut())
         self.pieces.append(_Piece(f"SET {', '.join(texts)}", frozenset(names)))
+
+    def _is_open(self, item: SetItem) -> bool:
+        """Tell whether an item gives properties that the text does not name, of which the spared ones are none."""
+        return (
+            bool(self.spared)
+            and item.kind == "update"
+            and item.value is not None
+            and literal_map(self.source.query, item.value) is None
+        )
+
+    def _open(self, item: SetItem, value: range, effect: _Effect) -> None:
+        """Take ``n += map``, whose map may be chosen by what ``n[…]`` says."""
+        words = self.source.words
+        chosen = [
+            use.place
+            for use in uses(self.source.query, value).variables
+            if use.variable == item.variable
+            and words.text(use.place + 1) == "["
+            and use.place in _conditions(words, value)
+        ]
+        used = self._uses(value, frozenset(chosen))
+        if self._reads(used) or any(self.derived.get(use.variable) for use in used.variables):
+            raise _Refused(f"`{item.variable} += …` is made of properties")
+        access = replace(self._access(item.variable, _ANY), spared=self.spared)
+        effect.writes.append(access)
+        effect.reads += [replace(access, own=True) for _ in chosen]
 
     def _check_maps(self, items: Iterable[SetItem]) -> None:
         """Raise ``_Refused`` when ``+=`` cannot be written out, because items read what other items write."""

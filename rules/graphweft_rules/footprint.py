@@ -113,11 +113,11 @@ def footprints(cyphers: Iterable[Cypher]) -> dict[str, Footprint]:
     """Return the footprint of every query of a set of rules, by its ``statement``."""
     readers: dict[str, _Reader | str] = {}
     given: list[_Labels] = []
-    for statement in dict.fromkeys(cypher.statement for cypher in cyphers):
+    for statement, spared in {cypher.statement: cypher.spared for cypher in cyphers}.items():
         query = outline(statement)
         given.append(_labels(query))
         try:
-            reader = _Reader(query)
+            reader = _Reader(query, spared)
             reader.read()
             readers[statement] = reader
         except (PatternError, _Opaque) as error:
@@ -318,13 +318,16 @@ class _Act:
     by_one: bool = False
     """MERGE of a node by one property: there is no second entity that it could make for the same value."""
     if_created: bool = False
+    spared: frozenset[str] = frozenset()
+    """Of ``*``: properties that are not meant."""
 
 
 class _Reader:
     """Reads one query into things and acts."""
 
-    def __init__(self, query: Outline) -> None:
+    def __init__(self, query: Outline, spared: frozenset[str] = frozenset()) -> None:
         self.query = query
+        self._spared = spared
         self.words: Words = query.words
         self.acts: list[_Act] = []
         self.things: list[_Thing] = []
@@ -517,7 +520,10 @@ class _Reader:
         else:
             known = literal_map(self.query, item.value) if item.value is not None and item.kind == "update" else None
             names = [_ANYTHING] if known is None else [each.name for each in known]
-            self.acts.extend(_Act(thing=thing, access="write", name=name, if_created=if_created) for name in names)
+            spared = self._spared if known is None and item.kind == "update" else frozenset[str]()
+            self.acts.extend(
+                _Act(thing=thing, access="write", name=name, if_created=if_created, spared=spared) for name in names
+            )
         if item.value is not None:
             self._expression(item.value, writing=thing)
 
@@ -584,7 +590,12 @@ class _Reader:
                 self.picks = True
         for use in found.variables:
             is_null = self.words.keyword(use.place + 1) == "IS"
-            if self._scope.get(use.variable) is not None and use.place not in counted and not is_null:
+            thing = self._scope.get(use.variable)
+            if thing is not None and self._spared and self.words.text(use.place + 1) == "[":
+                self.acts.append(_Act(thing=thing, access="read", name=_ANYTHING, spared=self._spared))
+                self.picks |= writing is not None and thing is not writing
+                continue
+            if thing is not None and use.place not in counted and not is_null:
                 raise _Opaque(f"{use.variable!r} is used as a whole")
 
     def _key(self, value: range) -> Key | None:
@@ -666,9 +677,12 @@ class _World:
                 if not act.name:
                     yield self._on_entity(act, base, key)
                     continue
-                rekeys = base[0] == "node" and act.access == "write" and act.name in (_ANYTHING, self._key_name(base))
+                any_name = act.name == _ANYTHING
+                names = self._properties.get(base, set()) - act.spared if any_name else {act.name}
+                by = self._key_name(base)
+                rekeys = base[0] == "node" and act.access == "write" and bool(by) and act.name in (_ANYTHING, by)
+                rekeys = rekeys and not (any_name and by in act.spared)
                 key_of_act = None if rekeys else key
-                names = self._properties.get(base, set()) if act.name == _ANYTHING else {act.name}
                 for name in sorted(names):
                     touch = Touch(resource=(f"{base[0]} property", base[1], name), access=act.access, key=key_of_act)
                     yield replace(touch, if_created=act.if_created)

@@ -19,7 +19,7 @@ from typing import Any, Final
 
 import snowballstemmer
 
-__all__ = ("STOP_WORDS", "query_terms", "scope_term", "terms")
+__all__ = ("STOP_WORDS", "name_key", "query_terms", "scope_term", "terms")
 
 _WORD: Final = re.compile(r"[^\W_]+(?:['\u2019][^\W_]+)*")
 _APOSTROPHE: Final = re.compile(r"['\u2019]")
@@ -70,6 +70,11 @@ def query_terms(text: str, *, filter_stop_words: bool = True) -> list[str]:
         if len(wanted) >= _MOST_QUERY_TERMS:
             break
     return list(wanted or others)[:_MOST_QUERY_TERMS][::-1]
+
+
+def name_key(name: str) -> str:
+    """Return what is equal for all spellings of a name: NFKC, without case, and with single blanks."""
+    return " ".join(unicodedata.normalize("NFKC", name).casefold().split())
 
 
 def _words(pieces: Iterable[re.Match[str]]) -> Iterator[str]:

@@ -6,6 +6,7 @@ import asyncio
 import os
 from collections.abc import Sequence
 from datetime import timedelta
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -36,7 +37,7 @@ __all__ = ("falkordb", "serial", "store")  # fixtures
 
 RULES = Ruleset({}, packs=(MemoryPack(), EpisodePack()))
 U1 = {"user_id": "u1"}
-_EXAMPLES = int(os.environ.get("GRAPHWEFT_EXAMPLES", "300"))
+_EXAMPLES = int(os.environ.get("GRAPHWEFT_EXAMPLES", "100"))
 
 
 def at(seconds: int) -> str:
@@ -57,11 +58,11 @@ def extracted(number: int, of: int, content: dict[str, Any], *, chat: str = "c1"
     return event("episode.extracted", number, data, chat=chat)
 
 
-async def applied(url: str, store: GraphStore, events: Sequence[Event]) -> None:
+async def applied(url: str, store: GraphStore, events: Sequence[Event], rules: Ruleset = RULES) -> None:
     async with Client(url) as client:
         assert all(await client.emit_all(events, wait_s=5))
     bus = RedisStreamsBus(url, partitions=2)
-    worker = MutationWorker(bus, store, RULES, name="w")
+    worker = MutationWorker(bus, store, rules, name="w")
     task = asyncio.create_task(worker.run())
     try:
         async with asyncio.timeout(30):
@@ -108,7 +109,7 @@ async def test_a_structured_episode_becomes_entities_and_relations(url: str, sto
     assert (
         await rows(
             store,
-            "MATCH (a:Entity {name: 'Ann'})-[x:RELATES_TO]->(b:Entity {name: 'Shop'}) "
+            "MATCH (a:Entity {name: 'Ann'})-[x:RELATED_TO]->(b:Entity {name: 'Shop'}) "
             "RETURN x.name, x.fact, x.valid_at, x.invalid_at",
         )
         == expected
@@ -123,7 +124,7 @@ async def test_what_is_of_an_excluded_type_is_left_out(url: str, store: GraphSto
     relation = {"type": "OWNS", "source": "Ann", "target": "hunter2"}
     await applied(url, store, [structured(1, PERSON, secret, relations=[relation], schema_id="agent_memory_v1")])
     assert await rows(store, "MATCH (e:Entity) RETURN e.name") == [("Ann",)]
-    assert await rows(store, "MATCH ()-[x:RELATES_TO]->() RETURN count(x)") == [(0,)]
+    assert await rows(store, "MATCH ()-[x:RELATED_TO]->() RETURN count(x)") == [(0,)]
 
 
 async def test_a_text_waits_for_a_model_whose_first_answer_counts(url: str, store: GraphStore) -> None:
@@ -146,7 +147,7 @@ async def test_a_text_waits_for_a_model_whose_first_answer_counts(url: str, stor
     assert await rows(store, "MATCH (e:Entity) RETURN e.name, e.role ORDER BY e.name") == [
         ("Ann", "lead"), ("Shop", None),
     ]  # fmt: skip
-    assert await rows(store, "MATCH (:Entity)-[x:RELATES_TO]->(:Entity) RETURN x.fact, x.valid_at") == [
+    assert await rows(store, "MATCH (:Entity)-[x:RELATED_TO]->(:Entity) RETURN x.fact, x.valid_at") == [
         ("Ann owns Shop", at(1))
     ]
 
@@ -183,7 +184,7 @@ async def test_a_relation_begins_with_the_first_word_and_ends_with_the_last(
     ]
     for number in order:
         await applied(url, store, [told[number]])
-    for where in ("(:Entity)-[x:RELATES_TO]->(:Entity)", "(x:Relation)"):
+    for where in ("(:Entity)-[x:RELATED_TO]->(:Entity)", "(x:Relation)"):
         found = await rows(store, f"MATCH {where} RETURN x.valid_at, x.invalid_at ORDER BY x.valid_at")
         assert found == [(at(1), at(100)), (at(200), None)]
 
@@ -219,9 +220,49 @@ async def test_what_is_erased_leaves_what_other_episodes_say(url: str, store: Gr
         ("u1", "Ann", "head", None), ("u1", "Shop", None, None), ("u2", "Ann", None, None), ("u3", "Ann", None, None),
     ]  # fmt: skip
     assert await rows(
-        store, "MATCH (:Entity)-[x:RELATES_TO]->(:Entity) RETURN x.name, x.valid_at, x.invalid_at ORDER BY x.name"
+        store, "MATCH (:Entity)-[x:RELATED_TO]->(:Entity) RETURN x.name, x.valid_at, x.invalid_at ORDER BY x.name"
     ) == [("OWNS", at(22), None), ("RUNS", at(24), None)]
     assert await rows(store, "MATCH (p:Episode {user_id: 'u1'}) RETURN count(p)") == [(3,)]
+
+
+OWN_NODES = """
+version: "1.0"
+mutation_rules:
+  - name: mine
+    events: [thing.seen]
+    mutations:
+      - id: entity
+        cypher: "MERGE (e:Entity {name: $name}) SET e.role = $role, e.seen = coalesce(e.seen, 0) + 1"
+        params: {name: $event.name, role: $event.role}
+      - id: owned
+        cypher: "CREATE (:Entity {user_id: $user, name: 'Desk', role: $role})"
+        params: {user: $event.user, role: $event.role}
+      - id: others
+        cypher: |
+          CREATE (:Episode {user_id: $user, recorded: ''})-[:STATES]->(:Relation {user_id: $user, fact: $name})
+        params: {user: $event.user, name: $event.name}
+"""
+
+
+async def test_nodes_of_rules_with_the_same_labels_are_left_alone(url: str, store: GraphStore, tmp_path: Path) -> None:
+    (tmp_path / "Things").mkdir()
+    (tmp_path / "Things/graph_injection.yaml").write_text(OWN_NODES)
+    rules = Ruleset.load(tmp_path, RULES.packs)
+    thing = {"name": "Lamp", "role": "light", "user": "u1"}
+    seen = [
+        event("thing.seen", number, thing).model_copy(update={"workflow": "Things"}) for number in (1, 2)
+    ]  # two with equal ids or names: no constraint stands against them
+    told = structured(3, {**PERSON, "role": "lead"}, SHOP, relations=[OWNS])
+    erased = event("memory.erase", 4, {"user_id": "u1"})
+    await applied(url, store, [seen[0], told, seen[1], erased], rules)
+    assert await rows(
+        store, "MATCH (e:Entity) RETURN e.name, e.role, e.user_id, e.seen, e.scopes ORDER BY e.user_id, e.seen"
+    ) == [
+        ("Desk", "light", "u1", None, None), ("Desk", "light", "u1", None, None), ("Lamp", "light", None, 2, None),
+    ]  # fmt: skip
+    assert await rows(store, "MATCH (p:Episode)-[:STATES]->(r:Relation) RETURN p.recorded, r.fact") == [
+        ("", "Lamp"), ("", "Lamp"),
+    ]  # fmt: skip
 
 
 async def test_both_servers_end_with_the_same_graph(url: str, neo4j_server: Neo4jServer) -> None:
@@ -256,7 +297,7 @@ _people = st.fixed_dictionaries(
     {"type": st.sampled_from(["Person", "Person", "Person", "Team"]), "name": st.sampled_from(["Ann", "ann"])}
 )
 _entities = st.tuples(
-    _people, st.dictionaries(st.sampled_from(["role", "city"]), st.integers(1, 3).map(str), max_size=2)
+    _people, st.dictionaries(st.sampled_from(["role", "city"]), st.integers(1, 3).map(str), min_size=1, max_size=2)
 ).map(lambda found: found[0] | found[1])
 _relations = st.tuples(
     st.fixed_dictionaries({"type": st.just("KNOWS"), "source": st.just(PERSON), "target": _people}),
@@ -266,18 +307,18 @@ _relations = st.tuples(
 ).map(lambda found: found[0] | found[1])
 """Few, so that episodes say the same."""
 _structures = st.fixed_dictionaries(
-    {"entities": st.lists(_entities, max_size=2), "relations": st.lists(_relations, max_size=2)}
+    {"entities": st.lists(_entities, min_size=1, max_size=2), "relations": st.lists(_relations, max_size=2)}
 )
 
 
 @st.composite
 def _chats(draw: st.DrawFn) -> list[list[Event]]:
-    """Events of several chats, the first of which erases. Extractions are of the same chat, and some come again."""
+    """Events of several chats, of which the first may erase. Extractions are of the same chat, and some come again."""
     found: list[list[Event]] = []
     for chat in range(_CHATS):
         texts: list[Event] = []
         events: list[Event] = []
-        for number in range(draw(st.integers(1, _EVENTS if chat else 1))):
+        for number in range(draw(st.integers(1, _EVENTS) if chat else st.integers(0, 1))):
             kinds = ["json", "json", "json", "text", "extracted", "erase"] if chat else ["erase"]
             kind = draw(st.sampled_from(kinds))
             id = f"c{chat}-{number}"
@@ -286,7 +327,7 @@ def _chats(draw: st.DrawFn) -> list[list[Event]]:
             if kind == "erase":
                 type, data = (
                     "memory.erase",
-                    {"user_id": draw(st.sampled_from(["u1", "u1", "u2"])), "before": draw(_times)},
+                    {"user_id": draw(st.sampled_from(["u1", "u1", "u2"])), "before": at(draw(st.integers(-1, 2)))},
                 )
             elif kind == "extracted" and texts:
                 of = draw(st.sampled_from(texts))
@@ -309,7 +350,7 @@ def _chats(draw: st.DrawFn) -> list[list[Event]]:
     return found
 
 
-_turns = st.lists(st.integers(0, _CHATS - 1), max_size=_CHATS * _EVENTS)
+_turns = st.lists(st.integers(0, _CHATS - 1), min_size=_CHATS, max_size=_CHATS * _EVENTS)
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@
 and ``files`` reads those that users write as YAML.
 """
 
-from graphweft_rules.ontologies.files import FOLDER, lint_ontologies, load_ontologies
+from graphweft_rules.ontologies.files import FOLDER, apart, lint_ontologies, load_ontologies
 from graphweft_rules.ontologies.ontology import Ontology, OntologyError
 from graphweft_rules.ontologies.registry import Ontologies, resolve_ontology
 
@@ -13,6 +13,7 @@ __all__ = (
     "Ontologies",
     "Ontology",
     "OntologyError",
+    "apart",
     "lint_ontologies",
     "load_ontologies",
     "resolve_ontology",

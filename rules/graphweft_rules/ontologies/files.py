@@ -23,6 +23,7 @@ from typing import Final
 
 from graphweft_contracts.episodes import ANY_TYPE, TYPE_PATTERN
 from graphweft_rules.findings import Finding, RulesError, did_you_mean, errors, ordered
+from graphweft_rules.loader import FILE_NAME
 from graphweft_rules.model import Place
 from graphweft_rules.ontologies.ontology import Ontology, type_model
 from graphweft_rules.ontologies.registry import BUILT_IN, Ontologies
@@ -30,7 +31,7 @@ from graphweft_rules.shapes import Entries, Shapes
 from graphweft_rules.source import parse
 from graphweft_rules.tree import Broken, Items, Node, Scalar, Table
 
-__all__ = ("FOLDER", "lint_ontologies", "load_ontologies", "read_ontology")
+__all__ = ("FOLDER", "apart", "lint_ontologies", "load_ontologies", "read_ontology")
 
 FOLDER: Final = "ontologies"
 """The folder of ontologies, beside the folder that holds the workflows' folders."""
@@ -67,6 +68,28 @@ def lint_ontologies(paths: Iterable[Path]) -> list[Finding]:
     return list(ordered(findings))
 
 
+def apart(paths: Iterable[Path]) -> tuple[list[Path], list[Path]]:
+    """Return which of some paths are for the linter of rules, and the ontologies that ``lint_ontologies`` checks.
+
+    These are folders named ``ontologies`` and files in them: those that are given, those beside a folder of workflows
+    that is given, and those under it.
+    """
+    rules: list[Path] = []
+    found: dict[Path, Path] = {}
+    for path in paths:
+        if _holds_ontologies(path) or (path.suffix in _SUFFIXES and _holds_ontologies(path.parent)):
+            found.setdefault(path.resolve(), path)
+            continue
+        rules.append(path)
+        if path.is_dir():
+            beside = [] if (path / FILE_NAME).exists() else [path.parent / FOLDER]
+            for folder in (*beside, *sorted(path.rglob(FOLDER))):
+                hidden = any(part.startswith(".") for part in folder.relative_to(path.parent).parts)
+                if _holds_ontologies(folder) and not hidden:
+                    found.setdefault(folder.resolve(), folder)
+    return rules, list(found.values())
+
+
 def read_ontology(data: bytes, path: Path) -> tuple[Ontology | None, tuple[Finding, ...]]:
     """Read the content of a file, and return its ontology unless a finding is an error."""
     root, findings = parse(data, str(path))
@@ -88,6 +111,10 @@ def read_ontology(data: bytes, path: Path) -> tuple[Ontology | None, tuple[Findi
         excluded_entity_types=excluded,
     )
     return ontology, found
+
+
+def _holds_ontologies(path: Path) -> bool:
+    return path.name == FOLDER and path.is_dir() and not (path / FILE_NAME).exists()
 
 
 def _files(folder: Path) -> list[Path]:

@@ -3,28 +3,37 @@
 ::
 
     (:Episode)-[:MENTIONS]->(:Entity {type, name, …attributes})
-    (:Entity)-[:RELATES_TO {name, fact, valid_at, invalid_at}]->(:Entity)
-    (:Episode)-[:STATES]->(:Relation)  one for each RELATES_TO, with the same: fulltext indexes hold nodes
+    (:Entity)-[:RELATED_TO {name, fact, valid_at, invalid_at}]->(:Entity)
+    (:Episode)-[:STATES]->(:Relation)  one for each RELATED_TO, with the same: fulltext indexes hold nodes
 
 The type of an entity is a property and no label. A label has to stand in the text of a query, so each ontology would
 bring mutations of its own, and whether an episode of last year can be replayed would depend on what is loaded today.
 
 Order does not decide what remains, as with memories: what each episode says stays on its own relationships, and
 entities and relations have what the episode with the highest rank says, attribute by attribute. A rank is the time that
-the episode is about, then its id. So an erasure takes out one episode's share and leaves what the others say.
+the episode is about, then its id; that of the attribute ``role`` is the property ``_role``. So an erasure takes out one
+episode's share and leaves what the others say.
 """
 
 from __future__ import annotations
 
 import json
-import unicodedata
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import lru_cache
 from typing import Any, Final
 
 from pydantic import ValidationError
 
 from graphweft_contracts import Event, InvalidEvent
-from graphweft_contracts.episodes import EPISODES, EntityName, EpisodeAdd, EpisodeExtracted, Structure, episode_id
+from graphweft_contracts.episodes import (
+    EPISODES,
+    RESERVED_ATTRIBUTES,
+    EntityName,
+    EpisodeAdd,
+    EpisodeExtracted,
+    Structure,
+    episode_id,
+)
 from graphweft_contracts.memory import SCOPES, MemoryErase, derived_id
 from graphweft_rules.clock import utc_text
 from graphweft_rules.cypher import parse
@@ -32,7 +41,7 @@ from graphweft_rules.indexes import SearchIndex
 from graphweft_rules.model import Place
 from graphweft_rules.ontologies.registry import Ontologies, resolve_ontology
 from graphweft_rules.packs.memory import PROFILE
-from graphweft_rules.terms import scope_term, terms
+from graphweft_rules.terms import name_key, scope_term, terms
 from graphweft_rules.workflow import CompiledMutation
 
 __all__ = ("ENTITY", "EPISODE", "RELATION", "EpisodePack", "entity_id")
@@ -44,8 +53,12 @@ RELATION: Final = "Relation"
 _FILE: Final = "graphweft:episodes"
 """In the place of a rule file, where a dead letter or an error says which mutation it is about."""
 
+_SHORT: Final = 256
+"""Characters of a text whose terms are kept in mind."""
+
 type _Params = dict[str, Any]
 type _Said = Sequence[tuple[str, _Params]]
+type _Read = tuple[Sequence[tuple[CompiledMutation, _Params]], str | None]
 
 
 def _scoped(variable: str) -> str:
@@ -61,10 +74,9 @@ _ADD: Final = (
     "p.chat_id = $chat_id, p.event_id = $event_id, p.structured_by = coalesce(p.structured_by, $key)"
 )
 _ADDING: Final[Mapping[str, str]] = {
-    # Whoever has been erased is asked for in a query of its own, so that the rows of this one can share a query.
-    "owner": f"MERGE (u:{PROFILE} {{id: $user_id}}) "
-    "SET u.user_id = $user_id, u.erased_before = coalesce(u.erased_before, '')",
-    "add": f"MATCH (u:{PROFILE} {{id: $user_id}}) WHERE u.erased_before < $recorded {_ADD}",
+    # In one query with what it decides about: apart, one of the two could fail, and an episode be passed over silently.
+    "add": f"MERGE (u:{PROFILE} {{id: $user_id}}) WITH u WHERE coalesce(u.erased_before, '') < $recorded {_ADD}, "
+    "u.user_id = $user_id",
     "add_unowned": _ADD,
 }
 _EXTRACTING: Final[Mapping[str, str]] = {
@@ -73,29 +85,24 @@ _EXTRACTING: Final[Mapping[str, str]] = {
     "reference_time: $reference_time}) WHERE p.structured_by IS NULL SET p.structured_by = $key, p.model = $model",
 }
 _OF_EPISODE: Final = f"MATCH (p:{EPISODE} {{id: $episode, structured_by: $key}}) "
-_MENTIONED: Final = f"MATCH (p)-[:MENTIONS]->(e:{ENTITY} {{id: entity.id}}) "
 _LATEST: Final = "CASE WHEN coalesce({0}.stated, '') <= $rank THEN {1} ELSE {0}.{2} END"
 _HIGHER: Final = "{0}.stated = CASE WHEN coalesce({0}.stated, '') < $rank THEN $rank ELSE {0}.stated END"
 _SINCE: Final = (
     "{0}.valid_at = CASE WHEN relation.valid_from IS NOT NULL THEN relation.valid_from "
     "WHEN coalesce({0}.valid_at, '~') > $reference_time THEN $reference_time ELSE {0}.valid_at END"
 )
-# One query says all there is to say of entities, and one of relations: so many events share each of them.
+# None of them reads what another one writes, and each makes sure of the entities by itself: so the rows of many events
+# share each query, however often they are about the same entities.
 _STRUCTURE: Final[Mapping[str, str]] = {
     "entities": f"{_OF_EPISODE}UNWIND $entities AS entity MERGE (e:{ENTITY} {{id: entity.id}}) "
-    "MERGE (p)-[m:MENTIONS]->(e) SET e.type = entity.type, e.terms = entity.terms, e.length = entity.length, "
-    f"{_scoped('e')}, e.name = {_LATEST.format('e', 'entity.name', 'name')}, {_HIGHER.format('e')}, "
-    "m.name = entity.name",
-    "described": f"{_OF_EPISODE}UNWIND $described AS entity "
-    f"MATCH (p)-[m:MENTIONS]->(e:{ENTITY} {{id: entity.id}}) SET m += entity.attributes",
-    "attributes": f"{_OF_EPISODE}UNWIND $described AS entity {_MENTIONED}"
-    "WHERE e.stated = $rank SET e += entity.attributes",
-    # An episode about an earlier time comes late: what it says counts where no later one says it, too.
-    "late": f"{_OF_EPISODE}UNWIND $described AS entity {_MENTIONED}WHERE e.stated > $rank "
-    f"MATCH (q:{EPISODE})-[m:MENTIONS]->(e) WHERE q.rank >= $rank WITH e, m, q ORDER BY q.rank SET e += properties(m)",
+    "MERGE (p)-[m:MENTIONS]->(e) SET e.type = entity.type, e.name_key = entity.name_key, e.terms = entity.terms, "
+    f"e.length = entity.length, {_scoped('e')}, e.name = {_LATEST.format('e', 'entity.name', 'name')}, "
+    f"{_HIGHER.format('e')}, m.name = entity.name, m += entity.attributes",
+    "attributes": f"{_OF_EPISODE}UNWIND $attributes AS attribute MERGE (e:{ENTITY} {{id: attribute.entity}}) "
+    "SET e += CASE WHEN coalesce(e[attribute.rank], '') <= $rank THEN attribute.value ELSE {} END",
     "relations": f"{_OF_EPISODE}UNWIND $relations AS relation MERGE (r:{RELATION} {{id: relation.id}}) "
     f"MERGE (p)-[s:STATES]->(r) MERGE (a:{ENTITY} {{id: relation.source}}) MERGE (b:{ENTITY} {{id: relation.target}}) "
-    "MERGE (a)-[x:RELATES_TO {id: relation.id}]->(b) SET r.name = relation.name, r.source_id = relation.source, "
+    "MERGE (a)-[x:RELATED_TO {id: relation.id}]->(b) SET r.name = relation.name, r.source_id = relation.source, "
     "r.target_id = relation.target, r.valid_from = relation.valid_from, r.terms = relation.terms, "
     f"r.length = relation.length, {_scoped('r')}, s.fact = relation.fact, s.invalid_at = relation.invalid_at, "
     "x.name = relation.name, "
@@ -106,30 +113,37 @@ _STRUCTURE: Final[Mapping[str, str]] = {
         for each in ("r", "x")
     ),
 }
+_LASTING: Final = ("id", "type", "name_key", "terms", "length", *SCOPES, "scopes")
+"""Properties of entities that are the same whatever episode mentions them."""
 _ERASING: Final[Mapping[str, str]] = {
     "mark_episodes": f"MERGE (u:{PROFILE} {{id: $user_id}}) SET u.user_id = $user_id, u.erased_before = "
     "CASE WHEN coalesce(u.erased_before, '') < $before THEN $before ELSE u.erased_before END",
-    "erase_episodes": f"MATCH (p:{EPISODE} {{user_id: $user_id}}) WHERE p.recorded <= $before DETACH DELETE p",
+    # By WHERE: a property in a pattern counts as what nodes are told apart by, and that is the id.
+    # Nodes of the same labels that rules have written are the rules' business: they have no scopes.
+    "erase_episodes": f"MATCH (p:{EPISODE}) WHERE p.user_id = $user_id AND p.scopes IS NOT NULL "
+    "AND p.recorded <= $before DETACH DELETE p",
     # Counted rather than asked for by a pattern in WHERE: what the labels of such a query are cannot be told.
-    "erase_entities": f"MATCH (e:{ENTITY} {{user_id: $user_id}}) OPTIONAL MATCH (p:{EPISODE})-[m:MENTIONS]->(e) "
-    "WITH e, count(m) AS times WHERE times = 0 DETACH DELETE e",
-    "erase_edges": f"MATCH (r:{RELATION} {{user_id: $user_id}}) OPTIONAL MATCH (p:{EPISODE})-[s:STATES]->(r) "
-    "WITH r, count(s) AS times WHERE times = 0 "
-    f"MATCH (a:{ENTITY} {{id: r.source_id}})-[x:RELATES_TO {{id: r.id}}]->(b:{ENTITY}) DELETE x",
-    "erase_relations": f"MATCH (r:{RELATION} {{user_id: $user_id}}) OPTIONAL MATCH (p:{EPISODE})-[s:STATES]->(r) "
-    "WITH r, count(s) AS times WHERE times = 0 DETACH DELETE r",
+    "erase_entities": f"MATCH (e:{ENTITY}) WHERE e.user_id = $user_id AND e.scopes IS NOT NULL "
+    f"OPTIONAL MATCH (p:{EPISODE})-[m:MENTIONS]->(e) WITH e, count(m) AS times WHERE times = 0 DETACH DELETE e",
+    "erase_edges": f"MATCH (r:{RELATION}) WHERE r.user_id = $user_id AND r.scopes IS NOT NULL "
+    f"OPTIONAL MATCH (p:{EPISODE})-[s:STATES]->(r) WITH r, count(s) AS times WHERE times = 0 "
+    f"MATCH (a:{ENTITY} {{id: r.source_id}})-[x:RELATED_TO {{id: r.id}}]->(b:{ENTITY}) DELETE x",
+    "erase_relations": f"MATCH (r:{RELATION}) WHERE r.user_id = $user_id AND r.scopes IS NOT NULL "
+    f"OPTIONAL MATCH (p:{EPISODE})-[s:STATES]->(r) WITH r, count(s) AS times WHERE times = 0 DETACH DELETE r",
     # What is left of an entity is what is left of its episodes, so it is put together anew.
-    "clear_entities": f"MATCH (e:{ENTITY} {{user_id: $user_id}}) "
-    f"SET e = {{{', '.join(f'{name}: e.{name}' for name in ('id', 'type', 'terms', 'length', *SCOPES, 'scopes'))}}}",
-    "rebuild_entities": f"MATCH (q:{EPISODE})-[m:MENTIONS]->(e:{ENTITY} {{user_id: $user_id}}) "
+    "clear_entities": f"MATCH (e:{ENTITY}) WHERE e.user_id = $user_id AND e.scopes IS NOT NULL "
+    f"SET e = {{{', '.join(f'{name}: e.{name}' for name in _LASTING)}}}",
+    "rebuild_entities": f"MATCH (q:{EPISODE})-[m:MENTIONS]->(e:{ENTITY}) WHERE e.user_id = $user_id "
     "WITH e, m, q ORDER BY q.rank SET e += properties(m), e.stated = q.rank",
-    "rebuild_relations": f"MATCH (q:{EPISODE})-[s:STATES]->(r:{RELATION} {{user_id: $user_id}}) "
+    "rebuild_relations": f"MATCH (q:{EPISODE})-[s:STATES]->(r:{RELATION}) WHERE r.user_id = $user_id "
     "WITH r, s, q ORDER BY q.rank WITH r, last(collect(s)) AS s, last(collect(q.rank)) AS rank, "
     "min(q.reference_time) AS since "
-    "SET r.stated = rank, r.fact = s.fact, r.invalid_at = s.invalid_at, r.valid_at = coalesce(r.valid_from, since)",
-    "rebuild_edges": f"MATCH (r:{RELATION} {{user_id: $user_id}}) "
-    f"MATCH (a:{ENTITY} {{id: r.source_id}})-[x:RELATES_TO {{id: r.id}}]->(b:{ENTITY}) "
-    "SET x.stated = r.stated, x.fact = r.fact, x.valid_at = r.valid_at, x.invalid_at = r.invalid_at",
+    f"MATCH (a:{ENTITY} {{id: r.source_id}})-[x:RELATED_TO {{id: r.id}}]->(b:{ENTITY}) SET "
+    + ", ".join(
+        f"{each}.stated = rank, {each}.fact = s.fact, {each}.invalid_at = s.invalid_at, "
+        f"{each}.valid_at = coalesce(r.valid_from, since)"
+        for each in ("r", "x")
+    ),
 }
 _TEXTS: Final[Mapping[str, Mapping[str, str]]] = {
     "episode.add": {**_ADDING, **_STRUCTURE},
@@ -152,15 +166,16 @@ class EpisodePack:
             CompiledMutation(
                 rule=rule,
                 id=id,
-                cypher=parse(text, role="mutation"),
+                cypher=parse(text, role="mutation", spared=RESERVED_ATTRIBUTES),
                 sources=(),
                 place=Place(file=_FILE, line=number),
             )
             for number, (rule, id, text) in enumerate(texts, 1)
         )
         self._by_name = {(mutation.rule, mutation.id): mutation for mutation in self.mutations}
+        self._last: tuple[Event | None, _Read] = (None, ((), None))
         asked = {(label, name) for label in (EPISODE, ENTITY, RELATION) for name in ("id", "user_id", "agent_id")}
-        asked |= {(ENTITY, "name"), (EPISODE, "thread_id")}
+        asked |= {(ENTITY, "name"), (ENTITY, "name_key"), (EPISODE, "thread_id")}
         self.keys = frozenset(asked).union(*(mutation.cypher.keys for mutation in self.mutations)) - _NO_KEYS
         self.indexes = tuple(
             SearchIndex(
@@ -175,28 +190,35 @@ class EpisodePack:
 
     def match(self, event: Event) -> Sequence[tuple[CompiledMutation, _Params]]:
         """See ``Pack.match``. An episode that is refused has no mutations: ask ``refusal`` why."""
-        say = _SAY.get(event.type)
-        try:
-            said = () if say is None else say(event, self.ontologies)
-        except (InvalidEvent, ValidationError):
-            return ()
-        return [(self._by_name[event.type, id], params) for id, params in said]
+        return self._read(event)[0]
 
     def refusal(self, event: Event) -> str | None:
         """Return why an event of these types has no effect, for a dead letter; None when it has, or is another's.
 
         The text names types and places, never what an episode says.
         """
+        return self._read(event)[1]
+
+    def _read(self, event: Event) -> _Read:
+        """Return the mutations for an event, and why it has none; whoever asks for one soon asks for the other."""
+        known, found = self._last
+        if known is not event:
+            found = self._fresh(event)
+            self._last = (event, found)
+        return found
+
+    def _fresh(self, event: Event) -> _Read:
         say = _SAY.get(event.type)
+        if say is None:
+            return (), None
         try:
-            if say is not None:
-                say(event, self.ontologies)
+            said = say(event, self.ontologies)
         except InvalidEvent as error:
-            return str(error)
+            return (), str(error)
         except ValidationError as error:
             first = error.errors(include_input=False, include_url=False)[0]
-            return f"data.{'.'.join(map(str, first['loc']))}: {first['msg']}"
-        return None
+            return (), f"data.{'.'.join(map(str, first['loc']))}: {first['msg']}"
+        return [(self._by_name[event.type, id], params) for id, params in said], None
 
 
 _NO_KEYS: Final = frozenset({(EPISODE, name) for name in ("chat_id", "owner", "reference_time", "structured_by")})
@@ -209,7 +231,12 @@ def entity_id(scope: Mapping[str, str | None], type: str, name: str) -> str:
     Names that differ by capitals, blanks or Unicode forms alone are one. Entities are known beyond the thread in which
     they are mentioned, unless nothing else says whose they are.
     """
-    return derived_id("entity", *_wide(scope).values(), type, _normal(name))
+    return _entity_id(tuple(_wide(scope).values()), type, name_key(name))
+
+
+@lru_cache(maxsize=16_384)
+def _entity_id(scope: tuple[str | None, ...], type: str, key: str) -> str:
+    return derived_id("entity", *scope, type, key)
 
 
 def _add(event: Event, ontologies: Ontologies) -> _Said:
@@ -223,7 +250,7 @@ def _add(event: Event, ontologies: Ontologies) -> _Said:
     id = episode_id(event.source, event.id)
     reference_time = utc_text(payload.reference_time or event.time)
     key = None if structure is None else derived_id(event.source, event.id, "structure")
-    found = terms(text)
+    words = _found_words(text if structure is None else _spoken(structure))
     params: _Params = {
         **_common(scope),
         "id": id,
@@ -236,18 +263,13 @@ def _add(event: Event, ontologies: Ontologies) -> _Said:
         "reference_time": reference_time,
         "recorded": utc_text(event.time),
         "rank": _rank(reference_time, id),
-        "terms": " ".join(found),
-        "length": len(found),
+        **words,
         "owner": _owner(scope),
         "chat_id": event.chatid,
         "event_id": event.id,
         "key": key,
     }
-    said: list[tuple[str, _Params]] = []
-    if payload.user_id is None:
-        said.append(("add_unowned", params))
-    else:
-        said += [("owner", {"user_id": payload.user_id}), ("add", params)]
+    said: list[tuple[str, _Params]] = [("add_unowned" if payload.user_id is None else "add", params)]
     if structure is not None:
         said += _structure(structure, scope, id, key, reference_time)
     return said
@@ -292,14 +314,18 @@ def _structure(
 ) -> Iterator[tuple[str, _Params]]:
     """Yield the mutations for what there is to know in an episode. Of what it says twice, the last counts."""
     wide = _wide(scope)
-    common: _Params = {"episode": episode, "key": key, "rank": _rank(reference_time, episode)}
+    rank = _rank(reference_time, episode)
+    common: _Params = {"episode": episode, "key": key, "rank": rank}
     entities: dict[str, _Params] = {}
-    described: dict[str, _Params] = {}
+    attributes: dict[tuple[str, str], _Params] = {}
+    beyond = tuple(wide.values())
 
     def mention(type: str, name: str) -> str:
-        id = entity_id(scope, type, name)
-        found = terms(name)
-        entities[id] = {"id": id, "type": type, "name": name, "terms": " ".join(found), "length": len(found)}
+        known = name_key(name)
+        id = _entity_id(beyond, type, known)
+        if id not in entities:
+            entities[id] = {"id": id, "type": type, "name_key": known, **_words(known), "attributes": {}}
+        entities[id]["name"] = name
         return id
 
     relations: dict[str, _Params] = {}
@@ -308,8 +334,7 @@ def _structure(
         source, target = (mention(end.type, end.name) for end in ends)
         fact = relation.fact or _sentence(relation.type, *ends)
         valid_from = None if relation.valid_from is None else utc_text(relation.valid_from)
-        found = terms(fact)
-        id = derived_id("relation", source, relation.type, target, _normal(relation.fact), valid_from or "")
+        id = derived_id("relation", source, relation.type, target, name_key(relation.fact), valid_from or "")
         relations[id] = {
             "id": id,
             "name": relation.type,
@@ -318,26 +343,47 @@ def _structure(
             "fact": fact,
             "valid_from": valid_from,
             "invalid_at": None if relation.valid_to is None else utc_text(relation.valid_to),
-            "terms": " ".join(found),
-            "length": len(found),
+            **_words(fact),
         }
     for entity in said.entities:  # behind the relations: a name that is written out in full is the one to show
         id = mention(entity.type, entity.name)
-        if entity.attributes:
-            described.setdefault(id, {"id": id, "attributes": {}})["attributes"].update(entity.attributes)
+        for name, value in entity.attributes.items():
+            ranked = f"_{name}"
+            said_of_it = {name: value, ranked: rank}
+            entities[id]["attributes"] |= said_of_it
+            attributes[id, name] = {"entity": id, "rank": ranked, "value": said_of_it}
     if entities:
         yield "entities", {**common, **_common(wide), "entities": list(entities.values())}
-    if described:
-        for id in ("described", "attributes", "late"):
-            yield id, {**common, "described": list(described.values())}
+    if attributes:
+        yield "attributes", {**common, "attributes": list(attributes.values())}
     if relations:
         times = {"reference_time": reference_time, "relations": list(relations.values())}
         yield "relations", {**common, **_common(wide), **times}
 
 
+def _words(text: str) -> Mapping[str, Any]:
+    """Return the terms of a name or fact as the graph has them."""
+    return _known_words(text) if len(text) <= _SHORT else _found_words(text)
+
+
+@lru_cache(maxsize=16_384)
+def _known_words(text: str) -> Mapping[str, Any]:
+    """See ``_words``. Names and short facts come again and again."""
+    return _found_words(text)
+
+
+def _found_words(text: str) -> Mapping[str, Any]:
+    found = terms(text)
+    return {"terms": " ".join(found), "length": len(found)}
+
+
 def _common(scope: Mapping[str, str | None]) -> _Params:
-    scopes = " ".join(scope_term(name, value) for name in SCOPES if (value := scope.get(name)) is not None)
-    return {name: scope.get(name) for name in SCOPES} | {"scopes": scopes}
+    return {name: scope.get(name) for name in SCOPES} | {"scopes": _scopes(tuple(scope.get(name) for name in SCOPES))}
+
+
+@lru_cache(maxsize=4_096)
+def _scopes(values: tuple[str | None, ...]) -> str:
+    return " ".join(scope_term(name, value) for name, value in zip(SCOPES, values, strict=True) if value is not None)
 
 
 def _wide(scope: Mapping[str, str | None]) -> dict[str, str | None]:
@@ -347,15 +393,29 @@ def _wide(scope: Mapping[str, str | None]) -> dict[str, str | None]:
 
 
 def _owner(scope: Mapping[str, str | None]) -> str:
-    return derived_id("scope", *(scope.get(name) or "" for name in SCOPES))
+    return _owner_id(tuple(scope.get(name) or "" for name in SCOPES))
+
+
+@lru_cache(maxsize=4_096)
+def _owner_id(values: tuple[str, ...]) -> str:
+    return derived_id("scope", *values)
 
 
 def _rank(reference_time: str, id: str) -> str:
-    return f"{reference_time} {id}"
+    """Return what says whose word counts. It is kept for each attribute, so of the id there are 48 bits only."""
+    return f"{reference_time} {id[-12:]}"
 
 
-def _normal(text: str) -> str:
-    return " ".join(unicodedata.normalize("NFKC", text).casefold().split())
+def _spoken(said: Structure) -> str:
+    """Return the words of a structured episode: what it says, without the names of JSON's keys."""
+    values = [relation.fact for relation in said.relations]
+    for relation in said.relations:
+        values += (end.name for end in (relation.source, relation.target) if isinstance(end, EntityName))
+    for entity in said.entities:
+        values.append(entity.name)
+        for value in entity.attributes.values():
+            values += [value] if isinstance(value, str) else value if isinstance(value, list) else []
+    return "\n".join(values)
 
 
 def _sentence(type: str, source: EntityName, target: EntityName) -> str:

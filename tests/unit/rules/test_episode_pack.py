@@ -11,12 +11,24 @@ import pytest
 from pydantic import ValidationError
 
 from graphweft_contracts import Event
-from graphweft_contracts.episodes import EPISODES, EpisodeAdd, EpisodeEntity, EpisodeExtracted, episode_id
+from graphweft_contracts.episodes import (
+    EPISODES,
+    RESERVED_ATTRIBUTES,
+    TYPE_PATTERN,
+    EpisodeAdd,
+    EpisodeEntity,
+    EpisodeExtracted,
+    episode_id,
+)
 from graphweft_rules import Ruleset
-from graphweft_rules.footprint import shared_labels
+from graphweft_rules.batching import Dialect
+from graphweft_rules.cypher import parse
+from graphweft_rules.footprint import footprints, shared_labels
 from graphweft_rules.ontologies import Ontologies
 from graphweft_rules.packs.episodes import EpisodePack, entity_id
 from graphweft_rules.packs.memory import MemoryPack
+from graphweft_rules.terms import terms
+from graphweft_workers.mutation.order import Arranger
 
 T0 = datetime(2026, 2, 1, 10, 0, tzinfo=UTC)
 PACK = EpisodePack()
@@ -68,15 +80,15 @@ def test_other_episodes_than_structured_ones_wait_for_a_model(data: dict[str, An
         (add("{"), "content: it is no JSON"),
         (add({"entities": {}}), "entities: Input should be a valid tuple"),
         (add({"entities": [], "more": 1}), "more: Extra inputs are not permitted"),
-        (add({"entities": [{"type": "Person"}]}), "entities.0.name: Field required"),
-        (add({"entities": [{"type": "A person", "name": "x"}]}), "entities.0.type: String should match"),
-        (add({"entities": [{**ANN, "user_id": "v"}]}), "entities.0: 'user_id' is a property that every"),
-        (add({"entities": [{**ANN, "__x": "v"}]}), "entities.0: the name of an attribute"),
-        (add({"entities": [{**ANN, "a": {}}]}), "entities.0: the attribute 'a' must be"),
-        (add({"entities": [{**ANN, "a": [1]}]}), "entities.0: the attribute 'a' must be"),
-        (add({"entities": [{**ANN, "a": 2**63}]}), "entities.0: the attribute 'a' must be"),
-        (add({"entities": [{**ANN, "a": float("nan")}]}), "entities.0: the attribute 'a' must be"),
-        (add({"entities": [{**ANN, "a": "x" * 4_097}]}), "entities.0: the attribute 'a' must be"),
+        (add({"entities": [{"type": "Person"}]}), r"entities\[0\].name: Field required"),
+        (add({"entities": [{"type": "A person", "name": "x"}]}), r"entities\[0\].type: String should match"),
+        (add({"entities": [{**ANN, "user_id": "v"}]}), r"entities\[0\]: 'user_id' is a property that every"),
+        (add({"entities": [{**ANN, "__x": "v"}]}), r"entities\[0\]: the name of an attribute"),
+        (add({"entities": [{**ANN, "a": {}}]}), r"entities\[0\]: the attribute 'a' must be"),
+        (add({"entities": [{**ANN, "a": [1]}]}), r"entities\[0\]: the attribute 'a' must be"),
+        (add({"entities": [{**ANN, "a": 2**63}]}), r"entities\[0\]: the attribute 'a' must be"),
+        (add({"entities": [{**ANN, "a": float("nan")}]}), r"entities\[0\]: the attribute 'a' must be"),
+        (add({"entities": [{**ANN, "a": "x" * 4_097}]}), r"entities\[0\]: the attribute 'a' must be"),
         (add({"entities": [{**ANN, **{f"a{n}": 1 for n in range(65)}}]}), "at most 64 attributes"),
         (
             add({"relations": [{"type": "OWNS", "source": "Ann", "target": SHOP}]}),
@@ -182,31 +194,97 @@ def test_its_cypher_has_nothing_that_the_linter_would_say(mutation: Any) -> None
     assert mutation.cypher.problems == ()
 
 
-@pytest.mark.parametrize("name", ["owner", "add", "add_unowned", "extract", "entities", "relations"])
+@pytest.mark.parametrize("name", ["add", "add_unowned", "extract", "entities", "attributes", "relations"])
 def test_what_comes_often_shares_queries_on_both_servers(name: str) -> None:
     found = [mutation.cypher for mutation in PACK.mutations if mutation.id == name]
-    assert {cypher.form(dialect).mode for cypher in found for dialect in ("falkordb", "neo4j")} == {"ordered"}
+    shared = shared_labels(mutation.cypher for mutation in PACK.mutations)
+    assert {cypher.form(dialect, shared).mode for cypher in found for dialect in ("falkordb", "neo4j")} == {"ordered"}
 
 
-def test_attributes_share_queries_with_what_they_do_not_touch() -> None:
-    modes = {mutation.id: mutation.cypher.form("falkordb").mode for mutation in PACK.mutations}
-    assert (modes["described"], modes["attributes"], modes["late"]) == ("disjoint", "disjoint", "single")
-    assert {mutation.cypher.form("neo4j").mode for mutation in PACK.mutations} == {"ordered"}
+SPARED = frozenset({"id", "name", "rank"})
+CHOSEN = "CASE WHEN coalesce(e[row.by], '') <= $rank THEN row.map ELSE {} END"
+
+
+@pytest.mark.parametrize(
+    ("text", "mode"),
+    [
+        (f"UNWIND $rows AS row MERGE (e:Entity {{id: row.id}}) SET e += {CHOSEN}", "ordered"),
+        ("UNWIND $rows AS row MERGE (e:Entity {id: row.id}) SET e.name = $n, e += row.map", "ordered"),
+        ("UNWIND $rows AS row MERGE (e:Entity {key: row.id}) SET e += row.map", "disjoint"),  # a key that it may write
+        (f"UNWIND $rows AS row MATCH (e:Entity {{id: row.id}}) WHERE e.city = 'x' SET e += {CHOSEN}", "disjoint"),
+        ("UNWIND $rows AS row MERGE (e:Entity {id: row.id}) SET e += row.map SET e.city = $n", "disjoint"),
+        ("MERGE (e:Entity {id: $i}) MERGE (f:Entity {id: $j}) SET e.name = f.city, e += $map", "disjoint"),
+        ("MERGE (e:Entity {id: $i}) SET e += CASE WHEN true THEN {x: e[$n]} ELSE {} END", "disjoint"),  # a copy
+        ("MERGE (e:Entity {id: $i}) SET e = $map", "single"),
+    ],
+)
+def test_properties_that_a_text_does_not_name_share_queries_where_nobody_else_means_them(text: str, mode: str) -> None:
+    assert parse(text, role="mutation", spared=SPARED).form("falkordb").mode == mode
+    unspared = parse(text, role="mutation")
+    assert unspared.form("falkordb").mode != "ordered"
+
+
+def test_whoever_reads_an_attribute_keeps_its_place_among_episodes() -> None:
+    text = f"UNWIND $rows AS row MERGE (e:Entity {{id: row.id}}) SET e += {CHOSEN}"
+    reading = parse("MATCH (e:Entity {id: $i}) SET e.name = e.city", role="mutation")
+    naming = parse("MATCH (e:Entity {id: $i}) SET e.rank = 1", role="mutation")
+    cypher = parse(text, role="mutation", spared=SPARED)
+    touches = footprints([cypher, reading, naming])[cypher.statement].touches
+    written = {touch.resource[2] for touch in touches if touch.access == "write" and len(touch.resource) == 3}
+    assert written == {"city"}
+    assert footprints([parse(text, role="mutation")])[cypher.statement].opaque
+
+
+@pytest.mark.parametrize("dialect", ["falkordb", "neo4j"])
+def test_episodes_about_the_same_entities_share_queries(dialect: Dialect) -> None:
+    owns = {"type": "OWNS", "source": ANN, "target": SHOP}
+    content = {"entities": [{**ANN, "role": "lead", "city": "Oslo"}, SHOP], "relations": [owns]}
+    rules = Ruleset({}, packs=(MemoryPack(), PACK))
+    events = [event("episode.add", add(content)).model_copy(update={"id": f"e{number}"}) for number in range(50)]
+    rows = [(bound, number) for number, each in enumerate(events) for bound in rules.match_event(each).mutations]
+    steps = Arranger(rules, dialect).arrange(rows)
+    assert [(step.mutation.mutation.id, len(step.rows)) for step in steps] == [
+        ("add", 50), ("entities", 50), ("attributes", 50), ("relations", 50),
+    ]  # fmt: skip
 
 
 def test_no_query_hides_which_labels_stand_together() -> None:
     assert shared_labels(mutation.cypher for mutation in PACK.mutations) == frozenset()
 
 
+def test_attributes_cannot_be_what_the_pack_itself_writes() -> None:
+    """Only then may rows that write them share a query: see ``Cypher.spared``."""
+    known = footprints(mutation.cypher for mutation in PACK.mutations)
+    written = {
+        touch.resource[2]
+        for id in ("entities", "attributes", "relations")
+        for mutation in PACK.mutations
+        if mutation.id == id
+        for touch in known[mutation.cypher.statement].touches
+        if touch.access == "write" and len(touch.resource) == 3 and touch.resource[1] in ("Entity", "MENTIONS")
+    }
+    assert {"name", "name_key", "stated", "terms", "scopes", "user_id"} <= written <= RESERVED_ATTRIBUTES
+    assert not re.fullmatch(TYPE_PATTERN, "_role")
+
+
+def test_an_episode_is_found_by_what_it_says_and_not_by_how_it_is_written() -> None:
+    secret = {"type": "Credential", "name": "hunter"}
+    agent = {"type": "Agent", "name": "Helper"}
+    relation = {"type": "OWNS", "source": ANN, "target": SHOP, "fact": "She owns it."}
+    content = {"entities": [{**agent, "motto": "be kind", "n": 1, "tags": ["late"]}, secret], "relations": [relation]}
+    words = said(add(content, schema_id="agent_memory_v1"))["add"]["terms"]
+    assert sorted(words.split()) == sorted(terms("She owns it. Ann Shop Helper be kind late"))
+
+
 def test_mutations_are_for_what_an_episode_says_only() -> None:
-    assert list(said(add({"entities": []}))) == ["owner", "add"]
-    assert list(said(add({"entities": [ANN]}))) == ["owner", "add", "entities"]
+    assert list(said(add({"entities": []}))) == ["add"]
+    assert list(said(add({"entities": [ANN]}))) == ["add", "entities"]
     assert list(said(add({"entities": [ANN]}, user_id=None, thread_id="t"))) == ["add_unowned", "entities"]
     assert list(said(add({"entities": [{**ANN, "a": None, "b": 1}]}))) == [
-        "owner", "add", "entities", "described", "attributes", "late",
+        "add", "entities", "attributes",
     ]  # fmt: skip
     assert list(said(add({"relations": [{"type": "OWNS", "source": ANN, "target": SHOP}]}))) == [
-        "owner", "add", "entities", "relations",
+        "add", "entities", "relations",
     ]  # fmt: skip
 
 
@@ -242,7 +320,8 @@ def test_of_what_an_episode_says_twice_the_last_counts() -> None:
     found = said(add({"entities": twice, "relations": [owns, ended]}))
     names = [each["name"] for each in found["entities"]["entities"]]
     assert names == ["ANN", "Shop"]
-    assert [each["attributes"] for each in found["described"]["described"]] == [{"a": 2, "b": 1}]
+    values = [each["value"] for each in found["attributes"]["attributes"]]
+    assert [{name: value[name] for name in value if name in "ab"} for value in values] == [{"a": 2}, {"b": 1}]
     [relation] = found["relations"]["relations"]
     assert (relation["fact"], relation["invalid_at"]) == (" one. ", "2026-01-01T00:00:00.000000Z")
 

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+import subprocess
+import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +17,7 @@ from graphweft_rules.ontologies import (
     Ontologies,
     Ontology,
     OntologyError,
+    apart,
     lint_ontologies,
     load_ontologies,
     resolve_ontology,
@@ -38,23 +42,20 @@ ALL = Ontologies([TEAM])
 # --- which one ---
 
 
-@pytest.mark.parametrize(
-    ("schema_id", "content", "expected"),
-    [
-        ("team_v1", "plain", TEAM),
-        ("team_v1", TAGGED, TEAM),  # what is said wins over what is guessed
-        ("agent_memory_v1", "plain", ONTOLOGY),
-        (None, TAGGED, ONTOLOGY),
-        (None, "<graphiti_episode", ONTOLOGY),
-        (None, "graphiti_episode", None),
-        (None, "<graphiti episode>", None),
-        (None, "", None),
-    ],
-)
-def test_the_schema_named_wins_then_the_tag_then_there_is_none(
-    schema_id: str | None, content: str, expected: Ontology | None
-) -> None:
-    assert resolve_ontology(schema_id, content, ALL) is expected
+@pytest.mark.parametrize("content", ["plain", TAGGED])  # what is said wins over what is guessed
+@pytest.mark.parametrize("ontology", [TEAM, ONTOLOGY], ids=lambda ontology: ontology.schema_id)
+def test_an_explicit_schema_id_wins(ontology: Ontology, content: str) -> None:
+    assert resolve_ontology(ontology.schema_id, content, ALL) is ontology
+
+
+@pytest.mark.parametrize("content", [TAGGED, "<graphiti_episode", "x\n<graphiti_episode>"])
+def test_without_one_a_content_with_the_tag_goes_by_agent_memory_v1(content: str) -> None:
+    assert resolve_ontology(None, content) is resolve_ontology(None, content, ALL) is ONTOLOGY
+
+
+@pytest.mark.parametrize("content", ["", "plain", "graphiti_episode", "<graphiti episode>", "<GRAPHITI_EPISODE>"])
+def test_without_both_there_is_no_ontology(content: str) -> None:
+    assert resolve_ontology(None, content, ALL) is None
 
 
 @pytest.mark.parametrize("content", ["plain", TAGGED])
@@ -69,6 +70,15 @@ def test_a_schema_that_does_not_exist_is_refused_with_those_that_do(schema_id: s
 def test_a_slip_in_a_schema_id_is_told() -> None:
     with pytest.raises(OntologyError, match=r"\(did you mean 'agent_memory_v1'\?\)"):
         resolve_ontology("agent_memry_v1", "")
+
+
+def test_a_new_meaning_is_a_new_id_beside_the_old_one() -> None:
+    v2 = replace(TEAM, schema_id="team_v2", excluded_entity_types=())
+    both = ALL.extended([v2])
+    assert both.ids == ("agent_memory_v1", "team_v1", "team_v2")
+    assert (both.resolve("team_v1", ""), both.resolve("team_v2", "")) == (TEAM, v2)
+    secret = said(("Secret", "x"))
+    assert (TEAM.check(secret).entities, v2.check(secret)) == ((), secret)
 
 
 def test_an_id_never_changes_its_meaning() -> None:
@@ -316,3 +326,65 @@ def test_all_files_are_told_at_once_and_none_that_is_missing_raises(tmp_path: Pa
     }
     [finding] = lint_ontologies([tmp_path / "e.yaml"])
     assert finding.code == "missing-file"
+
+
+# --- graphweft lint ---
+
+
+def deployed(root: Path, text: str) -> Path:
+    """Write a folder of workflows and an ontology beside it; return the folder of workflows."""
+    rules = root / "workflows/Support/graph_injection.yaml"
+    rules.parent.mkdir(parents=True)
+    rules.write_text('version: "1.0"\n')
+    (root / "ontologies").mkdir()
+    written(root / "ontologies", text)
+    return root / "workflows"
+
+
+def cli(*arguments: str, cwd: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "graphweft_workers.cli", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, cwd=cwd, timeout=60)
+
+
+def test_ontologies_are_told_apart_from_rules(tmp_path: Path) -> None:
+    rules = deployed(tmp_path, GOOD)
+    ontologies = tmp_path / "ontologies"
+    for folder in ("Support", ".hidden"):
+        (rules / folder).mkdir(exist_ok=True)
+        (rules / folder / "ontologies").mkdir()
+    workflow = tmp_path / "other/ontologies"  # of this name, and no more than a workflow
+    workflow.mkdir(parents=True)
+    (workflow / "graph_injection.yaml").write_text('version: "1.0"\n')
+    nested, file = rules / "Support/ontologies", ontologies / "team_v1.yaml"
+    assert apart([rules]) == ([rules], [ontologies, nested])
+    assert apart([rules / "Support"]) == ([rules / "Support"], [nested])
+    assert apart([tmp_path]) == ([tmp_path], [ontologies, nested])
+    assert apart([ontologies, rules, file]) == ([rules], [ontologies, nested, file])
+    assert apart([workflow, tmp_path / "no.yaml"]) == ([workflow, tmp_path / "no.yaml"], [])
+
+
+def test_lint_checks_the_ontologies_beside_the_rules(tmp_path: Path) -> None:
+    deployed(tmp_path, GOOD.replace("target: [Person]", "target: [Persn]"))
+    done = cli("lint", "workflows", cwd=tmp_path)
+    assert (done.returncode, done.stderr) == (1, "")
+    *_, first, last = done.stdout.splitlines()
+    assert first.startswith("ontologies/team_v1.yaml:9:14: error unknown-type: target names the entity type 'Persn'")
+    assert last == "1 errors, 1 warnings"  # of KNOWS, which is then between nothing
+    *_, finding = json.loads(cli("lint", "--json", "ontologies/team_v1.yaml", cwd=tmp_path).stdout)
+    assert {name: finding[name] for name in ("file", "line", "column", "level", "code")} == {
+        "file": "ontologies/team_v1.yaml", "line": 9, "column": 14, "level": "error", "code": "unknown-type",
+    }  # fmt: skip
+
+
+def test_lint_of_a_sound_ontology_exits_with_0(tmp_path: Path) -> None:
+    deployed(tmp_path, GOOD)
+    done = cli("lint", "workflows", "ontologies", cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (0, "0 errors, 0 warnings\n")
+
+
+@pytest.mark.parametrize("command", [("up",), ("run", "mutation")], ids=" ".join)
+def test_a_broken_ontology_stops_a_start_with_what_is_wrong(tmp_path: Path, command: tuple[str, ...]) -> None:
+    deployed(tmp_path, GOOD.replace("Secret: A key.", "Secret: 3"))
+    done = cli(*command, "--rules", "workflows", "--data", "data", cwd=tmp_path)
+    assert done.returncode == 2
+    assert "ontologies/team_v1.yaml:3:11: error wrong-type: the description of 'Secret' is 3 here" in done.stderr

@@ -36,16 +36,21 @@ async def status(data: Data = None, json: Json = False) -> None:
 
 @command
 async def lint(
-    paths: Annotated[list[Path], typer.Argument(help="Rule files, workflow folders or folders of workflows.")],
+    paths: Annotated[
+        list[Path], typer.Argument(help="Rule files, workflow folders, folders of workflows, ontologies.")
+    ],
     explain: Annotated[bool, typer.Option("--explain", help="Say which rows of each mutation share a query.")] = False,
     json: Json = False,
 ) -> int | None:
-    """Check rule files; every finding comes with file:line:column. Exits with 1 when there are errors."""
+    """Check rules and ontologies; every finding comes with file:line:column. Exits with 1 when there are errors."""
     from graphweft_rules import lint as lint_rules
+    from graphweft_rules.findings import ordered
     from graphweft_rules.lint import explain as explain_rules
+    from graphweft_rules.ontologies import apart, lint_ontologies
 
-    findings = lint_rules(paths)
-    explanations = explain_rules(paths) if explain else []
+    rules, ontologies = apart(paths)
+    findings = ordered([*lint_rules(rules), *lint_ontologies(ontologies)])
+    explanations = explain_rules(rules) if explain else []
     if json:
         found = [finding.to_dict() for finding in findings]
         print_json({"mutations": [each.to_dict() for each in explanations], "findings": found} if explain else found)

@@ -1,0 +1,114 @@
+"""Episodes that are refused: each has a dead letter that says why, and goes through once that is mended."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from typing import Any
+
+import pytest
+from tests.integration.test_episodes import PERSON, RULES, SHOP, structured
+from tests.integration.test_memory_events import rows
+
+from graphweft import Client
+from graphweft_contracts import DeadLetter, Event
+from graphweft_rules import Ruleset
+from graphweft_rules.ontologies import Ontologies, Ontology
+from graphweft_rules.ontologies.ontology import type_model
+from graphweft_rules.packs.episodes import EpisodePack
+from graphweft_rules.packs.memory import MemoryPack
+from graphweft_workers.bus.redis_streams import RedisStreamsBus
+from graphweft_workers.graph.falkordb import FalkorDBStore
+from graphweft_workers.mutation.reading import WHOLE
+from graphweft_workers.mutation.retries import retry
+from graphweft_workers.mutation.worker import MutationWorker
+
+pytestmark = pytest.mark.integration
+
+SECRET = "hunter2"
+DOG = {"type": "Dog", "name": SECRET}
+PETS = Ontology(schema_id="pets_v1", entity_types={"Dog": type_model("Dog", "Barks.")}, edge_types={}, edge_type_map={})
+
+
+@pytest.fixture
+async def bus(url: str) -> AsyncIterator[RedisStreamsBus]:
+    made = RedisStreamsBus(url, partitions=2)
+    yield made
+    await made.aclose()
+
+
+@pytest.fixture
+async def store(url: str) -> AsyncIterator[FalkorDBStore]:
+    made = FalkorDBStore(url)
+    yield made
+    await made.aclose()
+
+
+async def worked(
+    url: str, bus: RedisStreamsBus, store: FalkorDBStore, rules: Ruleset, events: Sequence[Event] = ()
+) -> list[DeadLetter]:
+    """Send events, let a worker come to the end of the log, and return the dead letters there are then."""
+    if events:
+        async with Client(url) as client:
+            assert all(await client.emit_all(events, wait_s=5))
+    worker = MutationWorker(bus, store, rules, name="w")
+    task = asyncio.create_task(worker.run())
+    try:
+        async with asyncio.timeout(30):
+            while sum(part.lag for part in await bus.status()):  # noqa: ASYNC110 - the bus's
+                await asyncio.sleep(0.02)
+    finally:
+        worker.stop()
+        await task
+    return list(await bus.dead_letters(limit=10))
+
+
+async def names(store: FalkorDBStore) -> list[str]:
+    return [name for (name,) in await rows(store, "MATCH (e:Entity) RETURN e.name ORDER BY e.name")]
+
+
+@pytest.mark.parametrize(
+    ("data", "message"),
+    [
+        ({"schema_id": "pets_v1"}, "schema_id names no ontology: use agent_memory_v1, or leave it out"),
+        (
+            {"schema_id": "agent_memory_v1"},
+            "entities[0].type: agent_memory_v1 has no type 'Dog': use Person, Team, Agent",
+        ),
+        ({"content": f"{{{SECRET}"}, "content: it is no JSON, which an episode of type 'json' is: correct it, or"),
+        (
+            {"content": {"relations": [{"type": "OWNS", "source": SECRET, "target": SECRET}]}},
+            "relations[0].source is the name of no entity of this episode: add it, or write",
+        ),
+        (
+            {"content": {"entities": [{**DOG, "user_id": SECRET}]}},
+            "entities[0]: 'user_id' is a property that every entity has: give the attribute another name",
+        ),
+    ],
+)
+async def test_its_letter_says_what_is_wrong_where_and_what_to_do(
+    url: str, bus: RedisStreamsBus, store: FalkorDBStore, data: dict[str, Any], message: str
+) -> None:
+    refused, accepted = structured(1, DOG, **data), structured(2, PERSON)
+    [letter] = await worked(url, bus, store, RULES, [refused, accepted])
+    assert letter.message.startswith(message)
+    assert SECRET not in letter.message
+    assert (letter.reason, letter.rule, letter.mutation) == ("invalid_event", "episode.add", WHOLE)
+    assert (letter.app_id, letter.event_type, letter.event_id) == ("shop", "episode.add", "e1")
+    assert await names(store) == ["Ann"]  # what comes behind it is not held up
+    assert await rows(store, "MATCH (p:Episode) RETURN p.event_id") == [("e2",)]
+
+
+async def test_it_goes_through_once_its_ontology_is_there(url: str, bus: RedisStreamsBus, store: FalkorDBStore) -> None:
+    relation = {"type": "OWNS", "source": PERSON, "target": SHOP}
+    events = [structured(1, DOG, schema_id="pets_v1"), structured(2, PERSON, relations=[relation])]
+    [letter] = await worked(url, bus, store, RULES, events)
+    assert await retry(bus, letter) == 1
+    [again] = await worked(url, bus, store, RULES)  # nothing was done about it
+    assert (again.message, again.event_id) == (letter.message, letter.event_id)
+    assert await names(store) == ["Ann", "Shop"]
+    assert await retry(bus, again) == 1
+    mended = Ruleset({}, packs=(MemoryPack(), EpisodePack(Ontologies([PETS]))))
+    assert await worked(url, bus, store, mended) == []
+    assert await names(store) == ["Ann", "Shop", SECRET]
+    assert await rows(store, "MATCH (p:Episode {schema_id: 'pets_v1'}) RETURN count(p)") == [(1,)]

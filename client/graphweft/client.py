@@ -33,7 +33,7 @@ from graphweft_contracts import (
     Transient,
     wire,
 )
-from graphweft_contracts.search import IndexType
+from graphweft_contracts.search import IndexType, Searched
 
 __all__ = ("Client", "ClientStats")
 
@@ -215,6 +215,7 @@ class Client:
         query: str | Iterable[Any],
         *,
         memory: MemoryScope | None = None,
+        of: Searched = "memories",
         index_type: IndexType | None = None,
         index_name: str | None = None,
         fulltext_index_name: str | None = None,
@@ -229,12 +230,14 @@ class Client:
         after: str | None = None,
         explain: bool = False,
     ) -> ContextReply:
-        """Search the memories of a scope, or an index of the graph, within ``budget_ms`` milliseconds.
+        """Search what is remembered within a scope, or an index of the graph, within ``budget_ms`` milliseconds.
 
         ``query`` is a text, or messages (maps or objects with ``role`` and ``text`` or ``content``): then the texts of
         the last ``message_history_count`` of user and assistant are searched for together. With ``memory`` the
         memories of that scope are searched: as ``index_type`` says, and without it by vector where the responder has
-        an embedder, otherwise the latest are taken. Without ``memory``, ``index_name`` names what is searched.
+        an embedder, otherwise the latest are taken. ``of`` says what else of the scope is searched: the facts that
+        hold now, the entities or the episodes of ``episode.add``, by words, and without a text the latest. Without
+        ``memory``, ``index_name`` names what is searched.
         ``retrieval_query`` is Cypher that goes on from ``node`` and ``score``, with ``params``, and returns at least
         ``text`` and ``score``, best first.
 
@@ -245,6 +248,7 @@ class Client:
         started = time.perf_counter()
         known = make_query(
             memory=memory,
+            of=of,
             index_type=index_type,
             index_name=index_name,
             fulltext_index_name=fulltext_index_name,

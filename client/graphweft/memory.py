@@ -20,7 +20,7 @@ from graphweft.searching import faults, make_scope
 from graphweft.sync import SyncClient
 from graphweft_contracts import ContextReply, Event, MemoryErase, MemoryMessage, MemoryScope
 from graphweft_contracts.memory import MEMORY_ROLES, SCOPES, derived_id
-from graphweft_contracts.search import IndexType, query_text
+from graphweft_contracts.search import IndexType, Searched, query_text
 
 __all__ = ("SOURCE", "MemoryClient", "SyncMemoryClient", "add_event", "chat_of", "erase_event")
 
@@ -126,10 +126,13 @@ class _Memories:
         retrieval_query: str | None,
         params: Mapping[str, Any] | None,
         filter_stop_words: bool,
+        *,
+        of: Searched,
     ) -> dict[str, Any]:
         """Return the arguments of ``search`` of a client. Raises ``ValueError`` while the thread id is not known."""
         return {
             "memory": self.scope,
+            "of": of,
             "top_k": top_k,
             "index_type": index_type,
             "retrieval_query": retrieval_query,
@@ -207,6 +210,7 @@ class MemoryClient(_Memories):
         self,
         query: str | Iterable[Any] = "",
         *,
+        of: Searched = "memories",
         top_k: int = 5,
         index_type: IndexType | None = None,
         retrieval_query: str | None = None,
@@ -216,8 +220,11 @@ class MemoryClient(_Memories):
         max_tokens: int | None = None,
         explain: bool = False,
     ) -> ContextReply:
-        """Return the memories of the scope that fit ``query``, a text or messages; see ``Client.search``."""
-        arguments = self._searched(top_k, index_type, retrieval_query, params, filter_stop_words)
+        """Return what of the scope fits ``query``, a text or messages; see ``Client.search``.
+
+        ``of`` says what: memories, or the facts, entities or episodes of ``episode.add``.
+        """
+        arguments = self._searched(top_k, index_type, retrieval_query, params, filter_stop_words, of=of)
         return await self._client.search(
             query, budget_ms=budget_ms, max_tokens=max_tokens, explain=explain, **arguments
         )
@@ -275,6 +282,7 @@ class SyncMemoryClient(_Memories):
         self,
         query: str | Iterable[Any] = "",
         *,
+        of: Searched = "memories",
         top_k: int = 5,
         index_type: IndexType | None = None,
         retrieval_query: str | None = None,
@@ -285,7 +293,7 @@ class SyncMemoryClient(_Memories):
         explain: bool = False,
     ) -> ContextReply:
         """See ``MemoryClient.recall``."""
-        arguments = self._searched(top_k, index_type, retrieval_query, params, filter_stop_words)
+        arguments = self._searched(top_k, index_type, retrieval_query, params, filter_stop_words, of=of)
         return self._client.search(query, budget_ms=budget_ms, max_tokens=max_tokens, explain=explain, **arguments)
 
     def erase_user(

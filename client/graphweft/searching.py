@@ -8,7 +8,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from graphweft_contracts import MemoryScope, SearchQuery
-from graphweft_contracts.search import IndexType, query_text
+from graphweft_contracts.search import IndexType, Searched, query_text
 
 __all__ = ("faults", "make_query", "make_scope", "text_of")
 
@@ -16,6 +16,7 @@ __all__ = ("faults", "make_query", "make_scope", "text_of")
 def make_query(
     *,
     memory: MemoryScope | None,
+    of: Searched,
     index_type: IndexType | None,
     index_name: str | None,
     fulltext_index_name: str | None,
@@ -29,12 +30,13 @@ def make_query(
     Raises ``ValueError`` for what can never work, whatever is searched for.
     """
     query_text((), message_history_count)
-    if memory is None and index_name is None:
+    if memory is None and index_name is None and of == "memories":
         # The installation has an index for that, but a caller who means it can say so, and one who forgot a scope not.
         raise ValueError("index_name is required: name the index, or give memory a scope")
     try:
         return SearchQuery(
             memory=memory,
+            of=of,
             index_type=index_type,
             index_name=index_name,
             fulltext_index_name=fulltext_index_name,

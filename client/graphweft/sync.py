@@ -14,7 +14,7 @@ from uuid import uuid4
 
 from graphweft.client import Client, ClientStats
 from graphweft_contracts import ContextReply, Event, MemoryScope, SearchQuery
-from graphweft_contracts.search import IndexType
+from graphweft_contracts.search import IndexType, Searched
 
 __all__ = ("SyncClient",)
 
@@ -129,6 +129,7 @@ class SyncClient:
         query: str | Iterable[Any],
         *,
         memory: MemoryScope | None = None,
+        of: Searched = "memories",
         index_type: IndexType | None = None,
         index_name: str | None = None,
         fulltext_index_name: str | None = None,
@@ -148,6 +149,7 @@ class SyncClient:
             lambda: self._client.search(
                 query,
                 memory=memory,
+                of=of,
                 index_type=index_type,
                 index_name=index_name,
                 fulltext_index_name=fulltext_index_name,

@@ -28,7 +28,7 @@ ReasonCode = Literal[
 ]
 """Why a block, or the whole answer, is missing. A bounded set: it labels metrics."""
 
-Format = Literal["list", "single", "json", "markdown", "results"]
+Format = Literal["list", "single", "json", "markdown", "results", "facts"]
 
 
 class ContextRequest(BaseModel):

@@ -8,30 +8,38 @@ from typing import Annotated, Any, Final, Literal, Self
 from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
 
 from graphweft_contracts.events import Name
-from graphweft_contracts.memory import MemoryScope
+from graphweft_contracts.memory import SCOPES, MemoryScope
 
-__all__ = ("INDEX_TYPES", "MOST_RESULTS", "IndexType", "SearchQuery", "query_text")
+__all__ = ("INDEX_TYPES", "MOST_RESULTS", "SEARCHED", "IndexType", "SearchQuery", "Searched", "query_text")
 
 IndexType = Literal["vector", "fulltext", "hybrid"]
 INDEX_TYPES: Final[tuple[IndexType, ...]] = ("vector", "fulltext", "hybrid")
+Searched = Literal["memories", "facts", "entities", "episodes"]
+SEARCHED: Final[tuple[Searched, ...]] = ("memories", "facts", "entities", "episodes")
 MOST_RESULTS: Final = 1_000
 _ParameterName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")]
 _LONGEST: Final = 200_000
 _ASKED_ROLES: Final = frozenset({"user", "assistant"})
 _TEXT: Final = {"type": "string"}
 _NULL: Final = {"type": "null"}
+_MEMORIES: Final = {"const": "memories"}
+_WITHIN: Final = {"memory": {"type": "object"}, "index_name": _NULL, "fulltext_index_name": _NULL}
 _WORKS: Final[dict[str, Any]] = {
     "anyOf": [
         {
             "required": ["memory"],
-            "properties": {"memory": {"type": "object"}, "index_name": _NULL, "fulltext_index_name": _NULL},
+            "properties": {**_WITHIN, "of": _MEMORIES},
         },
         {
-            "properties": {"memory": _NULL, "index_type": {"enum": ["vector", "fulltext", None]}},
+            "required": ["memory"],
+            "properties": {**_WITHIN, "index_type": {"enum": ["fulltext", None]}},
+        },
+        {
+            "properties": {"memory": _NULL, "of": _MEMORIES, "index_type": {"enum": ["vector", "fulltext", None]}},
         },
         {
             "required": ["fulltext_index_name"],
-            "properties": {"memory": _NULL, "fulltext_index_name": _TEXT},
+            "properties": {"memory": _NULL, "of": _MEMORIES, "fulltext_index_name": _TEXT},
         },
     ]
 }
@@ -39,11 +47,13 @@ _WORKS: Final[dict[str, Any]] = {
 
 
 class SearchQuery(BaseModel):
-    """One search: in an index of the graph, or in the memories of a scope.
+    """One search: in an index of the graph, or in what is remembered within a scope.
 
-    With ``memory`` it searches memories, by ``index_type`` or, without it, by vector where there is an embedder and by
-    recency where there is none. Otherwise ``index_name`` names the index, whose type is ``vector`` unless it is said;
-    without it, the index is meant that the responder's settings name.
+    With ``memory`` it searches what ``of`` says: memories, by ``index_type`` or, without it, by vector where there is
+    an embedder and by recency where there is none; or what episodes say (``facts``, ``entities``) or are
+    (``episodes``), which have no vectors: by words where there is a text, otherwise by recency. Without ``memory``,
+    ``index_name`` names the index, whose type is ``vector`` unless it is said; without it, the index is meant that the
+    responder's settings name.
     Raises ``ValueError`` (pydantic's) for what cannot work.
     """
 
@@ -53,6 +63,9 @@ class SearchQuery(BaseModel):
         default="", description="What is searched for, see `query_text`; of a longer text the last 200,000 characters."
     )
     memory: MemoryScope | None = Field(default=None, description="Whose memories; None: an index is searched.")
+    of: Searched = Field(
+        default="memories", description="What of the scope: memories, or facts, entities or episodes of `episode.add`."
+    )
     index_type: IndexType | None = Field(default=None, description="How: by vector, by words, or both.")
     index_name: Name | None = Field(
         default=None, description="Vector index (for `fulltext`: fulltext index) by name, or as `Label.property`."
@@ -90,13 +103,31 @@ class SearchQuery(BaseModel):
             raise ValueError(msg)
         if self.memory is not None:
             if self.index_name is not None or self.fulltext_index_name is not None:
-                msg = "memories have indexes of their own: leave index_name and fulltext_index_name out"
+                msg = f"{self.of} have indexes of their own: leave index_name and fulltext_index_name out"
+                raise ValueError(msg)
+            if self.of != "memories" and self.index_type not in {None, "fulltext"}:
+                msg = f"{self.of} have no vectors: leave index_type={self.index_type!r} out, or write 'fulltext'"
                 raise ValueError(msg)
             return self
+        if self.of != "memories":
+            msg = f"{self.of} are searched within a scope only: give memory at least one of {', '.join(SCOPES)}"
+            raise ValueError(msg)
         if self.index_type == "hybrid" and self.fulltext_index_name is None:
             msg = "fulltext_index_name is required when index_type='hybrid'"
             raise ValueError(msg)
         return self
+
+    @property
+    def scope(self) -> dict[str, str]:
+        """What a node must have to be found, by name; empty where an index is searched.
+
+        Facts and entities are known beyond the thread in which they were said, unless nothing else says whose they are:
+        beside another scope the thread does not limit them.
+        """
+        given = self.memory.given if self.memory else {}
+        if self.of in {"facts", "entities"} and len(given) > 1:
+            given.pop("thread_id", None)
+        return given
 
 
 def query_text(messages: Iterable[Any], history: int = 10) -> str:

@@ -9,7 +9,7 @@ Meaning (what a rule does)
     ``tokens``, ``clauses``, ``cypher``, ``traps`` queries: statement, keys, problems
     ``clock``                                      time and ids that a replay repeats
     ``params``, ``conditions``                     references and CEL, compiled
-    ``searches``                                   searches of injection rules, and their retrieval queries
+    ``searches``, ``graphrag``                     searches of injection rules, and the facts that they ask for
     ``workflow``, ``ruleset``                      compiled rules, matched through an index
     ``formats``, ``packing``, ``token_count``      rows as blocks, blocks as text within a budget of tokens
 
@@ -22,6 +22,7 @@ from graphweft_rules.lint import lint
 from graphweft_rules.loader import GraphInjectionLoader, discover
 from graphweft_rules.model import (
     GraphInjectionConfig,
+    InjectionGraphrag,
     InjectionQuery,
     InjectionRule,
     InjectionSearch,
@@ -42,6 +43,7 @@ __all__ = (
     "Found",
     "GraphInjectionConfig",
     "GraphInjectionLoader",
+    "InjectionGraphrag",
     "InjectionQuery",
     "InjectionRule",
     "InjectionSearch",

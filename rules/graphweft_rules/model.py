@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, Final, get_args
 
 from graphweft_contracts.context import Format
-from graphweft_contracts.search import IndexType
+from graphweft_contracts.search import IndexType, Searched
 
 __all__ = (
     "EVERY_AGENT",
@@ -17,6 +17,7 @@ __all__ = (
     "TOP_K",
     "Format",
     "GraphInjectionConfig",
+    "InjectionGraphrag",
     "InjectionQuery",
     "InjectionRule",
     "InjectionSearch",
@@ -61,6 +62,7 @@ class InjectionSearch:
     """
 
     memory: Mapping[str, Any] | None = None
+    of: Searched = "memories"
     query: Any = None
     index_type: IndexType | None = None
     index_name: str | None = None
@@ -72,12 +74,28 @@ class InjectionSearch:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class InjectionGraphrag:
+    """Where facts of the graph are looked for: around what was recalled, and around what a question names.
+
+    ``query``, ``seeds`` and the scopes of ``memory`` are values as in ``params``. What ``search`` finds are seeds, too;
+    its query and memory are these, where it has none of its own.
+    """
+
+    query: Any = None
+    seeds: Any = None
+    search: InjectionSearch | None = None
+    memory: Mapping[str, Any] | None = None
+    message_history_count: int = MESSAGE_HISTORY
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class InjectionQuery:
-    """One read-only query of an injection rule: either ``cypher``, or ``search``, whose Cypher has the ``params``."""
+    """One read-only query of a rule: ``cypher``, ``search`` or ``graphrag``; ``params`` are the Cypher's."""
 
     id: str
     cypher: str | None = None
     search: InjectionSearch | None = None
+    graphrag: InjectionGraphrag | None = None
     params: Mapping[str, Any] = field(default_factory=dict[str, Any])
     inject_as: str
     format: Format = "list"

@@ -18,6 +18,7 @@ from graphweft_contracts.search import SearchQuery
 from graphweft_rules.clock import clock_values, uuid_values
 from graphweft_rules.cypher import Cypher
 from graphweft_rules.findings import Finding, RulesError
+from graphweft_rules.graphrag import GraphragQuery
 from graphweft_rules.loader import RuleFiles, discover
 from graphweft_rules.model import InjectionQuery, InjectionRule, Place
 from graphweft_rules.packs.episodes import EpisodePack
@@ -60,6 +61,8 @@ class BoundQuery:
     params: dict[str, Any]
     search: SearchQuery | None = None
     """What is searched for; ``params`` are its own, too."""
+    graphrag: GraphragQuery | None = None
+    """Which facts are looked for; then there is no ``cypher``."""
     priority: int = 0
     timeout_ms: int | None = None
     max_tokens: int | None = None
@@ -108,6 +111,12 @@ class Ruleset:
             for key in part.cypher.keys
         )
         """(label, property) by which any query of a rule looks nodes up: each deserves an index."""
+        self.asks_for_facts = any(
+            isinstance(part, CompiledInjection) and part.graphrag is not None
+            for workflow in self.workflows.values()
+            for part in workflow.parts
+        )
+        """Whether any rule has a ``graphrag``, whose queries look nodes up by keys of their own."""
         self._types = frozenset(type for pack in self.packs for type in pack.types)
 
     @property
@@ -266,12 +275,19 @@ def _bind_query(part: CompiledInjection, rule: InjectionRule, scope: Scope, now:
         if isinstance(found, str):
             return Skipped(rule=part.rule, query=part.id, reason="missing_param", detail=found, place=part.place)
         search = found
+    graphrag: GraphragQuery | None = None
+    if part.graphrag is not None:
+        facts = part.graphrag.bind(scope)
+        if isinstance(facts, str):
+            return Skipped(rule=part.rule, query=part.id, reason="missing_param", detail=facts, place=part.place)
+        graphrag = facts
     return BoundQuery(
         rule=part.rule,
         query=part.query,
         cypher=cypher,
         params=params,
         search=search,
+        graphrag=graphrag,
         priority=rule.priority,
         timeout_ms=rule.timeout_ms,
         max_tokens=rule.max_tokens,

@@ -7,8 +7,8 @@ after YAML had folded repeated keys away.)
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Final, cast
 
@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from graphweft_contracts.events import LIFECYCLE
 from graphweft_contracts.memory import SCOPES, MemoryScope
-from graphweft_contracts.search import INDEX_TYPES, MOST_RESULTS, IndexType, SearchQuery
+from graphweft_contracts.search import INDEX_TYPES, MOST_RESULTS, SEARCHED, IndexType, Searched, SearchQuery
 from graphweft_rules import conditions, cypher, params
 from graphweft_rules.clock import OWN_PREFIX
 from graphweft_rules.findings import Finding, did_you_mean
@@ -27,6 +27,7 @@ from graphweft_rules.model import (
     TOP_K,
     Format,
     GraphInjectionConfig,
+    InjectionGraphrag,
     InjectionQuery,
     InjectionRule,
     InjectionSearch,
@@ -74,9 +75,11 @@ def read_rules(data: bytes, path: Path) -> RuleFile:
     return RuleFile(config=config, extends=tuple(checks.extends(entries)), findings=tuple(checks.findings))
 
 
+_KINDS: Final[Mapping[str, Format]] = {"cypher": "list", "search": "results", "graphrag": "facts"}
+"""What a query may be, and the format of its rows where the query does not say it."""
 _SEARCH_KEYS: Final = {
     *("memory", "query", "index_type", "index_name", "fulltext_index_name", "top_k", "message_history_count"),
-    *("filter_stop_words", "retrieval_query"),
+    *("filter_stop_words", "retrieval_query", "of"),
 }
 _REFERENCE: Final = re.compile(r"\$(?:context|event|workflow)(?:\.\w+)*\.(\w+)")
 
@@ -153,15 +156,23 @@ class _Checks(Shapes):
         )
 
     def _query(self, node: Node, agents: tuple[str, ...]) -> InjectionQuery:
-        required, optional = {"id", "inject_as"}, {"cypher", "search", "params", "format", "max_results"}
+        required, optional = {"id", "inject_as"}, {*_KINDS, "params", "format", "max_results"}
         entries = self.table(node, "a query", required=required, optional=optional)
-        if isinstance(node, Table) and not {"cypher", "search"} & entries.keys():
-            self.error("missing-key", "a query needs the key 'cypher' or the key 'search'", node.place)
-        if {"cypher", "search"} <= entries.keys():
-            message = "a query has either 'cypher' or 'search', not both: make two queries of it"
-            self.error("conflicting-keys", message, entries["search"].key)
+        kinds = [kind for kind in _KINDS if kind in entries]
+        if isinstance(node, Table) and not kinds:
+            self.error("missing-key", "a query needs one of the keys 'cypher', 'search' and 'graphrag'", node.place)
+        if len(kinds) > 1:
+            message = "a query has one of 'cypher', 'search' and 'graphrag': make several queries of it"
+            self.error("conflicting-keys", message, entries[kinds[1]].key)
         search: InjectionSearch | None = None
-        if "search" in entries:
+        graphrag: InjectionGraphrag | None = None
+        if "graphrag" in entries:
+            graphrag = self._graphrag(entries["graphrag"].value)
+            params = self._params(entries, None, _parse_injection)
+            if "params" in entries:
+                message = "graphrag runs queries of its own, which take no params: leave them out"
+                self.error("conflicting-keys", message, entries["params"].key)
+        elif "search" in entries:
             search, retrieval = self._search(entries["search"].value)
             params = self._params(entries, retrieval, parse_retrieval, "retrieval_query")
         else:
@@ -170,20 +181,48 @@ class _Checks(Shapes):
             id=self.text(entries, "id"),
             cypher=self.text(entries, "cypher") if "cypher" in entries else None,
             search=search,
+            graphrag=graphrag,
             params=params,
             inject_as=self._inject_as(entries, frozenset(agents)),
-            format=self._format(entries, "list" if search is None else "results"),
+            format=self._format(entries, kinds[0] if kinds else "cypher"),
             max_results=self.whole(entries, "max_results", least=1),
             place=node.place,
         )
 
-    def _search(self, node: Node) -> tuple[InjectionSearch, Node | None]:
-        """Return a search, and its ``retrieval_query`` where it stands."""
+    def _graphrag(self, node: Node) -> InjectionGraphrag:
+        """Return where facts are looked for; its search has the same query and memory, unless it has its own."""
+        optional = {"seeds", "search", "memory", "message_history_count"}
+        entries = self.table(node, "graphrag", required={"query"}, optional=optional)
+        query = self._searched(entries["query"].value) if "query" in entries else None
+        memory = self._scopes(entries["memory"].value) if "memory" in entries else None
+        count = self._count(entries, "message_history_count") or MESSAGE_HISTORY
+        search: InjectionSearch | None = None
+        if "search" in entries:
+            above = {"query"} if memory is None else {"query", "memory"}
+            search, retrieval = self._search(entries["search"].value, frozenset(above))
+            if retrieval is not None:
+                message = "the search of graphrag gives seeds only: leave retrieval_query out"
+                self.error("conflicting-keys", message, retrieval.place)
+            if search.query is None:
+                search = replace(search, query=query, message_history_count=count)
+            if search.memory is None and search.index_name is None and search.fulltext_index_name is None:
+                search = replace(search, memory=memory)
+        return InjectionGraphrag(
+            query=query,
+            seeds=self._source("seeds", entries["seeds"].value) if "seeds" in entries else None,
+            search=search,
+            memory=memory,
+            message_history_count=count,
+        )
+
+    def _search(self, node: Node, above: frozenset[str] = frozenset()) -> tuple[InjectionSearch, Node | None]:
+        """Return a search, and its ``retrieval_query`` where it stands; keys ``above`` need not be given."""
         entries = self.table(node, "a search", required=set(), optional=_SEARCH_KEYS)
         if isinstance(node, Table):
-            self._search_keys(entries, node)
+            self._search_keys(entries, node, above)
         search = InjectionSearch(
             memory=self._scopes(entries["memory"].value) if "memory" in entries else None,
+            of=self._of(entries),
             query=self._searched(entries["query"].value) if "query" in entries else None,
             index_type=self._index_type(entries),
             index_name=self._index_name(entries, "index_name"),
@@ -195,19 +234,32 @@ class _Checks(Shapes):
         )
         return search, _value(entries, "retrieval_query")
 
-    def _search_keys(self, entries: Entries, node: Table) -> None:
+    def _search_keys(self, entries: Entries, node: Table, above: frozenset[str]) -> None:
         """Report keys that are missing, and those that others make useless."""
         asks = plain(entries["index_type"].value) if "index_type" in entries else None
-        if "memory" in entries:
+        indexes = {"index_name", "fulltext_index_name"} & entries.keys()
+        said_of = plain(entries["of"].value) if "of" in entries else None
+        of = said_of if said_of in SEARCHED else "memories"
+        if of != "memories":
+            if "memory" not in entries.keys() | above:
+                message = (
+                    f"{of} are searched within a scope only: write for example memory: {{user_id: $context.user_id}}"
+                )
+                self.error("missing-key", message, node.place)
+                return
+            if asks in {"vector", "hybrid"}:
+                message = f"{of} have no vectors: leave index_type out, or write fulltext"
+                self.error("conflicting-keys", message, entries["index_type"].key)
+        if "memory" in entries or ("memory" in above and not indexes):
             for key in ("index_name", "fulltext_index_name"):
                 if key in entries:
-                    message = "memories have indexes of their own: leave index_name and fulltext_index_name out"
+                    message = f"{of} have indexes of their own: leave index_name and fulltext_index_name out"
                     self.error("conflicting-keys", message, entries[key].key)
-            if asks is not None and "query" not in entries:
+            if asks is not None and "query" not in entries.keys() | above:
                 message = f"query is required when index_type={asks!r}: write for example query: $context.messages"
                 self.error("missing-key", message, node.place)
             return
-        if "query" not in entries:
+        if "query" not in entries.keys() | above:
             message = "query is required: write for example query: $context.messages"
             self.error("missing-key", message, node.place)
         if asks == "hybrid" and "fulltext_index_name" not in entries:
@@ -245,13 +297,18 @@ class _Checks(Shapes):
             self.table(item, "a message", required={"role"}, optional={"text", "content"})
         return self._source("query", node)
 
+    def _of(self, entries: Entries) -> Searched:
+        return cast("Searched", self._one_of(entries, "of", SEARCHED) or "memories")
+
     def _index_type(self, entries: Entries) -> IndexType | None:
-        name = self.text(entries, "index_type")
-        if name and name not in INDEX_TYPES:
-            near = did_you_mean(name, INDEX_TYPES)
-            message = f"the index_type {name!r} is unknown{near}: write one of {', '.join(INDEX_TYPES)}"
-            self.error("bad-value", message, entries["index_type"].value.place)
-        return cast("IndexType", name) if name else None
+        return cast("IndexType | None", self._one_of(entries, "index_type", INDEX_TYPES))
+
+    def _one_of(self, entries: Entries, key: str, names: tuple[str, ...]) -> str | None:
+        name = self.text(entries, key) if key in entries else ""
+        if name and name not in names:
+            message = f"the {key} {name!r} is unknown{did_you_mean(name, names)}: write one of {', '.join(names)}"
+            self.error("bad-value", message, entries[key].value.place)
+        return name or None
 
     def _index_name(self, entries: Entries, key: str) -> str | None:
         name = self.text(entries, key)
@@ -338,12 +395,15 @@ class _Checks(Shapes):
         self._injected.append((name, agents, place))
         return name
 
-    def _format(self, entries: Entries, default: Format) -> Format:
+    def _format(self, entries: Entries, kind: str) -> Format:
         if "format" not in entries:
-            return default
+            return _KINDS.get(kind, "list")
         name = self.text(entries, "format")
         if name and name not in FORMATS:
             message = f"the format {name!r} is unknown{did_you_mean(name, FORMATS)}: write one of {', '.join(FORMATS)}"
+            self.error("bad-value", message, entries["format"].value.place)
+        if name == "facts" and kind != "graphrag":
+            message = "the format 'facts' is for the rows of graphrag: write markdown, or results for a search"
             self.error("bad-value", message, entries["format"].value.place)
         return cast(Format, name)
 

@@ -13,7 +13,7 @@ from typing import Any, Final, cast
 from pydantic import ValidationError
 
 from graphweft_contracts.memory import MemoryScope
-from graphweft_contracts.search import IndexType, SearchQuery, query_text
+from graphweft_contracts.search import IndexType, Searched, SearchQuery, query_text
 from graphweft_rules.clauses import Outline, outline
 from graphweft_rules.cypher import Cypher, CypherProblem, parse
 from graphweft_rules.findings import Level
@@ -21,7 +21,16 @@ from graphweft_rules.model import InjectionSearch
 from graphweft_rules.params import Absent, Scope, Source, compile_param
 from graphweft_rules.patterns import ExpressionPart, Item, PatternError, ProjectionPart, read_parts
 
-__all__ = ("CompiledSearch", "SearchError", "compile_search", "parse_retrieval", "said")
+__all__ = (
+    "CompiledSearch",
+    "NotReadyError",
+    "SearchError",
+    "compile_search",
+    "parse_retrieval",
+    "said",
+    "scope_of",
+    "text_of",
+)
 
 _RETURNED: Final = ("text", "score")
 _WIDER: Final = "without the scope the search would find memories of others"
@@ -45,6 +54,7 @@ class CompiledSearch:
     """A search whose references have been read."""
 
     memory: tuple[tuple[str, Source], ...] | None
+    of: Searched
     query: Source | None
     history: int
     index_type: IndexType | None
@@ -55,30 +65,16 @@ class CompiledSearch:
 
     def bind(self, scope: Scope, retrieval_query: str | None, params: dict[str, Any]) -> SearchQuery | str:
         """Return the search for one request, or why there is none: names of keys and references, never values."""
-        memory: MemoryScope | None = None
-        if self.memory is not None:
-            found = _memory(self.memory, scope)
-            if isinstance(found, str):
-                return found
-            memory = found
-        text = ""
-        if self.query is not None:
-            value = self.query.resolve(scope)
-            if isinstance(value, Absent):
-                return f"the search's query needs {value.name}, which is not there: publish it"
-            if isinstance(value, str):
-                text = value
-            elif isinstance(value, list | tuple):
-                messages = cast("Sequence[Any]", value)
-                if messages and not any(isinstance(message, dict) for message in messages):
-                    return "the search's query is a list without messages: give each item a role and a text"
-                text = query_text(messages, self.history)
-            else:
-                return f"the search's query must be a text or a list of messages, and is {_type(value)}"
+        try:
+            memory = None if self.memory is None else scope_of(self.memory, scope)
+            text = "" if self.query is None else text_of(self.query, scope, self.history)
+        except NotReadyError as error:
+            return str(error)
         try:
             return SearchQuery(
                 text=text,
                 memory=memory,
+                of=self.of,
                 index_type=self.index_type,
                 index_name=self.index_name,
                 fulltext_index_name=self.fulltext_index_name,
@@ -91,19 +87,39 @@ class CompiledSearch:
             return f"the search cannot be made: {said(error)}"
 
 
-def _memory(sources: tuple[tuple[str, Source], ...], scope: Scope) -> MemoryScope | str:
+class NotReadyError(ValueError):
+    """A request lacks what a search needs; the message names keys and references, never values."""
+
+
+def scope_of(sources: tuple[tuple[str, Source], ...], scope: Scope) -> MemoryScope:
+    """Return whose memories a request is about. Raises ``NotReadyError``."""
     given: dict[str, str] = {}
     for name, source in sources:
         value = source.resolve(scope)
         if isinstance(value, Absent):
-            return f"the scope {name!r} needs {value.name}, which is not there: publish it, {_WIDER}"
+            raise NotReadyError(f"the scope {name!r} needs {value.name}, which is not there: publish it, {_WIDER}")
         if not isinstance(value, str):
-            return f"the scope {name!r} must be a text, and is {_type(value)}: {_WIDER}"
+            raise NotReadyError(f"the scope {name!r} must be a text, and is {_type(value)}: {_WIDER}")
         given[name] = value
     try:
         return MemoryScope(**given)
     except ValidationError as error:
-        return f"the scope cannot be used: {said(error)}"
+        raise NotReadyError(f"the scope cannot be used: {said(error)}") from error
+
+
+def text_of(source: Source, scope: Scope, history: int) -> str:
+    """Return what a search goes by: a text, or what ``query_text`` reads of messages. Raises ``NotReadyError``."""
+    value = source.resolve(scope)
+    if isinstance(value, Absent):
+        raise NotReadyError(f"the search's query needs {value.name}, which is not there: publish it")
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list | tuple):
+        messages = cast("Sequence[Any]", value)
+        if messages and not any(isinstance(message, dict) for message in messages):
+            raise NotReadyError("the search's query is a list without messages: give each item a role and a text")
+        return query_text(messages, history)
+    raise NotReadyError(f"the search's query must be a text or a list of messages, and is {_type(value)}")
 
 
 def _type(value: Any) -> str:
@@ -116,6 +132,7 @@ def compile_search(search: InjectionSearch) -> CompiledSearch:
     try:
         SearchQuery(
             memory=None if memory is None else MemoryScope(**dict.fromkeys(memory, "x")),
+            of=search.of,
             index_type=search.index_type,
             index_name=search.index_name,
             fulltext_index_name=search.fulltext_index_name,
@@ -125,6 +142,7 @@ def compile_search(search: InjectionSearch) -> CompiledSearch:
         query_text((), search.message_history_count)
         return CompiledSearch(
             memory=None if memory is None else tuple((name, compile_param(value)) for name, value in memory.items()),
+            of=search.of,
             query=None if search.query is None else compile_param(search.query),
             history=search.message_history_count,
             index_type=search.index_type,

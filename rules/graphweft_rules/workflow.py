@@ -14,6 +14,7 @@ from typing import Any, Final
 from graphweft_rules.conditions import Condition, ConditionError, ConditionGroup, compile_condition, compile_group
 from graphweft_rules.cypher import Cypher, parse
 from graphweft_rules.findings import Finding, RulesError
+from graphweft_rules.graphrag import CompiledGraphrag, compile_graphrag
 from graphweft_rules.model import (
     EVERY_AGENT,
     GraphInjectionConfig,
@@ -64,6 +65,7 @@ class CompiledInjection:
     cypher: Cypher | None
     """The query; of a search its ``retrieval_query``, None without one."""
     search: CompiledSearch | None = None
+    graphrag: CompiledGraphrag | None = None
     sources: tuple[tuple[str, Source], ...]
     place: Place
 
@@ -226,6 +228,7 @@ class _Compiler:
                 query=query,
                 cypher=self._injected(query),
                 search=self._search(query),
+                graphrag=self._graphrag(query),
                 sources=self._sources(query.params, query.place),
                 place=query.place,
             )
@@ -252,10 +255,13 @@ class _Compiler:
         return tuple(sources)
 
     def _injected(self, query: InjectionQuery) -> Cypher | None:
+        if sum(kind is not None for kind in (query.cypher, query.search, query.graphrag)) > 1:
+            message = "a query has one of cypher, search and graphrag: make several queries of it"
+            self._error("conflicting-keys", message, query.place)
+        if query.graphrag is not None:
+            return None
         if query.search is None:
             return self._read(parse(query.cypher or "", role="injection"), query.place)
-        if query.cypher is not None:
-            self._error("conflicting-keys", "a query has either cypher or search, not both", query.place)
         text = query.search.retrieval_query
         return None if text is None else self._read(parse_retrieval(text), query.place)
 
@@ -264,6 +270,13 @@ class _Compiler:
             return None if query.search is None else compile_search(query.search)
         except SearchError as error:
             self._error("bad-search", str(error), query.place)
+            return None
+
+    def _graphrag(self, query: InjectionQuery) -> CompiledGraphrag | None:
+        try:
+            return None if query.graphrag is None else compile_graphrag(query.graphrag)
+        except SearchError as error:
+            self._error("bad-graphrag", str(error), query.place)
             return None
 
     def _read(self, cypher: Cypher, place: Place) -> Cypher:

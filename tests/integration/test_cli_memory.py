@@ -186,6 +186,29 @@ def test_what_is_added_is_listed_and_found_within_its_scope(up: Up) -> None:
     assert up.json(*words, "--keep-stop-words")["blocks"][0]["rows"] == 2
 
 
+def test_facts_entities_and_episodes_are_searched(up: Up) -> None:
+    content = {
+        "entities": [{"type": "Person", "name": "Ann"}, {"type": "Project", "name": "Shop"}],
+        "relations": [{"type": "OWNS", "source": "Ann", "target": "Shop", "fact": "Ann owns the shop"}],
+    }
+    event = {
+        "specversion": "1.0", "id": "e1", "source": "/t", "type": "episode.add", "appid": "facts", "chatid": "ada",
+        "time": "2026-02-01T10:00:00Z", "data": {"user_id": "ada", "episode_type": "json", "content": content},
+    }  # fmt: skip
+    up.ok("emit", "-", "--wait", stdin=json.dumps(event))
+    ada = ("memory", "search", "--app", "facts", "--user", "ada")
+    shown = up.ok(*ada, "--of", "facts", "Who owns the shop?")
+    assert shown.startswith("[Score: ")
+    assert "[name: OWNS] [source: Ann] [target: Shop]" in shown
+    assert shown.endswith("\nAnn owns the shop\n")
+    assert [row["type"] for row in up.json(*ada, "--of", "entities", "ann")["blocks"][0]["value"]] == ["Person"]
+    assert up.json(*ada, "--of", "episodes", "")["blocks"][0]["rows"] == 1
+    assert up.json(*ada, "--index-type", "fulltext", "shop")["blocks"][0]["rows"] == 0
+    done = up.run(*ada, "--of", "facts", "--index-type", "vector", "x")
+    assert done.returncode != 0
+    assert "facts have no vectors" in done.stderr
+
+
 def test_a_search_without_an_embedder_says_what_to_do(up: Up) -> None:
     up.ok("memory", "add", "--app", "none", "--user", "ada", "--wait", "x")
     done = up.run("memory", "search", "--app", "none", "--user", "ada", "--index-type", "vector", "x")

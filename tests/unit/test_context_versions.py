@@ -18,6 +18,7 @@ from hypothesis import strategies as st
 from graphweft_rules import BoundQuery, InjectionQuery, Place
 from graphweft_rules.cypher import parse
 from graphweft_workers.graph.store import Mark, Table
+from graphweft_workers.graphrag.retriever import HybridRetriever
 from graphweft_workers.injection.background import Background
 from graphweft_workers.injection.breaker import Breaker
 from graphweft_workers.injection.cache import Cache
@@ -73,7 +74,7 @@ async def play(steps: list[tuple[str, int]]) -> tuple[int, int]:
     graph = Graph()
     cache, breaker, background = Cache(10**6), Breaker(), Background()
     versions = Versions(graph, breaker, background)  # type: ignore[arg-type]
-    reading = Reading(graph, cache, versions, breaker, background, 60.0, Searcher(graph))  # type: ignore[arg-type]
+    reading = Reading(graph, cache, versions, breaker, background, 60.0, Searcher(graph), HybridRetriever(graph))  # type: ignore[arg-type]
     asked: list[tuple[int, asyncio.Task[Any]]] = []
     loop = asyncio.get_running_loop()
 

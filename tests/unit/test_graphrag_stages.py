@@ -9,7 +9,9 @@ from typing import Any
 import pytest
 from structlog.testing import capture_logs
 
+from graphweft_contracts.memory import SCOPES
 from graphweft_rules.cypher import parse
+from graphweft_rules.terms import name_key
 from graphweft_workers.graphrag import safe_cypher
 from graphweft_workers.graphrag.caps import Caps
 from graphweft_workers.graphrag.expand import Expansion, bounds, connect, expand
@@ -18,9 +20,17 @@ from graphweft_workers.graphrag.pin import Pinned, documents_of, named, pin
 from graphweft_workers.graphrag.rows import Node, Relation
 from graphweft_workers.graphrag.safe_cypher import RELATIONSHIPS, TEMPLATES, checked
 from graphweft_workers.graphrag.secrets import REDACTED
-from graphweft_workers.graphrag.seed import entity_terms, name_key, seed
+from graphweft_workers.graphrag.seed import entity_terms, seed
 from graphweft_workers.settings import Settings
 
+NOBODY: dict[str, Any] = dict.fromkeys(SCOPES)
+TIMED: dict[str, Any] = {**NOBODY, "now": "2026-02-01T10:00:00.000000Z"}
+SOUND: dict[Any, dict[str, Any]] = {
+    "documents": {"ids": ["a", 1], **NOBODY, "user_id": "u"},
+    "names": {"names": ["a"], "keys": ["a"], **NOBODY},
+    "neighbours": {"handles": [1], "scan": 1, "each": 1, **TIMED},
+    "between": {"handles": [1, 2], "each": 1, **TIMED},
+}
 ALLOWED = {"REFERENCES", "CONTAINS", "MENTIONS", "DEPENDS_ON", "RELATED_TO", "SUPERSEDES", "AMENDS"}
 
 
@@ -81,8 +91,8 @@ def test_a_long_question_has_a_bounded_number_of_names() -> None:
     assert len(seeds.keys) <= 200
     assert all(0 < len(name) <= 300 for name in (*seeds.names, *seeds.keys))
     for dialect in TEMPLATES:
-        checked(dialect, "names", {"names": seeds.names, "keys": seeds.keys})
-        checked(dialect, "documents", {"ids": seeds.ids})
+        checked(dialect, "names", {"names": seeds.names, "keys": seeds.keys, **NOBODY})
+        checked(dialect, "documents", {"ids": seeds.ids, **NOBODY})
 
 
 def test_documents_are_maps_or_objects_and_the_best_come_first() -> None:
@@ -100,6 +110,20 @@ def test_documents_are_maps_or_objects_and_the_best_come_first() -> None:
     assert "Redis" in seeds.terms
     assert seed("", None) == seed("", [])
     assert seed("").ids == []
+
+
+def test_a_document_without_an_id_counts_for_the_names_in_it() -> None:
+    seeds = seed("", [{"text": "we moved to Redis"}, {"id": "", "text": "and Kafka"}, {"text": ""}, {"text": 5}])
+    assert seeds.ids == []
+    assert seeds.terms == ("Redis", "Kafka")
+    assert documents_of(seeds, [found_row(None, node(1))]) == []
+
+
+def test_a_name_that_gets_too_long_in_a_spelling_is_left_out() -> None:
+    seeds = seed(f"'{chr(0xFDFA) * 60}' Redis")
+    assert "redis" in seeds.keys
+    for dialect in TEMPLATES:
+        checked(dialect, "names", {"names": seeds.names, "keys": seeds.keys, **NOBODY})
 
 
 def test_of_a_document_only_marked_names_count_and_those_of_the_question_come_first() -> None:
@@ -211,9 +235,9 @@ def test_bounds_hold_for_any_frontier() -> None:
             scan, each = bounds(frontier, room)
             for dialect in TEMPLATES:
                 handle: Any = 1 if dialect == "falkordb" else "4:x:1"
-                checked(dialect, "neighbours", {"handles": [handle] * frontier, "scan": scan, "each": each})
+                checked(dialect, "neighbours", {"handles": [handle] * frontier, "scan": scan, "each": each, **TIMED})
             assert frontier * each <= max(300, 2 * room + frontier)
-            assert frontier * scan * len(RELATIONSHIPS) <= 70_000
+            assert frontier * scan * len(RELATIONSHIPS) <= 5_600
 
 
 # Pack
@@ -262,6 +286,10 @@ def words(text: str) -> int:
     return len(text.split())
 
 
+def more_together(text: str) -> int:
+    return words(text) * (1 + text.count("\n") // 5)
+
+
 def test_bounds_of_a_block() -> None:
     many = [relation(n, node(n), node(n + 500), fact="x" * 50) for n in range(200)]
     assert len(packed(*many)[1]) == 50
@@ -272,6 +300,24 @@ def test_bounds_of_a_block() -> None:
     assert len(packed(*many, max_tokens=60, count=words)[0].split()) <= 60
     described = tuple(node(n, description="d") for n in range(60))
     assert [fact.endswith(": d") for fact in packed(*many, pinned=described, most=30)[1]] == [True] * 10 + [False] * 20
+
+
+def test_counting_tokens_takes_linear_time() -> None:
+    counted: list[int] = []
+
+    def count(text: str) -> int:
+        counted.append(len(text))
+        return words(text)
+
+    many = [relation(n, node(n), node(n + 500), fact="some words " * 10) for n in range(200)]
+    text, facts = packed(*many, max_tokens=1_000, count=count)
+    assert len(facts) > 30
+    assert words(text) <= 1_000
+    assert sum(counted) <= 3 * len(text)
+    # Where the whole has more tokens than its lines, it is the whole that counts.
+    text, facts = packed(*many, max_tokens=1_000, count=more_together)
+    assert 0 < len(facts) < 30
+    assert more_together(text) <= 1_000
 
 
 def test_a_fact_is_one_line_and_cannot_end_the_block() -> None:
@@ -370,8 +416,7 @@ def test_the_rules_linter_takes_every_query_for_one_that_reads(dialect: Any) -> 
     [
         ("nodes", {}),
         ("MATCH (n) RETURN n", {}),
-        ("documents", {}),
-        ("documents", {"ids": ["a"], "label": "X"}),
+        ("documents", {"label": "X"}),
         ("documents", {"ids": "a"}),
         ("documents", {"ids": ["a"] * 21}),
         ("documents", {"ids": [""]}),
@@ -381,26 +426,44 @@ def test_the_rules_linter_takes_every_query_for_one_that_reads(dialect: Any) -> 
         ("documents", {"ids": [["a"]]}),
         ("documents", {"ids": ["x" * 513]}),
         ("documents", {"ids": [2**63]}),
-        ("names", {"names": ["a"] * 201, "keys": []}),
-        ("names", {"names": [1], "keys": []}),
-        ("neighbours", {"handles": [1], "scan": 1_001, "each": 1}),
-        ("neighbours", {"handles": [1], "scan": 0, "each": 1}),
-        ("neighbours", {"handles": [1], "scan": 1, "each": 101}),
-        ("neighbours", {"handles": [1], "scan": "1", "each": 1}),
-        ("neighbours", {"handles": [1], "scan": True, "each": 1}),
-        ("neighbours", {"handles": [1] * 101, "scan": 1, "each": 1}),
-        ("neighbours", {"handles": ["1) RETURN a //"], "scan": 1, "each": 1}),
-        ("between", {"handles": [-1], "each": 1}),
+        ("documents", {"user_id": ""}),
+        ("documents", {"user_id": 5}),
+        ("documents", {"user_id": ["a"]}),
+        ("documents", {"thread_id": "x" * 257}),
+        ("names", {"names": ["a"] * 201}),
+        ("names", {"names": [1]}),
+        ("names", {"keys": ["a"] * 201}),
+        ("neighbours", {"scan": 201}),
+        ("neighbours", {"scan": 0}),
+        ("neighbours", {"each": 101}),
+        ("neighbours", {"scan": "1"}),
+        ("neighbours", {"scan": True}),
+        ("neighbours", {"handles": [1] * 101}),
+        ("neighbours", {"handles": ["1) RETURN a //"]}),
+        ("neighbours", {"now": None}),
+        ("neighbours", {"now": "2026"}),
+        ("neighbours", {"now": "2026-02-01T10:00:00.000000Z\n"}),
+        ("between", {"handles": [-1]}),
+        ("between", {"agent_id": 1}),
     ],
 )
 def test_other_queries_and_parameters_are_refused(template: Any, params: dict[str, Any]) -> None:
+    given = {**SOUND.get(template, {}), **params}
     with pytest.raises(ValueError, match=r"no query|parameter"):
+        checked("falkordb", template, given)
+
+
+def test_no_parameter_may_be_missing() -> None:
+    for template, params in SOUND.items():
         checked("falkordb", template, params)
+        for name in params:
+            with pytest.raises(ValueError, match="has the parameters"):
+                checked("falkordb", template, {key: value for key, value in params.items() if key != name})
 
 
 def test_a_refusal_does_not_quote_what_was_given() -> None:
     with pytest.raises(ValueError, match="beyond its bounds") as caught:
-        checked("neo4j", "documents", {"ids": ["private" * 100]})
+        checked("neo4j", "documents", {"ids": ["private" * 100], **NOBODY})
     assert "private" not in str(caught.value)
 
 

@@ -72,7 +72,8 @@ def injection_app(settings: Settings | None = None) -> FastStream:
 def memory_app(settings: Settings | None = None) -> FastStream:
     """Return an app that runs the jobs of memory until SIGTERM or SIGINT; otherwise like ``mutation_app``.
 
-    It reads no rules. ``run`` raises ``InvalidSettings`` when the settings ask for no job.
+    It reads no rules, but the ontologies that episodes go by. ``run`` raises ``InvalidSettings`` when the settings ask
+    for no job.
     """
     return _app(settings, _memory)
 
@@ -177,6 +178,7 @@ async def _injection(settings: Settings) -> AsyncGenerator[_Service]:
     from graphweft_rules.token_count import token_counter
     from graphweft_workers.embedding.cached import CachedEmbedder
     from graphweft_workers.embedding.factory import make_embedder
+    from graphweft_workers.graphrag.retriever import HybridRetriever
     from graphweft_workers.injection.answering import Answerer
     from graphweft_workers.injection.responder import InjectionResponder
     from graphweft_workers.retrieval.search import IndexNames
@@ -198,6 +200,7 @@ async def _injection(settings: Settings) -> AsyncGenerator[_Service]:
             index=settings.index_name, vector=settings.vector_index_name, fulltext=settings.fulltext_index_name
         ),
         query_timeout_s=settings.query_timeout_ms / 1000,
+        graphrag=HybridRetriever.of(graph, settings),
         cache_bytes=settings.context_cache_mb * 1024**2,
         last_good_s=settings.context_last_good_s,
         off=settings.context_off_apps,

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING
 from graphweft import drivers
 from graphweft.drivers import KAFKA
 from graphweft.transport import Transport
-from graphweft_contracts import InvalidSettings, channels
+from graphweft_contracts import Event, InvalidSettings, channels
 from graphweft_workers.bus.log import Bus
 from graphweft_workers.bus.redis_streams import RedisStreamsBus
 from graphweft_workers.graph.falkordb import FalkorDBStore
@@ -22,11 +22,14 @@ from graphweft_workers.settings import Settings
 
 if TYPE_CHECKING:
     from graphweft_rules import Ruleset
+    from graphweft_rules.ontologies import Ontologies
 
 __all__ = (
+    "load_ontologies",
     "load_rules",
     "make_bus",
     "make_graph",
+    "make_refusal",
     "make_transport",
     "run_gateway",
     "run_injection",
@@ -36,20 +39,41 @@ __all__ = (
 
 
 def load_rules(settings: Settings) -> Ruleset:
-    """Load every workflow below ``settings.rules``. Raises ``InvalidRules`` with all findings.
+    """Load every workflow below ``settings.rules``, and the ontologies. Raises ``RulesError`` with all findings.
 
     A folder that was named must exist; without the default one there are no rules.
     """
     from graphweft_rules import Ruleset
+    from graphweft_rules.packs.episodes import EpisodePack
+    from graphweft_rules.packs.memory import MemoryPack
 
+    packs = (MemoryPack(), EpisodePack(load_ontologies(settings)))
     if not settings.rules.is_dir():
         if "rules" not in settings.model_fields_set:
-            return Ruleset({})
+            return Ruleset({}, packs=packs)
         raise InvalidSettings(
             f"the rules folder {str(settings.rules)!r} does not exist; give --rules, or set GRAPHWEFT_RULES, to a "
             "folder with <Workflow>/graph_injection.yaml files"
         )
-    return Ruleset.load(settings.rules)
+    return Ruleset.load(settings.rules, packs)
+
+
+def load_ontologies(settings: Settings) -> Ontologies:
+    """Load the built-in ontologies, and those in the folder ``ontologies`` beside ``settings.rules`` if there is one.
+
+    Raises ``RulesError`` with all findings.
+    """
+    from graphweft_rules import ontologies
+
+    folder = settings.rules.parent / ontologies.FOLDER
+    return ontologies.load_ontologies(folder) if folder.is_dir() else ontologies.Ontologies()
+
+
+def make_refusal(ontologies: Ontologies) -> Callable[[Event], str | None]:
+    """Return what says why an event about episodes would have no effect, None where it has: see ``Pack.refusal``."""
+    from graphweft_rules.packs.episodes import EpisodePack
+
+    return EpisodePack(ontologies).refusal
 
 
 def make_bus(settings: Settings, *, group: str = channels.MUTATION_GROUP) -> Bus:

@@ -156,23 +156,23 @@ def test_a_query_of_cypher_has_no_search(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("marked", "code", "message"),
     [
-        ("»{id: q, inject_as: x}", "missing-key", "a query needs the key 'cypher' or the key 'search'"),
+        ("»{id: q, inject_as: x}", "missing-key", "a query needs one of the keys 'cypher', 'search' and 'graphrag'"),
         (
             f"{{id: q, inject_as: x, cypher: RETURN 1, »search: {{{INDEX}}}}}",
             "conflicting-keys",
-            "a query has either 'cypher' or 'search', not both: make two queries of it",
+            "a query has one of 'cypher', 'search' and 'graphrag': make several queries of it",
         ),
         (
             "{id: q, inject_as: x, search: »chunks}",
             "wrong-type",
             "a search is 'chunks' here: it must be a mapping of filter_stop_words, fulltext_index_name, index_name, "
-            "index_type, memory, message_history_count, query, retrieval_query, top_k",
+            "index_type, memory, message_history_count, of, query, retrieval_query, top_k",
         ),
         (
             search(f"{INDEX}, »topk: 3"),
             "unknown-key",
             "a search has no key 'topk' (did you mean 'top_k'?): it may have filter_stop_words, fulltext_index_name, "
-            "index_name, index_type, memory, message_history_count, query, retrieval_query, top_k",
+            "index_name, index_type, memory, message_history_count, of, query, retrieval_query, top_k",
         ),
         (
             "{id: q, inject_as: x, search: »{index_name: chunks}}",
@@ -310,7 +310,7 @@ def test_a_query_of_cypher_has_no_search(tmp_path: Path) -> None:
             search(INDEX, ", params: {x: 1}, format: »result"),
             "bad-value",
             "the format 'result' is unknown (did you mean 'results'?): "
-            "write one of list, single, json, markdown, results",
+            "write one of list, single, json, markdown, results, facts",
         ),
         (
             search(f"{INDEX}, retrieval_query: »''"),
@@ -571,7 +571,7 @@ def test_what_retrieval_queries_look_up_gets_an_index(tmp_path: Path) -> None:
             "message_history_count must be at least 1",
         ),
         ({"search": InjectionSearch(index_name="i", retrieval_query="RETURN 1")}, "it must return at least text and"),
-        ({"search": InjectionSearch(index_name="i"), "cypher": "RETURN 1"}, "either cypher or search, not both"),
+        ({"search": InjectionSearch(index_name="i"), "cypher": "RETURN 1"}, "one of cypher, search and graphrag"),
         ({}, "the query is empty"),
     ],
 )

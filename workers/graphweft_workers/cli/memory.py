@@ -29,7 +29,7 @@ from graphweft_workers.cli.running import running_bus, running_graph
 from graphweft_workers.imports.files import STANDARD_INPUT
 from graphweft_workers.settings import Settings
 
-__all__ = ("IndexKind", "Role", "memory_add", "memory_erase", "memory_forget", "memory_list", "memory_search")
+__all__ = ("IndexKind", "Kind", "Role", "memory_add", "memory_erase", "memory_forget", "memory_list", "memory_search")
 
 _MOST_MESSAGES: Final = 1_000
 _MOST_BYTES: Final = 500_000
@@ -54,6 +54,15 @@ class Role(StrEnum):
     USER = "user"
     ASSISTANT = "assistant"
     SYSTEM = "system"
+
+
+class Kind(StrEnum):
+    """What is searched."""
+
+    MEMORIES = "memories"
+    FACTS = "facts"
+    ENTITIES = "entities"
+    EPISODES = "episodes"
 
 
 class IndexKind(StrEnum):
@@ -108,10 +117,15 @@ async def memory_search(
     thread: _Thread = None,
     agent_id: _Agent = None,
     application: _Application = None,
-    top_k: Annotated[int, typer.Option("--top-k", min=1, max=MOST_RESULTS, help="Most memories.")] = 5,
+    of: Annotated[Kind, typer.Option("--of", help="What of the scope.")] = Kind.MEMORIES,
+    top_k: Annotated[int, typer.Option("--top-k", min=1, max=MOST_RESULTS, help="Most results.")] = 5,
     index_type: Annotated[
         IndexKind | None,
-        typer.Option("--index-type", help="How.", show_default="by vector where there is an embedder, else the latest"),
+        typer.Option(
+            "--index-type",
+            help="How.",
+            show_default="by vector where there is an embedder and vectors, else the latest",
+        ),
     ] = None,
     retrieval_query: Annotated[
         str | None, typer.Option("--retrieval-query", help="Cypher that goes on from node and score.")
@@ -134,7 +148,7 @@ async def memory_search(
     data: Data = None,
     json: Json = False,
 ) -> int | None:
-    """Search the memories of a scope, as a runtime would, and print them as an agent would read them."""
+    """Search what is remembered within a scope, as a runtime would, and print them as an agent would read them."""
     settings = Settings.load(data=data)
     check_app(app)
     scope = _scope(user, thread, agent_id, application)
@@ -146,6 +160,7 @@ async def memory_search(
             reply = await client.search(
                 text,
                 memory=scope,
+                of=of.value,
                 index_type=None if index_type is None else index_type.value,
                 top_k=top_k,
                 retrieval_query=retrieval_query,

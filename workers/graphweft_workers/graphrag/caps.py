@@ -9,7 +9,16 @@ import structlog
 
 from graphweft_workers.settings import Settings
 
-__all__ = ("LIMIT_CAP", "MOST_DOCUMENTS", "MOST_HOPS", "MOST_NAMES", "MOST_PINS", "RESULTS_CAP", "Caps")
+__all__ = (
+    "LIMIT_CAP",
+    "MOST_DOCUMENTS",
+    "MOST_HOPS",
+    "MOST_NAMES",
+    "MOST_NAMESAKES",
+    "MOST_PINS",
+    "RESULTS_CAP",
+    "Caps",
+)
 
 MOST_HOPS: Final = 2
 LIMIT_CAP: Final = 100
@@ -18,10 +27,12 @@ MOST_DOCUMENTS: Final = 20
 """Seeds that count, best first."""
 MOST_NAMES: Final = 200
 """Spellings that are looked up."""
+MOST_NAMESAKES: Final = 5
+"""Entities of the same name that count."""
 MOST_PINS: Final = 20
 """Entities that an expansion begins with."""
 
-_logger: Any = structlog.stdlib.get_logger(__name__)
+_logger: Any = structlog.get_logger("graphweft.graphrag")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,9 +14,9 @@ from graphweft_workers.graphrag.safe_cypher import MOST_SCANNED, RELATIONSHIPS
 
 __all__ = ("Expansion", "bounds", "connect", "expand")
 
-_SCANNED_TOGETHER: Final = 20_000
+_SCANNED_TOGETHER: Final = 4_000
 """Relationships that are looked at in a hop, when there are few nodes to go from."""
-_LEAST_SCANNED: Final = 100
+_LEAST_SCANNED: Final = 8
 _LEAST_EACH: Final = 3
 
 
@@ -37,6 +37,12 @@ class Expansion:
         """Return what is known before the first hop."""
         nodes = {node.handle: node for node in pinned.nodes}
         return cls(pinned=pinned.nodes, nodes=nodes, frontier=tuple(nodes))
+
+    @property
+    def facts(self) -> int:
+        """How many different facts the relationships are."""
+        each = self.relations.values()
+        return len({(one.source.name, one.type, one.target.name, one.fact) for one in each})
 
 
 def bounds(frontier: int, room: int) -> tuple[int, int]:

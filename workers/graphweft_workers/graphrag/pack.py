@@ -11,7 +11,7 @@ from graphweft_rules.token_count import TokenCounter, count_characters
 from graphweft_workers.graphrag.expand import Expansion
 from graphweft_workers.graphrag.rows import Node, Relation
 from graphweft_workers.graphrag.safe_cypher import LONGEST, LONGEST_NAME
-from graphweft_workers.graphrag.secrets import REDACTED, is_invisible, is_value, redact, redact_value
+from graphweft_workers.graphrag.secrets import REDACTED, is_invisible, is_value, redact, redact_beside, redact_value
 
 __all__ = ("BLOCK_END", "BLOCK_START", "Packed", "pack")
 
@@ -51,18 +51,29 @@ def pack(
     block, begin a line, or bring a secret in.
     """
     facts: list[str] = []
-    text = ""
+    chars = len(_block(()))
+    tokens = 0 if max_tokens is None else count(_block(()))
     for fact in _lines(found, most):
-        longer = _block([*facts, fact])
-        if len(longer) > max_chars or (max_tokens is not None and count(longer) > max_tokens):
+        line = _line(fact)
+        chars += len(line)
+        if max_tokens is not None:
+            tokens += count(line)  # alone, for counting the whole text anew for each line takes quadratic time
+        if chars > max_chars or (max_tokens is not None and tokens > max_tokens):
             break
         facts.append(fact)
-        text = longer
-    return Packed(text=text, facts=tuple(facts))
+    text = _block(facts)
+    while facts and max_tokens is not None and (tokens := count(text)) > max_tokens:  # the whole may be more
+        del facts[min(len(facts) - 1, len(facts) * max_tokens // tokens) :]
+        text = _block(facts)
+    return Packed(text=text if facts else "", facts=tuple(facts))
+
+
+def _line(fact: str) -> str:
+    return f"- {fact}\n"
 
 
 def _block(facts: Iterable[str]) -> str:
-    return "\n".join((BLOCK_START, _HEADING, *(f"- {fact}" for fact in facts), BLOCK_END))
+    return f"{BLOCK_START}\n{_HEADING}\n{''.join(map(_line, facts))}{BLOCK_END}"
 
 
 def _lines(found: Expansion, most: int) -> Iterator[str]:
@@ -91,7 +102,8 @@ class _Lines:
     def described(self, node: Node) -> str:
         if not node.description:
             return ""
-        text = _cut(redact_value(node.name, node.description), node.description, _TEXT, LONGEST)
+        safe = redact_beside(node.kind, redact_beside(node.name, redact_value(node.name, node.description)))
+        text = _cut(safe, node.description, _TEXT, LONGEST)
         return f"{self._titled(node)}: {text}" if text and self._short(node.name, _NAME) else ""
 
     def related(self, relation: Relation) -> str:
@@ -100,14 +112,18 @@ class _Lines:
             return ""
         # "DB password RELATED_TO hunter2!" is as good as an assignment.
         line = f"{self._titled(source, target)} {relation.type} {self._titled(target, source)}"
-        secret = is_value(source.name, relation.fact)
-        fact = REDACTED if secret else _cut(redact(relation.fact), relation.fact, _TEXT, LONGEST)
+        safe = REDACTED if is_value(source.name, relation.fact) else redact(relation.fact)
+        for label in (source.name, source.kind, target.name, target.kind) if safe else ():
+            safe = redact_beside(label, safe)
+        fact = _cut(safe, relation.fact, _TEXT, LONGEST)
         return f"{line}: {fact}" if fact else line
 
     def _titled(self, node: Node, other: Node | None = None) -> str:
         name, kind = self._short(node.name, _NAME), self._short(node.kind, _KIND)
-        if other and is_value(other.name, node.name):
+        if (other and is_value(other.name, node.name)) or is_value(node.kind, node.name):
             name = REDACTED
+        if is_value(node.name, node.kind):
+            kind = REDACTED
         return f"{name} ({kind})" if kind and kind != name else name
 
     def _short(self, text: str, most: int) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Any, Literal
 
-from graphweft_workers.graphrag.caps import MOST_PINS
+from graphweft_workers.graphrag.caps import MOST_NAMESAKES, MOST_PINS
 from graphweft_workers.graphrag.rows import Handle, Node
 from graphweft_workers.graphrag.seed import Seeds
 
@@ -15,9 +15,6 @@ __all__ = ("Path", "Pinned", "documents_of", "named", "pin")
 
 type Path = Literal["A", "B"]
 """A: from what was recalled; B: from the words of the question."""
-
-_NAMESAKES: Final = 5
-"""Entities of the same name that count."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -37,8 +34,10 @@ def documents_of(seeds: Seeds, rows: Iterable[Mapping[str, Any]]) -> list[Node]:
         by_id[type(row["found"]), row["found"]][node.handle] = node
     found: dict[Handle, Node] = {}
     for document in seeds.documents:
+        if document.id is None:
+            continue
         same = sorted(by_id.get((type(document.id), document.id), {}).values(), key=lambda node: node.order)
-        found |= {node.handle: node for node in same[:_NAMESAKES]}
+        found |= {node.handle: node for node in same[:MOST_NAMESAKES]}
     return list(found.values())
 
 
@@ -53,7 +52,7 @@ def named(seeds: Seeds, rows: Iterable[Mapping[str, Any]]) -> list[Node]:
     found: dict[Handle, Node] = {}
     for number in sorted(by_name):
         same = sorted(by_name[number].values(), key=lambda node: node.order)
-        found |= {node.handle: node for node in same[:_NAMESAKES] if node.handle not in found}
+        found |= {node.handle: node for node in same[:MOST_NAMESAKES] if node.handle not in found}
     return list(found.values())
 
 

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import math
 import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Final, Literal, Self
 
 import structlog
 
 from graphweft_contracts import GraphUnavailable, QueryFailed
+from graphweft_contracts.memory import SCOPES, MemoryScope
+from graphweft_rules.clock import utc_text
 from graphweft_rules.token_count import TokenCounter, count_characters
 from graphweft_workers.graph.store import GraphStore
 from graphweft_workers.graphrag.caps import Caps
@@ -20,14 +24,18 @@ from graphweft_workers.graphrag.pack import pack
 from graphweft_workers.graphrag.pin import Path, documents_of, named, pin
 from graphweft_workers.graphrag.rows import Handle, Node, mapped
 from graphweft_workers.graphrag.safe_cypher import Template, checked
-from graphweft_workers.graphrag.seed import Seeds, seed
+from graphweft_workers.graphrag.seed import Document, Seeds, seed
 from graphweft_workers.settings import Settings
 
-__all__ = ("EXECUTED", "INJECTED", "NOOP", "GraphContext", "HybridRetriever", "Outcome")
+__all__ = ("EXECUTED", "INJECTED", "NOOP", "TOO_SLOW", "UNREACHABLE", "GraphContext", "HybridRetriever", "Outcome")
 
 EXECUTED: Final = "GRAPHRAG_EXTENSION_EXECUTED"
 INJECTED: Final = "GRAPHRAG_CONTEXT_INJECTED"
 NOOP: Final = "GRAPHRAG_NOOP_NEO4J_DOWN"
+UNREACHABLE: Final = "unreachable"
+"""The reason beside ``NOOP`` when the graph is away."""
+TOO_SLOW: Final = "too slow"
+"""The reason beside ``NOOP`` when there was no answer in time."""
 
 type Outcome = Literal["disabled", "injected", "empty", "unavailable", "failed"]
 
@@ -36,8 +44,11 @@ _CONNECTED: Final = 10
 _BETWEEN: Final = 5
 """Relationships of one pair."""
 _GRACE_S: Final = 0.25
+_NOTHING: Final = "\0"
+"""No node's name, and no node's id."""
+_NO_NODE: Final = "4:00000000-0000-0000-0000-000000000000:0"
 _DEFAULT: Final = Caps()
-_logger: Any = structlog.stdlib.get_logger(__name__)
+_logger: Any = structlog.get_logger("graphweft.graphrag")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -55,6 +66,8 @@ class GraphContext:
     """Whether the graph went away, or the time was up, when something had been found already."""
     paths: frozenset[Path] = frozenset()
     """Which ways led into the graph: A from what was recalled, B from the question."""
+    reason: str | None = None
+    """Why there is nothing, or not everything: ``UNREACHABLE``, ``TOO_SLOW``, or what failed."""
 
 
 class HybridRetriever:
@@ -92,26 +105,56 @@ class HybridRetriever:
         """Return one as the settings say; says in the log what was set beyond the hard caps."""
         return cls(graph, enabled=settings.graphrag_enabled, caps=Caps.of(settings), **more)
 
+    @property
+    def enabled(self) -> bool:
+        """Whether the graph is asked at all."""
+        return self._enabled
+
+    def away(self, app_id: str) -> None:
+        """Say in the log that facts were wanted while the graph was known to be away, so that it was not asked."""
+        _logger.info(EXECUTED, app_id=app_id, enabled=self._enabled)
+        if self._enabled:
+            _logger.warning(NOOP, app_id=app_id, reason="away")
+
+    async def warm(self, app_id: str, timeout_s: float = 60.0) -> None:
+        """Let the server plan the queries of an app's graph before its first question has to wait for that.
+
+        A Neo4j that was just started takes seconds for it; on FalkorDB it takes a millisecond. Asks nothing unless it
+        is enabled. Never raises; cancelling it does.
+        """
+        if self._enabled:
+            run = _Retrieval(self._graph, Caps(query_timeout_s=timeout_s), app_id, timeout_s, None)
+            with contextlib.suppress(Exception):
+                await run.warm()
+
     async def retrieve(
-        self, app_id: str, query_text: str, seeds: Iterable[Any] | None = None, timeout_s: float = 5.0
+        self,
+        app_id: str,
+        query_text: str,
+        seeds: Iterable[Any] | None = None,
+        timeout_s: float = 5.0,
+        memory: MemoryScope | None = None,
     ) -> GraphContext:
         """Return facts of the app's graph within ``timeout_s``, and a quarter of a second.
 
-        ``seeds`` are what was recalled, as ``seed`` takes it. Never raises; cancelling it does.
+        ``seeds`` are what was recalled, as ``seed`` takes it. Of what the graph says belongs to somebody, by one of
+        the four scopes, it has only what belongs to ``memory``, in one scope at least and to nobody else in the others;
+        without it, only what belongs to nobody. Never raises; cancelling it does.
         """
         _logger.info(EXECUTED, app_id=app_id, enabled=self._enabled)
         if not self._enabled:
             return GraphContext(outcome="disabled")
-        run = _Retrieval(self._graph, self._caps, app_id, timeout_s)
+        run = _Retrieval(self._graph, self._caps, app_id, timeout_s, memory)
         failure: str | None = None
-        away = False
         try:
             async with asyncio.timeout(max(0.0, run.left_s()) + _GRACE_S):
                 await run.run(seed(query_text, seeds))
-        except (GraphUnavailable, TimeoutError) as error:
-            away, failure = True, type(error).__name__
+        except GraphUnavailable:
+            failure = UNREACHABLE
+        except TimeoutError:
+            failure = TOO_SLOW
         except QueryFailed as error:
-            away, failure = error.code == "timeout", error.code
+            failure = TOO_SLOW if error.code == "timeout" else error.code
         except Exception as error:  # noqa: BLE001 - a prompt must come about whatever goes wrong here
             failure = type(error).__name__
         try:
@@ -125,6 +168,7 @@ class HybridRetriever:
         except Exception as error:  # noqa: BLE001 - as above
             _logger.warning("graphrag_failed", app_id=app_id, reason=type(error).__name__)
             return GraphContext(outcome="failed")
+        away = failure in (UNREACHABLE, TOO_SLOW)
         if failure and not away:
             _logger.warning("graphrag_failed", app_id=app_id, reason=failure)
         if packed.text:
@@ -135,21 +179,27 @@ class HybridRetriever:
                 outcome="injected",
                 partial=failure is not None,
                 paths=run.paths,
+                reason=failure,
             )
         if away:
             _logger.warning(NOOP, app_id=app_id, reason=failure)
-            return GraphContext(outcome="unavailable")
-        return GraphContext(outcome="failed" if failure else "empty")
+            return GraphContext(outcome="unavailable", reason=failure)
+        return GraphContext(outcome="failed" if failure else "empty", reason=failure)
 
 
 class _Retrieval:
     """One retrieval; ``found`` holds what there is, also when it ends early."""
 
-    def __init__(self, graph: GraphStore, caps: Caps, app_id: str, timeout_s: float) -> None:
+    def __init__(
+        self, graph: GraphStore, caps: Caps, app_id: str, timeout_s: float, memory: MemoryScope | None
+    ) -> None:
         self._graph = graph
         self._caps = caps
         self._app_id = app_id
         self._until = time.monotonic() + (timeout_s if math.isfinite(timeout_s) else 0.0)
+        given = {} if memory is None else memory.given
+        self._scopes: Mapping[str, str | None] = {name: given.get(name) for name in SCOPES}
+        self._times = {"now": utc_text(datetime.now(UTC))}
         self.found = Expansion()
         self.paths: frozenset[Path] = frozenset()
 
@@ -166,16 +216,27 @@ class _Retrieval:
         self.found = Expansion.at(pinned)
         for hop in range(1, self._caps.hops + 1):
             room = self._caps.limit - len(self.found.nodes)
-            if not self.found.frontier or (room <= 0 and hop > 1):
+            wanted = self._caps.results - self.found.facts
+            # Nearer facts come first, so what is beyond a full context would not be shown.
+            if not self.found.frontier or (hop > 1 and min(room, wanted) <= 0):
                 return
+            frontier, room = self.found.frontier, min(room, max(wanted, 1))
             if hop == 1:
                 between, rows = await _together(
-                    self._between(self.found.frontier[:_CONNECTED]), self._neighbours(self.found.frontier, room=room)
+                    self._between(frontier[:_CONNECTED]), self._neighbours(frontier, room=room)
                 )
                 self.found = connect(self.found, between)
             else:
-                rows = await self._neighbours(self.found.frontier, room=room)
+                rows = await self._neighbours(frontier, room=room)
             self.found = expand(self.found, rows, hop=hop, limit=self._caps.limit)
+
+    async def warm(self) -> None:
+        """Ask each query for what is not there."""
+        nobody: Handle = 0 if self._graph.dialect == "falkordb" else _NO_NODE
+        await self._names(Seeds(terms=(_NOTHING,)))
+        await self._documents(Seeds(documents=(Document(id=_NOTHING),)))
+        await self._neighbours([nobody], room=1)
+        await self._between([nobody, nobody])
 
     async def _documents(self, seeds: Seeds) -> list[Node]:
         if not seeds.ids:
@@ -191,18 +252,18 @@ class _Retrieval:
         if not handles or room <= 0:
             return []
         scan, each = bounds(len(handles), room)
-        return await self._ask("neighbours", {"handles": list(handles), "scan": scan, "each": each})
+        return await self._ask("neighbours", {"handles": list(handles), "scan": scan, "each": each, **self._times})
 
     async def _between(self, handles: Sequence[Handle]) -> Sequence[Mapping[str, Any]]:
         if len(handles) < 2:
             return []
-        return await self._ask("between", {"handles": list(handles), "each": _BETWEEN})
+        return await self._ask("between", {"handles": list(handles), "each": _BETWEEN, **self._times})
 
     async def _ask(self, template: Template, params: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
         left_s = self.left_s()
         if left_s <= 0:
             raise TimeoutError
-        text, values = checked(self._graph.dialect, template, params)
+        text, values = checked(self._graph.dialect, template, {**params, **self._scopes})
         timeout_s = min(left_s, self._caps.query_timeout_s)
         return mapped(await self._graph.read(self._app_id, text, values, timeout_s=timeout_s))
 

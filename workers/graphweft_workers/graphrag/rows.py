@@ -13,7 +13,7 @@ __all__ = ("Handle", "Node", "Relation", "mapped")
 type Handle = str | int
 """What a node or a relationship is known by on its server, within one retrieval."""
 
-_COLUMNS: Final = ("handle", "entity", "shown", "key", "name", "kind", "description")
+_COLUMNS: Final = ("handle", "entity", "shown", "key", "name", "kind", "description", "own")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -29,6 +29,8 @@ class Node:
     name: str
     kind: str
     description: str
+    own: bool = False
+    """Whether it belongs to somebody, who is then among those who ask; otherwise it is everybody's."""
 
     @classmethod
     def of(cls, row: Mapping[str, Any]) -> Node:
@@ -36,9 +38,9 @@ class Node:
         return cls(**{name: row[name] for name in _COLUMNS})
 
     @property
-    def order(self) -> tuple[str, str, str, str]:
+    def order(self) -> tuple[bool, str, str, str, str]:
         """By what nodes are ordered that nothing else tells apart."""
-        return self.name, self.key, self.kind, self.description
+        return not self.own, self.name, self.key, self.kind, self.description
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -10,11 +10,13 @@ import re
 import unicodedata
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import Final
+from functools import lru_cache
+from itertools import pairwise
+from typing import Final, Literal
 
 from graphweft_rules.terms import STOP_WORDS
 
-__all__ = ("REDACTED", "is_invisible", "is_value", "redact", "redact_value")
+__all__ = ("REDACTED", "is_invisible", "is_value", "redact", "redact_beside", "redact_value")
 
 REDACTED: Final = "[REDACTED]"
 
@@ -52,7 +54,11 @@ _TOKENS: Final = (
     r"eyJ[A-Za-z0-9_-]{8,}(?:\.[A-Za-z0-9_=-]*){0,4}",
     r"AGE-SECRET-KEY-1[A-Z0-9]{16,}|hv[sb]\.[A-Za-z0-9_-]{16,}",
     r"(?:MII[A-Za-z]|b3BlbnNzaC1rZXk)[A-Za-z0-9+/=]{40,}",
-    r"[0-9]{8,10}:AA[A-Za-z0-9_-]{30,}",
+    r"(?:bot)?[0-9]{8,10}:AA[A-Za-z0-9_-]{30,}|[MNO][A-Za-z0-9_-]{17,}\.[A-Za-z0-9_-]{6}\.[A-Za-z0-9_-]{27,}",
+    r"(?:AC|SK|dapi|key-|EZ[AT]K|EAA[A-Z])(?:[0-9a-f]{32}|[A-Za-z0-9]{40,})|sq0[a-z]{3}-[A-Za-z0-9_-]{16,}",
+    r"(?:pat-[a-z]{2,3}[0-9]|tskey|CFPAT|PMAK|FlyV1|fm2|ATATT3x|glsa|ntn|figd|sntry[su]|secret|vercel|bkua|phc|rnd|re)"
+    r"[ _-]?(?=[A-Za-z0-9_-]*[0-9])(?=[A-Za-z0-9_-]*[A-Za-z])[A-Za-z0-9_-]{20,}",
+    r"[xyz]prv[1-9A-HJ-NP-Za-km-z]{60,}|[5KL][1-9A-HJ-NP-Za-km-z]{50,51}(?![A-Za-z0-9])",
 )
 _TOKEN: Final = re.compile(rf"(?<![A-Za-z0-9])(?:{'|'.join(_TOKENS)})")
 _PRIVATE_KEY: Final = re.compile(
@@ -79,9 +85,27 @@ _QUERY: Final = re.compile(
     r"=(?P<value>[^&\s\"'<>]{8,})",
     re.IGNORECASE,
 )
-_WITH_VALUE: Final = (_LOG_IN, _DSN, _CURL, _QUERY)
+_LOG_IN_TOKEN: Final = re.compile(
+    r"[A-Za-z][A-Za-z0-9+.-]{1,20}:/{2}(?P<value>(?=[^\s/@]*[0-9])(?=[^\s/@]*[A-Za-z])[^\s/?#:@\"'<>]{12,})@"
+)
+_COMMAND: Final = re.compile(
+    r"\b(?:sshpass|docker[ \t]+login|(?:mysql|maria)\w*|redis-cli|mongo\w*|ldap\w+|openssl)\b[^\n|;]{0,200}?[ \t]"
+    r"(?:-[paw][ \t]+|-p(?=\S*[0-9!@#$%])|-pass(?:in|out)?[ \t]+pass:)[\"']?"
+    r"(?P<value>(?=[^\s\"']*[A-Za-z])[^\s\"']{4,})"
+)
+_WITH_VALUE: Final = (_LOG_IN, _LOG_IN_TOKEN, _DSN, _CURL, _COMMAND, _QUERY)
+_RANDOM: Final = re.compile(r"(?<![A-Za-z0-9])(?:[A-Za-z0-9]{20,}|[A-Za-z0-9/+]{40}(?![A-Za-z0-9/+]))")
+"""What may be a key by its looks alone."""
+_SEED: Final = re.compile(r"\b(?:seed|recovery|mnemonic|secret)[ _-]?(?:phrase|words)|\bmnemonic", re.IGNORECASE)
+_SEED_PHRASE: Final = re.compile(r"(?<![A-Za-z])(?:[a-z]{3,8}[ \t,]+){11,}[a-z]{3,8}(?![A-Za-z])")
 
-_CERTAIN: Final = r"pass[ _-]?(?:word|wd|phrase|code)|passwort|pwd|(?:seed|recovery|mnemonic)[ _-]?(?:phrase|words)"
+_CERTAIN: Final = (
+    r"p[ ._-]?[a@4][ ._-]?[s$5][ ._-]?[s$5][ ._-]?w[ ._-]?[o0][ ._-]?r[ ._-]?d|pass[ _-]?(?:wd|phrase|code)"
+    r"|(?:pass|kenn)wort|contrase\u00f1a|mot de passe|senha|wachtwoord|l\u00f6senord|has\u0142o"
+    r"|\u043f\u0430\u0440\u043e\u043b\u044c"
+    r"|\u5bc6[\u7801\u78bc]|\u30d1\u30b9\u30ef\u30fc\u30c9|\ube44\ubc00\ubc88\ud638|pwd"
+    r"|(?:seed|recovery|mnemonic)[ _-]?(?:phrase|words)"
+)
 _LIKELY: Final = (
     r"(?:api|access|secret|private|encryption|signing|account|shared[ _-]?access|auth|master|service|ssh|license|"
     r"webhook|session)[ _-]?key(?:[ _-]?id)?|secret|credentials?|connection[ _-]?string|(?:api[ _-]?|auth[ _-]?)?token"
@@ -90,8 +114,32 @@ _LIKELY: Final = (
 _KEY: Final = rf"(?:(?P<certain>{_CERTAIN})|(?P<likely>{_LIKELY}))"
 _KEY_PARTS: Final = (
     "pass", "pwd", "phrase", "words", "key", "secret", "credential", "connection", "token", "auth", "cookie", "session",
+    "wort", "contra", "senha", "wacht", "senord", "has\u0142o", "\u043f\u0430\u0440", "\u5bc6", "\u30d1\u30b9",
+    "\ube44\ubc00", "w0", "wo", "w.o", "w o", "w-o", "w_o", "pw", "cred", "login", "pin", "otp", "salt", "mac", "sign",
+    "root", "admin",
 )  # fmt: skip
 """One of them is in whatever ``_KEY`` finds."""
+_SIGNS: Final = (
+    "\\",
+    '"',
+    "' ",
+    "'+",
+    "%",
+    "&",
+    "?",
+    "@",
+    "--",
+    " -",
+    "://",
+    "bearer",
+    "xox",
+    "xapp",
+    "begin",
+    "seed",
+    "mnemonic",
+)
+_LONG: Final = re.compile(r"[A-Za-z0-9+/=]{30}|(?<![\w+/=.-])(?=[\w+/=.-]*(?:[0-9]|[_.-][A-Za-z0-9]{8}))[\w+/=.-]{12}")
+"""Keys are long, and have digits or a prefix."""
 _SUFFIX: Final = r"(?:[._-]?(?:[0-9]{1,4}|prod(?:uction)?|dev|test|staging|live|value|old|new|hash|b64|base64))*"
 _ASSIGNED: Final = re.compile(
     # `password = `, `"token": `, `**secret**: `, `[api_key] => `
@@ -100,7 +148,29 @@ _ASSIGNED: Final = re.compile(
     r"|(?P<tag>>)|(?P<is>[\"'`*]*\s+(?:is|was|are)(?:\s+set\s+to)?[\s:]+)|(?P<blank>[ \t]+))",
     re.IGNORECASE,
 )
-_LEAD: Final = re.compile(r"(?:\s|#+(?=\s)|//+(?=\s)|\*+(?=\s)|[|>][+-]?(?=\s)|--+(?=\s)|\|(?=\s)|!!?\w+(?=\s))*")
+_WEAK: Final = re.compile(
+    r"(?<![A-Za-z])(?:pw|pass|creds?|credentials|login|auth|key|pin|otp|salt|hmac|signature|root|admin)s?[\"'`*]{0,3}"
+    r"[ \t]*(?::|=>?)[ \t]*[\"'`]?(?P<value>[^\s\"'`]{4,})",
+    re.IGNORECASE,
+)
+"""Words that name a secret only where what follows looks like one."""
+_NAMED: Final = re.compile(
+    rf"(?:{_CERTAIN}|{_LIKELY}|(?<![A-Za-z])(?:pass|pw|creds?|login)(?![A-Za-z]))(?:s|en)?(?![a-rt-z])", re.IGNORECASE
+)
+_NEAR: Final = 80
+"""Characters behind the name of a secret in which it may follow, on the same line."""
+_LIST: Final = re.compile(r"[\"'`]?[ \t]*:[ \t]*\n[ \t]*[-*][ \t]+")
+_APART: Final = re.compile(r"[^\s\"'`|,;:=(){}\[\]<>\u2190-\u21ff\u27f5-\u27ff]+")
+_WORD_LIKE: Final = re.compile(
+    r"[A-Z]?[a-z]+(?:[-_./'][A-Za-z]?[a-z]+)*[-_.]?v?[0-9.]*[a-z]?|[A-Z]{1,12}[0-9]{0,6}(?:[-_/.][A-Z0-9]{1,8})*s?|v?[0-9][0-9.,:/x_-]*[a-zA-Z%]{0,4}"
+    r"|[a-z][0-9]{1,4}[a-z]?(?:[_-][a-z]+)*[0-9]?|[0-9][A-Z][a-z]+|[0-9]+[a-z]{1,6}/[a-z]{1,6}"
+    r"|(?:/[a-z0-9_.{}-]{1,16})+/?|(?:[a-z0-9-]{1,30}\.)+[a-z]{2,6}|[0-9]{1,4}-[a-z-]+|(?i:oauth|argon|base|sha|md|utf|http|pbkdf|bcrypt|ed|curve|aes|rsa|ecdsa|hmac|x|rfc|tls|gpt|ipv?)"
+    r"[A-Za-z-]{0,9}[0-9][\w.-]{0,12}|[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9:.]+Z?|[\w.+-]+@[\w-]+\.[\w.-]+"
+)
+"""Words with digits that are in every text: ``Redis7``, ``SHA-256``, ``v2``, ``2024-01-01``, ``OAuth2``."""
+_LEAD: Final = re.compile(
+    r"(?:\s|\\(?=\s)|#+(?=\s)|//+(?=\s)|\*+(?=\s)|[|>][+-]?(?=\s)|--+(?=\s)|\|(?=\s)|!!?\w+(?=\s))*"
+)
 _OPENING: Final = re.compile(r"[bfruBFRU]{0,2}\\*(\"\"\"|'''|[\"'`])")
 _LINE_START: Final = re.compile(
     r"(?:\A|\n)[ \t]*(?:(?:#+|//+|\*+|>|-+|;|<!--|export|set|let|const|var)[ \t]*)*[\w.-]*\Z"
@@ -120,6 +190,7 @@ _WORD: Final = re.compile(r"[A-Za-z]+(?:['-][A-Za-z]+)*")
 _PROSE: Final = STOP_WORDS | frozenset("must may shall see use ask please never always minimum length rules".split())  # noqa: SIM905
 """With what a sentence about a password begins, and no password does."""
 _PLAIN: Final = re.compile(r"[A-Za-z]?[a-z]*[.,;:!?]?")
+_QUOTES: Final = "\"'`.,;:?()[]{}<>*"
 _EDGES: Final = "\"'`.,;:!?()[]{}<>*"
 _PHRASE_WORDS: Final = 6
 _SEED_WORDS: Final = 25
@@ -168,10 +239,36 @@ def redact_value(label: str, text: str) -> str:
     return _masked(text, [(max(0, start), end) for start, end in found] + _secrets(text))
 
 
+def redact_beside(label: str, text: str) -> str:
+    """Return the text without what looks like a secret, where ``label`` names one and stands elsewhere on the line."""
+    named = _named(label) if _may_name_one(label) else None
+    if named is None:
+        return text
+    looks = _looks_random if named == "certain" else _is_strange
+    return _masked(text, [word.span() for word in _APART.finditer(text) if looks(word[0].strip(_QUOTES))])
+
+
+@lru_cache(maxsize=4_096)
+def _may_name_one(label: str) -> bool:
+    small = label.lower()
+    return not label.isascii() or any(part in small for part in _KEY_PARTS) or not label.isprintable()
+
+
+@lru_cache(maxsize=4_096)
+def _named(label: str) -> Literal["certain", "likely"] | None:
+    """Tell whether a label ends with what names a secret."""
+    last = None
+    for match in _NAMED.finditer(label):
+        last = match
+    if last is None or label[last.end() :].strip(_EDGES + " "):
+        return None
+    return "certain" if re.match(_CERTAIN, last[0], re.IGNORECASE) else "likely"
+
+
 def is_value(label: str, text: str) -> bool:
     """Tell whether a text looks like the secret that ``label`` names, where the two may be things of their own."""
     text = text.strip()
-    return _looks_random(text) and redact_value(label, text) != redact(text)
+    return _may_name_one(label) and _looks_random(text) and redact_value(label, text) != redact(text)
 
 
 def is_invisible(char: str) -> bool:
@@ -191,6 +288,8 @@ def _masked(text: str, found: Iterable[tuple[int, int]]) -> str:
 
 
 def _secrets(text: str) -> list[tuple[int, int]]:
+    if not _may_hold_one(text):
+        return []
     found: list[tuple[int, int]] = []
     for reading in _readings(text):
         found += reading.places(_tokens(reading.text))
@@ -199,6 +298,14 @@ def _secrets(text: str) -> list[tuple[int, int]]:
             whole = reading.without(_BREAK)
             found += whole.places(_mended(reading, whole))
     return found
+
+
+def _may_hold_one(text: str) -> bool:
+    """Tell whether a text has anything that a secret has; most have not, and end here, in a tenth of the time."""
+    if not (text.isascii() and text.isprintable()) or _LONG.search(text):
+        return True
+    small = text.lower()
+    return any(sign in small for sign in (*_SIGNS, *_KEY_PARTS))
 
 
 def _readings(text: str) -> Iterator[_Reading]:
@@ -266,6 +373,7 @@ def _is_mark(char: str) -> bool:
 
 
 def _tokens(text: str) -> Iterator[tuple[int, int]]:
+    yield from _by_looks(text)
     for pattern in (_TOKEN, _PRIVATE_KEY):
         for match in pattern.finditer(text):
             yield match.span()
@@ -273,6 +381,48 @@ def _tokens(text: str) -> Iterator[tuple[int, int]]:
         for match in pattern.finditer(text):
             if not match["value"].startswith(REDACTED):
                 yield match.span("value")
+
+
+def _by_looks(text: str) -> Iterator[tuple[int, int]]:
+    """Yield what is a key by its looks: letters of both cases and digits without any order; and seed phrases."""
+    for match in _RANDOM.finditer(text):
+        kinds = ["0" if char.isdigit() else "A" if char.isupper() else "a" for char in match[0] if char.isalnum()]
+        changes = sum(one != other for one, other in pairwise(kinds))
+        at_digits = sum((one == "0") != (other == "0") for one, other in pairwise(kinds))
+        often = changes / (len(kinds) - 1)
+        if len({*kinds}) == 3 and often >= 0.35 and (at_digits >= 4 or often >= 0.55):
+            yield match.span()
+    if _SEED.search(text):
+        for match in _SEED_PHRASE.finditer(text):
+            words = match[0].replace(",", " ").split()
+            if sum(word in STOP_WORDS for word in words) * 6 <= len(words):
+                yield match.span()
+
+
+def _near(text: str) -> Iterator[tuple[int, int]]:
+    """Yield what looks like a secret and stands behind a word that names one, on the same line."""
+    for match in _WEAK.finditer(text):
+        word, name = match["value"].strip(_EDGES), match[0][:3].lower()
+        sure = re.fullmatch(r"[0-9]{4,8}", word) if name == "pin" else name[:2] in ("pw", "pa") and _looks_random(word)
+        if not _is_reference(word) and (sure or _is_strange(word) or _is_strange(word.rpartition("/")[2])):
+            yield match.span("value")
+    for match in _NAMED.finditer(text):
+        lead = _LIST.match(text, match.end())
+        begin = lead.end() if lead else match.end()
+        line = text[begin : begin + _NEAR].partition("\n")[0]
+        for word in _APART.finditer(line):
+            start = begin + word.start()
+            whole = _APART.match(text, start)
+            if whole and _is_strange(whole[0].strip(_QUOTES)):
+                yield whole.span()
+
+
+def _is_strange(word: str) -> bool:
+    """Tell whether a word with digits in it is none of those that are in every text."""
+    if len(word) < 6 or "://" in word or _is_reference(word):
+        return False
+    has_both = any(char.isalpha() for char in word) and any(char.isdigit() for char in word)
+    return has_both and word.isascii() and _WORD_LIKE.fullmatch(word) is None
 
 
 def _mended(reading: _Reading, whole: _Reading) -> Iterator[tuple[int, int]]:
@@ -301,6 +451,7 @@ def _assigned(text: str) -> Iterator[tuple[int, int]]:
         span = _value(text, match)
         if span is not None:
             yield span
+    yield from _near(text)
 
 
 def _value(text: str, match: re.Match[str]) -> tuple[int, int] | None:

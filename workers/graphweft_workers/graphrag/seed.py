@@ -9,10 +9,10 @@ from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Final
 
-from graphweft_rules.terms import STOP_WORDS
+from graphweft_rules.terms import STOP_WORDS, name_key
 from graphweft_workers.graphrag.caps import MOST_DOCUMENTS, MOST_NAMES
 
-__all__ = ("Document", "Seeds", "entity_terms", "name_key", "seed")
+__all__ = ("Document", "Seeds", "entity_terms", "seed")
 
 _LONGEST_ID: Final = 512
 _LONGEST_TEXT: Final = 20_000
@@ -36,7 +36,8 @@ _WORD: Final = re.compile(r"[^\W_]+(?:['\u2019.+#_/-][^\W_]+|\+\+|#)*")
 class Document:
     """Something that was recalled."""
 
-    id: str | int
+    id: str | int | None = None
+    """None: it is not looked up itself, only the names in its text are."""
     text: str = ""
 
 
@@ -51,32 +52,32 @@ class Seeds:
     @property
     def ids(self) -> list[str | int]:
         """The documents' ids."""
-        return [document.id for document in self.documents]
+        return [document.id for document in self.documents if document.id is not None]
 
     @property
     def names(self) -> list[str]:
         """The terms in the spellings that names have."""
         spelt = (spelling for term in self.terms for spelling in _spellings(term))
-        return list(dict.fromkeys(spelt))[:MOST_NAMES]
+        return list(_first(filter(_is_short, spelt), MOST_NAMES))
 
     @property
     def keys(self) -> list[str]:
         """The terms as ``name_key`` has them."""
-        return list(dict.fromkeys(map(name_key, self.terms)))[:MOST_NAMES]
+        return list(_first(filter(_is_short, map(name_key, self.terms)), MOST_NAMES))
 
 
 def seed(query_text: str, documents: Iterable[Any] | None = None) -> Seeds:
     """Return what to look up.
 
-    A document is a map or an object with ``id`` (text or whole number), and ``text`` and ``score`` if there are any;
-    what is none is left out. The 20 with the highest score count; without scores, those that come first. The same
+    A document is a map or an object with ``id`` (text or whole number), ``text``, or both, and ``score`` if there is
+    one; what is none is left out. The 20 with the highest score count; without scores, those that come first. The same
     arguments give the same seeds.
     """
-    found: dict[str | int, tuple[float, Document]] = {}
+    found: dict[str | int | Document, tuple[float, Document]] = {}
     for each in documents or ():
         document = _document(each)
-        if document is not None and document.id not in found:
-            found[document.id] = _score(each), document
+        if document is not None:
+            found.setdefault(document if document.id is None else document.id, (_score(each), document))
     best = sorted(found.values(), key=lambda pair: -pair[0])[:MOST_DOCUMENTS]
     kept = tuple(document for _, document in best)
     terms = dict.fromkeys(entity_terms(query_text))
@@ -94,21 +95,14 @@ def entity_terms(text: str) -> list[str]:
     return list(_first((*_marked(text), *_runs(text)), MOST_NAMES))
 
 
-def name_key(name: str) -> str:
-    """Return what is equal for all spellings of a name: without case, and with single blanks.
-
-    Entities that have it as their property ``name_key`` are found whatever the case of their name is.
-    """
-    return " ".join(unicodedata.normalize("NFKC", name).casefold().split())
-
-
 def _document(value: Any) -> Document | None:
     id, text = _of(value, "id"), _of(value, "text")
     if type(id) is int:
         sound = -(2**63) <= id < 2**63
     else:
         sound = isinstance(id, str) and 0 < len(id) <= _LONGEST_ID and _is_text(id)
-    return Document(id=id, text=text if isinstance(text, str) else "") if sound else None
+    text = text if isinstance(text, str) else ""
+    return Document(id=id if sound else None, text=text) if sound or text else None
 
 
 def _score(value: Any) -> float:
@@ -180,6 +174,11 @@ def _spellings(term: str) -> Iterator[str]:
     yield from (term, term.lower(), term.upper())
     yield " ".join(word[:1].upper() + word[1:] for word in words)
     yield " ".join(word.capitalize() for word in words)
+
+
+def _is_short(name: str) -> bool:
+    """Tell whether a spelling can be looked up: of some signs NFKC makes eighteen."""
+    return len(name) <= _LONGEST_ID
 
 
 def _first(names: Iterable[str], most: int) -> Iterator[str]:

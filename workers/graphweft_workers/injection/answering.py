@@ -24,6 +24,7 @@ from graphweft_rules.token_count import TokenCounter, count_characters
 from graphweft_workers.bus.log import Bus
 from graphweft_workers.embedding.protocol import Embedder
 from graphweft_workers.graph.store import GraphStore
+from graphweft_workers.graphrag.retriever import HybridRetriever
 from graphweft_workers.injection.asked import as_rows, asked
 from graphweft_workers.injection.background import Background
 from graphweft_workers.injection.breaker import Breaker
@@ -56,7 +57,7 @@ class Answerer:
     older than ``last_good_s``: the block says its age, ``missing`` names it with the reason all the same, and the reply
     is partial. With ``cache_bytes`` 0 nothing is kept, and there are no last rows either. ``off`` are the apps that get
     no context; ``*`` is all. Without ``bus`` no request can name a position, and without ``embedder`` searches go by
-    words and recency only.
+    words and recency only, and without ``graphrag`` queries for facts are off.
     """
 
     def __init__(
@@ -69,6 +70,7 @@ class Answerer:
         embedder: Embedder | None = None,
         index_names: IndexNames | None = None,
         cache_bytes: int = 64 * 1024**2,
+        graphrag: HybridRetriever | None = None,
         last_good_s: float = 600.0,
         off: frozenset[str] = frozenset(),
         count: TokenCounter = count_characters,
@@ -87,6 +89,7 @@ class Answerer:
             self._background,
             query_timeout_s,
             Searcher(graph, embedder, names=index_names or IndexNames()),
+            graphrag or HybridRetriever(graph),
         )
         self._positions = Positions(bus, self._versions, rules, self._background) if bus is not None else None
         self._last_good_s = last_good_s
@@ -138,8 +141,7 @@ class Answerer:
             self._versions.read(app_id)  # its queries may be too slow to tell whether the server is back
         try:
             if entered == "open":
-                away = Failure(reason="graph_unavailable", detail="the graph server is away; it is tried again soon")
-                outcomes: list[Rows | Failure] = [away] * len(matched.queries)
+                outcomes: list[Rows | Failure] = self._reading.away(app_id, matched.queries)
             else:
                 if position is not None and self._positions is not None:
                     reached = await self._positions.reach(app_id, position, _wait_until(until, bool(matched.queries)))
@@ -180,8 +182,8 @@ class Answerer:
                     continue
                 rows, age_ms = last
             assert isinstance(rows, Rows)
-            if rows.degraded is not None:
-                missing.append(_missing(bound, "embedder_unavailable", f"{bound.query.place}: {rows.degraded}"))
+            if rows.lacks is not None:
+                missing.append(_missing(bound, rows.lacks.reason, rows.lacks.detail))
             explanation = _explained(bound, rows) if request.explain else None
             found.append(
                 Found(
@@ -220,7 +222,7 @@ class Answerer:
 
     def _last_good(self, app_id: str, bound: BoundQuery) -> tuple[Rows, int] | None:
         """Return the last rows of a query and their age in milliseconds; none of memories: they may be erased."""
-        if bound.search is not None and bound.search.memory is not None:
+        if bound.graphrag is not None or (bound.search is not None and bound.search.memory is not None):
             return None
         key = key_of(app_id, bound) if self.cache.on else None
         entry = self.cache.get(key) if key is not None else None
@@ -250,12 +252,21 @@ def _explained(bound: BoundQuery, rows: Rows) -> Explanation:
     return Explanation(
         place=str(bound.query.place),
         cypher=bound.cypher.statement if bound.cypher is not None else "",
-        params=bound.params if bound.search is None else bound.search.model_dump(mode="json", exclude_none=True),
+        params=_params(bound),
         found=len(rows.table.rows),
         elapsed_ms=round(rows.elapsed_s * 1000, 3),
         cached=rows.cached,
         events=_events(rows),
     )
+
+
+def _params(bound: BoundQuery) -> dict[str, Any]:
+    if bound.graphrag is not None:
+        asked = bound.graphrag
+        models = [("search", asked.search), ("memory", asked.memory)]
+        shown = {name: model.model_dump(mode="json", exclude_none=True) for name, model in models if model is not None}
+        return {"query": asked.text, "seeds": len(asked.seeds), **shown}
+    return bound.params if bound.search is None else bound.search.model_dump(mode="json", exclude_none=True)
 
 
 def _events(rows: Rows) -> tuple[str, ...]:

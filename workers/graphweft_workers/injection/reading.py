@@ -11,18 +11,21 @@ import asyncio
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 import structlog
 
 from graphweft_contracts import GraphUnavailable, InvalidSettings, QueryFailed, ReasonCode
 from graphweft_rules import BoundQuery
+from graphweft_rules.graphrag import GraphragQuery
+from graphweft_rules.model import Place
 from graphweft_workers.graph.store import GraphStore, Table
+from graphweft_workers.graphrag.retriever import TOO_SLOW, HybridRetriever
 from graphweft_workers.injection.background import Background
 from graphweft_workers.injection.breaker import Breaker
 from graphweft_workers.injection.cache import Cache, Key, key_of
 from graphweft_workers.injection.versions import Version, Versions
-from graphweft_workers.retrieval.search import Found, Searcher
+from graphweft_workers.retrieval.search import Searcher
 
 __all__ = ("Failure", "Reading", "Rows")
 
@@ -30,6 +33,10 @@ logger = structlog.get_logger("graphweft.injection")
 
 _VERSION_SHARE: Final = 0.5
 """Of the time that is left, how long the version may take; then the graph is asked without it."""
+_SEEDS_SHARE: Final = 0.4
+"""Of the time that facts may take, the most that the search for seeds gets."""
+_FACTS_SHARE: Final = 0.85
+"""Of the time that facts may take, what they get: what is found by then still has to be packed."""
 _LEAST_SHARE: Final = 0.9
 """Of the time that a query would get: an equal one under way that has less left is not waited for."""
 
@@ -41,23 +48,29 @@ class Rows:
     table: Table
     elapsed_s: float
     cached: bool = False
-    degraded: str | None = None
+    lacks: Failure | None = None
     """What these rows were found without, and why; such rows are not kept."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Failure:
-    """Why a query returned nothing."""
+    """Why a query returned nothing, or not everything."""
 
     reason: ReasonCode
     detail: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Found:
+    table: Table
+    lacks: Failure | None = None
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class _Run:
     """A query on its way; its task never raises."""
 
-    task: asyncio.Task[Found | Failure]
+    task: asyncio.Task[_Found | Failure]
     version: Version | None
     """What its rows hold, at least; None when that is not known."""
     until: float
@@ -70,7 +83,7 @@ class _Wanted:
     key: Key | None
     until: float
     run: _Run | None = None
-    task: asyncio.Task[Found | Failure] | None = None
+    task: asyncio.Task[_Found | Failure] | None = None
     """The run's, or one that waits for it."""
     rows: Rows | None = None
 
@@ -86,7 +99,10 @@ class Reading:
     background: Background
     query_timeout_s: float
     searcher: Searcher
+    retriever: HybridRetriever
     _runs: dict[Key, _Run] = field(default_factory=dict[Key, _Run])
+    _warm: set[str] = field(default_factory=set[str])
+    """Apps whose graph has been asked for facts."""
 
     async def rows(
         self, app_id: str, queries: Sequence[BoundQuery], until: float, version: Version | None
@@ -114,6 +130,13 @@ class Reading:
         if tasks:
             await asyncio.wait(tasks, timeout=max(0.0, until - time.monotonic()))
         return [each.rows or _outcome(each, started) for each in wanted]
+
+    def away(self, app_id: str, queries: Sequence[BoundQuery]) -> list[Rows | Failure]:
+        """Return why there are no rows while the graph is not even asked."""
+        failure = Failure(reason="graph_unavailable", detail="the graph server is away; it is tried again soon")
+        if any(bound.graphrag is not None for bound in queries):
+            self.retriever.away(app_id)
+        return [failure for _ in queries]
 
     def _wanted(self, app_id: str, bound: BoundQuery, started: float, until: float) -> _Wanted:
         limit_s = self.query_timeout_s
@@ -153,7 +176,7 @@ class Reading:
         each.task = self.background.start(self._follow(app_id, each, version, run))
         return True
 
-    async def _follow(self, app_id: str, each: _Wanted, version: Version, run: _Run) -> Found | Failure:
+    async def _follow(self, app_id: str, each: _Wanted, version: Version, run: _Run) -> _Found | Failure:
         outcome = await _result(run.task, each)
         now = time.monotonic()
         if not isinstance(outcome, Failure) or outcome.reason != "timeout" or now >= each.until:
@@ -172,13 +195,15 @@ class Reading:
             self.cache.misses += 1
             self._runs[each.key] = each.run
 
-    async def _ask(self, app_id: str, each: _Wanted, version: Version | None, limit_s: float) -> Found | Failure:
+    async def _ask(self, app_id: str, each: _Wanted, version: Version | None, limit_s: float) -> _Found | Failure:
         run, bound, asked_at = each.run, each.bound, time.monotonic()
         assert run is not None
         try:
             found = await self._found(app_id, bound, limit_s)
+            if isinstance(found, Failure):
+                return found
             self.breaker.succeeded(app_id)
-            if each.key is not None and found.degraded is None:
+            if each.key is not None and found.lacks is None:
                 self.cache.put(each.key, found.table, version, asked_at)
             return found
         except InvalidSettings as error:
@@ -200,12 +225,56 @@ class Reading:
             if each.key is not None and self._runs.get(each.key) is run:
                 del self._runs[each.key]
 
-    async def _found(self, app_id: str, bound: BoundQuery, limit_s: float) -> Found:
+    async def _found(self, app_id: str, bound: BoundQuery, limit_s: float) -> _Found | Failure:
+        place = bound.query.place
+        if bound.graphrag is not None:
+            return await self._facts(app_id, bound.graphrag, place, limit_s)
         if bound.search is not None:
-            return await self.searcher.search(app_id, bound.search, timeout_s=limit_s)
+            found = await self.searcher.search(app_id, bound.search, timeout_s=limit_s)
+            if found.degraded is None:
+                return _Found(table=found.table)
+            lacks = Failure(reason="embedder_unavailable", detail=f"{place}: {found.degraded}")
+            return _Found(table=found.table, lacks=lacks)
         assert bound.cypher is not None
         statement, enough = bound.cypher.statement, bound.query.most_rows
-        return Found(table=await self.graph.read(app_id, statement, bound.params, timeout_s=limit_s, enough=enough))
+        return _Found(table=await self.graph.read(app_id, statement, bound.params, timeout_s=limit_s, enough=enough))
+
+    async def _facts(self, app_id: str, asked: GraphragQuery, place: Place, limit_s: float) -> _Found | Failure:
+        """Return facts as rows of one column. What is off asks nothing of the graph, not even for seeds."""
+        if not self.retriever.enabled:
+            await self.retriever.retrieve(app_id, "", timeout_s=0)  # says so in the log
+            return Failure(reason="disabled", detail=f"{place}: graphrag is off: set GRAPHRAG_ENABLED=true to have it")
+        if app_id not in self._warm:  # a server that was just started plans for seconds; nobody has to wait twice
+            self._warm.add(app_id)
+            self.background.start(self.retriever.warm(app_id))
+        until = time.monotonic() + limit_s * _FACTS_SHARE
+        seeds: list[Any] = list(asked.seeds)
+        lacks: Failure | None = None
+        if asked.search is not None:
+            try:
+                found = await self.searcher.search(app_id, asked.search, timeout_s=limit_s * _SEEDS_SHARE)
+            except (QueryFailed, GraphUnavailable) as error:  # the names of the question lead into the graph, too
+                reason: ReasonCode = "graph_unavailable" if isinstance(error, GraphUnavailable) else "query_error"
+                lacks = Failure(reason=reason, detail=f"{place}: no seeds by search: {error}")
+            else:
+                seeds += [dict(zip(found.table.columns, row, strict=True)) for row in found.table.rows]
+                if found.degraded is not None:
+                    lacks = Failure(reason="embedder_unavailable", detail=f"{place}: {found.degraded}")
+        left_s = max(0.001, until - time.monotonic())
+        context = await self.retriever.retrieve(app_id, asked.text, seeds, left_s, memory=asked.memory)
+        match context.outcome:
+            case "unavailable":
+                if context.reason == TOO_SLOW:
+                    return Failure(reason="timeout", detail=f"{place}: the graph gave no facts in time")
+                raise GraphUnavailable(f"{place}: the graph server is away")
+            case "failed":
+                return Failure(reason="query_error", detail=f"{place}: the graph refused a question: {context.reason}")
+            case _ if context.partial:
+                away: ReasonCode = "timeout" if context.reason == TOO_SLOW else "graph_unavailable"
+                lacks = Failure(reason=away, detail=f"{place}: a part of the graph was not looked at: {context.reason}")
+            case _:
+                pass
+        return _Found(table=Table(columns=("fact",), rows=tuple((fact,) for fact in context.facts)), lacks=lacks)
 
 
 async def _version(reading: asyncio.Task[Version], until: float) -> Version | None:
@@ -215,7 +284,7 @@ async def _version(reading: asyncio.Task[Version], until: float) -> Version | No
     return reading.result()
 
 
-async def _result(task: asyncio.Task[Found | Failure], each: _Wanted) -> Found | Failure:
+async def _result(task: asyncio.Task[_Found | Failure], each: _Wanted) -> _Found | Failure:
     await asyncio.wait([task], timeout=max(0.0, each.until - time.monotonic()))
     return task.result() if task.done() else _late(each)
 
@@ -232,4 +301,4 @@ def _outcome(each: _Wanted, started: float) -> Rows | Failure:
     if isinstance(result, Failure):
         return result
     elapsed_s = max(0.0, run.ended_at - started)
-    return Rows(table=result.table, elapsed_s=elapsed_s, degraded=result.degraded)
+    return Rows(table=result.table, elapsed_s=elapsed_s, lacks=result.lacks)

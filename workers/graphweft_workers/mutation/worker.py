@@ -24,6 +24,7 @@ from graphweft_rules.packs.pack import Pack
 from graphweft_workers.bus.log import Bus, Committed, Stretch
 from graphweft_workers.bus.owning import LEASE_S, Held, PartitionOwner
 from graphweft_workers.graph.store import GraphStore, Mark, Progress
+from graphweft_workers.graphrag.safe_cypher import KEYS as FACT_KEYS
 from graphweft_workers.mutation.applying import Applier
 from graphweft_workers.mutation.duplicates import RecentEvents
 from graphweft_workers.mutation.history import between, known_before
@@ -241,7 +242,8 @@ class MutationWorker:
         async def one(app_id: str) -> None:
             async with gate:
                 try:
-                    await self._graph.prepare(app_id, self._rules.keys | CORE_KEYS)
+                    facts = FACT_KEYS if self._rules.asks_for_facts else frozenset[tuple[str, str]]()
+                    await self._graph.prepare(app_id, self._rules.keys | facts | CORE_KEYS)
                     progress = await self._graph.progress(app_id, partition.number)
                 except QueryFailed as failure:
                     found[app_id] = failure

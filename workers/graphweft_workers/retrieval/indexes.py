@@ -8,8 +8,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
 from graphweft_contracts import QueryFailed
-from graphweft_contracts.search import SearchQuery
+from graphweft_contracts.search import Searched, SearchQuery
 from graphweft_rules.batching import Dialect
+from graphweft_rules.packs.episodes import ENTITY, EPISODE, RELATION
 from graphweft_workers.graph.store import Table
 from graphweft_workers.retrieval.statements import Statement
 from graphweft_workers.retrieval.target import Similarity, Target, TextSide, VectorSide
@@ -21,6 +22,8 @@ _KEPT_S: Final = 10.0
 _MOST_APPS: Final = 1_000
 _NAMED: Final = 20
 """Indexes that an error names."""
+_OURS: Final = frozenset({"terms", "scopes"})
+_EPISODES: Final[Mapping[str, Searched]] = {RELATION: "facts", ENTITY: "entities", EPISODE: "episodes"}
 _LISTING: Final[Mapping[Dialect, str]] = {
     "falkordb": "CALL db.indexes() YIELD label, types, options, entitytype WHERE entitytype = 'NODE' "
     "RETURN label, types, options",
@@ -41,13 +44,31 @@ class Index:
     properties: tuple[str, ...]
     dimensions: int | None = None
     similarity: Similarity = "cosine"
+    whole: tuple[str, ...] = ()
+    """The properties of the index that this is a part of."""
+
+    @property
+    def of(self) -> tuple[str, ...]:
+        """The properties that the server's index holds."""
+        return self.whole or self.properties
+
+    def scoped(self, memory_label: str) -> Searched | None:
+        """Return what is searched within a scope only and would be found by the index; None: nothing of this kind.
+
+        Whatever holds the terms of episodes finds them all. What else there is on their labels is somebody's own.
+        """
+        if memory_label in self.labels:
+            return "memories"
+        if not _OURS.issubset(self.of):
+            return None
+        return next((_EPISODES[label] for label in self.labels if label in _EPISODES), None)
 
     def single(self, name: str) -> Index | None:
         """Return the part of the index that ``name`` names as ``Label.property``, if it does."""
         for label in self.labels:
             for prop in self.properties:
                 if name == f"{label}.{prop}":
-                    return replace(self, labels=(label,), properties=(prop,))
+                    return replace(self, labels=(label,), properties=(prop,), whole=self.of)
         return None
 
     def __str__(self) -> str:
@@ -103,19 +124,23 @@ def resolved(query: SearchQuery, found: Sequence[Index], *, memory_label: str) -
             )
         return Target(labels=index.labels, text=_text_side(words), vector=vector)
     # What is searched when there is no vector for the question.
-    beside = next((each for each in found if each.kind == "fulltext" and index.labels[0] in each.labels), None)
+    beside = next((each for each in found if each.kind == "fulltext" and _beside(each, index, memory_label)), None)
     return Target(labels=index.labels, text=_text_side(beside) if beside else None, vector=vector)
+
+
+def _beside(words: Index, vector: Index, memory_label: str) -> bool:
+    return vector.labels[0] in words.labels and words.scoped(memory_label) is None
 
 
 def _named(name: str, kind: str, found: Sequence[Index], memory_label: str) -> Index:
     of_kind = [index for index in found if index.kind == kind]
     exact = [index for index in of_kind if index.name == name]
     parts = [part for index in of_kind if (part := index.single(name))]
-    others = [index for index in of_kind if memory_label not in index.labels]
+    others = [index for index in of_kind if not index.scoped(memory_label)]
     for index in (*exact, *parts):
-        if memory_label in index.labels:
+        if scoped := index.scoped(memory_label):
             raise QueryFailed(
-                f"{name!r} is an index of memories, which are searched within a scope only: give the search `memory` "
+                f"{name!r} is an index of {scoped}, which are searched within a scope only: give the search `memory` "
                 "in the place of `index_name`"
             )
         return index

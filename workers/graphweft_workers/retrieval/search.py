@@ -7,11 +7,13 @@ import math
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from graphweft_contracts import GraphweftError, InvalidSettings, QueryFailed
 from graphweft_contracts.search import IndexType, SearchQuery
 from graphweft_rules.clauses import outline
+from graphweft_rules.clock import utc_text
 from graphweft_rules.packs.memory import MEMORY_LABEL
 from graphweft_rules.terms import query_terms
 from graphweft_workers.embedding.protocol import Embedder
@@ -22,7 +24,7 @@ from graphweft_workers.retrieval.dialects import language
 from graphweft_workers.retrieval.indexes import Indexes
 from graphweft_workers.retrieval.ranking import Hit, falling, fused
 from graphweft_workers.retrieval.statements import GRID, Statement
-from graphweft_workers.retrieval.target import Target, memories
+from graphweft_workers.retrieval.target import Target, scoped
 from graphweft_workers.retrieval.words import by_words
 
 __all__ = ("Found", "IndexNames", "Searcher")
@@ -51,7 +53,9 @@ class Found:
     """What a search found, best first.
 
     The columns begin with ``text`` and ``score``. Memories also give ``role``, ``timestamp``, ``author_name`` and
-    ``id``; a retrieval query gives whatever else it returns.
+    ``id``, facts ``name``, ``source``, ``target``, ``valid_at``, ``invalid_at``, ``created_at`` and ``id``, entities
+    ``type`` and ``id``, episodes ``name``, ``episode_type``, ``reference_time`` and ``id``; a retrieval query gives
+    whatever else it returns.
     """
 
     table: Table
@@ -71,10 +75,12 @@ class Searcher:
       nearest. Nodes without a vector cannot be found.
     - By words: BM25 over our own terms, in [0, ∞). Nodes that hold none of the terms are not found.
     - Hybrid: both, see ``fused``; in [0, 1]. What neither finds is not found.
-    - By recency: the latest first; the score, from 1 down, says the place only.
+    - By recency: the latest first, of facts and entities by the time that the latest episode which says them is about;
+      the score, from 1 down, says the place only.
 
     Of equal scores the smaller key (of memories: the id) comes first. The scope comes before ``top_k``, so there are
-    ``top_k`` rows whenever so many can be found in it. Nodes that go away meanwhile are missing.
+    ``top_k`` rows whenever so many can be found in it. So does the time of facts: those that have ended, or have not
+    begun, are not there. Nodes that go away meanwhile are missing.
     """
 
     def __init__(
@@ -118,7 +124,7 @@ class _Search:
         self._query = query
         self._until = time.monotonic() + timeout_s
         self._language = language(graph.dialect)
-        self._scope: Mapping[str, str] = query.memory.given if query.memory else {}
+        self._scope: Mapping[str, str] = query.scope
 
     async def run(self, indexes: Indexes, memory_label: str) -> Found:
         kind = self._kind()
@@ -126,7 +132,7 @@ class _Search:
             msg = f"embedder is required when index_type={kind!r}"
             raise InvalidSettings(msg)
         if self._query.memory:
-            target = memories(memory_label)
+            target = scoped(self._query.of, now=utc_text(datetime.now(UTC)), memory_label=memory_label)
             if kind is None or not self._query.text.strip():
                 return Found(table=await self._shown(target, await self._latest(target)))
         else:
@@ -145,6 +151,8 @@ class _Search:
         """Return how to search; None: by recency."""
         if self._query.index_type or not self._query.memory:
             return self._query.index_type or "vector"
+        if self._query.of != "memories":
+            return "fulltext" if self._query.text.strip() else None
         return "vector" if self._embedder else None
 
     async def _latest(self, target: Target) -> list[Hit]:

@@ -64,7 +64,7 @@ def counts(language: Language, target: Target, scope: Mapping[str, str], terms: 
     each = [[term, language.question(text, scope, [term])] for term in terms]
     call = language.holding(text, target).replace("$__gw_question", "__gw_term[1]")
     source = _where(f"UNWIND $__gw_terms AS __gw_term {call}", _held(language, target, scope))
-    return Statement(f"{source} RETURN __gw_term[0], count(n)", {"__gw_terms": each, **_values(scope)})
+    return Statement(f"{source} RETURN __gw_term[0], count(n)", {"__gw_terms": each, **_values(target, scope)})
 
 
 def candidates(
@@ -82,7 +82,7 @@ def candidates(
     """
     text = _text_side(target)
     source = _where(language.holding(text, target), _held(language, target, scope))
-    params: dict[str, Any] = {"__gw_question": language.question(text, scope, found_by), **_values(scope)}
+    params: dict[str, Any] = {"__gw_question": language.question(text, scope, found_by), **_values(target, scope)}
     if limit is not None:
         time = f"n.{language.quoted(target.time)} DESC, " if target.time else ""
         source += f" WITH n ORDER BY {time}{_order(language, target)} LIMIT $__gw_limit"
@@ -121,8 +121,8 @@ def nearest(
     """The nodes of the scope that are nearest to a vector, exactly: score in units of ``GRID``, handle, key."""
     side = _vector_side(target)
     source, params = language.within(target, scope)
-    conditions = _conditions(language, "n", scope)
-    params |= _values(scope) | {"__gw_vector": list(vector), "__gw_limit": limit}
+    conditions = _conditions(language, target, "n", scope)
+    params |= _values(target, scope) | {"__gw_vector": list(vector), "__gw_limit": limit}
     if side.model:
         conditions.append(f"n.{language.quoted(side.model)} = $__gw_model")
         params["__gw_model"] = model
@@ -149,11 +149,11 @@ def latest(language: Language, target: Target, scope: Mapping[str, str], limit: 
 
 
 def rows(language: Language, target: Target, scope: Mapping[str, str], hits: Sequence[Hit]) -> Statement:
-    """What is shown of the hits: handle, the first 50,000 characters of the text, the properties ``target.shown``."""
+    """What is shown of the hits: handle, the first 50,000 characters of the text, the columns ``target.shown``."""
     source, params = _fetched(language, target, scope, hits)
     text = ", ".join(f"node.{language.quoted(name)}" for name in target.texts)
-    shown = "".join(f", node.{language.quoted(name)}" for name in target.shown)
-    return Statement(f"{source} RETURN __gw_hit[0], left(coalesce({text}), {_LONGEST}){shown}", params)
+    shown = "".join(f", {target.expressions.get(name) or f'node.{language.quoted(name)}'}" for name in target.shown)
+    return Statement(f"{source} {target.joined} RETURN __gw_hit[0], left(coalesce({text}), {_LONGEST}){shown}", params)
 
 
 def enriched(
@@ -173,7 +173,7 @@ def enriched(
 
 def _scoped(language: Language, target: Target, scope: Mapping[str, str]) -> tuple[str, dict[str, Any]]:
     source, params = language.within(target, scope)
-    return _where(source, _conditions(language, "n", scope)), {**params, **_values(scope)}
+    return _where(source, _conditions(language, target, "n", scope)), {**params, **_values(target, scope)}
 
 
 def _best(language: Language, target: Target, side: VectorSide, source: str) -> str:
@@ -190,9 +190,9 @@ def _fetched(
     language: Language, target: Target, scope: Mapping[str, str], hits: Sequence[Hit]
 ) -> tuple[str, dict[str, Any]]:
     """Bind ``node`` and ``__gw_hit`` for what is still there and still in the scope."""
-    params: dict[str, Any] = {"__gw_hits": [[hit.handle, hit.score] for hit in hits], **_values(scope)}
+    params: dict[str, Any] = {"__gw_hits": [[hit.handle, hit.score] for hit in hits], **_values(target, scope)}
     label = language.label(target)
-    conditions = _conditions(language, "node", scope)
+    conditions = _conditions(language, target, "node", scope)
     if target.key:
         return _where(f"{_HITS} (node:{label} {{{language.quoted(target.key)}: __gw_hit[0]}})", conditions), params
     handle = language.handle.replace("(n)", "(node)")
@@ -210,15 +210,22 @@ def _order(language: Language, target: Target) -> str:
 
 
 def _held(language: Language, target: Target, scope: Mapping[str, str]) -> list[str]:
-    return [*language.sure(target), *_conditions(language, "n", scope)]
+    return [*language.sure(target), *_conditions(language, target, "n", scope)]
 
 
-def _conditions(language: Language, variable: str, scope: Mapping[str, str]) -> list[str]:
-    return [language.equal(f"{variable}.{language.quoted(name)}", f"$__gw_{name}") for name in scope]
+def _conditions(language: Language, target: Target, variable: str, scope: Mapping[str, str]) -> list[str]:
+    found = [language.equal(f"{variable}.{language.quoted(name)}", f"$__gw_{name}") for name in scope]
+    if target.known_by is not None:
+        found.append(f"{variable}.{language.quoted(target.known_by)} IS NOT NULL")
+    if target.valid_at is not None:
+        for name, holds in (("valid_at", "<="), ("invalid_at", ">")):
+            found.append(f"({variable}.{name} IS NULL OR {variable}.{name} {holds} $__gw_valid_at)")
+    return found
 
 
-def _values(scope: Mapping[str, str]) -> dict[str, Any]:
-    return {f"__gw_{name}": value for name, value in scope.items()}
+def _values(target: Target, scope: Mapping[str, str]) -> dict[str, Any]:
+    values: dict[str, Any] = {f"__gw_{name}": value for name, value in scope.items()}
+    return values if target.valid_at is None else values | {"__gw_valid_at": target.valid_at}
 
 
 def _where(source: str, conditions: Sequence[str]) -> str:

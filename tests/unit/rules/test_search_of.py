@@ -1,0 +1,70 @@
+"""``of`` of a search: what of a scope is searched."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from tests.unit.rules.test_searches import bind, load, one, search
+
+from graphweft_contracts.memory import MemoryScope
+from graphweft_contracts.search import SEARCHED, SearchQuery
+from graphweft_rules import BoundQuery, InjectionSearch, Skipped
+from graphweft_rules.searches import SearchError, compile_search
+
+SCOPE = "memory: {user_id: $context.user_id}"
+
+
+@pytest.mark.parametrize("of", SEARCHED)
+def test_a_rule_says_what_of_a_scope_is_searched(tmp_path: Path, of: str) -> None:
+    [bound] = bind(load(tmp_path, search(f"{SCOPE}, of: {of}, query: tea")))
+    assert isinstance(bound, BoundQuery)
+    assert bound.search == SearchQuery.model_validate({"memory": {"user_id": "ada"}, "of": of, "text": "tea"})
+    assert bound.query.format == "results"
+
+
+def test_a_scope_that_is_not_there_leaves_the_search_out(tmp_path: Path) -> None:
+    [skipped] = bind(load(tmp_path, search(f"{SCOPE}, of: facts")), user_id=None)
+    assert isinstance(skipped, Skipped)
+    assert skipped.reason == "missing_param"
+
+
+@pytest.mark.parametrize(
+    ("marked", "code", "said"),
+    [
+        (f"{SCOPE}, of: »fact", "bad-value", "the of 'fact' is unknown (did you mean 'facts'?)"),
+        (f"{SCOPE}, of: »[facts]", "wrong-type", "of"),
+        (f"{SCOPE}, of: facts, »index_type: vector, query: x", "conflicting-keys", "facts have no vectors"),
+        (f"{SCOPE}, of: entities, »index_type: hybrid, query: x", "conflicting-keys", "entities have no vectors"),
+        (f"{SCOPE}, of: episodes, »index_name: x", "conflicting-keys", "episodes have indexes of their own"),
+    ],
+)
+def test_what_cannot_work_is_found_by_lint(tmp_path: Path, marked: str, code: str, said: str) -> None:
+    level, found, message = one(tmp_path, f"{{id: q, inject_as: x, search: {{{marked}}}}}")
+    assert (level, found) == ("error", code)
+    assert said in message
+
+
+def test_without_a_scope_there_is_no_search(tmp_path: Path) -> None:
+    query = "{id: q, inject_as: x, search: »{of: facts, index_name: x, query: tea}}"
+    level, code, message = one(tmp_path, query)
+    assert (level, code) == ("error", "missing-key")
+    assert "within a scope only" in message
+    with pytest.raises(SearchError, match="within a scope only"):
+        compile_search(InjectionSearch(of="facts", query="tea"))
+
+
+@pytest.mark.parametrize(
+    ("of", "given", "limits"),
+    [
+        ("memories", {"user_id": "u", "thread_id": "t"}, {"user_id", "thread_id"}),
+        ("episodes", {"user_id": "u", "thread_id": "t"}, {"user_id", "thread_id"}),
+        ("facts", {"user_id": "u", "thread_id": "t"}, {"user_id"}),
+        ("entities", {"agent_id": "a", "user_id": "u", "thread_id": "t"}, {"agent_id", "user_id"}),
+        ("facts", {"thread_id": "t"}, {"thread_id"}),
+    ],
+)
+def test_facts_and_entities_are_known_beyond_their_thread(of: str, given: dict[str, str], limits: set[str]) -> None:
+    query = SearchQuery.model_validate({"of": of, "memory": given})
+    assert query.scope.keys() == limits
+    assert query.memory == MemoryScope(**given)

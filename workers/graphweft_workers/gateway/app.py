@@ -1,4 +1,4 @@
-"""The ASGI application: ``POST /v1/events``, ``POST /v1/context``, and whether it works.
+"""The ASGI application: ``POST /v1/events``, ``POST /v1/context``, those of Graphiti's server, and whether it works.
 
 Starlette and a document of our own, not FastAPI: a CloudEvent comes in three forms, which parameters of a function
 cannot say, the size of a body is checked before it is read, and a validation error is a problem (RFC 9457). Each of the
@@ -11,7 +11,7 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from typing import Any, Final
 
@@ -24,10 +24,12 @@ from starlette.routing import Route
 
 from graphweft import Client
 from graphweft.transport import Transport
-from graphweft_contracts import Permanent, Transient
+from graphweft_contracts import Event, Permanent, Transient
 from graphweft_workers.gateway.cloud_events import read_events
 from graphweft_workers.gateway.document import ContextQuestion, document
+from graphweft_workers.gateway.facts import FactsQuestion, find_facts
 from graphweft_workers.gateway.limits import Gate, Limits, media_type, read_body, read_json
+from graphweft_workers.gateway.messages import Refusal, read_messages
 from graphweft_workers.gateway.problems import Problem, faults_of
 from graphweft_workers.gateway.tokens import Tokens
 
@@ -51,10 +53,14 @@ def make_app(
     tokens: Tokens | None = None,
     insecure_app: str | None = None,
     limits: Limits | None = None,
+    refusal: Refusal | None = None,
+    schema_ids: Sequence[str] | None = None,
 ) -> Starlette:
     """Return the application; it closes ``client`` at its end.
 
-    ``connect`` makes a transport to the bus of ``client``, by which it is seen whether the bus is there.
+    ``connect`` makes a transport to the bus of ``client``, by which it is seen whether the bus is there. ``refusal``
+    says why a message would have no effect; without it, such ones become dead letters. ``schema_ids`` are the
+    ontologies that the document names; None: it names none.
 
     Requests are of the app of their token. Without ``tokens`` they are of ``insecure_app`` and have to be addressed to
     this machine by name, so that no web page in a browser here can send them. Raises ``ValueError`` unless exactly one
@@ -63,7 +69,13 @@ def make_app(
     if (tokens is None) == (insecure_app is None):
         raise ValueError("give either tokens or insecure_app")
     gateway = _Gateway(
-        client, connect=connect, tokens=tokens, insecure_app=insecure_app or "", limits=limits or Limits()
+        client,
+        connect=connect,
+        tokens=tokens,
+        insecure_app=insecure_app or "",
+        limits=limits or Limits(),
+        refusal=refusal,
+        schema_ids=schema_ids,
     )
 
     @asynccontextmanager
@@ -75,6 +87,9 @@ def make_app(
         routes=[
             Route("/v1/events", gateway.events, methods=["POST"]),
             Route("/v1/context", gateway.context, methods=["POST"]),
+            Route("/messages", gateway.messages, methods=["POST"]),
+            Route("/search", gateway.search, methods=["POST"]),
+            Route("/healthcheck", gateway.healthcheck),
             Route("/healthz", gateway.health),
             Route("/readyz", gateway.readiness),
             Route("/openapi.json", gateway.openapi),
@@ -95,6 +110,8 @@ class _Gateway:
         tokens: Tokens | None,
         insecure_app: str,
         limits: Limits,
+        refusal: Refusal | None,
+        schema_ids: Sequence[str] | None,
     ) -> None:
         self._client = client
         self._connect = connect
@@ -102,7 +119,8 @@ class _Gateway:
         self._insecure_app = insecure_app
         self._limits = limits
         self._gate = Gate(limits)
-        self._document = document(limits, secured=tokens is not None)
+        self._refusal = refusal
+        self._document = document(limits, secured=tokens is not None, schema_ids=schema_ids)
         self._probing = asyncio.Lock()
         self._probed: tuple[float, dict[str, str] | None] = (-_PROBE_KEPT_S, None)
 
@@ -116,34 +134,58 @@ class _Gateway:
             events = await self._gate.read(
                 app_id, body, lambda body: read_events(kind, request.headers, body, app_id=app_id, limits=limits)
             )
-            positions = await self._client.emit_all(events, wait_s=limits.emit_s)
-        if None in positions:
-            logger.warning("the bus did not confirm %d of %d events in time", positions.count(None), len(positions))
-            raise Problem(
-                503,
-                "bus-unavailable",
-                "the bus did not confirm all events in time; those without a position may still take effect. Send the "
-                "same request again until it is answered with 202: what is on the bus already has no second effect",
-                headers={"Retry-After": str(_RETRY_S)},
-                positions=positions,
-            )
+            positions = await self._published(events)
         return JSONResponse({"positions": positions}, 202)
+
+    async def messages(self, request: Request) -> Response:
+        """Answer when the bus has an episode for each message."""
+        limits = self._limits
+        app_id = self._app_of(request)
+        with self._gate.enter(app_id):
+            _check_json(request)
+            body = await read_body(request, most=limits.events_bytes, seconds=limits.body_s)
+            events = await self._gate.read(
+                app_id,
+                body,
+                lambda body: read_messages(body, app_id=app_id, limits=limits, refusal=self._refusal),
+            )
+            positions = await self._published(events)
+        said = {"message": "the bus has the messages", "success": True, "positions": positions}
+        return JSONResponse(said, 202)
+
+    async def search(self, request: Request) -> Response:
+        """Answer with the facts of some groups, or with why they are not known."""
+        limits = self._limits
+        app_id = self._app_of(request)
+        with self._gate.enter(app_id):
+            _check_json(request)
+            body = await read_body(request, most=limits.context_bytes, seconds=limits.body_s)
+            try:
+                question = await self._gate.read(
+                    app_id, body, lambda body: FactsQuestion.model_validate(read_json(body))
+                )
+            except ValidationError as error:
+                raise _invalid_question(error) from None
+            budget_ms = round(limits.search_s * 1000)
+            found = await find_facts(self._client, app_id, question, budget_ms=budget_ms)
+        return Response(found.model_dump_json(), media_type="application/json")
+
+    async def healthcheck(self, _: Request) -> Response:
+        """Answer: the process does, in the words of Graphiti's server."""
+        return JSONResponse({"status": "healthy"})
 
     async def context(self, request: Request) -> Response:
         """Answer with what is ready, always with 200."""
         app_id = self._app_of(request)
         with self._gate.enter(app_id):
-            if media_type(request) != "application/json":
-                raise Problem(415, "unsupported-media-type", "send the question as application/json")
+            _check_json(request)
             body = await read_body(request, most=self._limits.context_bytes, seconds=self._limits.body_s)
             try:
                 question = await self._gate.read(
                     app_id, body, lambda body: ContextQuestion.model_validate(read_json(body))
                 )
             except ValidationError as error:
-                raise Problem(
-                    422, "invalid-question", "the question breaks the contract", faults=faults_of(error)
-                ) from None
+                raise _invalid_question(error) from None
             if question.app_id not in {None, app_id}:
                 fault = {"pointer": "#/app_id", "detail": "leave it out, or name the app of the token"}
                 raise Problem(403, "other-app", "the token is of another app", faults=[fault])
@@ -186,6 +228,22 @@ class _Gateway:
         """Return the OpenAPI document."""
         return JSONResponse(self._document)
 
+    async def _published(self, events: Sequence[Event]) -> list[str]:
+        """Return the positions of all events on the bus. Raises ``Problem``, which says which of them it confirmed."""
+        positions = await self._client.emit_all(events, wait_s=self._limits.emit_s)
+        confirmed = [position for position in positions if position is not None]
+        if len(confirmed) < len(positions):
+            logger.warning("the bus did not confirm %d of %d events in time", positions.count(None), len(positions))
+            raise Problem(
+                503,
+                "bus-unavailable",
+                "the bus did not confirm all events in time; those without a position may still take effect. Send the "
+                "same request again until it is answered with 202: what is on the bus already has no second effect",
+                headers={"Retry-After": str(_RETRY_S)},
+                positions=positions,
+            )
+        return confirmed
+
     async def _probe(self) -> dict[str, str] | None:
         reply = await self._client.context(
             agent=_PROBE, chat_id=_PROBE, app_id=_PROBE, workflow=_PROBE, budget_ms=_PROBE_MS
@@ -227,6 +285,15 @@ class _Gateway:
                 headers={"WWW-Authenticate": 'Bearer realm="graphweft"'},
             )
         return token.app_id
+
+
+def _check_json(request: Request) -> None:
+    if media_type(request) != "application/json":
+        raise Problem(415, "unsupported-media-type", "send the body as application/json")
+
+
+def _invalid_question(error: ValidationError) -> Problem:
+    return Problem(422, "invalid-question", "the question breaks the contract", faults=faults_of(error))
 
 
 type _Handler = Callable[[Request, Any], Awaitable[Response]]

@@ -17,7 +17,7 @@ from graphweft_contracts.events import payload_of
 from graphweft_workers.gateway.limits import Limits, read_json, whole
 from graphweft_workers.gateway.problems import MOST_FAULTS, Loc, Problem, faults_of, pointer
 
-__all__ = ("BATCH", "MOST_ATTRIBUTES", "SINGLE", "read_events")
+__all__ = ("BATCH", "MOST_ATTRIBUTES", "SINGLE", "check_fitting", "read_events")
 
 SINGLE: Final = "application/cloudevents+json"
 BATCH: Final = "application/cloudevents-batch+json"
@@ -74,7 +74,7 @@ def _checked(items: Sequence[tuple[tuple[int, ...], Any]], app_id: str, now: str
     if faults:
         raise Problem(422, "invalid-event", "an event breaks the contract; nothing was taken", faults=faults)
     _own(events, [pointer(*above, "appid") for above, _ in items], "pointer", app_id)
-    _fitting(events, [pointer(*above) for above, _ in items])
+    check_fitting(events, [pointer(*above) for above, _ in items])
     return events
 
 
@@ -110,7 +110,7 @@ def _binary(kind: str, headers: Headers, body: bytes, app_id: str, now: str) -> 
             faults=[_of_header(fault) for fault in faults_of(error, place=_place_in(attributes))],
         ) from None
     _own([event], ["ce-appid"], "header", app_id)
-    _fitting([event], [pointer()])
+    check_fitting([event], [pointer()])
     return event
 
 
@@ -148,7 +148,8 @@ def _own(events: Sequence[Event], places: Sequence[str], kind: str, app_id: str)
         raise Problem(403, "other-app", "the token is of another app; nothing was taken", faults=others)
 
 
-def _fitting(events: Sequence[Event], places: Sequence[str]) -> None:
+def check_fitting(events: Sequence[Event], places: Sequence[str]) -> None:
+    """Raise ``Problem`` when the bus takes no event of this size; ``places`` are their JSON pointers."""
     for event, place in zip(events, places, strict=True):
         try:
             check_sizes([Outgoing(key=event.key, fields=wire.encode(event))])

@@ -7,6 +7,7 @@ admitted here, it is admitted there: the test suite sends what the document gene
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from itertools import islice
 from typing import Annotated, Any, Final, cast
 
@@ -21,7 +22,9 @@ from graphweft_contracts.schemas import schemas
 from graphweft_contracts.search import MOST_RESULTS
 from graphweft_workers.gateway import problems
 from graphweft_workers.gateway.cloud_events import BATCH, MOST_ATTRIBUTES, SINGLE
+from graphweft_workers.gateway.facts import Facts, FactsQuestion
 from graphweft_workers.gateway.limits import Limits, whole
+from graphweft_workers.gateway.messages import MessagesRequest
 
 __all__ = ("ContextQuestion", "SearchQuestion", "document")
 
@@ -110,20 +113,33 @@ def _first_unknown(model: type[BaseModel], value: Any) -> Any:
     return {name: content for name, content in members.items() if name in kept}
 
 
-def document(limits: Limits, *, secured: bool) -> dict[str, Any]:
-    """Return the OpenAPI 3.1 document of a gateway; ``secured`` says that it asks for tokens."""
+def document(limits: Limits, *, secured: bool, schema_ids: Sequence[str] | None = None) -> dict[str, Any]:
+    """Return the OpenAPI 3.1 document of a gateway; ``secured`` says that it asks for tokens.
+
+    ``schema_ids`` are the ontologies that messages may name; None: any may be.
+    """
     question = ContextQuestion.model_json_schema(ref_template=_REFERENCE)
     reply = ContextReply.model_json_schema(ref_template=_REFERENCE, mode="serialization")
     payloads = {model.__name__: model.model_json_schema(ref_template=_REFERENCE) for model in _PAYLOADS.values()}
+    messages = MessagesRequest.model_json_schema(ref_template=_REFERENCE)
+    messages["properties"]["messages"]["maxItems"] = limits.events
+    if schema_ids is not None:
+        messages["properties"]["schema_id"]["anyOf"][0] = {"type": "string", "enum": list(schema_ids)}
+    searched = FactsQuestion.model_json_schema(ref_template=_REFERENCE)
+    facts = Facts.model_json_schema(ref_template=_REFERENCE, mode="serialization")
     components = {
         **{
             name: schema
-            for part in (question, reply, *payloads.values())
+            for part in (question, reply, messages, facts, *payloads.values())
             for name, schema in part.pop("$defs", {}).items()
         },
         **payloads,
         "ContextQuestion": question,
         "ContextReply": reply,
+        "MessagesRequest": messages,
+        "MessagesTaken": _MESSAGES_TAKEN,
+        "FactsQuestion": searched,
+        "Facts": facts,
         "Event": _event(),
         "Taken": _TAKEN,
         "Problem": _PROBLEM,
@@ -141,6 +157,11 @@ def document(limits: Limits, *, secured: bool) -> dict[str, Any]:
         "paths": {
             "/v1/events": {"post": _events(limits, secured)},
             "/v1/context": {"post": _context(limits, secured)},
+            "/messages": {"post": _messages(limits, secured)},
+            "/search": {"post": _search(limits, secured)},
+            "/healthcheck": {
+                "get": _state("healthcheck", "Whether the process answers, as Graphiti's server says it.", ())
+            },
             "/healthz": {"get": _state("health", "Whether the process answers.", ())},
             "/readyz": {"get": _state("readiness", "Whether the bus answers, and a responder.", (503,))},
         },
@@ -207,6 +228,45 @@ def _context(limits: Limits, secured: bool) -> dict[str, Any]:
     }
 
 
+def _messages(limits: Limits, secured: bool) -> dict[str, Any]:
+    return {
+        "operationId": "addMessages",
+        "summary": "Remember what was said in a group, as clients of Graphiti's server send it.",
+        "description": (
+            "Each message becomes an `episode.add` event, of which a model says later what there is to know. A message "
+            "with a `uuid` or a `timestamp` has one effect, however often it is sent. "
+            f"The body has at most {limits.events_bytes:,} bytes, an event at most {MAX_EVENT_BYTES:,}."
+        ),
+        "requestBody": _body("MessagesRequest"),
+        "responses": {"202": _answer("The bus has all of them.", "MessagesTaken"), **_refusals(secured)},
+    }
+
+
+def _search(limits: Limits, secured: bool) -> dict[str, Any]:
+    return {
+        "operationId": "searchFacts",
+        "summary": "Find facts of some groups that hold now, as clients of Graphiti's server ask for them.",
+        "description": (
+            "An empty list means that there are none: where that is not known, the answer is 503. "
+            f"The body has at most {limits.context_bytes:,} bytes."
+        ),
+        "requestBody": _body("FactsQuestion"),
+        "responses": {"200": _answer("The facts, the best first.", "Facts"), **_refusals(secured)},
+    }
+
+
+def _body(model: str) -> dict[str, Any]:
+    return {"required": True, "content": _json(model)}
+
+
+def _answer(text: str, model: str) -> dict[str, Any]:
+    return {"description": text, "content": _json(model)}
+
+
+def _json(model: str) -> dict[str, Any]:
+    return {"application/json": {"schema": {"$ref": _REFERENCE.format(model=model)}}}
+
+
 def _state(name: str, summary: str, problem_codes: tuple[int, ...]) -> dict[str, Any]:
     return {
         "operationId": name,
@@ -265,10 +325,11 @@ _PROBLEMS: Final = {
         "Unavailable",
         "Come back after `Retry-After` seconds. `overloaded`: nothing was taken. `bus-unavailable`: the bus did not "
         "confirm all of the events in time; those without a position may still take effect. Send the same request "
-        "again until it is answered with 202: what is on the bus already has no second effect.",
+        "again until it is answered with 202: what is on the bus already has no second effect. `search-failed`: the "
+        "graph, or who asks it, does not answer; `reason` says why.",
     ),
 }
-_TAKEN: Final = {
+_TAKEN: Final[dict[str, Any]] = {
     "type": "object",
     "required": ["positions"],
     "additionalProperties": False,
@@ -278,6 +339,16 @@ _TAKEN: Final = {
             "items": {"type": "string", "pattern": _POSITION},
             "description": "Position of each event on the bus, in the order of the request: `after` of a question.",
         }
+    },
+}
+_MESSAGES_TAKEN: Final[dict[str, Any]] = {
+    "type": "object",
+    "required": ["message", "success", "positions"],
+    "additionalProperties": False,
+    "properties": {
+        "message": {"type": "string", "description": "For people."},
+        "success": {"const": True},
+        **_TAKEN["properties"],
     },
 }
 _PROBLEM: Final = {
@@ -307,5 +378,6 @@ _PROBLEM: Final = {
             "items": {"type": ["string", "null"]},
             "description": "Only of `bus-unavailable`: the positions that the bus confirmed, null for the others.",
         },
+        "reason": {"type": "string", "description": "Only of `search-failed`: as in `ContextReply`."},
     },
 }

@@ -25,15 +25,17 @@ class Limits:
     """Bounds of what a gateway takes."""
 
     events_bytes: int = 4_000_000
-    """Body of ``/v1/events``. One event has the bus's own limit besides."""
+    """Body of ``/v1/events`` and ``/messages``. One event has the bus's own limit besides."""
     context_bytes: int = 1_000_000
-    """Body of ``/v1/context``: a Kafka broker takes little more in one record."""
+    """Body of ``/v1/context`` and ``/search``: a Kafka broker takes little more in one record."""
     body_s: float = 10.0
     """Longest that a body may take to arrive."""
     events: int = 500
-    """Events of one batch: as many as go to the bus in one round trip."""
+    """Events of one batch, messages of one request: as many as go to the bus in one round trip."""
     emit_s: float = 5.0
     """Longest wait for the bus to confirm."""
+    search_s: float = 5.0
+    """Longest wait for the facts of ``/search``."""
     requests: int = 512
     requests_per_app: int = 128
 

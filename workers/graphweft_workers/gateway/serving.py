@@ -17,7 +17,7 @@ from graphweft import Client
 from graphweft_contracts import InvalidSettings
 from graphweft_workers.gateway.app import make_app
 from graphweft_workers.gateway.tokens import read_tokens
-from graphweft_workers.services import make_transport
+from graphweft_workers.services import load_ontologies, make_refusal, make_transport
 from graphweft_workers.settings import Settings
 
 __all__ = ("run_gateway",)
@@ -49,10 +49,18 @@ async def run_gateway(
     if insecure_app is not None and host != _LOOPBACK:
         raise InvalidSettings(f"--insecure-app does not go with --host {host}: only with {_LOOPBACK}")
     tokens = None if settings.gateway_tokens is None else read_tokens(settings.gateway_tokens)
+    ontologies = load_ontologies(settings)
     with _listening(host, port) as listener:
         client = Client(transport=make_transport(settings))
         config = uvicorn.Config(
-            make_app(client, connect=lambda: make_transport(settings), tokens=tokens, insecure_app=insecure_app),
+            make_app(
+                client,
+                connect=lambda: make_transport(settings),
+                tokens=tokens,
+                insecure_app=insecure_app,
+                refusal=make_refusal(ontologies),
+                schema_ids=ontologies.ids,
+            ),
             http=_Protocol,
             log_config=None,
             access_log=False,

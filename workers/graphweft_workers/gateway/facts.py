@@ -1,0 +1,100 @@
+"""``POST /search``: facts of groups, as clients of Graphiti's server ask for them."""
+
+from __future__ import annotations
+
+import asyncio
+from typing import Annotated, Any
+
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
+
+from graphweft import Client
+from graphweft_contracts import ContextReply, MemoryScope
+from graphweft_contracts.memory import ScopeName
+from graphweft_contracts.search import MOST_RESULTS
+from graphweft_workers.gateway.limits import whole
+from graphweft_workers.gateway.problems import Problem
+
+__all__ = ("MOST_GROUPS", "Fact", "Facts", "FactsQuestion", "find_facts")
+
+MOST_GROUPS = 20
+"""Each is a search of its own."""
+
+
+class FactsQuestion(BaseModel):
+    """Asks for the facts of some groups that fit a text. Members that are not known here do not count."""
+
+    model_config = ConfigDict(frozen=True, strict=True)
+
+    group_ids: Annotated[list[ScopeName], Field(min_length=1, max_length=MOST_GROUPS)] = Field(
+        description="The groups, as `/messages` names them."
+    )
+    query: Annotated[str, StringConstraints(max_length=200_000)] = Field(
+        description="What is searched for, by words; empty: the latest facts."
+    )
+    max_facts: Annotated[int, Field(ge=1, le=MOST_RESULTS), BeforeValidator(whole)] = Field(
+        default=10, description="Most facts, of all groups together."
+    )
+
+
+class Fact(BaseModel):
+    """A fact that holds now. Times are in UTC."""
+
+    uuid: str
+    name: str = Field(description="The type of the relation.")
+    fact: str
+    valid_at: str | None = Field(description="Since when it holds.")
+    invalid_at: str | None = Field(description="When it will have ended.")
+    created_at: str | None = Field(description="When the first episode that says so was recorded.")
+    expired_at: None = Field(default=None, description="Always null: what has ended is not found.")
+
+
+class Facts(BaseModel):
+    """The facts that were found, the best first."""
+
+    facts: list[Fact]
+
+
+async def find_facts(client: Client, app_id: str, question: FactsQuestion, *, budget_ms: int) -> Facts:
+    """Search each group, all at once, within ``budget_ms``, and return the best of all of them.
+
+    Raises ``Problem`` when one of the searches has no answer, so that an empty list means that there is nothing.
+    """
+    replies = await asyncio.gather(
+        *(
+            client.search(
+                question.query,
+                memory=MemoryScope(user_id=group),
+                of="facts",
+                top_k=question.max_facts,
+                app_id=app_id,
+                budget_ms=budget_ms,
+            )
+            for group in dict.fromkeys(question.group_ids)
+        )
+    )
+    rows = [row for reply in replies for row in _rows(reply)]
+    rows.sort(key=lambda row: (-row["score"], row["id"]))
+    return Facts(facts=[_fact(row) for row in rows[: question.max_facts]])
+
+
+def _rows(reply: ContextReply) -> list[dict[str, Any]]:
+    if reply.reason is None:
+        return reply.results
+    raise Problem(
+        503,
+        "search-failed",
+        f"there is no answer ({reply.reason}): {reply.detail or 'ask again later'}",
+        headers={"Retry-After": "2"},
+        reason=reply.reason,
+    )
+
+
+def _fact(row: dict[str, Any]) -> Fact:
+    return Fact(
+        uuid=row["id"],
+        name=row["name"],
+        fact=row["text"],
+        valid_at=row["valid_at"],
+        invalid_at=row["invalid_at"],
+        created_at=row["created_at"],
+    )

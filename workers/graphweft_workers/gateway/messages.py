@@ -1,0 +1,148 @@
+"""``POST /messages``: what was said in a group, as clients of Graphiti's server send it, becomes episodes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from datetime import UTC, datetime, timedelta
+from typing import Annotated, Any, Final, Literal, cast
+from uuid import uuid4
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic_core import to_json
+
+from graphweft_contracts import Event
+from graphweft_contracts.events import Name
+from graphweft_contracts.memory import ScopeName, derived_id
+from graphweft_workers.gateway.cloud_events import check_fitting
+from graphweft_workers.gateway.limits import Limits, read_json
+from graphweft_workers.gateway.problems import MOST_FAULTS, Problem, faults_of, pointer
+
+__all__ = ("SOURCE", "Message", "MessagesRequest", "Refusal", "read_messages")
+
+type Refusal = Callable[[Event], str | None]
+"""Says why an event would have no effect, without quoting it; None when it has."""
+
+SOURCE: Final = "/graphweft/messages"
+"""``source`` of the events."""
+_ANY: Final = r"^[^\x00]*$"
+"""No graph keeps NUL."""
+_LONGEST: Final = 999_000
+"""Characters of a content: with who said it in front, it still fits into an episode."""
+
+_Short = Annotated[str, StringConstraints(max_length=256, pattern=_ANY)]
+
+
+def _zoned(value: datetime) -> datetime:
+    return value if value.tzinfo else value.replace(tzinfo=UTC)
+
+
+class Message(BaseModel):
+    """One message. Members that are not known here do not count."""
+
+    model_config = ConfigDict(frozen=True, strict=True)
+
+    content: Annotated[str, StringConstraints(max_length=_LONGEST, pattern=_ANY)]
+    role_type: Literal["user", "assistant", "system"]
+    role: _Short | None = Field(default=None, description="Who said it: the name of a user or an agent.")
+    uuid: _Short | None = Field(
+        default=None,
+        description="The client's own name of the message: the same message again with it has no second effect.",
+    )
+    name: _Short | None = Field(default=None, description="Name of the episode.")
+    timestamp: Annotated[datetime, AfterValidator(_zoned)] | None = Field(
+        default=None, description="When it was said, without a zone in UTC; by default now."
+    )
+    source_description: Annotated[str, StringConstraints(max_length=4_096, pattern=_ANY)] | None = None
+
+    @property
+    def text(self) -> str:
+        """The content of the episode: who said it, and what."""
+        return f"{self.role or ''}({self.role_type}): {self.content}"
+
+    def event_id(self, group_id: str, schema_id: str | None) -> str:
+        """Return the id of its event, which the message determines where it has a uuid or a timestamp.
+
+        Of one uuid only the same text is the same message: another one would otherwise be dropped without a word.
+        """
+        said = (group_id, schema_id or "", self.role or "", self.role_type, self.content)
+        if self.uuid:
+            return derived_id("message", *said, "uuid", self.uuid)
+        if self.timestamp is not None:
+            return derived_id("message", *said, "timestamp", self.timestamp.isoformat(), self.name or "")
+        return str(uuid4())
+
+
+class MessagesRequest(BaseModel):
+    """Messages of one group, in the order in which they were said. Members that are not known here do not count."""
+
+    model_config = ConfigDict(frozen=True, strict=True)
+
+    group_id: ScopeName = Field(description="Whose they are: the scope `user_id` of the episodes, and their chat.")
+    messages: tuple[Message, ...]
+    schema_id: Name | None = Field(
+        default=None,
+        description="The ontology to go by; without it `agent_memory_v1` for a content with `<graphiti_episode`.",
+    )
+
+
+def read_messages(body: bytes, *, app_id: str, limits: Limits, refusal: Refusal | None) -> list[Event]:
+    """Return an ``episode.add`` event of ``app_id`` for each message, in their order.
+
+    Raises ``Problem`` for the whole request when it breaks the contract, or one of them is too large or would have no
+    effect.
+    """
+    raw: Any = read_json(body)
+    said: Any = cast("dict[str, Any]", raw).get("messages") if isinstance(raw, dict) else None
+    if isinstance(said, list) and len(said) > limits.events:  # pyright: ignore[reportUnknownArgumentType]
+        raise Problem(422, "batch-too-large", f"a request has at most {limits.events} messages here: send more of them")
+    try:
+        request = MessagesRequest.model_validate_json(to_json(raw))
+        events = _events(request, app_id)
+    except ValidationError as error:
+        detail = "the messages break the contract; nothing was taken"
+        raise Problem(422, "invalid-messages", detail, faults=faults_of(error)) from None
+    places = [pointer("messages", number) for number in range(len(events))]
+    check_fitting(events, places)
+    if refusal is not None:
+        _check_effect(events, places, refusal)
+    return events
+
+
+def _events(request: MessagesRequest, app_id: str) -> list[Event]:
+    now = datetime.now(UTC)
+    made: list[Event] = []
+    for number, message in enumerate(request.messages):
+        said = {
+            "user_id": request.group_id,
+            "content": message.text,
+            "episode_type": "message",
+            "name": message.name or None,
+            "schema_id": request.schema_id,
+            "reference_time": None if message.timestamp is None else message.timestamp.isoformat(),
+            "source_description": message.source_description or None,
+            "episode_id": message.uuid or None,
+        }
+        made.append(
+            Event.create(
+                "episode.add",
+                app_id=app_id,
+                chat_id=request.group_id,
+                user_id=request.group_id,
+                data={name: value for name, value in said.items() if value is not None},
+                id=message.event_id(request.group_id, request.schema_id),
+                source=SOURCE,
+                time=now + timedelta(microseconds=number),  # so that messages without a time keep their order
+            )
+        )
+    return made
+
+
+def _check_effect(events: Sequence[Event], places: Sequence[str], refusal: Refusal) -> None:
+    faults: list[dict[str, str]] = []
+    for event, place in zip(events, places, strict=True):
+        if (why := refusal(event)) is not None:
+            faults.append({"pointer": place, "detail": why})
+        if len(faults) == MOST_FAULTS:
+            break
+    if faults:
+        raise Problem(422, "no-effect", "a message would have no effect; nothing was taken", faults=faults)

@@ -15,6 +15,7 @@ __all__ = (
     "DEAD_LETTERS_TOPIC",
     "DEAD_LETTER_ORDER",
     "DURABLE",
+    "EPISODES_GROUP",
     "EVENTS",
     "EVENTS_TOPIC",
     "MEMORY_GROUP",
@@ -43,6 +44,8 @@ MEMORY_GROUP: Final = "graphweft-memory"
 """Of the workers that turn memories into vectors."""
 CONSOLIDATION_GROUP: Final = "graphweft-consolidation"
 """Of the workers that condense memories."""
+EPISODES_GROUP: Final = "graphweft-episodes"
+"""Of the workers that have models read episodes."""
 WORKERS: Final = "graphweft:workers"
 """Sorted set: name of a mutation worker by the time in ms until which it counts as alive."""
 CONTEXT_REQUESTS: Final = "graphweft:context:requests"

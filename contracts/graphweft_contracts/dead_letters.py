@@ -8,8 +8,11 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
 
 __all__ = ("DeadLetter", "DeadLetterReason")
 
-DeadLetterReason = Literal["invalid_event", "query_error", "timeout", "missing_rule", "quarantined", "trimmed"]
-"""``quarantined``: left out because its mutation fails again and again; ``trimmed``: gone before it was read."""
+DeadLetterReason = Literal[
+    "invalid_event", "query_error", "timeout", "missing_rule", "quarantined", "trimmed", "extraction_failed"
+]
+"""``quarantined``: left out because its mutation fails again and again; ``trimmed``: gone before it was read;
+``extraction_failed``: no model could read the episode."""
 
 
 class DeadLetter(BaseModel):

@@ -21,7 +21,7 @@ from typing import Any, ClassVar, override
 
 import pytest
 
-__all__ = ("Failure", "ModelRequest", "ModelServer", "embedding_of", "model_server")
+__all__ = ("Failure", "ModelRequest", "ModelServer", "embedding_of", "model_server", "read_facts")
 
 
 @dataclass(frozen=True)
@@ -102,6 +102,41 @@ def last_words(messages: list[dict[str, Any]]) -> str:
     return f"summary: {messages[-1]['content']}"
 
 
+_FACT = re.compile(r"«(\w+) (\w+) (\w+)»")
+
+
+def read_facts(body: dict[str, Any]) -> str | None:
+    """Answer a prompt that asks for entities or relations of a text: its facts stand as ``«Ann OWNS Shop»``.
+
+    None for any other prompt. Entities are of the type that an ontology numbers 1, where there is one.
+    """
+    form = body.get("response_format", {}).get("json_schema", {}).get("name", "")
+    asked = body["messages"][-1]["content"]
+    for name in ("ExtractedEntities", "ExtractedEdges", "_Ready"):
+        form = form or (name if f'"title": "{name}"' in asked else "")
+    facts = _FACT.findall(asked)
+    match form:
+        case "ExtractedEntities":
+            names = dict.fromkeys(name for source, _, target in facts for name in (source, target))
+            type_id = int("'entity_type_id': 1" in asked or '"entity_type_id": 1' in asked)
+            return json.dumps({"extracted_entities": [{"name": name, "entity_type_id": type_id} for name in names]})
+        case "ExtractedEdges":
+            edges = [
+                {
+                    "source_entity_name": source,
+                    "target_entity_name": target,
+                    "relation_type": type,
+                    "fact": f"{source} {type.lower()} {target}",
+                }
+                for source, type, target in facts
+            ]
+            return json.dumps({"edges": edges})
+        case "_Ready":
+            return '{"ready": true}'
+        case _:
+            return None
+
+
 class ModelServer:
     """Speaks ``/v1/embeddings`` and ``/v1/chat/completions``; below ``/openai/v1`` too, as Azure does.
 
@@ -120,6 +155,10 @@ class ModelServer:
         """A text with which a request for embeddings is refused as a whole, with 400."""
         self.answer: Callable[[list[dict[str, Any]]], str] = last_words
         """The content of a chat completion for its messages."""
+        self.reads: Callable[[dict[str, Any]], str | None] = read_facts
+        """The content of a chat completion for its whole request, asked first; None leaves it to ``answer``."""
+        self.fails: Callable[[ModelRequest], Failure | None] = lambda _: None
+        """What happens to a request when ``failures`` are used up; None leaves it to ``always``. Called by threads."""
         self.most_at_once = 0
         """How many requests were in work at the same time."""
         self._at_once = 0
@@ -166,7 +205,7 @@ class ModelServer:
         request = ModelRequest(handler.path, headers, json.loads(content))
         with self._lock:
             self.requests.append(request)
-            failure = self.failures.popleft() if self.failures else self.always or Failure()
+            failure = self.failures.popleft() if self.failures else self.fails(request) or self.always or Failure()
         if failure.hang or failure.hang_up:
             if failure.hang:
                 self._stopped.wait()
@@ -202,7 +241,10 @@ class ModelServer:
             ]
             return 200, {"object": "list", "data": data, "model": request.body["model"], "usage": {"total_tokens": 1}}
         if path == "/v1/chat/completions":
-            message = {"role": "assistant", "content": self.answer(request.body["messages"])}
+            content = self.reads(request.body)
+            if content is None:
+                content = self.answer(request.body["messages"])
+            message = {"role": "assistant", "content": content}
             choice = {"index": 0, "message": message, "finish_reason": "stop"}
             return 200, {
                 "id": "chatcmpl-1", "object": "chat.completion", "created": 0, "model": request.body["model"],

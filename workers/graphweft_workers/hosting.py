@@ -131,8 +131,8 @@ async def _mutation(settings: Settings) -> AsyncGenerator[_Service]:
     if not rules.workflows:
         # The worker stops in front of them: reading on would pass events by that rules may be written for.
         logger.warning(
-            "there are no rules in %s: only memories take effect, events of workflows wait on the bus until a worker "
-            "is started with some",
+            "there are no rules in %s: only memories and episodes take effect, events of workflows wait on the bus "
+            "until a worker is started with some",
             settings.rules,
         )
     bus, graph = make_bus(settings), make_graph(settings)

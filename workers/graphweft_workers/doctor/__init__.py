@@ -9,6 +9,7 @@ from graphweft_contracts import BusUnavailable, GraphweftError, InvalidSettings
 from graphweft_workers.doctor import redis_servers
 from graphweft_workers.doctor.check import Check
 from graphweft_workers.embedding.factory import make_embedder
+from graphweft_workers.extraction.factory import make_extractor
 from graphweft_workers.graph.neo4j_url import NEO4J_SCHEMES
 from graphweft_workers.memory import jobs
 from graphweft_workers.services import load_rules, make_bus, make_graph
@@ -19,7 +20,7 @@ __all__ = ("Check", "examine")
 
 async def examine(settings: Settings) -> list[Check]:
     """Return all checks in the order in which a fault explains the ones after it."""
-    checks = [_python(), _rules(settings), await _embedder(settings)]
+    checks = [_python(), _rules(settings), await _embedder(settings), await _extractor(settings)]
     bus = await _bus(settings)
     checks += bus
     checks += await _graph(settings)
@@ -62,6 +63,20 @@ async def _embedder(settings: Settings) -> Check:
         return Check(name="embedder", state="ok", found=f"{settings.embedder}, recorded as {embedder.model!r}")
     finally:
         await embedder.aclose()
+
+
+async def _extractor(settings: Settings) -> Check:
+    """Say what reads text episodes; it is not asked, for that may cost money."""
+    try:
+        extractor = make_extractor(settings)
+    except InvalidSettings as error:
+        return Check(
+            name="extractor", state="fail", found=str(error), advice="set GRAPHWEFT_EXTRACTOR and what it needs"
+        )
+    if extractor is None:
+        return Check(name="extractor", state="ok", found="none: text episodes are kept, and found by their words")
+    await extractor.aclose()
+    return Check(name="extractor", state="ok", found=settings.extractor)
 
 
 async def _bus(settings: Settings) -> list[Check]:

@@ -27,7 +27,25 @@ _CODE: Final = re.compile(r"[A-Za-z0-9_.-]{1,64}", re.ASCII)
 
 
 class EndpointUnavailable(Transient):
-    """No answer, or none that is about the content of the request."""
+    """No answer, or none that is about the content of the request.
+
+    ``status`` is that of the answer, None without one. ``sent`` is False when there was no connection to send it over,
+    and ``timed_out`` tells that there was no answer in time.
+    """
+
+    def __init__(
+        self,
+        message: str,
+        *,
+        retry_after_s: float,
+        status: int | None = None,
+        sent: bool = True,
+        timed_out: bool = False,
+    ) -> None:
+        super().__init__(message, retry_after_s=retry_after_s)
+        self.status = status
+        self.sent = sent
+        self.timed_out = timed_out
 
 
 class EndpointRefused(Permanent):
@@ -65,16 +83,18 @@ class Endpoint:
             content = json.dumps(body).encode("ascii")
             async with self._turns, asyncio.timeout(self._timeout_s):
                 answer = await self._client.post(url, content=content)
-        except (TimeoutError, httpx.TimeoutException):
+        except (TimeoutError, httpx.TimeoutException) as error:
             message = f"{url} did not answer in {self._timeout_s:g} s"
-            raise EndpointUnavailable(message, retry_after_s=_SOON_S) from None
+            sent = not isinstance(error, httpx.ConnectTimeout)
+            raise EndpointUnavailable(message, retry_after_s=_SOON_S, sent=sent, timed_out=True) from None
         except (httpx.LocalProtocolError, httpx.InvalidURL) as error:
             # Its text may quote a header, and with it the key.
             message = f"{url} cannot be asked ({type(error).__name__}): check the URL and the key"
-            raise EndpointUnavailable(message, retry_after_s=_SET_UP_WRONGLY_S) from None
+            raise EndpointUnavailable(message, retry_after_s=_SET_UP_WRONGLY_S, sent=False) from None
         except (httpx.HTTPError, httpx.StreamError) as error:
             message = f"{url} cannot be reached ({type(error).__name__}: {error})"
-            raise EndpointUnavailable(message, retry_after_s=_SOON_S) from error
+            sent = not isinstance(error, httpx.ConnectError)
+            raise EndpointUnavailable(message, retry_after_s=_SOON_S, sent=sent) from error
         if answer.is_success:
             return answer.content
         raise _failure(url, answer)
@@ -96,7 +116,7 @@ def _failure(url: str, answer: httpx.Response) -> EndpointUnavailable | Endpoint
     wait_s = _retry_after_s(answer)
     if wait_s is None:
         wait_s = _SOON_S if soon else _SET_UP_WRONGLY_S
-    return EndpointUnavailable(message, retry_after_s=wait_s)
+    return EndpointUnavailable(message, retry_after_s=wait_s, status=status)
 
 
 def _code(answer: httpx.Response) -> str:

@@ -1,6 +1,7 @@
 """What a job of the memory workers is: it reads events and says which events follow from them.
 
-A model's answer is an event of its own, so that a replay asks no model. Jobs write nothing but events.
+A model's answer is an event of its own, so that a replay asks no model. Jobs write nothing but events, and dead letters
+for what they give up.
 """
 
 from __future__ import annotations
@@ -9,7 +10,8 @@ from collections.abc import AsyncGenerator, Sequence
 from dataclasses import dataclass
 from typing import Protocol
 
-from graphweft_contracts import Event, wire
+from graphweft_contracts import DeadLetter, Event, wire
+from graphweft_workers.bus.log import Entry
 
 __all__ = ("Job", "Seen")
 
@@ -23,6 +25,8 @@ class Seen:
     """``partition:offset``"""
     retried: wire.Retry | None = None
     """Set when the entry is there to try one mutation of the event again; the event itself was seen before."""
+    entry: Entry | None = None
+    """As it stands on the bus; a worker always gives it."""
 
 
 class Job(Protocol):
@@ -38,8 +42,15 @@ class Job(Protocol):
     tick_s: float = 0.0
     """Seconds between two calls of ``tick`` for a partition; 0: it is not called."""
 
-    def handle(self, seen: Sequence[Seen]) -> AsyncGenerator[Sequence[Event]]:
-        """Yield the events that follow from these, which stand on one partition, in its order.
+    async def begin(self, partition: int) -> None:
+        """Take note that the next events of a partition may have been handled before, in part, by whomever.
+
+        Called whenever a worker takes a partition over, or over again; raises nothing.
+        """
+        del partition
+
+    def handle(self, seen: Sequence[Seen]) -> AsyncGenerator[Sequence[Event | DeadLetter]]:
+        """Yield the events that follow from these, which stand on one partition, in its order; and dead letters.
 
         What is yielded is on the bus before the generator goes on, and the position moves when it has ended. After
         whatever interruption the same events come again, cut into calls otherwise: so the ids of what is yielded must

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from graphweft_contracts import InvalidSettings, channels
-from graphweft_workers.services import make_graph
+from graphweft_workers.services import load_ontologies, make_bus, make_graph
 from graphweft_workers.settings import Settings
 
 if TYPE_CHECKING:
@@ -19,7 +19,8 @@ def groups(settings: Settings) -> tuple[str, ...]:
     """Return the groups on the bus of the jobs that the settings ask for; none: there is nothing to do."""
     embeds = (channels.MEMORY_GROUP,) if settings.embedder != "none" else ()
     tidies = settings.memory_summarise_after or settings.memory_keep_days or settings.memory_keep_count
-    return (*embeds, channels.CONSOLIDATION_GROUP) if tidies else embeds
+    reads = (channels.EPISODES_GROUP,) if settings.extractor != "none" else ()
+    return (*embeds, *((channels.CONSOLIDATION_GROUP,) if tidies else ()), *reads)
 
 
 def check(settings: Settings) -> None:
@@ -28,12 +29,13 @@ def check(settings: Settings) -> None:
         raise InvalidSettings(
             "`run memory` has nothing to do: set GRAPHWEFT_EMBEDDER to what turns texts into vectors (hash:256 finds "
             "words, minilm and openai:MODEL find meaning), GRAPHWEFT_MEMORY_SUMMARISE_AFTER to when memories are "
-            "condensed, or GRAPHWEFT_MEMORY_KEEP_DAYS or GRAPHWEFT_MEMORY_KEEP_COUNT to how long they stay"
+            "condensed, GRAPHWEFT_MEMORY_KEEP_DAYS or GRAPHWEFT_MEMORY_KEEP_COUNT to how long they stay, or "
+            "GRAPHWEFT_EXTRACTOR to what reads text episodes (graphiti:MODEL)"
         )
 
 
 async def try_out(settings: Settings) -> None:
-    """Raise ``InvalidSettings`` when a job that the settings ask for cannot be made; nothing is connected or loaded."""
+    """Raise what ``make_jobs`` raises when a job that the settings ask for cannot be made; nothing is connected."""
     graph = make_graph(settings)
     try:
         for job in make_jobs(settings, graph):
@@ -43,7 +45,8 @@ async def try_out(settings: Settings) -> None:
 
 
 def make_jobs(settings: Settings, graph: GraphStore) -> list[Job]:
-    """Return the jobs that the settings ask for; close each. Raises ``InvalidSettings`` as ``make_embedder`` does.
+    """Return the jobs that the settings ask for; close each. Raises ``InvalidSettings`` as ``make_embedder`` does, and
+    ``RulesError`` for ontologies that do not load.
 
     ``graph`` is for jobs that read what has taken effect; it stays the caller's. Nothing is connected or loaded yet.
     """
@@ -61,4 +64,21 @@ def make_jobs(settings: Settings, graph: GraphStore) -> list[Job]:
         from graphweft_workers.memory.upkeep import make_consolidation
 
         jobs.append(make_consolidation(settings, graph))
+    if settings.extractor != "none":
+        from graphweft_workers.extraction.factory import make_extractor
+        from graphweft_workers.memory.episodes import EpisodesJob
+
+        ontologies = load_ontologies(settings)
+        extractor = make_extractor(settings)
+        if extractor is not None:
+            jobs.append(
+                EpisodesJob(
+                    extractor,
+                    make_bus(settings, group=channels.EPISODES_GROUP),
+                    ontologies,
+                    timeout_s=settings.extractor_timeout_ms / 1000,
+                    attempts=settings.extractor_attempts,
+                    at_once=settings.extractor_at_once,
+                )
+            )
     return jobs

@@ -1,7 +1,8 @@
 """Runs a job on the log: reads a partition in order, puts what the job makes of it on the bus, then moves the position.
 
 The position moves only behind what the bus has confirmed. An interruption between the two repeats events, with equal
-ids: the mutation worker drops them as copies, or they set again what they have set.
+ids: the mutation worker drops them as copies, or they set again what they have set. A dead letter takes the place of
+the same one from before.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import asyncio
 import contextlib
 import random
 import time
+from collections import Counter
 from collections.abc import AsyncGenerator, Iterable, Sequence
 from itertools import batched
 from typing import Final
@@ -17,7 +19,7 @@ from typing import Final
 import structlog
 
 from graphweft.transport import Outgoing, Transport
-from graphweft_contracts import BusUnavailable, Event, InvalidEvent, Transient, wire
+from graphweft_contracts import BusUnavailable, DeadLetter, Event, InvalidEvent, Transient, wire
 from graphweft_workers.bus.log import Bus, Committed, Entry, Stretch
 from graphweft_workers.bus.owning import LEASE_S, Held, PartitionOwner
 from graphweft_workers.memory.job import Job, Seen
@@ -57,6 +59,8 @@ class JobWorker:
         self._owner = PartitionOwner(bus, name=name, lease_s=lease_s, logger=logger.bind(group=job.group))
         self._logger = logger.bind(group=job.group)
         self._waits = False
+        self._made: Counter[int] = Counter()
+        """Partition -> events and dead letters that were put on the bus."""
         self.emitted: int = 0
         """Events that were put on the bus, those that were repeated included."""
 
@@ -74,6 +78,7 @@ class JobWorker:
         position = await self._bus.committed(number)
         # A copy from before this is worked on once more, and what comes of it is a copy, too.
         recent = RecentEvents()
+        await self._job.begin(number)
         tick_at = time.monotonic() + self._job.tick_s
         while await held.goes_on():
             stretch = await held.read(position, limit=self._batch_events)
@@ -104,18 +109,23 @@ class JobWorker:
                 continue
             if event.type in self._job.types and not copy:
                 position = f"{number}:{entry.offset}"
-                found.append(Seen(event=event, position=position, retried=wire.retry_of(entry.fields)))
+                retried = wire.retry_of(entry.fields)
+                found.append(Seen(event=event, position=position, retried=retried, entry=entry))
         return found
 
     async def _handle(self, held: Held, seen: Sequence[Seen]) -> bool:
         """Do the job on a batch, however long that takes; False when it is to be left to the next owner."""
         attempt = 0
         while True:
+            made = self._job.handle(seen)
+            before = self._made[held.number]
             try:
-                done = await held.finish(self._put(self._job.handle(seen)), grace_s=_GRACE_S) is not None
+                done = await held.finish(self._put(made, held.number), grace_s=_GRACE_S) is not None
             except BusUnavailable:
                 raise
             except Transient as error:
+                if self._made[held.number] != before:
+                    attempt = 0
                 wait_s = min(error.retry_after_s * 2 ** min(attempt, 10), _LAST_WAIT_S) * random.uniform(1.0, 1.2)
                 attempt += 1
                 self._tell_waiting(error)
@@ -128,17 +138,22 @@ class JobWorker:
 
     async def _tick(self, held: Held, partitions: int) -> None:
         try:
-            await held.finish(self._put(self._job.tick(held.number, partitions)), grace_s=_GRACE_S)
+            await held.finish(self._put(self._job.tick(held.number, partitions), held.number), grace_s=_GRACE_S)
         except BusUnavailable:
             raise
         except Transient as error:
             self._tell_waiting(error)
 
-    async def _put(self, made: AsyncGenerator[Sequence[Event]]) -> None:
+    async def _put(self, made: AsyncGenerator[Sequence[Event | DeadLetter]], number: int) -> None:
         async with contextlib.aclosing(made):
-            async for events in made:
+            async for outcomes in made:
+                events = [each for each in outcomes if isinstance(each, Event)]
                 for some in batched(events, _APPEND_AT_ONCE):
                     await self._append(some)
+                letters = [each for each in outcomes if isinstance(each, DeadLetter)]
+                if letters:
+                    await self._bus.bury(letters)
+                self._made[number] += len(outcomes)
 
     async def _append(self, events: Sequence[Event]) -> None:
         """Put events on the bus, and be sure of it; one that the bus never takes is told of and left out."""

@@ -15,10 +15,14 @@ from graphweft_rules import BoundMutation, Ruleset, Skipped
 from graphweft_workers.bus.log import Entry
 from graphweft_workers.mutation.duplicates import Identity, RecentEvents
 
-__all__ = ("WHOLE", "EventWork", "Range", "identity_of", "letter_for", "letter_of_lost", "read_range")
+__all__ = ("EXTRACT", "WHOLE", "EventWork", "Range", "identity_of", "letter_for", "letter_of_lost", "read_range")
 
 WHOLE: Final = "*"
 """In the place of a mutation, in the dead letter of an event of which nothing took effect: a retry runs all of it."""
+
+EXTRACT: Final = ("graphweft:extract", "extract")
+"""In the place of rule and mutation, in the dead letter of an episode that no model could read: a retry reads it again,
+and the workers that read episodes do that."""
 
 
 @dataclass(slots=True, kw_only=True, eq=False)  # not frozen: that doubles the cost of making one for every event
@@ -67,6 +71,8 @@ def read_range(
             break
         if recent.is_copy(identity_of(entry, event)):
             result.copies += 1
+            continue
+        if retried is not None and (retried.rule, retried.mutation) == EXTRACT:
             continue
         if retried is None or retried.mutation == WHOLE:
             refusal = rules.refusal(event)

@@ -1,0 +1,430 @@
+"""Texts read by way of graphiti-core: what is asked of a model, what becomes of its answers, and what else happens."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from collections.abc import AsyncIterator
+from datetime import UTC, datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import SecretStr
+from tests.services.models import Failure, ModelServer
+
+from graphweft.transport import MAX_EVENT_BYTES
+from graphweft_contracts import Event, InvalidSettings, wire
+from graphweft_contracts.episodes import EntityName, EpisodeExtracted, EpisodeType, Structure
+from graphweft_rules.ontologies import Ontologies, Ontology
+from graphweft_rules.ontologies.ontology import type_model
+from graphweft_rules.packs.episodes import EpisodePack
+from graphweft_workers.extraction.factory import make_extractor
+from graphweft_workers.extraction.graphiti import GraphitiExtractor
+from graphweft_workers.extraction.protocol import ExtractionFailed, ExtractorUnavailable, TextEpisode
+from graphweft_workers.extraction.shaping import SaidEntity, SaidRelation, shaped
+from graphweft_workers.memory import jobs
+from graphweft_workers.settings import Settings
+
+AGENT_MEMORY = Ontologies().get("agent_memory_v1")
+SMALL = Ontology(
+    schema_id="small",
+    entity_types={"Person": type_model("Person", "A human."), "Secret": type_model("Secret", "A key.")},
+    edge_types={"OWNS": type_model("OWNS", "Has it.")},
+    edge_type_map={("Person", "Entity"): ("OWNS",)},
+    excluded_entity_types=("Secret",),
+)
+WHEN = datetime(2026, 2, 3, 4, 5, tzinfo=UTC)
+PACK = EpisodePack()
+
+
+def episode(text: str, *, episode_type: EpisodeType = "text", ontology: Ontology | None = AGENT_MEMORY) -> TextEpisode:
+    return TextEpisode(
+        text=text, episode_type=episode_type, reference_time=WHEN, source_description="a diary", ontology=ontology
+    )
+
+
+@pytest.fixture
+async def extractor(model_server: ModelServer) -> AsyncIterator[GraphitiExtractor]:
+    made = GraphitiExtractor(model_server.url, "some-model", api_key=SecretStr("k-1"), timeout_s=5.0)
+    yield made
+    await made.aclose()
+
+
+def asked(server: ModelServer) -> list[str]:
+    """Return the prompts, in order."""
+    return ["\n".join(message["content"] for message in request.body["messages"]) for request in server.requests]
+
+
+@pytest.mark.parametrize("episode_type", ["text", "message", "json"])
+async def test_an_episode_is_read_with_two_requests(
+    extractor: GraphitiExtractor, model_server: ModelServer, episode_type: EpisodeType
+) -> None:
+    said = await extractor.extract(episode("Hello: «Ann OWNS Shop» and «Bob LIKES Tea»", episode_type=episode_type))
+    assert [(entity.type, entity.name) for entity in said.entities] == [
+        ("Person", name) for name in ("Ann", "Shop", "Bob", "Tea")
+    ]
+    assert [(each.type, each.source, each.target, each.fact) for each in said.relations] == [
+        ("OWNS", EntityName(type="Person", name="Ann"), EntityName(type="Person", name="Shop"), "Ann owns Shop"),
+        ("LIKES", EntityName(type="Person", name="Bob"), EntityName(type="Person", name="Tea"), "Bob likes Tea"),
+    ]
+    nodes, edges = asked(model_server)
+    for prompt in (nodes, edges):
+        assert "«Ann OWNS Shop»" in prompt
+    assert all(name in nodes for name in set(AGENT_MEMORY.entity_types) - set(AGENT_MEMORY.excluded_entity_types))
+    assert all(name in edges for name in AGENT_MEMORY.edge_types)
+    assert "2026-02-03 04:05" in edges
+    for request in model_server.requests:
+        assert (request.path, request.headers["authorization"]) == ("/v1/chat/completions", "Bearer k-1")
+        assert request.body["model"] == "some-model"
+        schema = request.body["response_format"]["json_schema"]["schema"]
+        assert json.dumps(schema) in request.body["messages"][-1]["content"], "for models that are not held to it"
+        assert request.body.keys() == {"model", "messages", "response_format"}
+
+
+async def test_the_type_of_an_episode_chooses_the_prompt(
+    extractor: GraphitiExtractor, model_server: ModelServer
+) -> None:
+    types: list[EpisodeType] = ["text", "message", "json"]
+    for episode_type in types:
+        await extractor.extract(episode("nothing", episode_type=episode_type))
+    assert len({prompt.partition("\n\n")[0] for prompt in asked(model_server)}) == 3
+
+
+async def test_where_there_is_nothing_to_know_it_asks_once(
+    extractor: GraphitiExtractor, model_server: ModelServer
+) -> None:
+    assert await extractor.extract(episode("just words")) == Structure()
+    assert len(model_server.requests) == 1
+
+
+async def test_without_an_ontology_every_entity_is_of_the_one_type(extractor: GraphitiExtractor) -> None:
+    said = await extractor.extract(episode("«Ann OWNS Shop»", ontology=None))
+    assert [entity.type for entity in said.entities] == ["Entity", "Entity"]
+    assert [relation.type for relation in said.relations] == ["OWNS"]
+
+
+async def test_excluded_types_are_not_asked_for_and_left_out(
+    extractor: GraphitiExtractor, model_server: ModelServer
+) -> None:
+    said = await extractor.extract(episode("«Ann OWNS Key»", ontology=SMALL))
+    assert [(entity.type, entity.name) for entity in said.entities] == [("Person", "Ann"), ("Person", "Key")]
+    assert "Secret" not in asked(model_server)[0]
+
+
+def answer(server: ModelServer, entities: Any, edges: Any) -> None:
+    def reads(body: dict[str, Any]) -> str:
+        name = body["response_format"]["json_schema"]["name"]
+        said = entities if name == "ExtractedEntities" else edges
+        return said if isinstance(said, str) else json.dumps(said)
+
+    server.reads = reads
+
+
+ANN = {"name": "Ann", "entity_type_id": 1}
+SHOP = {"name": " Web\tShop ", "entity_type_id": 99}
+OWNS = {
+    "source_entity_name": "Ann",
+    "target_entity_name": "Web\tShop",
+    "relation_type": "is owner of",
+    "fact": "Ann\x00has",
+}
+
+
+async def test_what_a_model_says_is_made_fit(extractor: GraphitiExtractor, model_server: ModelServer) -> None:
+    nameless, long = ANN | {"name": "  "}, ANN | {"name": "x" * 257}
+    edges = [
+        OWNS | {"valid_at": "2026-01-01T00:00:00Z", "invalid_at": "2025-01-01T00:00:00Z"},
+        OWNS | {"target_entity_name": "x" * 257},
+        OWNS | {"fact": "f" * 5_000, "valid_at": "yesterday"},
+        OWNS | {"target_entity_name": "Someone Else", "relation_type": "«»"},
+    ]
+    answer(model_server, {"extracted_entities": [ANN, ANN, SHOP, nameless, long]}, {"edges": edges})
+    said = await extractor.extract(episode("x"))
+    assert [(entity.type, entity.name) for entity in said.entities] == [
+        ("Person", "Ann"), ("Entity", "Web Shop"), ("Entity", "Someone Else"),
+    ]  # fmt: skip
+    found = [(each.type, each.fact, each.valid_from, each.valid_to) for each in said.relations]
+    assert found == [
+        ("is_owner_of", "Ann has", datetime(2026, 1, 1, tzinfo=UTC), None),
+        ("is_owner_of", "f" * 4_096, None, None),
+        ("RELATED_TO", "Ann has", None, None),
+    ]
+
+
+_TEXT = st.text(max_size=20) | st.text(st.characters(), max_size=400) | st.sampled_from(["\ud800", "\x00"])
+_ZONES = [None, UTC, timezone(timedelta(hours=14)), timezone(timedelta(hours=-12))]
+_TIME = (
+    st.none()
+    | st.datetimes(timezones=st.sampled_from(_ZONES))
+    | st.sampled_from([time.replace(tzinfo=zone) for time in (datetime.min, datetime.max) for zone in _ZONES])
+)
+
+
+_NAME = st.sampled_from(["Ann", "Bob", "Tea"]) | _TEXT
+_END = st.integers(0, 2) | st.integers(-40, 40) | st.none()
+
+
+@given(
+    entities=st.lists(
+        st.builds(SaidEntity, type=st.sampled_from(["Person", "Secret"]) | _TEXT, name=_NAME), min_size=2, max_size=20
+    ),
+    relations=st.lists(
+        st.builds(SaidRelation, type=_TEXT, source=_END, target=_END, fact=_TEXT, valid_from=_TIME, valid_to=_TIME),
+        max_size=20,
+    ),
+    ontology=st.sampled_from([None, AGENT_MEMORY, SMALL]),
+)
+def test_whatever_a_model_says_makes_an_event(
+    entities: list[SaidEntity], relations: list[SaidRelation], ontology: Ontology | None
+) -> None:
+    said = shaped(entities, relations, ontology)
+    event = wire.decode(wire.encode(extracted(said)))
+    assert EpisodeExtracted.model_validate(event.data).structure == said
+    assert PACK.refusal(event) is None
+    if ontology is not None:
+        assert {entity.type for entity in said.entities} <= set(ontology.allowed_entity_types)
+        assert {entity.type for entity in said.entities}.isdisjoint(ontology.excluded_entity_types)
+
+
+def extracted(said: Structure) -> Event:
+    data = {"episode_id": "e", "reference_time": WHEN.isoformat(), "model": "m", "user_id": "u"}
+    return Event.create(
+        "episode.extracted", app_id="a", chat_id="c", data=data | said.model_dump(mode="json", exclude_none=True)
+    )
+
+
+@pytest.mark.parametrize("letter", ["x", "中", "𐍈"])
+def test_however_much_a_model_says_the_event_fits_onto_the_bus(letter: str) -> None:
+    entities = [SaidEntity(type="Person", name=f"{number:04}{letter * 250}") for number in range(3_000)]
+    relations = [
+        SaidRelation(type="OWNS", source=number, target=number + 1, fact=letter * 4_096) for number in range(2_999)
+    ]
+    said = shaped(entities, relations, AGENT_MEMORY)
+    assert 100 < len(said.entities) <= 1_000
+    assert len(said.relations) > 20
+    assert len(wire.encode(extracted(said))[wire.DATA]) < MAX_EVENT_BYTES
+    short = [SaidEntity(type="Person", name=str(number)) for number in range(3_000)]
+    assert len(shaped(short, [], AGENT_MEMORY).entities) == 1_000
+
+
+# failing
+
+_AWAY = {
+    "wrong key": Failure.error(401),
+    "not allowed": Failure.error(403),
+    "no such model": Failure.error(404),
+    "busy": Failure.too_many("7"),
+    "late": Failure.error(408),
+}
+_FAILED = {
+    "refused": Failure.error(400, "context_length_exceeded"),
+    "too large": Failure.error(413),
+    "error": Failure.error(500),
+    "down": Failure.error(503),
+    "hangs up": Failure(hang_up=True),
+    "a page": Failure.garbage(),
+    "no choices": Failure.garbage(b'{"choices": []}'),
+    "no content": Failure.garbage(b'{"choices": [{"message": {"content": null}}]}'),
+    "words": Failure.garbage(b'{"choices": [{"message": {"content": "Sure! Ann likes tea."}}]}'),
+    "another form": Failure.garbage(b'{"choices": [{"message": {"content": "[1, 2]"}}]}'),
+    "half a form": Failure.garbage(b'{"choices": [{"message": {"content": "{\\"extracted_entities\\": [{}]}"}}]}'),
+}
+
+
+@pytest.mark.parametrize("name", _AWAY)
+async def test_what_is_about_the_endpoint_says_nothing_about_the_episode(
+    extractor: GraphitiExtractor, model_server: ModelServer, name: str
+) -> None:
+    model_server.always = _AWAY[name]
+    with pytest.raises(ExtractorUnavailable) as raised:
+        await extractor.extract(episode("a private text"))
+    assert raised.value.retry_after_s == {"busy": 7.0, "late": 1.0}.get(name, 30.0)
+    assert "private" not in str(raised.value)
+    assert "quotes" not in str(raised.value)
+    assert len(model_server.requests) == 1, "it does not try again by itself"
+
+
+async def test_an_endpoint_that_is_not_there_is_away() -> None:
+    extractor = GraphitiExtractor("http://127.0.0.1:1/v1", "m")
+    with pytest.raises(ExtractorUnavailable):
+        await extractor.extract(episode("x"))
+    with pytest.raises(ExtractorUnavailable):
+        await extractor.check()
+    await extractor.aclose()
+
+
+@pytest.mark.parametrize("step", [0, 1])
+@pytest.mark.parametrize("name", _FAILED)
+async def test_what_may_be_about_the_episode_fails_for_it_alone(
+    extractor: GraphitiExtractor, model_server: ModelServer, name: str, step: int
+) -> None:
+    good = [Failure()] * step
+    model_server.fail(*good, *[_FAILED[name]] * 2)
+    with pytest.raises(ExtractionFailed) as raised:
+        await extractor.extract(episode("a private text: «Ann OWNS Shop»"))
+    assert raised.value.reason == "extraction_failed"
+    assert "private" not in str(raised.value)
+    assert "Ann" not in str(raised.value)
+    refusals = name in {"refused", "too large"}
+    assert len(model_server.requests) == step + 1 + refusals, "refusals are tried without response_format's schema"
+    model_server.failures.clear()
+    await extractor.check()
+
+
+async def test_no_answer_in_time_is_a_timeout(model_server: ModelServer) -> None:
+    extractor = GraphitiExtractor(model_server.url, "m", timeout_s=0.2)
+    model_server.always = Failure(hang=True)
+    with pytest.raises(ExtractionFailed) as raised:
+        await extractor.extract(episode("x"))
+    assert raised.value.reason == "timeout"
+    with pytest.raises(ExtractorUnavailable):
+        await extractor.check()
+    await extractor.aclose()
+
+
+@pytest.mark.parametrize("name", [*_AWAY, *_FAILED])
+async def test_while_nothing_is_read_no_episode_is_to_blame(
+    extractor: GraphitiExtractor, model_server: ModelServer, name: str
+) -> None:
+    model_server.always = (_AWAY | _FAILED)[name]
+    with pytest.raises(ExtractorUnavailable):
+        await extractor.check()
+
+
+async def test_a_server_that_knows_no_schemas_gets_them_in_the_prompt_alone(
+    extractor: GraphitiExtractor, model_server: ModelServer
+) -> None:
+    def fails(request: Any) -> Failure | None:
+        return Failure.error(400) if request.body["response_format"]["type"] == "json_schema" else None
+
+    model_server.fails = fails
+    for _ in range(2):
+        said = await extractor.extract(episode("«Ann OWNS Shop»"))
+        assert len(said.relations) == 1
+    types = [request.body["response_format"]["type"] for request in model_server.requests]
+    assert types == ["json_schema", *["json_object"] * 4]
+
+
+@pytest.mark.parametrize("form", ["{}", "```json\n{}\n```", "```\n{}\n```", "<think>{ hm }\n</think>\n{}"])
+async def test_an_answer_may_be_wrapped(extractor: GraphitiExtractor, model_server: ModelServer, form: str) -> None:
+    def wrapped(said: Any) -> str:
+        return form.replace("{}", json.dumps(said))
+
+    answer(model_server, wrapped({"extracted_entities": [ANN]}), wrapped({"edges": []}))
+    said = await extractor.extract(episode("x"))
+    assert [entity.name for entity in said.entities] == ["Ann"]
+
+
+# what else happens
+
+_ALONE = """
+import asyncio, json, sys
+seen = {"addresses": [], "written": []}
+def note(event, args):
+    if event == "socket.connect":
+        seen["addresses"].append(list(args[1]) if isinstance(args[1], tuple) else str(args[1]))
+    elif event == "socket.getaddrinfo":
+        seen["addresses"].append([str(args[0])])
+    elif event in ("os.mkdir", "sqlite3.connect") or event == "open" and "w" in str(args[1] or ""):
+        seen["written"].append(str(args[0]))
+sys.addaudithook(note)
+import os, dotenv
+before = dict(os.environ)
+def told(*_, **__):
+    seen["dotenv"] = True
+dotenv.load_dotenv = told
+from graphweft_workers.extraction.factory import make_extractor
+from graphweft_workers.extraction.protocol import TextEpisode
+from graphweft_workers.settings import Settings
+from datetime import UTC, datetime
+async def main():
+    extractor = make_extractor(Settings.load())
+    said = await extractor.extract(
+        TextEpisode(text="«Ann OWNS Shop»", episode_type="text", reference_time=datetime.now(UTC))
+    )
+    seen["relations"] = len(said.relations)
+    await extractor.aclose()
+asyncio.run(main())
+seen["environment"] = before == dict(os.environ)
+seen["restored"] = dotenv.load_dotenv is told
+seen["telemetry"] = "posthog" in sys.modules
+print(json.dumps(seen))
+"""
+
+
+def alone(code: str, folder: Path, **settings: str) -> Any:
+    """Run it without pytest, whose presence graphiti-core looks for, and with telemetry on."""
+    cleared = ("GRAPHWEFT_", "OPENAI_", "NEO4J_", "GRAPHITI_")
+    env = {name: value for name, value in os.environ.items() if not name.startswith(cleared)}
+    env |= {"GRAPHITI_TELEMETRY_ENABLED": "true", "HOME": str(folder)} | settings
+    done = subprocess.run(
+        [sys.executable, "-c", code], env=env, cwd=folder, capture_output=True, text=True, timeout=50, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_it_asks_the_endpoint_and_nobody_else_and_writes_nothing(model_server: ModelServer, tmp_path: Path) -> None:
+    seen = alone(
+        _ALONE, tmp_path, GRAPHWEFT_EXTRACTOR="graphiti:m", GRAPHWEFT_EXTRACTOR_URL=model_server.url,
+        PYTHONDONTWRITEBYTECODE="1",
+    )  # fmt: skip
+    port = int(model_server.url.rpartition(":")[2].partition("/")[0])
+    assert seen["relations"] == 1
+    assert {tuple(address) for address in seen["addresses"]} <= {("127.0.0.1", port), ("127.0.0.1",)}
+    assert seen["addresses"]
+    assert seen["written"] == []
+    assert (seen["telemetry"], seen.get("dotenv"), seen["environment"], seen["restored"]) == (False, None, True, True)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_without_an_extractor_graphiti_is_not_imported(tmp_path: Path) -> None:
+    code = (
+        "import json, sys\nfrom graphweft_workers.memory import jobs\n"
+        "from graphweft_workers.services import make_graph\n"
+        "from graphweft_workers.settings import Settings\nsettings = Settings.load()\n"
+        "print(json.dumps([len(jobs.make_jobs(settings, make_graph(settings))), "
+        "'graphiti_core' in sys.modules, 'graphweft_workers.extraction' in sys.modules]))"
+    )
+    assert alone(code, tmp_path, GRAPHWEFT_EMBEDDER="hash:32") == [1, False, False]
+
+
+# settings
+
+
+def test_none_is_none() -> None:
+    assert make_extractor(Settings()) is None
+    assert jobs.groups(Settings()) == ()
+
+
+def test_with_an_extractor_the_memory_role_has_a_job_for_episodes() -> None:
+    settings = Settings(extractor="graphiti:m", extractor_url="http://127.0.0.1:9/v1", embedder="hash:32")
+    assert jobs.groups(settings) == ("graphweft-memory", "graphweft-episodes")
+
+
+@pytest.mark.parametrize(
+    ("given", "told"),
+    [
+        ({"extractor": "graphiti"}, "MODEL_NAME"),
+        ({"extractor": "graphiti:" + "x" * 300, "extractor_url": "http://h/v1"}, "GRAPHWEFT_EXTRACTOR"),
+        ({"extractor": "graphiti:m"}, "GRAPHWEFT_EXTRACTOR_API_KEY"),
+    ],
+)
+def test_settings_that_cannot_work_are_told(given: dict[str, Any], told: str) -> None:
+    with pytest.raises(InvalidSettings, match=told):
+        make_extractor(Settings(**given))
+
+
+@pytest.mark.parametrize("missing", ["graphiti_core", "httpx"])
+def test_a_missing_package_is_told_with_its_extra(monkeypatch: pytest.MonkeyPatch, missing: str) -> None:
+    real = importlib.util.find_spec
+    monkeypatch.setattr(importlib.util, "find_spec", lambda name: None if name == missing else real(name))
+    with pytest.raises(InvalidSettings, match=r"pip install 'graphweft\[graphiti\]'") as raised:
+        make_extractor(Settings(extractor="graphiti:m", extractor_url="http://127.0.0.1:9/v1"))
+    assert missing in str(raised.value)

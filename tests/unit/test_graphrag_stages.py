@@ -119,6 +119,13 @@ def test_a_document_without_an_id_counts_for_the_names_in_it() -> None:
     assert documents_of(seeds, [found_row(None, node(1))]) == []
 
 
+def test_what_no_server_takes_is_not_sent() -> None:
+    seeds = seed("'a\0b' and 'c\ud800d'", [{"id": "x\0", "text": ""}, {"id": "y\ud800"}])
+    assert seeds.ids == []
+    assert seeds.names
+    assert not any("\0" in name or "\ud800" in name for name in (*seeds.names, *seeds.keys))
+
+
 def test_a_name_that_gets_too_long_in_a_spelling_is_left_out() -> None:
     seeds = seed(f"'{chr(0xFDFA) * 60}' Redis")
     assert "redis" in seeds.keys

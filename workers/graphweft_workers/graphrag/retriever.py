@@ -44,7 +44,7 @@ _CONNECTED: Final = 10
 _BETWEEN: Final = 5
 """Relationships of one pair."""
 _GRACE_S: Final = 0.25
-_NOTHING: Final = "\0"
+_NOTHING: Final = "graphweft:nothing"
 """No node's name, and no node's id."""
 _NO_NODE: Final = "4:00000000-0000-0000-0000-000000000000:0"
 _DEFAULT: Final = Caps()

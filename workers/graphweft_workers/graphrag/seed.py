@@ -117,8 +117,8 @@ def _of(value: Any, name: str) -> Any:
 
 
 def _is_text(text: str) -> bool:
-    """Tell whether a text can be sent: half a surrogate pair cannot."""
-    return not any("\ud800" <= char <= "\udfff" for char in text)
+    """Tell whether a text can be sent: half a surrogate pair cannot, and to FalkorDB no NUL."""
+    return not any("\ud800" <= char <= "\udfff" or char == "\0" for char in text)
 
 
 def _marked(text: str) -> Iterator[str]:
@@ -161,7 +161,9 @@ def _runs(text: str) -> Iterator[str]:
 
 def _plain(text: str) -> str:
     cut = text[:_LONGEST_TEXT]
-    return unicodedata.normalize("NFC", cut if _is_text(cut) else cut.encode("utf-8", "ignore").decode())
+    return unicodedata.normalize(
+        "NFC", cut if _is_text(cut) else cut.encode("utf-8", "ignore").decode().replace("\0", " ")
+    )
 
 
 def _trimmed(name: str) -> str:

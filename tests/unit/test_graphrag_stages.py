@@ -28,7 +28,7 @@ TIMED: dict[str, Any] = {**NOBODY, "now": "2026-02-01T10:00:00.000000Z"}
 SOUND: dict[Any, dict[str, Any]] = {
     "documents": {"ids": ["a", 1], **NOBODY, "user_id": "u"},
     "names": {"names": ["a"], "keys": ["a"], **NOBODY},
-    "neighbours": {"handles": [1], "scan": 1, "each": 1, **TIMED},
+    "neighbours": {"handles": [1], "scan": 1, "each": 1, "most": 1, **TIMED},
     "between": {"handles": [1, 2], "each": 1, **TIMED},
 }
 ALLOWED = {"REFERENCES", "CONTAINS", "MENTIONS", "DEPENDS_ON", "RELATED_TO", "SUPERSEDES", "AMENDS"}
@@ -242,7 +242,11 @@ def test_bounds_hold_for_any_frontier() -> None:
             scan, each = bounds(frontier, room)
             for dialect in TEMPLATES:
                 handle: Any = 1 if dialect == "falkordb" else "4:x:1"
-                checked(dialect, "neighbours", {"handles": [handle] * frontier, "scan": scan, "each": each, **TIMED})
+                checked(
+                    dialect,
+                    "neighbours",
+                    {"handles": [handle] * frontier, "scan": scan, "each": each, "most": 1, **TIMED},
+                )
             assert frontier * each <= max(300, 2 * room + frontier)
             assert frontier * scan * len(RELATIONSHIPS) <= 5_600
 
@@ -443,6 +447,7 @@ def test_the_rules_linter_takes_every_query_for_one_that_reads(dialect: Any) -> 
         ("neighbours", {"scan": 201}),
         ("neighbours", {"scan": 0}),
         ("neighbours", {"each": 101}),
+        ("neighbours", {"most": 101}),
         ("neighbours", {"scan": "1"}),
         ("neighbours", {"scan": True}),
         ("neighbours", {"handles": [1] * 101}),

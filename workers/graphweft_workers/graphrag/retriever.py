@@ -18,7 +18,7 @@ from graphweft_contracts.memory import SCOPES, MemoryScope
 from graphweft_rules.clock import utc_text
 from graphweft_rules.token_count import TokenCounter, count_characters
 from graphweft_workers.graph.store import GraphStore
-from graphweft_workers.graphrag.caps import Caps
+from graphweft_workers.graphrag.caps import LIMIT_CAP, Caps
 from graphweft_workers.graphrag.expand import Expansion, bounds, connect, expand
 from graphweft_workers.graphrag.pack import pack
 from graphweft_workers.graphrag.pin import Path, documents_of, named, pin
@@ -43,6 +43,8 @@ _CONNECTED: Final = 10
 """Pinned entities between which relationships are looked for: the best ones."""
 _BETWEEN: Final = 5
 """Relationships of one pair."""
+_SPARE: Final = 10
+"""Relationships beyond the facts that are wanted: two that are asked for may have one in common, or it has no name."""
 _GRACE_S: Final = 0.25
 _NOTHING: Final = "graphweft:nothing"
 """No node's name, and no node's id."""
@@ -252,7 +254,9 @@ class _Retrieval:
         if not handles or room <= 0:
             return []
         scan, each = bounds(len(handles), room)
-        return await self._ask("neighbours", {"handles": list(handles), "scan": scan, "each": each, **self._times})
+        most = min(room, self._caps.results + _SPARE, LIMIT_CAP)
+        asked = {"handles": list(handles), "scan": scan, "each": each, "most": most, **self._times}
+        return await self._ask("neighbours", asked)
 
     async def _between(self, handles: Sequence[Handle]) -> Sequence[Mapping[str, Any]]:
         if len(handles) < 2:

@@ -159,17 +159,24 @@ class _Forms:
         return self.lookup([("names", [(_ENTITY, "name")]), ("keys", [(_ENTITY, "name_key")])])
 
     def neighbours(self) -> str:
-        """Of each of ``$handles`` up to ``$each`` relationships of each type, and what is at their other end."""
+        """Of each of ``$handles`` up to ``$each`` relationships of each type, and what is at their other end.
+
+        Of all these up to ``$most``, in turns: the first of each node and type, then the second, and so on. A row costs
+        more on its way than a relationship that is looked at.
+        """
         seen = f"{_visible('b')} AND {_visible('r')} AND {_HOLDS}"
         each = self.inside(
             [f"MATCH (a)-[r:{kind}]-(b) WHERE {seen} RETURN r, b LIMIT $scan" for kind in RELATIONSHIPS], "a"
         )
         return (
-            f"UNWIND $handles AS source MATCH (a) WHERE {self.handle('a')} = source AND {_visible('a')} {each} "
-            f"WITH source, a, r, b WHERE b:{_ENTITY} OR b:{_DOCUMENT} "
-            f"WITH source, r, b, type(r) AS type, startNode(r) = a AS out, {self.fact('r')} AS fact, "
+            "UNWIND range(0, size($handles) - 1) AS place WITH place, $handles[place] AS source "
+            f"MATCH (a) WHERE {self.handle('a')} = source AND {_visible('a')} {each} "
+            f"WITH place, source, a, r, b WHERE b:{_ENTITY} OR b:{_DOCUMENT} "
+            f"WITH place, source, r, b, type(r) AS type, startNode(r) = a AS out, {self.fact('r')} AS fact, "
             f"{self.name('b')} AS name, {self.key('b')} AS key ORDER BY name, out, fact, key "
-            "WITH source, type, collect([r, b, out, fact])[0..$each] AS taken UNWIND taken AS one "
+            "WITH place, source, type, collect([r, b, out, fact])[0..$each] AS taken "
+            "UNWIND range(0, size(taken) - 1) AS turn WITH place, source, type, turn, taken[turn] AS one "
+            "ORDER BY turn, place, type LIMIT $most "
             "WITH source, type, one[0] AS r, one[1] AS b, one[2] AS out, one[3] AS fact "
             f"RETURN source, {self.handle('r')} AS link, type, out, fact, {self.node('b')}"
         )
@@ -264,6 +271,7 @@ _PARAMETERS: Final[Mapping[Template, Mapping[str, _Check]]] = {
         "handles": _is_list(LIMIT_CAP, _is_handle),
         "scan": _is_number(MOST_SCANNED),
         "each": _is_number(LIMIT_CAP),
+        "most": _is_number(LIMIT_CAP),
         **_TIMED,
     },
     "between": {"handles": _is_list(LIMIT_CAP, _is_handle), "each": _is_number(LIMIT_CAP), **_TIMED},

@@ -118,6 +118,7 @@ class Ruleset:
         )
         """Whether any rule has a ``graphrag``, whose queries look nodes up by keys of their own."""
         self._types = frozenset(type for pack in self.packs for type in pack.types)
+        self._packed = frozenset((part.rule, part.id) for pack in self.packs for part in pack.mutations)
 
     @property
     def mutations(self) -> tuple[CompiledMutation, ...]:
@@ -214,15 +215,30 @@ class Ruleset:
         parts = (part for compiled in found.mutation_rules for part in compiled.parts) if found else ()
         return next((part for part in parts if (part.rule, part.id) == (rule, mutation)), None)
 
+    def is_packed(self, rule: str, mutation: str) -> bool:
+        """Tell whether a mutation is one of a pack."""
+        return (rule, mutation) in self._packed
+
+    def packed_from(self, event: Event, rule: str, mutation: str) -> tuple[BoundMutation, ...]:
+        """Bind a mutation of a pack for an event, and all behind it of the same pack; none when the event is refused.
+
+        A pack's mutations build upon one another: where one of them had no effect, those behind it found nothing, and
+        failed at nothing. Each of them may run again.
+        """
+        for pack in self.packs:
+            said = [BoundMutation(mutation=each, params=params) for each, params in pack.match(event)]
+            for number, bound in enumerate(said):
+                if (bound.mutation.rule, bound.mutation.id) == (rule, mutation):
+                    return tuple(said[number:])
+        return ()
+
     def bind_one(self, event: Event, rule: str, mutation: str) -> BoundMutation | Skipped | None:
         """Bind one mutation for an event, as ``match_event`` would; None when the rules have it no more.
 
         Events, agents and condition of the rule are not asked again: whoever retries a mutation has decided.
         """
-        if event.type in self._types:
-            for bound in self._by_packs(event):
-                if (bound.mutation.rule, bound.mutation.id) == (rule, mutation):
-                    return bound
+        if self.is_packed(rule, mutation) and (packed := self.packed_from(event, rule, mutation)):
+            return packed[0]
         found = self.find_mutation(event.workflow or "", rule, mutation)
         return _bind(found, event, Scope.of_event(event)) if found else None
 

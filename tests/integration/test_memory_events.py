@@ -83,8 +83,8 @@ async def applied(url: str, store: GraphStore, events: Sequence[Event]) -> None:
     assert letters == []
 
 
-async def rows(store: GraphStore, cypher: str) -> list[tuple[Any, ...]]:
-    return list((await store.read(APP, cypher, {}, timeout_s=5)).rows)
+async def rows(store: GraphStore, cypher: str, app_id: str = APP) -> list[tuple[Any, ...]]:
+    return list((await store.read(app_id, cypher, {}, timeout_s=5)).rows)
 
 
 async def test_messages_become_memories_within_their_scope(url: str, store: GraphStore) -> None:

@@ -18,6 +18,7 @@ episode's share and leaves what the others say.
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import lru_cache
 from typing import Any, Final
@@ -53,6 +54,9 @@ RELATION: Final = "Relation"
 _FILE: Final = "graphweft:episodes"
 """In the place of a rule file, where a dead letter or an error says which mutation it is about."""
 
+_SURROGATE: Final = re.compile(r"[\ud800-\udfff]")
+_LONGEST_KEY: Final = 1_000
+"""Characters of a name in its plain form, which 256 can make 4,608 of: servers put no longer ones into an index."""
 _SHORT: Final = 256
 """Characters of a text whose terms are kept in mind."""
 
@@ -92,20 +96,21 @@ _SINCE: Final = (
     "WHEN coalesce({0}.valid_at, '~') > $reference_time THEN $reference_time ELSE {0}.valid_at END"
 )
 # None of them reads what another one writes, and each makes sure of the entities by itself: so the rows of many events
-# share each query, however often they are about the same entities.
+# share each query, however often they are about the same entities. What somebody has said never stands without whose it
+# is, whichever of them fails: a node or relationship that belongs to nobody is everybody's.
 _STRUCTURE: Final[Mapping[str, str]] = {
     "entities": f"{_OF_EPISODE}UNWIND $entities AS entity MERGE (e:{ENTITY} {{id: entity.id}}) "
     "MERGE (p)-[m:MENTIONS]->(e) SET e.type = entity.type, e.name_key = entity.name_key, e.terms = entity.terms, "
     f"e.length = entity.length, {_scoped('e')}, e.name = {_LATEST.format('e', 'entity.name', 'name')}, "
     f"{_HIGHER.format('e')}, m.name = entity.name, m += entity.attributes",
     "attributes": f"{_OF_EPISODE}UNWIND $attributes AS attribute MERGE (e:{ENTITY} {{id: attribute.entity}}) "
-    "SET e += CASE WHEN coalesce(e[attribute.rank], '') <= $rank THEN attribute.value ELSE {} END",
+    "SET e += $owned, e += CASE WHEN coalesce(e[attribute.rank], '') <= $rank THEN attribute.value ELSE {} END",
     "relations": f"{_OF_EPISODE}UNWIND $relations AS relation MERGE (r:{RELATION} {{id: relation.id}}) "
     f"MERGE (p)-[s:STATES]->(r) MERGE (a:{ENTITY} {{id: relation.source}}) MERGE (b:{ENTITY} {{id: relation.target}}) "
     "MERGE (a)-[x:RELATED_TO {id: relation.id}]->(b) SET r.name = relation.name, r.source_id = relation.source, "
     "r.target_id = relation.target, r.valid_from = relation.valid_from, r.terms = relation.terms, "
     f"r.length = relation.length, {_scoped('r')}, s.fact = relation.fact, s.invalid_at = relation.invalid_at, "
-    "x.name = relation.name, "
+    f"x.name = relation.name, {', '.join(f'x.{name} = ${name}' for name in SCOPES)}, "
     + ", ".join(
         f"{each}.fact = {_LATEST.format(each, 'relation.fact', 'fact')}, "
         f"{each}.invalid_at = {_LATEST.format(each, 'relation.invalid_at', 'invalid_at')}, "
@@ -213,12 +218,28 @@ class EpisodePack:
             return (), None
         try:
             said = say(event, self.ontologies)
+            _check_storable([params for _, params in said])
         except InvalidEvent as error:
             return (), str(error)
         except ValidationError as error:
             first = error.errors(include_input=False, include_url=False)[0]
             return (), f"data.{'.'.join(map(str, first['loc']))}: {first['msg']}"
         return [(self._by_name[event.type, id], params) for id, params in said], None
+
+
+def _check_storable(value: Any) -> None:
+    """Raise ``InvalidEvent`` for what no graph server takes as a parameter: it would fail there again and again."""
+    if isinstance(value, str):
+        if not value.isprintable() and ("\0" in value or _SURROGATE.search(value)):
+            msg = "a text of the episode holds a NUL or half a character, which no graph keeps: take it out"
+            raise InvalidEvent(msg)
+    elif isinstance(value, Mapping):
+        for name, item in value.items():  # pyright: ignore[reportUnknownVariableType]
+            _check_storable(name)
+            _check_storable(item)
+    elif isinstance(value, list | tuple):
+        for item in value:  # pyright: ignore[reportUnknownVariableType]
+            _check_storable(item)
 
 
 _NO_KEYS: Final = frozenset({(EPISODE, name) for name in ("chat_id", "owner", "reference_time", "structured_by")})
@@ -322,6 +343,9 @@ def _structure(
 
     def mention(type: str, name: str) -> str:
         known = name_key(name)
+        if len(known) > _LONGEST_KEY:
+            msg = f"the name of an entity of type {type!r} is longer than {_LONGEST_KEY} plain characters: shorten it"
+            raise InvalidEvent(msg)
         id = _entity_id(beyond, type, known)
         if id not in entities:
             entities[id] = {"id": id, "type": type, "name_key": known, **_words(known), "attributes": {}}
@@ -355,7 +379,8 @@ def _structure(
     if entities:
         yield "entities", {**common, **_common(wide), "entities": list(entities.values())}
     if attributes:
-        yield "attributes", {**common, "attributes": list(attributes.values())}
+        # As a map: whoever writes whose an entity is writes the same, so that no order has to be kept on account of it.
+        yield "attributes", {**common, "owned": _common(wide), "attributes": list(attributes.values())}
     if relations:
         times = {"reference_time": reference_time, "relations": list(relations.values())}
         yield "relations", {**common, **_common(wide), **times}

@@ -5,7 +5,7 @@ Entries are decoded, copies are dropped, and rules say which mutations are to ru
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final
@@ -74,7 +74,8 @@ def read_range(
             continue
         if retried is not None and (retried.rule, retried.mutation) == EXTRACT:
             continue
-        if retried is None or retried.mutation == WHOLE:
+        packed: tuple[BoundMutation, ...] = ()
+        if retried is None or retried.mutation == WHOLE or rules.is_packed(retried.rule, retried.mutation):
             refusal = rules.refusal(event)
             if refusal is not None:
                 names = {"rule": event.type, "mutation": WHOLE}
@@ -82,6 +83,13 @@ def read_range(
                     letter_for(partition, entry, "invalid_event", refusal, event=event, now=now, **names)
                 )
                 continue
+            if retried is not None and retried.mutation != WHOLE:
+                packed = rules.packed_from(event, retried.rule, retried.mutation)
+        mutations: Sequence[BoundMutation]
+        skipped: Sequence[Skipped]
+        if packed:
+            mutations, skipped = packed, ()
+        elif retried is None or retried.mutation == WHOLE:
             if not rules.knows(event):
                 result.unknown.add(event.workflow)
             matched = rules.match_event(event)
@@ -103,7 +111,8 @@ def read_range(
                 )
         result.skipped.extend((event, skip) for skip in skipped)
         if mutations:
-            result.apps.setdefault(event.appid, []).append(EventWork(entry=entry, event=event, mutations=mutations))
+            work = EventWork(entry=entry, event=event, mutations=tuple(mutations))
+            result.apps.setdefault(event.appid, []).append(work)
     return result
 
 

@@ -268,7 +268,8 @@ class Reading:
                     return Failure(reason="timeout", detail=f"{place}: the graph gave no facts in time")
                 raise GraphUnavailable(f"{place}: the graph server is away")
             case "failed":
-                return Failure(reason="query_error", detail=f"{place}: the graph refused a question: {context.reason}")
+                detail = f"{place}: what the graph answered cannot be used: {context.reason}"
+                return Failure(reason="query_error", detail=detail)
             case _ if context.partial:
                 away: ReasonCode = "timeout" if context.reason == TOO_SLOW else "graph_unavailable"
                 lacks = Failure(reason=away, detail=f"{place}: a part of the graph was not looked at: {context.reason}")

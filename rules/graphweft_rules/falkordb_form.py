@@ -7,7 +7,9 @@ matters, and ``ORDER BY`` the row's number gives it. Three forms are rewritten t
 condition before the last SET, and a conditional FOREACH, each into CASE.
 
 The items of one UNWIND take effect in the order of their list. The server alone takes them in an order of its own that
-depends on what is there; so a row whose query has UNWIND runs by the form even when it is alone.
+depends on what is there; so a row whose query has UNWIND runs by the form even when it is alone. There each value of
+the row has a variable that is carried on only as far as it is used: WITH copies lists, the row is one, and copying it
+for each item would take time that grows with the square of the items.
 
 Two nodes of a query may be one and the same, unless their labels say that they are not: what no rule puts on one node
 (``shared`` has all other labels) is on two.
@@ -17,6 +19,7 @@ The rules are strict on purpose: whatever is not known to be safe is refused, wi
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Literal
@@ -51,6 +54,9 @@ from graphweft_rules.patterns import (
 __all__ = ("falkordb_form",)
 
 _OWN: Final = "__gw_"
+_NUMBER: Final = f"{_OWN}no"
+_VALUE: Final = f"{_OWN}p"
+_OWN_NAME: Final = re.compile(rf"\b{_OWN}[a-z]+[0-9]*")
 _AGGREGATES: Final = frozenset(
     {*("avg", "collect", "count", "max", "min", "percentilecont", "percentiledisc", "stdev", "stdevp", "sum")}
 )
@@ -163,10 +169,14 @@ class _Cut:
 
 @dataclass(frozen=True, slots=True)
 class _Piece:
-    """Text of the result and the variables that it names."""
+    """Text of the result and the variables of the author that it names."""
 
     text: str
     names: frozenset[str]
+    carries: bool = False
+    """Whether it is what stands behind a WITH and hides what it does not name."""
+    index: str = ""
+    """The ordering variable that it makes."""
 
 
 def falkordb_form(
@@ -194,8 +204,8 @@ def falkordb_form(
     try:
         _check_names(query)
         keys = tuple(dict.fromkeys(_keys(source, parts)))
-        text = _Ordered(source=source, parts=parts, shared=shared, spared=spared).text()
         unwinds = any(isinstance(part, UnwindPart) for part in parts)
+        text = _Ordered(source=replace(source, bound=unwinds), parts=parts, shared=shared, spared=spared).text()
         return BatchForm(mode="ordered", statement=text, columns=columns, keys=keys, always=unwinds)
     except (_Refused, PatternError) as refused:
         reason = str(refused)
@@ -217,6 +227,8 @@ class _Source:
     statement: str
     columns: dict[str, int]
     """Parameter to its index in a row."""
+    bound: bool = False
+    """Whether the row's values have variables of their own, and the row none."""
 
     @property
     def words(self) -> Words:
@@ -239,7 +251,19 @@ class _Source:
         """Return the expression of a parameter's value."""
         if parameter not in self.columns:
             raise _Refused(f"the parameter ${parameter} has no value in the rows")
-        return f"{ROW}[{self.columns[parameter]}]"
+        index = self.columns[parameter]
+        return f"{_VALUE}{index - 1}" if self.bound else f"{ROW}[{index}]"
+
+    @property
+    def number(self) -> str:
+        """The expression of the row's number."""
+        return _NUMBER if self.bound else f"{ROW}[0]"
+
+    @property
+    def values(self) -> dict[str, str]:
+        """Variable of what a row holds to where it stands there; empty unless they are bound."""
+        numbered = {f"{_VALUE}{index - 1}": f"{ROW}[{index}]" for index in self.columns.values()}
+        return {_NUMBER: f"{ROW}[0]", **numbered} if self.bound else {}
 
     def clause(self, part: Part) -> range:
         """Return the words of a clause behind its keyword, and of what is inside it."""
@@ -405,6 +429,8 @@ class _Ordered:
     derived: dict[str, frozenset[str]] = field(default_factory=dict[str, frozenset[str]])
     """Variable of WITH to those whose properties it is made of."""
     order: list[str] = field(default_factory=list[str])
+    lists: dict[str, str] = field(default_factory=dict[str, str])
+    """Variable of a list that stands inside a value of the row to its place there."""
     effects: list[_Effect] = field(default_factory=list[_Effect])
     pieces: list[_Piece | _Cut] = field(default_factory=list["_Piece | _Cut"])
     markers: int = 0
@@ -841,7 +867,6 @@ class _Ordered:
         self.effects.append(effect)
         kinds: dict[str, _Kind] = dict(self.kinds) if part.star else {}
         names: set[str] = set(self.kinds) if part.star else set()
-        carried = [] if part.star else [ROW, *self.order]
         texts = ["*"] if part.star else []
         for item in part.items:
             text = self.source.text(item.expression)
@@ -865,7 +890,9 @@ class _Ordered:
             self.derived[item.alias] = frozenset(sources)
             texts.append(f"{text} AS {self.source.words.text(item.expression.stop + 1)}")
         self.kinds = kinds
-        self.pieces.append(_Piece(f"WITH {', '.join(carried + texts)}", frozenset(names | set(self.order))))
+        text = ", ".join(texts)
+        piece = _Piece(f"WITH {text}", frozenset(names)) if part.star else _Piece(text, frozenset(names), carries=True)
+        self.pieces.append(piece)
 
     def _where(self, part: ExpressionPart) -> None:
         effect = _Effect()
@@ -934,12 +961,15 @@ class _Ordered:
         self.effects.append(_Effect())
         index = f"{_OWN}i{len(self.order)}"
         values = self.source.text(part.expression)
+        if len(part.expression) > 1:  # each look into a map copies the list as well
+            self.lists[f"{_OWN}l{len(self.order)}"] = replace(self.source, bound=False).text(part.expression)
+            values = f"{_OWN}l{len(self.order)}"
         written = self.source.words.text(part.expression.stop + 1)
         # Two steps, so that rows can be told apart and put back into the list's order.
         text = f"UNWIND range(0, coalesce(size({values}), 0) - 1) AS {index} UNWIND [{values}[{index}]] AS {written}"
         self.order.append(index)
         self.kinds[part.variable] = "value"
-        self.pieces.append(_Piece(text, frozenset({part.variable})))
+        self.pieces.append(_Piece(text, frozenset({part.variable}), index=index))
 
     def _foreach(self, part: ForeachPart, position: int) -> int:
         """Take ``FOREACH (x IN CASE WHEN condition THEN [1] ELSE [] END | SET …)``."""
@@ -966,18 +996,25 @@ class _Ordered:
 
         A relationship that is carried on but not used would make the server tell parallel ones apart.
         """
+        bound = {**self.source.values, **self.lists}
+        own = (*bound, *self.order)
         texts: list[str] = []
         later: set[str] = set()
         for piece in reversed(self.pieces):
+            carried = [name for name in own if name in later] if bound else [ROW]
             if isinstance(piece, _Piece):
-                texts.append(piece.text)
+                text = f"WITH {', '.join([*carried, piece.text])}" if piece.carries else piece.text
                 later |= piece.names
-                continue
-            quoted = [name for name in piece.visible if name in later]
-            indexes = [name for name in piece.order if name in later]
-            carried = ", ".join([ROW, *indexes, *map(_quoted, quoted)])
-            texts.append(f"WITH {carried} ORDER BY {', '.join([f'{ROW}[0]', *piece.order])}")
-            later |= set(piece.order)
+            else:
+                names = [*carried, *(_quoted(name) for name in piece.visible if name in later)]
+                text = f"WITH {', '.join(names)} ORDER BY {', '.join([self.source.number, *piece.order])}"
+            later.update(_OWN_NAME.findall(text))
+            if isinstance(piece, _Piece):
+                later.discard(piece.index)
+            texts.append(text)
+        head = [f"{place} AS {name}" for name, place in bound.items() if name in later]
+        if head:
+            texts.append(f"WITH {', '.join(head)}")
         return " ".join(reversed(texts))
 
 

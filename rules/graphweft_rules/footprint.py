@@ -49,7 +49,7 @@ type Resource = tuple[str, ...]
 ``("relationship property", type, name)``."""
 
 _ANYTHING: Final = "*"
-"""As a property's name: whatever properties there are."""
+"""As a property's name: whatever properties there are. It is a resource too: some may be named by no query."""
 _READING: Final = ("db.", "dbms.", "algo.")
 """How the names of procedures begin that put no labels on nodes."""
 _FIXED: Final = frozenset({"MERGE", "CREATE"})
@@ -113,11 +113,14 @@ def footprints(cyphers: Iterable[Cypher]) -> dict[str, Footprint]:
     """Return the footprint of every query of a set of rules, by its ``statement``."""
     readers: dict[str, _Reader | str] = {}
     given: list[_Labels] = []
-    for statement, spared in {cypher.statement: cypher.spared for cypher in cyphers}.items():
+    spared: dict[str, frozenset[str]] = {}
+    for cypher in cyphers:  # of one text's queries, what any of them may write counts
+        spared[cypher.statement] = spared.get(cypher.statement, cypher.spared) & cypher.spared
+    for statement, spares in spared.items():
         query = outline(statement)
         given.append(_labels(query))
         try:
-            reader = _Reader(query, spared)
+            reader = _Reader(query, spares)
             reader.read()
             readers[statement] = reader
         except (PatternError, _Opaque) as error:
@@ -678,7 +681,8 @@ class _World:
                     yield self._on_entity(act, base, key)
                     continue
                 any_name = act.name == _ANYTHING
-                names = self._properties.get(base, set()) - act.spared if any_name else {act.name}
+                named = self._properties.get(base, set()) - act.spared
+                names = {*named, _ANYTHING} if any_name else {act.name}
                 by = self._key_name(base)
                 rekeys = base[0] == "node" and act.access == "write" and bool(by) and act.name in (_ANYTHING, by)
                 rekeys = rekeys and not (any_name and by in act.spared)

@@ -210,6 +210,33 @@ def _run_on_falkordb(falkordb: Server, example: Example) -> None:
     falkordb.runner.run(run())
 
 
+_FIRST: dict[str, Any] = {"n": 1, "j": "z", "xs": [], "s": "x"}
+_NODES = "UNWIND ['a', 'b'] AS x MERGE (a:A {k: x}) MERGE (n:L) MERGE (a)-[:R]->(n)"
+_EDGES = "UNWIND ['a', 'b'] AS x MERGE (a:A {k: x}) MERGE (b:B {k: x}) MERGE (a)-[:R]->(b)"
+_NODE = "MATCH (a:A {k: $k})-[:R]->(n:L) "
+_EDGE = "MATCH (a:A {k: $k})-[r:R]->(b:B) "
+
+
+@pytest.mark.parametrize(
+    ("made", "one", "two"),
+    [
+        (_NODES, f"{_NODE}SET n += $m", f"{_NODE}WITH n SET n += $m"),
+        (_NODES, f"{_NODE}SET n = $m", f"{_NODE}WITH n SET n += $m"),
+        (_NODES, f"{_NODE}SET n += $m", f"{_NODE}SET n += {{v: $n}}"),
+        (_EDGES, f"{_EDGE}SET r += $m", f"{_EDGE}WITH r SET r += $m"),
+    ],
+)
+def test_properties_that_no_query_names(falkordb: Server, made: str, one: str, two: str) -> None:
+    """The node has no key, and is reached from several that have one."""
+    given = [("a.one", "b", 0), ("a.two", "a", 1), ("a.one", "a", 2), ("a.two", "b", 3), ("a.one", "b", 4)]
+    events = [(kind, {**_FIRST, "k": k, "m": {"v": v, kind[2:]: v}}, 0) for kind, k, v in given[:3]]
+    more = [(kind, {**_FIRST, "k": k, "m": {"v": v}}, 0) for kind, k, v in given]
+    rules = [(["a.three"], [made]), (["a.one"], [one]), (["a.two"], [two])]
+    for each in (events, more):
+        first = ("a.three", {**_FIRST, "k": "a"}, 0)
+        _run_on_falkordb(falkordb, Example(rules=rules, events=[first, *each], batch=40, ended=[]))
+
+
 @settings(_checked, max_examples=int(_EXAMPLES or 200))
 @given(example=memory_examples(events=30))
 def test_memory_on_falkordb(falkordb: Server, example: Example) -> None:

@@ -139,6 +139,24 @@ def test_a_relationship_that_is_not_used_later_is_not_carried_on() -> None:
     assert f"WITH {ROW}, b ORDER BY {ROW}[0] SET b.r" in form.statement
 
 
+def test_an_item_does_not_carry_the_row_or_its_list_on() -> None:
+    # WITH copies lists: carried on by each of its items, a list would cost the square of its length.
+    text = (
+        "MATCH (a:A {id: $id}) UNWIND $in.items AS item UNWIND $tags AS tag MERGE (b:B {id: item.id}) "
+        "WITH a, b, item, tag AS name MERGE (a)-[r:R]->(b) SET r.name = name, b.text = $text"
+    )
+    form = falkordb_form(text, ["id", "in", "tags", "text"])
+    assert form.mode == "ordered"
+    head, made, rest = form.statement.partition(" MATCH ")
+    assert "__gw_row[2].items AS __gw_l0" in head
+    assert "__gw_row" not in rest
+    behind = rest.partition(" MERGE ")[2]
+    assert made
+    assert [name for name in ("__gw_p0", "__gw_p1", "__gw_p2", "__gw_l0") if name in behind] == []
+    assert "WITH __gw_no, __gw_p3, __gw_i0, __gw_i1, a, b, item, tag AS name" in behind
+    assert behind.endswith("SET r.name = name, b.text = __gw_p3")
+
+
 @pytest.mark.parametrize(
     ("expression", "keys"),
     [

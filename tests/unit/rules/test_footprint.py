@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from graphweft_rules.cypher import parse
+from graphweft_rules.cypher import Cypher, parse
 from graphweft_rules.footprint import Footprint, Key, Touch, commute, footprints, shared_labels
 
 WORLD = ("MERGE (s:Session {id: $s})", "MERGE (u:User {id: $u})", "MERGE (t:Tool {name: $t})")
@@ -104,6 +104,7 @@ TOUCHES = {
         "read label.Tool [*]",
         "read relationship.USED [*]",
         "write relationship.USED [*]",
+        "write relationship property.USED.* [*]",
     ],
 }
 
@@ -135,12 +136,19 @@ def test_opaque(text: str, why: str) -> None:
     assert why in touched(text).opaque
 
 
+NOTED = "MATCH (s:Session {id: $s})-[:USED]->(n:Note) WITH n SET n += $map"
+
+
 @pytest.mark.parametrize(
     ("one", "other"),
     [
         # A node gets the key by which another row looks: it stays in front, whether a relationship leads on or not.
         ("MATCH (s:Session {id: $s}) SET s.id = $v", "MATCH (s:Session {id: $s})-[r:USED]->(:Tool) SET r.n = 1"),
         ("MATCH (s:Session {id: $s}) SET s += $map", "MATCH (s:Session {id: $s})-[r:USED]->(:Tool) SET r.n = 1"),
+        # A node without a key, which both rows may come to, and properties that no query names.
+        ("MATCH (s:Session {id: $s})-[:USED]->(n:Note) SET n += $map", NOTED),
+        ("MATCH (s:Session {id: $s})-[:USED]->(n:Note) SET n = $map", NOTED),
+        ("MATCH (s:Session {id: $s})-[:USED]->(n:Note) SET n.x = $v", NOTED),
         # What is written before the pattern that has the key is any node's.
         (
             "MATCH (s:Session) SET s.n = 1 WITH s MATCH (s:Session {id: $s}) SET s.m = 2",
@@ -163,6 +171,10 @@ def test_rows_with_different_keys_that_meet_all_the_same(one: str, other: str) -
         ("MATCH (s:Session {id: $s}) SET s.n = 1", "MATCH (s:Session {n: $s}) SET s.m = 1"),
         ("MATCH (s:Session {id: $s}) REMOVE s:Session", "MATCH (s:Session {id: $s}) SET s.n = 1"),
         ("MATCH (:Session {id: $s})-[r:USED]->(:Tool) DELETE r", "MATCH (:Session)-[r:USED]->(:Tool) SET r.n = 1"),
+        (
+            "MATCH (:Session {id: $s})-[r:USED]->(:Tool) SET r += $map",
+            "MATCH (:Session {id: $s})-[r:USED]->(:Tool) WITH r SET r = $map",
+        ),
     ],
 )
 def test_rows_with_one_key_that_may_not_change_places(one: str, other: str) -> None:
@@ -181,6 +193,22 @@ def test_rows_with_one_key_that_may_not_change_places(one: str, other: str) -> N
 )
 def test_rows_that_may_change_places(one: str, other: str) -> None:
     assert not conflict(one, other, {"s": "a"}, {"s": "a"})
+
+
+def test_of_one_text_that_two_queries_have_what_both_spare_is_spared() -> None:
+    text = "MERGE (s:Session {id: $s}) SET s += $map"
+    spares = [frozenset({"id", "seen"}), frozenset({"id", "n"}), frozenset[str]()]
+    one, other, neither = [parse(text, role="mutation", spared=spared) for spared in spares]
+    reading = parse("MATCH (s:Session {id: $s}) SET s.seen = s.n", role="mutation")
+
+    def written(*cyphers: Cypher) -> set[str]:
+        touches = footprints([*cyphers, reading])[text].touches
+        return {".".join(touch.resource) for touch in touches if touch.access == "write"}
+
+    properties = {"node property.Session.n", "node property.Session.seen", "node property.Session.*"}
+    assert written(one) == properties - {"node property.Session.seen"}
+    assert written(one, other) == written(other, one) == properties
+    assert written(one, neither) == written(neither, one) == {*properties, "node.Session", "node property.Session.id"}
 
 
 MAKE = ("CREATE (s:Session {id: $s, a: 1})", "CREATE (s:Session {id: $s, b: 1})")

@@ -132,8 +132,7 @@ class _Arranger:
         self._dialect: Dialect = dialect
         self._footprints = footprints(cyphers)
         self._shared: frozenset[str] | None = shared_labels(cyphers)
-        forms = {cypher.statement: cypher.form(dialect, self._shared) for cypher in cyphers}
-        exclusive = {statement for statement, form in forms.items() if form.mode == "disjoint"}
+        exclusive = {each.statement for each in cyphers if each.form(dialect, self._shared).mode == "disjoint"}
         self._contended = _contended(self._footprints, exclusive)
         self._compiled: dict[int, _Compiled] = {}
         self._numbers: dict[Resource, int] = {}
@@ -151,7 +150,7 @@ class _Arranger:
     def arrange[Row](self, rows: Iterable[tuple[BoundMutation, Row]]) -> list[Step[Row]]:
         """Return the steps of rows that are given in the log's order."""
         steps: list[Step[Row]] = []
-        places: dict[str, list[int]] = {}
+        places: dict[int, list[int]] = {}
         resources: list[_Resource | None] = [None] * len(self._accesses)
         barrier = 0  # everything goes at or behind this step
         for bound, row in rows:
@@ -166,13 +165,13 @@ class _Arranger:
             elif compiled.probes:
                 earliest, touched = self._look(compiled, params, resources, steps, barrier)
             kinds = _kinds(params, mutation.keys)
-            number = _place(steps, places.setdefault(cypher.statement, []), earliest, kinds, shares=mutation.shares)
+            number = _place(steps, places.setdefault(id(mutation.form), []), earliest, kinds, shares=mutation.shares)
             if number < len(steps):
                 steps[number].rows.append(row)
                 if None in kinds or None in steps[number].kinds:
                     steps[number].kinds = tuple(map(_known, steps[number].kinds, kinds))
             else:
-                places[cypher.statement].append(number)
+                places[id(mutation.form)].append(number)
                 steps.append(Step(mutation=bound, form=mutation.form, rows=[row], kinds=kinds))
             if mutation.opaque:
                 # Whatever follows goes behind it, and what was known of entities holds no longer.

@@ -45,6 +45,7 @@ __all__ = (
     "EpisodeType",
     "Structure",
     "episode_id",
+    "fault_of",
 )
 
 EpisodeType = Literal["text", "json", "message"]
@@ -116,7 +117,7 @@ class EpisodeEntity(BaseModel):
         if len(given) > _MOST_ATTRIBUTES:
             msg = f"an entity has at most {_MOST_ATTRIBUTES} attributes"
             raise ValueError(msg)
-        for name, value in given.items():
+        for number, (name, value) in enumerate(given.items(), 1):
             if not _ATTRIBUTE.fullmatch(name):
                 msg = "the name of an attribute is a letter, then letters, digits and underscores, 64 at most"
                 raise ValueError(msg)
@@ -125,8 +126,8 @@ class EpisodeEntity(BaseModel):
                 raise ValueError(msg)
             if not _storable(value):
                 msg = (
-                    f"the attribute {name!r} must be a string (at most {_LONGEST_VALUE} characters), a finite number "
-                    "of 64 bits, a boolean or a list of strings"
+                    f"attribute {number} beside type and name must be a string (at most {_LONGEST_VALUE} characters), "
+                    "a finite number of 64 bits, a boolean or a list of strings"
                 )
                 raise ValueError(msg)
         return self
@@ -185,10 +186,7 @@ class Structure(BaseModel):
         try:
             return cls.model_validate(content)
         except ValidationError as error:
-            first = error.errors(include_input=False, include_url=False)[0]
-            what = first["msg"].removeprefix("Value error, ")
-            where = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in first["loc"])[1:]
-            raise InvalidEvent(f"{where}: {what}" if where else what) from None
+            raise InvalidEvent(fault_of(error)) from None
 
     def entity(self, named: str | EntityName) -> EntityName:
         """Return which entity the end of a relation means; the relation is one of this structure."""
@@ -300,6 +298,20 @@ EPISODES: Final[Mapping[str, type[Payload]]] = {
 def episode_id(source: str, event_id: str) -> str:
     """Return the id of the episode that an ``episode.add`` event makes."""
     return derived_id(source, event_id, "episode")
+
+
+def fault_of(error: ValidationError, *above: str) -> str:
+    """Return what is wrong first with a payload, and where below ``above``; of what was given it quotes nothing.
+
+    A key that is unknown is not named, for it may hold what should have been a value.
+    """
+    first = error.errors(include_input=False, include_url=False)[0]
+    steps, what = [*above, *first["loc"]], first["msg"].removeprefix("Value error, ")
+    if first["type"] == "extra_forbidden":
+        steps.pop()
+        what = "a key is not known here: leave it out"
+    where = "".join(f"[{step}]" if isinstance(step, int) else f".{step}" for step in steps).removeprefix(".")
+    return f"{where}: {what}" if where else what
 
 
 def _storable(value: Any) -> bool:

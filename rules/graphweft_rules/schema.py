@@ -209,11 +209,23 @@ class _Checks(Shapes):
                 search = replace(search, memory=memory)
         return InjectionGraphrag(
             query=query,
-            seeds=self._source("seeds", entries["seeds"].value) if "seeds" in entries else None,
+            seeds=self._seeds(entries["seeds"].value) if "seeds" in entries else None,
             search=search,
             memory=memory,
             message_history_count=count,
         )
+
+    def _seeds(self, node: Node) -> Any:
+        """Return the ``seeds``: a list, or a reference to one. With anything else the query is always left out."""
+        value = self._source("seeds", node)
+        refers = isinstance(value, str) and value.startswith("$") and not value.startswith("$$")
+        if not (refers or value is None or isinstance(node, Items | Broken)):
+            message = (
+                "seeds must be a list of ids or of maps with id, or a reference to one: with this the query is always "
+                "left out; write for example seeds: $context.recalled, or [id-1]"
+            )
+            self.warn("unusable-seeds", message, node.place)
+        return value
 
     def _search(self, node: Node, above: frozenset[str] = frozenset()) -> tuple[InjectionSearch, Node | None]:
         """Return a search, and its ``retrieval_query`` where it stands; keys ``above`` need not be given."""
@@ -243,7 +255,7 @@ class _Checks(Shapes):
         if of != "memories":
             if "memory" not in entries.keys() | above:
                 message = (
-                    f"{of} are searched within a scope only: write for example memory: {{user_id: $context.user_id}}"
+                    f"{of} are searched within a scope only: write for example memory: {{user_id: $workflow.user_id}}"
                 )
                 self.error("missing-key", message, node.place)
                 return
@@ -276,7 +288,7 @@ class _Checks(Shapes):
             self.error("missing-key", f"a memory needs a scope: give at least one of {', '.join(SCOPES)}", node.place)
         scopes: dict[str, Any] = {}
         for name, entry in entries.items():
-            if not self.string(entry.value, name, "a text, or a reference such as $context.user_id"):
+            if not self.string(entry.value, name, "a text, or a reference such as $workflow.user_id"):
                 continue
             scopes[name] = value = self._source(name, entry.value)
             try:

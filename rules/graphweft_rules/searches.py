@@ -11,8 +11,9 @@ from dataclasses import dataclass, replace
 from typing import Any, Final, cast
 
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 
-from graphweft_contracts.memory import MemoryScope
+from graphweft_contracts.memory import SCOPE_PATTERN, MemoryScope
 from graphweft_contracts.search import IndexType, Searched, SearchQuery, query_text
 from graphweft_rules.clauses import Outline, outline
 from graphweft_rules.cypher import Cypher, CypherProblem, parse
@@ -159,8 +160,14 @@ def compile_search(search: InjectionSearch) -> CompiledSearch:
 
 def said(error: ValidationError) -> str:
     """Return what a model says of its fields, without the values that it was given."""
-    found = [(".".join(map(str, each["loc"])), each["msg"].removeprefix("Value error, ")) for each in error.errors()]
+    found = [(".".join(map(str, each["loc"])), _in_words(each)) for each in error.errors()]
     return "; ".join(f"{field}: {message}" if field else message for field, message in found)
+
+
+def _in_words(fault: ErrorDetails) -> str:
+    if fault["type"] == "string_pattern_mismatch" and fault.get("ctx", {}).get("pattern") == SCOPE_PATTERN:
+        return "no control characters are admitted, and no blank at either end"
+    return fault["msg"].removeprefix("Value error, ")
 
 
 def parse_retrieval(text: str) -> Cypher:

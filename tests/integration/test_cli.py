@@ -792,6 +792,28 @@ def test_doctor_advises_what_to_start(call: Call, url: str, rules: Path) -> None
     assert "graphweft run injection" in found["responders"]["advice"]
 
 
+def test_doctor_says_whether_facts_of_the_graph_are_on(call: Call, tmp_path: Path) -> None:
+    rules = tmp_path / "rules"
+    rules.mkdir()
+
+    def check(**environment: str) -> dict[str, str]:
+        return checks(call("doctor", "--json", "--rules", str(rules), **environment))["graphrag"]
+
+    assert (check()["state"], check()["found"][:3]) == ("ok", "off")
+    rule = "{name: r, agents: ['*'], queries: [{id: q, inject_as: x, graphrag: {query: y}}]}"
+    (rules / "Facts").mkdir()
+    (rules / "Facts/graph_injection.yaml").write_text(f'version: "1.0"\ninjection_rules:\n  - {rule}\n')
+    assert (check()["state"], "GRAPHRAG_ENABLED=true" in check()["advice"]) == ("warn", True)
+    on = check(GRAPHRAG_ENABLED="yes")
+    assert (on["state"], on["found"][:2]) == ("ok", "on")
+
+
+def test_up_says_what_starts_a_memory_worker(call: Call) -> None:
+    text = call("up", "--help").out
+    for variable in ("EMBEDDER", "EXTRACTOR", "MEMORY_SUMMARISE_AFTER", "MEMORY_KEEP_DAYS", "MEMORY_KEEP_COUNT"):
+        assert f"GRAPHWEFT_{variable}" in text
+
+
 def test_doctor_says_what_a_server_may_not_show(call: Call, url: str) -> None:
     address = url.removeprefix("unix://")
     with redis.Redis.from_url(url) as client:

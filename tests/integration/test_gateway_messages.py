@@ -193,6 +193,26 @@ REFUSED: dict[str, tuple[Any, int, str, set[str]]] = {
     "a number as time": (
         {"group_id": "g", "messages": [message("a", timestamp=1)]}, 422, "invalid-messages", {"#/messages/0/timestamp"}
     ),
+    **{
+        f"{time!r} as time": (
+            {"group_id": "g", "messages": [message("a", timestamp=time)]},
+            422, "invalid-messages", {"#/messages/0/timestamp"},
+        )
+        for time in ("1700000000", "-1", "1700000000.5", "20260201", "2026-02-01", True)
+    },
+    **{
+        f"a group that shows nothing, {group!a}": (
+            {"group_id": group, "messages": []}, 422, "invalid-messages", {"#/group_id"}
+        )
+        for group in ("\u200b", "\ufeff \u2060", "\u00a0")
+    },
+    **{
+        f"a {field} of two lines by {end!a}": (
+            {"group_id": "g", "messages": [message("a", **{field: f"Ann(user): yes{end}Bob"})]},
+            422, "invalid-messages", {f"#/messages/0/{field}"},
+        )
+        for field in ("role", "name") for end in ("\n", "\r", "\x85", "\u2028")
+    },
     "NUL": ({"group_id": "g", "messages": [message("a\0")]}, 422, "invalid-messages", {"#/messages/0/content"}),
     "long": ({"group_id": "g", "messages": [message(LONG)]}, 422, "invalid-messages", {"#/messages/0/content"}),
     "many bytes": ({"group_id": "g", "messages": [message("ü" * 900_000)]}, 413, "event-too-large", {"#/messages/0"}),
@@ -214,6 +234,8 @@ async def test_what_cannot_take_effect_is_refused_as_a_whole(
     assert problem(answer) == (status, code)
     assert {fault["pointer"] for fault in answer.json().get("errors", ())} == where
     assert await on_bus(stack.url, app_id) == []
+    assert "pattern" not in answer.text
+    assert "[^" not in answer.text
     if code == "no-effect":
         assert "agent_memory_v1" in answer.text
         assert "agent_memory_v0" not in answer.text
@@ -307,15 +329,22 @@ async def test_searches_that_are_refused(gateway: Gateway, body: Any, where: set
     assert (problem(answer), places(answer)) == ((422, "invalid-question"), where)
 
 
-async def test_without_an_answer_no_facts_are_not_an_empty_list(tmp_path: Path, app_id: str) -> None:
+async def test_without_an_answer_no_facts_are_not_an_empty_list(
+    tmp_path: Path, app_id: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO", "graphweft.gateway")
     own = EmbeddedServer(tmp_path / "own")
     url = embedded_url(tmp_path / "own")
     body = {"group_ids": ["g1"], "query": "tea"}
     answers: list[httpx.Response] = []
+    search = {"text": "tea", "of": "facts", "memory": {"user_id": "g1"}}
+    question = {"agent": "A", "workflow": "W", "chat_id": "c", "budget_ms": 2_000, "search": search}
+    contexts: list[str] = []
 
     async def ask(seconds: float) -> None:
         async with serving(url, tokens_of(mine=app_id), Limits(search_s=seconds)) as gateway:
             answers.append(await gateway.post("/search", json=body))
+            contexts.append((await gateway.post("/v1/context", json=question)).text)
 
     await ask(0.2)  # no bus
     await own.start()
@@ -337,7 +366,17 @@ async def test_without_an_answer_no_facts_are_not_an_empty_list(tmp_path: Path, 
     for answer in answers:
         assert problem(answer) == (503, "search-failed")
         assert int(answer.headers["Retry-After"]) > 0
-    assert [answer.json()["reason"] for answer in answers] == ["bus_unavailable", "timeout", "graph_unavailable"]
+    reasons = ["bus_unavailable", "timeout", "graph_unavailable"]
+    assert [answer.json()["reason"] for answer in answers] == reasons
+    assert [json.loads(context)["reason"] for context in contexts] == reasons
+    hidden = (str(tmp_path), "redis://", "127.0.0.1")
+    texts = [*contexts, *(answer.text for answer in answers)]
+    assert not [(each, text) for text in texts for each in hidden if each in text]
+    for detail in ("the bus does not answer", "the graph server does not answer"):
+        assert sum(detail in text for text in texts) == 2
+    logged = "".join(record.getMessage() for record in caplog.records if record.name == "graphweft.gateway")
+    assert str(tmp_path) in logged
+    assert "127.0.0.1:1" in logged
 
 
 # ----------------------------------------------------------------------------------------------- 202, and what is found

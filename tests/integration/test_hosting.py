@@ -183,6 +183,20 @@ async def test_without_rules_it_waits_and_leaves_the_events(
     assert sum(part.lag for part in await bus.status()) == 5
 
 
+@pytest.mark.parametrize("on", [True, False])
+async def test_rules_that_ask_for_facts_while_these_are_off_are_told(
+    settings: Settings, caplog: pytest.LogCaptureFixture, on: bool
+) -> None:
+    rules = INJECTION.replace('cypher: "RETURN 1 AS one"', "graphrag: {query: $context.question}")
+    (settings.rules / "Support/graph_injection.yaml").write_text(rules)
+    caplog.set_level(logging.WARNING)
+    app = injection_app(settings.model_copy(update={"graphrag_enabled": on}))
+    started = started_of(app)
+    async with running(app):
+        await started.wait()
+    assert ("GRAPHRAG_ENABLED=true" in caplog.text) is not on
+
+
 async def test_a_router_of_the_users_lives_beside_the_worker(
     settings: Settings, bus: RedisStreamsBus, graph: FalkorDBStore
 ) -> None:

@@ -26,6 +26,11 @@ def test_the_rules_of_the_guide_are_sound(tmp_path: Path) -> None:
     assert [str(finding) for finding in lint([tmp_path])] == []
 
 
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_no_example_takes_a_scope_from_what_an_agent_may_write(page: Path) -> None:
+    assert re.findall(r"memory: *\{[^}]*\$context\.[^}]*\}", page.read_text("utf-8")) == []
+
+
 def test_the_demo_rules_are_sound() -> None:
     assert [str(finding) for finding in lint([ROOT / "examples/airline/workflows"])] == []
 

@@ -428,3 +428,11 @@ def test_a_missing_package_is_told_with_its_extra(monkeypatch: pytest.MonkeyPatc
     with pytest.raises(InvalidSettings, match=r"pip install 'graphweft\[graphiti\]'") as raised:
         make_extractor(Settings(extractor="graphiti:m", extractor_url="http://127.0.0.1:9/v1"))
     assert missing in str(raised.value)
+
+
+def test_a_package_that_is_there_in_part_is_told_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delitem(sys.modules, "graphweft_workers.extraction.graphiti")
+    monkeypatch.setitem(sys.modules, "graphiti_core.edges", None)
+    told = r"needs the Python package 'graphiti_core.edges', .* pip install 'graphweft\[graphiti\]'"
+    with pytest.raises(InvalidSettings, match=told):
+        make_extractor(Settings(extractor="graphiti:m", extractor_url="http://127.0.0.1:9/v1"))

@@ -486,6 +486,17 @@ def test_the_variables_of_the_hybrid_contract(
 
 
 @pytest.mark.usefixtures("folder")
+def test_a_switch_that_is_neither_on_nor_off_says_what_to_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRAPHRAG_ENABLED", "banana")
+    with pytest.raises(InvalidSettings, match="write true, 1, yes or on, or false, 0, no or off") as raised:
+        Settings.load()
+    assert "banana" not in str(raised.value)
+    for value, on in {"true": True, "1": True, "yes": True, "on": True, "0": False, "no": False, "off": False}.items():
+        monkeypatch.setenv("GRAPHRAG_ENABLED", value)
+        assert Settings.load().graphrag_enabled is on
+
+
+@pytest.mark.usefixtures("folder")
 def test_the_older_name_counts_where_the_newer_is_not_set(monkeypatch: pytest.MonkeyPatch) -> None:
     assert not Settings.load().graphrag_enabled
     monkeypatch.setenv("GRAPH_RAG_ENABLED", "true")

@@ -184,6 +184,9 @@ async def _injection(settings: Settings) -> AsyncGenerator[_Service]:
     from graphweft_workers.retrieval.search import IndexNames
 
     rules = load_rules(settings)
+    if rules.asks_for_facts and not settings.graphrag_enabled:
+        logger.warning("rules ask for facts by graphrag, which is off: their blocks are missing until the responder is "
+                       "started with GRAPHRAG_ENABLED=true")  # fmt: skip
     embedder = make_embedder(settings)
     if embedder is not None:
         embedder = CachedEmbedder(embedder)

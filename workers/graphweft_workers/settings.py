@@ -21,6 +21,7 @@ from urllib.parse import urlsplit
 
 import yaml
 from pydantic import Field, SecretStr, ValidationError, field_validator
+from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from graphweft.location import DEFAULT_DATA, embedded_url
@@ -117,8 +118,8 @@ class Settings(BaseSettings):
     )
     graphrag_enabled: bool = Field(
         default=False,
-        description="Whether `graphrag:` queries ask the graph; without it `GRAPHRAG_ENABLED`, then "
-        "`GRAPH_RAG_ENABLED`.",
+        description="Whether `graphrag:` queries ask the graph: true, 1, yes or on; without it `GRAPHRAG_ENABLED`, "
+        "then `GRAPH_RAG_ENABLED`.",
     )
     graph_expand_max_hops: int = Field(
         default=2,
@@ -308,7 +309,7 @@ class Settings(BaseSettings):
             return cls(**{**{k: v for k, v in values.items() if k not in from_environment}, **given})
         except ValidationError as error:
             lines = [
-                f"{'.'.join(map(str, fault['loc']))}: {fault['msg'].removeprefix('Value error, ')} "
+                f"{'.'.join(map(str, fault['loc']))}: {_said(fault)} "
                 f"({_origin(str(fault['loc'][0]), unprefixed, path)})"
                 for fault in error.errors(include_input=False, include_url=False, include_context=False)
             ]
@@ -487,6 +488,12 @@ def _as_field(variable: str) -> str:
 
 def _as_variable(name: str) -> str:
     return _PREFIX + name.upper()
+
+
+def _said(fault: ErrorDetails) -> str:
+    if fault["type"] in {"bool_parsing", "bool_type"}:
+        return "no truth value: write true, 1, yes or on, or false, 0, no or off"
+    return fault["msg"].removeprefix("Value error, ")
 
 
 def _origin(name: str, unprefixed: Mapping[str, str], path: Path) -> str:

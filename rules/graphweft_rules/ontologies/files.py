@@ -38,6 +38,8 @@ FOLDER: Final = "ontologies"
 _ID: Final = re.compile(r"[a-z][a-z0-9_]{0,63}")
 _TYPE: Final = re.compile(TYPE_PATTERN)
 _SUFFIXES: Final = (".yaml", ".yml")
+_MISTAKEN: Final = (*_SUFFIXES, ".json", ".toml")
+"""What files that are meant as ontologies may end with, in any capitals; JSON is YAML, too."""
 _IN_A_NAME: Final = "a letter, then letters, digits and underscores, 64 at most"
 
 type _Types = Mapping[str, str]
@@ -65,6 +67,8 @@ def lint_ontologies(paths: Iterable[Path]) -> list[Finding]:
     for path in paths:
         for file in _files(path) if path.is_dir() else [path]:
             findings.extend(_read(file)[1])
+        if path.is_dir():
+            findings.extend(_ignored(path))
     return list(ordered(findings))
 
 
@@ -122,6 +126,16 @@ def _files(folder: Path) -> list[Path]:
         message = "this is no folder: pass the folder that holds the ontologies"
         raise RulesError([Finding(level="error", code="missing-file", message=message, place=Place(file=str(folder)))])
     return sorted(path for path in folder.iterdir() if path.suffix in _SUFFIXES and not path.name.startswith("."))
+
+
+def _ignored(folder: Path) -> list[Finding]:
+    """Return warnings about files of a folder that look like ontologies and are not read."""
+    message = "no ontology is read from a file that ends so: write it as YAML, and let its name end with .yaml"
+    return [
+        Finding(level="warning", code="ignored-file", message=message, place=Place(file=str(path)))
+        for path in folder.iterdir()
+        if path.suffix not in _SUFFIXES and path.suffix.lower() in _MISTAKEN and not path.name.startswith(".")
+    ]
 
 
 def _read(path: Path) -> tuple[Ontology | None, tuple[Finding, ...]]:

@@ -34,6 +34,7 @@ from graphweft_contracts.episodes import (
     EpisodeExtracted,
     Structure,
     episode_id,
+    fault_of,
 )
 from graphweft_contracts.memory import SCOPES, MemoryErase, derived_id
 from graphweft_rules.clock import utc_text
@@ -222,8 +223,7 @@ class EpisodePack:
         except InvalidEvent as error:
             return (), str(error)
         except ValidationError as error:
-            first = error.errors(include_input=False, include_url=False)[0]
-            return (), f"data.{'.'.join(map(str, first['loc']))}: {first['msg']}"
+            return (), fault_of(error, "data")
         return [(self._by_name[event.type, id], params) for id, params in said], None
 
 

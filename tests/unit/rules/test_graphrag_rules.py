@@ -70,6 +70,20 @@ def test_what_was_recalled_are_seeds(tmp_path: Path) -> None:
     assert (skipped.reason, "must be a list" in skipped.detail) == ("missing_param", True)
 
 
+@pytest.mark.parametrize("seeds", ["»one", "»$$one", "»{id: one}", "»3"])
+def test_seeds_that_leave_out_every_query_are_told(tmp_path: Path, seeds: str) -> None:
+    found, place = findings(tmp_path, graphrag(f"query: x, seeds: {seeds}"))
+    assert [(each.level, each.code) for each in found] == [("warning", "unusable-seeds")]
+    assert f"{found[0].place.line}:{found[0].place.column}" == place
+    assert isinstance(bound(Ruleset.load(tmp_path), {}), Skipped)
+
+
+@pytest.mark.parametrize("seeds", ["$context.recalled", "[one]", "[{id: $context.one}]", "[]", "null"])
+def test_seeds_that_may_do_are_not(tmp_path: Path, seeds: str) -> None:
+    load(tmp_path, graphrag(f"query: x, seeds: {seeds}"))
+    assert lint([tmp_path]) == []
+
+
 def test_a_search_within_has_the_query_and_the_scope_above(tmp_path: Path) -> None:
     memory = "memory: {user_id: $context.user_id}"
     rules = load(tmp_path, graphrag(f"query: $context.messages, {memory}, search: {{top_k: 3}}"))

@@ -309,6 +309,16 @@ def test_a_file_needs_a_name_that_is_an_id_of_its_own(tmp_path: Path, name: str,
         load_ontologies(tmp_path)
 
 
+@pytest.mark.parametrize("name", ["team_v1.YAML", "team_v1.Yml", "team_v1.json"])
+def test_a_file_that_is_not_read_is_told(tmp_path: Path, name: str) -> None:
+    path = written(tmp_path, GOOD, name)
+    (tmp_path / ".hidden.json").write_text("{}")
+    (tmp_path / "notes.md").write_text("x")
+    [finding] = lint_ontologies([tmp_path])
+    assert (finding.level, finding.code, finding.place.file) == ("warning", "ignored-file", str(path))
+    assert load_ontologies(tmp_path).ids == ("agent_memory_v1",)
+
+
 def test_all_files_are_told_at_once_and_none_that_is_missing_raises(tmp_path: Path) -> None:
     written(tmp_path, "x: 1", "a.yaml")
     written(tmp_path, "", "b.yaml")

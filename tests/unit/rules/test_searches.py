@@ -283,12 +283,12 @@ def test_a_query_of_cypher_has_no_search(tmp_path: Path) -> None:
         (
             search("memory: {user_id: »7}, query: hello"),
             "wrong-type",
-            "user_id is 7 here: it must be a text, or a reference such as $context.user_id",
+            "user_id is 7 here: it must be a text, or a reference such as $workflow.user_id",
         ),
         (
             search("memory: {user_id: ada, thread_id:» }, query: hello"),
             "wrong-type",
-            "thread_id is empty here: it must be a text, or a reference such as $context.user_id",
+            "thread_id is empty here: it must be a text, or a reference such as $workflow.user_id",
         ),
         (
             search("memory: {user_id: »''}, query: hello"),
@@ -526,6 +526,10 @@ def test_without_a_query_there_is_no_search(tmp_path: Path, context: dict[str, A
         ({"who": ["ada"]}, "the scope 'agent_id' must be a text, and is a list: "),
         ({"who": {}}, "the scope 'agent_id' must be a text, and is a map: "),
         ({"who": ""}, "the scope cannot be used: agent_id: String should have at least 1 character"),
+        (
+            {"who": "a\n"},
+            "the scope cannot be used: agent_id: no control characters are admitted, and no blank at either end",
+        ),
         ({"who": "secret" * 50}, "the scope cannot be used: agent_id: String should have at most 256 characters"),
     ],
 )
@@ -542,6 +546,16 @@ def test_a_user_who_is_not_known_has_no_memories(tmp_path: Path) -> None:
     rules = load(tmp_path, search("memory: {user_id: $context.user_id}, query: hello"))
     assert searched(bind(rules)[0]).memory == MemoryScope(user_id="ada")
     assert "$context.user_id" in why(bind(rules, user_id=None)[0])
+
+
+def test_whose_request_it_is_no_context_variable_says(tmp_path: Path) -> None:
+    rules = load(tmp_path, search("memory: {user_id: $workflow.user_id}, query: hello"))
+    request = ContextRequest(
+        id="1", app_id="app", workflow="W", agent="A", chat_id="c", user_id="ada", deadline_ms=1,
+        context={"user_id": "bob", "workflow": {"user_id": "bob"}},
+    )  # fmt: skip
+    assert searched(rules.match_request(request, WHEN).queries[0]).memory == MemoryScope(user_id="ada")
+    assert "$workflow.user_id" in why(bind(rules, user_id=None, workflow={"user_id": "bob"})[0])
 
 
 def test_a_missing_parameter_of_the_retrieval_query_skips_the_search(tmp_path: Path) -> None:

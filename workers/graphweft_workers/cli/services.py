@@ -35,7 +35,8 @@ class Role(StrEnum):
 async def up(data: Data = None, rules: Rules = None) -> None:
     """Run everything on this machine: bus, graph and services. Ctrl-C stops it.
 
-    The services are a mutation worker, an injection responder and, with GRAPHWEFT_EMBEDDER, a memory worker.
+    The services are a mutation worker, an injection responder and, where GRAPHWEFT_EMBEDDER, GRAPHWEFT_EXTRACTOR,
+    GRAPHWEFT_MEMORY_SUMMARISE_AFTER, GRAPHWEFT_MEMORY_KEEP_DAYS or GRAPHWEFT_MEMORY_KEEP_COUNT is set, a memory worker.
     """
     from graphweft_workers.logs import set_up_logs
     from graphweft_workers.supervisor import Supervisor

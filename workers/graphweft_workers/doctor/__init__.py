@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from typing import TYPE_CHECKING
 
 from graphweft.drivers import KAFKA
 from graphweft_contracts import BusUnavailable, GraphweftError, InvalidSettings
@@ -15,12 +16,16 @@ from graphweft_workers.memory import jobs
 from graphweft_workers.services import load_rules, make_bus, make_graph
 from graphweft_workers.settings import Settings
 
+if TYPE_CHECKING:
+    from graphweft_rules import Ruleset
+
 __all__ = ("Check", "examine")
 
 
 async def examine(settings: Settings) -> list[Check]:
     """Return all checks in the order in which a fault explains the ones after it."""
-    checks = [_python(), _rules(settings), await _embedder(settings), await _extractor(settings)]
+    rules, rules_check = _rules(settings)
+    checks = [_python(), rules_check, await _embedder(settings), await _extractor(settings), _graphrag(settings, rules)]
     bus = await _bus(settings)
     checks += bus
     checks += await _graph(settings)
@@ -36,19 +41,29 @@ def _python() -> Check:
     return Check(name="python", state="ok", found=version)
 
 
-def _rules(settings: Settings) -> Check:
+def _rules(settings: Settings) -> tuple[Ruleset | None, Check]:
     try:
         rules = load_rules(settings)
     except InvalidSettings as error:
         advice = "make the folder, or name yours by --rules or GRAPHWEFT_RULES"
-        return Check(name="rules", state="fail", found=str(error), advice=advice)
+        return None, Check(name="rules", state="fail", found=str(error), advice=advice)
     except GraphweftError as error:
-        return Check(name="rules", state="fail", found=str(error), advice=f"graphweft lint {settings.rules}")
+        return None, Check(name="rules", state="fail", found=str(error), advice=f"graphweft lint {settings.rules}")
     names = ", ".join(sorted(rules.workflows)) or "none"
     if not rules.workflows:
         advice = "put rules into <Workflow>/graph_injection.yaml"
-        return Check(name="rules", state="warn", found=f"{settings.rules} holds no workflow", advice=advice)
-    return Check(name="rules", state="ok", found=f"{settings.rules}: {names}")
+        return rules, Check(name="rules", state="warn", found=f"{settings.rules} holds no workflow", advice=advice)
+    return rules, Check(name="rules", state="ok", found=f"{settings.rules}: {names}")
+
+
+def _graphrag(settings: Settings, rules: Ruleset | None) -> Check:
+    """Say whether ``graphrag:`` queries ask the graph, by the settings that are here."""
+    if settings.graphrag_enabled:
+        return Check(name="graphrag", state="ok", found="on: `graphrag:` queries of rules ask the graph")
+    if rules is not None and rules.asks_for_facts:
+        advice = "set GRAPHRAG_ENABLED=true where the responder runs (and here), or take `graphrag:` out of the rules"
+        return Check(name="graphrag", state="warn", found="off, and rules ask for facts by `graphrag:`", advice=advice)
+    return Check(name="graphrag", state="ok", found="off: `graphrag:` queries of rules would bring nothing")
 
 
 async def _embedder(settings: Settings) -> Check:

@@ -31,10 +31,7 @@ def make_extractor(settings: Settings) -> Extractor | None:
         )
     for module in ("graphiti_core", "httpx"):
         if importlib.util.find_spec(module) is None:
-            raise InvalidSettings(
-                f"the extractor {value!r} needs the Python package {module!r}, which is not installed: "
-                "pip install 'graphweft[graphiti]'"
-            )
+            raise _not_installed(value, module)
     if settings.extractor_url is None and settings.extractor_api_key is None:
         raise InvalidSettings(
             f"the extractor {value!r} needs GRAPHWEFT_EXTRACTOR_API_KEY (or OPENAI_API_KEY) for {_OPENAI_URL}, or "
@@ -42,6 +39,8 @@ def make_extractor(settings: Settings) -> Extractor | None:
         )
     try:
         from graphweft_workers.extraction.graphiti import GraphitiExtractor
+    except ModuleNotFoundError as error:
+        raise _not_installed(value, error.name or "graphiti_core") from error
     except ImportError as error:
         raise InvalidSettings(
             f"the extractor {value!r} cannot use the version of graphiti-core that is installed ({error}): "
@@ -52,4 +51,11 @@ def make_extractor(settings: Settings) -> Extractor | None:
         model,
         api_key=settings.extractor_api_key,
         timeout_s=settings.extractor_timeout_ms / 1000,
+    )
+
+
+def _not_installed(extractor: str, module: str) -> InvalidSettings:
+    return InvalidSettings(
+        f"the extractor {extractor!r} needs the Python package {module!r}, which is not installed: "
+        "pip install 'graphweft[graphiti]'"
     )

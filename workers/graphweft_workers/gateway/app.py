@@ -31,6 +31,7 @@ from graphweft_workers.gateway.facts import FactsQuestion, find_facts
 from graphweft_workers.gateway.limits import Gate, Limits, media_type, read_body, read_json
 from graphweft_workers.gateway.messages import Refusal, read_messages
 from graphweft_workers.gateway.problems import Problem, faults_of
+from graphweft_workers.gateway.replies import without_addresses
 from graphweft_workers.gateway.tokens import Tokens
 
 __all__ = ("make_app",)
@@ -202,7 +203,7 @@ class _Gateway:
                 explain=question.explain,
                 search=question.search,
             )
-        return Response(reply.model_dump_json(), media_type="application/json")
+        return Response(without_addresses(reply).model_dump_json(), media_type="application/json")
 
     async def health(self, _: Request) -> Response:
         """Answer: the process does."""

@@ -25,10 +25,10 @@ from graphweft_workers.gateway.cloud_events import BATCH, MOST_ATTRIBUTES, SINGL
 from graphweft_workers.gateway.facts import Facts, FactsQuestion
 from graphweft_workers.gateway.limits import Limits, whole
 from graphweft_workers.gateway.messages import MessagesRequest
+from graphweft_workers.gateway.patterns import POSITION
 
 __all__ = ("ContextQuestion", "SearchQuestion", "document")
 
-_POSITION: Final = r"^[0-9]+:[0-9]+(-[0-9]+)?$"
 _REFERENCE: Final = "#/components/schemas/{model}"
 
 
@@ -86,7 +86,7 @@ class ContextQuestion(BaseModel):
     max_tokens: Annotated[int, Field(ge=1), BeforeValidator(whole)] | None = Field(
         default=None, description="Most tokens of the text; null: no limit."
     )
-    after: Annotated[str, StringConstraints(pattern=_POSITION, max_length=64)] | None = Field(
+    after: Annotated[str, StringConstraints(pattern=POSITION, max_length=64)] | None = Field(
         default=None,
         description="Position of an event, as `/v1/events` returns it: the answer waits, within the budget, until the "
         "graph holds its effect.",
@@ -336,7 +336,7 @@ _TAKEN: Final[dict[str, Any]] = {
     "properties": {
         "positions": {
             "type": "array",
-            "items": {"type": "string", "pattern": _POSITION},
+            "items": {"type": "string", "pattern": POSITION},
             "description": "Position of each event on the bus, in the order of the request: `after` of a question.",
         }
     },

@@ -13,6 +13,7 @@ from graphweft_contracts.memory import ScopeName
 from graphweft_contracts.search import MOST_RESULTS
 from graphweft_workers.gateway.limits import whole
 from graphweft_workers.gateway.problems import Problem
+from graphweft_workers.gateway.replies import without_addresses
 
 __all__ = ("MOST_GROUPS", "Fact", "Facts", "FactsQuestion", "find_facts")
 
@@ -83,7 +84,7 @@ def _rows(reply: ContextReply) -> list[dict[str, Any]]:
     raise Problem(
         503,
         "search-failed",
-        f"there is no answer ({reply.reason}): {reply.detail or 'ask again later'}",
+        f"there is no answer ({reply.reason}): {without_addresses(reply).detail or 'ask again later'}",
         headers={"Retry-After": "2"},
         reason=reply.reason,
     )

@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from datetime import UTC, datetime, timedelta
 from typing import Annotated, Any, Final, Literal, cast
 from uuid import uuid4
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints, ValidationError
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    Strict,
+    StringConstraints,
+    ValidationError,
+)
 from pydantic_core import to_json
 
 from graphweft_contracts import Event
 from graphweft_contracts.events import Name
-from graphweft_contracts.memory import ScopeName, derived_id
+from graphweft_contracts.memory import derived_id
 from graphweft_workers.gateway.cloud_events import check_fitting
 from graphweft_workers.gateway.limits import Limits, read_json
+from graphweft_workers.gateway.patterns import GROUP, LINE, NO_NUL
 from graphweft_workers.gateway.problems import MOST_FAULTS, Problem, faults_of, pointer
 
 __all__ = ("SOURCE", "Message", "MessagesRequest", "Refusal", "read_messages")
@@ -24,12 +35,19 @@ type Refusal = Callable[[Event], str | None]
 
 SOURCE: Final = "/graphweft/messages"
 """``source`` of the events."""
-_ANY: Final = r"^[^\x00]*$"
-"""No graph keeps NUL."""
+_DAY: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt _][0-9]{2}:")
 _LONGEST: Final = 999_000
 """Characters of a content: with who said it in front, it still fits into an episode."""
 
-_Short = Annotated[str, StringConstraints(max_length=256, pattern=_ANY)]
+_Short = Annotated[str, StringConstraints(max_length=256, pattern=NO_NUL)]
+_Line = Annotated[str, StringConstraints(max_length=256, pattern=LINE)]
+
+
+def _dated(value: Any) -> Any:
+    if not isinstance(value, str) or not _DAY.match(value):  # a number would count as seconds, in a text as well
+        msg = "write the time as in 2026-02-01T10:00:00Z (ISO 8601)"
+        raise ValueError(msg)
+    return value
 
 
 def _zoned(value: datetime) -> datetime:
@@ -41,18 +59,18 @@ class Message(BaseModel):
 
     model_config = ConfigDict(frozen=True, strict=True)
 
-    content: Annotated[str, StringConstraints(max_length=_LONGEST, pattern=_ANY)]
+    content: Annotated[str, StringConstraints(max_length=_LONGEST, pattern=NO_NUL)]
     role_type: Literal["user", "assistant", "system"]
-    role: _Short | None = Field(default=None, description="Who said it: the name of a user or an agent.")
+    role: _Line | None = Field(default=None, description="Who said it: the name of a user or an agent.")
     uuid: _Short | None = Field(
         default=None,
         description="The client's own name of the message: the same message again with it has no second effect.",
     )
-    name: _Short | None = Field(default=None, description="Name of the episode.")
-    timestamp: Annotated[datetime, AfterValidator(_zoned)] | None = Field(
-        default=None, description="When it was said, without a zone in UTC; by default now."
+    name: _Line | None = Field(default=None, description="Name of the episode.")
+    timestamp: Annotated[datetime, Strict(strict=False), BeforeValidator(_dated), AfterValidator(_zoned)] | None = (
+        Field(default=None, description="When it was said, without a zone in UTC; by default now.")
     )
-    source_description: Annotated[str, StringConstraints(max_length=4_096, pattern=_ANY)] | None = None
+    source_description: Annotated[str, StringConstraints(max_length=4_096, pattern=NO_NUL)] | None = None
 
     @property
     def text(self) -> str:
@@ -77,7 +95,9 @@ class MessagesRequest(BaseModel):
 
     model_config = ConfigDict(frozen=True, strict=True)
 
-    group_id: ScopeName = Field(description="Whose they are: the scope `user_id` of the episodes, and their chat.")
+    group_id: Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=GROUP)] = Field(
+        description="Whose they are: the scope `user_id` of the episodes, and their chat."
+    )
     messages: tuple[Message, ...]
     schema_id: Name | None = Field(
         default=None,

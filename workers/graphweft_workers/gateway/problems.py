@@ -8,7 +8,10 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from pydantic import ValidationError
+from pydantic_core import ErrorDetails
 from starlette.responses import JSONResponse
+
+from graphweft_workers.gateway.patterns import IN_WORDS
 
 __all__ = ("MEDIA_TYPE", "MOST_FAULTS", "Loc", "Problem", "faults_of", "pointer")
 
@@ -70,6 +73,12 @@ def faults_of(
 ) -> list[dict[str, str]]:
     """Return the first faults of a body: each stands below ``above``, where ``place`` says."""
     return [
-        {"pointer": pointer(*above, *place(fault["loc"])), "detail": fault["msg"].removeprefix("Value error, ")}
-        for fault in error.errors(include_input=False, include_url=False, include_context=False)[:MOST_FAULTS]
+        {"pointer": pointer(*above, *place(fault["loc"])), "detail": _detail(fault)}
+        for fault in error.errors(include_input=False, include_url=False)[:MOST_FAULTS]
     ]
+
+
+def _detail(fault: ErrorDetails) -> str:
+    if fault["type"] == "string_pattern_mismatch":
+        return IN_WORDS.get(fault.get("ctx", {}).get("pattern", ""), "it has not the form that the contract asks for")
+    return fault["msg"].removeprefix("Value error, ")

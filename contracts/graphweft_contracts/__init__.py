@@ -20,11 +20,14 @@ from graphweft_contracts.events import (
     AgentTurnComplete,
     AgentTurnStart,
     Event,
+    ModelCallComplete,
     Payload,
     ToolCallComplete,
+    ToolCallStart,
     WorkflowComplete,
     WorkflowError,
     WorkflowPhaseComplete,
+    WorkflowStart,
 )
 from graphweft_contracts.memory import (
     MEMORY,
@@ -65,6 +68,7 @@ __all__ = (
     "MemoryScope",
     "MemorySummarized",
     "Missing",
+    "ModelCallComplete",
     "NotRunning",
     "Payload",
     "Permanent",
@@ -72,8 +76,10 @@ __all__ = (
     "ReasonCode",
     "SearchQuery",
     "ToolCallComplete",
+    "ToolCallStart",
     "Transient",
     "WorkflowComplete",
     "WorkflowError",
     "WorkflowPhaseComplete",
+    "WorkflowStart",
 )

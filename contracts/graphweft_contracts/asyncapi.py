@@ -15,7 +15,7 @@ from graphweft_contracts.memory import MEMORY
 
 __all__ = ("VERSION", "document", "render")
 
-VERSION: Final = "1.1.0"
+VERSION: Final = "1.2.0"
 """Version of what is on the wire, by semantic versioning; the package's own version goes its own way."""
 
 _JSON_SCHEMA: Final = "application/schema+json;version=draft-2020-12"

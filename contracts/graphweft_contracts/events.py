@@ -24,12 +24,15 @@ __all__ = (
     "AgentTurnStart",
     "AppId",
     "Event",
+    "ModelCallComplete",
     "Name",
     "Payload",
     "ToolCallComplete",
+    "ToolCallStart",
     "WorkflowComplete",
     "WorkflowError",
     "WorkflowPhaseComplete",
+    "WorkflowStart",
     "payload_of",
 )
 
@@ -100,6 +103,23 @@ class ToolCallComplete(Payload):
     success: bool | None = None
 
 
+class WorkflowStart(Payload):
+    """``workflow.start``: a run of the workflow begins."""
+
+
+class ToolCallStart(Payload):
+    """``tool.call_start``: a tool is about to be called."""
+
+    tool_name: Name
+
+
+class ModelCallComplete(Payload):
+    """``model.call_complete``: a model has answered, or failed to (``success`` false)."""
+
+    agent_name: Name | None = None
+    success: bool | None = None
+
+
 LIFECYCLE: Final[Mapping[str, type[Payload]]] = {
     "agent.turn_start": AgentTurnStart,
     "agent.turn_complete": AgentTurnComplete,
@@ -107,8 +127,14 @@ LIFECYCLE: Final[Mapping[str, type[Payload]]] = {
     "workflow.complete": WorkflowComplete,
     "workflow.error": WorkflowError,
     "tool.call_complete": ToolCallComplete,
+    "workflow.start": WorkflowStart,
+    "tool.call_start": ToolCallStart,
+    "model.call_complete": ModelCallComplete,
 }
-"""The six event types of the rule contract. Any other dotted name (``memory.add``, ``order.paid``) is admitted too."""
+"""The six event types of the rule contract, and three that runtimes tell beside them.
+
+Any other dotted name (``memory.add``, ``order.paid``) is admitted too.
+"""
 
 
 def payload_of(type: str) -> type[Payload]:
@@ -123,7 +149,7 @@ class Event(BaseModel):
     """One thing that happened, as a CloudEvent. ``source`` and ``id`` together identify it for ever.
 
     The order of events is kept within one ``key`` (app and chat) and nowhere else. Unknown attributes are kept when
-    their names are lawful CloudEvents extension names. For the six lifecycle types, and those of memory and
+    their names are lawful CloudEvents extension names. For the lifecycle types, and those of memory and
     episodes, ``data`` is checked against their payload models; ``data`` of other types is free apart from ``context``.
     """
 

@@ -378,7 +378,7 @@ class _Checks(Shapes):
                 message = f"no event is ever named {name!r}{near}: write a lower-case dotted name, 'prefix.*' or '*'"
                 self.error("bad-value", message, place)
             elif name not in _KNOWN_EVENTS and (near := did_you_mean(name, _KNOWN_EVENTS, closeness=_TYPO)):
-                message = f"{name!r} is none of the six lifecycle events{near}; ignore this if it is an event of yours"
+                message = f"{name!r} is none of the lifecycle events{near}; ignore this if it is an event of yours"
                 self.warn("unknown-event", message, place)
         return tuple(name for name, _ in events)
 

@@ -17,7 +17,7 @@ def event(type: str = "order.paid", **changes: Any) -> Event:
     return Event.create(type, **{"app_id": "shop", "chat_id": "c1", **changes})
 
 
-def test_the_lifecycle_types_are_those_of_the_rule_contract() -> None:
+def test_the_lifecycle_types_are_those_of_the_rule_contract_and_three_more() -> None:
     assert set(LIFECYCLE) == {
         "agent.turn_start",
         "agent.turn_complete",
@@ -25,6 +25,9 @@ def test_the_lifecycle_types_are_those_of_the_rule_contract() -> None:
         "workflow.complete",
         "workflow.error",
         "tool.call_complete",
+        "workflow.start",
+        "tool.call_start",
+        "model.call_complete",
     }
 
 
@@ -37,6 +40,9 @@ def test_the_lifecycle_types_are_those_of_the_rule_contract() -> None:
         ("workflow.complete", {"status": "COMPLETE", "duration": 12.5, "outputs": [1]}),
         ("workflow.error", {"error_type": "Timeout", "error_message": "too late"}),
         ("tool.call_complete", {"tool_name": "search", "result": [{"a": 1}], "success": False}),
+        ("workflow.start", {}),
+        ("tool.call_start", {"tool_name": "search", "arguments": {"q": 1}}),
+        ("model.call_complete", {"agent_name": "Planner", "success": True, "duration_ms": 5}),
     ],
 )
 def test_payloads_carry_the_fields_of_the_rule_contract_and_free_ones(type: str, data: dict[str, Any]) -> None:
@@ -54,6 +60,8 @@ def test_payloads_carry_the_fields_of_the_rule_contract_and_free_ones(type: str,
         ("workflow.complete", {"duration": "long"}),
         ("workflow.error", {"error_message": "too late"}),
         ("tool.call_complete", {"result": 1}),
+        ("tool.call_start", {"arguments": {}}),
+        ("model.call_complete", {"success": "perhaps"}),
         ("order.paid", {"context": []}),
     ],
 )

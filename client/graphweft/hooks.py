@@ -8,15 +8,14 @@ slow or absent graph cannot hold up a turn. The ids that every event needs are t
 from __future__ import annotations
 
 import logging
-import math
-from collections.abc import Awaitable, Callable, Iterator, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Protocol, cast
+from typing import Any, Final, Protocol
 
 from pydantic import ValidationError
-from pydantic_core import to_jsonable_python
 
 from graphweft.client import Client
+from graphweft.plain import plain
 from graphweft_contracts import Event, wire
 
 __all__ = (
@@ -85,7 +84,7 @@ class GraphInjectionHooks:
     async def before_agent_turn(self, agent_name: str, context: dict[str, Any]) -> dict[str, Any]:
         """Return the context for this turn, ``inject_as`` -> formatted value; empty when there is none."""
         try:
-            ids, plain = self._ids(context), _plain(context)
+            ids, variables = self._ids(context), plain(context)
         except Exception:  # a foreign object's own code; the turn goes on
             logger.exception("the context variables cannot be read, so %s gets no context", agent_name)
             return {}
@@ -100,7 +99,7 @@ class GraphInjectionHooks:
             app_id=ids.app_id,
             workflow=ids.workflow,
             user_id=ids.user_id,
-            context=plain,
+            context=variables,
             budget_ms=self._budget_ms,
             max_tokens=self._max_tokens,
             after=self._positions.get((ids.app_id, ids.chat_id)),
@@ -123,7 +122,7 @@ class GraphInjectionHooks:
             ids = self._ids(context)
             if ids is None:
                 return
-            data = _plain(event_data)
+            data = plain(event_data)
             if agent_name is not None:
                 data["agent_name"] = agent_name
             if event == "agent.turn_complete" and "context_id" not in data:
@@ -137,7 +136,7 @@ class GraphInjectionHooks:
                 workflow=ids.workflow,
                 user_id=ids.user_id,
                 data=data,
-                context=_plain(context),
+                context=plain(context),
                 source=self._source,
             )
         except ValidationError as error:
@@ -185,45 +184,3 @@ def _keep[K](kept: dict[K, str], key: K, value: str) -> None:
     kept[key] = value
     if len(kept) > _CHATS:
         del kept[next(iter(kept))]
-
-
-_DEPTH: Final = 100
-"""Levels of nesting that are kept; JSON readers give up at about 200."""
-
-
-def _plain(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a JSON-able copy; objects that JSON cannot say become their type's name, not an error in the turn."""
-    return {_key(name): _value(value, ()) for name, value in dict(values).items()}
-
-
-def _value(value: object, above: tuple[int, ...]) -> Any:
-    """``above`` holds the ids of the containers around ``value``: one that holds itself ends there."""
-    if value is None or type(value) in {bool, int}:
-        return value
-    if type(value) is float:
-        return value if math.isfinite(value) else None
-    if type(value) is str:
-        return value if value.isascii() else value.encode(errors="replace").decode()  # half of a surrogate pair
-    kind, identity = _name(value), id(value)
-    if isinstance(value, dict | list | tuple | set | frozenset):
-        if identity in above or len(above) >= _DEPTH:
-            return kind
-        inside = (*above, identity)
-        if isinstance(value, dict):
-            return {_key(name): _value(item, inside) for name, item in cast("dict[object, object]", value).items()}
-        return [_value(item, inside) for item in cast("list[object]", value)]
-    if isinstance(value, Iterator):  # reading it takes its values from the runtime, and some never end
-        return kind
-    try:
-        return to_jsonable_python(value, fallback=_name, inf_nan_mode="null")
-    except Exception:  # noqa: BLE001 - bytes that are no text, a model that refuses, a property that raises
-        return kind
-
-
-def _key(name: object) -> str:
-    text = _value(name, ())
-    return text if isinstance(text, str) else str(text)
-
-
-def _name(value: object) -> str:
-    return f"<{type(value).__name__}>"

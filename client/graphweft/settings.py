@@ -11,9 +11,10 @@ from typing import Final, Self
 from graphweft.location import DEFAULT_DATA, embedded_url
 from graphweft_contracts import InvalidSettings
 
-__all__ = ("CONTEXT_VARIABLE", "ClientSettings")
+__all__ = ("CAPTURE_VARIABLE", "CONTEXT_VARIABLE", "ClientSettings")
 
 CONTEXT_VARIABLE: Final = "GRAPHWEFT_CONTEXT"
+CAPTURE_VARIABLE: Final = "GRAPHWEFT_CAPTURE"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -21,18 +22,23 @@ class ClientSettings:
     """Where the bus is, on Redis or Kafka, and whether context is asked for at all.
 
     ``GRAPHWEFT_BUS_URL`` wins; otherwise the embedded server of ``GRAPHWEFT_DATA`` is meant. ``GRAPHWEFT_CONTEXT`` is
-    ``on``, as without it, or ``off``.
+    ``on``, as without it, or ``off``; so is ``GRAPHWEFT_CAPTURE``, which says whether adapters publish events.
     """
 
     bus_url: str
     context: bool = True
+    capture: bool = True
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Self:
         """Read the settings from ``environment``, by default the process's own. Raises ``InvalidSettings``."""
         values = os.environ if environment is None else environment
         url = values.get("GRAPHWEFT_BUS_URL") or embedded_url(Path(values.get("GRAPHWEFT_DATA") or DEFAULT_DATA))
-        switch = values.get(CONTEXT_VARIABLE) or "on"
-        if switch.lower() not in {"on", "off"}:
-            raise InvalidSettings(f"{CONTEXT_VARIABLE}={switch!r}: write on or off")
-        return cls(bus_url=url, context=switch.lower() == "on")
+        return cls(bus_url=url, context=_switch(values, CONTEXT_VARIABLE), capture=_switch(values, CAPTURE_VARIABLE))
+
+
+def _switch(values: Mapping[str, str], name: str) -> bool:
+    value = values.get(name) or "on"
+    if value.lower() not in {"on", "off"}:
+        raise InvalidSettings(f"{name}={value!r}: write on or off")
+    return value.lower() == "on"

@@ -1,0 +1,91 @@
+"""An event loop in a thread of its own, for callers that may not wait, have no loop, or whose loop may be held up."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import threading
+from collections.abc import Callable, Coroutine
+from concurrent.futures import Future
+from typing import Any
+
+__all__ = ("BackgroundLoop",)
+
+
+class BackgroundLoop:
+    """Runs callbacks and coroutines in the order in which they are given. Starts with the first one.
+
+    After ``stop``, and in a forked process, whose copy has no thread, everything is refused: ``call`` returns False and
+    ``submit`` None. Safe to share between threads.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._lock = threading.Lock()
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._thread: threading.Thread | None = None
+        self._process = os.getpid()
+        self._stopped = False
+
+    @property
+    def started(self) -> bool:
+        """Whether there was anything to run, and it can still run."""
+        return self._thread is not None and not self._stopped and self._process == os.getpid()
+
+    def call(self, callback: Callable[[], object]) -> bool:
+        """Run ``callback`` soon; it must not raise."""
+        if self._process != os.getpid():
+            return False
+        with self._lock:
+            loop = self._running()
+            if loop is None:
+                return False
+            loop.call_soon_threadsafe(callback)
+            return True
+
+    def submit[T](self, work: Callable[[], Coroutine[Any, Any, T]]) -> Future[T] | None:
+        """Run the coroutine of ``work`` soon and return its future."""
+        if self._process != os.getpid():
+            return None
+        with self._lock:
+            loop = self._running()
+            return None if loop is None else asyncio.run_coroutine_threadsafe(work(), loop)
+
+    def stop(self, last: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        """Run ``last`` to its end, then end what still runs, and the thread.
+
+        A second call does nothing, and neither does one where nothing was ever run.
+        """
+        if self._process != os.getpid():
+            return
+        with self._lock:
+            if self._stopped:
+                return
+            self._stopped = True
+            loop, thread = self._loop, self._thread
+        if loop is None or thread is None:
+            return
+        try:
+            asyncio.run_coroutine_threadsafe(self._end(last), loop).result()
+        finally:
+            loop.call_soon_threadsafe(loop.stop)
+            thread.join()
+            loop.close()
+
+    async def _end(self, last: Callable[[], Coroutine[Any, Any, None]]) -> None:
+        try:
+            await last()
+        finally:
+            others = asyncio.all_tasks() - {asyncio.current_task()}
+            for task in others:
+                task.cancel()
+            await asyncio.gather(*others, return_exceptions=True)
+
+    def _running(self) -> asyncio.AbstractEventLoop | None:
+        if self._stopped:
+            return None
+        if self._loop is None:
+            self._loop = asyncio.new_event_loop()
+            self._thread = threading.Thread(target=self._loop.run_forever, name=self._name, daemon=True)
+            self._thread.start()
+        return self._loop

@@ -1,0 +1,310 @@
+"""What every adapter leans on: one request a turn, a hard budget, nothing raised, nothing sent past the redaction."""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import pytest
+
+from graphweft import Client
+from graphweft.adapters.core import Adapter
+from graphweft.transport import Outgoing
+from graphweft_contracts import ContextReply, ContextRequest, Event, wire
+
+IDS = {"app_id": "shop", "chat_id": "c1", "workflow_name": "Sales", "user_id": "u1"}
+LONG_S = 10.0
+"""Nothing here takes so long, unless something hangs."""
+
+
+class Bus:
+    """A transport that keeps what it is given, and may hang, fail or answer garbage."""
+
+    def __init__(self, *, hang: bool = False, fail: bool = False, answer: Any = "text") -> None:
+        self.events: list[Event] = []
+        self.requests: list[ContextRequest] = []
+        self.hang, self.fail, self.answer = hang, fail, answer
+
+    async def append(self, events: Sequence[Outgoing]) -> list[str]:
+        if self.fail:
+            raise RuntimeError("the bus is broken")
+        if self.hang:
+            await asyncio.Event().wait()
+        first = len(self.events)
+        self.events += [wire.decode(event.fields) for event in events]
+        return [f"0:{first + number}" for number in range(len(events))]
+
+    async def request(self, request: ContextRequest) -> ContextReply:
+        self.requests.append(request)
+        if self.fail:
+            raise RuntimeError("the bus is broken")
+        if self.hang:
+            await asyncio.Event().wait()
+        if self.answer != "text":
+            return self.answer  # type: ignore[no-any-return]
+        return ContextReply(id=request.id, context_id=f"ctx-{len(self.requests)}", text=f"told {len(self.requests)}")
+
+    async def aclose(self) -> None:
+        pass
+
+    @property
+    def types(self) -> list[str]:
+        return [event.type for event in self.events]
+
+
+type Make = Callable[..., tuple[Adapter, Bus]]
+
+
+@pytest.fixture
+def make(monkeypatch: pytest.MonkeyPatch) -> Iterator[Make]:
+    monkeypatch.delenv("GRAPHWEFT_CONTEXT", raising=False)
+    monkeypatch.delenv("GRAPHWEFT_CAPTURE", raising=False)
+    made: list[Adapter] = []
+
+    def adapter(bus: Bus | None = None, **settings: Any) -> tuple[Adapter, Bus]:
+        transport = bus or Bus()
+        one = Adapter(Client("redis://127.0.0.1:1", transport=transport), **{"budget_ms": 5_000, **settings})
+        made.append(one)
+        return one, transport
+
+    yield adapter
+    for one in made:
+        one.close(0.0)
+
+
+def test_a_turn_is_asked_for_context_once_and_tells_which_it_got(make: Make) -> None:
+    adapter, bus = make()
+    adapter.start_turn(IDS, "Planner")
+    first = adapter.context(IDS, "Planner")
+    adapter.start_turn(IDS, "Planner")
+    second = adapter.context(IDS, "Planner")
+    adapter.end_turn(IDS, "Planner", response="done")
+    adapter.start_turn(IDS, "Planner")
+    third = adapter.context(IDS, "Planner")
+    assert adapter.flush()
+    assert (first.text, second, third.text) == ("told 1", first, "told 2")
+    assert bus.types == ["agent.turn_start", "agent.turn_complete", "agent.turn_start"]
+    done = bus.events[1]
+    assert done.data["context_id"] == "ctx-1"
+    assert (done.appid, done.chatid, done.workflow, done.userid) == ("shop", "c1", "Sales", "u1")
+    assert done.context == IDS
+    assert (bus.requests[0].agent, bus.requests[0].workflow, bus.requests[0].context) == ("Planner", "Sales", IDS)
+
+
+async def test_asking_asynchronously_shares_the_turn_s_answer_and_leaves_the_loop_free(make: Make) -> None:
+    adapter, bus = make(Bus(hang=True), budget_ms=300)
+    adapter.start_turn(IDS, "Planner")
+    asking = [asyncio.create_task(adapter.acontext(IDS, "Planner")) for _ in range(3)]
+    while not bus.requests:  # the loop runs on meanwhile  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    assert not any(task.done() for task in asking)
+    replies = await asyncio.gather(*asking)
+    assert {reply.reason for reply in replies} == {"timeout"}
+    assert len(bus.requests) == 1
+
+
+async def test_a_cancelled_turn_stays_cancelled(make: Make) -> None:
+    adapter, bus = make(Bus(hang=True))
+    asking = asyncio.create_task(adapter.acontext(IDS, "Planner"))
+    while not bus.requests:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    asking.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+
+
+@pytest.mark.parametrize(
+    "bus",
+    [
+        Bus(hang=True),
+        Bus(fail=True),
+        Bus(answer=None),
+        Bus(answer={"text": "garbage"}),
+        Bus(answer=ContextReply.model_construct(text=7)),
+    ],
+    ids=["hangs", "fails", "says nothing", "says garbage", "says half of it"],
+)
+def test_a_broken_bus_costs_a_turn_its_context_and_nothing_else(make: Make, bus: Bus) -> None:
+    adapter, _ = make(bus, budget_ms=50)
+    started_s = time.monotonic()
+    for _ in range(3):
+        adapter.start_turn(IDS, "Planner")
+        for _ in range(50):  # model calls of one turn
+            reply = adapter.context(IDS, "Planner")
+            assert reply.text == ""
+        adapter.end_turn(IDS, "Planner", response="done")
+    assert time.monotonic() - started_s < LONG_S
+    adapter.flush(0)
+    assert adapter.stats.published == 6
+
+
+def test_a_thread_that_does_not_come_back_costs_the_budget_only(make: Make) -> None:
+    stuck, free = threading.Event(), threading.Event()
+
+    def redact(type: str, data: dict[str, Any]) -> dict[str, Any]:
+        stuck.set()
+        free.wait(LONG_S)
+        return data
+
+    adapter, _ = make(budget_ms=20, redact=redact, buffer=5)
+    adapter.start_turn(IDS, "Planner")
+    assert stuck.wait(LONG_S)
+    reply = adapter.context(IDS, "Planner")
+    for _ in range(10):
+        adapter.model_call(IDS, "Planner", success=True)
+    adapter.end_turn(IDS, "Planner", response="done")
+    assert (reply.reason, adapter.stats.dropped) == ("timeout", 6)  # of 11 events 5 wait
+    free.set()
+    assert adapter.flush()
+    assert adapter.stats.published == 6
+
+
+def test_nothing_goes_to_the_bus_past_the_redaction(make: Make) -> None:
+    def redact(type: str, data: dict[str, Any]) -> dict[str, Any] | None:
+        if type == "tool.call_complete":
+            raise ValueError(data["result"])
+        if type == "model.call_complete":
+            return None
+        data["context"]["user_id"] = "***"
+        if "response" in data:
+            data["response"] = "***"
+        return data
+
+    adapter, bus = make(redact=redact)
+    adapter.start_turn(IDS, "Planner")
+    adapter.context(IDS, "Planner")
+    adapter.end_tool(IDS, "search", "t1", result="secret", success=True)
+    adapter.model_call(IDS, "Planner", success=True)
+    adapter.end_turn(IDS, "Planner", response="secret")
+    assert adapter.flush()
+    assert bus.types == ["agent.turn_start", "agent.turn_complete"]
+    assert [event.context["user_id"] for event in bus.events] == ["***", "***"]
+    assert bus.events[1].data["response"] == "***"
+    assert bus.requests[0].context["user_id"] == "***"
+    assert (adapter.stats.redaction_failures, adapter.stats.withheld) == (1, 1)
+
+
+@pytest.mark.parametrize("answer", [None, "no mapping", ValueError("secret")])
+def test_a_request_that_is_not_redacted_is_not_sent(make: Make, answer: Any, caplog: pytest.LogCaptureFixture) -> None:
+    def redact(type: str, data: dict[str, Any]) -> Any:
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    adapter, bus = make(redact=redact)
+    reply = adapter.context(IDS, "Planner")
+    assert adapter.flush()
+    assert (reply.text, bus.requests, bus.events) == ("", [], [])
+    assert reply.reason == ("disabled" if answer is None else "internal_error")
+    assert adapter.stats.redaction_failures + adapter.stats.withheld == 2
+    assert "secret" not in caplog.text
+
+
+@pytest.mark.parametrize(("variable", "events", "requests"), [("CONTEXT", 2, 0), ("CAPTURE", 0, 1)])
+def test_asking_and_publishing_can_be_switched_off(
+    make: Make, monkeypatch: pytest.MonkeyPatch, variable: str, events: int, requests: int
+) -> None:
+    monkeypatch.setenv(f"GRAPHWEFT_{variable}", "off")
+    adapter, bus = make()
+    adapter.start_turn(IDS, "Planner")
+    adapter.context(IDS, "Planner")
+    adapter.end_turn(IDS, "Planner")
+    assert adapter.flush()
+    assert (len(bus.events), len(bus.requests), adapter.stats.dropped) == (events, requests, 0)
+
+
+def test_a_turn_waits_for_what_was_told_before_it_not_for_its_own_start(make: Make) -> None:
+    adapter, bus = make()
+    adapter.start_turn(IDS, "Planner")
+    adapter.context(IDS, "Planner")
+    adapter.end_turn(IDS, "Planner")
+    adapter.start_turn(IDS, "Writer")
+    adapter.context(IDS, "Writer")
+    assert [request.after for request in bus.requests] == [None, "0:1"]
+
+
+def test_a_turn_that_nobody_ends_is_closed_by_the_timer(make: Make) -> None:
+    adapter, bus = make(idle_s=0.05)
+    adapter.start_turn(IDS, "Planner")
+    until_s = time.monotonic() + LONG_S
+    while "agent.turn_complete" not in bus.types and time.monotonic() < until_s:
+        time.sleep(0.005)
+    assert bus.events[-1].data["outcome"] == "abandoned"
+
+
+def test_closing_closes_open_turns_and_sends_what_is_left(make: Make) -> None:
+    adapter, bus = make()
+    adapter.start_turn(IDS, "Planner")
+    adapter.close()
+    assert [event.data.get("outcome") for event in bus.events] == [None, "abandoned"]
+    adapter.start_turn(IDS, "Planner")
+    assert adapter.context(IDS, "Writer").reason == "bus_unavailable"
+    assert adapter.flush()
+    adapter.close()
+    assert bus.types == ["agent.turn_start", "agent.turn_complete"]
+    assert adapter.stats.dropped == 1
+
+
+class Hostile(dict[str, Any]):
+    """Context variables whose own code fails."""
+
+    def get(self, key: Any, default: Any = None) -> Any:
+        raise RuntimeError("not readable")
+
+
+class Unreadable(Exception):
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+def test_a_foreign_object_s_own_code_disturbs_no_turn(make: Make) -> None:
+    adapter, bus = make()
+    adapter.start_turn(Hostile(), "Planner")
+    assert adapter.context(Hostile(), "Planner").text == ""
+    assert adapter.stats.errors == 2
+    adapter.start_turn({**IDS, "model": object(), "half": "\ud800", 5: float("nan")}, "Planner")  # type: ignore[dict-item]
+    adapter.fail_turn(IDS, "Planner", Unreadable())
+    adapter.start_turn({"app_id": "shop"}, "Planner")
+    adapter.start_turn(IDS, "")  # an agent has a name by the contract
+    assert adapter.flush()
+    assert bus.types == ["agent.turn_start", "agent.turn_complete", "workflow.error"]
+    assert bus.events[0].context == {**IDS, "model": "<object>", "half": "?", "5": None}
+    assert bus.events[2].data["error_type"] == "Unreadable"
+    assert (adapter.stats.unplaced, adapter.stats.invalid) == (1, 1)
+
+
+def test_only_the_chosen_variables_go_to_the_bus(make: Make) -> None:
+    adapter, bus = make(carried=["phase"])
+    adapter.start_turn({**IDS, "phase": "planning", "secret": "x"}, "Planner")
+    adapter.context({**IDS, "phase": "planning", "secret": "x"}, "Planner")
+    assert adapter.flush()
+    assert (bus.events[0].context, bus.requests[0].context) == ({"phase": "planning"}, {"phase": "planning"})
+    assert bus.events[0].chatid == "c1"
+
+
+def test_callbacks_of_many_threads_keep_each_chat_in_order(make: Make) -> None:
+    adapter, bus = make()
+
+    def work(chat: int) -> None:
+        ids = {**IDS, "chat_id": f"c{chat}"}
+        for _ in range(20):
+            adapter.start_turn(ids, "Planner")
+            adapter.context(ids, "Planner")
+            adapter.model_call(ids, "Planner", success=True)
+            adapter.end_turn(ids, "Planner")
+
+    threads = [threading.Thread(target=work, args=(chat,)) for chat in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert adapter.flush()
+    for chat in range(8):
+        told = [(event.type, event.data["turn_number"]) for event in bus.events if event.chatid == f"c{chat}"]
+        wanted = ("agent.turn_start", "model.call_complete", "agent.turn_complete")
+        assert told == [(type, number) for number in range(1, 21) for type in wanted]
+    assert len(bus.requests) == 160
+    assert (adapter.stats.published, adapter.stats.errors) == (480, 0)

@@ -6,4 +6,5 @@ pytest_plugins = [
     "tests.services.fixtures",
     "tests.services.model_environment",
     "tests.services.models",
+    "tests.services.runtime_environments",
 ]

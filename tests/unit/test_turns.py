@@ -1,4 +1,4 @@
-"""The book of turns, case by case; that no order of callbacks confuses it is in ``tests/property/test_turn_book.py``."""
+"""The book of turns, case by case. That no order of callbacks confuses it: ``tests/property/test_turn_book.py``."""
 
 from __future__ import annotations
 

@@ -214,10 +214,28 @@ class Adapter:
         self._record(variables, step, result=result)
 
     def model_call(
-        self, variables: Mapping[str, Any], agent: str, *, run: str = "", success: bool, **about: Any
+        self,
+        variables: Mapping[str, Any],
+        agent: str,
+        *,
+        run: str = "",
+        success: bool,
+        about: Mapping[str, Any] | None = None,
     ) -> None:
         """Tell that a model has answered the agent, or failed to."""
-        self._record(variables, partial(TurnBook.model_call, agent=agent, run=run, success=success), about=about)
+        self._record(variables, partial(TurnBook.model_call, agent=agent, run=run, success=success), about=about or {})
+
+    def tell(
+        self,
+        variables: Mapping[str, Any],
+        type: str,
+        data: Mapping[str, Any],
+        *,
+        agent: str | None = None,
+        run: str = "",
+    ) -> None:
+        """Publish an event of the runtime's own; ``type`` is a lower-case dotted name."""
+        self._record(variables, partial(TurnBook.tell, type=type, agent=agent, run=run), data=data)
 
     def tick(self) -> None:
         """Close the turns that were abandoned. The adapter's own thread does so every few seconds."""

@@ -318,6 +318,24 @@ class TurnBook:
             data |= {**self._touch(turn, context, now_s), "call_number": turn.model_calls}
         return [*told, Told(type=MODEL_CALL_COMPLETE, chat=chat, data=data, context=context)]
 
+    def tell(
+        self,
+        chat: Chat,
+        type: str,
+        context: Mapping[str, Any],
+        now_s: float,
+        *,
+        data: Mapping[str, Any],
+        agent: str | None = None,
+        run: str = "",
+    ) -> list[Told]:
+        """Something of the runtime's own happened, in the agent's turn if one is open."""
+        state, told = self._state(chat, now_s)
+        about = {} if agent is None else {"agent_name": agent}
+        turn = None if agent is None else state.turns.get((agent, run))
+        about |= self._touch(turn, context, now_s)
+        return [*told, Told(type=type, chat=chat, data={**about, **data}, context=context)]
+
     # Time
 
     def tick(self, now_s: float) -> list[Told]:

@@ -1,0 +1,304 @@
+"""Conversations of real AG2 agents with a scripted model, run in an environment that has AG2.
+
+``python tests/runtimes/ag2_classic.py NAME …`` prints what came of one as JSON, in its last line. Annotations are
+evaluated here, for AG2 does not resolve those of tools otherwise.
+"""
+
+import asyncio
+import json
+import os
+import sys
+import warnings
+from collections.abc import Sequence
+from typing import Any
+
+from autogen import ConversableAgent
+from autogen.agentchat import a_initiate_group_chat, a_run_group_chat, initiate_group_chat, run_group_chat_iter
+from autogen.agentchat.group import AgentTarget, ContextVariables, ReplyResult
+from autogen.agentchat.group.patterns import DefaultPattern, RoundRobinPattern
+from autogen.io.base import IOStream
+
+from graphweft import Client
+from graphweft.adapters.ag2_classic import (
+    AG2ClassicAdapter,
+    create_graph_injection_hook,
+    create_graph_mutation_hook,
+)
+from graphweft.transport import Outgoing
+from graphweft_contracts import ContextReply, ContextRequest, Event, wire
+
+LLM = {"config_list": [{"model": "fake", "model_client_cls": "Fake", "api_key": "none"}], "cache_seed": None}
+IDS = {"app_id": "shop", "chat_id": "c1", "workflow_name": "Sales", "user_id": "u1"}
+BLOCK = "## Notes\n- block "
+PROMPTS: list[tuple[str, list[dict[str, Any]]]] = []
+
+
+class Quiet:
+    """AG2 prints every message; standard output is for the result."""
+
+    def send(self, message: Any) -> None:
+        pass
+
+    def print(self, *objects: Any, **named: Any) -> None:
+        pass
+
+    def input(self, prompt: str = "", *, password: bool = False) -> str:
+        return ""
+
+
+class Scripted(ConversableAgent):
+    """An agent whose model says what its script says: a text, a tool call, or an error.
+
+    A model client that is registered does not survive the set-up of a group chat, so this is where a script can stand.
+    """
+
+    script: list[Any]
+
+    def __init__(self, name: str, script: Sequence[Any], **named: Any) -> None:
+        super().__init__(name, f"You are {name}.", llm_config=LLM, human_input_mode="NEVER", **named)
+        self.script = list(script)
+
+    def _generate_oai_reply_from_client(self, llm_client: Any, messages: Any, cache: Any, **named: Any) -> Any:
+        PROMPTS.append((self.name, [{"role": one.get("role"), "content": one.get("content")} for one in messages]))
+        step = self.script.pop(0)
+        if isinstance(step, BaseException):
+            raise step
+        return step
+
+
+def call(tool: str, call_id: str, **arguments: Any) -> dict[str, Any]:
+    """Return a model's message that calls one tool."""
+    function = {"name": tool, "arguments": json.dumps(arguments)}
+    return {
+        "role": "assistant",
+        "content": None,
+        "tool_calls": [{"id": call_id, "type": "function", "function": function}],
+    }
+
+
+class Bus:
+    """A transport that keeps what it is given, and may hang, fail or answer garbage."""
+
+    def __init__(self, way: str = "works") -> None:
+        self.way = way
+        self.events: list[Event] = []
+        self.requests: list[ContextRequest] = []
+
+    async def append(self, events: Sequence[Outgoing]) -> list[str]:
+        await self._trouble()
+        first = len(self.events)
+        self.events += [wire.decode(event.fields) for event in events]
+        return [f"0:{first + number}" for number in range(len(events))]
+
+    async def request(self, request: ContextRequest) -> ContextReply:
+        self.requests.append(request)
+        await self._trouble()
+        if self.way == "garbage":
+            return {"text": 7}  # type: ignore[return-value]
+        return ContextReply(id=request.id, context_id=f"ctx-{len(self.requests)}", text=f"{BLOCK}{len(self.requests)}")
+
+    async def _trouble(self) -> None:
+        if self.way == "hangs":
+            await asyncio.Event().wait()
+        if self.way == "fails":
+            raise RuntimeError("the bus is broken")
+
+    async def aclose(self) -> None:
+        pass
+
+
+def weather(city: str, context_variables: ContextVariables) -> str:
+    """Tell the weather in a city."""
+    context_variables["city"] = city
+    return f"sunny in {city}"
+
+
+def book(room: str) -> str:
+    """Book a room."""
+    raise RuntimeError(f"{room} is taken")
+
+
+def to_writer() -> ReplyResult:
+    """Let the writer go on."""
+    return ReplyResult(message="over to you", target=AgentTarget(WRITERS[-1]))
+
+
+WRITERS: list[Any] = []
+
+
+def crew(ending: Any = "Draft done.") -> tuple[Scripted, Scripted]:
+    """Return two agents: the planner calls a tool that works and one that fails, then hands over to the writer."""
+    planner = Scripted(
+        "Planner",
+        [call("weather", "t1", city="Oslo"), call("book", "t2", room="7"), call("to_writer", "t3")],
+        functions=[weather, book, to_writer],
+    )
+    writer = Scripted("Writer", [ending])
+    WRITERS.append(writer)
+    return planner, writer
+
+
+def result(adapter: AG2ClassicAdapter, bus: Bus, **more: Any) -> dict[str, Any]:
+    """Return what is to be looked at."""
+    return {
+        "events": [{"type": event.type, **event.data} for event in bus.events],
+        "ids": sorted({(e.appid, e.chatid, e.workflow or "", e.userid or "", e.source) for e in bus.events}),
+        "asked": [(request.agent, request.after) for request in bus.requests],
+        "prompts": PROMPTS,
+        "stats": {name: getattr(adapter.core.stats, name) for name in adapter.core.stats.__slots__},
+        **more,
+    }
+
+
+def pattern_of(planner: Scripted, writer: Scripted) -> DefaultPattern:
+    """Return a group chat of the two that the planner begins."""
+    return DefaultPattern(
+        initial_agent=planner,
+        agents=[planner, writer],
+        context_variables=ContextVariables(data=dict(IDS)),
+        group_manager_args={"llm_config": False},
+    )
+
+
+def adapter_of(bus: Bus, **settings: Any) -> AG2ClassicAdapter:
+    """Return an adapter with a client of its own on the bus."""
+    return AG2ClassicAdapter(client=Client("redis://127.0.0.1:1", transport=bus), **{"budget_ms": 10_000, **settings})
+
+
+def conversation(mode: str, way: str = "works", failing: str = "") -> dict[str, Any]:
+    """The planner's two tool calls, of which one fails, and its hand-over to the writer, whose model may fail."""
+    bus = Bus(way)
+    adapter = adapter_of(bus, budget_ms=10_000 if way == "works" else 30)
+    planner, writer = crew(ConnectionError("no model") if failing else "Draft done.")
+    pattern = pattern_of(planner, writer)
+    if way != "none":
+        adapter.attach(pattern)
+    error, variables, history = None, None, None
+    try:
+        if mode == "sync":
+            chat, found, _ = initiate_group_chat(pattern=pattern, messages="plan a trip", max_rounds=12)
+        else:
+            chat, found, _ = asyncio.run(a_initiate_group_chat(pattern=pattern, messages="plan a trip", max_rounds=12))
+        history, variables = chat.chat_history, found.to_dict()
+    except ConnectionError as raised:
+        error = f"{type(raised).__name__}: {raised}"
+    adapter.close(0.1)
+    kept = [str(one) for agent in (planner, writer) for chat in agent.chat_messages.values() for one in chat]
+    systems = [agent.system_message for agent in (planner, writer)]
+    return result(adapter, bus, error=error, variables=variables, history=history, systems=systems, kept=kept)
+
+
+def streamed(ending: str = "read") -> dict[str, Any]:
+    """The same conversation as a stream of events, read to the end or not."""
+    bus = Bus()
+    adapter = adapter_of(bus)
+    planner, writer = crew(ConnectionError("no model") if ending == "fails" else "Draft done.")
+    pattern = pattern_of(planner, writer)
+    adapter.attach(pattern)
+    kinds: list[str] = []
+    error = None
+
+    async def read() -> None:
+        response = await a_run_group_chat(pattern=pattern, messages="plan a trip", max_rounds=12)
+        async for event in response.events:
+            kinds.append(event.type)
+
+    try:
+        asyncio.run(read())
+    except ConnectionError as raised:
+        error = str(raised)
+    adapter.close()
+    return result(adapter, bus, kinds=kinds, error=error)
+
+
+def abandoned() -> dict[str, Any]:
+    """A stream that nobody reads on after the first tool call, and nobody closes: AG2 waits for its reader for ever."""
+    bus, now_s = Bus(), [0.0]
+    adapter = adapter_of(bus, idle_s=10, clock=lambda: now_s[0])
+    planner, writer = crew()
+    pattern = pattern_of(planner, writer)
+    adapter.attach(pattern)
+    events = iter(run_group_chat_iter(pattern=pattern, messages="plan a trip", max_rounds=12))
+    while next(events).type != "tool_call":
+        pass
+    now_s[0] = 11.0
+    adapter.core.tick()
+    adapter.core.flush()
+    found = result(adapter, bus)
+    adapter.close()
+    return found
+
+
+def repeated() -> dict[str, Any]:
+    """Three runs of one chat: the blocks of earlier turns are gone in later ones."""
+    bus = Bus()
+    adapter = adapter_of(bus)
+    for number in range(3):
+        agent = Scripted("Planner", [call("weather", f"t{number}", city="Oslo"), "Sunny."], functions=[weather])
+        pattern = RoundRobinPattern(
+            initial_agent=agent,
+            agents=[agent],
+            context_variables=ContextVariables(data=dict(IDS)),
+            group_manager_args={"llm_config": False},
+        )
+        adapter.attach(pattern)
+        adapter.attach(pattern, agent)  # a second time does nothing
+        initiate_group_chat(pattern=pattern, messages="how is it?", max_rounds=4)
+    adapter.close()
+    return result(adapter, bus)
+
+
+def own() -> dict[str, Any]:
+    """Events of the runtime's own, within a turn and outside."""
+    bus = Bus()
+    adapter = adapter_of(bus)
+    agent = Scripted("Planner", ["{}"])
+    agent.context_variables = ContextVariables(data=dict(IDS))
+    adapter.attach(agent)
+    adapter.core.start_turn(IDS, "Planner")
+    adapter.publish(agent, "ui_tool.call_complete", {"tool_name": "approve_plan", "result": {"approved": True}})
+    adapter.core.end_turn(IDS, "Planner")
+    adapter.publish(agent, "agent.structured_output", {"model_name": "Plan", "structured_data": {"steps": [1]}})
+    adapter.publish(agent, "No Event", {})
+    adapter.close()
+    return result(adapter, bus)
+
+
+def pair(way: str = "attach") -> dict[str, Any]:
+    """Two agents without a group: one proposes tools, the other one runs them."""
+    bus = Bus()
+    adapter = adapter_of(bus)
+    planner = Scripted("Planner", [call("book", "t1", room="7"), "Taken.", "Still taken."])
+    runner = ConversableAgent("Runner", llm_config=False, human_input_mode="NEVER", default_auto_reply="Again?")
+    planner.register_for_llm(description="Book a room.")(book)
+    runner.register_for_execution()(book)
+    for agent in (planner, runner):
+        agent.context_variables = ContextVariables(data=dict(IDS))
+    if way in {"attach", "both"}:
+        adapter.attach(planner, runner)
+    if way in {"hooks", "both"}:
+        planner.register_hook("update_agent_state", create_graph_injection_hook(adapter))
+        planner.register_hook("process_message_before_send", create_graph_mutation_hook(adapter))
+    chat = runner.initiate_chat(planner, message="Is room 7 free?", max_turns=3)
+    adapter.close()
+    return result(adapter, bus, systems=[planner.system_message], history=chat.chat_history)
+
+
+SCENES: dict[str, Any] = {
+    "abandoned": abandoned, "conversation": conversation, "own": own, "pair": pair, "repeated": repeated,
+    "streamed": streamed,
+}  # fmt: skip
+
+
+def main() -> None:
+    """Play the scene that the command line names."""
+    warnings.simplefilter("ignore")
+    name, *arguments = sys.argv[1:]
+    with IOStream.set_default(Quiet()):  # type: ignore[arg-type]
+        found = SCENES[name](*arguments)
+    print(json.dumps(found, default=str), flush=True)
+    os._exit(0)  # a reader that went away leaves a thread of AG2 waiting
+
+
+if __name__ == "__main__":
+    main()

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -13,6 +15,9 @@ import pytest
 from tests.services.runtime_environments import ROOT, RUNTIME_ENVIRONMENT_S
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(RUNTIME_ENVIRONMENT_S)]
+
+SOURCES = {"PYTHONPATH": os.pathsep.join(str(ROOT / folder) for folder in ("client", "contracts"))}
+"""The adapter that is tested is the one of this tree, whatever the environment was made from."""
 
 type Play = Callable[..., dict[str, Any]]
 
@@ -50,13 +55,9 @@ def play(ag2_classic_python: Path) -> Play:
 
     def scene(*command: str) -> dict[str, Any]:
         if command not in played:
-            environment = {
-                **os.environ,
-                "PYTHONPATH": os.pathsep.join(str(ROOT / one) for one in ("client", "contracts")),
-            }
             done = subprocess.run(
                 [str(ag2_classic_python), "tests/runtimes/ag2_classic.py", *command],
-                cwd=ROOT, env=environment, capture_output=True, text=True, timeout=120, check=False,
+                cwd=ROOT, env=os.environ | SOURCES, capture_output=True, text=True, timeout=120, check=False,
             )  # fmt: skip
             assert done.returncode == 0, done.stderr[-3000:]
             played[command] = json.loads(done.stdout.splitlines()[-1])
@@ -213,3 +214,41 @@ def test_a_runtime_publishes_events_of_its_own(play: Play) -> None:
     ]
     assert found["events"][3]["structured_data"] == {"steps": [1]}
     assert found["stats"]["invalid"] == 1
+
+
+PAGE = (ROOT / "docs/runtimes/ag2-classic.md").read_text("utf-8")
+
+
+def block(language: str, first_line: str = "") -> str:
+    [text] = re.findall(rf"```{language}\n({re.escape(first_line)}.*?)```", PAGE, re.DOTALL)
+    return str(text)
+
+
+def test_the_example_of_the_page_runs_as_printed(ag2_classic_python: Path, tmp_path: Path) -> None:
+    """A group chat through bus, worker and responder: the second turn's prompt holds what a tool found in the first."""
+    rules = tmp_path / "workflows/Travel/graph_injection.yaml"
+    rules.parent.mkdir(parents=True)
+    rules.write_text(block("yaml"))
+    (tmp_path / "travel.py").write_text(block("python", "# travel.py"))
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("GRAPHWEFT_")}
+    up = subprocess.Popen(
+        [sys.executable, "-m", "graphweft_workers.cli", "up"],
+        cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+    try:
+        assert up.stdout is not None
+        assert "graphweft is up" in up.stdout.readline()
+        done = subprocess.run(
+            [str(ag2_classic_python), "travel.py"],
+            cwd=tmp_path, env=environment | SOURCES, capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr[-3000:]
+    finally:
+        up.terminate()
+        up.wait(timeout=60)
+        assert up.stdout is not None
+        up.stdout.close()
+    printed = done.stdout
+    for part in re.split(r"(?m)^(?=--- )", block("text"))[1:]:  # AG2 prints between them
+        before, found, printed = printed.partition(part)
+        assert found, (part, before)

@@ -378,7 +378,7 @@ def _joined(base: Any, block: str) -> Any:
     if not block:
         return base
     if isinstance(base, list):
-        parts: Any = base
+        parts = cast("Any", base)
         return [*parts, {"type": "text", "text": block}]
     return f"{base}\n\n{block}" if base else block
 

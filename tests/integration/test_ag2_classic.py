@@ -78,7 +78,7 @@ def test_a_conversation_gives_its_events(play: Play, command: tuple[str, ...]) -
     assert said(found) == ["workflow.start", *PLANNER, *WRITER, "workflow.complete"]
     assert found["ids"] == [["shop", "c1", "Sales", "u1", "/graphweft/ag2-classic"]]
     assert all(event["context"]["user_id"] == "u1" for event in found["events"])
-    assert {name: count for name, count in found["stats"].items() if count} == {"published": 17}
+    assert {name: count for name, count in found["stats"].items() if count} == {"published": 17, "asked": 2}
 
 
 def test_events_hold_what_was_said_and_done(play: Play) -> None:
@@ -134,6 +134,7 @@ def test_runs_of_one_chat_go_on_counting(play: Play) -> None:
         )
     ]
     assert len(found["asked"]) == 3
+    assert len([line for line in said(found) if line.startswith("tool.")]) == 6  # its calls have no ids
 
 
 @pytest.mark.parametrize(

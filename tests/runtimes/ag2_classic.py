@@ -233,8 +233,8 @@ def repeated() -> dict[str, Any]:
     """Three runs of one chat: the blocks of earlier turns are gone in later ones."""
     bus = Bus()
     adapter = adapter_of(bus)
-    for number in range(3):
-        agent = Scripted("Planner", [call("weather", f"t{number}", city="Oslo"), "Sunny."], functions=[weather])
+    for _ in range(3):
+        agent = Scripted("Planner", [call("weather", "", city="Oslo"), "Sunny."], functions=[weather])
         pattern = RoundRobinPattern(
             initial_agent=agent,
             agents=[agent],

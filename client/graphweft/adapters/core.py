@@ -10,7 +10,6 @@ from __future__ import annotations
 import asyncio
 import atexit
 import contextlib
-import logging
 import threading
 import time
 from collections.abc import Callable, Collection, Generator, Mapping
@@ -19,57 +18,26 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final
-from uuid import uuid4
-
-from pydantic import ValidationError
 
 from graphweft.adapters.background import BackgroundLoop
+from graphweft.adapters.sending import AdapterStats, Redact, Sender, no_context
 from graphweft.adapters.turns import Chat, Failure, Told, Turn, TurnBook
-from graphweft.adapters.vocabulary import CONTEXT_REQUEST, TURN_COMPLETE, TURN_START
+from graphweft.adapters.vocabulary import TURN_COMPLETE, TURN_START
 from graphweft.client import Client, ClientStats
 from graphweft.plain import plain
 from graphweft.settings import CONTEXT_VARIABLE, ClientSettings
-from graphweft_contracts import ContextReply, Event, ReasonCode, wire
+from graphweft_contracts import ContextReply
 
-__all__ = ("Adapter", "AdapterStats", "Redact")
-
-logger = logging.getLogger("graphweft.adapters")
-
-type Redact = Callable[[str, dict[str, Any]], Mapping[str, Any] | None]
-"""``(type, data) -> data``, or None to hold it back. It gets a copy and may change it; ``data["context"]`` holds the
-context variables. ``type`` is that of an event, or ``context.request`` for what a request for context says.
-"""
+__all__ = ("Adapter",)
 
 _MOST_VALUES: Final = 20_000
 """Values of one callback that are copied: a few tens of milliseconds at worst."""
 _MOST_CHARACTERS: Final = 200_000
 """Characters of a text that are copied; an event of a megabyte is refused by the bus altogether."""
-_CONFIRM_S: Final = 5.0
-"""How long the position of an event is waited for, in the background; a turn waits for it within its budget only."""
 _TICK_S: Final = 5.0
 """Most seconds between two looks for abandoned turns."""
 _CHATS: Final = 10_000
 """Chats of which the last event's position is kept."""
-
-
-@dataclass(slots=True)
-class AdapterStats:
-    """What became of callbacks, beside what the client's own stats say of the events that it was given."""
-
-    published: int = 0
-    """Events given to the client."""
-    dropped: int = 0
-    """Events for which there was no room, because the adapter's own thread did not keep up, or after it was closed."""
-    withheld: int = 0
-    """Events and requests that the redaction hook held back."""
-    redaction_failures: int = 0
-    """Events and requests that were not sent because the redaction hook raised, or returned no mapping."""
-    invalid: int = 0
-    """Events that break the contract; the log names the field."""
-    unplaced: int = 0
-    """Callbacks without an app_id or chat_id."""
-    errors: int = 0
-    """Callbacks that failed in the adapter itself. The runtime was not told."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -92,8 +60,8 @@ class Adapter:
     are given here once for all. Only those named by ``carried`` go to the bus; without it all do.
 
     A turn is asked for its context once, and waits ``budget_ms`` for it at most; with ``read_own_writes`` the answer
-    holds, if it comes in time, what this adapter published of the chat before the turn. ``redact`` sees everything
-    before the bus does; where it raises, nothing is sent. A turn without any callback for ``idle_s`` seconds was
+    holds, if it comes in time, what this adapter published of the chat before the turn. ``redact`` sees all but the
+    ids before the bus does; where it raises, nothing is sent. A turn without any callback for ``idle_s`` seconds was
     abandoned. At most ``buffer`` events wait for the adapter's thread, besides those that the client keeps.
 
     ``GRAPHWEFT_CONTEXT=off`` and ``GRAPHWEFT_CAPTURE=off`` switch asking and publishing off.
@@ -119,19 +87,17 @@ class Adapter:
     ) -> None:
         settings = ClientSettings.from_environment()
         self._client = client or Client()
+        self._sender = Sender(
+            self._client, source=source, redact=redact, max_tokens=max_tokens, read_own_writes=read_own_writes
+        )
         self._context_on, self._capture_on = settings.context, settings.capture
         self._fixed = {"app_id": app_id, "chat_id": chat_id, "workflow_name": workflow_name, "user_id": user_id}
         self._carried = None if carried is None else frozenset(carried)
         self._budget_ms = budget_ms
-        self._max_tokens = max_tokens
-        self._read_own_writes = read_own_writes
-        self._redact = redact
         self._tick_s = min(_TICK_S, max(0.01, idle_s / 4))
         self._buffer = buffer
-        self._source = source
         self._clock = clock
         self._lock = threading.Lock()
-        self._counting = threading.Lock()
         self._book = TurnBook(idle_s=idle_s)
         self._asks: dict[tuple[tuple[str, str], int], _Ask] = {}
         self._last: dict[tuple[str, str], Future[str | None]] = {}
@@ -139,8 +105,11 @@ class Adapter:
         self._loop = BackgroundLoop("graphweft-adapter")
         self._ticking = False
         self._closed = False
-        self._said: set[str] = set()
-        self.stats = AdapterStats()
+
+    @property
+    def stats(self) -> AdapterStats:
+        """What became of the callbacks."""
+        return self._sender.stats
 
     @property
     def client_stats(self) -> ClientStats:
@@ -159,7 +128,7 @@ class Adapter:
 
     def fail_run(self, variables: Mapping[str, Any], error: BaseException) -> None:
         """Tell that the run has failed; one that a turn failed with is not told again."""
-        self._record(variables, TurnBook.fail_run, error=error)
+        self._record(variables, TurnBook.fail_run, raised=error)
 
     def start_turn(
         self,
@@ -179,7 +148,7 @@ class Adapter:
 
     def fail_turn(self, variables: Mapping[str, Any], agent: str, error: BaseException, *, run: str = "") -> None:
         """Tell that the agent's turn failed."""
-        self._record(variables, partial(TurnBook.end_turn, agent=agent, run=run), error=error)
+        self._record(variables, partial(TurnBook.end_turn, agent=agent, run=run), raised=error)
 
     def hand_over(self, variables: Mapping[str, Any], agent: str, to: str, *, run: str = "") -> None:
         """Tell that the agent hands the chat over to another one."""
@@ -210,8 +179,8 @@ class Adapter:
         error: str | None = None,
     ) -> None:
         """Tell that the tool has returned or failed."""
-        step = partial(TurnBook.end_tool, tool=tool, call_id=call_id, success=success, error=error)
-        self._record(variables, step, result=result)
+        step = partial(TurnBook.end_tool, tool=tool, call_id=call_id, success=success)
+        self._record(variables, step, result=result, error=error)
 
     def model_call(
         self,
@@ -258,7 +227,7 @@ class Adapter:
                     ask.future.result(max(0.0, ask.deadline_s - time.monotonic()))
             return self._sealed(ask)
         except Exception as error:  # noqa: BLE001 - the agent's turn goes on whatever happens here
-            return self._without_context(error)
+            return self._sender.without_context(error)
 
     async def acontext(self, variables: Mapping[str, Any], agent: str, *, run: str = "") -> ContextReply:
         """Return what ``context`` does, without blocking the event loop."""
@@ -271,7 +240,7 @@ class Adapter:
                 await asyncio.wait({asyncio.wrap_future(ask.future)}, timeout=left_s)
             return self._sealed(ask)
         except Exception as error:  # noqa: BLE001 - the agent's turn goes on whatever happens here
-            return self._without_context(error)
+            return self._sender.without_context(error)
 
     # The end
 
@@ -307,7 +276,7 @@ class Adapter:
         variables: Mapping[str, Any],
         step: Callable[..., list[Told]],
         *,
-        error: BaseException | None = None,
+        raised: BaseException | None = None,
         **values: Any,
     ) -> None:
         with self._guarded("callback"):
@@ -315,8 +284,8 @@ class Adapter:
             if chat is None:
                 return
             copied = plain(values, most_values=_MOST_VALUES, most_characters=_MOST_CHARACTERS)
-            if error is not None:
-                copied["failure"] = _failure(error)
+            if raised is not None:
+                copied["failure"] = _failure(raised)
             context = self._carry(variables)
             with self._lock:
                 self._hand_on(step(self._book, chat=chat, context=context, now_s=self._clock(), **copied))
@@ -328,8 +297,10 @@ class Adapter:
 
         app_id, chat_id = text("app_id") or self._client.app_id, text("chat_id")
         if not app_id or not chat_id:
-            self._count("unplaced")
-            self._say_once("app_id and chat_id are needed: pass them to the adapter or put them into the context")
+            self._sender.count("unplaced")
+            self._sender.say_once(
+                "app_id and chat_id are needed: pass them to the adapter or put them into the context"
+            )
             return None
         return Chat(app_id=app_id, chat_id=chat_id, workflow=text("workflow_name"), user_id=text("user_id"))
 
@@ -357,7 +328,7 @@ class Adapter:
                 self._drop(position)
                 continue
             self._waiting += 1
-            if not self._loop.call(partial(self._publish, one, datetime.now(UTC), position)):
+            if not self._loop.call(partial(self._send, one, datetime.now(UTC), position)):
                 self._waiting -= 1
                 self._drop(position)
                 continue
@@ -368,21 +339,21 @@ class Adapter:
 
     def _drop(self, position: Future[str | None]) -> None:
         position.set_result(None)
-        self._count("dropped")
-        self._say_once("events are dropped: the adapter is closed, or its thread does not keep up")
+        self._sender.count("dropped")
+        self._sender.say_once("events are dropped: the adapter is closed, or its thread does not keep up")
 
     def _asking(self, variables: Mapping[str, Any], agent: str, run: str) -> _Ask | ContextReply:
         """Return the turn's request, sent by now, or an answer for which none is needed."""
         if not self._context_on:
-            return _empty("disabled", f"{CONTEXT_VARIABLE} is off in this process")
+            return no_context("disabled", f"{CONTEXT_VARIABLE} is off in this process")
         started_s = time.monotonic()
         chat = self._chat(variables)
         if chat is None:
-            return _empty("invalid_request", "app_id and chat_id are needed")
+            return no_context("invalid_request", "app_id and chat_id are needed")
         context = self._carry(variables)
         with self._lock:
             if self._closed:
-                return _empty("bus_unavailable", "the adapter is closed")
+                return no_context("bus_unavailable", "the adapter is closed")
             turn = self._book.turn(chat, agent, run)
             if turn is None:
                 self._hand_on(self._book.start_turn(chat, agent, context, self._clock(), run=run))
@@ -392,8 +363,10 @@ class Adapter:
             if ask.future is None and ask.reply is None:
                 ask.turn = turn
                 ask.deadline_s = started_s + self._budget_ms / 1000
-                ask.future = self._loop.submit(partial(self._ask, chat, agent, context, ask))
-                ask.reply = None if ask.future else _empty("bus_unavailable", "the adapter is closed")
+                ask.future = self._loop.submit(
+                    partial(self._sender.ask, chat, agent, context, ask.after, ask.deadline_s)
+                )
+                ask.reply = None if ask.future else no_context("bus_unavailable", "the adapter is closed")
             return ask
 
     def _sealed(self, ask: _Ask) -> ContextReply:
@@ -404,7 +377,7 @@ class Adapter:
                     ask.reply = ask.future.result()
                 else:
                     ask.future.cancel()
-                    ask.reply = _empty("timeout", f"no answer within {self._budget_ms} ms")
+                    ask.reply = no_context("timeout", f"no answer within {self._budget_ms} ms")
             assert ask.reply is not None
             if ask.turn is not None:
                 ask.turn.context_id = ask.reply.context_id or None
@@ -412,81 +385,10 @@ class Adapter:
 
     # In the adapter's thread
 
-    def _publish(self, told: Told, time: datetime, position: Future[str | None]) -> None:
+    def _send(self, told: Told, time: datetime, position: Future[str | None]) -> None:
         with self._lock:
             self._waiting -= 1
-        try:
-            data = self._redacted(told.type, {**told.data, "context": told.context})
-            if data is None:
-                position.set_result(None)
-                return
-            chat = told.chat
-            event = Event.create(
-                told.type,
-                app_id=chat.app_id,
-                chat_id=chat.chat_id,
-                workflow=chat.workflow,
-                user_id=chat.user_id,
-                data=data,
-                source=self._source,
-                time=time,
-            )
-        except ValidationError as error:
-            self._count("invalid")
-            logger.error("event %s breaks the contract and is not sent: %s", told.type, wire.explain(error))
-            position.set_result(None)
-            return
-        except Exception as error:  # noqa: BLE001 - the loop goes on
-            self._failed("publish", error)
-            position.set_result(None)
-            return
-        self._count("published")
-        emitting = asyncio.get_running_loop().create_task(self._client.emit(event, wait_s=_CONFIRM_S))
-        emitting.add_done_callback(partial(_settle, position))
-
-    async def _ask(self, chat: Chat, agent: str, context: Mapping[str, Any], ask: _Ask) -> ContextReply:
-        try:
-            failures = self.stats.redaction_failures
-            data = self._redacted(CONTEXT_REQUEST, {"agent_name": agent, "context": context})
-            if data is None:
-                if self.stats.redaction_failures > failures:
-                    return _empty("internal_error", "the redaction hook failed, so nothing was asked")
-                return _empty("disabled", "the redaction hook held the request back")
-            after: str | None = None
-            if self._read_own_writes and ask.after is not None:
-                left_s = max(0.0, ask.deadline_s - time.monotonic())
-                waiting = asyncio.wrap_future(ask.after)
-                await asyncio.wait({waiting}, timeout=left_s / 2)
-                after = waiting.result() if waiting.done() and not waiting.cancelled() else None
-            reply = await self._client.context(
-                agent=agent,
-                chat_id=chat.chat_id,
-                app_id=chat.app_id,
-                workflow=chat.workflow,
-                user_id=chat.user_id,
-                context=data["context"],
-                budget_ms=int(max(0.0, ask.deadline_s - time.monotonic()) * 1000),
-                max_tokens=self._max_tokens,
-                after=after,
-            )
-            return ContextReply.model_validate(dict(reply))  # a transport of somebody's own may give anything
-        except Exception as error:  # noqa: BLE001 - the turn goes on
-            return self._without_context(error)
-
-    def _redacted(self, type: str, data: dict[str, Any]) -> dict[str, Any] | None:
-        """Return what may be sent, or None for nothing."""
-        if self._redact is None:
-            return data
-        try:
-            shown = self._redact(type, plain(data))
-            if shown is None:
-                self._count("withheld")
-                return None
-            return {"context": {}, **dict(shown)}
-        except Exception as error:  # noqa: BLE001 - it fails closed
-            self._count("redaction_failures")
-            self._say_once(f"the redaction hook raised {error.__class__.__name__}: nothing is sent where it does")
-            return None
+        self._sender.publish(told, time, position)
 
     def _tick_on(self) -> None:
         self.tick()
@@ -497,25 +399,7 @@ class Adapter:
         try:
             yield
         except Exception as error:  # noqa: BLE001 - the agent's turn goes on whatever happens here
-            self._failed(where, error)
-
-    def _without_context(self, error: Exception) -> ContextReply:
-        self._failed("context", error)
-        return _empty("internal_error", f"the adapter failed: {type(error).__name__}")
-
-    def _failed(self, where: str, error: Exception) -> None:
-        self._count("errors")
-        self._say_once(f"the adapter failed in {where} with {type(error).__name__}; the agent goes on")
-        logger.debug("the adapter failed in %s", where, exc_info=error)
-
-    def _count(self, name: str) -> None:
-        with self._counting:  # by several threads
-            setattr(self.stats, name, getattr(self.stats, name) + 1)
-
-    def _say_once(self, message: str) -> None:
-        if message not in self._said:
-            self._said.add(message)
-            logger.warning("%s", message)
+            self._sender.failed(where, error)
 
 
 def _failure(error: BaseException) -> Failure:
@@ -524,12 +408,3 @@ def _failure(error: BaseException) -> Failure:
     except Exception:  # noqa: BLE001 - an exception's own code
         message = None
     return Failure(error_type=type(error).__name__, error_message=message)
-
-
-def _settle(position: Future[str | None], emitting: asyncio.Task[str | None]) -> None:
-    done = not emitting.cancelled() and emitting.exception() is None
-    position.set_result(emitting.result() if done else None)
-
-
-def _empty(reason: ReasonCode, detail: str) -> ContextReply:
-    return ContextReply(id=uuid4().hex, reason=reason, detail=detail, partial=True)

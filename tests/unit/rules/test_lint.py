@@ -89,6 +89,10 @@ def test_what_is_not_there_is_a_finding(tmp_path: Path) -> None:
         ("workflow.errors", "workflow.error"),
         ("tool.call_completed", "tool.call_complete"),
         ("tools.*", "tool.*"),
+        ("workflow.started", "workflow.start"),
+        ("tool.call_started", "tool.call_start"),
+        ("model.call_completed", "model.call_complete"),
+        ("models.*", "model.*"),
     ],
 )
 def test_an_event_that_looks_like_a_slip_is_a_warning(tmp_path: Path, event: str, near: str) -> None:
@@ -105,6 +109,7 @@ def test_an_event_that_looks_like_a_slip_is_a_warning(tmp_path: Path, event: str
         *("agent.turn_start", "agent.turn_complete", "workflow.phase_complete", "workflow.complete"),
         *("workflow.error", "tool.call_complete", "agent.*", "*", "memory.add", "memory.*", "order.paid"),
         *("workflow.phase_start", "tool.call_start", "agent.turn_end", "workflow.start", "episode.complete"),
+        *("model.call_complete", "model.*"),
     ],
 )
 def test_events_of_ones_own_are_fine(tmp_path: Path, event: str) -> None:

@@ -158,6 +158,29 @@ def test_a_stream_that_nobody_reads_on_is_closed_by_the_timer(play: Play) -> Non
     ]
 
 
+def test_a_chat_that_is_cancelled_fails_as_such(play: Play) -> None:
+    found = play("cancelled")
+    assert said(found) == [
+        "workflow.start",
+        "agent.turn_start Planner 1",
+        "model.call_complete Planner 1 False CancelledError",
+        "agent.turn_complete Planner 1 False failed CancelledError",
+        "workflow.error Planner 1 CancelledError",
+    ]
+    assert found["systems"] == ["You are Planner."]
+
+
+def test_a_structured_answer_ends_its_turn(play: Play) -> None:
+    found = play("structured")
+    assert said(found)[:4] == [
+        "workflow.start",
+        "agent.turn_start Planner 1",
+        "model.call_complete Planner 1 True",
+        "agent.turn_complete Planner 1 True completed",
+    ]
+    assert json.loads(found["events"][3]["response"]) == {"steps": [1]}
+
+
 @pytest.mark.parametrize("mode", ["sync", "async"])
 @pytest.mark.parametrize("failing", ["", "fails"])
 @pytest.mark.parametrize("way", ["hangs", "fails", "garbage"])

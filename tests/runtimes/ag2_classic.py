@@ -8,6 +8,7 @@ import asyncio
 import json
 import os
 import sys
+import threading
 import warnings
 from collections.abc import Sequence
 from typing import Any
@@ -248,6 +249,45 @@ def repeated() -> dict[str, Any]:
     return result(adapter, bus)
 
 
+def cancelled() -> dict[str, Any]:
+    """A chat that its caller gives up while the model is at work."""
+    bus, asked, answer = Bus(), threading.Event(), threading.Event()
+    adapter = adapter_of(bus)
+
+    class Slow(Scripted):
+        def _generate_oai_reply_from_client(self, llm_client: Any, messages: Any, cache: Any, **named: Any) -> Any:
+            asked.set()
+            answer.wait(30)
+            return "too late"
+
+    slow = Slow("Planner", [])
+    pattern = pattern_of(slow, Scripted("Writer", []))
+    adapter.attach(pattern)
+
+    async def give_up() -> None:
+        chat = asyncio.create_task(a_initiate_group_chat(pattern=pattern, messages="plan a trip", max_rounds=4))
+        await asyncio.to_thread(asked.wait, 30)
+        chat.cancel()
+        await asyncio.gather(chat, return_exceptions=True)
+        answer.set()
+
+    asyncio.run(give_up())
+    adapter.close()
+    return result(adapter, bus, systems=[slow.system_message])
+
+
+def structured() -> dict[str, Any]:
+    """An agent whose answer is a call of AG2's tool for structured output, which nobody runs."""
+    bus = Bus()
+    adapter = adapter_of(bus)
+    planner = Scripted("Planner", [call("__structured_output", "t1", steps=[1])])
+    pattern = pattern_of(planner, Scripted("Writer", []))
+    adapter.attach(pattern)
+    initiate_group_chat(pattern=pattern, messages="plan a trip", max_rounds=3)
+    adapter.close()
+    return result(adapter, bus)
+
+
 def own() -> dict[str, Any]:
     """Events of the runtime's own, within a turn and outside."""
     bus = Bus()
@@ -285,8 +325,8 @@ def pair(way: str = "attach") -> dict[str, Any]:
 
 
 SCENES: dict[str, Any] = {
-    "abandoned": abandoned, "conversation": conversation, "own": own, "pair": pair, "repeated": repeated,
-    "streamed": streamed,
+    scene.__name__: scene
+    for scene in (abandoned, cancelled, conversation, own, pair, repeated, streamed, structured)
 }  # fmt: skip
 
 

@@ -20,6 +20,9 @@ from graphweft import (
     create_graph_injection_hook,
     create_graph_mutation_hook,
 )
+from graphweft.adapters.ag2_classic import AG2ClassicAdapter
+from graphweft.adapters.core import Adapter
+from graphweft.adapters.sending import AdapterStats
 from graphweft.hooks import InjectionHook, MutationHook
 from graphweft.redis_transport import RedisTransport
 from graphweft.settings import ClientSettings
@@ -122,6 +125,33 @@ async def hooks(client: Client, context: dict[str, Any]) -> None:
     await same("order.paid", context, {})
     await both.on_event("order.paid", context)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     await before("Planner")  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+
+
+async def adapters(client: Client, variables: dict[str, Any], agent: object) -> None:
+    """A runtime's callbacks go in, events and context come out."""
+
+    def redact(type: str, data: dict[str, Any]) -> dict[str, Any] | None:
+        return None if type == "context.request" else data
+
+    core = Adapter(client, app_id="shop", budget_ms=50, redact=redact, carried={"phase"}, idle_s=60)
+    core.start_run(variables)
+    core.start_turn(variables, "Planner", fresh=True, sequential=True)
+    assert_type(core.context(variables, "Planner"), ContextReply)
+    assert_type(await core.acontext(variables, "Planner", run="r1"), ContextReply)
+    core.start_tool(variables, "search", "t1", arguments={"q": 1})
+    core.end_tool(variables, "search", "t1", result=[1], success=True)
+    core.model_call(variables, "Planner", success=True, about={"model": "m"})
+    core.tell(variables, "order.paid", {"total": 5}, agent="Planner")
+    core.fail_turn(variables, "Planner", ValueError())
+    core.end_run(variables, outputs="done")
+    assert_type(core.stats, AdapterStats)
+    assert_type(core.flush(), bool)
+    await core.aclose()
+    async with AG2ClassicAdapter(client=client, max_tokens=500) as classic:
+        classic.attach(agent)
+        assert_type(classic.core, Adapter)
+    core.start_turn(variables)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
+    core.context("Planner", variables)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 
 
 async def transports(events: Sequence[Outgoing], request: ContextRequest, environment: Mapping[str, str]) -> None:

@@ -95,7 +95,7 @@ def test_a_turn_is_asked_for_context_once_and_tells_which_it_got(make: Make) -> 
 
 
 async def test_asking_asynchronously_shares_the_turn_s_answer_and_leaves_the_loop_free(make: Make) -> None:
-    adapter, bus = make(Bus(hang=True), budget_ms=300)
+    adapter, bus = make(Bus(hang=True), budget_ms=1_000)
     adapter.start_turn(IDS, "Planner")
     asking = [asyncio.create_task(adapter.acontext(IDS, "Planner")) for _ in range(3)]
     while not bus.requests:  # the loop runs on meanwhile  # noqa: ASYNC110

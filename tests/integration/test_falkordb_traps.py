@@ -5,6 +5,7 @@ Then a rule of ``falkordb_form`` or of the linter may go. Every test names what 
 
 from __future__ import annotations
 
+import re
 import tempfile
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -19,6 +20,7 @@ from graphweft_rules.cypher import parse
 from graphweft_rules.falkordb_form import falkordb_form
 from graphweft_rules.traps import copied_writes, filtered_optionals, path_merges
 from graphweft_workers.embedded import EmbeddedServer
+from graphweft_workers.graphrag.safe_cypher import TEMPLATES
 
 pytestmark = pytest.mark.integration
 
@@ -180,6 +182,24 @@ def test_trap_9_a_query_makes_the_graph_that_it_misses_and_a_reading_query_does_
     assert not graphs.client.exists("missing")
     assert graphs.run("missing", "MATCH (n) RETURN n") == []
     assert graphs.client.exists("missing")
+
+
+def test_trap_10_left_reads_past_the_end_of_a_text_with_more_bytes_than_it_asks_for(server: EmbeddedServer) -> None:
+    with redis.Redis(unix_socket_path=str(server.socket)) as client:  # what comes back need not be text
+        wrong = 0
+        for sign in ("\u4e2d", "\u3042", "\u0436"):
+            for length in range(170, 500, 10):
+                text = sign * length
+                query = f"WITH '{text}' AS s RETURN left(s, 500), CASE WHEN size(s) > 500 THEN left(s, 500) ELSE s END"
+                [[cut, whole]] = client.execute_command("GRAPH.QUERY", "left", query)[1]
+                wrong += cut != text.encode()
+                assert whole == text.encode()
+        assert wrong
+    # So no query of a retrieval cuts what is not longer.
+    for template in TEMPLATES["falkordb"].values():
+        assert template.count("left(") == len(
+            re.findall(r"WHEN size\(([^()]*\([^()]*\))\) > \d+ THEN left\(\1", template)
+        )
 
 
 def test_a_relationship_that_is_not_used_is_not_told_from_a_parallel_one(graphs: Graphs) -> None:

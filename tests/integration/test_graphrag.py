@@ -6,9 +6,11 @@ import asyncio
 import contextlib
 import gc
 import json
+import math
 import random
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from types import SimpleNamespace
 from typing import Any, Final
 
 import neo4j
@@ -25,6 +27,7 @@ from graphweft_workers.graph.falkordb import FalkorDBStore
 from graphweft_workers.graph.literals import header
 from graphweft_workers.graph.neo4j import Neo4jStore
 from graphweft_workers.graph.store import GraphStore, Table
+from graphweft_workers.graphrag import pack as packing
 from graphweft_workers.graphrag.caps import Caps
 from graphweft_workers.graphrag.pack import BLOCK_START
 from graphweft_workers.graphrag.retriever import TOO_SLOW, UNREACHABLE, GraphContext, HybridRetriever
@@ -646,6 +649,63 @@ async def test_a_secret_in_the_graph_reaches_no_context(place: Place) -> None:
     assert "[REDACTED]" in shown
     for part in (word, "IOSFODNN7", "Zq3xT9", "a1B2c3", "hbGci", "QUJDREVG"):
         assert part not in shown
+
+
+# Texts
+
+
+@pytest.mark.parametrize("sign", ["\u4e2d", "\u3042", "\u0436", "\u00e9", "\U0001f642", "a"])
+async def test_texts_in_all_alphabets_arrive_as_they_are(place: Place, sign: str) -> None:
+    lengths = [1, 100, 166, 250, 333, 499, 500, 501, 750, 1_000, 1_250, 1_499, 1_500, 1_501, 2_000]
+    nodes = [entity("Hub")] + [entity(f"N{n:04} {sign * 250}"[:250], id=n, description=sign * n) for n in lengths]
+    edges = [(0, "RELATED_TO", n + 1, {"fact": sign * length, "name": "OWNS"}) for n, length in enumerate(lengths)]
+    await place.fill(Graph(nodes=nodes, edges=edges))
+    context = await retriever(place.store, max_chars=10**6).retrieve(APP, "Hub")
+    assert context.outcome == "injected"
+    assert context.reason is None
+    shown = {fact.partition(" OWNS ")[2][1:5]: fact for fact in context.facts if " OWNS " in fact}
+    for length in lengths:
+        fact = shown[f"{length:04}"]
+        rest = fact.partition(": ")[2].rstrip("\u2026")
+        assert set(rest) <= {sign}, fact[:40]
+        assert len(rest) == length if length <= 300 else 200 <= len(rest) <= 300
+
+
+async def test_others_have_their_turn_while_facts_are_packed(falkordb: Place) -> None:
+    nodes = [entity("Hub"), *(entity(f"N{n}") for n in range(40))]
+    await falkordb.fill(Graph(nodes=nodes, edges=[(0, "RELATED_TO", n + 1, {}) for n in range(40)]))
+    turns = 0
+
+    async def other() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    seen: set[int] = set()
+
+    def count(text: str) -> int:
+        seen.add(turns)
+        return len(text)
+
+    beside = asyncio.create_task(other())
+    context = await retriever(falkordb.store, max_tokens=8_000, count=count).retrieve(APP, "Hub")
+    beside.cancel()
+    assert len(context.facts) == 40
+    assert len(seen) >= 40
+
+
+async def test_a_context_for_which_the_time_was_too_short_is_partial(
+    falkordb: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await falkordb.fill(SHOP)
+    clock = iter([0.0] * 3)
+    monkeypatch.setattr(packing, "time", SimpleNamespace(monotonic=lambda: next(clock, math.inf)))
+    context = await retriever(falkordb.store).retrieve(APP, "Redis")
+    assert (context.outcome, context.partial, context.reason) == ("injected", True, TOO_SLOW)
+    assert len(context.facts) == 3
+    context = await retriever(falkordb.store).retrieve(APP, "Redis")
+    assert (context.outcome, context.facts, context.reason) == ("unavailable", (), TOO_SLOW)
 
 
 # Bounds

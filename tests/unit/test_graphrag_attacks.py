@@ -97,6 +97,40 @@ WITH_HEX: Final = (
     "DSN=https://{}@o1.ingest.example/2",
     "ENCRYPTION_KEY: {}",
 )
+MORE: Final = (
+    ("lsv2_pt_{}_" + HEX[:10], HEX),
+    ("sk_{}" + HEX[:16], HEX),
+    ("pat" + "AbCdEfGhIjKlMn.{}" + HEX, HEX),
+    ("access_token$production${}$" + HEX, HEX[:16]),
+    ("hf_{}", "abcdefghijklmnopqrst" + "uvwxyzabcdefgh"),
+    ("1//0g{}", "abc-defg_hijklmnopqrs" + "tuvwxyz"),
+    ("https://x.webhook.office.com/webhookb2/{}/IncomingWebhook/z", "abcdefgh-ijkl" + "mnop@qrst"),
+    ("{}", HEX),
+    ("{}", HEX.upper()),
+    ("0x{}" + HEX, HEX),
+    ("MY_PASS={}", "correct" + "horse"),
+    ("MYSQL_PW: {}", "sun" + "shine"),
+    ("STRIPE_KEY='{}'", "abcd" + "efgh"),
+    ("db_pwd={}", "sun" + "shine"),
+    ("APP_SECRET = {}", "sun" + "shine"),
+    ("machine api.example login bob password {}", "hunter" + "2"),
+    ("db.example.com:5432:app:bob:{}", "hunter" + "2pw"),
+    ("sqlplus scott/{}@db", "tig" + "er"),
+    ("jdbc:oracle:thin:scott/{}@//db:1521/x", "tig" + "er"),
+    ("app/{}@db.example:1521", "tig" + "er"),
+    ("card {} exp 12/27", "4111 1111" + " 1111 1111"),
+    ("{}", "378282246" + "310005"),
+    ("The password for the staging box is {}.", "hunter" + "2"),
+    ("his PIN is {}", "47" + "11"),
+    ("Log in with admin / {}", "Winter" + "2024!"),
+    ("{} is the admin password.", "hunter" + "2"),
+)
+"""Forms, and the secret in them."""
+AT_THE_END: Final = (
+    ("the password for the staging box is {}", "hunter" + "2"),
+    ("Root password on db1 \u2192 {}", "correct" + "horse"),
+    ("{} is the admin password", "hunter" + "2"),
+)
 WITH_BASE64: Final = ("_auth={}", "auth: {}", "Basic {}", "FERNET_KEY={}", "<D>{}</D>", "password base64: {}")
 INNOCENT: Final = (
     "The token service runs on Redis7 and Python3.12.",
@@ -124,6 +158,23 @@ INNOCENT: Final = (
     "openssl s_client -connect host:443 -pause",
     "https://user@github.com/a",
     "git@github.com:a/b.git",
+    "commit 9fceb02d0ae598e95dc970b74767f19372d61af8",
+    "image@sha256:" + HEX + HEX,
+    "id 12345678901234567890123456789012",
+    "order 4111 1111 1111 1112",
+    "called 1700000000000 times",
+    "PRIMARY_KEY=order_id",
+    "DB_PASS=${DB_PASS}",
+    "API_KEY: required",
+    "sort_key: created",
+    "uses actions/checkout@v4 and babel/core@7.0",
+    "the password for the shop is rotated.",
+    "The password is checked by bcrypt",
+    "1Password is the best password manager",
+    "the PIN is four digits",
+    "log in with Google / GitHub",
+    "at 10:30:15:ab:cd we met",
+    "the default login page asks for a password twice",
     "The seed phrase has twelve words and nobody should store that phrase online because attackers will find them all",
 )
 
@@ -142,6 +193,21 @@ def test_a_secret_goes_whatever_it_is_dressed_as(text: str) -> None:
     assert result.startswith("Before.")
     assert not any(secret in result for secret in (WORD, RANDOM, HEX, BASE64))
     assert redact(result) == result
+
+
+@pytest.mark.parametrize(("form", "secret"), MORE)
+def test_secrets_of_more_kinds_go(form: str, secret: str) -> None:
+    for text in (form.format(secret), f"Before. {form.format(secret)}\nAfter."):
+        result = redact(text)
+        assert secret not in result
+        assert REDACTED in result
+        assert redact(result) == result
+
+
+@pytest.mark.parametrize(("form", "secret"), AT_THE_END)
+def test_a_secret_at_the_end_of_a_line_goes(form: str, secret: str) -> None:
+    text = form.format(secret)
+    assert redact(f"{text}\nAfter.") == f"{text.replace(secret, REDACTED)}\nAfter."
 
 
 @pytest.mark.parametrize("text", INNOCENT)

@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from graphweft_workers.graphrag.secrets import REDACTED, is_value, redact, redact_value
+from graphweft_workers.graphrag.secrets import REDACTED, is_value, redact, redact_beside, redact_value
 
 # Put together here, so that no scanner takes this file for a leak.
 AWS: Final = "AKIA" + "IOSFODNN7EXAMPLE"
@@ -268,3 +268,24 @@ def test_random_texts_neither_fail_nor_change_twice() -> None:
 def test_no_text_takes_long(unit: str) -> None:
     text = (unit * 4_000)[:4_000]
     redact(text)  # milliseconds; a pattern that runs away takes longer than a test may
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [
+        "A", "a", "1", "\ufdfa", "\u00e9", "\u0301", "\u043f\u0430\u0440\u043e\u043b\u044c", "aA1", "pw ", "password=",
+        "secret key=", "-", "#", "/", "\\", "sk-", "a.b", "a_", "&#x41;", "\n# ", " ", "\t", "a:1:", "1234 ",
+        "mysql -p ", "login a password ", "p.a.s.s.", "a/b@",
+    ],
+)  # fmt: skip
+def test_of_a_text_without_end_only_so_much_is_read(unit: str) -> None:
+    text = (unit * 200_000)[:200_000]
+    for result in (redact(text), redact_value(text, text), redact_beside(text, text)):
+        assert len(result) <= 10 * 4_000
+    assert is_value("password", text) in (True, False)
+
+
+def test_what_is_behind_the_bound_does_not_come_back() -> None:
+    result = redact("x " * 3_000 + AWS)
+    assert result.endswith(REDACTED)
+    assert len(result) <= 4_000

@@ -42,7 +42,7 @@ class Expansion:
     def facts(self) -> int:
         """How many different facts the relationships are."""
         each = self.relations.values()
-        return len({(one.source.name, one.type, one.target.name, one.fact) for one in each})
+        return len({(one.source.name, one.type, one.label, one.target.name, one.fact) for one in each})
 
 
 def bounds(frontier: int, room: int) -> tuple[int, int]:
@@ -66,12 +66,13 @@ def connect(found: Expansion, rows: Iterable[Mapping[str, Any]]) -> Expansion:
             type=row["type"],
             target=found.nodes[row["target"]],
             fact=row["fact"],
+            label=row["label"],
             hop=0,
         )
         for row in rows
         if row["source"] in place and row["target"] in place and row["type"] in RELATIONSHIPS
     ]
-    kept.sort(key=lambda each: (place[each.source.handle], place[each.target.handle], each.type, each.fact))
+    kept.sort(key=lambda each: (place[each.source.handle], place[each.target.handle], each.type, each.fact, each.label))
     return Expansion(
         pinned=found.pinned,
         nodes=found.nodes,
@@ -113,14 +114,20 @@ def expand(found: Expansion, rows: Iterable[Mapping[str, Any]], *, hop: int, lim
             if row["link"] not in relations:
                 ends = (nodes[source], node) if row["out"] else (node, nodes[source])
                 relations[row["link"]] = Relation(
-                    handle=row["link"], source=ends[0], type=row["type"], target=ends[1], fact=row["fact"], hop=hop
+                    handle=row["link"],
+                    source=ends[0],
+                    type=row["type"],
+                    target=ends[1],
+                    fact=row["fact"],
+                    label=row["label"],
+                    hop=hop,
                 )
     return Expansion(pinned=found.pinned, nodes=nodes, relations=relations, frontier=tuple(fresh))
 
 
 def _order(row: Mapping[str, Any]) -> tuple[Any, ...]:
     # As the query orders them, and then by what else is shown.
-    return row["name"], row["out"], row["fact"], row["key"], row["kind"], row["description"]
+    return row["name"], row["out"], row["fact"], row["key"], row["kind"], row["description"], row["label"]
 
 
 def _by_turns(lists: Sequence[Sequence[Mapping[str, Any]]]) -> list[Mapping[str, Any]]:

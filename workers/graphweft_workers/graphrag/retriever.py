@@ -20,7 +20,7 @@ from graphweft_rules.token_count import TokenCounter, count_characters
 from graphweft_workers.graph.store import GraphStore
 from graphweft_workers.graphrag.caps import LIMIT_CAP, Caps
 from graphweft_workers.graphrag.expand import Expansion, bounds, connect, expand
-from graphweft_workers.graphrag.pack import pack
+from graphweft_workers.graphrag.pack import Packed, packing
 from graphweft_workers.graphrag.pin import Path, documents_of, named, pin
 from graphweft_workers.graphrag.rows import Handle, Node, mapped
 from graphweft_workers.graphrag.safe_cypher import Template, checked
@@ -137,7 +137,7 @@ class HybridRetriever:
         timeout_s: float = 5.0,
         memory: MemoryScope | None = None,
     ) -> GraphContext:
-        """Return facts of the app's graph within ``timeout_s``, and a quarter of a second.
+        """Return facts of the app's graph within ``timeout_s``, and half a second.
 
         ``seeds`` are what was recalled, as ``seed`` takes it. Of what the graph says belongs to somebody, by one of
         the four scopes, it has only what belongs to ``memory``, in one scope at least and to nobody else in the others;
@@ -160,16 +160,11 @@ class HybridRetriever:
         except Exception as error:  # noqa: BLE001 - a prompt must come about whatever goes wrong here
             failure = type(error).__name__
         try:
-            packed = pack(
-                run.found,
-                most=self._caps.results,
-                max_chars=self._max_chars,
-                max_tokens=self._max_tokens,
-                count=self._count,
-            )
+            packed = await self._packed(run)
         except Exception as error:  # noqa: BLE001 - as above
             _logger.warning("graphrag_failed", app_id=app_id, reason=type(error).__name__)
-            return GraphContext(outcome="failed")
+            return GraphContext(outcome="failed", reason=type(error).__name__)
+        failure = failure or (None if packed.complete else TOO_SLOW)
         away = failure in (UNREACHABLE, TOO_SLOW)
         if failure and not away:
             _logger.warning("graphrag_failed", app_id=app_id, reason=failure)
@@ -187,6 +182,24 @@ class HybridRetriever:
             _logger.warning(NOOP, app_id=app_id, reason=failure)
             return GraphContext(outcome="unavailable", reason=failure)
         return GraphContext(outcome="failed" if failure else "empty", reason=failure)
+
+    async def _packed(self, run: _Retrieval) -> Packed:
+        """Pack what was found line by line; in between, others have their turn, for the gate takes a while."""
+        steps = packing(
+            run.found,
+            most=self._caps.results,
+            max_chars=self._max_chars,
+            max_tokens=self._max_tokens,
+            count=self._count,
+            until=time.monotonic() + max(0.0, run.left_s()) + _GRACE_S,
+        )
+        while True:
+            try:
+                next(steps)
+            except StopIteration as end:
+                packed: Packed = end.value
+                return packed
+            await asyncio.sleep(0)
 
 
 class _Retrieval:

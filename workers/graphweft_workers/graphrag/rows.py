@@ -52,6 +52,8 @@ class Relation:
     type: str
     target: Node
     fact: str
+    label: str = ""
+    """The type that whoever wrote it gave it, where that is not among those that are followed; it may be any text."""
     hop: int
     """0 between what is pinned, else the number of the hop that found it."""
 

@@ -6,7 +6,8 @@ parameter. All of them only read, and each is bounded by itself:
 - a node's relationships of each type are read up to ``$scan``, in the order in which the server finds them, so a node
   with 100,000 neighbours costs no more than one with ``$scan``, and one type does not crowd out the others;
 - in front of that bound stands only what says who may see a thing and whether it holds now, for else what belongs to
-  others would keep out what one may see. A hub of 100,000 neighbours that all belong to others takes 60 ms that way;
+  others would keep out what one may see. A hub of 100,000 neighbours that all belong to others takes up to a second
+  that way, which the timeout of the query bounds;
 - everything else is filtered and sorted behind the bound. On FalkorDB the bound has to be in a subquery of its own: it
   moves a filter from behind ``WITH … LIMIT`` in front of it;
 - of equal names or ids, each has its own bound, and what belongs to who asks comes before what is everybody's.
@@ -26,7 +27,17 @@ from graphweft_rules.batching import Dialect
 from graphweft_rules.packs.memory import MEMORY_LABEL
 from graphweft_workers.graphrag.caps import LIMIT_CAP, MOST_DOCUMENTS, MOST_NAMES, MOST_NAMESAKES
 
-__all__ = ("KEYS", "LONGEST", "LONGEST_NAME", "MOST_SCANNED", "RELATIONSHIPS", "TEMPLATES", "Template", "checked")
+__all__ = (
+    "KEYS",
+    "LONGEST",
+    "LONGEST_LABEL",
+    "LONGEST_NAME",
+    "MOST_SCANNED",
+    "RELATIONSHIPS",
+    "TEMPLATES",
+    "Template",
+    "checked",
+)
 
 RELATIONSHIPS: Final = ("REFERENCES", "CONTAINS", "MENTIONS", "DEPENDS_ON", "RELATED_TO", "SUPERSEDES", "AMENDS")
 """The types that are followed, in both directions; no others."""
@@ -47,6 +58,8 @@ KEYS: Final = frozenset(
 LONGEST: Final = 1_500
 """Characters of a description that leave the server."""
 LONGEST_NAME: Final = 500
+LONGEST_LABEL: Final = 64
+"""Characters of a relationship's own type."""
 MOST_SCANNED: Final = 200
 """Relationships of one type that are looked at, of one node."""
 _LONGEST_ID: Final = 512
@@ -93,7 +106,10 @@ class _Forms:
     def text(self, value: str, most: int) -> str:
         """Return a property where it is text or a whole number; servers write other numbers in ways of their own."""
         if self._falkordb:
-            return f"CASE WHEN typeOf({value}) IN ['String', 'Integer'] THEN left(toStringOrNull({value}), {most}) END"
+            # `left` reads past the end of a text that has fewer characters than it asks for, but more bytes.
+            text = f"toStringOrNull({value})"
+            cut = f"CASE WHEN size({text}) > {most} THEN left({text}, {most}) ELSE {text} END"
+            return f"CASE WHEN typeOf({value}) IN ['String', 'Integer'] THEN {cut} END"
         return f"CASE WHEN {value} IS :: STRING OR {value} IS :: INTEGER THEN left(toString({value}), {most}) END"
 
     def first(self, variable: str, names: Sequence[str], most: int) -> str:
@@ -113,6 +129,9 @@ class _Forms:
 
     def fact(self, variable: str) -> str:
         return self.first(variable, ("fact", "description", "text"), LONGEST)
+
+    def label(self, variable: str) -> str:
+        return self.first(variable, ("name",), LONGEST_LABEL + 1)
 
     def node(self, variable: str) -> str:
         """Return the columns of a node: see ``rows.Node``."""
@@ -178,7 +197,7 @@ class _Forms:
             "UNWIND range(0, size(taken) - 1) AS turn WITH place, source, type, turn, taken[turn] AS one "
             "ORDER BY turn, place, type LIMIT $most "
             "WITH source, type, one[0] AS r, one[1] AS b, one[2] AS out, one[3] AS fact "
-            f"RETURN source, {self.handle('r')} AS link, type, out, fact, {self.node('b')}"
+            f"RETURN source, {self.handle('r')} AS link, type, out, fact, {self.label('r')} AS label, {self.node('b')}"
         )
 
     def between(self) -> str:
@@ -189,7 +208,8 @@ class _Forms:
             f"UNWIND $handles AS target WITH a, source, target WHERE source <> target "
             f"MATCH (b) WHERE {self.handle('b')} = target AND {_visible('b')} "
             f"WITH a, b, source, target {self.inside([found], 'a', 'b')} "
-            f"RETURN source, target, {self.handle('r')} AS link, type(r) AS type, {self.fact('r')} AS fact"
+            f"RETURN source, target, {self.handle('r')} AS link, type(r) AS type, {self.fact('r')} AS fact, "
+            f"{self.label('r')} AS label"
         )
 
     def all(self) -> Mapping[Template, str]:

@@ -12,6 +12,7 @@ __all__ = (
     "ASSIGNED",
     "AUTHORIZATION",
     "BEARER",
+    "CARD",
     "CERTAIN",
     "EDGES",
     "KEY_PARTS",
@@ -24,15 +25,18 @@ __all__ = (
     "NO_VALUES",
     "OPENING",
     "PHRASE_WORDS",
+    "PIN",
     "PLAIN",
     "PRIVATE_KEY",
     "PROSE",
     "QUOTES",
     "RANDOM",
     "REFERENCE",
+    "SAID",
     "SEED",
     "SEED_PHRASE",
     "SEED_WORDS",
+    "SHELL",
     "SIGNS",
     "TOKEN",
     "WEAK",
@@ -42,7 +46,7 @@ __all__ = (
 )
 
 _TOKENS: Final = (
-    r"sk-(?=[A-Za-z0-9_-]*[0-9A-Z]|[A-Za-z0-9_-]*[A-Za-z0-9]{16})[A-Za-z0-9_-]{16,}",
+    r"sk-(?=[A-Za-z0-9_-]{0,80}[0-9A-Z]|[A-Za-z0-9_-]{0,80}[A-Za-z0-9]{16})[A-Za-z0-9_-]{16,}+",
     r"(?:sk|rk|pk)_(?:live|test)_[A-Za-z0-9]{10,}|whsec_[A-Za-z0-9+/=]{16,}",
     r"(?:AKIA|ASIA|AGPA|AIDA|AROA|AIPA|ANPA|ANVA|ABIA|ACCA)[A-Z0-9]{16,}",
     r"gh[pousr]_[A-Za-z0-9]{16,}|github_pat_[A-Za-z0-9_]{16,}|gl(?:pat|dt|rt|ptt|soat)-[A-Za-z0-9_-]{16,}",
@@ -57,6 +61,11 @@ _TOKENS: Final = (
     r"(?:AC|SK|dapi|key-|EZ[AT]K|EAA[A-Z])(?:[0-9a-f]{32}|[A-Za-z0-9]{40,})|sq0[a-z]{3}-[A-Za-z0-9_-]{16,}",
     r"(?:pat-[a-z]{2,3}[0-9]|tskey|CFPAT|PMAK|FlyV1|fm2|ATATT3x|glsa|ntn|figd|sntry[su]|secret|vercel|bkua|phc|rnd|re)"
     r"[ _-]?(?=[A-Za-z0-9_-]*[0-9])(?=[A-Za-z0-9_-]*[A-Za-z])[A-Za-z0-9_-]{20,}",
+    r"lsv2_[a-z]{2}_[0-9a-f_]{20,}|sk_[0-9a-f]{40,}|pat[A-Za-z0-9]{14}\.[0-9a-f]{40,}|1//0[a-z][A-Za-z0-9_-]{20,}",
+    r"access_token\$[a-z]+\$[0-9a-z]{8,}\$[0-9a-f]{20,}|hf_[A-Za-z]{30,}|webhook\.office\.com/[^\s\"'<>]{10,}",
+    # Not 40 digits, which name a commit, nor a digest that says that it is one.
+    r"(?<!sha256:)(?<!sha256-)(?<!md5:)(?:0x)?(?![0-9A-Fa-f]{40}(?![0-9A-Za-z]))(?=(?:[A-Fa-f]{0,12}[0-9]){4})"
+    r"(?=(?:[0-9]{0,24}[A-Fa-f]){3})(?:[0-9a-f]{32,}|[0-9A-F]{32,})(?![0-9A-Za-z])",
     r"[xyz]prv[1-9A-HJ-NP-Za-km-z]{60,}|[5KL][1-9A-HJ-NP-Za-km-z]{50,51}(?![A-Za-z0-9])",
 )
 TOKEN: Final = re.compile(rf"(?<![A-Za-z0-9])(?:{'|'.join(_TOKENS)})")
@@ -92,7 +101,23 @@ _COMMAND: Final = re.compile(
     r"(?:-[paw][ \t]+|-p(?=\S*[0-9!@#$%])|-pass(?:in|out)?[ \t]+pass:)[\"']?"
     r"(?P<value>(?=[^\s\"']*[A-Za-z])[^\s\"']{4,})"
 )
-WITH_VALUE: Final = (_LOG_IN, _LOG_IN_TOKEN, _DSN, _CURL, _COMMAND, _QUERY)
+_NETRC: Final = re.compile(
+    r"\b(?:machine[ \t]+\S+|default)\s+login\s+\S+\s+(?:account\s+\S+\s+)?password\s+(?P<value>\S{3,})"
+)
+_PGPASS: Final = re.compile(
+    r"(?<!\S)[\w.*-]{1,80}:(?:[0-9]{3,5}|\*):[\w*-]{1,80}:[\w*-]{1,80}:(?P<value>[^\s:]{3,})(?!\S)"
+)
+_ORACLE: Final = re.compile(
+    r"(?:\b(?:sqlplus|impdp|expdp|conn(?:ect)?)[ \t]+|\bthin:"
+    r"|(?<![\w/@.-])(?=[\w$#]{1,40}/[^\s/@]{3,60}@(?://|[\w.-]{1,60}:[0-9]{2,5}\b)))"
+    r"[\w$#]{1,40}/(?P<value>[^\s/@]{3,})@"
+)
+WITH_VALUE: Final = (_LOG_IN, _LOG_IN_TOKEN, _DSN, _CURL, _COMMAND, _QUERY, _NETRC, _PGPASS, _ORACLE)
+CARD: Final = re.compile(
+    r"(?<![\w.-])(?:(?:4[0-9]{3}|5[1-5][0-9]{2}|2[2-7][0-9]{2}|6[0-9]{3})(?:[ -]?[0-9]{4}){3}"
+    r"|3[47][0-9]{2}[ -]?[0-9]{6}[ -]?[0-9]{5})(?![\w-]|\.[0-9])"
+)
+"""Digits that may be the number of a card: see ``is_card``."""
 RANDOM: Final = re.compile(r"(?<![A-Za-z0-9])(?:[A-Za-z0-9]{20,}|[A-Za-z0-9/+]{40}(?![A-Za-z0-9/+]))")
 """What may be a key by its looks alone."""
 SEED: Final = re.compile(r"\b(?:seed|recovery|mnemonic|secret)[ _-]?(?:phrase|words)|\bmnemonic", re.IGNORECASE)
@@ -116,6 +141,7 @@ KEY_PARTS: Final = (
     "wort", "contra", "senha", "wacht", "senord", "has\u0142o", "\u043f\u0430\u0440", "\u5bc6", "\u30d1\u30b9",
     "\ube44\ubc00", "w0", "wo", "w.o", "w o", "w-o", "w_o", "pw", "cred", "login", "pin", "otp", "salt", "mac", "sign",
     "root", "admin",
+    "log in", "log on",
 )  # fmt: skip
 """One of them is in whatever ``_KEY`` finds."""
 SIGNS: Final = (
@@ -137,7 +163,10 @@ SIGNS: Final = (
     "seed",
     "mnemonic",
 )
-LONG: Final = re.compile(r"[A-Za-z0-9+/=]{30}|(?<![\w+/=.-])(?=[\w+/=.-]*(?:[0-9]|[_.-][A-Za-z0-9]{8}))[\w+/=.-]{12}")
+LONG: Final = re.compile(
+    r"[0-9]{4}[ -][0-9]{4,6}[ -]|:[0-9*]+:|[A-Za-z0-9+/=]{30}"
+    r"|(?<![\w+/=.-])(?=[\w+/=.-]*(?:[0-9]|[_.-][A-Za-z0-9]{8}))[\w+/=.-]{12}"
+)
 """Keys are long, and have digits or a prefix."""
 _SUFFIX: Final = r"(?:[._-]?(?:[0-9]{1,4}|prod(?:uction)?|dev|test|staging|live|value|old|new|hash|b64|base64))*"
 ASSIGNED: Final = re.compile(
@@ -153,12 +182,30 @@ WEAK: Final = re.compile(
     re.IGNORECASE,
 )
 """Words that name a secret only where what follows looks like one."""
+SHELL: Final = re.compile(
+    r"(?<![A-Za-z0-9_])(?!(?:PRIMARY|FOREIGN|PUBLIC|UNIQUE|SORT|PARTITION|CACHE|ROUTING)_KEY)"
+    r"(?:[A-Z][A-Z0-9_]{0,60}_(?:PASS|PW|PWD|KEY|SECRET|CREDS?)|[a-z][a-z0-9_]{0,60}_(?:pass|pw|pwd))"
+    r"[ \t]?[=:][ \t]?[\"'`]?(?P<value>[^\s\"'`]{4,})"
+)
+"""Names of settings that hold a secret, whatever it looks like."""
+SAID: Final = re.compile(
+    rf"(?:{CERTAIN})[ \t]+(?:(?:for|of|on|to|in|at)[ \t]+[^\n.;:!?]{{1,60}}?[ \t]+)?"
+    r"(?:is|was|(?P<sure>\u2192|[=-]>))"
+    r"[ \t]+[\"'`]?(?P<value>[^\s\"'`]{4,})(?:(?<=[.,;!)])|[\"'`]?(?=[ \t]*(?:\n|\Z)))"
+    rf"|(?<!\S)[\"'`]?(?P<before>[^\s\"'`]{{6,}})[\"'`]?[ \t]+is[ \t]+(?:the|our|my|his|her|their|its)[ \t]+"
+    rf"(?:[\w-]{{1,30}}[ \t]+){{0,3}}(?:{CERTAIN})(?=[ \t]*(?:[.,;!)\n]|\Z|(?:for|of|on)\b))"
+    r"|\blog(?:ged)?[ -]?(?:in|on)[ \t]+(?:with|as|using)[ \t]+[\"'`]?\S{1,60}[ \t]*/[ \t]*[\"'`]?"
+    r"(?P<beside>[^\s\"'`]{6,})",
+    re.IGNORECASE,
+)
+"""Sentences that tell a password, at their end or at their beginning."""
+PIN: Final = re.compile(r"\bPIN(?:[ \t]+code)?[ \t]+(?:is|was)[ \t]+(?P<value>[0-9]{4,8})(?![0-9])", re.IGNORECASE)
 NAMED: Final = re.compile(
     rf"(?:{CERTAIN}|{_LIKELY}|(?<![A-Za-z])(?:pass|pw|creds?|login)(?![A-Za-z]))(?:s|en)?(?![a-rt-z])", re.IGNORECASE
 )
 NEAR: Final = 80
 """Characters behind the name of a secret in which it may follow, on the same line."""
-LIST: Final = re.compile(r"[\"'`]?[ \t]*:[ \t]*\n[ \t]*[-*][ \t]+")
+LIST: Final = re.compile(r"[\"'`]?[ \t]*+:[ \t]*+\n[ \t]*[-*][ \t]+")
 APART: Final = re.compile(r"[^\s\"'`|,;:=(){}\[\]<>\u2190-\u21ff\u27f5-\u27ff]+")
 WORD_LIKE: Final = re.compile(
     r"[A-Z]?[a-z]+(?:[-_./'][A-Za-z]?[a-z]+)*[-_.]?v?[0-9.]*[a-z]?|[A-Z]{1,12}[0-9]{0,6}(?:[-_/.][A-Z0-9]{1,8})*s?|v?[0-9][0-9.,:/x_-]*[a-zA-Z%]{0,4}"
@@ -168,9 +215,9 @@ WORD_LIKE: Final = re.compile(
 )
 """Words with digits that are in every text: ``Redis7``, ``SHA-256``, ``v2``, ``2024-01-01``, ``OAuth2``."""
 LEAD: Final = re.compile(
-    r"(?:\s|\\(?=\s)|#+(?=\s)|//+(?=\s)|\*+(?=\s)|[|>][+-]?(?=\s)|--+(?=\s)|\|(?=\s)|!!?\w+(?=\s))*"
+    r"(?:\s|\\(?=\s)|#++(?=\s)|//++(?=\s)|\*++(?=\s)|[|>][+-]?(?=\s)|--++(?=\s)|\|(?=\s)|!!?\w++(?=\s))*+"
 )
-OPENING: Final = re.compile(r"[bfruBFRU]{0,2}\\*(\"\"\"|'''|[\"'`])")
+OPENING: Final = re.compile(r"[bfruBFRU]{0,2}\\*+(\"\"\"|'''|[\"'`])")
 LINE_START: Final = re.compile(
     r"(?:\A|\n)[ \t]*(?:(?:#+|//+|\*+|>|-+|;|<!--|export|set|let|const|var)[ \t]*)*[\w.-]*\Z"
 )

@@ -20,6 +20,7 @@ from graphweft_workers.graphrag.secret_patterns import (
     ASSIGNED,
     AUTHORIZATION,
     BEARER,
+    CARD,
     CERTAIN,
     EDGES,
     KEY_PARTS,
@@ -32,15 +33,18 @@ from graphweft_workers.graphrag.secret_patterns import (
     NO_VALUES,
     OPENING,
     PHRASE_WORDS,
+    PIN,
     PLAIN,
     PRIVATE_KEY,
     PROSE,
     QUOTES,
     RANDOM,
     REFERENCE,
+    SAID,
     SEED,
     SEED_PHRASE,
     SEED_WORDS,
+    SHELL,
     SIGNS,
     TOKEN,
     WEAK,
@@ -52,6 +56,10 @@ from graphweft_workers.graphrag.secret_patterns import (
 __all__ = ("REDACTED", "is_invisible", "is_value", "redact", "redact_beside", "redact_value")
 
 REDACTED: Final = "[REDACTED]"
+_LONGEST: Final = 4_000
+"""Characters of a text that are looked at; nothing that may be in a context is longer."""
+_MOST_OF_ONE: Final = 6
+"""Letters that one sign may stand for; of some, NFKD makes eighteen."""
 
 _LOOK_ALIKE: Final = str.maketrans(
     "аАеЕоОрРсСхХуУкКмМтТвВнНіІїЇѕЅјЈԁԛԝһҺΑαΒΕΖΗΙΚκΜΝΟοΡρΤτΥυΧχνιıɑɡℓ\u2044\u2215\u2236\ua789\u02d0\u02f8\u201a\u201e\u2212",
@@ -106,21 +114,25 @@ class _Reading:
 def redact(text: str) -> str:
     """Return the text with ``[REDACTED]`` in the place of each secret. Never raises; twice is the same as once.
 
+    What is behind the first 4,000 characters is not looked at, and does not come back.
+
     A secret is an API key, a bearer token, a JWT, a private key (without its end, all that follows), user and password
     of a URL, or what is assigned to a password, a token and the like, by ``=``, ``:``, a tag or an option.
     """
+    text = _bounded(text)
     return _masked(text, _secrets(text))
 
 
 def redact_value(label: str, text: str) -> str:
     """Return the text as ``redact`` does, where ``label`` stands before it as the name of what it is."""
-    head = f"{label}: "
+    head, text = f"{_bounded(label)}: ", _bounded(text)
     found = [(start - len(head), end - len(head)) for start, end in _secrets(head + text) if end > len(head)]
     return _masked(text, [(max(0, start), end) for start, end in found] + _secrets(text))
 
 
 def redact_beside(label: str, text: str) -> str:
     """Return the text without what looks like a secret, where ``label`` names one and stands elsewhere on the line."""
+    label, text = _bounded(label), _bounded(text)
     named = _named(label) if _may_name_one(label) else None
     if named is None:
         return text
@@ -147,7 +159,7 @@ def _named(label: str) -> Literal["certain", "likely"] | None:
 
 def is_value(label: str, text: str) -> bool:
     """Tell whether a text looks like the secret that ``label`` names, where the two may be things of their own."""
-    text = text.strip()
+    label, text = _bounded(label), _bounded(text).strip()
     return _may_name_one(label) and _looks_random(text) and redact_value(label, text) != redact(text)
 
 
@@ -165,6 +177,10 @@ def _masked(text: str, found: Iterable[tuple[int, int]]) -> str:
             parts += [text[at:start], REDACTED]
         until = at = max(until, end)
     return "".join(parts) + text[at:]
+
+
+def _bounded(text: str) -> str:
+    return text if len(text) <= _LONGEST else text[: _LONGEST - len(REDACTED)] + REDACTED
 
 
 def _secrets(text: str) -> list[tuple[int, int]]:
@@ -230,6 +246,7 @@ def _unescaped(match: re.Match[str]) -> str:
     return chr(number) if number < 0x110000 else ""
 
 
+@lru_cache(maxsize=4_096)
 def _plain(char: str, between: str) -> str:
     if char.isascii():
         return char if char.isprintable() or char.isspace() else between
@@ -244,7 +261,8 @@ def _plain(char: str, between: str) -> str:
     category = unicodedata.category(char)
     if category in {"Pd", "Pi", "Pf"}:
         return "-" if category == "Pd" else "'" if char in "\u2018\u2019\u201b" else '"'
-    kept = (part for part in unicodedata.normalize("NFKD", char.translate(_LOOK_ALIKE)) if not _is_mark(part))
+    parts = unicodedata.normalize("NFKD", char.translate(_LOOK_ALIKE))
+    kept = (part for part in (parts if len(parts) <= _MOST_OF_ONE else char) if not _is_mark(part))
     return "".join(kept).translate(_LOOK_ALIKE)
 
 
@@ -272,11 +290,34 @@ def _by_looks(text: str) -> Iterator[tuple[int, int]]:
         often = changes / (len(kinds) - 1)
         if len({*kinds}) == 3 and often >= 0.35 and (at_digits >= 4 or often >= 0.55):
             yield match.span()
+    for match in CARD.finditer(text):
+        if _is_card([int(digit) for digit in match[0] if digit.isdigit()]):
+            yield match.span()
     if SEED.search(text):
         for match in SEED_PHRASE.finditer(text):
             words = match[0].replace(",", " ").split()
             if sum(word in STOP_WORDS for word in words) * 6 <= len(words):
                 yield match.span()
+
+
+def _is_card(digits: list[int]) -> bool:
+    """Tell whether the last digit is the check digit that numbers of cards have (Luhn)."""
+    doubled = [digit * 2 - 9 * (digit > 4) for digit in digits[-2::-2]]
+    return (sum(digits[-1::-2]) + sum(doubled)) % 10 == 0
+
+
+def _told(text: str) -> Iterator[tuple[int, int]]:
+    """Yield what a setting or a sentence says to be a secret."""
+    for match in SHELL.finditer(text):
+        word = match["value"].strip(EDGES)
+        if not (_is_reference(match["value"]) or word.casefold() in NO_VALUES | PROSE):
+            yield match.span("value")
+    for match in SAID.finditer(text):
+        name = next(name for name in ("value", "before", "beside") if match[name])
+        if not _is_reference(match[name]) and (match["sure"] or _looks_random(match[name].strip(QUOTES))):
+            yield match.span(name)
+    for match in PIN.finditer(text):
+        yield match.span("value")
 
 
 def _near(text: str) -> Iterator[tuple[int, int]]:
@@ -332,6 +373,7 @@ def _assigned(text: str) -> Iterator[tuple[int, int]]:
         if span is not None:
             yield span
     yield from _near(text)
+    yield from _told(text)
 
 
 def _value(text: str, match: re.Match[str]) -> tuple[int, int] | None:

@@ -16,7 +16,9 @@ __all__ = ("Document", "Seeds", "entity_terms", "seed")
 
 _LONGEST_ID: Final = 512
 _LONGEST_TEXT: Final = 20_000
-"""Characters of a text that are looked at for names."""
+"""Characters of a question that are looked at for names."""
+_LONGEST_DOCUMENT: Final = 4_000
+"""Characters of a document, of which there may be twenty."""
 _LONGEST_NAME: Final = 100
 _MOST_WORDS: Final = 4
 """Words of a name that nothing marks as one."""
@@ -24,12 +26,16 @@ _MOST_OF_DOCUMENT: Final = 10
 _QUOTED: Final = re.compile(
     r"\"([^\"\n]{2,100})\"|`([^`\n]{2,100})`|\u201c([^\u201d\n]{2,100})\u201d|'([^'\n]{2,100})'(?!\w)"
 )
-_IDENTIFIER: Final = re.compile(r"[^\W_]+(?:[._/:#@+-]+[^\W_]+)+|[^\W_]*[a-z][A-Z]\w*|[^\W\d_]+\d\w*")
-"""``auth.service``, ``order_id``, ``OpenAI``, ``DOC-7``, ``k8s``."""
+_RUN: Final = re.compile(r"(?<![^\W_])[^\W_]++(?:[._/:#@+-]++[^\W_]++)*+")
+_IDENTIFIER: Final = re.compile(r"[._/:#@+-]|[a-z][A-Z]|[^\W\d_]\d")
+"""What tells that a run is one: ``auth.service``, ``order_id``, ``OpenAI``, ``DOC-7``, ``k8s``."""
 _CAPITALISED: Final = re.compile(
     r"(?<![\w'])[^\W\d_a-z][\w'&-]*(?:[ \t]+(?:(?:of|the|for|and|de|von|van|der|la)[ \t]+)?[^\W_a-z][\w'&-]*)*"
 )
 _WORD: Final = re.compile(r"[^\W_]+(?:['\u2019.+#_/-][^\W_]+|\+\+|#)*")
+_SENTENCE_END: Final = re.compile(
+    r"(?<![.!?;:,()\[\]{}\n])[.!?;:,()\[\]{}\n]++(?:\s|\Z|(?<=[.!?;:,()\[\]{}\n]\n))"  # never looks at a sign twice
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -82,7 +88,7 @@ def seed(query_text: str, documents: Iterable[Any] | None = None) -> Seeds:
     kept = tuple(document for _, document in best)
     terms = dict.fromkeys(entity_terms(query_text))
     for document in kept:
-        terms.update(dict.fromkeys(_first(_marked(document.text), _MOST_OF_DOCUMENT)))
+        terms.update(dict.fromkeys(_first(_marked(document.text, _LONGEST_DOCUMENT), _MOST_OF_DOCUMENT)))
     return Seeds(documents=kept, terms=tuple(_first(terms, MOST_NAMES)))
 
 
@@ -121,14 +127,15 @@ def _is_text(text: str) -> bool:
     return not any("\ud800" <= char <= "\udfff" or char == "\0" for char in text)
 
 
-def _marked(text: str) -> Iterator[str]:
-    """Yield what is marked as a name, in the order of the text."""
-    plain = _plain(text)
+def _marked(text: str, most: int = _LONGEST_TEXT) -> Iterator[str]:
+    """Yield what is marked as a name in the first ``most`` characters, in the order of the text."""
+    plain = _plain(text, most)
     found: list[tuple[int, str]] = []
     for match in _QUOTED.finditer(plain):
         found.append((match.start(), next(filter(None, match.groups()))))
-    for match in _IDENTIFIER.finditer(plain):
-        found.append((match.start(), match[0]))
+    for match in _RUN.finditer(plain):
+        if _IDENTIFIER.search(match[0]):
+            found.append((match.start(), match[0]))
     for match in _CAPITALISED.finditer(plain):
         found += [(match.start(), phrase) for phrase in _phrases(match[0])]
     for _, name in sorted(found, key=lambda pair: pair[0]):
@@ -139,10 +146,8 @@ def _marked(text: str) -> Iterator[str]:
 def _phrases(phrase: str) -> Iterator[str]:
     """Yield a capitalised phrase, and without the stop words that begin it: "What Redis" is "Redis"."""
     words = phrase.split()
-    while words and words[0].casefold() in STOP_WORDS:
-        words = words[1:]
-    while words and words[-1].casefold() in STOP_WORDS:
-        words = words[:-1]
+    kept = [place for place, word in enumerate(words) if word.casefold() not in STOP_WORDS]
+    words = words[kept[0] : kept[-1] + 1] if kept else []
     if words:
         yield " ".join(words)
         if len(words) > 1:  # the first word of a sentence is capitalised whatever it is
@@ -150,7 +155,7 @@ def _phrases(phrase: str) -> Iterator[str]:
 
 
 def _runs(text: str) -> Iterator[str]:
-    sentences = [_WORD.findall(sentence) for sentence in re.split(r"[.!?;:,()\[\]{}\n]+(?:\s|\Z)", _plain(text))]
+    sentences = [_WORD.findall(sentence) for sentence in _SENTENCE_END.split(_plain(text))]
     for size in range(_MOST_WORDS, 0, -1):
         for words in sentences:
             for at in range(len(words) - size + 1):
@@ -159,8 +164,8 @@ def _runs(text: str) -> Iterator[str]:
                     yield _trimmed(" ".join(run))
 
 
-def _plain(text: str) -> str:
-    cut = text[:_LONGEST_TEXT]
+def _plain(text: str, most: int = _LONGEST_TEXT) -> str:
+    cut = text[:most]
     return unicodedata.normalize(
         "NFC", cut if _is_text(cut) else cut.encode("utf-8", "ignore").decode().replace("\0", " ")
     )

@@ -180,6 +180,14 @@ async def test_both_servers_give_the_same_ranking_and_scores(falkordb: Place, on
     assert found_some > 100
 
 
+@pytest.mark.parametrize("letter", ["\u4e2d", "\u044f", "\U0001f642"])
+@pytest.mark.parametrize("length", [17_000, 49_999, 50_000, 50_001])
+async def test_a_long_text_is_shown_whatever_its_letters_are(place: Place, letter: str, length: int) -> None:
+    await place.fill(await batches([({"user_id": "u1"}, [f"tea {letter * (length - 4)}"])]))
+    found = await search(place.searcher(), query("tea", "fulltext"))
+    assert texts(found) == [f"tea {letter * (length - 4)}"[:50_000]]
+
+
 async def test_vectors_that_are_equally_near_go_by_their_ids(place: Place) -> None:
     """Servers add 32-bit numbers in an order of their own, so the sums differ where they should not."""
     made = await batches([({"user_id": "u1"}, [f"tea {n}" for n in range(60)])], embedded=0)

@@ -91,7 +91,7 @@ def candidates(
         held, length = f"n.{language.quoted(text.terms)}", f"n.{language.quoted(text.length)}"
         shown = f"{length}, CASE WHEN {length} > {LONG} THEN null ELSE {held} END"
     else:
-        texts = ", ".join(f"left(toStringOrNull(n.{language.quoted(name)}), {_LONGEST})" for name in text.properties)
+        texts = ", ".join(_cut(f"toStringOrNull(n.{language.quoted(name)})") for name in text.properties)
         shown = f"[{texts}]"
     return Statement(f"{source} RETURN {shown}, {_identity(language, target)}", params)
 
@@ -153,7 +153,7 @@ def rows(language: Language, target: Target, scope: Mapping[str, str], hits: Seq
     source, params = _fetched(language, target, scope, hits)
     text = ", ".join(f"node.{language.quoted(name)}" for name in target.texts)
     shown = "".join(f", {target.expressions.get(name) or f'node.{language.quoted(name)}'}" for name in target.shown)
-    return Statement(f"{source} {target.joined} RETURN __gw_hit[0], left(coalesce({text}), {_LONGEST}){shown}", params)
+    return Statement(f"{source} {target.joined} RETURN __gw_hit[0], {_cut(f'coalesce({text})')}{shown}", params)
 
 
 def enriched(
@@ -240,3 +240,9 @@ def _text_side(target: Target) -> TextSide:
 def _vector_side(target: Target) -> VectorSide:
     assert target.vector is not None
     return target.vector
+
+
+def _cut(text: str) -> str:
+    """Return a text's first 50,000 characters. FalkorDB's ``left`` reads past the end of one that has fewer of them but
+    more bytes."""
+    return f"CASE WHEN size({text}) > {_LONGEST} THEN left({text}, {_LONGEST}) ELSE {text} END"

@@ -335,7 +335,9 @@ def test_the_examples_of_the_page_run_as_printed(up: Up) -> None:
     [event] = re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)
     assert up.ok("emit", "-", "--wait", stdin=event.replace("acme", "page")) == "1 events sent\n"
     assert up.texts("--app", "page", "--user", "ada") == ["I am allergic to nuts."]
-    [commands] = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
+    [commands, facts] = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
+    _, *arguments = shlex.split(facts)
+    assert up.ok(*arguments) == ""
     printed = []
     for line in commands.splitlines():
         program, *arguments = shlex.split(line)

@@ -146,9 +146,12 @@ def test_an_empty_variable_counts_as_not_set(folder: Path, monkeypatch: pytest.M
     assert ClientSettings.from_environment().bus_url == Settings.load().bus
 
 
-def test_the_client_s_switch_is_no_fault_and_reaches_child_processes(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_client_s_switches_are_no_fault_and_reach_child_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GRAPHWEFT_CONTEXT", "off")
-    assert not ClientSettings.from_environment(Settings.load().as_environment()).context
+    monkeypatch.setenv("GRAPHWEFT_CAPTURE", "off")
+    in_children = ClientSettings.from_environment(Settings.load().as_environment())
+    assert not in_children.context
+    assert not in_children.capture
     assert ClientSettings.from_environment({}).context
     monkeypatch.setenv("GRAPHWEFT_CONTEX", "off")
     assert "did you mean 'GRAPHWEFT_CONTEXT'?" in refusal()

@@ -34,8 +34,8 @@ CONFIG_FILE: Final = "graphweft.yaml"
 _PREFIX: Final = "GRAPHWEFT_"
 _CONFIG: Final = "config"
 """Not a setting but where the settings are: ``GRAPHWEFT_CONFIG``."""
-_NO_SETTINGS: Final = frozenset({_CONFIG, "context"})
-"""``GRAPHWEFT_CONTEXT`` is the client's."""
+_NO_SETTINGS: Final = frozenset({_CONFIG, "context", "capture"})
+"""``GRAPHWEFT_CONTEXT`` and ``GRAPHWEFT_CAPTURE`` are the client's."""
 _UNPREFIXED: Final[Mapping[str, tuple[str, ...]]] = {
     "index_name": ("NEO4J_INDEX_NAME",),
     "vector_index_name": ("NEO4J_VECTOR_INDEX_NAME",),

@@ -319,7 +319,8 @@ def _erase(event: Event, ontologies: Ontologies) -> _Said:
     del ontologies
     payload = MemoryErase.model_validate(event.data)
     user = {"user_id": payload.user_id}
-    until = user | {"before": utc_text(payload.before or event.time)}
+    # As memories have it: what is still to come is not erased, whatever the event says.
+    until = user | {"before": utc_text(min(payload.before or event.time, event.time))}
     return [(id, until if id in ("mark_episodes", "erase_episodes") else user) for id in _ERASING]
 
 

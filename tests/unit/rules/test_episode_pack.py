@@ -368,3 +368,12 @@ def test_it_stands_beside_the_pack_of_memories() -> None:
     again = rules.bind_one(added, "episode.add", "entities")
     assert again is not None
     assert again in rules.match_event(added).mutations
+
+
+@pytest.mark.parametrize(("before", "until"), [("2026-02-01T11:00:00Z", 10), ("2026-02-01T09:00:00Z", 9), (None, 10)])
+def test_both_packs_erase_up_to_the_same_time(before: str | None, until: int) -> None:
+    """They mark the same profile: were one of them further, what is remembered would depend on the order of chats."""
+    erased = event("memory.erase", {"user_id": "u"} | ({"before": before} if before else {}))
+    matched = Ruleset({}, packs=(MemoryPack(), PACK)).match_event(erased)
+    marks = {bound.params["before"] for bound in matched.mutations if "before" in bound.params}
+    assert marks == {f"2026-02-01T{until:02}:00:00.000000Z"}

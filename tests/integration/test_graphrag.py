@@ -23,13 +23,13 @@ from tests.services.neo4j import Neo4jServer
 
 from graphweft_contracts import GraphUnavailable, QueryFailed
 from graphweft_contracts.memory import SCOPES, MemoryScope
+from graphweft_rules.formats import FACTS_START
 from graphweft_workers.graph.falkordb import FalkorDBStore
 from graphweft_workers.graph.literals import header
 from graphweft_workers.graph.neo4j import Neo4jStore
 from graphweft_workers.graph.store import GraphStore, Table
 from graphweft_workers.graphrag import pack as packing
 from graphweft_workers.graphrag.caps import Caps
-from graphweft_workers.graphrag.pack import BLOCK_START
 from graphweft_workers.graphrag.retriever import TOO_SLOW, UNREACHABLE, GraphContext, HybridRetriever
 from graphweft_workers.graphrag.safe_cypher import KEYS, RELATIONSHIPS, TEMPLATES, checked
 from graphweft_workers.settings import Settings
@@ -270,7 +270,7 @@ async def test_case_b_on_and_up_facts_are_injected(place: Place) -> None:
         "Handbook 2024 SUPERSEDES Handbook",
         "Shop (Service): sells things",
     )
-    assert context.text.startswith(BLOCK_START + "\n")
+    assert context.text.startswith(FACTS_START + "\n")
     assert all(f"- {fact}\n" in context.text for fact in context.facts)
     assert not context.partial
     assert context.paths == {"B"}

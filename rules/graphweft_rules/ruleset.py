@@ -118,7 +118,7 @@ class Ruleset:
         )
         """Whether any rule has a ``graphrag``, whose queries look nodes up by keys of their own."""
         self._types = frozenset(type for pack in self.packs for type in pack.types)
-        self._packed = frozenset((part.rule, part.id) for pack in self.packs for part in pack.mutations)
+        self._packed = {(part.rule, part.id): part for pack in self.packs for part in pack.mutations}
 
     @property
     def mutations(self) -> tuple[CompiledMutation, ...]:
@@ -208,9 +208,8 @@ class Ruleset:
 
     def find_mutation(self, workflow: str, rule: str, mutation: str) -> CompiledMutation | None:
         """Return a mutation by its names; None when the rules have no such one."""
-        for packed in (part for pack in self.packs for part in pack.mutations):
-            if (packed.rule, packed.id) == (rule, mutation):
-                return packed
+        if self.is_packed(rule, mutation):
+            return self._packed[rule, mutation]
         found = self.workflows.get(workflow)
         parts = (part for compiled in found.mutation_rules for part in compiled.parts) if found else ()
         return next((part for part in parts if (part.rule, part.id) == (rule, mutation)), None)

@@ -20,7 +20,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from functools import lru_cache
+from functools import cache, lru_cache
 from typing import Any, Final
 
 from pydantic import ValidationError
@@ -167,17 +167,7 @@ class EpisodePack:
     def __init__(self, ontologies: Ontologies | None = None) -> None:
         """Structured episodes are checked by these ontologies; without any, by the built-in ones."""
         self.ontologies = ontologies or Ontologies()
-        texts = [(rule, id, text) for rule, mutations in _TEXTS.items() for id, text in mutations.items()]
-        self.mutations = tuple(
-            CompiledMutation(
-                rule=rule,
-                id=id,
-                cypher=parse(text, role="mutation", spared=RESERVED_ATTRIBUTES),
-                sources=(),
-                place=Place(file=_FILE, line=number),
-            )
-            for number, (rule, id, text) in enumerate(texts, 1)
-        )
+        self.mutations = _compiled()
         self._by_name = {(mutation.rule, mutation.id): mutation for mutation in self.mutations}
         self._last: tuple[Event | None, _Read] = (None, ((), None))
         asked = {(label, name) for label in (EPISODE, ENTITY, RELATION) for name in ("id", "user_id", "agent_id")}
@@ -225,6 +215,22 @@ class EpisodePack:
         except ValidationError as error:
             return (), fault_of(error, "data")
         return [(self._by_name[event.type, id], params) for id, params in said], None
+
+
+@cache
+def _compiled() -> tuple[CompiledMutation, ...]:
+    """Return the mutations, which are the same whatever the ontologies are."""
+    texts = [(rule, id, text) for rule, mutations in _TEXTS.items() for id, text in mutations.items()]
+    return tuple(
+        CompiledMutation(
+            rule=rule,
+            id=id,
+            cypher=parse(text, role="mutation", spared=RESERVED_ATTRIBUTES),
+            sources=(),
+            place=Place(file=_FILE, line=number),
+        )
+        for number, (rule, id, text) in enumerate(texts, 1)
+    )
 
 
 def _check_storable(value: Any) -> None:

@@ -74,8 +74,9 @@ def read_range(
             continue
         if retried is not None and (retried.rule, retried.mutation) == EXTRACT:
             continue
+        one = None if retried is None or retried.mutation == WHOLE else retried
         packed: tuple[BoundMutation, ...] = ()
-        if retried is None or retried.mutation == WHOLE or rules.is_packed(retried.rule, retried.mutation):
+        if one is None or rules.is_packed(one.rule, one.mutation):
             refusal = rules.refusal(event)
             if refusal is not None:
                 names = {"rule": event.type, "mutation": WHOLE}
@@ -83,23 +84,23 @@ def read_range(
                     letter_for(partition, entry, "invalid_event", refusal, event=event, now=now, **names)
                 )
                 continue
-            if retried is not None and retried.mutation != WHOLE:
-                packed = rules.packed_from(event, retried.rule, retried.mutation)
+            if one is not None:
+                packed = rules.packed_from(event, one.rule, one.mutation)
         mutations: Sequence[BoundMutation]
         skipped: Sequence[Skipped]
         if packed:
             mutations, skipped = packed, ()
-        elif retried is None or retried.mutation == WHOLE:
+        elif one is None:
             if not rules.knows(event):
                 result.unknown.add(event.workflow)
             matched = rules.match_event(event)
             mutations, skipped = matched.mutations, matched.skipped
         else:
-            bound = _bound(rules, event, retried)
+            bound = _bound(rules, event, one)
             mutations = (bound,) if isinstance(bound, BoundMutation) else ()
             skipped = (bound,) if isinstance(bound, Skipped) else ()
-            if bound is None and not retried.asks:
-                rule, mutation = retried.rule, retried.mutation
+            if bound is None and not one.asks:
+                rule, mutation = one.rule, one.mutation
                 message = (
                     f"the rule {rule!r} of workflow {event.workflow!r} has no mutation {mutation!r} any more; restore "
                     "it and retry this letter"

@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest_asyncio
 import redis.asyncio as redis
 
+from graphweft.drivers import make_transport
+from graphweft.transport import Transport
 from graphweft_workers.bus.redis_streams import RedisStreamsBus
 from graphweft_workers.embedded import EmbeddedServer
 from graphweft_workers.graph.falkordb import FalkorDBStore
@@ -39,6 +41,13 @@ async def bus(url: str) -> AsyncIterator[RedisStreamsBus]:
     driver = RedisStreamsBus(url, partitions=2)
     yield driver
     await driver.aclose()
+
+
+@pytest_asyncio.fixture
+async def transport(url: str) -> AsyncIterator[Transport]:
+    made = make_transport(url, partitions=2)
+    yield made
+    await made.aclose()
 
 
 @pytest_asyncio.fixture

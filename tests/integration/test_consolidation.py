@@ -20,7 +20,6 @@ from tests.services.models import Failure, ModelServer
 from tests.services.neo4j import Neo4jServer
 
 from graphweft import Event
-from graphweft.drivers import make_transport
 from graphweft.transport import Outgoing, Transport
 from graphweft_contracts import channels, wire
 from graphweft_contracts.memory import MemoryScope, memory_id
@@ -85,13 +84,6 @@ def conversation() -> list[Event]:
 
 async def put(transport: Transport, events: Sequence[Event]) -> None:
     await transport.append([Outgoing(key=event.key, fields=wire.encode(event)) for event in events])
-
-
-@pytest.fixture
-async def transport(url: str) -> AsyncIterator[Transport]:
-    made = make_transport(url, partitions=PARTITIONS)
-    yield made
-    await made.aclose()
 
 
 @pytest.fixture

@@ -5,13 +5,12 @@ All on FalkorDB: which step fails is told by a store that refuses one statement.
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Sequence
 from typing import Any
 
 import pytest
-from tests.integration.test_episodes import OWNS, PERSON, RULES, SHOP, structured
-from tests.integration.test_memory_events import event, rows
+from tests.integration.test_episodes import OWNS, PERSON, SHOP, structured
+from tests.integration.test_memory_events import event, rows, worked
 
 from graphweft import Client
 from graphweft_contracts import Event, QueryFailed
@@ -21,7 +20,6 @@ from graphweft_workers.graph.digest import read_digest
 from graphweft_workers.graph.falkordb import FalkorDBStore
 from graphweft_workers.graph.store import Applied, Write
 from graphweft_workers.mutation.retries import retry
-from graphweft_workers.mutation.worker import MutationWorker
 
 pytestmark = pytest.mark.integration
 
@@ -50,17 +48,6 @@ class Refusing:
         return await self._store.apply(app_id, partition, writes)
 
 
-async def work(bus: RedisStreamsBus, store: Any) -> None:
-    """Apply what there is."""
-    worker = MutationWorker(bus, store, RULES, name="w")
-    task = asyncio.create_task(worker.run())
-    async with asyncio.timeout(30):
-        while sum(part.lag for part in await bus.status()):  # noqa: ASYNC110 - the bus's
-            await asyncio.sleep(0.02)
-    worker.stop()
-    await task
-
-
 def story(app_id: str) -> list[Event]:
     ann = {**PERSON, "role": "said by u1"}
     events = [
@@ -86,7 +73,7 @@ async def test_a_step_that_failed_is_made_up_for(
             store.refuses = app_id == "disturbed"
             for events in (story(app_id), [erased(app_id)]):
                 assert all(await client.emit_all(events, wait_s=5))
-                await work(bus, store)
+                await worked(bus, store)
     letters = await bus.dead_letters(limit=100)
     if step[1] != "add_unowned":
         assert step in {(letter.rule, letter.mutation) for letter in letters}
@@ -98,14 +85,14 @@ async def test_a_step_that_failed_is_made_up_for(
     store.refuses = False
     for letter in letters:
         assert await retry(bus, letter) == 1
-    await work(bus, store)
+    await worked(bus, store)
     assert await bus.dead_letters(limit=10) == []
     wanted = await read_digest(graph, "undisturbed")
     if step[0] == "episode.add" and step[1] != "add_unowned":
         # The erasure came before what was retried, so what it would have taken is there; it takes it the next time.
         async with Client(url) as client:
             assert await client.emit(erased("disturbed").model_copy(update={"id": "again"}))
-        await work(bus, store)
+        await worked(bus, store)
     if step == ("episode.add", "entities"):  # an entity of an erased relation may be left, with nothing but its id
         named = "MATCH (e:Entity) WHERE keys(e) <> ['id'] RETURN properties(e) ORDER BY e.id"
         assert await rows(graph, named, "disturbed") == await rows(graph, named, "undisturbed")
@@ -129,7 +116,7 @@ async def test_what_no_graph_keeps_is_refused_and_puts_nothing_in_quarantine(
     ]
     async with Client(url) as client:
         assert all(await client.emit_all([*bad, structured(50, PERSON)], wait_s=5))
-    await work(bus, graph)
+    await worked(bus, graph)
     letters = await bus.dead_letters(limit=100)
     assert {(letter.reason, letter.count) for letter in letters} == {("invalid_event", 1)}
     assert len(letters) == 21

@@ -83,13 +83,6 @@ def fact(number: int, more: str = "") -> str:
 
 
 @pytest.fixture
-async def transport(url: str) -> AsyncIterator[Transport]:
-    made = make_transport(url, partitions=PARTITIONS)
-    yield made
-    await made.aclose()
-
-
-@pytest.fixture
 async def episodes_bus(url: str) -> AsyncIterator[RedisStreamsBus]:
     made = RedisStreamsBus(url, partitions=PARTITIONS, group=channels.EPISODES_GROUP)
     yield made

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import os
 from collections.abc import Sequence
 from datetime import timedelta
@@ -13,23 +12,20 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from redis.asyncio import Redis
-from tests.integration.test_memory_events import APP, T0, empty, event, rows, store
+from tests.integration.test_memory_events import APP, T0, applied, empty, event, rows, store
 from tests.integration.test_memory_order import FalkorDB, Server, falkordb, merged, story
 from tests.integration.test_memory_order import server as serial  # of another name: there is one in conftest
 from tests.services.neo4j import Neo4jServer
 
-from graphweft import Client
 from graphweft_contracts import Event
 from graphweft_contracts.episodes import episode_id
 from graphweft_rules import Ruleset
 from graphweft_rules.packs.episodes import EpisodePack, entity_id
 from graphweft_rules.packs.memory import MemoryPack
-from graphweft_workers.bus.redis_streams import RedisStreamsBus
 from graphweft_workers.graph.digest import read_digest
 from graphweft_workers.graph.falkordb import FalkorDBStore
 from graphweft_workers.graph.neo4j import Neo4jStore
 from graphweft_workers.graph.store import GraphStore
-from graphweft_workers.mutation.worker import MutationWorker
 
 pytestmark = pytest.mark.integration
 pytest_plugins = ["tests.services.fixtures"]
@@ -56,24 +52,6 @@ def structured(
 def extracted(number: int, of: int, content: dict[str, Any], *, chat: str = "c1", **more: Any) -> Event:
     data = {"episode_id": episode_id("/test", f"e{of}"), "reference_time": at(of), "model": "m", **content, **U1} | more
     return event("episode.extracted", number, data, chat=chat)
-
-
-async def applied(url: str, store: GraphStore, events: Sequence[Event], rules: Ruleset = RULES) -> None:
-    async with Client(url) as client:
-        assert all(await client.emit_all(events, wait_s=5))
-    bus = RedisStreamsBus(url, partitions=2)
-    worker = MutationWorker(bus, store, rules, name="w")
-    task = asyncio.create_task(worker.run())
-    try:
-        async with asyncio.timeout(30):
-            while sum(part.lag for part in await bus.status()):  # noqa: ASYNC110 - the bus's
-                await asyncio.sleep(0.02)
-    finally:
-        worker.stop()
-        await task
-        letters = await bus.dead_letters(limit=10)
-        await bus.aclose()
-    assert letters == []
 
 
 PERSON = {"type": "Person", "name": "Ann"}

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import pytest
-from tests.integration.test_episodes import PERSON, RULES, SHOP, structured
-from tests.integration.test_memory_events import rows
+from tests.integration.test_episodes import PERSON, SHOP, structured
+from tests.integration.test_memory_events import rows, worked
 
 from graphweft import Client
-from graphweft_contracts import DeadLetter, Event
+from graphweft_contracts import Event
 from graphweft_rules import Ruleset
 from graphweft_rules.ontologies import Ontologies, Ontology
 from graphweft_rules.ontologies.ontology import type_model
@@ -21,7 +20,6 @@ from graphweft_workers.bus.redis_streams import RedisStreamsBus
 from graphweft_workers.graph.falkordb import FalkorDBStore
 from graphweft_workers.mutation.reading import WHOLE
 from graphweft_workers.mutation.retries import retry
-from graphweft_workers.mutation.worker import MutationWorker
 
 pytestmark = pytest.mark.integration
 
@@ -44,23 +42,9 @@ async def store(url: str) -> AsyncIterator[FalkorDBStore]:
     await made.aclose()
 
 
-async def worked(
-    url: str, bus: RedisStreamsBus, store: FalkorDBStore, rules: Ruleset, events: Sequence[Event] = ()
-) -> list[DeadLetter]:
-    """Send events, let a worker come to the end of the log, and return the dead letters there are then."""
-    if events:
-        async with Client(url) as client:
-            assert all(await client.emit_all(events, wait_s=5))
-    worker = MutationWorker(bus, store, rules, name="w")
-    task = asyncio.create_task(worker.run())
-    try:
-        async with asyncio.timeout(30):
-            while sum(part.lag for part in await bus.status()):  # noqa: ASYNC110 - the bus's
-                await asyncio.sleep(0.02)
-    finally:
-        worker.stop()
-        await task
-    return list(await bus.dead_letters(limit=10))
+async def sent(url: str, events: Sequence[Event]) -> None:
+    async with Client(url) as client:
+        assert all(await client.emit_all(events, wait_s=5))
 
 
 async def names(store: FalkorDBStore) -> list[str]:
@@ -90,7 +74,8 @@ async def test_its_letter_says_what_is_wrong_where_and_what_to_do(
     url: str, bus: RedisStreamsBus, store: FalkorDBStore, data: dict[str, Any], message: str
 ) -> None:
     refused, accepted = structured(1, DOG, **data), structured(2, PERSON)
-    [letter] = await worked(url, bus, store, RULES, [refused, accepted])
+    await sent(url, [refused, accepted])
+    [letter] = await worked(bus, store)
     assert letter.message.startswith(message)
     assert SECRET not in letter.message
     assert (letter.reason, letter.rule, letter.mutation) == ("invalid_event", "episode.add", WHOLE)
@@ -102,13 +87,14 @@ async def test_its_letter_says_what_is_wrong_where_and_what_to_do(
 async def test_it_goes_through_once_its_ontology_is_there(url: str, bus: RedisStreamsBus, store: FalkorDBStore) -> None:
     relation = {"type": "OWNS", "source": PERSON, "target": SHOP}
     events = [structured(1, DOG, schema_id="pets_v1"), structured(2, PERSON, relations=[relation])]
-    [letter] = await worked(url, bus, store, RULES, events)
+    await sent(url, events)
+    [letter] = await worked(bus, store)
     assert await retry(bus, letter) == 1
-    [again] = await worked(url, bus, store, RULES)  # nothing was done about it
+    [again] = await worked(bus, store)  # nothing was done about it
     assert (again.message, again.event_id) == (letter.message, letter.event_id)
     assert await names(store) == ["Ann", "Shop"]
     assert await retry(bus, again) == 1
     mended = Ruleset({}, packs=(MemoryPack(), EpisodePack(Ontologies([PETS]))))
-    assert await worked(url, bus, store, mended) == []
+    assert await worked(bus, store, mended) == []
     assert await names(store) == ["Ann", "Shop", SECRET]
     assert await rows(store, "MATCH (p:Episode {schema_id: 'pets_v1'}) RETURN count(p)") == [(1,)]

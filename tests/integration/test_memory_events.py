@@ -13,7 +13,7 @@ from redis.asyncio import Redis
 from tests.services.neo4j import Neo4jServer
 
 from graphweft import Client
-from graphweft_contracts import Event
+from graphweft_contracts import DeadLetter, Event
 from graphweft_contracts.memory import derived_id, memory_id
 from graphweft_rules import Ruleset
 from graphweft_workers.bus.redis_streams import RedisStreamsBus
@@ -64,12 +64,13 @@ def add(number: int, *texts: str, chat: str = "c1", at: int | None = None, **sco
     return event("memory.add", number, {"messages": said, **(scope or {"user_id": "u1"})}, chat=chat, at=at)
 
 
-async def applied(url: str, store: GraphStore, events: Sequence[Event]) -> None:
-    async with Client(url) as client:
-        positions = await client.emit_all(events, wait_s=5)
-        assert all(positions)
-    bus = RedisStreamsBus(url, partitions=2)
-    worker = MutationWorker(bus, store, Ruleset({}), name="w")
+NO_RULES = Ruleset({})
+"""The packs alone."""
+
+
+async def worked(bus: RedisStreamsBus, store: Any, rules: Ruleset = NO_RULES) -> list[DeadLetter]:
+    """Let a worker come to the end of the log; return the dead letters that there are then."""
+    worker = MutationWorker(bus, store, rules, name="w")
     task = asyncio.create_task(worker.run())
     try:
         async with asyncio.timeout(30):
@@ -78,9 +79,17 @@ async def applied(url: str, store: GraphStore, events: Sequence[Event]) -> None:
     finally:
         worker.stop()
         await task
-        letters = await bus.dead_letters(limit=10)
+    return list(await bus.dead_letters(limit=100))
+
+
+async def applied(url: str, store: GraphStore, events: Sequence[Event], rules: Ruleset = NO_RULES) -> None:
+    async with Client(url) as client:
+        assert all(await client.emit_all(events, wait_s=5))
+    bus = RedisStreamsBus(url, partitions=2)
+    try:
+        assert await worked(bus, store, rules) == []
+    finally:
         await bus.aclose()
-    assert letters == []
 
 
 async def rows(store: GraphStore, cypher: str, app_id: str = APP) -> list[tuple[Any, ...]]:

@@ -95,13 +95,6 @@ async def put(transport: Transport, events: Sequence[Event]) -> None:
 
 
 @pytest.fixture
-async def transport(url: str) -> AsyncIterator[Transport]:
-    made = make_transport(url, partitions=PARTITIONS)
-    yield made
-    await made.aclose()
-
-
-@pytest.fixture
 async def memory_bus(url: str) -> AsyncIterator[RedisStreamsBus]:
     made = RedisStreamsBus(url, partitions=PARTITIONS, group=channels.MEMORY_GROUP)
     yield made

@@ -184,17 +184,15 @@ def test_trap_9_a_query_makes_the_graph_that_it_misses_and_a_reading_query_does_
     assert graphs.client.exists("missing")
 
 
-def test_trap_10_left_reads_past_the_end_of_a_text_with_more_bytes_than_it_asks_for(server: EmbeddedServer) -> None:
-    with redis.Redis(unix_socket_path=str(server.socket)) as client:  # what comes back need not be text
-        wrong = 0
+def test_trap_10_left_may_read_past_the_end_of_a_text_with_more_bytes_than_it_asks_for(server: EmbeddedServer) -> None:
+    # `left(s, 500)` of a text of fewer letters and more bytes answers with what lies behind it in memory: at times
+    # nothing, at times other letters, at times no text at all. That cannot be asked of a test; what avoids it can.
+    with redis.Redis(unix_socket_path=str(server.socket)) as client:
         for sign in ("\u4e2d", "\u3042", "\u0436"):
             for length in range(170, 500, 10):
                 text = sign * length
-                query = f"WITH '{text}' AS s RETURN left(s, 500), CASE WHEN size(s) > 500 THEN left(s, 500) ELSE s END"
-                [[cut, whole]] = client.execute_command("GRAPH.QUERY", "left", query)[1]
-                wrong += cut != text.encode()
-                assert whole == text.encode()
-        assert wrong
+                query = f"WITH '{text}' AS s RETURN CASE WHEN size(s) > 500 THEN left(s, 500) ELSE s END"
+                assert client.execute_command("GRAPH.QUERY", "left", query)[1] == [[text.encode()]]
     # So no query of a retrieval cuts what is not longer.
     for template in TEMPLATES["falkordb"].values():
         assert template.count("left(") == len(

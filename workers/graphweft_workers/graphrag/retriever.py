@@ -113,7 +113,7 @@ class HybridRetriever:
         return self._enabled
 
     def away(self, app_id: str) -> None:
-        """Say in the log that facts were wanted while the graph was known to be away, so that it was not asked."""
+        """Say in the log that facts were wanted and the graph was not asked: it is known to be away, or this is off."""
         _logger.info(EXECUTED, app_id=app_id, enabled=self._enabled)
         if self._enabled:
             _logger.warning(NOOP, app_id=app_id, reason="away")

@@ -25,7 +25,7 @@ from graphweft_workers.injection.background import Background
 from graphweft_workers.injection.breaker import Breaker
 from graphweft_workers.injection.cache import Cache, Key, key_of
 from graphweft_workers.injection.versions import Version, Versions
-from graphweft_workers.retrieval.search import Searcher
+from graphweft_workers.retrieval.search import Found, Searcher
 
 __all__ = ("Failure", "Reading", "Rows")
 
@@ -231,10 +231,7 @@ class Reading:
             return await self._facts(app_id, bound.graphrag, place, limit_s)
         if bound.search is not None:
             found = await self.searcher.search(app_id, bound.search, timeout_s=limit_s)
-            if found.degraded is None:
-                return _Found(table=found.table)
-            lacks = Failure(reason="embedder_unavailable", detail=f"{place}: {found.degraded}")
-            return _Found(table=found.table, lacks=lacks)
+            return _Found(table=found.table, lacks=_degraded(found, place))
         assert bound.cypher is not None
         statement, enough = bound.cypher.statement, bound.query.most_rows
         return _Found(table=await self.graph.read(app_id, statement, bound.params, timeout_s=limit_s, enough=enough))
@@ -242,7 +239,7 @@ class Reading:
     async def _facts(self, app_id: str, asked: GraphragQuery, place: Place, limit_s: float) -> _Found | Failure:
         """Return facts as rows of one column. What is off asks nothing of the graph, not even for seeds."""
         if not self.retriever.enabled:
-            await self.retriever.retrieve(app_id, "", timeout_s=0)  # says so in the log
+            self.retriever.away(app_id)
             return Failure(reason="disabled", detail=f"{place}: graphrag is off: set GRAPHRAG_ENABLED=true to have it")
         if app_id not in self._warm:  # a server that was just started plans for seconds; nobody has to wait twice
             self._warm.add(app_id)
@@ -258,8 +255,7 @@ class Reading:
                 lacks = Failure(reason=reason, detail=f"{place}: no seeds by search: {error}")
             else:
                 seeds += [dict(zip(found.table.columns, row, strict=True)) for row in found.table.rows]
-                if found.degraded is not None:
-                    lacks = Failure(reason="embedder_unavailable", detail=f"{place}: {found.degraded}")
+                lacks = _degraded(found, place)
         left_s = max(0.001, until - time.monotonic())
         context = await self.retriever.retrieve(app_id, asked.text, seeds, left_s, memory=asked.memory)
         match context.outcome:
@@ -288,6 +284,12 @@ async def _version(reading: asyncio.Task[Version], until: float) -> Version | No
 async def _result(task: asyncio.Task[_Found | Failure], each: _Wanted) -> _Found | Failure:
     await asyncio.wait([task], timeout=max(0.0, each.until - time.monotonic()))
     return task.result() if task.done() else _late(each)
+
+
+def _degraded(found: Found, place: Place) -> Failure | None:
+    if found.degraded is None:
+        return None
+    return Failure(reason="embedder_unavailable", detail=f"{place}: {found.degraded}")
 
 
 def _late(each: _Wanted) -> Failure:

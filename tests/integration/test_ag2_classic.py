@@ -3,73 +3,21 @@
 from __future__ import annotations
 
 import json
-import os
 import re
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.services.plays import PLANNER, WRITER, WRITER_FAILS, Play, player, run_beside_up, said
 from tests.services.runtime_environments import ROOT, RUNTIME_ENVIRONMENT_S
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(RUNTIME_ENVIRONMENT_S)]
 
-SOURCES = {"PYTHONPATH": os.pathsep.join(str(ROOT / folder) for folder in ("client", "contracts"))}
-"""The adapter that is tested is the one of this tree, whatever the environment was made from."""
-
-type Play = Callable[..., dict[str, Any]]
-
-PLANNER = [
-    "agent.turn_start Planner 1",
-    "model.call_complete Planner 1 True",
-    "tool.call_start Planner 1 weather",
-    "tool.call_complete Planner 1 True weather",
-    "model.call_complete Planner 1 True",
-    "tool.call_start Planner 1 book",
-    "tool.call_complete Planner 1 False book",
-    "model.call_complete Planner 1 True",
-    "tool.call_start Planner 1 to_writer",
-    "tool.call_complete Planner 1 True to_writer",
-    "agent.turn_complete Planner 1 True handed_off",
-    "workflow.phase_complete Planner Writer",
-]
-WRITER = [
-    "agent.turn_start Writer 2",
-    "model.call_complete Writer 2 True",
-    "agent.turn_complete Writer 2 True completed",
-]
-WRITER_FAILS = [
-    "agent.turn_start Writer 2",
-    "model.call_complete Writer 2 False ConnectionError",
-    "agent.turn_complete Writer 2 False failed ConnectionError",
-    "workflow.error Writer 2 ConnectionError",
-]
-SHOWN = ("phase_name", "next_phase", "agent_name", "turn_number", "success", "tool_name", "outcome", "error_type")
-
 
 @pytest.fixture(scope="module")
-def play(ag2_classic_python: Path) -> Play:
-    played: dict[tuple[str, ...], dict[str, Any]] = {}
-
-    def scene(*command: str) -> dict[str, Any]:
-        if command not in played:
-            done = subprocess.run(
-                [str(ag2_classic_python), "tests/runtimes/ag2_classic.py", *command],
-                cwd=ROOT, env=os.environ | SOURCES, capture_output=True, text=True, timeout=120, check=False,
-            )  # fmt: skip
-            assert done.returncode == 0, done.stderr[-3000:]
-            played[command] = json.loads(done.stdout.splitlines()[-1])
-        return played[command]
-
-    return scene
-
-
-def said(found: dict[str, Any]) -> list[str]:
-    return [
-        " ".join([event["type"], *(str(event[name]) for name in SHOWN if name in event)]) for event in found["events"]
-    ]
+def play(runtime_python: Callable[[str], Path]) -> Play:
+    return player(runtime_python("ag2-classic"), "ag2_classic")
 
 
 @pytest.mark.parametrize("command", [("conversation", "sync"), ("conversation", "async"), ("streamed",)], ids=" ".join)
@@ -248,31 +196,13 @@ def block(language: str, first_line: str = "") -> str:
     return str(text)
 
 
-def test_the_example_of_the_page_runs_as_printed(ag2_classic_python: Path, tmp_path: Path) -> None:
+def test_the_example_of_the_page_runs_as_printed(runtime_python: Callable[[str], Path], tmp_path: Path) -> None:
     """A group chat through bus, worker and responder: the second turn's prompt holds what a tool found in the first."""
     rules = tmp_path / "workflows/Travel/graph_injection.yaml"
     rules.parent.mkdir(parents=True)
     rules.write_text(block("yaml"))
     (tmp_path / "travel.py").write_text(block("python", "# travel.py"))
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("GRAPHWEFT_")}
-    up = subprocess.Popen(
-        [sys.executable, "-m", "graphweft_workers.cli", "up"],
-        cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
-    )  # fmt: skip
-    try:
-        assert up.stdout is not None
-        assert "graphweft is up" in up.stdout.readline()
-        done = subprocess.run(
-            [str(ag2_classic_python), "travel.py"],
-            cwd=tmp_path, env=environment | SOURCES, capture_output=True, text=True, timeout=120, check=False,
-        )  # fmt: skip
-        assert done.returncode == 0, done.stderr[-3000:]
-    finally:
-        up.terminate()
-        up.wait(timeout=60)
-        assert up.stdout is not None
-        up.stdout.close()
-    printed = done.stdout
+    printed = run_beside_up(tmp_path, runtime_python("ag2-classic"), "travel.py")
     for part in re.split(r"(?m)^(?=--- )", block("text"))[1:]:  # AG2 prints between them
         before, found, printed = printed.partition(part)
         assert found, (part, before)

@@ -6,10 +6,7 @@ evaluated here, for AG2 does not resolve those of tools otherwise.
 
 import asyncio
 import json
-import os
-import sys
 import threading
-import warnings
 from collections.abc import Sequence
 from typing import Any
 
@@ -18,20 +15,15 @@ from autogen.agentchat import a_initiate_group_chat, a_run_group_chat, initiate_
 from autogen.agentchat.group import AgentTarget, ContextVariables, ReplyResult
 from autogen.agentchat.group.patterns import DefaultPattern, RoundRobinPattern
 from autogen.io.base import IOStream
+from kit import IDS, PROMPTS, Bus, play, result, settings_of
 
-from graphweft import Client
 from graphweft.adapters.ag2_classic import (
     AG2ClassicAdapter,
     create_graph_injection_hook,
     create_graph_mutation_hook,
 )
-from graphweft.transport import Outgoing
-from graphweft_contracts import ContextReply, ContextRequest, Event, wire
 
 LLM = {"config_list": [{"model": "fake", "model_client_cls": "Fake", "api_key": "none"}], "cache_seed": None}
-IDS = {"app_id": "shop", "chat_id": "c1", "workflow_name": "Sales", "user_id": "u1"}
-BLOCK = "## Notes\n- block "
-PROMPTS: list[tuple[str, list[dict[str, Any]]]] = []
 
 
 class Quiet:
@@ -77,37 +69,6 @@ def call(tool: str, call_id: str, **arguments: Any) -> dict[str, Any]:
     }
 
 
-class Bus:
-    """A transport that keeps what it is given, and may hang, fail or answer garbage."""
-
-    def __init__(self, way: str = "works") -> None:
-        self.way = way
-        self.events: list[Event] = []
-        self.requests: list[ContextRequest] = []
-
-    async def append(self, events: Sequence[Outgoing]) -> list[str]:
-        await self._trouble()
-        first = len(self.events)
-        self.events += [wire.decode(event.fields) for event in events]
-        return [f"0:{first + number}" for number in range(len(events))]
-
-    async def request(self, request: ContextRequest) -> ContextReply:
-        self.requests.append(request)
-        await self._trouble()
-        if self.way == "garbage":
-            return {"text": 7}  # type: ignore[return-value]
-        return ContextReply(id=request.id, context_id=f"ctx-{len(self.requests)}", text=f"{BLOCK}{len(self.requests)}")
-
-    async def _trouble(self) -> None:
-        if self.way == "hangs":
-            await asyncio.Event().wait()
-        if self.way == "fails":
-            raise RuntimeError("the bus is broken")
-
-    async def aclose(self) -> None:
-        pass
-
-
 def weather(city: str, context_variables: ContextVariables) -> str:
     """Tell the weather in a city."""
     context_variables["city"] = city
@@ -139,18 +100,6 @@ def crew(ending: Any = "Draft done.") -> tuple[Scripted, Scripted]:
     return planner, writer
 
 
-def result(adapter: AG2ClassicAdapter, bus: Bus, **more: Any) -> dict[str, Any]:
-    """Return what is to be looked at."""
-    return {
-        "events": [{"type": event.type, **event.data} for event in bus.events],
-        "ids": sorted({(e.appid, e.chatid, e.workflow or "", e.userid or "", e.source) for e in bus.events}),
-        "asked": [(request.agent, request.after) for request in bus.requests],
-        "prompts": PROMPTS,
-        "stats": {name: getattr(adapter.core.stats, name) for name in adapter.core.stats.__slots__},
-        **more,
-    }
-
-
 def pattern_of(planner: Scripted, writer: Scripted) -> DefaultPattern:
     """Return a group chat of the two that the planner begins."""
     return DefaultPattern(
@@ -163,13 +112,13 @@ def pattern_of(planner: Scripted, writer: Scripted) -> DefaultPattern:
 
 def adapter_of(bus: Bus, **settings: Any) -> AG2ClassicAdapter:
     """Return an adapter with a client of its own on the bus."""
-    return AG2ClassicAdapter(client=Client("redis://127.0.0.1:1", transport=bus), **{"budget_ms": 10_000, **settings})
+    return AG2ClassicAdapter(**settings_of(bus, **settings))
 
 
 def conversation(mode: str, way: str = "works", failing: str = "") -> dict[str, Any]:
     """The planner's two tool calls, of which one fails, and its hand-over to the writer, whose model may fail."""
     bus = Bus(way)
-    adapter = adapter_of(bus, budget_ms=10_000 if way == "works" else 30)
+    adapter = adapter_of(bus)
     planner, writer = crew(ConnectionError("no model") if failing else "Draft done.")
     pattern = pattern_of(planner, writer)
     if way != "none":
@@ -186,7 +135,7 @@ def conversation(mode: str, way: str = "works", failing: str = "") -> dict[str, 
     adapter.close(0.1)
     kept = [str(one) for agent in (planner, writer) for chat in agent.chat_messages.values() for one in chat]
     systems = [agent.system_message for agent in (planner, writer)]
-    return result(adapter, bus, error=error, variables=variables, history=history, systems=systems, kept=kept)
+    return result(adapter.core, bus, error=error, variables=variables, history=history, systems=systems, kept=kept)
 
 
 def streamed(ending: str = "read") -> dict[str, Any]:
@@ -209,7 +158,7 @@ def streamed(ending: str = "read") -> dict[str, Any]:
     except ConnectionError as raised:
         error = str(raised)
     adapter.close()
-    return result(adapter, bus, kinds=kinds, error=error)
+    return result(adapter.core, bus, kinds=kinds, error=error)
 
 
 def abandoned() -> dict[str, Any]:
@@ -225,7 +174,7 @@ def abandoned() -> dict[str, Any]:
     now_s[0] = 11.0
     adapter.core.tick()
     adapter.core.flush()
-    found = result(adapter, bus)
+    found = result(adapter.core, bus)
     adapter.close()
     return found
 
@@ -246,7 +195,7 @@ def repeated() -> dict[str, Any]:
         adapter.attach(pattern, agent)  # a second time does nothing
         initiate_group_chat(pattern=pattern, messages="how is it?", max_rounds=4)
     adapter.close()
-    return result(adapter, bus)
+    return result(adapter.core, bus)
 
 
 def cancelled() -> dict[str, Any]:
@@ -273,7 +222,7 @@ def cancelled() -> dict[str, Any]:
 
     asyncio.run(give_up())
     adapter.close()
-    return result(adapter, bus, systems=[slow.system_message])
+    return result(adapter.core, bus, systems=[slow.system_message])
 
 
 def structured() -> dict[str, Any]:
@@ -285,7 +234,7 @@ def structured() -> dict[str, Any]:
     adapter.attach(pattern)
     initiate_group_chat(pattern=pattern, messages="plan a trip", max_rounds=3)
     adapter.close()
-    return result(adapter, bus)
+    return result(adapter.core, bus)
 
 
 def own() -> dict[str, Any]:
@@ -301,7 +250,7 @@ def own() -> dict[str, Any]:
     adapter.publish(agent, "agent.structured_output", {"model_name": "Plan", "structured_data": {"steps": [1]}})
     adapter.publish(agent, "No Event", {})
     adapter.close()
-    return result(adapter, bus)
+    return result(adapter.core, bus)
 
 
 def pair(way: str = "attach") -> dict[str, Any]:
@@ -321,24 +270,9 @@ def pair(way: str = "attach") -> dict[str, Any]:
         planner.register_hook("process_message_before_send", create_graph_mutation_hook(adapter))
     chat = runner.initiate_chat(planner, message="Is room 7 free?", max_turns=3)
     adapter.close()
-    return result(adapter, bus, systems=[planner.system_message], history=chat.chat_history)
-
-
-SCENES: dict[str, Any] = {
-    scene.__name__: scene
-    for scene in (abandoned, cancelled, conversation, own, pair, repeated, streamed, structured)
-}  # fmt: skip
-
-
-def main() -> None:
-    """Play the scene that the command line names."""
-    warnings.simplefilter("ignore")
-    name, *arguments = sys.argv[1:]
-    with IOStream.set_default(Quiet()):  # type: ignore[arg-type]
-        found = SCENES[name](*arguments)
-    print(json.dumps(found, default=str), flush=True)
-    os._exit(0)  # a reader that went away leaves a thread of AG2 waiting
+    return result(adapter.core, bus, systems=[planner.system_message], history=chat.chat_history)
 
 
 if __name__ == "__main__":
-    main()
+    with IOStream.set_default(Quiet()):  # type: ignore[arg-type]
+        play(abandoned, cancelled, conversation, own, pair, repeated, streamed, structured)

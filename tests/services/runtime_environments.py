@@ -7,17 +7,19 @@ tests do it themselves. They are kept between runs.
 from __future__ import annotations
 
 import fcntl
+import functools
 import os
 import subprocess
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 import pytest
 from tests.services.maven import unavailable
 
-__all__ = ("ROOT", "RUNTIME_ENVIRONMENT_S", "ag2_classic_python", "make")
+__all__ = ("ROOT", "RUNTIME_ENVIRONMENT_S", "make", "runtime_python")
 
 ROOT: Final = Path(__file__).parents[2]
 RUNTIME_ENVIRONMENT_S: Final = 900
@@ -81,9 +83,9 @@ def _python(extra: str) -> Path:
 
 
 @pytest.fixture(scope="session")
-def ag2_classic_python() -> Path:
-    """The Python of an environment with the extra ``ag2-classic``."""
-    return _python("ag2-classic")
+def runtime_python() -> Callable[[str], Path]:
+    """Return the Python of an environment with the extra that is named, such as ``ag2-classic``."""
+    return functools.cache(_python)
 
 
 if __name__ == "__main__":

@@ -15,11 +15,12 @@ import json
 import logging
 import time
 from collections.abc import Callable, Generator, Iterable, Mapping
-from typing import Any, Final, Self, cast
+from typing import Any, Final, cast
 from uuid import uuid4
 from weakref import WeakSet
 
 from graphweft.adapters.core import Adapter
+from graphweft.adapters.runtime import RuntimeAdapter
 from graphweft.adapters.versions import require
 
 __all__ = ("AG2ClassicAdapter", "create_graph_injection_hook", "create_graph_mutation_hook")
@@ -31,7 +32,7 @@ _STRUCTURED: Final = "__structured_output"
 """The tool whose call is an agent's structured answer; it is never executed."""
 
 
-class AG2ClassicAdapter:
+class AG2ClassicAdapter(RuntimeAdapter):
     """Publishes what agents do and gives them context. ``settings`` are those of ``Adapter``.
 
     ``app_id``, ``chat_id``, ``workflow_name`` and ``user_id`` come from the agents' ``context_variables`` where the
@@ -41,33 +42,8 @@ class AG2ClassicAdapter:
 
     def __init__(self, adapter: Adapter | None = None, **settings: Any) -> None:
         self._autogen = _autogen()
-        settings.setdefault("source", _SOURCE)
-        self.core = adapter or Adapter(**settings)
+        super().__init__(adapter, _SOURCE, settings)
         self._attached: WeakSet[Any] = WeakSet()
-
-    def __enter__(self) -> Self:
-        """Return the adapter itself."""
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """Close it."""
-        self.close()
-
-    async def __aenter__(self) -> Self:
-        """Return the adapter itself."""
-        return self
-
-    async def __aexit__(self, *_: object) -> None:
-        """Close it."""
-        await self.aclose()
-
-    def close(self, drain_s: float = 2.0) -> None:
-        """See ``Adapter.close``. What is attached keeps working, without events and context."""
-        self.core.close(drain_s)
-
-    async def aclose(self, drain_s: float = 2.0) -> None:
-        """See ``Adapter.aclose``."""
-        await self.core.aclose(drain_s)
 
     def attach(self, *parts: Any) -> None:
         """Attach to agents, and to patterns or managers of group chats with all of their agents, before they work.

@@ -1,0 +1,110 @@
+"""Conversations of real runtimes: each is played in an environment of its own, and gives the same events.
+
+A script ``tests/runtimes/NAME.py`` has the scenes; ``tests/runtimes/kit.py`` says what comes of one.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, Final
+
+from tests.services.runtime_environments import ROOT
+
+__all__ = ("PLANNER", "SOURCES", "WRITER", "WRITER_FAILS", "Play", "player", "run_beside_up", "said")
+
+type Play = Callable[..., dict[str, Any]]
+
+SOURCES: Final = {"PYTHONPATH": os.pathsep.join(str(ROOT / folder) for folder in ("client", "contracts"))}
+"""The adapter that is tested is the one of this tree, whatever the environment was made from."""
+
+PLANNER: Final = (
+    "agent.turn_start Planner 1",
+    "model.call_complete Planner 1 True",
+    "tool.call_start Planner 1 weather",
+    "tool.call_complete Planner 1 True weather",
+    "model.call_complete Planner 1 True",
+    "tool.call_start Planner 1 book",
+    "tool.call_complete Planner 1 False book",
+    "model.call_complete Planner 1 True",
+    "tool.call_start Planner 1 to_writer",
+    "tool.call_complete Planner 1 True to_writer",
+    "agent.turn_complete Planner 1 True handed_off",
+    "workflow.phase_complete Planner Writer",
+)
+"""The planner's turn: ``weather(city="Oslo")`` returns "sunny in Oslo", ``book(room="7")`` raises "7 is taken", then it
+hands over to the writer, by a tool where the runtime does that by tools.
+"""
+WRITER: Final = (
+    "agent.turn_start Writer 2",
+    "model.call_complete Writer 2 True",
+    "agent.turn_complete Writer 2 True completed",
+)
+"""The writer answers "Draft done."."""
+WRITER_FAILS: Final = (
+    "agent.turn_start Writer 2",
+    "model.call_complete Writer 2 False ConnectionError",
+    "agent.turn_complete Writer 2 False failed ConnectionError",
+    "workflow.error Writer 2 ConnectionError",
+)
+"""The writer's model raises ``ConnectionError("no model")``."""
+_SHOWN: Final = (
+    "phase_name", "next_phase", "agent_name", "turn_number", "success", "tool_name", "outcome", "error_type",
+)  # fmt: skip
+
+
+def player(python: Path, script: str) -> Play:
+    """Return what plays a scene of ``tests/runtimes/SCRIPT.py``, each once; its arguments are the command's."""
+    played: dict[tuple[str, ...], dict[str, Any]] = {}
+
+    def play(*command: str) -> dict[str, Any]:
+        if command not in played:
+            done = subprocess.run(
+                [str(python), f"tests/runtimes/{script}.py", *command],
+                cwd=ROOT, env=_environment(), capture_output=True, text=True, timeout=120, check=False,
+            )  # fmt: skip
+            assert done.returncode == 0, done.stderr[-3000:]
+            played[command] = json.loads(done.stdout.splitlines()[-1])
+        return played[command]
+
+    return play
+
+
+def said(found: dict[str, Any]) -> list[str]:
+    """Return the events of a scene in short: the type and the fields that tell them apart."""
+    return [
+        " ".join([event["type"], *(str(event[name]) for name in _SHOWN if name in event)]) for event in found["events"]
+    ]
+
+
+def run_beside_up(folder: Path, python: Path, script: str) -> str:
+    """Run a script of ``folder`` beside bus, graph, worker and responder, and return what it printed."""
+    up = subprocess.Popen(
+        [sys.executable, "-m", "graphweft_workers.cli", "up"],
+        cwd=folder, env=_environment(os.environ.get("PYTHONPATH")), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
+        text=True,
+    )  # fmt: skip
+    try:
+        assert up.stdout is not None
+        assert "graphweft is up" in up.stdout.readline()
+        done = subprocess.run(
+            [str(python), script],
+            cwd=folder, env=_environment(), capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+        assert done.returncode == 0, done.stderr[-3000:]
+        return done.stdout
+    finally:
+        up.terminate()
+        up.wait(timeout=60)
+        assert up.stdout is not None
+        up.stdout.close()
+
+
+def _environment(path: str | None = SOURCES["PYTHONPATH"]) -> dict[str, str]:
+    """Return the environment without settings of graphweft's."""
+    left = {name: value for name, value in os.environ.items() if not name.startswith("GRAPHWEFT_")}
+    return left | ({} if path is None else {"PYTHONPATH": path})

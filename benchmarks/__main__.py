@@ -13,7 +13,7 @@ from typing import Annotated, Final
 
 import typer
 
-from benchmarks import context, graphrag, latency, rules, search, size, throughput
+from benchmarks import adapters, context, graphrag, latency, rules, search, size, throughput
 from benchmarks.harness import RESULTS, Bench, Result, Skip, show, without, write
 from benchmarks.services import Fsync, Services
 from benchmarks.workload import AIRLINE, CALLS
@@ -43,6 +43,7 @@ PARTS: Final = (
     Part("g", "context under load", 43, context.under_load),
     Part("h", "search in 110,000 memories", 75, search.run),
     Part("i", "facts out of a million relationships, falkordb", 60, partial(graphrag.run, graph="falkordb")),
+    Part("j", "what an adapter adds to a turn", 90, adapters.run),
     Part("g", "context over kafka", 55, partial(context.against_plain, "kafka")),
     Part("a", "kafka x falkordb, calls", 53, partial(throughput.run, "kafka", "falkordb", CALLS)),
     Part("ab", "redis x neo4j, calls", 85, partial(throughput.run, "redis", "neo4j", CALLS)),

@@ -7,6 +7,7 @@ evaluated here, for AG2 does not resolve those of tools otherwise.
 import asyncio
 import json
 import threading
+import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -273,6 +274,23 @@ def pair(way: str = "attach") -> dict[str, Any]:
     return result(adapter.core, bus, systems=[planner.system_message], history=chat.chat_history)
 
 
+def turns(way: str, count: str) -> dict[str, Any]:
+    """Turns of an agent without tools, and how long each took."""
+    bus = Bus(way)
+    adapter = adapter_of(bus, budget_ms=50)
+    agent = Scripted("Planner", ["Done."] * int(count))
+    agent.context_variables = ContextVariables(data=dict(IDS))
+    if way != "none":
+        adapter.attach(agent)
+    times: list[float] = []
+    for _ in range(int(count)):
+        started_s = time.perf_counter()
+        agent.generate_reply([{"role": "user", "content": "go on"}])
+        times.append((time.perf_counter() - started_s) * 1000)
+    adapter.close(0.1)
+    return {"ms": times}
+
+
 if __name__ == "__main__":
     with IOStream.set_default(Quiet()):  # type: ignore[arg-type]
-        play(abandoned, cancelled, conversation, own, pair, repeated, streamed, structured)
+        play(abandoned, cancelled, conversation, own, pair, repeated, streamed, structured, turns)

@@ -6,12 +6,16 @@ import asyncio
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import pytest
 
 from graphweft import Client
 from graphweft.adapters.core import Adapter
+from graphweft.adapters.turns import Told, TurnBook
 from graphweft.transport import Outgoing
 from graphweft_contracts import ContextReply, ContextRequest, Event, wire
 
@@ -92,6 +96,29 @@ def test_a_turn_is_asked_for_context_once_and_tells_which_it_got(make: Make) -> 
     assert (done.appid, done.chatid, done.workflow, done.userid) == ("shop", "c1", "Sales", "u1")
     assert done.context == IDS
     assert (bus.requests[0].agent, bus.requests[0].workflow, bus.requests[0].context) == ("Planner", "Sales", IDS)
+
+
+def test_who_knows_ids_and_times_says_them(make: Make) -> None:
+    adapter, bus = make()
+    at = datetime(2024, 1, 2, tzinfo=UTC)
+
+    def stamp(told: list[Told]) -> list[Told]:
+        return [replace(one, id=f"{number}-{one.type}", time=at) for number, one in enumerate(told)]
+
+    def broken(told: list[Told]) -> list[Told]:
+        raise ValueError(told)
+
+    adapter.record(IDS, partial(TurnBook.start_turn, agent="Planner"), stamp)
+    adapter.record(IDS, partial(TurnBook.start_tool, tool="search", call_id="t1"), stamp, arguments={"q": object()})
+    adapter.record(IDS, partial(TurnBook.model_call, agent="Planner", success=True), broken)
+    adapter.record(IDS, partial(TurnBook.end_turn, agent="Planner"), stamp, response="done")
+    assert adapter.flush()
+    assert [event.id for event in bus.events] == [
+        "0-agent.turn_start", "0-tool.call_start", "0-tool.call_complete", "1-agent.turn_complete",
+    ]  # fmt: skip
+    assert {event.time for event in bus.events} == {at}
+    assert bus.events[1].data["arguments"] == {"q": "<object>"}
+    assert adapter.stats.errors == 1
 
 
 async def test_asking_asynchronously_shares_the_turn_s_answer_and_leaves_the_loop_free(make: Make) -> None:

@@ -28,7 +28,10 @@ from graphweft.plain import plain
 from graphweft.settings import CONTEXT_VARIABLE, ClientSettings
 from graphweft_contracts import ContextReply
 
-__all__ = ("Adapter",)
+__all__ = ("Adapter", "Stamp")
+
+type Stamp = Callable[[list[Told]], list[Told]]
+"""Adds what a runtime knows of events: their ids, times, further fields. It must change neither types nor chats."""
 
 _MOST_VALUES: Final = 20_000
 """Values of one callback that are copied: a few tens of milliseconds at worst."""
@@ -206,6 +209,15 @@ class Adapter:
         """Publish an event of the runtime's own; ``type`` is a lower-case dotted name."""
         self._record(variables, partial(TurnBook.tell, type=type, agent=agent, run=run), data=data)
 
+    def record(
+        self, variables: Mapping[str, Any], step: Callable[..., list[Told]], stamp: Stamp, **values: Any
+    ) -> None:
+        """Tell what a step of ``TurnBook`` makes of ``values``, and of what ``stamp`` adds to each event.
+
+        For runtimes that know ids and times of what they tell, and may tell it later.
+        """
+        self._record(variables, step, stamp=stamp, **values)
+
     def tick(self) -> None:
         """Close the turns that were abandoned. The adapter's own thread does so every few seconds."""
         with self._guarded("tick"), self._lock:
@@ -277,6 +289,7 @@ class Adapter:
         step: Callable[..., list[Told]],
         *,
         raised: BaseException | None = None,
+        stamp: Stamp | None = None,
         **values: Any,
     ) -> None:
         with self._guarded("callback"):
@@ -288,7 +301,8 @@ class Adapter:
                 copied["failure"] = _failure(raised)
             context = self._carry(variables)
             with self._lock:
-                self._hand_on(step(self._book, chat=chat, context=context, now_s=self._clock(), **copied))
+                told = step(self._book, chat=chat, context=context, now_s=self._clock(), **copied)
+                self._hand_on(told if stamp is None else stamp(told))
 
     def _chat(self, variables: Mapping[str, Any]) -> Chat | None:
         def text(name: str) -> str | None:

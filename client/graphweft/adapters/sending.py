@@ -90,8 +90,9 @@ class Sender:
                 workflow=chat.workflow,
                 user_id=chat.user_id,
                 data=data,
+                id=told.id,
                 source=self._source,
-                time=time,
+                time=told.time or time,
             )
         except ValidationError as error:
             self.count("invalid")

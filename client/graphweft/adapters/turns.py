@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from datetime import datetime
 from typing import Any, Final
 
 from graphweft.adapters.vocabulary import (
@@ -63,12 +64,14 @@ class Failure:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Told:
-    """One event to be published; ``data`` is without ``context``."""
+    """One event to be published; ``data`` is without ``context``. By default its id is a new one, and its time now."""
 
     type: str
     chat: Chat
     data: dict[str, Any]
     context: Mapping[str, Any]
+    id: str | None = None
+    time: datetime | None = None
 
 
 @dataclass(slots=True, kw_only=True, eq=False)

@@ -31,7 +31,7 @@ def require(
         if part is not None:
             importlib.import_module(f"{module}.{part}")
     except ModuleNotFoundError as error:
-        if error.name == module:
+        if error.name is not None and f"{module}.".startswith(f"{error.name}."):
             raise InvalidSettings(f"{module} is not installed: {install}") from error
         if part is not None and error.name is not None and f"{module}.{part}".startswith(error.name):
             raise InvalidSettings(f"the {module} that is installed has no {error.name}: {install}") from error

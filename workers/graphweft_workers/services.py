@@ -18,6 +18,7 @@ from graphweft_workers.bus.redis_streams import RedisStreamsBus
 from graphweft_workers.graph.falkordb import FalkorDBStore
 from graphweft_workers.graph.neo4j_url import NEO4J_SCHEMES
 from graphweft_workers.graph.store import GraphStore
+from graphweft_workers.needs import missing_package
 from graphweft_workers.settings import Settings
 
 if TYPE_CHECKING:
@@ -118,9 +119,7 @@ def _driver(module: str, variable: str, extra: str) -> Generator[None]:
     except ModuleNotFoundError as error:
         if (error.name or "").partition(".")[0] != module:
             raise
-        raise InvalidSettings(
-            f"{variable} needs the Python package {module!r}, which is not installed: pip install 'graphweft[{extra}]'"
-        ) from error
+        raise missing_package(variable, module, extra) from error
 
 
 async def run_mutation(settings: Settings) -> None:

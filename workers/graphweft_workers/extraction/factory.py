@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import importlib.util
 from typing import Final
 
 from graphweft_contracts import InvalidSettings
 from graphweft_workers.extraction.protocol import Extractor
+from graphweft_workers.needs import missing_package, openai_endpoint, require_package
 from graphweft_workers.settings import Settings
 
 __all__ = ("make_extractor",)
 
-_OPENAI_URL: Final = "https://api.openai.com/v1"
 _LONGEST_NAME: Final = 256
 
 
@@ -29,33 +28,28 @@ def make_extractor(settings: Settings) -> Extractor | None:
             f"the extractor {value!r} (GRAPHWEFT_EXTRACTOR) names no model: write graphiti:MODEL, or graphiti, and the "
             "model in MODEL_NAME"
         )
+    who = f"the extractor {value!r}"
     for module in ("graphiti_core", "httpx"):
-        if importlib.util.find_spec(module) is None:
-            raise _not_installed(value, module)
-    if settings.extractor_url is None and settings.extractor_api_key is None:
-        raise InvalidSettings(
-            f"the extractor {value!r} needs GRAPHWEFT_EXTRACTOR_API_KEY (or OPENAI_API_KEY) for {_OPENAI_URL}, or "
-            "GRAPHWEFT_EXTRACTOR_URL (or OPENAI_BASE_URL) for another endpoint (http://localhost:11434/v1)"
-        )
+        require_package(who, module, "graphiti")
+    url = openai_endpoint(
+        who,
+        settings.extractor_url,
+        settings.extractor_api_key,
+        key_names="GRAPHWEFT_EXTRACTOR_API_KEY (or OPENAI_API_KEY)",
+        url_names="GRAPHWEFT_EXTRACTOR_URL (or OPENAI_BASE_URL)",
+    )
     try:
         from graphweft_workers.extraction.graphiti import GraphitiExtractor
     except ModuleNotFoundError as error:
-        raise _not_installed(value, error.name or "graphiti_core") from error
+        raise missing_package(who, error.name or "graphiti_core", "graphiti") from error
     except ImportError as error:
         raise InvalidSettings(
-            f"the extractor {value!r} cannot use the version of graphiti-core that is installed ({error}): "
+            f"{who} cannot use the version of graphiti-core that is installed ({error}): "
             "pip install 'graphweft[graphiti]'"
         ) from error
     return GraphitiExtractor(
-        settings.extractor_url or _OPENAI_URL,
+        url,
         model,
         api_key=settings.extractor_api_key,
         timeout_s=settings.extractor_timeout_ms / 1000,
-    )
-
-
-def _not_installed(extractor: str, module: str) -> InvalidSettings:
-    return InvalidSettings(
-        f"the extractor {extractor!r} needs the Python package {module!r}, which is not installed: "
-        "pip install 'graphweft[graphiti]'"
     )

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 from typing import Final
 
 from graphweft_contracts import InvalidSettings
@@ -11,13 +10,13 @@ from graphweft_workers.memory.consolidation import ConsolidationJob
 from graphweft_workers.memory.extractive import ExtractiveSummariser
 from graphweft_workers.memory.retention import Retention
 from graphweft_workers.memory.summariser import Summariser
+from graphweft_workers.needs import openai_endpoint, require_package
 from graphweft_workers.services import make_bus
 from graphweft_workers.settings import Settings
 
 __all__ = ("make_consolidation", "make_summariser")
 
 _OPENAI: Final = "openai:"
-_OPENAI_URL: Final = "https://api.openai.com/v1"
 
 
 def make_consolidation(settings: Settings, graph: GraphStore) -> ConsolidationJob:
@@ -50,20 +49,19 @@ def make_summariser(settings: Settings) -> Summariser:
     """Return the summariser that the settings name; close it. Raises ``InvalidSettings``."""
     if not settings.summariser.startswith(_OPENAI):
         return ExtractiveSummariser()
-    if importlib.util.find_spec("httpx") is None:
-        raise InvalidSettings(
-            f"the summariser {settings.summariser!r} needs the Python package 'httpx', which is not installed: "
-            "pip install 'graphweft[openai-compatible]'"
-        )
-    if settings.summariser_url is None and settings.summariser_api_key is None:
-        raise InvalidSettings(
-            f"the summariser {settings.summariser!r} needs GRAPHWEFT_SUMMARISER_API_KEY for {_OPENAI_URL}, or "
-            "GRAPHWEFT_SUMMARISER_URL for another endpoint (http://localhost:11434/v1)"
-        )
+    who = f"the summariser {settings.summariser!r}"
+    require_package(who, "httpx", "openai-compatible")
+    url = openai_endpoint(
+        who,
+        settings.summariser_url,
+        settings.summariser_api_key,
+        key_names="GRAPHWEFT_SUMMARISER_API_KEY",
+        url_names="GRAPHWEFT_SUMMARISER_URL",
+    )
     from graphweft_workers.memory.openai_summariser import OpenAISummariser
 
     return OpenAISummariser(
-        settings.summariser_url or _OPENAI_URL,
+        url,
         settings.summariser.removeprefix(_OPENAI),
         api_key=settings.summariser_api_key,
         timeout_s=settings.summariser_timeout_ms / 1000,

@@ -32,8 +32,8 @@ class Failure:
     headers: dict[str, str] = field(default_factory=dict)
     body: bytes | None = None
     """Sent instead of the answer."""
-    change: Callable[[dict[str, Any]], Any] | None = None
-    """Makes something else of the good answer."""
+    change: Callable[[dict[str, Any]], Any] | None = field(default=None, repr=False)
+    """Makes something else of the good answer. Not shown: tests are named by the rest, and an address changes."""
     hang: bool = False
     """Take the request and never answer; ends with the server."""
     hang_up: bool = False

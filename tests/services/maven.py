@@ -5,6 +5,7 @@ from __future__ import annotations
 import fcntl
 import hashlib
 import os
+import secrets
 import shutil
 import socket
 import subprocess
@@ -68,14 +69,21 @@ def jars(name: str, pom: Path) -> Path:
 
 
 _given: set[int] = set()
+_PORTS: Final = range(20_000, 32_768)
+"""Below what Linux and macOS give to connections that go out, so none of them has a server's port while it restarts."""
 
 
 def free_port() -> int:
     """Return a TCP port of 127.0.0.1 that nobody listens on right now, another one each time."""
     while True:
+        # All processes of a test run would draw the same from ``random``: each test finds it at the run's seed.
+        port = secrets.choice(_PORTS)
+        if port in _given:
+            continue
         with socket.socket() as probe:
-            probe.bind(("127.0.0.1", 0))
-            port: int = probe.getsockname()[1]
-        if port not in _given:
-            _given.add(port)
-            return port
+            try:
+                probe.bind(("127.0.0.1", port))
+            except OSError:
+                continue
+        _given.add(port)
+        return port

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
@@ -35,8 +36,14 @@ async def kafka_url(kafka: KafkaServer) -> str:
 
 
 async def empty_kafka(kafka: KafkaServer) -> None:
-    """Drop all our topics; for those who cannot ask for ``kafka_url``, because their loop is running already."""
+    """Drop all our topics; for those who cannot ask for ``kafka_url``, because their loop is running already.
+
+    A new broker sets up its groups when it is first asked about one, and knows nothing of any until they are loaded:
+    that is waited for.
+    """
+    from aiokafka import TopicPartition
     from aiokafka.admin import AIOKafkaAdminClient
+    from aiokafka.errors import GroupCoordinatorNotAvailableError
 
     admin = AIOKafkaAdminClient(bootstrap_servers=kafka.bootstrap)
     await admin.start()
@@ -44,6 +51,12 @@ async def empty_kafka(kafka: KafkaServer) -> None:
         while ours := [name for name in await admin.list_topics() if name.startswith("graphweft.")]:
             await admin.delete_topics(ours)
             await asyncio.sleep(0.02)
+        loaded = False
+        while not loaded:
+            with contextlib.suppress(GroupCoordinatorNotAvailableError):
+                loaded = bool(await admin.list_consumer_group_offsets("any", partitions=[TopicPartition("any", 0)]))
+            if not loaded:
+                await asyncio.sleep(0.02)
     finally:
         await admin.close()
 

@@ -8,6 +8,8 @@ BIN := $(VENV)/bin
 # Touched when the environment is complete; older than pyproject.toml or constraints.txt means: install again.
 READY := $(VENV)/.ready
 INSTALL := $(BIN)/python -m pip install --disable-pip-version-check
+# Processes that share the tests. Each starts the servers that its tests ask for: up to 3 GB. 0: pytest itself runs them.
+PROCESSES := 2
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{printf "%-18s %s\n", $$1, $$2}'
@@ -16,7 +18,9 @@ demo: $(READY) ## see it work: a local server, events, the graph, and context ba
 	$(BIN)/graphweft demo
 
 test: check ## all checks, then all tests (they start the real embedded server themselves)
-	$(BIN)/python -m pytest
+	@# Where PYTHONDONTWRITEBYTECODE is set, each of the hundreds of processes that tests start would compile all modules.
+	$(BIN)/python -m compileall -q contracts rules client workers
+	$(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist worksteal
 
 bench: $(READY) ## measure the engine beside what it is compared with; BENCH='--only a,b --quick' chooses
 	$(BIN)/python -m benchmarks $(BENCH)

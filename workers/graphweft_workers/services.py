@@ -24,6 +24,7 @@ from graphweft_workers.settings import Settings
 if TYPE_CHECKING:
     from graphweft_rules import Ruleset
     from graphweft_rules.ontologies import Ontologies
+    from graphweft_workers.mcp.access import Access
 
 __all__ = (
     "load_ontologies",
@@ -34,6 +35,7 @@ __all__ = (
     "make_transport",
     "run_gateway",
     "run_injection",
+    "run_mcp",
     "run_memory",
     "run_mutation",
 )
@@ -151,3 +153,12 @@ async def run_gateway(
         from graphweft_workers.gateway import serving
 
     await serving.run_gateway(settings, host=host, port=port, insecure_app=insecure_app, ready=ready)
+
+
+async def run_mcp(settings: Settings, access: Access) -> None:
+    """Run the MCP server on standard input and output until the client closes them. See ``serving.run_mcp``."""
+    # mcp_types is what mcp before 2.0 lacks.
+    with _driver("mcp", "`run mcp`", "mcp"), _driver("mcp_types", "`run mcp`", "mcp"):
+        from graphweft_workers.mcp import serving
+
+    await serving.run_mcp(settings, access)

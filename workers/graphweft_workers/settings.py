@@ -34,8 +34,9 @@ CONFIG_FILE: Final = "graphweft.yaml"
 _PREFIX: Final = "GRAPHWEFT_"
 _CONFIG: Final = "config"
 """Not a setting but where the settings are: ``GRAPHWEFT_CONFIG``."""
-_NO_SETTINGS: Final = frozenset({_CONFIG, "context", "capture"})
-"""``GRAPHWEFT_CONTEXT`` and ``GRAPHWEFT_CAPTURE`` are the client's."""
+_MCP: Final = ("mcp_app", "mcp_user", "mcp_thread", "mcp_agent_id", "mcp_application")
+_NO_SETTINGS: Final = frozenset({_CONFIG, "context", "capture", *_MCP})
+"""``GRAPHWEFT_CONTEXT`` and ``GRAPHWEFT_CAPTURE`` are the client's, ``GRAPHWEFT_MCP_*`` options of ``run mcp``."""
 _UNPREFIXED: Final[Mapping[str, tuple[str, ...]]] = {
     "index_name": ("NEO4J_INDEX_NAME",),
     "vector_index_name": ("NEO4J_VECTOR_INDEX_NAME",),

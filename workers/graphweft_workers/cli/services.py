@@ -12,6 +12,7 @@ import typer
 
 from graphweft_contracts import InvalidSettings
 from graphweft_workers import services
+from graphweft_workers.cli import mcp
 from graphweft_workers.cli.options import App, Data, Json, Rules, check_app, command
 from graphweft_workers.cli.output import print_json, say
 from graphweft_workers.settings import Settings
@@ -29,6 +30,7 @@ class Role(StrEnum):
     INJECTION = "injection"
     MEMORY = "memory"
     GATEWAY = "gateway"
+    MCP = "mcp"
 
 
 @command
@@ -70,6 +72,18 @@ async def run(
         str | None,
         typer.Option("--insecure-app", metavar="APP", help=f"gateway: no tokens, all is of APP; only on {_HOST}."),
     ] = None,
+    app: mcp.App = None,
+    user: mcp.User = None,
+    thread: mcp.Thread = None,
+    agent_id: mcp.AgentId = None,
+    application: mcp.Application = None,
+    workflow: mcp.Workflow = None,
+    agent: mcp.Agent = None,
+    chat: mcp.Chat = None,
+    var: mcp.Var = None,
+    index_type: mcp.IndexType = None,
+    budget_ms: mcp.BudgetMs = None,
+    max_tokens: mcp.MaxTokens = None,
 ) -> None:
     """Run one role against the servers that GRAPHWEFT_BUS_URL and GRAPHWEFT_GRAPH_URL name, until SIGTERM."""
     from graphweft_workers.logs import set_up_logs
@@ -78,6 +92,11 @@ async def run(
     set_up_logs(settings.log_level, settings.log_format)
     if role is not Role.GATEWAY and (host, port, insecure_app) != (None, None, None):
         raise InvalidSettings("--host, --port and --insecure-app go with `run gateway` only")
+    # Those that may also stand in the environment are passed by: it may be the environment of several roles.
+    if role is not Role.MCP and any((workflow, agent, chat, var, index_type, budget_ms, max_tokens)):
+        raise InvalidSettings(
+            "--workflow, --agent, --chat, --var, --index-type, --budget-ms and --max-tokens go with `run mcp` only"
+        )
     match role:
         case Role.MUTATION:
             await services.run_mutation(settings)
@@ -95,6 +114,22 @@ async def run(
                 insecure_app=insecure_app,
                 ready=lambda url: say(f"the gateway answers on {url}"),
             )
+        case Role.MCP:
+            access = mcp.make_access(
+                app=app,
+                user=user,
+                thread=thread,
+                agent_id=agent_id,
+                application=application,
+                workflow=workflow,
+                agents=agent,
+                chat=chat,
+                variables=var,
+                index_type=index_type,
+                budget_ms=budget_ms,
+                max_tokens=max_tokens,
+            )
+            await services.run_mcp(settings, access)
 
 
 @command

@@ -1,0 +1,406 @@
+"""The MCP server: the process that users start, asked by the SDK's own client, beside real services."""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any, cast
+from uuid import uuid4
+
+import pytest
+from mcp import Client as MCPClient
+from mcp import StdioServerParameters
+from mcp.client.stdio import stdio_client
+
+from graphweft import Client, Event, MemoryScope
+from graphweft.location import embedded_url
+from graphweft_workers.mcp.access import Access
+from graphweft_workers.mcp.tools import Tools
+
+pytestmark = pytest.mark.integration
+ROOT = Path(__file__).parents[2]
+BUDGET_MS = 20_000
+NOWHERE = "redis://127.0.0.1:1"
+RULES = """
+version: "1.0"
+mutation_rules: []
+injection_rules:
+  - name: recalled
+    agents: ["Concierge", "Cook"]
+    queries:
+      - id: recalled
+        search:
+          memory: {user_id: $workflow.user_id}
+          query: $context.last_message
+          index_type: fulltext
+        inject_as: recalled
+  - name: place
+    agents: ["Concierge"]
+    queries:
+      - id: place
+        cypher: "RETURN $workflow + ' ' + $agent + ' ' + $chat + ' ' + $city AS place"
+        params: {workflow: $workflow.name, agent: $context.agent_name, chat: $workflow.chat_id, city: $context.city}
+        inject_as: place
+        format: markdown
+"""
+OWNERSHIP = {
+    "entities": [
+        {"type": "Team", "name": "Checkout"},
+        {"type": "Service", "name": "payment-service"},
+    ],
+    "relations": [
+        {"type": "OWNS", "source": "Checkout", "target": "payment-service", "fact": "Checkout owns payment-service."}
+    ],
+}
+CONTEXT = ("--workflow", "Kitchen", "--agent", "Concierge", "--agent", "Cook", "--var", "city=Oslo")
+
+
+class Stack:
+    """``graphweft up`` for the tests of this file; each test is another app."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.url = embedded_url(folder / "data")
+        rules = folder / "rules/Kitchen/graph_injection.yaml"
+        rules.parent.mkdir(parents=True)
+        rules.write_text(RULES)
+        self.environment = {
+            name: value for name, value in os.environ.items() if not name.startswith(("GRAPHWEFT_", "NEO4J_"))
+        } | {"GRAPHWEFT_DATA": str(folder / "data"), "GRAPHWEFT_RULES": str(folder / "rules")}
+
+    def command(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "graphweft_workers.cli", *arguments],
+            env=self.environment | environment, cwd=self.folder, text=True,
+            stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+
+    @asynccontextmanager
+    async def session(self, *arguments: str, mode: str = "auto", errors: Path | None = None, **environment: str):  # type: ignore[no-untyped-def]
+        """Run ``graphweft run mcp`` and lend the SDK's client of it."""
+        server = StdioServerParameters(
+            command=sys.executable,
+            args=["-m", "graphweft_workers.cli", "run", "mcp", "--budget-ms", str(BUDGET_MS), *arguments],
+            env=self.environment | environment,
+            cwd=self.folder,
+        )
+        with (errors or self.folder / "errors").open("w") as log:
+            async with MCPClient(stdio_client(server, errlog=log), mode=mode) as client:
+                yield client
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    made = Stack(tmp_path_factory.mktemp("mcp"))
+    up = made.command("up", GRAPHWEFT_LOG_LEVEL="warning")
+    try:
+        assert "graphweft is up" in cast("Any", up.stdout).readline(), cast("Any", up.stderr).read()
+        yield made
+    finally:
+        up.send_signal(signal.SIGTERM)
+        up.communicate(timeout=50)
+
+
+@pytest.fixture
+def app_id() -> str:
+    return f"app-{uuid4().hex[:12]}"
+
+
+def scope_of(app_id: str, user: str = "ada") -> tuple[str, ...]:
+    return ("--app", app_id, "--user", user)
+
+
+async def call(client: MCPClient, tool: str, **arguments: Any) -> Any:
+    """Return the data of an answer, which is no error."""
+    answer = await client.call_tool(tool, arguments)
+    assert not answer.is_error, answer.content
+    return answer.structured_content
+
+
+async def refusal(client: MCPClient, tool: str, **arguments: Any) -> str:
+    answer = await client.call_tool(tool, arguments)
+    assert answer.is_error, answer
+    return cast("Any", answer.content[0]).text
+
+
+async def found(client: MCPClient, query: str = "", **more: Any) -> list[str]:
+    data = await call(client, "memory_search", query=query, **more)
+    assert data["notes"] == []
+    return [row["text"] for row in data["results"]]
+
+
+# --- over standard input and output ---------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("mode", ["legacy", "auto"])
+async def test_what_is_added_in_a_session_is_found_in_it(stack: Stack, app_id: str, mode: str) -> None:
+    async with stack.session(*scope_of(app_id), mode=mode) as client:
+        for number in range(5):
+            added = await call(client, "memory_add", text=f"Room {number} has a piano.", role="assistant")
+            assert added["status"] == "remembered"
+            assert await found(client, f"room {number}", top_k=1) == [f"Room {number} has a piano."]
+        assert len(await found(client)) == 5  # the latest
+        assert await found(client, "violin") == []
+        answer = await client.call_tool("memory_search", {"query": "piano", "top_k": 1})
+    assert "Room" in answer.content[0].text
+    assert answer.structured_content["results"][0].keys() >= {"text", "score", "role", "timestamp", "id"}
+
+
+async def test_the_tools_say_what_they_are(stack: Stack, app_id: str) -> None:
+    async with stack.session(*scope_of(app_id), *CONTEXT) as client:
+        tools = {tool.name: tool for tool in (await client.list_tools()).tools}
+    assert {name: tool.annotations.read_only_hint for name, tool in tools.items()} == {
+        "memory_search": True, "memory_add": False, "get_context": True,
+    }  # fmt: skip
+    inputs = {name: tool.input_schema for name, tool in tools.items()}
+    assert inputs["memory_search"]["properties"].keys() == {"query", "of", "top_k", "thread_id", "max_tokens"}
+    assert inputs["memory_add"]["properties"].keys() == {"text", "role", "message_id"}
+    assert inputs["get_context"]["properties"]["agent"]["enum"] == ["Concierge", "Cook"]
+    assert all(schema["additionalProperties"] is False for schema in inputs.values())
+    assert all(tool.output_schema for tool in tools.values())
+
+
+async def test_no_argument_leaves_the_scope(stack: Stack, app_id: str) -> None:
+    async with stack.session(*scope_of(app_id, "bob")) as bob:
+        await call(bob, "memory_add", text="Bob keeps a secret cake.")
+        assert await found(bob, "cake") == ["Bob keeps a secret cake."]
+    async with stack.session(*scope_of(app_id), *CONTEXT) as ada:
+        await call(ada, "memory_add", text="Ada likes cake.")
+        assert await found(ada, "cake") == ["Ada likes cake."]
+        assert await found(ada) == ["Ada likes cake."]
+        assert await found(ada, "cake", thread_id="bob") == []
+        for tool, arguments in (
+            ("memory_search", {"query": "cake"}),
+            ("memory_add", {"text": "Bob owes Ada a cake."}),
+            ("get_context", {"agent": "Cook", "query": "cake"}),
+        ):
+            for name in ("app_id", "app", "user_id", "user", "agent_id", "application_id", "chat_id", "context"):
+                said = await refusal(ada, tool, **arguments, **{name: "bob"})
+                assert said.startswith(f"{name}: ")
+                assert "app and scope are the operator's" in said
+        assert "thread_id" in await refusal(ada, "memory_add", text="x", thread_id="bob")
+        context = await call(ada, "get_context", agent="Cook", query="cake")
+        assert "Ada likes cake." in context["text"]
+        assert "Bob" not in context["text"]
+    async with stack.session(*scope_of(f"{app_id}-2", "bob")) as other:
+        assert await found(other) == []
+
+
+async def test_a_thread_that_the_operator_names_stays(stack: Stack, app_id: str) -> None:
+    for thread in ("t1", "t2"):
+        async with stack.session(*scope_of(app_id), "--thread", thread) as client:
+            await call(client, "memory_add", text=f"Said in {thread}.")
+            assert await found(client) == [f"Said in {thread}."]
+            assert "out of reach" in await refusal(client, "memory_search", thread_id="t3")
+            assert "thread_id" not in (await client.list_tools()).tools[0].input_schema["properties"]
+    async with stack.session(*scope_of(app_id)) as client:
+        # Another session than the one that wrote it, which waited for it.
+        assert sorted(await found(client)) == ["Said in t1.", "Said in t2."]
+        assert await found(client, thread_id="t1") == ["Said in t1."]
+
+
+async def test_context_is_that_of_the_rules(stack: Stack, app_id: str) -> None:
+    async with stack.session(*scope_of(app_id), *CONTEXT, "--chat", "c1") as client:
+        await call(client, "memory_add", text="I am allergic to nuts.")
+        context = await call(client, "get_context", agent="Concierge", query="Which cake has no nuts?")
+        assert "I am allergic to nuts." in context["text"]
+        assert "Kitchen Concierge c1 Oslo" in context["text"]
+        assert context["notes"] == []
+        assert context["tokens"] > 0
+        without = await call(client, "get_context", agent="Cook")
+        assert (without["text"], len(without["notes"])) == ("", 1)
+        assert "give `query`" in without["notes"][0]
+        short = await call(client, "get_context", agent="Concierge", query="nuts", max_tokens=1)
+        assert short["text"] == ""
+        assert any("max_tokens" in note for note in short["notes"])
+        for agent in ({}, {"agent": "Admin"}):
+            assert "one of Concierge, Cook" in await refusal(client, "get_context", query="x", **agent)
+    async with stack.session(*scope_of(app_id), "--workflow", "Unknown", "--agent", "A") as client:
+        nothing = await call(client, "get_context")
+        assert (nothing["text"], nothing["notes"]) == ("", ["the workflow has no rules, so there is no context"])
+
+
+async def test_facts_are_found(stack: Stack, app_id: str) -> None:
+    async with Client(stack.url, app_id=app_id) as client:
+        data = {"user_id": "ada", "episode_type": "json", "schema_id": "agent_memory_v1", "content": OWNERSHIP}
+        position = await client.emit(Event.create("episode.add", app_id=app_id, chat_id="ada", data=data))
+        scope = MemoryScope(user_id="ada")
+        await client.search("", memory=scope, of="facts", after=position, budget_ms=BUDGET_MS)
+    async with stack.session(*scope_of(app_id)) as ada:
+        assert await found(ada, "Who owns payment-service?", of="facts") == ["Checkout owns payment-service."]
+        assert await found(ada, "", of="facts") == ["Checkout owns payment-service."]
+    async with stack.session(*scope_of(app_id, "bob")) as bob:
+        assert await found(bob, "Who owns payment-service?", of="facts") == []
+
+
+async def test_a_named_message_is_remembered_once(stack: Stack, app_id: str) -> None:
+    async with stack.session(*scope_of(app_id)) as client:
+        for _ in range(2):
+            await call(client, "memory_add", text="Tea at four.", message_id="m1")
+        assert await found(client) == ["Tea at four."]
+
+
+async def test_wrong_arguments_are_errors_of_the_tool(stack: Stack, app_id: str) -> None:
+    async with stack.session(*scope_of(app_id)) as client:
+        for tool, arguments, said in (
+            ("memory_add", {"text": " \0"}, "text: the text is empty"),
+            ("memory_add", {}, "text: Field required"),
+            ("memory_add", {"text": "x" * 100_001}, "text: String should have at most 100000 characters"),
+            ("memory_add", {"text": "x", "role": "system"}, "role: "),
+            ("memory_search", {"top_k": 0}, "top_k: "),
+            ("memory_search", {"top_k": 51}, "top_k: "),
+            ("memory_search", {"of": "episodes"}, "of: "),
+            ("memory_search", {"thread_id": " t"}, "thread_id: "),
+            ("memory_search", {"query": ["a"]}, "query: "),
+            ("get_context", {}, "there is no such tool here; there are memory_search, memory_add"),
+        ):
+            assert (await refusal(client, tool, **arguments)).startswith(said)
+        # The largest that is taken, of what JSON writes longest.
+        worst = "\x01" * 99_997 + "nut"
+        assert (await call(client, "memory_add", text=worst))["status"] == "remembered"
+        assert await found(client, "a\0b") == []
+
+
+# --- what goes wrong ------------------------------------------------------------------------------------------------
+
+
+async def test_a_bus_that_is_away_is_an_answer(stack: Stack, app_id: str, tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    more = {"GRAPHWEFT_BUS_URL": NOWHERE, "GRAPHWEFT_GRAPH_URL": NOWHERE}
+    async with stack.session(*scope_of(app_id), *CONTEXT, "--budget-ms", "300", errors=log, **more) as client:
+        for tool, arguments in (("memory_search", {"query": "x"}), ("get_context", {"agent": "Cook"})):
+            said = await refusal(client, tool, **arguments)
+            assert re.fullmatch(r"(the bus does not answer|there was no answer in time): .* again later", said)
+        added = await call(client, "memory_add", text="Later.")
+        assert added == {"status": "waiting", "position": None}
+    assert "127.0.0.1:1" in log.read_text()
+
+
+async def test_what_is_not_on_the_bus_yet_is_told(stack: Stack, app_id: str) -> None:
+    async with Client(NOWHERE) as away, Client(stack.url) as there:
+        tools = Tools(there, Access(app_id=app_id, scope=MemoryScope(user_id="ada"), budget_ms=BUDGET_MS))
+        tools._client.stats.buffered = 1
+        answer = await tools.call("memory_search", {})
+        assert answer.data is not None
+        assert "not on the bus yet" in answer.data["notes"][0]
+        assert "not on the bus yet" in answer.text
+        full = Tools(away, Access(app_id=app_id, scope=MemoryScope(user_id="ada"), budget_ms=100))
+        away._buffer = 0
+        refused = await full.call("memory_add", {"text": "x"})
+        assert refused.error
+        assert "not remembered" in refused.text
+
+
+async def test_a_defect_is_an_error_of_the_tool(app_id: str, caplog: pytest.LogCaptureFixture) -> None:
+    tools = Tools(cast("Any", None), Access(app_id=app_id, scope=MemoryScope(user_id="ada")))
+    for tool, arguments in (("memory_search", {}), ("memory_add", {"text": "x"})):
+        answer = await tools.call(tool, arguments)
+        assert (answer.error, answer.data) == (True, None)
+        assert "there is a defect" in answer.text
+    assert [record.levelname for record in caplog.records] == ["ERROR"] * 2
+
+
+async def test_what_is_switched_off(stack: Stack, app_id: str) -> None:
+    off = {"GRAPHWEFT_CONTEXT": "off", "GRAPHWEFT_CAPTURE": "off"}
+    async with stack.session(*scope_of(app_id), *CONTEXT, **off) as client:
+        assert [tool.name for tool in (await client.list_tools()).tools] == ["memory_search", "get_context"]
+        assert "switched context off" in await refusal(client, "memory_search")
+        assert (await call(client, "get_context", agent="Cook"))["text"] == ""
+        assert "no such tool" in await refusal(client, "memory_add", text="x")
+
+
+INITIALIZE = {
+    "jsonrpc": "2.0", "id": 1, "method": "initialize",
+    "params": {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {"name": "t", "version": "1"}},
+}  # fmt: skip
+
+
+def test_standard_output_has_the_protocol_only(stack: Stack, app_id: str) -> None:
+    sent = [
+        json.dumps(INITIALIZE),
+        json.dumps({"jsonrpc": "2.0", "method": "notifications/initialized"}),
+        "this is no JSON, and private",
+        '{"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": 7}}',
+        '{"jsonrpc": "2.0", "id": 3, "method": "tools/call", "params": {"name": "memory_search", "arguments": {}}}',
+        '{"jsonrpc": "2.0", "id": 4, "method": "nothing/like_that"}',
+    ]
+    process = stack.command("run", "mcp", *scope_of(app_id), GRAPHWEFT_LOG_LEVEL="debug")
+    for line in sent:
+        process.stdin.write(line + "\n")  # type: ignore[union-attr]
+    process.stdin.flush()  # type: ignore[union-attr]
+    answers: dict[Any, Any] = {}
+    while not answers.keys() >= {1, 2, 3, 4}:
+        answer = json.loads(cast("Any", process.stdout).readline())
+        answers[answer.get("id")] = answer
+    rest, log = process.communicate(timeout=30)
+    assert (process.returncode, rest) == (0, "")
+    assert answers[3]["result"]["structuredContent"] == {"results": [], "notes": []}
+    assert {answers[2]["error"]["code"], answers[4]["error"]["code"]} == {-32602, -32601}
+    assert "the MCP server for the app" in log
+    assert "private" not in log
+    assert "Traceback" not in log
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_ends_it(stack: Stack, app_id: str, number: signal.Signals) -> None:
+    process = stack.command("run", "mcp", *scope_of(app_id))
+    process.stdin.write(json.dumps(INITIALIZE) + "\n")  # type: ignore[union-attr]
+    process.stdin.flush()  # type: ignore[union-attr]
+    assert json.loads(cast("Any", process.stdout).readline())["id"] == 1
+    process.send_signal(number)
+    assert process.wait(timeout=30) == 0
+    assert cast("io.TextIOBase", process.stdout).read() == ""
+    process.communicate()
+
+
+# --- what the operator has to say -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("--user", "ada"), "`run mcp` needs --app"),
+        (("--app", "a b", "--user", "ada"), "--app 'a b'"),
+        (("--app", "acme"), "`run mcp` needs a scope"),
+        (("--app", "acme", "--user", " ada"), "user_id"),
+        (("--app", "acme", "--user", "ada", "--workflow", "Kitchen"), "--workflow and --agent go together"),
+        (("--app", "acme", "--user", "ada", "--agent", "Cook"), "--workflow and --agent go together"),
+        (("--app", "acme", "--user", "ada", "--var", "a=b"), "--chat and --var are for get_context"),
+    ],
+    ids=lambda value: value[:20] if isinstance(value, str) else "",
+)
+def test_what_cannot_work_is_refused(stack: Stack, arguments: tuple[str, ...], said: str) -> None:
+    process = stack.command("run", "mcp", *arguments)
+    out, errors = process.communicate(timeout=30)
+    assert (process.returncode, out) == (2, "")
+    assert said in errors
+    assert "Traceback" not in errors
+
+
+async def test_app_and_scope_may_stand_in_the_environment(stack: Stack, app_id: str) -> None:
+    given = {"GRAPHWEFT_MCP_APP": app_id, "GRAPHWEFT_MCP_USER": "ada", "GRAPHWEFT_MCP_THREAD": "t1"}
+    async with stack.session(**given) as client:
+        await call(client, "memory_add", text="From the environment.")
+        assert await found(client) == ["From the environment."]
+    async with stack.session(*scope_of(app_id)) as client:
+        assert await found(client, thread_id="t1") == ["From the environment."]
+
+
+@pytest.mark.parametrize("missing", ["mcp", "mcp_types"])
+def test_a_missing_extra_is_named(missing: str) -> None:
+    code = f"import sys; sys.modules[{missing!r}] = None; from graphweft_workers.cli import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "run", "mcp", "--app", "acme", "--user", "ada"],
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "pip install 'graphweft[mcp]'" in done.stderr
+    assert "Traceback" not in done.stderr

@@ -1,0 +1,72 @@
+"""What the tools take. Nothing here names an app, an application, an agent of memories or a user."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final, Literal
+
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstraints
+
+from graphweft_contracts.memory import ScopeName
+
+__all__ = ("MOST_CHARACTERS", "ContextArguments", "MemoryAddArguments", "MemorySearchArguments")
+
+MOST_CHARACTERS: Final = 100_000
+"""Of one text: written as JSON, an event with it is below what the bus takes, whatever its letters are."""
+_MOST_RESULTS: Final = 50
+
+
+def _without_nul(text: str) -> str:
+    return text.replace("\0", "")  # no graph keeps it
+
+
+def _some(text: str) -> str:
+    if not text.strip():
+        msg = "the text is empty: say what is to be remembered"
+        raise ValueError(msg)
+    return text
+
+
+_Text = Annotated[str, StringConstraints(max_length=MOST_CHARACTERS), AfterValidator(_without_nul)]
+_Tokens = Annotated[
+    int | None, Field(ge=1, description="Most tokens of the answer; the server's own limit holds besides.")
+]
+
+
+class _Arguments(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class MemorySearchArguments(_Arguments):
+    """Of ``memory_search``."""
+
+    query: _Text = Field(default="", description="What is searched for; empty: the latest.")
+    of: Literal["memories", "facts"] = Field(
+        default="memories", description="memories: what was said; facts: relations between entities that hold now."
+    )
+    top_k: int = Field(default=5, ge=1, le=_MOST_RESULTS, description="Most results.")
+    thread_id: ScopeName | None = Field(
+        default=None, description="Only memories of this conversation thread, of those that are in reach."
+    )
+    max_tokens: _Tokens = None
+
+
+class MemoryAddArguments(_Arguments):
+    """Of ``memory_add``."""
+
+    text: Annotated[_Text, AfterValidator(_some)] = Field(description="What is to be remembered, as a sentence.")
+    role: Literal["user", "assistant"] = Field(default="user", description="Who said it.")
+    message_id: Annotated[str, StringConstraints(min_length=1, max_length=256)] | None = Field(
+        default=None,
+        description="A name for it: the same text with the same name, added again, is remembered once. Without one, "
+        "each call makes a memory.",
+    )
+
+
+class ContextArguments(_Arguments):
+    """Of ``get_context``."""
+
+    agent: str | None = Field(default=None, description="Whose next turn it is; may be left out where there is one.")
+    query: _Text | None = Field(
+        default=None, description="What the turn is about: rules read it as the last message of the conversation."
+    )
+    max_tokens: _Tokens = None

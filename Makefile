@@ -42,7 +42,7 @@ generate: $(READY) ## write the JSON Schemas and the AsyncAPI document from the 
 	$(BIN)/python -m graphweft_contracts.schemas --write
 
 constraints: $(READY) ## raise all dependencies to their newest versions, and pin those in constraints.txt
-	$(INSTALL) --upgrade --upgrade-strategy eager -e '.[embedded,kafka,neo4j,gateway]' --group dev
+	$(INSTALL) --upgrade --upgrade-strategy eager -e '.[embedded,kafka,neo4j,gateway,mcp]' --group dev
 	@{ sed -n '/^#/p' constraints.txt; $(BIN)/python -m pip freeze --exclude-editable --exclude graphweft \
 	  | grep -E '^[A-Za-z0-9._-]+==[^ @]+$$'; } > $(VENV)/constraints.txt
 	@mv $(VENV)/constraints.txt constraints.txt
@@ -87,5 +87,5 @@ $(READY): pyproject.toml constraints.txt
 	@echo "==> installing graphweft and its tools into $(VENV)"
 	@# --group needs pip 25.1
 	@$(INSTALL) --quiet --upgrade 'pip>=25.1'
-	$(INSTALL) -c constraints.txt -e '.[embedded,kafka,neo4j,gateway]' --group dev
+	$(INSTALL) -c constraints.txt -e '.[embedded,kafka,neo4j,gateway,mcp]' --group dev
 	@touch $(READY)

@@ -54,12 +54,15 @@ injection_rules:
 OWNERSHIP = {
     "entities": [
         {"type": "Team", "name": "Checkout"},
-        {"type": "Service", "name": "payment-service"},
+        {"type": "Component", "name": "payment-service"},
     ],
     "relations": [
-        {"type": "OWNS", "source": "Checkout", "target": "payment-service", "fact": "Checkout owns payment-service."}
+        {
+            "type": "OWNS", "source": "Checkout", "target": "payment-service", "valid_from": "2026-01-01T00:00:00Z",
+            "fact": "Checkout owns payment-service.",
+        }
     ],
-}
+}  # fmt: skip
 CONTEXT = ("--workflow", "Kitchen", "--agent", "Concierge", "--agent", "Cook", "--var", "city=Oslo")
 
 
@@ -215,12 +218,12 @@ async def test_context_is_that_of_the_rules(stack: Stack, app_id: str) -> None:
         assert "Kitchen Concierge c1 Oslo" in context["text"]
         assert context["notes"] == []
         assert context["tokens"] > 0
-        without = await call(client, "get_context", agent="Cook")
-        assert (without["text"], len(without["notes"])) == ("", 1)
-        assert "give `query`" in without["notes"][0]
-        short = await call(client, "get_context", agent="Concierge", query="nuts", max_tokens=1)
-        assert short["text"] == ""
-        assert any("max_tokens" in note for note in short["notes"])
+        part = await call(client, "get_context", agent="Concierge")
+        assert "Kitchen" in part["text"]
+        assert [note.partition(":")[0] for note in part["notes"]] == ["recalled is missing"]
+        assert "give `query`" in part["notes"][0]
+        assert "give `query`" in await refusal(client, "get_context", agent="Cook")
+        assert "max_tokens" in await refusal(client, "get_context", agent="Concierge", query="nuts", max_tokens=1)
         for agent in ({}, {"agent": "Admin"}):
             assert "one of Concierge, Cook" in await refusal(client, "get_context", query="x", **agent)
     async with stack.session(*scope_of(app_id), "--workflow", "Unknown", "--agent", "A") as client:
@@ -233,7 +236,8 @@ async def test_facts_are_found(stack: Stack, app_id: str) -> None:
         data = {"user_id": "ada", "episode_type": "json", "schema_id": "agent_memory_v1", "content": OWNERSHIP}
         position = await client.emit(Event.create("episode.add", app_id=app_id, chat_id="ada", data=data))
         scope = MemoryScope(user_id="ada")
-        await client.search("", memory=scope, of="facts", after=position, budget_ms=BUDGET_MS)
+        reply = await client.search("", memory=scope, of="facts", after=position, budget_ms=BUDGET_MS)
+        assert len(reply.results) == 1
     async with stack.session(*scope_of(app_id)) as ada:
         assert await found(ada, "Who owns payment-service?", of="facts") == ["Checkout owns payment-service."]
         assert await found(ada, "", of="facts") == ["Checkout owns payment-service."]
@@ -404,3 +408,30 @@ def test_a_missing_extra_is_named(missing: str) -> None:
     assert (done.returncode, done.stdout) == (2, "")
     assert "pip install 'graphweft[mcp]'" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+# --- the page -------------------------------------------------------------------------------------------------------
+
+
+def test_the_example_of_the_page_runs(stack: Stack, app_id: str, tmp_path: Path) -> None:
+    page = (ROOT / "docs/runtimes/mcp.md").read_text("utf-8")
+    [rules] = re.findall(r"```yaml\n(.*?)```", page, re.DOTALL)
+    [configuration] = re.findall(r"```json\n(.*?)```", page, re.DOTALL)
+    [program] = re.findall(r"```python\n(.*?)```", page, re.DOTALL)
+    [printed] = re.findall(r"```text\n(.*?)```", page, re.DOTALL)
+    assert " ".join(rules.split()) in " ".join(RULES.replace('"Concierge", "Cook"', '"Concierge"').split())
+    server = json.loads(configuration)["mcpServers"]["memory"]
+    assert server["command"] == "graphweft"
+    server["command"] = str(tmp_path / "graphweft")
+    (tmp_path / "graphweft").write_text(f'#!/bin/sh\nexec {sys.executable} -m graphweft_workers.cli "$@"\n')
+    (tmp_path / "graphweft").chmod(0o755)
+    server["args"] = [app_id if text == "acme" else text for text in server["args"]] + ["--budget-ms", str(BUDGET_MS)]
+    server["env"] = {name: stack.environment[name] for name in server["env"]} | {
+        "PYTHONPATH": os.pathsep.join(sys.path)
+    }
+    (tmp_path / "mcp.json").write_text(json.dumps({"mcpServers": {"memory": server}}))
+    (tmp_path / "remembering.py").write_text(program)
+    done = subprocess.run(
+        [sys.executable, "remembering.py"], cwd=tmp_path, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert done.stdout == printed, done.stderr[-3000:]

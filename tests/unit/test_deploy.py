@@ -205,9 +205,9 @@ def test_the_gateway_s_tokens_are_mounted_and_never_committed(services: dict[str
 
 def test_the_image_has_the_drivers_of_all_servers(instructions: list[tuple[str, str]]) -> None:
     [extras] = [found[1] for _, rest in instructions if (found := re.search(r"\.whl\)\[([\w,-]+)\]", rest))]
-    # The embedded server is for laptops, local models bring torch, of several gigabytes, no service uses graphrag, and
-    # adapters belong to runtimes.
-    left_out = {"ag2-classic", "embedded", "graphrag", "minilm", "sentence-transformers"}
+    # The embedded server is for laptops, local models bring torch, of several gigabytes, no service uses graphrag,
+    # adapters belong to runtimes, and clients start the MCP server where they are.
+    left_out = {"ag2-classic", "embedded", "graphrag", "mcp", "minilm", "sentence-transformers"}
     assert set(extras.split(",")) == set(pyproject()["project"]["optional-dependencies"]) - left_out
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final, cast
+from typing import Any, Final
 
 from pydantic import BaseModel, ValidationError
 
@@ -174,9 +174,9 @@ class Tools:
         agents = self._access.agents
         if name is None and len(agents) == 1:
             return agents[0]
-        if name not in agents:
+        if name is None or name not in agents:
             raise _Refused(f"agent: say which, one of {', '.join(agents)}, and call again")
-        return cast("str", name)
+        return name
 
     def _tokens(self, wanted: int | None) -> int:
         most = self._access.max_tokens

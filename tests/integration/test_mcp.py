@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+import inspect
 import io
 import json
 import os
@@ -22,6 +24,8 @@ from mcp.client.stdio import stdio_client
 
 from graphweft import Client, Event, MemoryScope
 from graphweft.location import embedded_url
+from graphweft_contracts import InvalidSettings
+from graphweft_workers.cli.mcp import make_access
 from graphweft_workers.mcp.access import Access
 from graphweft_workers.mcp.tools import Tools
 
@@ -157,6 +161,29 @@ async def test_what_is_added_in_a_session_is_found_in_it(stack: Stack, app_id: s
     assert answer.structured_content["results"][0].keys() >= {"text", "score", "role", "timestamp", "id"}
 
 
+async def test_a_search_waits_for_what_was_added(stack: Stack, app_id: str) -> None:
+    scope = MemoryScope(user_id="ada")
+    async with Client(stack.url) as client, Client(stack.url, app_id=app_id) as other:
+        tools = Tools(client, Access(app_id=app_id, scope=scope, budget_ms=BUDGET_MS))
+        await tools.call("memory_add", {"text": "The organ is in tune."})
+        first = await tools.call("memory_search", {"query": "organ"})
+        assert first.data is not None
+        assert len(first.data["results"]) == 1  # so the worker is there
+        worker = json.loads((stack.folder / "data/processes.json").read_text())["mutation"]
+        os.kill(worker, signal.SIGSTOP)
+        try:
+            assert not (await tools.call("memory_add", {"text": "The piano is out of tune."})).error
+            asked = asyncio.create_task(tools.call("memory_search", {"query": "piano"}))
+            for _ in range(3):  # answered one after another, while ours waits
+                plain = await other.search("piano", memory=scope, index_type="fulltext", budget_ms=BUDGET_MS)
+                assert (plain.reason, plain.results) == (None, [])
+        finally:
+            os.kill(worker, signal.SIGCONT)
+        answer = await asked
+    assert answer.data is not None
+    assert [row["text"] for row in answer.data["results"]] == ["The piano is out of tune."]
+
+
 async def test_the_tools_say_what_they_are(stack: Stack, app_id: str) -> None:
     async with stack.session(*scope_of(app_id), *CONTEXT) as client:
         tools = {tool.name: tool for tool in (await client.list_tools()).tools}
@@ -172,14 +199,14 @@ async def test_the_tools_say_what_they_are(stack: Stack, app_id: str) -> None:
 
 
 async def test_no_argument_leaves_the_scope(stack: Stack, app_id: str) -> None:
-    async with stack.session(*scope_of(app_id, "bob")) as bob:
+    async with stack.session(*scope_of(app_id, "bob"), "--thread", "t1") as bob:
         await call(bob, "memory_add", text="Bob keeps a secret cake.")
         assert await found(bob, "cake") == ["Bob keeps a secret cake."]
     async with stack.session(*scope_of(app_id), *CONTEXT) as ada:
         await call(ada, "memory_add", text="Ada likes cake.")
         assert await found(ada, "cake") == ["Ada likes cake."]
         assert await found(ada) == ["Ada likes cake."]
-        assert await found(ada, "cake", thread_id="bob") == []
+        assert await found(ada, "cake", thread_id="t1") == []
         for tool, arguments in (
             ("memory_search", {"query": "cake"}),
             ("memory_add", {"text": "Bob owes Ada a cake."}),
@@ -368,25 +395,35 @@ def test_a_signal_ends_it(stack: Stack, app_id: str, number: signal.Signals) -> 
 # --- what the operator has to say -----------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize(
-    ("arguments", "said"),
-    [
-        (("--user", "ada"), "`run mcp` needs --app"),
-        (("--app", "a b", "--user", "ada"), "--app 'a b'"),
-        (("--app", "acme"), "`run mcp` needs a scope"),
-        (("--app", "acme", "--user", " ada"), "user_id"),
-        (("--app", "acme", "--user", "ada", "--workflow", "Kitchen"), "--workflow and --agent go together"),
-        (("--app", "acme", "--user", "ada", "--agent", "Cook"), "--workflow and --agent go together"),
-        (("--app", "acme", "--user", "ada", "--var", "a=b"), "--chat and --var are for get_context"),
-    ],
-    ids=lambda value: value[:20] if isinstance(value, str) else "",
-)
-def test_what_cannot_work_is_refused(stack: Stack, arguments: tuple[str, ...], said: str) -> None:
-    process = stack.command("run", "mcp", *arguments)
-    out, errors = process.communicate(timeout=30)
-    assert (process.returncode, out) == (2, "")
-    assert said in errors
-    assert "Traceback" not in errors
+REFUSED = [
+    ({"app": None}, "`run mcp` needs --app"),
+    ({"app": "a b"}, "--app 'a b'"),
+    ({"user": None}, "`run mcp` needs a scope"),
+    ({"user": " ada"}, "user_id"),
+    ({"workflow": "Kitchen"}, "--workflow and --agent go together"),
+    ({"agents": ["Cook"]}, "--workflow and --agent go together"),
+    ({"variables": ["a=b"]}, "--chat and --var are for get_context"),
+    ({"chat": "c1"}, "--chat and --var are for get_context"),
+]
+
+
+@pytest.mark.parametrize(("given", "said"), REFUSED, ids=[str(given) for given, _ in REFUSED])
+def test_what_cannot_work_is_refused(given: dict[str, Any], said: str) -> None:
+    names = inspect.signature(make_access).parameters
+    with pytest.raises(InvalidSettings, match=re.escape(said)):
+        make_access(**dict.fromkeys(names) | {"app": "acme", "user": "ada"} | given)
+
+
+def test_a_refusal_goes_to_standard_error(stack: Stack) -> None:
+    for arguments, said in (
+        (("mcp", "--app", "acme"), "`run mcp` needs a scope"),
+        (("mutation", "--workflow", "Kitchen"), "go with `run mcp` only"),
+    ):
+        process = stack.command("run", *arguments)
+        out, errors = process.communicate(timeout=30)
+        assert (process.returncode, out) == (2, "")
+        assert said in errors
+        assert "Traceback" not in errors
 
 
 async def test_app_and_scope_may_stand_in_the_environment(stack: Stack, app_id: str) -> None:

@@ -286,6 +286,7 @@ async def test_wrong_arguments_are_errors_of_the_tool(stack: Stack, app_id: str)
             ("memory_add", {}, "text: Field required"),
             ("memory_add", {"text": "x" * 100_001}, "text: String should have at most 100000 characters"),
             ("memory_add", {"text": "x", "role": "system"}, "role: "),
+            ("memory_add", {"text": "x", "message_id": "\0"}, "message_id: "),
             ("memory_search", {"top_k": 0}, "top_k: "),
             ("memory_search", {"top_k": 51}, "top_k: "),
             ("memory_search", {"of": "episodes"}, "of: "),
@@ -362,18 +363,22 @@ def test_standard_output_has_the_protocol_only(stack: Stack, app_id: str) -> Non
         '{"jsonrpc": "2.0", "id": 2, "method": "tools/call", "params": {"name": 7}}',
         '{"jsonrpc": "2.0", "id": 3, "method": "tools/call", "params": {"name": "memory_search", "arguments": {}}}',
         '{"jsonrpc": "2.0", "id": 4, "method": "nothing/like_that"}',
+        r'{"jsonrpc": "2.0", "id": 5, "method": "tools/call", "params": {"name": "memory_add", "arguments": '
+        r'{"\udc00": 1, "\ud83d\ude00": 1, "\\ud800": 1, "text": "cut \ud83d"}}}',
     ]
     process = stack.command("run", "mcp", *scope_of(app_id), GRAPHWEFT_LOG_LEVEL="debug")
     for line in sent:
         process.stdin.write(line + "\n")  # type: ignore[union-attr]
     process.stdin.flush()  # type: ignore[union-attr]
     answers: dict[Any, Any] = {}
-    while not answers.keys() >= {1, 2, 3, 4}:
+    while not answers.keys() >= {1, 2, 3, 4, 5}:
         answer = json.loads(cast("Any", process.stdout).readline())
         answers[answer.get("id")] = answer
     rest, log = process.communicate(timeout=30)
     assert (process.returncode, rest) == (0, "")
     assert answers[3]["result"]["structuredContent"] == {"results": [], "notes": []}
+    said = answers[5]["result"]["content"][0]["text"]
+    assert re.findall(r"(\S+): Extra", said) == ["\ufffd", "\U0001f600", "\\ud800"]
     assert {answers[2]["error"]["code"], answers[4]["error"]["code"]} == {-32602, -32601}
     assert "the MCP server for the app" in log
     assert "private" not in log

@@ -55,7 +55,7 @@ class MemoryAddArguments(_Arguments):
 
     text: Annotated[_Text, AfterValidator(_some)] = Field(description="What is to be remembered, as a sentence.")
     role: Literal["user", "assistant"] = Field(default="user", description="Who said it.")
-    message_id: Annotated[str, StringConstraints(min_length=1, max_length=256)] | None = Field(
+    message_id: Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]+$", max_length=256)] | None = Field(
         default=None,
         description="A name for it: the same text with the same name, added again, is remembered once. Without one, "
         "each call makes a memory.",

@@ -10,8 +10,12 @@ from graphweft_contracts.memory import ScopeName
 
 __all__ = ("MOST_CHARACTERS", "ContextArguments", "MemoryAddArguments", "MemorySearchArguments")
 
-MOST_CHARACTERS: Final = 100_000
-"""Of one text: written as JSON, an event with it is below what the bus takes, whatever its letters are."""
+MOST_CHARACTERS: Final = 4_096
+"""Of what is to be remembered: an answer of the usual 2,000 tokens has room for it, and a search for its words finds it
+rather than what else it is about."""
+_LONGEST_QUERY: Final = 100_000
+"""Characters: a turn's message may be a pasted file. Written as JSON it is below what the bus takes, whatever its
+letters are."""
 _MOST_RESULTS: Final = 50
 
 
@@ -23,10 +27,16 @@ def _some(text: str) -> str:
     if not text.strip():
         msg = "the text is empty: say what is to be remembered"
         raise ValueError(msg)
+    if len(text) > MOST_CHARACTERS:
+        msg = (
+            f"it has {len(text)} characters, and at most {MOST_CHARACTERS} are taken: remember it in parts, each of "
+            "which can be understood by itself"
+        )
+        raise ValueError(msg)
     return text
 
 
-_Text = Annotated[str, StringConstraints(max_length=MOST_CHARACTERS), AfterValidator(_without_nul)]
+_Query = Annotated[str, StringConstraints(max_length=_LONGEST_QUERY), AfterValidator(_without_nul)]
 _Tokens = Annotated[
     int | None, Field(ge=1, description="Most tokens of the answer; the server's own limit holds besides.")
 ]
@@ -39,7 +49,7 @@ class _Arguments(BaseModel):
 class MemorySearchArguments(_Arguments):
     """Of ``memory_search``."""
 
-    query: _Text = Field(default="", description="What is searched for; empty: the latest.")
+    query: _Query = Field(default="", description="What is searched for; empty: the latest.")
     of: Literal["memories", "facts"] = Field(
         default="memories", description="memories: what was said; facts: relations between entities that hold now."
     )
@@ -53,7 +63,9 @@ class MemorySearchArguments(_Arguments):
 class MemoryAddArguments(_Arguments):
     """Of ``memory_add``."""
 
-    text: Annotated[_Text, AfterValidator(_some)] = Field(description="What is to be remembered, as a sentence.")
+    text: Annotated[str, AfterValidator(_without_nul), AfterValidator(_some)] = Field(
+        description="What is to be remembered, as a sentence.", json_schema_extra={"maxLength": MOST_CHARACTERS}
+    )
     role: Literal["user", "assistant"] = Field(default="user", description="Who said it.")
     message_id: Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]+$", max_length=256)] | None = Field(
         default=None,
@@ -66,7 +78,7 @@ class ContextArguments(_Arguments):
     """Of ``get_context``."""
 
     agent: str | None = Field(default=None, description="Whose next turn it is; may be left out where there is one.")
-    query: _Text | None = Field(
+    query: _Query | None = Field(
         default=None, description="What the turn is about: rules read it as the last message of the conversation."
     )
     max_tokens: _Tokens = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -29,7 +30,7 @@ _SAID: Final[dict[ReasonCode, str]] = {
     "bus_unavailable": f"the bus does not answer: {_LATER}",
     "condition_error": f"a rule's condition failed: {_OPERATOR}",
     "disabled": "the operator has switched context off: go on without it",
-    "embedder_unavailable": "the embedder does not answer",
+    "embedder_unavailable": f"the embedder does not answer, so nothing is searched by meaning: {_LATER}",
     "graph_unavailable": f"the graph does not answer: {_LATER}",
     "internal_error": f"there is a defect: {_OPERATOR}",
     "invalid_request": f"the request was refused: {_OPERATOR}",
@@ -38,11 +39,19 @@ _SAID: Final[dict[ReasonCode, str]] = {
     "overloaded": f"there are too many requests: {_LATER}",
     "query_error": f"a query failed: {_OPERATOR}",
     "timeout": f"there was no answer in time: {_LATER}",
-    "token_budget": "there was no room for it: give a larger `max_tokens`, or leave it out",
+    "token_budget": "it has more tokens than an answer may have here: ask for something narrower, or go on without it",
 }
 """What a model is told. Details may name files, hosts and queries: the log gets these."""
 _NO_FAULT: Final[frozenset[ReasonCode]] = frozenset({"disabled", "no_rules"})
 """Reasons why a turn has no context though nothing is wrong."""
+_MORE_TOKENS: Final = "there was no room for it: give a larger `max_tokens`, or leave it out"
+"""Instead of what is said of ``token_budget``, where the call itself asked for less than it might have."""
+_NO_LIMIT: Final = 1_000_000
+"""Tokens; more than any text of a search has. With a limit the tokens are counted as a model counts them."""
+_LEAST_CHARACTERS: Final = 200
+"""Of a result: shorter, it would be scores and names, and nothing of the text."""
+_MOST_SAID: Final = 1_000
+"""Characters about wrong arguments: their names come from the caller, of any length."""
 _NOT_SENT: Final = "a memory that was added before is not on the bus yet: it cannot be found before it is"
 
 
@@ -90,7 +99,7 @@ class Tools:
             return await tool.run(arguments or {})
         except ValidationError as error:
             takes = ", ".join(tool.inputs["properties"])
-            said = f"{faults(error)}. {name} takes {takes}; app and scope are the operator's: mend that and call again"
+            said = f"{_faults(error)}. {name} takes {takes}; app and scope are the operator's: mend that and call again"
             return Answer(text=said, error=True)
         except _Refused as error:
             return Answer(text=str(error), error=True)
@@ -100,25 +109,55 @@ class Tools:
 
     async def _search(self, raw: Mapping[str, Any]) -> Answer:
         asked = MemorySearchArguments.model_validate(raw)
+        started = time.monotonic()
+        reply = await self._searched(asked, asked.top_k, self._tokens(asked.max_tokens), self._access.budget_ms)
+        if _SEARCH_BLOCK not in reply.injected and _reason(reply) == "token_budget":
+            left_ms = self._access.budget_ms - int((time.monotonic() - started) * 1000)
+            return await self._beginning(asked, left_ms)
+        _log(reply, "memory_search")
+        if _SEARCH_BLOCK not in reply.injected:
+            raise _Refused(_SAID[_reason(reply)])
+        notes = self._notes(reply, asked.max_tokens)
+        rows = reply.results
+        text = reply.text if rows else f"nothing is known that fits ({asked.of})"
+        return Answer(text=_joined(text, notes), data={"results": rows, "notes": notes})
+
+    async def _searched(
+        self, asked: MemorySearchArguments, top_k: int, max_tokens: int, budget_ms: int
+    ) -> ContextReply:
         access = self._access
-        reply = await self._client.search(
+        return await self._client.search(
             asked.query,
             memory=self._narrowed(asked.thread_id),
             of=asked.of,
             index_type=access.index_type if asked.of == "memories" and asked.query.strip() else None,
-            top_k=asked.top_k,
+            top_k=top_k,
             app_id=access.app_id,
-            budget_ms=access.budget_ms,
-            max_tokens=self._tokens(asked.max_tokens),
+            budget_ms=budget_ms,
+            max_tokens=max_tokens,
             after=self._position,
         )
+
+    async def _beginning(self, asked: MemorySearchArguments, budget_ms: int) -> Answer:
+        """Return the beginning of the best result, which is by itself longer than the answer may be.
+
+        Otherwise one long message, remembered by whomever, would hide what is known from every search that finds it.
+        """
+        reply = await self._searched(asked, 1, _NO_LIMIT, budget_ms)
         _log(reply, "memory_search")
-        if _SEARCH_BLOCK not in reply.injected:
+        if not reply.results:
             raise _Refused(_SAID[_reason(reply)])
-        notes = self._notes(reply)
-        rows = reply.results
-        text = reply.text if rows else f"nothing is known that fits ({asked.of})"
-        return Answer(text=_joined(text, notes), data={"results": rows, "notes": notes})
+        characters = self._tokens(asked.max_tokens) * len(reply.text) // max(1, reply.tokens)
+        if characters < _LEAST_CHARACTERS:
+            raise _Refused(self._said("token_budget", asked.max_tokens))
+        [row] = reply.results
+        notes = [
+            f"this is the beginning of the best result, which has {len(reply.text)} characters; others had no room: "
+            "search for something narrower to see them",
+            *self._notes(reply, asked.max_tokens),
+        ]
+        results = [{**row, "text": str(row["text"])[:characters]}]
+        return Answer(text=_joined(reply.text[:characters], notes), data={"results": results, "notes": notes})
 
     async def _add(self, raw: Mapping[str, Any]) -> Answer:
         asked = MemoryAddArguments.model_validate(raw)
@@ -155,8 +194,8 @@ class Tools:
         )
         _log(reply, "get_context")
         if reply.reason is not None and reply.reason not in _NO_FAULT:
-            raise _Refused(_SAID[reply.reason])
-        notes = self._notes(reply)
+            raise _Refused(self._said(reply.reason, asked.max_tokens))
+        notes = self._notes(reply, asked.max_tokens)
         if reply.reason is not None:
             notes.append(_SAID[reply.reason])
         data = {"text": reply.text, "tokens": reply.tokens, "context_id": reply.context_id, "notes": notes}
@@ -182,8 +221,14 @@ class Tools:
         most = self._access.max_tokens
         return most if wanted is None else min(wanted, most)
 
-    def _notes(self, reply: ContextReply) -> list[str]:
-        notes = [f"{item.name} is missing: {_SAID[item.reason]}" for item in reply.missing]
+    def _said(self, reason: ReasonCode, wanted: int | None) -> str:
+        """Return what a model is told; ``wanted`` are the tokens that it asked for."""
+        fewer = wanted is not None and wanted < self._access.max_tokens
+        return _MORE_TOKENS if reason == "token_budget" and fewer else _SAID[reason]
+
+    def _notes(self, reply: ContextReply, wanted: int | None) -> list[str]:
+        notes = [f"{item.name} is missing: {self._said(item.reason, wanted)}" for item in reply.missing]
+        notes += [f"{block.cut} more of {block.name} had no room in this answer" for block in reply.blocks if block.cut]
         if self._client.stats.buffered:
             notes.append(_NOT_SENT)
         if reply.stale_by is not None:
@@ -243,7 +288,7 @@ class Tools:
 
 
 def _log(reply: ContextReply, tool: str) -> None:
-    if reply.reason is not None:
+    if reply.reason is not None and not reply.missing:  # otherwise it is the reason of the first one below
         logger.warning("%s has no answer: %s (%s)", tool, reply.reason, reply.detail)
     for item in reply.missing:
         logger.warning("%s lacks %s: %s (%s)", tool, item.name, item.reason, item.detail)
@@ -254,6 +299,11 @@ def _reason(reply: ContextReply) -> ReasonCode:
     if reply.reason is not None:
         return reply.reason
     return reply.missing[0].reason if reply.missing else "internal_error"
+
+
+def _faults(error: ValidationError) -> str:
+    said = faults(error)
+    return said if len(said) <= _MOST_SAID else f"{said[:_MOST_SAID]}…"
 
 
 def _joined(text: str, notes: list[str]) -> str:

@@ -56,6 +56,8 @@ MaxTokens = Annotated[
     int | None, typer.Option("--max-tokens", min=1, help="mcp: most tokens of one answer.", show_default="2000")
 ]
 
+_LONGEST_NAME: Final = 256
+"""Characters; the contract of requests refuses longer ones, at each call."""
 _AGENTS: Final = "--workflow and --agent go together: the workflow whose rules give context, and for which agents"
 
 
@@ -74,7 +76,7 @@ def make_access(
     budget_ms: int | None,
     max_tokens: int | None,
 ) -> Access:
-    """Return what the options allow. Raises ``InvalidSettings`` without an app or a scope."""
+    """Return what the options allow. Raises ``InvalidSettings`` without an app or a scope, and for what cannot work."""
     if not app:
         raise InvalidSettings("`run mcp` needs --app (or GRAPHWEFT_MCP_APP): the app whose memories a model may reach")
     check_app(app)
@@ -88,6 +90,9 @@ def make_access(
         raise InvalidSettings(_AGENTS)
     if workflow is None and (chat is not None or variables):
         raise InvalidSettings("--chat and --var are for get_context: give --workflow and --agent too")
+    for option, names in (("--workflow", [workflow]), ("--agent", agents or []), ("--chat", [chat])):
+        if any(name is not None and not 0 < len(name.strip()) <= _LONGEST_NAME for name in names):
+            raise InvalidSettings(f"{option}: a name of 1 to {_LONGEST_NAME} characters is wanted, and no spaces alone")
     more: dict[str, Any] = {"index_type": index_type and index_type.value, "budget_ms": budget_ms}
     more["max_tokens"] = max_tokens
     return Access(

@@ -20,6 +20,7 @@ from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
 
 from graphweft import Client
+from graphweft_contracts import InvalidSettings
 from graphweft_workers.mcp.access import Access
 from graphweft_workers.mcp.tools import Answer, Tool, Tools
 from graphweft_workers.services import make_transport
@@ -45,8 +46,13 @@ _ESCAPE: Final = re.compile(
 async def run_mcp(settings: Settings, access: Access) -> None:
     """Serve on standard input and output until the client closes them, or until SIGTERM or SIGINT.
 
-    Nothing but the protocol goes to standard output: what anything else prints goes to standard error.
+    Nothing but the protocol goes to standard output: what anything else prints goes to standard error. Raises
+    ``InvalidSettings`` where one of the two is closed.
     """
+    if cast("object", sys.stdin) is None or cast("object", sys.stdout) is None:
+        raise InvalidSettings(
+            "`run mcp` speaks on standard input and output, and one of them is closed: let an MCP client start it"
+        )
     _send_logs_along()
     client = Client(transport=make_transport(settings))
     server = make_server(Tools(client, access))

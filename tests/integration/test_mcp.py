@@ -22,7 +22,7 @@ from mcp import Client as MCPClient
 from mcp import StdioServerParameters
 from mcp.client.stdio import stdio_client
 
-from graphweft import Client, Event, MemoryScope
+from graphweft import Client, Event, MemoryClient, MemoryScope
 from graphweft.location import embedded_url
 from graphweft_contracts import InvalidSettings
 from graphweft_workers.cli.mcp import make_access
@@ -284,7 +284,11 @@ async def test_wrong_arguments_are_errors_of_the_tool(stack: Stack, app_id: str)
         for tool, arguments, said in (
             ("memory_add", {"text": " \0"}, "text: the text is empty"),
             ("memory_add", {}, "text: Field required"),
-            ("memory_add", {"text": "x" * 100_001}, "text: String should have at most 100000 characters"),
+            (
+                "memory_add",
+                {"text": "x" * 4_097},
+                "text: it has 4097 characters, and at most 4096 are taken: remember it",
+            ),
             ("memory_add", {"text": "x", "role": "system"}, "role: "),
             ("memory_add", {"text": "x", "message_id": "\0"}, "message_id: "),
             ("memory_search", {"top_k": 0}, "top_k: "),
@@ -292,13 +296,50 @@ async def test_wrong_arguments_are_errors_of_the_tool(stack: Stack, app_id: str)
             ("memory_search", {"of": "episodes"}, "of: "),
             ("memory_search", {"thread_id": " t"}, "thread_id: "),
             ("memory_search", {"query": ["a"]}, "query: "),
+            ("memory_search", {"query": "x" * 100_001}, "query: String should have at most 100000 characters"),
             ("get_context", {}, "there is no such tool here; there are memory_search, memory_add"),
         ):
             assert (await refusal(client, tool, **arguments)).startswith(said)
+        assert len(await refusal(client, "memory_add", text="x", **{"y" * 5_000: 1})) < 1_300
         # The largest that is taken, of what JSON writes longest.
-        worst = "\x01" * 99_997 + "nut"
-        assert (await call(client, "memory_add", text=worst))["status"] == "remembered"
+        assert (await call(client, "memory_add", text="\x01" * 4_093 + "nut"))["status"] == "remembered"
+        assert await found(client, "nut" + "\x01" * 99_997) == ["\x01" * 4_093 + "nut"]
         assert await found(client, "a\0b") == []
+
+
+async def test_a_long_memory_hides_nothing(stack: Stack, app_id: str) -> None:
+    scope = MemoryScope(user_id="ada")
+    async with Client(stack.url, app_id=app_id) as client:
+        memories = MemoryClient(client, user_id="ada", read_own_writes=True)
+        await memories.remember([{"role": "user", "text": "# Giraffes\n" + "giraffe " * 5_000}])
+        assert len((await memories.recall("giraffe", index_type="fulltext", budget_ms=BUDGET_MS)).results) == 1
+        tools = Tools(client, Access(app_id=app_id, scope=scope, budget_ms=BUDGET_MS))
+        for wanted, most in ((None, 2_000), (300, 300)):
+            answer = await tools.call("memory_search", {"query": "giraffe", "max_tokens": wanted})
+            assert answer.data is not None, answer.text
+            [row] = answer.data["results"]
+            assert 3 * most < len(row["text"]) <= 4 * most
+            assert row["text"].startswith("# Giraffes\ngiraffe giraffe")
+            assert "\n\\# Giraffes\ngiraffe" in answer.text  # a text is no heading
+            assert len(answer.text) < 4 * most + 200
+            assert "the beginning of the best result" in answer.data["notes"][0]
+            assert answer.data["notes"][0] in answer.text
+        less = await tools.call("memory_search", {"query": "giraffe", "max_tokens": 10})
+        assert (less.error, "give a larger `max_tokens`" in less.text) == (True, True)
+        small = Tools(client, Access(app_id=app_id, scope=scope, budget_ms=BUDGET_MS, max_tokens=10))
+        for arguments in ({}, {"max_tokens": 20}):  # to ask for more would be in vain
+            none = await small.call("memory_search", {"query": "giraffe", **arguments})
+            assert none.error
+            assert "more tokens than an answer may have" in none.text
+
+
+async def test_what_had_no_room_is_told(stack: Stack, app_id: str) -> None:
+    async with stack.session(*scope_of(app_id)) as client:
+        for number in range(4):
+            await call(client, "memory_add", text=f"Heron {number}. " + "It stands in the water. " * 20)
+        assert len(await found(client, "heron")) == 4
+        data = await call(client, "memory_search", query="heron", max_tokens=400)
+        assert (len(data["results"]), data["notes"]) == (2, ["2 more of search had no room in this answer"])
 
 
 # --- what goes wrong ------------------------------------------------------------------------------------------------
@@ -385,12 +426,76 @@ def test_standard_output_has_the_protocol_only(stack: Stack, app_id: str) -> Non
     assert "Traceback" not in log
 
 
+def begun(stack: Stack, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+    """Return a process that has shaken hands."""
+    process = stack.command("run", "mcp", *arguments, **environment)
+    send(process, INITIALIZE)
+    assert json.loads(cast("Any", process.stdout).readline())["id"] == 1
+    send(process, {"jsonrpc": "2.0", "method": "notifications/initialized"})
+    return process
+
+
+def send(process: subprocess.Popen[str], *messages: dict[str, Any]) -> None:
+    for message in messages:
+        process.stdin.write(json.dumps(message) + "\n")  # type: ignore[union-attr]
+    process.stdin.flush()  # type: ignore[union-attr]
+
+
+def calling(number: int, tool: str, **arguments: Any) -> dict[str, Any]:
+    params = {"name": tool, "arguments": arguments}
+    return {"jsonrpc": "2.0", "id": number, "method": "tools/call", "params": params}
+
+
+async def test_what_a_client_added_before_it_went_away_is_remembered(stack: Stack, app_id: str) -> None:
+    process = begun(stack, *scope_of(app_id))
+    send(process, *(calling(number, "memory_add", text=f"Apple {number}.") for number in range(2, 22)))
+    _, log = process.communicate(timeout=30)  # the answers are not waited for
+    assert (process.returncode, "Traceback" in log) == (0, False)
+    async with Client(stack.url) as client:
+        tools = Tools(client, Access(app_id=app_id, scope=MemoryScope(user_id="ada"), budget_ms=BUDGET_MS))
+        await tools.call("memory_add", {"text": "Apple 22."})  # of the same chat, so it is behind the others
+        answer = await tools.call("memory_search", {"query": "apple", "top_k": 50})
+    assert answer.data is not None
+    assert len(answer.data["results"]) == 21
+
+
+def test_a_client_that_is_killed_while_it_waits(stack: Stack, app_id: str) -> None:
+    process = begun(stack, *scope_of(app_id), "--budget-ms", "600000")
+    worker = json.loads((stack.folder / "data/processes.json").read_text())["mutation"]
+    os.kill(worker, signal.SIGSTOP)
+    try:
+        send(process, calling(2, "memory_add", text="An apple."))
+        assert json.loads(cast("Any", process.stdout).readline())["id"] == 2
+        send(process, calling(3, "memory_search", query="apple"))
+        cast("Any", process.stdout).close()
+        send(process, {"jsonrpc": "2.0", "id": 4, "method": "tools/list"})  # nobody reads its answer
+        cast("Any", process.stdin).close()
+        assert process.wait(timeout=30) == 0  # the budget of the call is ten minutes
+    finally:
+        os.kill(worker, signal.SIGCONT)
+    assert "Traceback" not in cast("Any", process.stderr).read()
+    cast("Any", process.stderr).close()
+
+
+async def test_two_clients_of_one_user(stack: Stack, app_id: str) -> None:
+    async with stack.session(*scope_of(app_id)) as one, stack.session(*scope_of(app_id)) as other:
+        added = (
+            call(client, "memory_add", text=f"Plum {name} {number}.")
+            for number in range(20)
+            for name, client in (("one", one), ("other", other))
+        )
+        await asyncio.gather(*added)
+        for name, client in (("one", one), ("other", other)):
+            texts = await asyncio.gather(*(found(client, "plum", top_k=50) for _ in range(10)))
+            own = {f"Plum {name} {number}." for number in range(20)}
+            assert all(own <= set(seen) for seen in texts)
+        await call(one, "memory_add", text="Plum last.")
+        assert len(await found(one, "plum", top_k=50)) == 41
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 def test_a_signal_ends_it(stack: Stack, app_id: str, number: signal.Signals) -> None:
-    process = stack.command("run", "mcp", *scope_of(app_id))
-    process.stdin.write(json.dumps(INITIALIZE) + "\n")  # type: ignore[union-attr]
-    process.stdin.flush()  # type: ignore[union-attr]
-    assert json.loads(cast("Any", process.stdout).readline())["id"] == 1
+    process = begun(stack, *scope_of(app_id))
     process.send_signal(number)
     assert process.wait(timeout=30) == 0
     assert cast("io.TextIOBase", process.stdout).read() == ""
@@ -409,6 +514,9 @@ REFUSED = [
     ({"agents": ["Cook"]}, "--workflow and --agent go together"),
     ({"variables": ["a=b"]}, "--chat and --var are for get_context"),
     ({"chat": "c1"}, "--chat and --var are for get_context"),
+    ({"workflow": " ", "agents": ["Cook"]}, "--workflow: a name of 1 to 256 characters"),
+    ({"workflow": "Kitchen", "agents": ["Cook", ""]}, "--agent: a name of 1 to 256 characters"),
+    ({"workflow": "Kitchen", "agents": ["Cook"], "chat": "c" * 257}, "--chat: a name of 1 to 256 characters"),
 ]
 
 
@@ -429,6 +537,17 @@ def test_a_refusal_goes_to_standard_error(stack: Stack) -> None:
         assert (process.returncode, out) == (2, "")
         assert said in errors
         assert "Traceback" not in errors
+
+
+@pytest.mark.parametrize("closed", ["<&-", ">&-"])
+def test_a_stream_that_is_closed_is_named(stack: Stack, closed: str) -> None:
+    line = f'exec "$0" -m graphweft_workers.cli run mcp --app acme --user ada {closed}'
+    done = subprocess.run(
+        ["/bin/sh", "-c", line, sys.executable],
+        env=stack.environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr.startswith("error: `run mcp` speaks on standard input and output")
 
 
 async def test_app_and_scope_may_stand_in_the_environment(stack: Stack, app_id: str) -> None:

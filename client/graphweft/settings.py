@@ -11,7 +11,7 @@ from typing import Final, Self
 from graphweft.location import DEFAULT_DATA, embedded_url
 from graphweft_contracts import InvalidSettings
 
-__all__ = ("CAPTURE_VARIABLE", "CONTEXT_VARIABLE", "ClientSettings")
+__all__ = ("CAPTURE_VARIABLE", "CONTEXT_VARIABLE", "ClientSettings", "graphrag_enabled")
 
 CONTEXT_VARIABLE: Final = "GRAPHWEFT_CONTEXT"
 CAPTURE_VARIABLE: Final = "GRAPHWEFT_CAPTURE"
@@ -35,6 +35,16 @@ class ClientSettings:
         values = os.environ if environment is None else environment
         url = values.get("GRAPHWEFT_BUS_URL") or embedded_url(Path(values.get("GRAPHWEFT_DATA") or DEFAULT_DATA))
         return cls(bus_url=url, context=_switch(values, CONTEXT_VARIABLE), capture=_switch(values, CAPTURE_VARIABLE))
+
+
+def graphrag_enabled(environment: Mapping[str, str] | None = None) -> bool:
+    """Return whether ``GRAPHRAG_ENABLED`` or, where it is not set, ``GRAPH_RAG_ENABLED`` switches facts of a graph on.
+
+    Anything but ``true``, ``1``, ``yes`` and ``on`` is off: a runtime must not connect to anybody by mistake.
+    """
+    values = os.environ if environment is None else environment
+    value = values.get("GRAPHRAG_ENABLED") or values.get("GRAPH_RAG_ENABLED") or ""
+    return value.strip().lower() in {"true", "1", "yes", "on"}
 
 
 def _switch(values: Mapping[str, str], name: str) -> bool:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from graphweft_workers.cli import demo, letters, memory, operating, publish, reading, services
+from graphweft_workers.cli import agent_zero, demo, letters, memory, operating, publish, reading, services
 
 __all__ = ("app", "main")
 
@@ -14,6 +14,7 @@ app = typer.Typer(
 _imports = typer.Typer(no_args_is_help=True, help="Publish recorded runs of other tools as events.")
 _dlq = typer.Typer(no_args_is_help=True, help="Dead letters: events and mutations that could not be applied.")
 _memory = typer.Typer(no_args_is_help=True, help="Memories of agents: remember, find, list, forget, erase.")
+_agent_zero = typer.Typer(no_args_is_help=True, help="The plugin for Agent Zero: put it there, take it away.")
 _token = typer.Typer(no_args_is_help=True, help="Tokens of the HTTP gateway.")
 
 app.command("up")(services.up)
@@ -38,6 +39,9 @@ _dlq.command("show")(letters.dlq_show)
 _dlq.command("retry")(letters.dlq_retry)
 _dlq.command("drop")(letters.dlq_drop)
 app.add_typer(_dlq, name="dlq")
+_agent_zero.command("install")(agent_zero.agent_zero_install)
+_agent_zero.command("uninstall")(agent_zero.agent_zero_uninstall)
+app.add_typer(_agent_zero, name="agent-zero")
 app.command("lint")(operating.lint)
 app.command("doctor")(operating.doctor)
 app.command("demo")(demo.demo)

@@ -1,0 +1,215 @@
+"""What of Agent Zero its extensions see: folders, order, kinds of calls. The real one needs gigabytes of packages.
+
+``make_root`` makes a folder with the files by which it is known; ``Agent`` walks through the points of a monologue in
+the order of Agent Zero 1.7, with extensions read from that folder, and with a memory as its plugin ``_memory`` has it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import importlib.util
+import inspect
+import json
+import sys
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType, SimpleNamespace
+from typing import Any
+
+import pytest
+
+__all__ = ("Agent", "Extension", "Tool", "make_root", "running")
+
+_MEMORIES = "# Memories on the topic\n- they might not be relevant\n\n{{memories}}"
+_SOLUTIONS = "# Solutions from the past\n\n{{solutions}}"
+
+
+class Extension:
+    def __init__(self, agent: Any, **kwargs: Any) -> None:
+        self.agent = agent
+        self.kwargs = kwargs
+
+
+@dataclass
+class Tool:
+    """What the model asks for: a tool, its arguments, and what comes of it, or an error that is raised."""
+
+    name: str
+    args: dict[str, Any] = field(default_factory=dict[str, Any])
+    gives: Any = ""
+
+
+def make_root(folder: Path) -> Path:
+    """Make the files of an Agent Zero that is not started."""
+    for name in ("agent.py", "helpers/extension.py", "helpers/plugins.py"):
+        path = folder / name
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text("")
+    return folder
+
+
+@contextmanager
+def running(root: Path, monkeypatch: pytest.MonkeyPatch, printed: list[str], **settings: Any) -> Iterator[None]:
+    """Let extensions import what they import inside Agent Zero; ``settings`` are the plugin's."""
+    helpers = {
+        "helpers": {},
+        "helpers.extension": {"Extension": Extension},
+        "helpers.plugins": {"get_plugin_config": lambda name, agent: settings},
+        "helpers.print_style": {"PrintStyle": SimpleNamespace(standard=printed.append)},
+    }
+    with monkeypatch.context() as patch:
+        for name, values in helpers.items():
+            module = ModuleType(name)
+            module.__dict__.update(values)
+            patch.setitem(sys.modules, name, module)
+        yield
+
+
+class Agent:
+    """One agent of a chat. ``script`` has what its model says: a tool, or an error; ``recalls`` what memory finds."""
+
+    def __init__(
+        self,
+        root: Path,
+        script: Sequence[Tool | BaseException],
+        *,
+        recalls: tuple[str, str] = ("", ""),
+        name: str = "A0",
+    ) -> None:
+        self.root, self.script, self.recalls = root, list(script), recalls
+        self.agent_name = name
+        self.config = SimpleNamespace(profile="agent0")
+        self.context = SimpleNamespace(id="chat-1")
+        self.prompts: list[OrderedDict[str, Any]] = []
+        """The extras of each model call."""
+        self.loop_data: Any = None
+
+    def parse_prompt(self, file: str, **values: Any) -> str:
+        own = self.root / "usr/plugins/graphweft/prompts" / file
+        known = {"agent.system.memories.md": _MEMORIES, "agent.system.solutions.md": _SOLUTIONS}
+        text = known.get(file) or own.read_text("utf-8")
+        for name, value in values.items():
+            text = text.replace("{{" + name + "}}", str(value))
+        assert "{{" not in text, "Agent Zero would carry this out"
+        return text
+
+    async def monologue(self, said: str) -> str:
+        """Work until there is an answer."""
+        message = SimpleNamespace(content={"user_message": said}, output_text=lambda: f"user: {json.dumps(said)}")
+        self.loop_data = SimpleNamespace(
+            user_message=message, iteration=-1, extras_persistent=OrderedDict(), extras_temporary=OrderedDict()
+        )
+        try:
+            await self._call("monologue_start", loop_data=self.loop_data)
+            while True:
+                self.loop_data.iteration += 1
+                try:
+                    if (answer := await self._step()) is not None:
+                        return answer
+                except Exception as error:  # noqa: BLE001 - as Agent Zero does
+                    await self._handle("message_loop", error)
+        except Exception as error:
+            await self._handle("monologue", error)
+            raise
+        finally:
+            await self._call("monologue_end", loop_data=self.loop_data)
+
+    async def _step(self) -> str | None:
+        data = self.loop_data
+        await self._call("message_loop_prompts_after", loop_data=data)
+        self.prompts.append(OrderedDict({**data.extras_persistent, **data.extras_temporary}))
+        data.extras_temporary.clear()
+        call_data = {"model": SimpleNamespace(model_name="scripted"), "messages": []}
+        await self._call("chat_model_call_before", call_data=call_data)
+        said = self.script.pop(0)
+        if isinstance(said, BaseException):
+            raise said
+        await self._call("chat_model_call_after", call_data=call_data, response="", reasoning="")
+        args = dict(said.args)
+        await self._call("tool_execute_before", tool_args=args, tool_name=said.name)
+        gives = await said.gives(args) if callable(said.gives) else said.gives
+        if isinstance(gives, BaseException):
+            raise gives
+        response = SimpleNamespace(message=gives, break_loop=said.name == "response")
+        await self._call("tool_execute_after", response=response, tool_name=said.name)
+        return str(response.message) if response.break_loop else None
+
+    async def _handle(self, location: str, error: Exception) -> None:
+        """The function is an extension point of its own: what stands in ``exception`` at the end is raised."""
+        data = {"args": (self, location, error), "kwargs": {}, "result": None, "exception": error}
+        await self._call("_functions/agent/Agent/handle_exception/end", data=data)
+        if data["exception"] is not None:
+            raise data["exception"]  # type: ignore[misc]
+
+    async def _call(self, point: str, **named: Any) -> None:
+        found: dict[str, Callable[..., Any]] = dict(self._own(point))
+        for path in (self.root / "usr/plugins").glob(f"*/extensions/python/{point}/*.py"):
+            found.setdefault(path.stem, _extension_of(path))
+        for _, extension in sorted(found.items()):
+            done = extension(self).execute(**named)
+            if inspect.isawaitable(done):
+                await done
+
+    def _own(self, point: str) -> dict[str, Callable[..., Any]]:
+        """Agent Zero's own extensions, as far as ours have to do with them."""
+        steps: dict[str, dict[str, Callable[..., Any]]] = {
+            "message_loop_prompts_after": {
+                "_50_recall_memories": self._recall,
+                "_60_include_current_datetime": self._date,
+                "_91_recall_wait": self._wait,
+            },
+            "tool_execute_before": {"_10_unmask_secrets": self._unmask},
+            "tool_execute_after": {"_10_mask_secrets": self._mask},
+            "_functions/agent/Agent/handle_exception/end": {"_50_handle_repairable_exception": self._repair},
+        }
+        return {
+            name: lambda agent, step=step: SimpleNamespace(execute=step) for name, step in steps.get(point, {}).items()
+        }
+
+    def _recall(self, loop_data: Any) -> None:
+        async def later() -> None:
+            loop_data.extras_persistent.pop("memories", None)
+            loop_data.extras_persistent.pop("solutions", None)
+            await asyncio.sleep(0.01)
+            memories, solutions = self.recalls
+            if memories:
+                text = self.parse_prompt("agent.system.memories.md", memories=memories)
+                loop_data.extras_persistent["memories"] = text
+            if solutions:
+                text = self.parse_prompt("agent.system.solutions.md", solutions=solutions)
+                loop_data.extras_persistent["solutions"] = text
+
+        self._task = asyncio.create_task(later())
+
+    async def _wait(self, loop_data: Any) -> None:
+        await self._task
+
+    def _date(self, loop_data: Any) -> None:
+        loop_data.extras_temporary["current_datetime"] = "today"
+
+    def _unmask(self, tool_args: dict[str, Any], tool_name: str) -> None:
+        for name, value in tool_args.items():
+            tool_args[name] = str(value).replace("§§secret(KEY)", "hunter2")
+
+    def _mask(self, response: Any, tool_name: str) -> None:
+        response.message = response.message.replace("hunter2", "§§secret(KEY)")
+
+    def _repair(self, data: dict[str, Any]) -> None:
+        if isinstance(
+            data["exception"], LookupError
+        ):  # Agent Zero's RepairableException: the model is told, and goes on
+            data["exception"] = None
+
+
+def _extension_of(path: Path) -> Callable[..., Any]:
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    [found] = [one for one in vars(module).values() if isinstance(one, type) and one is not Extension]
+    assert issubclass(found, Extension)
+    return found

@@ -1,0 +1,58 @@
+"""``graphweft agent-zero``: the plugin in a folder of Agent Zero."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from graphweft_workers.cli.options import Json, command
+from graphweft_workers.cli.output import print_json, say
+
+__all__ = ("agent_zero_install", "agent_zero_uninstall")
+
+Root = Annotated[Path, typer.Argument(help="Folder of Agent Zero, the one with agent.py; /a0 in its container.")]
+
+
+@command
+async def agent_zero_install(
+    path: Root,
+    force: Annotated[bool, typer.Option("--force", help="Write over what somebody has changed, too.")] = False,
+    json: Json = False,
+) -> None:
+    """Put the plugin into an Agent Zero, or bring it up to date. Say what was written."""
+    from graphweft.adapters.agent_zero_plugin import install
+
+    done = install(path, force=force)
+    if json:
+        print_json(done.as_json())
+        return
+    for name in done.written:
+        say(f"wrote {done.folder / name}")
+    for name in done.kept:
+        say(f"kept {done.folder / name}: it was changed; --force writes over it")
+    if not done.written:
+        say(f"{done.folder} is up to date")
+        return
+    say(
+        "Next: `pip install graphweft` in Agent Zero's Python, set GRAPHRAG_ENABLED=true and GRAPHWEFT_BUS_URL for it, "
+        "and start it again."
+    )
+
+
+@command
+async def agent_zero_uninstall(path: Root, json: Json = False) -> None:
+    """Take the plugin's files away again; what somebody changed or added stays."""
+    from graphweft.adapters.agent_zero_plugin import uninstall
+
+    done = uninstall(path)
+    if json:
+        print_json(done.as_json())
+        return
+    for name in done.removed:
+        say(f"removed {done.folder / name}")
+    for name in done.kept:
+        say(f"kept {done.folder / name}: it was changed or added by somebody")
+    if not done.removed:
+        say(f"nothing to remove in {done.folder}")

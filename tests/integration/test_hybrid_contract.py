@@ -8,13 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import json
-import os
-import signal
 import socket
-import sys
-import threading
-from collections.abc import AsyncIterator, Iterator, Sequence
-from contextlib import asynccontextmanager, contextmanager
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,6 +19,7 @@ import pytest
 from tests.services.maven import free_port
 from tests.services.memories import empty_neo4j
 from tests.services.models import ModelServer
+from tests.services.roles import Responder, counted, role
 
 from graphweft import Client, Event
 from graphweft_contracts import ContextReply
@@ -95,47 +91,6 @@ def look(messages: list[dict[str, Any]]) -> str:
     return json.dumps({"memory_seen": RECALLED in prompt, "graphrag_seen": SENTINEL in prompt})
 
 
-@dataclass
-class Responder:
-    process: asyncio.subprocess.Process
-    log: Path
-
-    def markers(self) -> list[str]:
-        """The contract's markers in the order in which they were logged."""
-        entries = [json.loads(line) for line in self.log.read_text().splitlines() if line.startswith("{")]
-        return [entry["event"] for entry in entries if entry["event"].startswith("GRAPHRAG_")]
-
-
-@asynccontextmanager
-async def role(name: str, folder: Path, url: str, **settings: str) -> AsyncIterator[Responder]:
-    """Run one role as a process of its own."""
-    kept = {
-        name: value
-        for name, value in os.environ.items()
-        if not name.startswith(("GRAPHWEFT_", "NEO4J_", "GRAPH_", "GRAPHRAG_"))
-    }
-    log = folder / f"{name}.log"
-    with log.open("wb") as output:
-        process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-m", "graphweft_workers.cli", "run", name),
-            env={
-                **kept,
-                "GRAPHWEFT_BUS_URL": url,
-                "GRAPHWEFT_RULES": str(folder / "workflows"),
-                "GRAPHWEFT_LOG_FORMAT": "json",
-                **settings,
-            },
-            stderr=output,
-            stdout=output,
-        )
-        try:
-            yield Responder(process, log)
-        finally:
-            if process.returncode is None:
-                process.send_signal(signal.SIGTERM)
-            await process.wait()
-
-
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
     (tmp_path / "workflows" / "Zero").mkdir(parents=True)
@@ -158,28 +113,6 @@ def graph_settings(request: pytest.FixtureRequest) -> dict[str, str]:
     uri = request.getfixturevalue("neo4j_server").uri
     empty_neo4j(uri)
     return {"NEO4J_URI": uri, "NEO4J_USERNAME": "neo4j", "NEO4J_PASSWORD": "none"}
-
-
-@contextmanager
-def counted() -> Iterator[tuple[int, list[int]]]:
-    """Give the port of a server that answers nobody, and the list of those who came."""
-    came: list[int] = []
-    with socket.create_server(("127.0.0.1", 0)) as server:
-
-        def accept() -> None:
-            while True:
-                try:
-                    connection, _ = server.accept()
-                except OSError:
-                    return
-                came.append(1)
-                connection.close()
-
-        thread = threading.Thread(target=accept, daemon=True)
-        thread.start()
-        yield server.getsockname()[1], came
-        server.shutdown(socket.SHUT_RDWR)
-        thread.join()
 
 
 async def until_answered(

@@ -1,0 +1,135 @@
+"""The hybrid contract through Agent Zero's extensions: cases A, B and C with graphweft's own processes.
+
+Of Agent Zero there is what its extensions see (``tests/services/agent_zero.py``).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+from tests.services.agent_zero import Agent, Tool, make_root, running
+from tests.services.maven import free_port
+from tests.services.roles import Responder, counted, role
+
+from graphweft import Client, Event
+from graphweft.adapters import agent_zero
+from graphweft.adapters.agent_zero_plugin import install
+from graphweft_rules import lint
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+
+ROOT = Path(__file__).parents[2]
+PAGE = (ROOT / "docs/runtimes/agent-zero.md").read_text("utf-8")
+RECALLED = "Ann said on Monday that she prefers tea"
+ANSWER = Tool("response", {}, "done")
+APP = str(agent_zero.DEFAULTS["app_id"])
+
+
+def block(language: str, holds: str) -> str:
+    """Return the block of the page that is in the language and holds a text."""
+    [text] = [text for text in re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL) if holds in text]
+    return str(text)
+
+
+@dataclass
+class Zero:
+    """An Agent Zero in a folder; each turn is a chat of its own."""
+
+    root: Path
+    printed: list[str]
+    agent: Agent | None = None
+    chats: int = 0
+
+    async def turn(self, said: str) -> dict[str, bool]:
+        """Return what the model has seen."""
+        self.agent = Agent(self.root, [ANSWER], recalls=(RECALLED, "none"))
+        self.chats += 1
+        self.agent.context.id = f"chat-{self.chats}"
+        assert await self.agent.monologue(said) == "done"
+        seen = str(self.agent.prompts[0])
+        return {"memory_seen": RECALLED in seen, "graphrag_seen": "GRAPHRAG_CONTEXT_BLOCK_START" in seen}
+
+    async def until(self, marker: str, said: str, responder: Responder) -> dict[str, bool]:
+        """Return what the model saw in the first turn that printed the marker; the processes start meanwhile."""
+        async with asyncio.timeout(60):
+            while True:
+                assert responder.process.returncode is None, responder.log.read_text()
+                self.printed.clear()
+                seen = await self.turn(said)
+                if any(marker in line for line in self.printed):
+                    return seen
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A folder with the rules of the page."""
+    rules = tmp_path / "workflows" / "AgentZero" / "graph_injection.yaml"
+    rules.parent.mkdir(parents=True)
+    rules.write_text(block("yaml", "graphrag:"))
+    assert [str(finding) for finding in lint([tmp_path / "workflows"])] == []
+    return tmp_path
+
+
+@pytest.fixture
+def zero(tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[Zero]:
+    for name in ("GRAPHWEFT_CONTEXT", "GRAPHWEFT_CAPTURE", "GRAPH_RAG_ENABLED"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("GRAPHWEFT_BUS_URL", url)
+    monkeypatch.setenv("GRAPHRAG_ENABLED", "true")
+    root = make_root(tmp_path / "a0")
+    install(root)
+    printed: list[str] = []
+    plugin = agent_zero.AgentZeroPlugin()
+    monkeypatch.setattr(agent_zero, "plugin", plugin)
+    with running(root, monkeypatch, printed, budget_ms=3_000):
+        yield Zero(root, printed)
+        plugin.close(0.0)
+
+
+async def test_case_a_off(zero: Zero, url: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRAPHRAG_ENABLED", "false")
+    with counted() as (port, came):
+        monkeypatch.setenv("GRAPHWEFT_BUS_URL", f"redis://127.0.0.1:{port}")
+        assert await zero.turn("What does Ann own?") == {"memory_seen": True, "graphrag_seen": False}
+        assert came == []  # not even a connection
+    assert zero.printed == ["GRAPHRAG_EXTENSION_EXECUTED"]
+
+
+async def test_case_b_on_and_up(zero: Zero, url: str, folder: Path) -> None:
+    graph = {"GRAPHWEFT_GRAPH_URL": url}
+    episode = Event.model_validate_json(block("json", "episode.add"))
+    async with Client(url, app_id=APP) as client, role("mutation", folder, url, **graph):
+        assert await client.emit_all([episode], wait_s=30)
+        async with role("injection", folder, url, **graph, GRAPHRAG_ENABLED="true") as responder:
+            seen = await zero.until("GRAPHRAG_CONTEXT_INJECTED", "What does Ann own?", responder)
+            assert seen == {"memory_seen": True, "graphrag_seen": True}
+            assert zero.printed[0] == "GRAPHRAG_EXTENSION_EXECUTED"
+            assert zero.agent is not None
+            extras = zero.agent.prompts[0]
+            assert list(extras) == ["memories", "solutions", "graphrag", "current_datetime"]
+            for line in block("text", "# Facts of the graph").splitlines():
+                assert line in extras["graphrag"].splitlines(), extras["graphrag"]
+            # What was recalled leads there, although the question names nothing.
+            assert (await zero.turn("and what else?"))["graphrag_seen"]
+    assert "GRAPHRAG_CONTEXT_INJECTED" in responder.markers()
+
+
+async def test_case_c_on_and_down(zero: Zero, url: str, folder: Path) -> None:
+    settings = {"NEO4J_URI": f"bolt://127.0.0.1:{free_port()}", "GRAPHRAG_ENABLED": "true"}
+    async with role("injection", folder, url, **settings) as responder:
+        seen = await zero.until("GRAPHRAG_NOOP_NEO4J_DOWN reason=graph_unavailable", "What does Ann own?", responder)
+        assert seen == {"memory_seen": True, "graphrag_seen": False}
+        assert zero.agent is not None
+        assert list(zero.agent.prompts[0]) == ["memories", "solutions", "current_datetime"]
+    assert "GRAPHRAG_NOOP_NEO4J_DOWN" in responder.markers()
+
+
+async def test_without_a_bus_the_agent_goes_on(zero: Zero, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRAPHWEFT_BUS_URL", f"redis://127.0.0.1:{free_port()}")
+    assert await zero.turn("What does Ann own?") == {"memory_seen": True, "graphrag_seen": False}
+    assert zero.printed[1].startswith("GRAPHRAG_NOOP_NEO4J_DOWN reason=")

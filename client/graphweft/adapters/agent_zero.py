@@ -159,8 +159,10 @@ class AgentZeroPlugin:
     @_quietly
     def end_turn(self, agent: Any, **_: Any) -> None:
         """At ``monologue_end``, which also comes after a failure. Without an answer the agent was stopped."""
-        turn = None if agent is None else self._turns.pop(agent, None)
-        if turn is None or turn.failed:
+        if agent is None:
+            return
+        turn = self._turns.pop(agent, None)
+        if turn is None or turn.failed or not graphrag_enabled():
             return
         core, variables = self._use(agent)
         if turn.answered:
@@ -203,7 +205,8 @@ class AgentZeroPlugin:
         turn = self._turn(agent)
         if turn is not None:
             turn.model_since_s = time.monotonic()
-            name = getattr((call_data or {}).get("model"), "model_name", None)
+            given: Mapping[str, Any] = call_data or {}
+            name = getattr(given.get("model"), "model_name", None)
             turn.model = name if isinstance(name, str) else None
 
     @_quietly
@@ -278,8 +281,8 @@ plugin: Final = AgentZeroPlugin()
 def _settings(agent: Any) -> dict[str, Any]:
     """Return the plugin's settings for the agent's project and profile, as Agent Zero keeps them."""
     with contextlib.suppress(Exception):
-        found = importlib.import_module("helpers.plugins").get_plugin_config(PLUGIN, agent)
-        return {name: value for name, value in (found or {}).items() if value is not None}
+        found: Mapping[str, Any] = importlib.import_module("helpers.plugins").get_plugin_config(PLUGIN, agent) or {}
+        return {name: value for name, value in found.items() if value is not None}
     return {}
 
 

@@ -12,12 +12,12 @@ from graphweft_workers.cli.output import print_json, say
 
 __all__ = ("agent_zero_install", "agent_zero_uninstall")
 
-Root = Annotated[Path, typer.Argument(help="Folder of Agent Zero, the one with agent.py; /a0 in its container.")]
+_Root = Annotated[Path, typer.Argument(help="Folder of Agent Zero, the one with agent.py; /a0 in its container.")]
 
 
 @command
 async def agent_zero_install(
-    path: Root,
+    path: _Root,
     force: Annotated[bool, typer.Option("--force", help="Write over what somebody has changed, too.")] = False,
     json: Json = False,
 ) -> None:
@@ -42,7 +42,7 @@ async def agent_zero_install(
 
 
 @command
-async def agent_zero_uninstall(path: Root, json: Json = False) -> None:
+async def agent_zero_uninstall(path: _Root, json: Json = False) -> None:
     """Take the plugin's files away again; what somebody changed or added stays."""
     from graphweft.adapters.agent_zero_plugin import uninstall
 

@@ -85,6 +85,8 @@ class Agent:
         self.context = SimpleNamespace(id="chat-1")
         self.prompts: list[OrderedDict[str, Any]] = []
         """The extras of each model call."""
+        self.others: dict[str, str] = {}
+        """What extensions of others keep in ``extras_persistent``."""
         self.loop_data: Any = None
 
     def parse_prompt(self, file: str, **values: Any) -> str:
@@ -189,6 +191,7 @@ class Agent:
 
     def _date(self, loop_data: Any) -> None:
         loop_data.extras_temporary["current_datetime"] = "today"
+        loop_data.extras_persistent.update(self.others)
 
     def _unmask(self, tool_args: dict[str, Any], tool_name: str) -> None:
         for name, value in tool_args.items():

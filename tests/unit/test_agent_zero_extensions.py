@@ -125,6 +125,14 @@ async def test_facts_stand_behind_memories_and_solutions_in_every_step(scene: Sc
     assert scene.markers == ["GRAPHRAG_EXTENSION_EXECUTED", "GRAPHRAG_CONTEXT_INJECTED tokens=0"] * 2
 
 
+async def test_what_others_keep_stands_behind_the_facts(scene: Scene) -> None:
+    agent = scene.agent(Tool("weather"), ANSWER, recalls=(MEMORIES, "Restart it"))
+    agent.others = {"project": "CRM"}
+    await agent.monologue("What does Ann own?")
+    for extras in agent.prompts:
+        assert list(extras) == ["memories", "solutions", "graphrag", "project", "current_datetime"]
+
+
 async def test_a_turn_gives_its_events(scene: Scene) -> None:
     agent = scene.agent(Tool("weather", {"city": "Oslo"}, "rain"), ANSWER)
     await agent.monologue("hello")

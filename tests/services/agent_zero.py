@@ -1,7 +1,8 @@
-"""What of Agent Zero its extensions see: folders, order, kinds of calls. The real one needs gigabytes of packages.
+"""What of Agent Zero its extensions see: folders, order, kinds of calls. The real one is no package.
 
 ``make_root`` makes a folder with the files by which it is known; ``Agent`` walks through the points of a monologue in
 the order of Agent Zero 1.7, with extensions read from that folder, and with a memory as its plugin ``_memory`` has it.
+``test_agent_zero_runtime.py`` compares its points with those of Agent Zero's own code, where that is to be had.
 """
 
 from __future__ import annotations
@@ -21,10 +22,30 @@ from typing import Any
 
 import pytest
 
-__all__ = ("Agent", "Extension", "Tool", "make_root", "running")
+__all__ = ("AGENT_ZERO_POINTS", "Agent", "Extension", "HandledError", "Tool", "make_root", "running")
+
+AGENT_ZERO_POINTS = (
+    "monologue_start",
+    "monologue_end",
+    "message_loop_prompts_after",
+    "chat_model_call_before",
+    "chat_model_call_after",
+    "tool_execute_before",
+    "tool_execute_after",
+    "_functions/agent/Agent/handle_exception/end",
+)
+"""The points at which the plugin has extensions."""
 
 _MEMORIES = "# Memories on the topic\n- they might not be relevant\n\n{{memories}}"
 _SOLUTIONS = "# Solutions from the past\n\n{{solutions}}"
+
+
+class HandledError(Exception):
+    """What Agent Zero raises in the place of an error that it has reported."""
+
+
+class InterventionError(Exception):
+    """The user has said something while the agent was at work."""
 
 
 class Extension:
@@ -69,7 +90,10 @@ def running(root: Path, monkeypatch: pytest.MonkeyPatch, printed: list[str], **s
 
 
 class Agent:
-    """One agent of a chat. ``script`` has what its model says: a tool, or an error; ``recalls`` what memory finds."""
+    """One agent of a chat. ``script`` has what its model says: a tool, or an error; ``recalls`` what memory finds.
+
+    ``retries``: how many errors of a monologue are made good by one more step; Agent Zero itself has one.
+    """
 
     def __init__(
         self,
@@ -78,11 +102,18 @@ class Agent:
         *,
         recalls: tuple[str, str] = ("", ""),
         name: str = "A0",
+        retries: int = 0,
     ) -> None:
         self.root, self.script, self.recalls = root, list(script), recalls
-        self.agent_name = name
+        self.agent_name, self.retries = name, retries
         self.config = SimpleNamespace(profile="agent0")
         self.context = SimpleNamespace(id="chat-1")
+        self.alive = True
+        """Whether the task lives: extensions at the end of a monologue are called for living ones only."""
+        self.interventions: dict[str, str] = {}
+        """What the user says once while the agent is at work: in a ``tool``, ``after`` a tool, or ``between`` steps."""
+        self.points: list[list[Any]] = []
+        """The points at which extensions were called: point, agent, names of the arguments."""
         self.prompts: list[OrderedDict[str, Any]] = []
         """The extras of each model call."""
         self.others: dict[str, str] = {}
@@ -100,24 +131,35 @@ class Agent:
 
     async def monologue(self, said: str) -> str:
         """Work until there is an answer."""
-        message = SimpleNamespace(content={"user_message": said}, output_text=lambda: f"user: {json.dumps(said)}")
-        self.loop_data = SimpleNamespace(
-            user_message=message, iteration=-1, extras_persistent=OrderedDict(), extras_temporary=OrderedDict()
-        )
-        try:
-            await self._call("monologue_start", loop_data=self.loop_data)
-            while True:
-                self.loop_data.iteration += 1
-                try:
-                    if (answer := await self._step()) is not None:
-                        return answer
-                except Exception as error:  # noqa: BLE001 - as Agent Zero does
-                    await self._handle("message_loop", error)
-        except Exception as error:
-            await self._handle("monologue", error)
-            raise
-        finally:
-            await self._call("monologue_end", loop_data=self.loop_data)
+        self.last_user_message = _message(said)
+        while True:
+            try:
+                self.loop_data = SimpleNamespace(
+                    user_message=self.last_user_message,
+                    iteration=-1,
+                    extras_persistent=OrderedDict(),
+                    extras_temporary=OrderedDict(),
+                )
+                await self._call("monologue_start", loop_data=self.loop_data)
+                while True:
+                    self.loop_data.iteration += 1
+                    if self.loop_data.iteration > 0:
+                        self._intervene("between")
+                    try:
+                        if (answer := await self._step()) is not None:
+                            return answer
+                    except Exception as error:  # noqa: BLE001 - as Agent Zero does
+                        await self._handle("message_loop", error)
+            except Exception as error:  # noqa: BLE001 - as Agent Zero does
+                await self._handle("monologue", error)
+            finally:
+                if self.alive:
+                    await self._call("monologue_end", loop_data=self.loop_data)
+
+    def _intervene(self, place: str) -> None:
+        if place in self.interventions:
+            self.last_user_message = _message(self.interventions.pop(place))
+            raise InterventionError
 
     async def _step(self) -> str | None:
         data = self.loop_data
@@ -135,18 +177,22 @@ class Agent:
         gives = await said.gives(args) if callable(said.gives) else said.gives
         if isinstance(gives, BaseException):
             raise gives
+        self._intervene("tool")
         response = SimpleNamespace(message=gives, break_loop=said.name == "response")
         await self._call("tool_execute_after", response=response, tool_name=said.name)
+        self._intervene("after")
         return str(response.message) if response.break_loop else None
 
     async def _handle(self, location: str, error: Exception) -> None:
         """The function is an extension point of its own: what stands in ``exception`` at the end is raised."""
-        data = {"args": (self, location, error), "kwargs": {}, "result": None, "exception": error}
+        data: dict[str, Any] = {"args": (self, location, error), "kwargs": {}, "result": None, "exception": error}
         await self._call("_functions/agent/Agent/handle_exception/end", data=data)
-        if data["exception"] is not None:
-            raise data["exception"]  # type: ignore[misc]
+        if (left := data["exception"]) is not None:
+            raise left
 
     async def _call(self, point: str, **named: Any) -> None:
+        assert point in AGENT_ZERO_POINTS
+        self.points.append([point, self.agent_name, sorted(named)])
         found: dict[str, Callable[..., Any]] = dict(self._own(point))
         for path in (self.root / "usr/plugins").glob(f"*/extensions/python/{point}/*.py"):
             found.setdefault(path.stem, _extension_of(path))
@@ -165,7 +211,12 @@ class Agent:
             },
             "tool_execute_before": {"_10_unmask_secrets": self._unmask},
             "tool_execute_after": {"_10_mask_secrets": self._mask},
-            "_functions/agent/Agent/handle_exception/end": {"_50_handle_repairable_exception": self._repair},
+            "_functions/agent/Agent/handle_exception/end": {
+                "_40_handle_intervention_exception": self._forgive,
+                "_50_handle_repairable_exception": self._repair,
+                "_80_retry_critical_exception": self._retry,
+                "_90_handle_critical_exception": self._report,
+            },
         }
         return {
             name: lambda agent, step=step: SimpleNamespace(execute=step) for name, step in steps.get(point, {}).items()
@@ -200,11 +251,27 @@ class Agent:
     def _mask(self, response: Any, tool_name: str) -> None:
         response.message = response.message.replace("hunter2", "§§secret(KEY)")
 
-    def _repair(self, data: dict[str, Any]) -> None:
-        if isinstance(
-            data["exception"], LookupError
-        ):  # Agent Zero's RepairableException: the model is told, and goes on
+    def _forgive(self, data: dict[str, Any]) -> None:
+        if isinstance(data["exception"], InterventionError):
             data["exception"] = None
+
+    def _repair(self, data: dict[str, Any]) -> None:
+        """``LookupError`` is this one's RepairableException: the model is told, and goes on."""
+        if isinstance(data["exception"], LookupError):
+            data["exception"] = None
+
+    def _retry(self, data: dict[str, Any]) -> None:
+        if data["exception"] is not None and not isinstance(data["exception"], HandledError) and self.retries:
+            self.retries -= 1
+            data["exception"] = None
+
+    def _report(self, data: dict[str, Any]) -> None:
+        if data["exception"] is not None and not isinstance(data["exception"], HandledError):
+            data["exception"] = HandledError(data["exception"])
+
+
+def _message(said: str) -> SimpleNamespace:
+    return SimpleNamespace(content={"user_message": said}, output_text=lambda: f"user: {json.dumps(said)}")
 
 
 def _extension_of(path: Path) -> Callable[..., Any]:

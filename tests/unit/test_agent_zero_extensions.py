@@ -6,14 +6,14 @@ import asyncio
 import logging
 import socket
 import threading
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Coroutine, Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.services.agent_zero import Agent, Tool, make_root, running
+from tests.services.agent_zero import Agent, HandledError, Tool, make_root, running
 
 from graphweft import Client
 from graphweft.adapters import agent_zero
@@ -90,6 +90,26 @@ class Scene:
         return [line for line in self.printed if line.startswith("GRAPHRAG_")]
 
 
+class Waiting:
+    """A tool that waits for good."""
+
+    def __init__(self) -> None:
+        self._started = asyncio.Event()
+
+    async def __call__(self, args: dict[str, Any]) -> str:
+        self._started.set()
+        await asyncio.Event().wait()
+        return ""
+
+    async def give_up(self, monologue: Coroutine[Any, Any, str]) -> None:
+        """Stop the monologue when it has come to this tool."""
+        working = asyncio.create_task(monologue)
+        await self._started.wait()
+        working.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await working
+
+
 @pytest.fixture
 def scene(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Scene]:
     for name in ("GRAPHWEFT_CONTEXT", "GRAPHWEFT_CAPTURE", "GRAPH_RAG_ENABLED"):
@@ -158,7 +178,7 @@ async def test_a_secret_is_told_neither_on_its_way_in_nor_out(scene: Scene) -> N
         return "logged in with hunter2"
 
     agent = scene.agent(Tool("login", {"key": "§§secret(KEY)"}, login), RuntimeError("hunter2 is wrong"))
-    with pytest.raises(RuntimeError):
+    with pytest.raises(HandledError):
         await agent.monologue("log in")
     assert scene.told[-1] == "workflow.error A0 1 RuntimeError"
     assert "§§secret(KEY)" in str(scene.bus.events)
@@ -179,13 +199,85 @@ async def test_a_tool_that_raises_and_is_made_good_fails_alone(scene: Scene) -> 
 
 
 async def test_a_model_that_fails_is_told_once(scene: Scene) -> None:
-    with pytest.raises(ConnectionError):
+    with pytest.raises(HandledError):
         await scene.agent(ConnectionError("no model")).monologue("hello")
     assert scene.told == [
         "agent.turn_start A0 1",
         "model.call_complete A0 1 False ConnectionError scripted",
         "agent.turn_complete A0 1 False failed ConnectionError",
         "workflow.error A0 1 ConnectionError",
+    ]
+
+
+async def test_what_the_user_says_between_steps_begins_a_turn_of_its_own(scene: Scene) -> None:
+    agent = scene.agent(Tool("weather", {}, "rain"), ANSWER)
+    agent.interventions = {"between": "What does Ben own?"}
+    assert await agent.monologue("What does Ann own?") == "It is done."
+    assert [line for line in scene.told if line.startswith(("agent.", "workflow."))] == [
+        "agent.turn_start A0 1",
+        "agent.turn_complete A0 1 False abandoned",
+        "agent.turn_start A0 2",
+        "agent.turn_complete A0 2 True completed",
+    ]
+    said = [asked.context["user_message"] for asked in scene.bus.requests]
+    assert said == ["What does Ann own?", "What does Ben own?"]
+    assert all("graphrag" in extras for extras in agent.prompts)
+
+
+async def test_what_the_user_says_within_a_step_goes_on_with_the_turn(scene: Scene) -> None:
+    agent = scene.agent(Tool("weather", {}, "rain"), ANSWER)
+    agent.interventions = {"tool": "What does Ben own?"}
+    assert await agent.monologue("What does Ann own?") == "It is done."
+    assert [line for line in scene.told if not line.startswith("model.")] == [
+        "agent.turn_start A0 1",
+        "tool.call_start A0 1 weather",
+        "tool.call_complete A0 1 False weather InterventionError",
+        "agent.turn_complete A0 1 True completed",
+    ]
+
+
+async def test_an_answer_that_the_user_interrupts_is_none(scene: Scene) -> None:
+    agent = scene.agent(ANSWER, Tool("wait", {}, waiting := Waiting()))
+    agent.interventions = {"after": "Wait."}
+    await waiting.give_up(agent.monologue("hello"))
+    assert scene.told[-2:] == [
+        "agent.turn_complete A0 1 False failed CancelledError",
+        "workflow.error A0 1 CancelledError",
+    ]
+
+
+async def test_an_error_that_is_made_good_goes_on_with_the_turn(scene: Scene) -> None:
+    agent = Agent(scene.root, [ConnectionError("no model"), ANSWER], retries=1)
+    assert await agent.monologue("hello") == "It is done."
+    assert scene.told == [
+        "agent.turn_start A0 1",
+        "model.call_complete A0 1 False ConnectionError scripted",
+        "model.call_complete A0 1 True scripted",
+        "agent.turn_complete A0 1 True completed",
+    ]
+
+
+async def test_a_monologue_that_ends_late_leaves_the_next_one_alone(scene: Scene) -> None:
+    async def weather(args: dict[str, Any]) -> str:
+        agent_zero.plugin.end_turn(agent, loop_data=object())  # of a task that was killed before
+        return "rain"
+
+    agent = scene.agent(Tool("weather", {}, weather), ANSWER)
+    assert await agent.monologue("hello") == "It is done."
+    assert scene.told[-1] == "agent.turn_complete A0 1 True completed"
+
+
+async def test_a_turn_whose_task_was_killed_is_abandoned_when_the_next_one_begins(scene: Scene) -> None:
+    agent = scene.agent(Tool("wait", {}, waiting := Waiting()), ANSWER)
+    agent.alive = False
+    await waiting.give_up(agent.monologue("wait"))
+    agent.alive = True
+    assert await agent.monologue("hello") == "It is done."
+    assert [line for line in scene.told if line.startswith(("agent.", "workflow."))] == [
+        "agent.turn_start A0 1",
+        "agent.turn_complete A0 1 False abandoned",
+        "agent.turn_start A0 2",
+        "agent.turn_complete A0 2 True completed",
     ]
 
 
@@ -207,17 +299,8 @@ async def test_a_subordinate_has_a_turn_within_the_tool_that_calls_it(scene: Sce
 
 
 async def test_an_agent_that_is_stopped_fails_as_such(scene: Scene) -> None:
-    async def forever(args: dict[str, Any]) -> str:
-        started.set()
-        await asyncio.Event().wait()
-        return ""
-
-    started = asyncio.Event()
-    working = asyncio.create_task(scene.agent(Tool("wait", {}, forever)).monologue("wait"))
-    await started.wait()
-    working.cancel()
-    with pytest.raises(asyncio.CancelledError):
-        await working
+    agent = scene.agent(Tool("wait", {}, waiting := Waiting()))
+    await waiting.give_up(agent.monologue("wait"))
     assert scene.told[-3:] == [
         "tool.call_complete A0 1 False wait CancelledError",
         "agent.turn_complete A0 1 False failed CancelledError",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from pathlib import Path
 
 import pytest
@@ -34,8 +35,9 @@ def test_every_file_is_what_agent_zero_reads() -> None:
     for name, text in files.items():
         if name.endswith(".py"):
             compile(text, name, "exec")
-            method = text.rpartition("plugin.")[2].partition("(")[0]
+            [method] = re.findall(r'getattr\(plugin, "(\w+)", None\)', text)
             assert callable(getattr(AgentZeroPlugin, method)), name
+    assert len([text for text in files.values() if "print(" in text]) == 1
 
 
 def test_a_second_time_nothing_is_written(root: Path) -> None:

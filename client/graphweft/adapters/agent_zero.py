@@ -59,6 +59,8 @@ _DOWN: Final = frozenset({"bus_unavailable", "graph_unavailable", "internal_erro
 class _Turn:
     """What is under way in one monologue of an agent."""
 
+    loop_data: Any = None
+    """Agent Zero's own, a new one for each monologue."""
     calls: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
     """Tools that are at work and the ids of their calls."""
     model_since_s: float | None = None
@@ -66,6 +68,8 @@ class _Turn:
     answered: bool = False
     response: Any = None
     failed: bool = False
+    begins_anew: bool = False
+    """Agent Zero has made good what ended the monologue, by beginning it once more."""
 
 
 def _quietly[**P](body: Callable[P, None]) -> Callable[..., None]:
@@ -148,21 +152,27 @@ class AgentZeroPlugin:
     # Events
 
     @_quietly
-    def start_turn(self, agent: Any, **_: Any) -> None:
-        """At ``monologue_start``."""
+    def start_turn(self, agent: Any, loop_data: Any = None, **_: Any) -> None:
+        """At ``monologue_start``. A turn that is still open was abandoned."""
         if agent is None or not graphrag_enabled():
             return
         core, variables = self._use(agent)
-        self._turns[agent] = _Turn()
+        self._turns[agent] = _Turn(loop_data=loop_data)
         core.start_turn(variables, agent.agent_name, fresh=True)
 
     @_quietly
-    def end_turn(self, agent: Any, **_: Any) -> None:
-        """At ``monologue_end``, which also comes after a failure. Without an answer the agent was stopped."""
+    def end_turn(self, agent: Any, loop_data: Any = None, **_: Any) -> None:
+        """At ``monologue_end``, which also comes after a failure, and for a monologue that was stopped perhaps late.
+
+        Without an answer the agent was stopped.
+        """
         if agent is None:
             return
-        turn = self._turns.pop(agent, None)
-        if turn is None or turn.failed or not graphrag_enabled():
+        turn = self._turns.get(agent)
+        if turn is None or turn.loop_data is not loop_data:
+            return
+        del self._turns[agent]
+        if turn.failed or turn.begins_anew or not graphrag_enabled():
             return
         core, variables = self._use(agent)
         if turn.answered:
@@ -227,12 +237,15 @@ class AgentZeroPlugin:
         if turn is None or turn.failed:
             return
         core, variables = self._use(agent)
-        raised = next(iter(data["args"][2:3]), None) or data["kwargs"].get("exception")
-        kind = type(raised).__name__
+        given = {**data["kwargs"], **dict(zip(("agent", "location", "exception"), data["args"], strict=False))}
+        kind = type(given["exception"]).__name__
         self._break_off(core, variables, agent, turn, kind)
         if data.get("exception") is not None:
             turn.failed = True
             core.fail_turn(variables, agent.agent_name, type(kind, (Exception,), {})())
+            return
+        turn.answered, turn.response = False, None
+        turn.begins_anew = given["location"] == "monologue"
 
     def _break_off(self, core: Adapter, variables: Mapping[str, Any], agent: Any, turn: _Turn, kind: str) -> None:
         """End the tools and the model call that were at work when the error came."""

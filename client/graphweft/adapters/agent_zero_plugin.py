@@ -47,14 +47,19 @@ try:
     from graphweft.adapters.agent_zero import plugin
 except Exception as error:  # an extension that cannot be imported would end the agent's message loop
     plugin = None
-    print(f"graphweft: not usable in Agent Zero's Python ({type(error).__name__}): pip install graphweft")
-
+{say}
 
 class Graphweft(Extension):
     {definition} execute(self, **kwargs):
-        if plugin is not None:
-            {call}(self.agent, **kwargs)
+        run = getattr(plugin, "{method}", None)  # an older package may lack it
+        if run is not None:
+            {wait}run(self.agent, **kwargs)
 '''
+
+_SAY: Final = """\
+    print(f"graphweft: not usable in Agent Zero's Python ({type(error).__name__}): pip install graphweft")
+"""
+"""In one of them, so that it is said once."""
 
 _PROMPT: Final = """\
 # Facts of the graph
@@ -97,9 +102,12 @@ def plugin_files() -> dict[str, str]:
         "prompts/agent.system.graphrag.md": _PROMPT,
     }
     for place, method in _EXTENSIONS.items():
-        waits = method == "inject"
-        text = _EXTENSION.replace("{definition}", "async def" if waits else "def")
-        files[f"extensions/python/{place}.py"] = text.replace("{call}", f"{'await ' if waits else ''}plugin.{method}")
+        waits, says = method == "inject", method == "begin"
+        text = _EXTENSION if says else _EXTENSION.replace(" as error", "")
+        parts = {"definition": "async def" if waits else "def", "wait": "await " if waits else "", "method": method}
+        for part, value in {**parts, "say": _SAY if says else ""}.items():
+            text = text.replace(f"{{{part}}}", value)
+        files[f"extensions/python/{place}.py"] = text
     return files
 
 

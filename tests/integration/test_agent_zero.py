@@ -1,18 +1,20 @@
 """The hybrid contract through Agent Zero's extensions: cases A, B and C with graphweft's own processes.
 
-Of Agent Zero there is what its extensions see (``tests/services/agent_zero.py``).
+Of Agent Zero there is what its extensions see (``tests/services/agent_zero.py``); its own code is in
+``test_agent_zero_runtime.py``.
 """
 
 from __future__ import annotations
 
 import asyncio
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from tests.integration.test_cli_memory import Up
 from tests.services.agent_zero import Agent, Tool, make_root, running
+from tests.services.agent_zero_page import BLOCK, COMMANDS, KNOWN, QUESTION, RULES
 from tests.services.maven import free_port
 from tests.services.roles import Responder, counted, role
 
@@ -23,17 +25,9 @@ from graphweft_rules import lint
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
-ROOT = Path(__file__).parents[2]
-PAGE = (ROOT / "docs/runtimes/agent-zero.md").read_text("utf-8")
 RECALLED = "Ann said on Monday that she prefers tea"
 ANSWER = Tool("response", {}, "done")
 APP = str(agent_zero.DEFAULTS["app_id"])
-
-
-def block(language: str, holds: str) -> str:
-    """Return the block of the page that is in the language and holds a text."""
-    [text] = [text for text in re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL) if holds in text]
-    return str(text)
 
 
 @dataclass
@@ -70,7 +64,7 @@ def folder(tmp_path: Path) -> Path:
     """A folder with the rules of the page."""
     rules = tmp_path / "workflows" / "AgentZero" / "graph_injection.yaml"
     rules.parent.mkdir(parents=True)
-    rules.write_text(block("yaml", "graphrag:"))
+    rules.write_text(RULES)
     assert [str(finding) for finding in lint([tmp_path / "workflows"])] == []
     return tmp_path
 
@@ -95,24 +89,24 @@ async def test_case_a_off(zero: Zero, url: str, folder: Path, monkeypatch: pytes
     monkeypatch.setenv("GRAPHRAG_ENABLED", "false")
     with counted() as (port, came):
         monkeypatch.setenv("GRAPHWEFT_BUS_URL", f"redis://127.0.0.1:{port}")
-        assert await zero.turn("What does Ann own?") == {"memory_seen": True, "graphrag_seen": False}
+        assert await zero.turn(QUESTION) == {"memory_seen": True, "graphrag_seen": False}
         assert came == []  # not even a connection
     assert zero.printed == ["GRAPHRAG_EXTENSION_EXECUTED"]
 
 
 async def test_case_b_on_and_up(zero: Zero, url: str, folder: Path) -> None:
     graph = {"GRAPHWEFT_GRAPH_URL": url}
-    episode = Event.model_validate_json(block("json", "episode.add"))
+    episode = Event.model_validate_json(KNOWN)
     async with Client(url, app_id=APP) as client, role("mutation", folder, url, **graph):
         assert await client.emit_all([episode], wait_s=30)
         async with role("injection", folder, url, **graph, GRAPHRAG_ENABLED="true") as responder:
-            seen = await zero.until("GRAPHRAG_CONTEXT_INJECTED", "What does Ann own?", responder)
+            seen = await zero.until("GRAPHRAG_CONTEXT_INJECTED", QUESTION, responder)
             assert seen == {"memory_seen": True, "graphrag_seen": True}
             assert zero.printed[0] == "GRAPHRAG_EXTENSION_EXECUTED"
             assert zero.agent is not None
             extras = zero.agent.prompts[0]
             assert list(extras) == ["memories", "solutions", "graphrag", "current_datetime"]
-            assert extras["graphrag"].strip() == block("text", "# Facts of the graph").strip()
+            assert extras["graphrag"].strip() == BLOCK.strip()
             # What was recalled leads there, although the question names nothing.
             assert (await zero.turn("and what else?"))["graphrag_seen"]
     assert "GRAPHRAG_CONTEXT_INJECTED" in responder.markers()
@@ -121,7 +115,7 @@ async def test_case_b_on_and_up(zero: Zero, url: str, folder: Path) -> None:
 async def test_case_c_on_and_down(zero: Zero, url: str, folder: Path) -> None:
     settings = {"NEO4J_URI": f"bolt://127.0.0.1:{free_port()}", "GRAPHRAG_ENABLED": "true"}
     async with role("injection", folder, url, **settings) as responder:
-        seen = await zero.until("GRAPHRAG_NOOP_NEO4J_DOWN reason=graph_unavailable", "What does Ann own?", responder)
+        seen = await zero.until("GRAPHRAG_NOOP_NEO4J_DOWN reason=graph_unavailable", QUESTION, responder)
         assert seen == {"memory_seen": True, "graphrag_seen": False}
         assert zero.agent is not None
         assert list(zero.agent.prompts[0]) == ["memories", "solutions", "current_datetime"]
@@ -130,5 +124,34 @@ async def test_case_c_on_and_down(zero: Zero, url: str, folder: Path) -> None:
 
 async def test_without_a_bus_the_agent_goes_on(zero: Zero, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GRAPHWEFT_BUS_URL", f"redis://127.0.0.1:{free_port()}")
-    assert await zero.turn("What does Ann own?") == {"memory_seen": True, "graphrag_seen": False}
+    assert await zero.turn(QUESTION) == {"memory_seen": True, "graphrag_seen": False}
     assert zero.printed[1].startswith("GRAPHRAG_NOOP_NEO4J_DOWN reason=")
+
+
+@pytest.mark.slow
+async def test_the_example_of_the_page_runs_as_printed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    installs, ups, emits = COMMANDS
+    assert (installs[0], ups, emits[0]) == (
+        "/opt/venv-a0/bin/graphweft", ["GRAPHRAG_ENABLED=true", "graphweft", "up", "&"], "graphweft",
+    )  # fmt: skip
+    for name, text in {"workflows/AgentZero/graph_injection.yaml": RULES, "known.jsonl": KNOWN}.items():
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    root = make_root(tmp_path / "a0")
+    up = Up(tmp_path, GRAPHRAG_ENABLED="true")
+    try:
+        up.ok(*(str(root) if part == "/a0" else part for part in installs[1:]))
+        up.ok(*emits[1:])
+        for name in ("GRAPHWEFT_CONTEXT", "GRAPHWEFT_CAPTURE", "GRAPHWEFT_BUS_URL", "GRAPH_RAG_ENABLED"):
+            monkeypatch.delenv(name, raising=False)
+        monkeypatch.setenv("GRAPHRAG_ENABLED", "true")
+        monkeypatch.setenv("GRAPHWEFT_DATA", str(tmp_path / ".graphweft"))
+        plugin = agent_zero.AgentZeroPlugin()
+        monkeypatch.setattr(agent_zero, "plugin", plugin)
+        with running(root, monkeypatch, [], budget_ms=30_000):
+            agent = Agent(root, [ANSWER], recalls=(RECALLED, "none"))
+            assert await agent.monologue(QUESTION) == "done"
+        plugin.close()
+        assert agent.prompts[0]["graphrag"].strip() == BLOCK.strip()
+    finally:
+        up.stop()

@@ -1,0 +1,533 @@
+"""AG2 1.x (``ag2``): events of agents and of a network's channels, and context in the prompt of each model call.
+
+Rejected: observers, which see an answer before its request, and an assembly policy, which sees model calls only. A
+middleware is around turns, model calls and tools in their order. What it cannot see, the beginning and end of a channel
+and who opened it, a listener of the hub does.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import importlib
+import importlib.util
+import json
+import logging
+import threading
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from contextvars import ContextVar
+from dataclasses import dataclass, field
+from typing import Any, Final
+from uuid import uuid4
+from weakref import WeakSet
+
+from graphweft.adapters.core import Adapter
+from graphweft.adapters.runtime import RuntimeAdapter
+from graphweft.adapters.versions import require
+from graphweft_contracts import InvalidSettings
+
+__all__ = ("AG2Adapter", "ChannelExpired", "ExpectationViolated")
+
+logger = logging.getLogger("graphweft.adapters")
+
+_SOURCE: Final = "/graphweft/ag2"
+_IDS: Final = ("app_id", "chat_id", "workflow_name", "user_id")
+_RESERVED: Final = ("ag:", "a2a:")
+"""Prefixes of the context variables that are AG2's own control state, and nobody's data."""
+_CHANNELS: Final = 10_000
+"""Channels of attached hubs that are remembered; the oldest go first."""
+
+
+class ChannelExpired(Exception):
+    """A channel of the network outlived its time; only ever told as a failed run."""
+
+
+class ExpectationViolated(Exception):
+    """The hub closed a channel because an expectation was violated; only ever told as a failed run."""
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class _Turn:
+    """A turn that is under way, known to whatever works inside of it. It holds nothing of AG2's."""
+
+    owner: AG2Adapter
+    stream: str
+    agent: str
+    run: str
+    key: tuple[str, str]
+    ids: Mapping[str, Any]
+    outermost: bool
+    counted: bool
+    """Whether a run of its chat waits for its end."""
+    workflow: bool
+    """Whether it is a speaker's in a channel where one speaks at a time."""
+    calls: dict[str, tuple[str, Any]] = field(default_factory=dict[str, tuple[str, Any]])
+    """Of each tool call its name, and where it sent the channel."""
+    over: bool = False
+
+
+@dataclass(slots=True, eq=False)
+class _Run:
+    """What is under way of a chat outside of channels: one run, however many turns there are at once."""
+
+    turns: int = 0
+    outputs: Any = None
+    failure: BaseException | None = None
+
+
+@dataclass(slots=True, eq=False)
+class _Channel:
+    """A channel of an attached hub."""
+
+    inside: _Turn | None
+    """The turn that opened it, if one did: what happens there belongs to that one's chat."""
+    variables: dict[str, Any]
+    last: Any = None
+
+
+_TURN: ContextVar[_Turn | None] = ContextVar("graphweft_ag2_turn", default=None)
+
+
+class AG2Adapter(RuntimeAdapter):
+    """Publishes what agents do and gives them context. ``settings`` are those of ``Adapter``.
+
+    ``app_id``, ``chat_id``, ``workflow_name`` and ``user_id`` come from the context variables where the settings do not
+    say them, in a channel also from its labels and its own variables. Without a chat id it is the channel's or the
+    stream's. Agents that work inside another one's tool have its ids. Raises ``InvalidSettings`` where there is no
+    ``ag2`` that it knows.
+    """
+
+    def __init__(self, adapter: Adapter | None = None, **settings: Any) -> None:
+        self._ag2 = _ag2()
+        super().__init__(adapter, _SOURCE, settings)
+        self._fixed = {name: str(settings.get(name) or "") for name in ("app_id", "chat_id")}
+        # Subclasses, so that what a later AG2 adds to its own is there.
+        listeners = importlib.import_module("ag2.network.hub.listener")
+        self._hooks: Any = type("Graphweft", (_TurnHooks, self._ag2.middleware.BaseMiddleware), {})
+        self._listener: Any = type("GraphweftListener", (_HubHooks, listeners.BaseHubListener), {})(self)
+        self._attached: WeakSet[Any] = WeakSet()
+        self._lock = threading.Lock()
+        self._runs: dict[tuple[str, str], _Run] = {}
+        self._channels: dict[str, _Channel] = {}
+
+    def plugin(self) -> Any:
+        """Return a ``Plugin`` for agents that are made: ``Agent("Planner", plugins=[adapter.plugin()])``."""
+        return self._ag2.Plugin(middleware=[self._middleware()])
+
+    def attach(self, *parts: Any) -> None:
+        """Attach to agents, and to hubs for the beginning and end of their channels, before they work.
+
+        A second time does nothing, and neither does the plugin of an agent that is attached. Raises ``TypeError`` for
+        anything else.
+        """
+        for part in parts:
+            if isinstance(part, self._ag2.network.Hub):
+                if part not in self._attached:
+                    part.register_listener(self._listener)
+            elif isinstance(part, self._ag2.Agent):
+                if part not in self._attached:
+                    part.insert_middleware(self._middleware())
+            else:
+                raise TypeError(f"attach takes agents and hubs of AG2, not {type(part).__name__}")
+            self._attached.add(part)
+
+    def publish(self, context: Any, type: str, data: Mapping[str, Any]) -> None:
+        """Publish an event of the runtime's own: a UI tool's result, a structured output that is ready.
+
+        ``context`` is AG2's, a tool's or a reply's; ``type`` a lower-case dotted name. An open turn is named in the
+        event.
+        """
+        with contextlib.suppress(Exception):
+            turn = self._outer()
+            if turn is not None and (turn.over or turn.stream != _stream(context)):
+                turn = None
+            agent, run = (_agent(context), "") if turn is None else (turn.agent, turn.run)
+            self.core.tell(self._variables(context, self._outer()), type, data, agent=agent, run=run)
+
+    def _middleware(self) -> Any:
+        return self._ag2.Middleware(self._hooks, adapter=self)
+
+    # Turns. What is called here reads the runtime's own values, and never raises into it.
+
+    def begin(self, context: Any) -> _Turn | None:
+        """Tell that an agent's turn begins; return None where that is told already, by a second middleware of ours."""
+        try:
+            outer, stream = self._outer(), _stream(context)
+            if outer is not None and not outer.over and outer.stream == stream:
+                return None
+            channel = _channel(context)
+            known = None if channel is None else self._channels.get(channel.channel_id)
+            if outer is None and known is not None:
+                outer = known.inside
+            variables = self._variables(context, outer)
+            key = self._key(variables)
+            inner = outer is not None and not outer.over and outer.key == key
+            speaks = channel is not None and not inner and (known is None or known.inside is None)
+            turn = _Turn(
+                owner=self, stream=stream, agent=_agent(context), run=uuid4().hex, key=key,
+                ids={name: variables[name] for name in _IDS if name in variables}, outermost=not inner,
+                counted=self._count(key, variables, inner=inner) if not speaks else False,
+                workflow=speaks and channel is not None and channel.metadata.manifest.type == "workflow",
+            )  # fmt: skip
+            if speaks and known is not None:
+                known.variables = variables
+                self.core.start_run(variables)
+            self.core.start_turn(variables, turn.agent, run=turn.run, sequential=turn.workflow)
+            return turn
+        except Exception:  # the agent's turn goes on, without us
+            logger.exception("a turn cannot be told")
+            return None
+
+    def ended(self, turn: _Turn, context: Any, response: Any) -> None:
+        """Tell that the turn has ended well, and the run with it if it was the last."""
+        turn.over = True
+        with contextlib.suppress(Exception):
+            variables = self._variables(context, turn)
+            to, said = self._handed_to(turn, context), _said(response)
+            if to is None:
+                self.core.end_turn(variables, turn.agent, run=turn.run, response=said)
+            else:
+                self.core.hand_over(variables, turn.agent, to, run=turn.run)
+            self._leave(turn, variables, outputs=said)
+
+    def failed(self, turn: _Turn, context: Any, error: BaseException) -> None:
+        """Tell that the turn failed, and the run with it if it was the last."""
+        turn.over = True
+        with contextlib.suppress(Exception):
+            variables = self._variables(context, turn)
+            self.core.fail_turn(variables, turn.agent, error, run=turn.run)
+            self._leave(turn, variables, failure=error)
+
+    def _count(self, key: tuple[str, str], variables: Mapping[str, Any], *, inner: bool) -> bool:
+        """Begin a run of the chat, or have the one that is under way wait for one more turn."""
+        with self._lock:
+            run = self._runs.get(key)
+            if run is None:
+                if inner:  # a channel's, whose end the hub tells
+                    return False
+                run = self._runs[key] = _Run()
+                self.core.start_run(variables)
+            run.turns += 1
+            return True
+
+    def _leave(
+        self, turn: _Turn, variables: Mapping[str, Any], *, outputs: Any = None, failure: BaseException | None = None
+    ) -> None:
+        if not turn.counted:
+            return
+        with self._lock:
+            run = self._runs[turn.key]
+            run.turns -= 1
+            if turn.outermost:
+                run.outputs, run.failure = outputs, failure
+            if run.turns:
+                return
+            del self._runs[turn.key]
+            if run.failure is None:
+                self.core.end_run(variables, outputs=run.outputs)
+            else:
+                self.core.fail_run(variables, run.failure)
+
+    def _handed_to(self, turn: _Turn, context: Any) -> str | None:
+        """Return the name of the agent that a tool of the turn made the channel's next speaker."""
+        if not turn.workflow or not turn.calls:
+            return None
+        network, found = self._ag2.network, context.dependencies
+        channel, hub = found[network.CHANNEL_DEP], found[network.HUB_DEP]
+        state, me = found[network.CHANNEL_STATE_DEP], found[network.AGENT_CLIENT_DEP].agent_id
+        static = {
+            one.when.tool_name
+            for one in network.TransitionGraph.loads(state.graph_data).transitions
+            if isinstance(one.when, network.ToolCalled)
+        }
+        for tool, sent in turn.calls.values():  # the first one decides
+            if isinstance(sent, network.Finish):
+                return None
+            if isinstance(sent, network.Handoff):
+                return str(hub.name_for(sent.target))
+            if tool in static:
+                packet = network.Envelope(
+                    channel_id=channel.channel_id, sender_id=me, audience=None, event_type=network.EV_PACKET,
+                    event_data={"routing": {"kind": "handoff", "tool": tool}, "context_updates": {}, "body": ""},
+                )  # fmt: skip
+                speaker = hub.adapter_for_metadata(channel.metadata).fold(packet, state).expected_next_speaker
+                return None if speaker in {None, me} else str(hub.name_for(speaker))
+        return None
+
+    # Models and tools
+
+    async def block(self, turn: _Turn, context: Any) -> str:
+        """Return the context of the turn, which may be empty."""
+        try:
+            variables = self._variables(context, turn)
+        except Exception:  # noqa: BLE001 - the runtime's own values
+            return ""
+        return (await self.core.acontext(variables, turn.agent, run=turn.run)).text
+
+    def model_called(
+        self, turn: _Turn, context: Any, started_s: float, response: Any, *, error: BaseException | None = None
+    ) -> None:
+        """Tell what became of a model call."""
+        with contextlib.suppress(Exception):
+            about: dict[str, Any] = {"duration_ms": round((time.monotonic() - started_s) * 1000, 3)}
+            about |= _model(context, response)
+            about |= {} if error is None else {"error_type": type(error).__name__}
+            variables = self._variables(context, turn)
+            self.core.model_call(variables, turn.agent, run=turn.run, success=error is None, about=about)
+
+    def tool_started(self, turn: _Turn, call: Any, context: Any) -> str:
+        """Tell that a tool is about to be called, and return the call's id."""
+        key = uuid4().hex
+        with contextlib.suppress(Exception):
+            key = str(call.id or key)
+            turn.calls[key] = (str(call.name), None)
+            arguments: Any = call.arguments
+            with contextlib.suppress(TypeError, ValueError):  # what is no JSON stays the text that it is
+                arguments = json.loads(arguments or "{}")
+            self.core.start_tool(
+                self._variables(context, turn), str(call.name), key,
+                arguments=arguments, agent=turn.agent, run=turn.run,
+            )  # fmt: skip
+        return key
+
+    def tool_ended(
+        self, turn: _Turn, call: Any, key: str, context: Any, done: Any, *, error: BaseException | None = None
+    ) -> None:
+        """Tell what became of the call; of one that a client is to make, only the turn's end is known."""
+        with contextlib.suppress(Exception):
+            events = self._ag2.events
+            if isinstance(done, events.ClientToolCallEvent):
+                return
+            failure = done.error if isinstance(done, events.ToolErrorEvent) else error
+            result = None if failure is not None else _result(done)
+            network = self._ag2.network
+            if isinstance(result, network.Handoff | network.Finish):
+                turn.calls[key] = (str(call.name), result)
+            self.core.end_tool(
+                self._variables(context, turn), str(call.name), key, result=result, success=failure is None,
+                error=None if failure is None else str(failure) or type(failure).__name__,
+            )  # fmt: skip
+
+    # Channels of the network
+
+    def channel_event(self, channel_id: str, kind: str, payload: Mapping[str, Any]) -> None:
+        """Tell that a channel's run begins or ends; one that a turn opened is part of that turn."""
+        if kind == "created":
+            variables = {"chat_id": channel_id, **_channel_variables(payload["metadata"], None)}
+            self._channels[channel_id] = _Channel(self._working(), variables)
+            if len(self._channels) > _CHANNELS:
+                del self._channels[next(iter(self._channels))]
+        elif kind == "opened":
+            channel = self._channels.get(channel_id)
+            if channel is not None and channel.inside is None:
+                self.core.start_run(channel.variables)
+        elif kind in {"closed", "expired"}:
+            channel = self._channels.pop(channel_id, None)
+            if channel is None or channel.inside is not None:
+                return
+            reason = str(payload.get("reason") or kind)
+            if kind == "expired":
+                self.core.fail_run(channel.variables, ChannelExpired(reason))
+            elif reason.startswith("expectation_violated"):
+                self.core.fail_run(channel.variables, ExpectationViolated(reason))
+            else:
+                self.core.end_run(channel.variables, outputs=channel.last)
+
+    def posted(self, envelope: Any) -> None:
+        """Keep what was said last in a channel."""
+        channel = self._channels.get(envelope.channel_id)
+        if channel is not None and envelope.event_type in {"ag2.msg.text", "ag2.packet"}:
+            channel.last = envelope.event_data.get("text") or envelope.event_data.get("body") or channel.last
+
+    def channel_failed(self, channel_id: str, error: BaseException) -> None:
+        """Tell that a channel's run failed: nobody answers there unless somebody speaks again."""
+        channel = self._channels.get(channel_id)
+        if channel is not None and channel.inside is None:
+            self.core.fail_run(channel.variables, error)
+
+    # Ids
+
+    def _outer(self) -> _Turn | None:
+        """Return the turn within which this is called, even if it is over: what it began goes on."""
+        turn = _TURN.get()
+        return turn if turn is not None and turn.owner is self else None
+
+    def _working(self) -> _Turn | None:
+        turn = self._outer()
+        return None if turn is None or turn.over else turn
+
+    def _variables(self, context: Any, outer: _Turn | None) -> dict[str, Any]:
+        found = {name: value for name, value in dict(context.variables).items() if not str(name).startswith(_RESERVED)}
+        channel = _channel(context)
+        if channel is not None:
+            state = context.dependencies.get(self._ag2.network.CHANNEL_STATE_DEP)
+            found |= _channel_variables(channel.metadata, state)
+        if outer is not None:
+            inherited = dict(outer.ids)
+        else:
+            inherited = {"chat_id": _stream(context) if channel is None else channel.channel_id}
+        return {**found, **{name: value for name, value in inherited.items() if not found.get(name)}}
+
+    def _key(self, variables: Mapping[str, Any]) -> tuple[str, str]:
+        app_id, chat_id = (self._fixed[name] or str(variables.get(name) or "") for name in ("app_id", "chat_id"))
+        return app_id, chat_id
+
+
+class _TurnHooks:
+    """The middleware of one turn; a subclass has AG2's own as its second base."""
+
+    def __init__(self, event: Any, context: Any, *, adapter: AG2Adapter) -> None:
+        super().__init__(event, context)  # type: ignore[call-arg] # pyright: ignore[reportCallIssue]
+        self._adapter = adapter
+        self._turn: _Turn | None = None
+
+    async def on_turn(self, call_next: Callable[..., Awaitable[Any]], event: Any, context: Any) -> Any:
+        turn = self._turn = self._adapter.begin(context)
+        if turn is None:
+            return await call_next(event, context)
+        token = _TURN.set(turn)
+        try:
+            response = await call_next(event, context)
+        except BaseException as error:
+            self._adapter.failed(turn, context, error)
+            raise
+        finally:
+            self._turn = None
+            with contextlib.suppress(ValueError):  # closed from elsewhere, as by the garbage collector
+                _TURN.reset(token)
+        self._adapter.ended(turn, context, response)
+        return response
+
+    async def on_llm_call(self, call_next: Callable[..., Awaitable[Any]], events: Any, context: Any) -> Any:
+        turn = self._turn
+        if turn is None:
+            return await call_next(events, context)
+        block = await self._adapter.block(turn, context)
+        before = context.prompt
+        if block:
+            context.prompt = [*before, _Block(block)]
+        started_s = time.monotonic()
+        try:
+            response = await call_next(events, context)
+        except BaseException as error:
+            self._adapter.model_called(turn, context, started_s, None, error=error)
+            raise
+        finally:
+            if block:
+                kept = [part for part in context.prompt if not isinstance(part, _Block)]
+                context.prompt = before if kept == before else kept
+        self._adapter.model_called(turn, context, started_s, response)
+        return response
+
+    async def on_tool_execution(self, call_next: Callable[..., Awaitable[Any]], event: Any, context: Any) -> Any:
+        turn = self._turn
+        if turn is None:
+            return await call_next(event, context)
+        key = self._adapter.tool_started(turn, event, context)
+        try:
+            done = await call_next(event, context)
+        except BaseException as error:
+            self._adapter.tool_ended(turn, event, key, context, None, error=error)
+            raise
+        self._adapter.tool_ended(turn, event, key, context, done)
+        return done
+
+
+class _HubHooks:
+    """The listener of a hub, which waits for it; a subclass has AG2's own as its second base."""
+
+    def __init__(self, adapter: AG2Adapter) -> None:
+        self._adapter = adapter
+
+    async def on_channel_event(self, channel_id: str, kind: str, payload: Mapping[str, Any]) -> None:
+        with contextlib.suppress(Exception):
+            self._adapter.channel_event(channel_id, kind, payload)
+
+    async def on_envelope_posted(self, envelope: Any, metadata: Any) -> None:
+        with contextlib.suppress(Exception):
+            self._adapter.posted(envelope)
+
+    async def on_turn_failed(self, channel_id: str, agent_id: str, envelope_id: str, exc: BaseException) -> None:
+        with contextlib.suppress(Exception):
+            self._adapter.channel_failed(channel_id, exc)
+
+
+class _Block(str):
+    """The part of a prompt that is ours."""
+
+    __slots__ = ()
+
+
+def _ag2() -> Any:
+    try:
+        found = require(
+            "ag2",
+            extra="ag2",
+            lowest="1.2",
+            below="2",
+            part="network",
+            instead=" (AG2 before 1.0 is another runtime: the extra ag2-classic is for it)",
+        )
+    except InvalidSettings as error:
+        if str(error).startswith("ag2 is not installed") and _there("autogen"):
+            raise InvalidSettings(
+                f"{error}; the autogen that is installed is AG2 before 1.0, which AG2ClassicAdapter is for"
+            ) from error
+        raise
+    for part in ("events", "middleware"):
+        importlib.import_module(f"ag2.{part}")
+    return found
+
+
+def _there(module: str) -> bool:
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ValueError:  # a module without a spec of its own
+        return True
+
+
+def _stream(context: Any) -> str:
+    return str(context.stream.id)
+
+
+def _agent(context: Any) -> str:
+    return str(getattr(context.dependencies.get("__ag2_agent__"), "name", None) or "agent")
+
+
+def _channel(context: Any) -> Any:
+    """Return the channel of the network in which the agent works, itself or inside of a tool."""
+    return context.dependencies.get("ag2.network.channel")
+
+
+def _channel_variables(metadata: Any, state: Any) -> dict[str, Any]:
+    """Return the variables of a channel: a workflow's as they stand in ``state`` or began, and the ids in labels."""
+    variables = getattr(state, "context_vars", None)
+    found = dict(metadata.knobs.get("context_vars") or {}) if variables is None else dict(variables)
+    return found | {name: metadata.labels[name] for name in _IDS if metadata.labels.get(name)}
+
+
+def _said(response: Any) -> Any:
+    return getattr(response, "content", None)
+
+
+def _model(context: Any, response: Any) -> dict[str, Any]:
+    """Return the fields of the model's name, and of the tokens of its answer."""
+    model = getattr(response, "model", None)
+    if model is None:
+        with contextlib.suppress(Exception):  # a configuration may have none
+            model = context.dependencies["__ag2_model_config__"].model
+    usage = getattr(response, "usage", None)
+    counts = {"input_tokens": getattr(usage, "prompt_tokens", None)}
+    counts["output_tokens"] = getattr(usage, "completion_tokens", None)
+    about: dict[str, Any] = {"model": None if model is None else str(model)}
+    about |= {name: None if count is None else int(count) for name, count in counts.items()}
+    return {name: value for name, value in about.items() if value is not None}
+
+
+def _result(done: Any) -> Any:
+    """Return what a tool gave back: the text or data of its one part, or a list of several."""
+    values = [
+        getattr(part, "content", None) if hasattr(part, "content") else getattr(part, "data", None)
+        for part in done.result.parts
+    ]
+    return values[0] if len(values) == 1 else values or None

@@ -296,6 +296,14 @@ def test_a_runtime_publishes_events_of_its_own(play: Play) -> None:
     assert "ag:secret" not in found["events"][0]["context"]
 
 
+@pytest.mark.parametrize(("attaching", "name"), [("attach", "Planner"), ("plugin", "agent")])
+def test_an_agent_that_is_served_has_its_name_where_it_is_attached(play: Play, attaching: str, name: str) -> None:
+    found = play("served", attaching)
+    assert said(found) == [
+        "workflow.start", *[line.replace("Writer 2", f"{name} 1") for line in WRITER], "workflow.complete",
+    ]  # fmt: skip
+
+
 PAGE = (ROOT / "docs/runtimes/ag2.md").read_text("utf-8")
 
 

@@ -14,6 +14,7 @@ from typing import Any
 sys.path.append(sys.path.pop(0))  # this folder comes last: its ag2 is not the one that is meant
 
 from ag2 import Agent, Context, MemoryStream, Plugin, tool
+from ag2.context import ConversationContext
 from ag2.events import BaseEvent, HumanInputRequest, ModelMessageChunk, ToolCallEvent, ToolErrorEvent
 from ag2.exceptions import HumanInputError
 from ag2.knowledge import MemoryKnowledgeStore
@@ -491,6 +492,19 @@ def ended(way: str) -> Any:
     return result(adapter.core, bus)
 
 
+def served(attaching: str) -> Any:
+    """An agent that a server of AG2's runs: its context does not say whose it is."""
+    bus = Bus()
+    adapter = adapter_of(bus)
+    agent = agent_of("Planner", "Done.", plugins=[adapter.plugin()] if attaching == "plugin" else [])
+    if attaching == "attach":
+        adapter.attach(agent)
+    context = ConversationContext(MemoryStream(), variables=dict(IDS))
+    asyncio.run(agent._ask("go", context=context))
+    adapter.close()
+    return result(adapter.core, bus)
+
+
 def turns(way: str, count: str) -> Any:
     """Turns of an agent without tools, and how long each took."""
     bus = Bus(way)
@@ -512,5 +526,6 @@ def turns(way: str, count: str) -> Any:
 if __name__ == "__main__":
     logging.disable()  # the hub logs the failures of a scene
     play(
-        asked, budgeted, conversation, delegated, ended, left, own, own_config, person, repeated, side_by_side, turns
+        asked, budgeted, conversation, delegated, ended, left, own, own_config, person, repeated, served, side_by_side,
+        turns,
     )  # fmt: skip

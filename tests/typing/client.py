@@ -20,6 +20,7 @@ from graphweft import (
     create_graph_injection_hook,
     create_graph_mutation_hook,
 )
+from graphweft.adapters.ag2 import AG2Adapter
 from graphweft.adapters.ag2_classic import AG2ClassicAdapter
 from graphweft.adapters.core import Adapter
 from graphweft.adapters.sending import AdapterStats
@@ -150,6 +151,9 @@ async def adapters(client: Client, variables: dict[str, Any], agent: object) -> 
     async with AG2ClassicAdapter(client=client, max_tokens=500) as classic:
         classic.attach(agent)
         assert_type(classic.core, Adapter)
+    with AG2Adapter(core) as ag2:
+        ag2.attach(agent, agent)
+        ag2.publish(agent, "order.paid", {"total": 5})
     core.start_turn(variables)  # type: ignore[call-arg]  # pyright: ignore[reportCallIssue]
     core.context("Planner", variables)  # type: ignore[arg-type]  # pyright: ignore[reportArgumentType]
 

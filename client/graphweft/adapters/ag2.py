@@ -48,7 +48,7 @@ class ExpectationViolated(Exception):
 
 @dataclass(slots=True, eq=False, kw_only=True)
 class _Turn:
-    """A turn that is under way, known to whatever works inside of it. It holds nothing of AG2's."""
+    """A turn that is under way, known to whatever works inside of it, and to what it leaves working behind it."""
 
     owner: AG2Adapter
     stream: str
@@ -62,7 +62,7 @@ class _Turn:
     workflow: bool
     """Whether it is a speaker's in a channel where one speaks at a time."""
     calls: dict[str, tuple[str, Any]] = field(default_factory=dict[str, tuple[str, Any]])
-    """Of each tool call its name, and where it sent the channel."""
+    """Of each tool call its name, and where it sent the channel; of a turn that is over, none."""
     over: bool = False
 
 
@@ -112,7 +112,7 @@ class AG2Adapter(RuntimeAdapter):
 
     def plugin(self) -> Any:
         """Return a ``Plugin`` for agents that are made: ``Agent("Planner", plugins=[adapter.plugin()])``."""
-        return self._ag2.Plugin(middleware=[self._middleware()])
+        return self._ag2.Plugin(middleware=[self._middleware("agent")])
 
     def attach(self, *parts: Any) -> None:
         """Attach to agents, and to hubs for the beginning and end of their channels, before they work.
@@ -126,7 +126,7 @@ class AG2Adapter(RuntimeAdapter):
                     part.register_listener(self._listener)
             elif isinstance(part, self._ag2.Agent):
                 if part not in self._attached:
-                    part.insert_middleware(self._middleware())
+                    part.insert_middleware(self._middleware(part.name))
             else:
                 raise TypeError(f"attach takes agents and hubs of AG2, not {type(part).__name__}")
             self._attached.add(part)
@@ -144,12 +144,13 @@ class AG2Adapter(RuntimeAdapter):
             agent, run = (_agent(context), "") if turn is None else (turn.agent, turn.run)
             self.core.tell(self._variables(context, self._outer()), type, data, agent=agent, run=run)
 
-    def _middleware(self) -> Any:
-        return self._ag2.Middleware(self._hooks, adapter=self)
+    def _middleware(self, name: str) -> Any:
+        """``name`` is for an agent that a server of AG2's runs without saying which it is."""
+        return self._ag2.Middleware(self._hooks, adapter=self, name=name)
 
     # Turns. What is called here reads the runtime's own values, and never raises into it.
 
-    def begin(self, context: Any) -> _Turn | None:
+    def begin(self, context: Any, name: str) -> _Turn | None:
         """Tell that an agent's turn begins; return None where that is told already, by a second middleware of ours."""
         try:
             outer, stream = self._outer(), _stream(context)
@@ -164,7 +165,7 @@ class AG2Adapter(RuntimeAdapter):
             inner = outer is not None and not outer.over and outer.key == key
             speaks = channel is not None and not inner and (known is None or known.inside is None)
             turn = _Turn(
-                owner=self, stream=stream, agent=_agent(context), run=uuid4().hex, key=key,
+                owner=self, stream=stream, agent=_agent(context) or name, run=uuid4().hex, key=key,
                 ids={name: variables[name] for name in _IDS if name in variables}, outermost=not inner,
                 counted=self._count(key, variables, inner=inner) if not speaks else False,
                 workflow=speaks and channel is not None and channel.metadata.manifest.type == "workflow",
@@ -184,6 +185,7 @@ class AG2Adapter(RuntimeAdapter):
         with contextlib.suppress(Exception):
             variables = self._variables(context, turn)
             to, said = self._handed_to(turn, context), _said(response)
+            turn.calls.clear()
             if to is None:
                 self.core.end_turn(variables, turn.agent, run=turn.run, response=said)
             else:
@@ -376,13 +378,14 @@ class AG2Adapter(RuntimeAdapter):
 class _TurnHooks:
     """The middleware of one turn; a subclass has AG2's own as its second base."""
 
-    def __init__(self, event: Any, context: Any, *, adapter: AG2Adapter) -> None:
+    def __init__(self, event: Any, context: Any, *, adapter: AG2Adapter, name: str) -> None:
         super().__init__(event, context)  # type: ignore[call-arg] # pyright: ignore[reportCallIssue]
         self._adapter = adapter
+        self._name = name
         self._turn: _Turn | None = None
 
     async def on_turn(self, call_next: Callable[..., Awaitable[Any]], event: Any, context: Any) -> Any:
-        turn = self._turn = self._adapter.begin(context)
+        turn = self._turn = self._adapter.begin(context, self._name)
         if turn is None:
             return await call_next(event, context)
         token = _TURN.set(turn)
@@ -490,8 +493,9 @@ def _stream(context: Any) -> str:
     return str(context.stream.id)
 
 
-def _agent(context: Any) -> str:
-    return str(getattr(context.dependencies.get("__ag2_agent__"), "name", None) or "agent")
+def _agent(context: Any) -> str | None:
+    name = getattr(context.dependencies.get("__ag2_agent__"), "name", None)
+    return None if name is None else str(name)
 
 
 def _channel(context: Any) -> Any:

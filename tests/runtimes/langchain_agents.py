@@ -411,10 +411,23 @@ def parallel(mode: str, last: str = "answers") -> dict[str, Any]:
     """A model that calls three tools at once, of which one fails; the third one may hand over."""
     bus = Bus()
     adapter = adapter_of(bus)
+
+    @tool("weather")
+    def later(city: str) -> str:
+        """Tell the weather in a city, once the writer was told to go on."""
+        ends_s = time.monotonic() + 30
+        while time.monotonic() < ends_s and not any(
+            (event.type, event.data.get("call_id")) == ("tool.call_complete", "t3") for event in bus.events
+        ):
+            time.sleep(0.01)
+        return f"sunny in {city}"
+
+    forecast = later if last == "hands_over" else weather
     third = ("to_writer", "t3", {}) if last == "hands_over" else ("weather", "t3", {"city": "Bergen"})
     step = calls(third, ("weather", "t1", {"city": "Oslo"}), ("book", "t2", {"room": "7"}))
     graph = StateGraph(MessagesState)
-    graph.add_node("Planner", agent_of(adapter, "Planner", [step, "Sunny."], [weather, book, to_writer], [Forgiving()]))
+    tools = [forecast, book, to_writer]
+    graph.add_node("Planner", agent_of(adapter, "Planner", [step, "Sunny."], tools, [Forgiving()]))
     graph.add_node("Writer", agent_of(adapter, "Writer", ["Draft done."]))
     graph.add_edge(START, "Planner")
     crew = adapter.attach(graph.compile(name="Crew"))

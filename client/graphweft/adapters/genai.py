@@ -1,0 +1,423 @@
+"""GenAI spans, by OpenTelemetry's semantic conventions, as lifecycle events. No I/O, and nothing of OpenTelemetry.
+
+The conventions are those of https://github.com/open-telemetry/semantic-conventions-genai. A span is two moments: its
+start and its end give an event each. An event's id derives from trace, span and moment, and all have one ``SOURCE``,
+so a span that is told twice, by two ways or after a lost answer, takes effect once.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime, timedelta
+from typing import Any, Final, Literal, cast
+
+from pydantic_core import from_json
+
+from graphweft.adapters.turns import Failure
+from graphweft.adapters.vocabulary import (
+    MODEL_CALL_COMPLETE,
+    TOOL_CALL_COMPLETE,
+    TOOL_CALL_START,
+    TURN_COMPLETE,
+    TURN_START,
+    WORKFLOW_COMPLETE,
+    WORKFLOW_ERROR,
+    WORKFLOW_START,
+)
+
+__all__ = (
+    "APP_ID",
+    "ATTRIBUTES",
+    "CONVERSATION",
+    "OPERATION",
+    "RESOURCE_ATTRIBUTES",
+    "SOURCE",
+    "Conversations",
+    "Kind",
+    "Place",
+    "Span",
+    "SpanEvent",
+    "events_of",
+    "time_of",
+)
+
+SOURCE: Final = "/graphweft/otel"
+"""``source`` of the events, however the spans came."""
+OPERATION: Final = "gen_ai.operation.name"
+CONVERSATION: Final = "gen_ai.conversation.id"
+APP_ID: Final = "graphweft.app_id"
+"""Resource attribute: whose the spans are."""
+_WORKFLOW_NAME: Final = "graphweft.workflow_name"
+"""Resource attribute: the workflow whose rules the events are for, whatever spans say."""
+_AGENT_NAME: Final = "gen_ai.agent.name"
+_AGENT_ID: Final = "gen_ai.agent.id"
+_WORKFLOW: Final = "gen_ai.workflow.name"
+_TOOL: Final = "gen_ai.tool.name"
+_CALL_ID: Final = "gen_ai.tool.call.id"
+_ARGUMENTS: Final = "gen_ai.tool.call.arguments"
+_RESULT: Final = "gen_ai.tool.call.result"
+_MESSAGES: Final = "gen_ai.output.messages"
+_RESPONSE_MODEL: Final = "gen_ai.response.model"
+_REQUEST_MODEL: Final = "gen_ai.request.model"
+_INPUT_TOKENS: Final = "gen_ai.usage.input_tokens"
+_OUTPUT_TOKENS: Final = "gen_ai.usage.output_tokens"
+_ERROR: Final = "error.type"
+_USERS: Final = ("user.id", "enduser.id")
+_MAF_ID, _MAF_NAME = "workflow.id", "workflow.name"
+"""Agent Framework has workflows in spans ``workflow.run`` of its own."""
+
+ATTRIBUTES: Final = frozenset(
+    {
+        OPERATION, CONVERSATION, _AGENT_NAME, _AGENT_ID, _WORKFLOW, _TOOL, _CALL_ID, _ARGUMENTS, _RESULT, _MESSAGES,
+        _RESPONSE_MODEL, _REQUEST_MODEL, _INPUT_TOKENS, _OUTPUT_TOKENS, _ERROR, _MAF_ID, _MAF_NAME, *_USERS,
+    }
+)  # fmt: skip
+"""The attributes of spans that are read here."""
+RESOURCE_ATTRIBUTES: Final = frozenset({APP_ID, _WORKFLOW_NAME, *_USERS})
+"""The attributes of resources that are read here."""
+
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+
+type Kind = Literal["workflow", "agent", "tool", "model"]
+
+_KINDS: Final[Mapping[str, Kind]] = {
+    "invoke_workflow": "workflow",
+    "invoke_agent": "agent",
+    "execute_tool": "tool",
+    "chat": "model",
+    "generate_content": "model",
+    "text_completion": "model",
+}
+_NAMED: Final = frozenset({"invoke_workflow", "invoke_agent", "execute_tool"})
+"""Operations that a span's name tells, too: ``invoke_agent Planner``. Other programs have spans named "chat …"."""
+_UNKNOWN: Final = "unknown"
+_NO_ERROR_TYPE: Final = "_OTHER"
+"""What the conventions write for an error without a type."""
+_PARSED: Final = 200_000
+"""Characters of JSON in an attribute that are read; longer ones stay texts, and no response is found in them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """A span, or what is known of one that is still open; ids are hexadecimal, times nanoseconds since 1970."""
+
+    trace_id: str
+    span_id: str
+    parent_id: str | None = None
+    name: str = ""
+    start_ns: int
+    end_ns: int = 0
+    attributes: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    resource: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    failed: bool = False
+    """Its status is ERROR."""
+    status_message: str | None = None
+    exception_type: str | None = None
+    exception_message: str | None = None
+
+    @property
+    def kind(self) -> Kind | None:
+        """What the span tells of; None: nothing that agents do."""
+        operation = self.attributes.get(OPERATION)
+        if operation is not None:
+            return _KINDS.get(str(operation))
+        word, _, _ = self.name.partition(" ")
+        if word in _NAMED:
+            return _KINDS[word]
+        return "workflow" if self.name == "workflow.run" and _MAF_ID in self.attributes else None
+
+    @property
+    def agent(self) -> str:
+        """The agent's name, of a span of an agent."""
+        return self._text(_AGENT_NAME) or self._rest_of_name() or self._text(_AGENT_ID) or _UNKNOWN
+
+    @property
+    def agent_id(self) -> str | None:
+        """The agent's id."""
+        return self._text(_AGENT_ID)
+
+    @property
+    def conversation(self) -> str | None:
+        """The conversation that the span itself names."""
+        return self._text(CONVERSATION)
+
+    @property
+    def workflow(self) -> str | None:
+        """The workflow that the span itself names."""
+        own = self._text(_WORKFLOW)
+        return own or ((self._text(_MAF_NAME) or self._rest_of_name()) if self.kind == "workflow" else None)
+
+    @property
+    def user_id(self) -> str | None:
+        """The user that the span itself, or its resource, names."""
+        named = (values.get(name) for values in (self.attributes, self.resource) for name in _USERS)
+        return next((str(name) for name in named if name), None)
+
+    @property
+    def tool(self) -> str:
+        """The tool's name, of a span of a tool."""
+        return self._text(_TOOL) or self._rest_of_name() or _UNKNOWN
+
+    @property
+    def call_id(self) -> str:
+        """What tells this call of a tool from others."""
+        return self._text(_CALL_ID) or self.span_id
+
+    @property
+    def arguments(self) -> Any:
+        """What the tool was called with."""
+        return _structured(self.attributes.get(_ARGUMENTS))
+
+    @property
+    def result(self) -> Any:
+        """What the tool returned."""
+        return _structured(self.attributes.get(_RESULT))
+
+    @property
+    def response(self) -> str | None:
+        """The text of the last message that the agent answered with, where the spans hold messages."""
+        messages: Any = _structured(self.attributes.get(_MESSAGES))
+        for message in reversed(_items(messages)):
+            if isinstance(message, Mapping) and cast("Any", message).get("role") == "assistant":
+                parts = _items(cast("Any", message).get("parts"))
+                texts = [part.get("content") for part in parts if _is_text(part)]
+                return "".join(text for text in texts if isinstance(text, str)) or None
+        return None
+
+    @property
+    def failure(self) -> Failure | None:
+        """What went wrong."""
+        named = self._text(_ERROR)
+        if named is None and not self.failed:
+            return None
+        kind = named if named and named != _NO_ERROR_TYPE else self.exception_type
+        return Failure(error_type=kind or "Error", error_message=self.exception_message or self.status_message)
+
+    @property
+    def duration_s(self) -> float:
+        """Seconds from its start to its end."""
+        return max(0, self.end_ns - self.start_ns) / 1e9
+
+    def model_fields(self) -> dict[str, Any]:
+        """Return what an event says of a model call, beside its success."""
+        failure = self.failure
+        known: dict[str, Any] = {
+            "duration_ms": _ms(self.duration_s),
+            "model": self._text(_RESPONSE_MODEL) or self._text(_REQUEST_MODEL),
+            "input_tokens": self.attributes.get(_INPUT_TOKENS),
+            "output_tokens": self.attributes.get(_OUTPUT_TOKENS),
+            "error_type": None if failure is None else failure.error_type,
+        }
+        return {name: value for name, value in known.items() if value is not None}
+
+    def event_id(self, moment: Literal["start", "end"]) -> str:
+        """Return the id of the event of one of the span's moments."""
+        return f"{self.trace_id}-{self.span_id}-{moment}"
+
+    def error_id(self, failure: Failure) -> str:
+        """Return the id of the event of a failure: in its trace it is told once, whichever spans it went through."""
+        said = f"{failure.error_type}\0{failure.error_message or ''}".encode(errors="replace")
+        return f"{self.trace_id}-error-{hashlib.sha256(said).hexdigest()[:16]}"
+
+    def _text(self, name: str) -> str | None:
+        value = self.attributes.get(name)
+        return str(value) if value not in {None, ""} else None
+
+    def _rest_of_name(self) -> str | None:
+        word, _, rest = self.name.partition(" ")
+        return rest.strip() or None if word in _NAMED else None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """Where a span belongs: its chat, and the agent that is at work in it, with the id of the agent's span."""
+
+    chat_id: str
+    workflow: str | None = None
+    user_id: str | None = None
+    agent: str | None = None
+    run: str = ""
+    workflows: int = 0
+    """Spans of workflows down to here: the second one is a part of the first, and not told."""
+
+    @classmethod
+    def of(cls, span: Span, above: Place | None, conversation: str | None) -> Place:
+        """Return a span's place; ``above`` is that of its parent, ``conversation`` one that its trace is known for."""
+        kind = span.kind
+        inherited = above or cls(chat_id=conversation or span.trace_id)
+        agent, run = (span.agent, span.span_id) if kind == "agent" else (inherited.agent, inherited.run)
+        configured = span.resource.get(_WORKFLOW_NAME)
+        return cls(
+            chat_id=span.conversation or inherited.chat_id,
+            workflow=str(configured) if configured else inherited.workflow or span.workflow,
+            user_id=span.user_id or inherited.user_id,
+            agent=agent,
+            run=run,
+            workflows=inherited.workflows + (kind == "workflow"),
+        )
+
+
+class Conversations:
+    """The conversations of the latest traces, at most ``most`` of them."""
+
+    def __init__(self, most: int = 10_000) -> None:
+        self._most = most
+        self._known: dict[tuple[str, str], str] = {}
+
+    def find(self, app_id: str, trace_id: str) -> str | None:
+        """Return the conversation of a trace."""
+        return self._known.get((app_id, trace_id))
+
+    def add(self, app_id: str, trace_id: str, conversation: str) -> None:
+        """Keep the first conversation of a trace."""
+        self._known.setdefault((app_id, trace_id), conversation)
+        if len(self._known) > self._most:
+            del self._known[next(iter(self._known))]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SpanEvent:
+    """One event of a span; ``data`` is without ``context``."""
+
+    type: str
+    id: str
+    time_ns: int
+    span: Span
+    place: Place
+    data: dict[str, Any]
+
+
+def time_of(ns: int) -> datetime:
+    """Return a time of nanoseconds since 1970. Raises ``OverflowError`` for one that no calendar has."""
+    return _EPOCH + timedelta(microseconds=ns // 1000)
+
+
+def events_of(
+    spans: Iterable[Span], conversation: Callable[[str], str | None] = lambda trace_id: None
+) -> list[SpanEvent]:
+    """Return the events of spans that have ended, by time.
+
+    ``conversation`` says what is known of a trace already. A span that stands there twice counts once. Where a span's
+    parents are not among ``spans``, nothing is known of its agent. Numbers of turns and calls are not known either.
+    """
+    by_id = {(span.trace_id, span.span_id): span for span in spans}
+    named: dict[str, str] = {}
+    for span in by_id.values():
+        if span.conversation:
+            named.setdefault(span.trace_id, span.conversation)
+    found = [
+        event
+        for moment, span, place in _walk(by_id, lambda trace_id: named.get(trace_id) or conversation(trace_id))
+        for event in (_started if moment == "start" else _ended)(span, place)
+    ]
+    return sorted(found, key=lambda event: event.time_ns)  # stable: of one time, what is inside stays inside
+
+
+def _walk(
+    by_id: Mapping[tuple[str, str], Span], conversation: Callable[[str], str | None]
+) -> Iterator[tuple[Literal["start", "end"], Span, Place]]:
+    """Yield each span's start, then what is below it, then its end; without recursion, for traces may be deep."""
+    below: dict[tuple[str, str], list[Span]] = {}
+    roots: list[Span] = []
+    for span in sorted(by_id.values(), key=lambda span: span.start_ns):
+        above = (span.trace_id, span.parent_id or "")
+        (below.setdefault(above, []) if above in by_id else roots).append(span)
+    seen: set[tuple[str, str]] = set()
+    for root in (*roots, *by_id.values()):  # spans that are one another's parents hang on no root
+        waiting: list[tuple[Span, Place | None, bool]] = [(root, None, False)]
+        while waiting:
+            span, place, begun = waiting.pop()
+            key = (span.trace_id, span.span_id)
+            if begun and place is not None:
+                yield "end", span, place
+            elif key not in seen:
+                seen.add(key)
+                place = Place.of(span, place, conversation(span.trace_id))
+                yield "start", span, place
+                waiting.append((span, place, True))
+                waiting += [(child, place, False) for child in reversed(below.get(key, []))]
+
+
+def _started(span: Span, place: Place) -> Iterator[SpanEvent]:
+    def event(type: str, data: dict[str, Any]) -> SpanEvent:
+        return SpanEvent(
+            type=type, id=span.event_id("start"), time_ns=span.start_ns, span=span, place=place, data=data
+        )  # fmt: skip
+
+    match span.kind:
+        case "workflow" if place.workflows == 1:
+            yield event(WORKFLOW_START, {})
+        case "agent":
+            yield event(TURN_START, _turn(span, place))
+        case "tool":
+            called = {"tool_name": span.tool, "call_id": span.call_id, "arguments": span.arguments}
+            yield event(TOOL_CALL_START, {**called, **_agent(place)})
+        case _:
+            pass
+
+
+def _ended(span: Span, place: Place) -> Iterator[SpanEvent]:
+    def event(type: str, data: dict[str, Any], id: str | None = None) -> SpanEvent:
+        return SpanEvent(
+            type=type, id=id or span.event_id("end"), time_ns=span.end_ns, span=span, place=place, data=data
+        )  # fmt: skip
+
+    failure, response, duration_ms = span.failure, span.response, _ms(span.duration_s)
+    failed = {} if failure is None else failure.fields()
+    match span.kind:
+        case "workflow" if place.workflows == 1 and failure is None:
+            yield event(
+                WORKFLOW_COMPLETE, {"status": "COMPLETE", "duration": round(span.duration_s, 6), "outputs": response}
+            )
+        case "agent":
+            done = {
+                "success": failure is None,
+                "outcome": "completed" if failure is None else "failed",
+                "response": response,
+                "duration_ms": duration_ms,
+            }
+            yield event(TURN_COMPLETE, {**_turn(span, place), **done, **failed})
+        case "tool":
+            done = {"result": span.result, "success": failure is None, "duration_ms": duration_ms}
+            error = {} if failure is None else {"error": failure.error_message or failure.error_type}
+            called = {"tool_name": span.tool, "call_id": span.call_id}
+            yield event(TOOL_CALL_COMPLETE, {**called, **_agent(place), **done, **error})
+        case "model":
+            yield event(MODEL_CALL_COMPLETE, {**_agent(place), "success": failure is None, **span.model_fields()})
+        case _:
+            pass
+    if failure is not None and (span.kind == "agent" or (span.kind == "workflow" and place.workflows == 1)):
+        about = _agent(place) if span.kind == "agent" else {}
+        yield event(WORKFLOW_ERROR, {**failed, **about}, span.error_id(failure))
+
+
+def _turn(span: Span, place: Place) -> dict[str, Any]:
+    return {**_agent(place), **({} if span.agent_id is None else {"agent_id": span.agent_id})}
+
+
+def _agent(place: Place) -> dict[str, Any]:
+    return {} if place.agent is None else {"agent_name": place.agent}
+
+
+def _structured(value: Any) -> Any:
+    """Return what an attribute holds: where it cannot be a map or a list, the conventions write that as JSON."""
+    if not isinstance(value, str) or not value.startswith(("{", "[")) or len(value) > _PARSED:
+        return value
+    try:
+        return from_json(value, allow_inf_nan=False)
+    except ValueError:
+        return value
+
+
+def _items(value: Any) -> Sequence[Any]:
+    return cast("Sequence[Any]", value) if isinstance(value, list | tuple) else ()
+
+
+def _is_text(part: Any) -> bool:
+    return isinstance(part, Mapping) and cast("Any", part).get("type") == "text"
+
+
+def _ms(seconds: float) -> float:
+    return round(seconds * 1000, 3)

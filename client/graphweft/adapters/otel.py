@@ -280,8 +280,7 @@ def _quiet() -> contextvars.Context:
 
     What runs in it is our own traffic with the bus, which belongs to no agent.
     """
-    from opentelemetry import context
-
+    context: Any = importlib.import_module("opentelemetry.context")
     made = contextvars.Context()
     if key := getattr(context, "_SUPPRESS_INSTRUMENTATION_KEY", None):
         made.run(lambda: context.attach(context.set_value(str(key), True)))

@@ -9,17 +9,17 @@ import logging
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
-from opentelemetry import trace
-
 from graphweft.adapters.otel import GraphweftSpanProcessor
 
-if TYPE_CHECKING:  # the SDK is in the environment of its tests only
+if TYPE_CHECKING:  # it is in the environment of its tests only
+    trace: Any
 
     class SpanExporter:
         """The SDK's."""
 
     SpanExportResult: Any
 else:
+    from opentelemetry import trace
     from opentelemetry.sdk.trace.export import SpanExporter, SpanExportResult
 
 __all__ = ("GraphweftSpanExporter",)

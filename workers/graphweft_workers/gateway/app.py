@@ -1,4 +1,4 @@
-"""The ASGI application: ``POST /v1/events``, ``POST /v1/context``, those of Graphiti's server, and whether it works.
+"""The ASGI application: events and OTLP spans in, context out, the routes of Graphiti's server, and whether it works.
 
 Starlette and a document of our own, not FastAPI: a CloudEvent comes in three forms, which parameters of a function
 cannot say, the size of a body is checked before it is read, and a validation error is a problem (RFC 9457). Each of the
@@ -28,11 +28,12 @@ from graphweft_contracts import Event, Permanent, Transient
 from graphweft_workers.gateway.cloud_events import read_events
 from graphweft_workers.gateway.document import ContextQuestion, document
 from graphweft_workers.gateway.facts import FactsQuestion, find_facts
-from graphweft_workers.gateway.limits import Gate, Limits, media_type, read_body, read_json
+from graphweft_workers.gateway.limits import Gate, Limits, encoding_of, media_type, read_body, read_json
 from graphweft_workers.gateway.messages import Refusal, read_messages
 from graphweft_workers.gateway.problems import Problem, faults_of
 from graphweft_workers.gateway.replies import without_addresses
 from graphweft_workers.gateway.tokens import Tokens
+from graphweft_workers.gateway.traces import JSON, PROTOBUF, Traces, read_traces, unpacked
 
 __all__ = ("make_app",)
 
@@ -88,6 +89,7 @@ def make_app(
         routes=[
             Route("/v1/events", gateway.events, methods=["POST"]),
             Route("/v1/context", gateway.context, methods=["POST"]),
+            Route("/v1/traces", gateway.traces, methods=["POST"]),
             Route("/messages", gateway.messages, methods=["POST"]),
             Route("/search", gateway.search, methods=["POST"]),
             Route("/healthcheck", gateway.healthcheck),
@@ -153,6 +155,27 @@ class _Gateway:
             positions = await self._published(events)
         said = {"message": "the bus has the messages", "success": True, "positions": positions}
         return JSONResponse(said, 202)
+
+    async def traces(self, request: Request) -> Response:
+        """Answer when the bus has the events of all spans that give some."""
+        limits = self._limits
+        app_id = self._app_of(request)
+        with self._gate.enter(app_id):
+            kind = media_type(request)
+            if kind not in {PROTOBUF, JSON}:
+                raise Problem(415, "unsupported-media-type", f"send OTLP as {PROTOBUF} or {JSON}")
+            encoding = encoding_of(request)
+            body = await read_body(request, most=limits.events_bytes, seconds=limits.body_s, gzip=True)
+
+            def read(body: bytes) -> Traces:
+                plain = unpacked(encoding, body, most=limits.unpacked_bytes)
+                return read_traces(kind, plain, app_id=app_id, limits=limits)
+
+            found = await self._gate.read(app_id, body, read, packed=encoding == "gzip")
+            await self._published(found.events)
+        if found.rejected:
+            logger.warning("%d spans of app %s give no event: %s", found.rejected, app_id, "; ".join(found.reasons))
+        return Response(found.answer(kind), media_type=kind)
 
     async def search(self, request: Request) -> Response:
         """Answer with the facts of some groups, or with why they are not known."""
@@ -239,7 +262,7 @@ class _Gateway:
                 503,
                 "bus-unavailable",
                 "the bus did not confirm all events in time; those without a position may still take effect. Send the "
-                "same request again until it is answered with 202: what is on the bus already has no second effect",
+                "same request again until it is taken: what is on the bus already has no second effect",
                 headers={"Retry-After": str(_RETRY_S)},
                 positions=positions,
             )

@@ -26,6 +26,7 @@ from graphweft_workers.gateway.facts import Facts, FactsQuestion
 from graphweft_workers.gateway.limits import Limits, whole
 from graphweft_workers.gateway.messages import MessagesRequest
 from graphweft_workers.gateway.patterns import POSITION
+from graphweft_workers.gateway.traces import PROTOBUF, TracesRequest
 
 __all__ = ("ContextQuestion", "SearchQuestion", "document")
 
@@ -127,10 +128,11 @@ def document(limits: Limits, *, secured: bool, schema_ids: Sequence[str] | None 
         messages["properties"]["schema_id"]["anyOf"][0] = {"type": "string", "enum": list(schema_ids)}
     searched = FactsQuestion.model_json_schema(ref_template=_REFERENCE)
     facts = Facts.model_json_schema(ref_template=_REFERENCE, mode="serialization")
+    traces = TracesRequest.model_json_schema(ref_template=_REFERENCE)
     components = {
         **{
             name: schema
-            for part in (question, reply, messages, facts, *payloads.values())
+            for part in (question, reply, messages, facts, traces, *payloads.values())
             for name, schema in part.pop("$defs", {}).items()
         },
         **payloads,
@@ -138,6 +140,8 @@ def document(limits: Limits, *, secured: bool, schema_ids: Sequence[str] | None 
         "ContextReply": reply,
         "MessagesRequest": messages,
         "MessagesTaken": _MESSAGES_TAKEN,
+        "TracesRequest": traces,
+        "TracesTaken": _TRACES_TAKEN,
         "FactsQuestion": searched,
         "Facts": facts,
         "Event": _event(),
@@ -157,6 +161,7 @@ def document(limits: Limits, *, secured: bool, schema_ids: Sequence[str] | None 
         "paths": {
             "/v1/events": {"post": _events(limits, secured)},
             "/v1/context": {"post": _context(limits, secured)},
+            "/v1/traces": {"post": _traces(limits, secured)},
             "/messages": {"post": _messages(limits, secured)},
             "/search": {"post": _search(limits, secured)},
             "/healthcheck": {
@@ -242,6 +247,25 @@ def _messages(limits: Limits, secured: bool) -> dict[str, Any]:
     }
 
 
+def _traces(limits: Limits, secured: bool) -> dict[str, Any]:
+    return {
+        "operationId": "exportTraces",
+        "summary": "Publish what GenAI spans tell, as exporters and collectors send them by OTLP over HTTP.",
+        "description": (
+            "Spans of agents, tools, model calls and workflows, by OpenTelemetry's semantic conventions for GenAI, "
+            "become lifecycle events; others are passed over. The body is `ExportTraceServiceRequest` in JSON, or in "
+            f"protobuf as `{PROTOBUF}`, with `Content-Encoding: gzip` or without; the answer has the same form. A span "
+            f"that is sent twice has one effect. The body has at most {limits.events_bytes:,} bytes, unpacked "
+            f"{limits.unpacked_bytes:,}, and {limits.spans:,} spans, which give at most {limits.span_events:,} events."
+        ),
+        "requestBody": _body("TracesRequest"),
+        "responses": {
+            "200": _answer("The bus has the events of all spans but those that are rejected.", "TracesTaken"),
+            **_refusals(secured),
+        },
+    }
+
+
 def _search(limits: Limits, secured: bool) -> dict[str, Any]:
     return {
         "operationId": "searchFacts",
@@ -313,7 +337,7 @@ def _event() -> dict[str, Any]:
 
 
 _PROBLEMS: Final = {
-    400: ("NoJson", "The body is no JSON."),
+    400: ("NoJson", "The body is no JSON, or not what its headers say."),
     401: ("NoToken", "No token, or one that is not known here."),
     403: ("OtherApp", "Something in it is of another app than the token. Nothing was taken."),
     408: ("SlowBody", "The body took too long to arrive. Nothing was taken."),
@@ -325,7 +349,7 @@ _PROBLEMS: Final = {
         "Unavailable",
         "Come back after `Retry-After` seconds. `overloaded`: nothing was taken. `bus-unavailable`: the bus did not "
         "confirm all of the events in time; those without a position may still take effect. Send the same request "
-        "again until it is answered with 202: what is on the bus already has no second effect. `search-failed`: the "
+        "again until it is taken: what is on the bus already has no second effect. `search-failed`: the "
         "graph, or who asks it, does not answer; `reason` says why.",
     ),
 }
@@ -338,6 +362,22 @@ _TAKEN: Final[dict[str, Any]] = {
             "type": "array",
             "items": {"type": "string", "pattern": POSITION},
             "description": "Position of each event on the bus, in the order of the request: `after` of a question.",
+        }
+    },
+}
+_TRACES_TAKEN: Final[dict[str, Any]] = {
+    "type": "object",
+    "additionalProperties": False,
+    "properties": {
+        "partialSuccess": {
+            "type": "object",
+            "required": ["rejectedSpans", "errorMessage"],
+            "additionalProperties": False,
+            "description": "Only where spans of agents can never give an event, and have not to be sent again.",
+            "properties": {
+                "rejectedSpans": {"type": "string", "pattern": "^[1-9][0-9]*$", "description": "How many."},
+                "errorMessage": {"type": "string", "description": "Why; for people."},
+            },
         }
     },
 }

@@ -13,7 +13,7 @@ from starlette.requests import Request
 
 from graphweft_workers.gateway.problems import Problem, pointer
 
-__all__ = ("Gate", "Limits", "media_type", "read_body", "read_json", "whole")
+__all__ = ("Gate", "Limits", "encoding_of", "media_type", "read_body", "read_json", "whole")
 
 _INFINITY: Final = b"Infinity"
 _AT_ONCE_BYTES: Final = 32_768
@@ -25,13 +25,19 @@ class Limits:
     """Bounds of what a gateway takes."""
 
     events_bytes: int = 4_000_000
-    """Body of ``/v1/events`` and ``/messages``. One event has the bus's own limit besides."""
+    """Body of ``/v1/events``, ``/messages`` and ``/v1/traces``. One event has the bus's own limit besides."""
+    unpacked_bytes: int = 16_000_000
+    """Body of ``/v1/traces`` when it is unpacked."""
     context_bytes: int = 1_000_000
     """Body of ``/v1/context`` and ``/search``: a Kafka broker takes little more in one record."""
     body_s: float = 10.0
     """Longest that a body may take to arrive."""
     events: int = 500
     """Events of one batch, messages of one request: as many as go to the bus in one round trip."""
+    spans: int = 10_000
+    """Spans of one request."""
+    span_events: int = 5_000
+    """Events that the spans of one request give: half of what a client keeps for the bus."""
     emit_s: float = 5.0
     """Longest wait for the bus to confirm."""
     search_s: float = 5.0
@@ -84,12 +90,13 @@ class Gate:
             if not app.open:
                 del self._apps[app_id]
 
-    async def read[T](self, app_id: str, body: bytes, reader: Callable[[bytes], T]) -> T:
+    async def read[T](self, app_id: str, body: bytes, reader: Callable[[bytes], T], *, packed: bool = False) -> T:
         """Return what ``reader`` makes of the body of an app that has entered.
 
-        It runs in a thread for large bodies, of an app one after the other: four megabytes take most of a second.
+        It runs in a thread for large bodies, of an app one after the other: four megabytes take most of a second. How
+        large one is that is ``packed`` shows when it is unpacked only.
         """
-        if len(body) <= _AT_ONCE_BYTES:
+        if len(body) <= _AT_ONCE_BYTES and not packed:
             return reader(body)
         async with self._apps[app_id].reading:
             return await asyncio.to_thread(reader, body)
@@ -105,10 +112,19 @@ def media_type(request: Request) -> str:
     return kind.strip().lower()
 
 
-async def read_body(request: Request, *, most: int, seconds: float) -> bytes:
-    """Return the body. Raises ``Problem`` when it is larger than ``most`` bytes, compressed, or slow to come."""
-    if request.headers.get("content-encoding", "identity").strip().lower() != "identity":
-        raise Problem(415, "unsupported-media-type", "send the body as it is, without a Content-Encoding")
+def encoding_of(request: Request) -> str:
+    """Return the content encoding of the body in lower case, ``identity`` without one."""
+    return request.headers.get("content-encoding", "identity").strip().lower()
+
+
+async def read_body(request: Request, *, most: int, seconds: float, gzip: bool = False) -> bytes:
+    """Return the body as it comes, which may be packed with ``gzip`` only.
+
+    Raises ``Problem`` when it is larger than ``most`` bytes, packed otherwise, or slow to come.
+    """
+    if encoding_of(request) not in ({"identity", "gzip"} if gzip else {"identity"}):
+        how = "as it is, or with gzip" if gzip else "as it is, without a Content-Encoding"
+        raise Problem(415, "unsupported-media-type", f"send the body {how}")
     length = request.headers.get("content-length", "")
     if length.isascii() and length.isdigit() and int(length[:20]) > most:
         raise _too_large(most)

@@ -112,7 +112,9 @@ def test_who_knows_ids_and_times_says_them(make: Make) -> None:
     adapter.record(IDS, partial(TurnBook.start_tool, tool="search", call_id="t1"), stamp, arguments={"q": object()})
     adapter.record(IDS, partial(TurnBook.model_call, agent="Planner", success=True), broken)
     adapter.record(IDS, partial(TurnBook.end_turn, agent="Planner"), stamp, response="done")
+    adapter.record(IDS, partial(TurnBook.tell, type="agent.turn_start"), stamp, data={"agent_name": "Elsewhere"})
     assert adapter.flush()
+    assert bus.events.pop().data["agent_name"] == "Elsewhere", "turns that the book does not know are told too"
     assert [event.id for event in bus.events] == [
         "0-agent.turn_start", "0-tool.call_start", "0-tool.call_complete", "1-agent.turn_complete",
     ]  # fmt: skip

@@ -330,7 +330,8 @@ class Adapter:
             atexit.register(self.close)
             self._loop.call(self._tick_on)
         for one in told:
-            key = (one.chat.key, one.data["turn_number"]) if one.type in {TURN_START, TURN_COMPLETE} else None
+            number = one.data.get("turn_number") if one.type in {TURN_START, TURN_COMPLETE} else None
+            key = None if number is None else (one.chat.key, number)
             if key is not None and one.type == TURN_START:
                 self._asks[key] = _Ask(after=self._last.get(one.chat.key))
             elif key is not None:

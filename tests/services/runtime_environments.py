@@ -57,10 +57,9 @@ def make(extra: str) -> Path:
             started = time.time()
             _run(sys.executable, "-m", "venv", str(where))
             pip = (str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
-            if extra == "agent-zero":  # it is no package, so there is no extra: the file has what its agents import
-                _run(*pip, "-r", str(pins(extra)), "-e", ".")
-            else:
-                _run(*pip, "-c", str(pins(extra)), "-e", f".[{extra}]")
+            # Agent Zero is no package, so there is no extra: the file has what its agents import.
+            ours = "." if extra == "agent-zero" else f".[{extra}]"
+            _run(*pip, "-r", str(pins(extra)), "-e", ours)
             (where / ".ready").touch()
             os.utime(where / ".ready", (started, started))
     return python

@@ -4,12 +4,31 @@
 here, for Agent Framework makes the schemas of its tools by them.
 """
 
+import asyncio
 import contextlib
 import json
-from collections.abc import Iterator
+import os
+import threading
+import time
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from kit import IDS, Bus, play, result, settings_of
+from agent_framework import (
+    Agent,
+    BaseChatClient,
+    ChatMiddlewareLayer,
+    ChatResponse,
+    ChatResponseUpdate,
+    Content,
+    FunctionInvocationLayer,
+    Message,
+    ResponseStream,
+    WorkflowBuilder,
+    tool,
+)
+from agent_framework.observability import ChatTelemetryLayer, enable_instrumentation
+from kit import IDS, PROMPTS, Bus, play, result, settings_of
+from opentelemetry import context, trace
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.trace import Status, StatusCode
@@ -54,7 +73,9 @@ class Traced:
         ]
         ids = [event.id for event in self.bus.events]
         times = [event.time.isoformat() for event in self.bus.events]
-        return result(self.processor.core, self.bus, event_ids=ids, times=times, received=received, **more)
+        chats = [event.chatid for event in self.bus.events]
+        more |= {"event_ids": ids, "times": times, "chats": chats, "received": received}
+        return result(self.processor.core, self.bus, **more)
 
 
 @contextlib.contextmanager
@@ -127,5 +148,240 @@ def by_hand(way: str = "works", failing: str = "", chat: str = IDS["chat_id"]) -
     return traced.found(error=error, trace=f"{traced.ended.spans[-1].context.trace_id:032x}")
 
 
+def at_once() -> dict[str, Any]:
+    """Three chats at the same time, of which one has two turns of one agent."""
+    traced, both = Traced(), threading.Barrier(4)
+
+    def turn(chat: str, call_id: str) -> None:
+        with span(traced, "invoke_agent", "Planner", chat, agent__name="Planner"):
+            both.wait(30)
+            model(traced, chat=None)
+            call(traced, "weather", call_id, "{}", f"sunny in {chat} {call_id}", chat=None)
+            both.wait(30)
+
+    threads = [threading.Thread(target=turn, args=each) for each in (("a", "1"), ("b", "1"), ("c", "1"), ("c", "2"))]
+    for each in threads:
+        each.start()
+    for each in threads:
+        each.join()
+    return traced.found()
+
+
+def late() -> dict[str, Any]:
+    """Spans that say what they are just after their start, as Agent Framework's do, below one that is no agent's."""
+    traced = Traced()
+    with traced.tracer.start_as_current_span("GET /chat"):
+        with traced.tracer.start_as_current_span("work") as agent:
+            agent.set_attribute("gen_ai.operation.name", "invoke_agent")
+            agent.set_attribute("gen_ai.agent.name", "Planner")
+            agent.set_attribute("gen_ai.conversation.id", "c9")
+            with traced.tracer.start_as_current_span("POST /v1/chat/completions") as request:
+                request.set_attribute("gen_ai.operation.name", "chat")
+        with traced.tracer.start_as_current_span("later") as agent:
+            model(traced, chat=None)
+            agent.set_attribute("gen_ai.operation.name", "invoke_agent")
+            agent.set_attribute("gen_ai.agent.name", "Late")
+    return traced.found()
+
+
+def abandoned() -> dict[str, Any]:
+    """A turn whose span never ends."""
+    now_s = [0.0]
+    traced = Traced(idle_s=10, clock=lambda: now_s[0])
+    agent = traced.tracer.start_span("invoke_agent Planner", attributes={"gen_ai.operation.name": "invoke_agent"})
+    context.attach(trace.set_span_in_context(agent))
+    model(traced, chat=None)
+    now_s[0] = 11.0
+    traced.processor.core.tick()
+    return traced.found()
+
+
+def twice() -> dict[str, Any]:
+    """Two processors on one provider, as where a program is captured in two ways."""
+    traced = Traced()
+    other = GraphweftSpanProcessor(**settings_of(traced.bus))
+    traced.provider.add_span_processor(other)
+    with contextlib.suppress(ConnectionError):
+        trip(traced, ConnectionError("no model"))
+    return traced.found()
+
+
+def own_traffic() -> dict[str, Any]:
+    """What the bus is asked belongs to no span of the program's, and instrumented libraries make none of it."""
+    traced, seen = Traced(), []
+    append = traced.bus.append
+
+    async def watched(events: Any) -> list[str]:
+        suppressed = context.get_value(getattr(context, "_SUPPRESS_INSTRUMENTATION_KEY"))  # noqa: B009
+        seen.append([trace.get_current_span().get_span_context().is_valid, bool(suppressed)])
+        return await append(events)
+
+    traced.bus.append = watched  # type: ignore[method-assign]
+    trip(traced)
+    return traced.found(seen=seen)
+
+
+def forked() -> dict[str, Any]:
+    """A server that forks its workers after it was set up: each has a thread of its own."""
+    reader, writer = os.pipe()
+    processor = GraphweftSpanProcessor(app_id="shop")
+    provider = TracerProvider()
+    provider.add_span_processor(processor)
+    before = processor.core
+    child = os.fork()
+    if child == 0:
+        with provider.get_tracer("x").start_as_current_span("invoke_agent Planner"):
+            pass
+        made = [processor.core is not before, processor.core.stats.dropped, processor.core.flush(0)]
+        os.write(writer, json.dumps(made).encode())
+        os._exit(0)
+    os.waitpid(child, 0)
+    return {"child": json.loads(os.read(reader, 1000))}
+
+
+def without_provider() -> dict[str, Any]:
+    """An exporter that is made before there is a provider: ended spans, in batches."""
+    from graphweft.adapters.otel_exporter import GraphweftSpanExporter
+
+    traced = Traced("none")
+    trip(traced)
+    bus = Bus()
+    exporter = GraphweftSpanExporter(**settings_of(bus))
+    exporter.export(traced.ended.spans[:4])
+    exporter.export(traced.ended.spans[4:])
+    exporter.force_flush()
+    exporter.shutdown()
+    return {"events": [{"type": event.type, **event.data} for event in bus.events]}
+
+
+def turns(way: str, count: str) -> dict[str, Any]:
+    """So many turns of one agent without tools, and how long each took."""
+    traced, took = Traced(way, budget_ms=50), []
+    for _ in range(int(count)):
+        started_s = time.perf_counter()
+        with span(traced, "invoke_agent", "Planner", agent__name="Planner"):
+            model(traced)
+        took.append((time.perf_counter() - started_s) * 1000)
+    return {"ms": took}
+
+
+# Microsoft Agent Framework
+
+
+class Scripted(FunctionInvocationLayer, ChatMiddlewareLayer, ChatTelemetryLayer, BaseChatClient):  # type: ignore[misc]
+    """A model that says what its script says: a text, a tool call, or an error."""
+
+    def __init__(self, script: Sequence[Any]) -> None:
+        super().__init__()
+        self.script = list(script)
+
+    def _inner_get_response(self, *, messages: Any, stream: bool, options: Any, **named: Any) -> Any:
+        PROMPTS.append(("model", [str(message.text) for message in messages]))
+        usage = {"input_token_count": 5, "output_token_count": 7}
+
+        def step() -> Any:
+            said = self.script.pop(0)
+            if isinstance(said, BaseException):
+                raise said
+            return said
+
+        async def whole() -> Any:
+            said = step()
+            if callable(said):
+                said = await said()
+            return ChatResponse(messages=[Message("assistant", said)], model="fake", usage_details=usage)  # type: ignore[typeddict-item]
+
+        async def parts() -> Any:
+            for content in step():
+                part = Content.from_text(content) if isinstance(content, str) else content
+                yield ChatResponseUpdate(role="assistant", contents=[part], model="fake")
+
+        return ResponseStream(parts(), finalizer=ChatResponse.from_updates) if stream else whole()
+
+
+@tool(approval_mode="never_require")
+def weather(city: str) -> str:
+    """Tell the weather in a city."""
+    return f"sunny in {city}"
+
+
+@tool(approval_mode="never_require")
+def book(room: str) -> str:
+    """Book a room."""
+    raise RuntimeError(f"{room} is taken")
+
+
+@tool(approval_mode="never_require")
+def to_writer() -> str:
+    """Let the writer go on."""
+    return "over to you"
+
+
+def asked(name: str, call_id: str, **arguments: Any) -> list[Any]:
+    """Return a model's message that calls one tool."""
+    return [Content.from_function_call(call_id=call_id, name=name, arguments=json.dumps(arguments))]
+
+
+def crew(ending: Any = "Draft done.") -> tuple[Agent, Agent]:
+    """Return the planner and the writer."""
+    script = [asked("weather", "t1", city="Oslo"), asked("book", "t2", room="7"), asked("to_writer", "t3"), ["Done."]]
+    planner = Agent(Scripted(script), name="Planner", tools=[weather, book, to_writer])
+    return planner, Agent(Scripted([ending if isinstance(ending, BaseException) else [ending]]), name="Writer")
+
+
+def observed(traced: Traced) -> None:
+    """Let Agent Framework make its spans by the provider."""
+    trace.set_tracer_provider(traced.provider)
+    enable_instrumentation(enable_sensitive_data=True)
+
+
+def agents(mode: str = "run", way: str = "works", failing: str = "") -> dict[str, Any]:
+    """The scripted conversation as a workflow of Agent Framework, whole or streamed."""
+    traced, error, outputs = Traced(way, {name: PLACED[name] for name in ("graphweft.app_id", "user.id")}), None, []
+    observed(traced)
+    planner, writer = crew(ConnectionError("no model") if failing else "Draft done.")
+    workflow = WorkflowBuilder(start_executor=planner, name="Trip").add_edge(planner, writer).build()
+
+    async def go() -> None:
+        if mode == "run":
+            outputs.extend(str(each) for each in (await workflow.run("plan a trip")).get_outputs())
+            return
+        async for event in workflow.run("plan a trip", stream=True):
+            if event.type == "output":
+                outputs.append(str(event.data))
+
+    try:
+        asyncio.run(go())
+    except ConnectionError as raised:
+        error = str(raised)
+    spans = sorted(each.name for each in traced.ended.spans)
+    return traced.found(error=error, outputs=outputs, spans=spans)
+
+
+def given_up(how: str) -> dict[str, Any]:
+    """A run that is cancelled while the model is at work, or a stream that nobody reads on."""
+    traced = Traced()
+    observed(traced)
+
+    async def cancel() -> None:
+        begun = asyncio.Event()
+
+        async def never() -> Any:
+            begun.set()
+            await asyncio.Event().wait()
+
+        run = asyncio.create_task(Agent(Scripted([never]), name="Planner").run("hi"))
+        await begun.wait()
+        run.cancel()
+        await asyncio.gather(run, return_exceptions=True)
+
+    async def leave() -> None:
+        async for _ in Agent(Scripted([["It ", "rains."]]), name="Planner").run("hi", stream=True):
+            break
+
+    asyncio.run(cancel() if how == "cancelled" else leave())
+    return traced.found()
+
+
 if __name__ == "__main__":
-    play(by_hand)
+    play(abandoned, agents, at_once, by_hand, forked, given_up, late, own_traffic, turns, twice, without_provider)

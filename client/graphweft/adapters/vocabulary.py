@@ -10,7 +10,8 @@ are not known are left out; times are milliseconds of a monotonic clock.
 ``workflow.error``         ``error_type``, ``error_message``; ``agent_name`` and ``turn_number`` where a turn failed
 ``agent.turn_start``       ``agent_name``, ``turn_number`` from 1 within the chat, as long as the process remembers it
 ``agent.turn_complete``    the same, ``success``, ``outcome`` (see ``Outcome``), ``response``, ``duration_ms``,
-                           ``context_id`` of what the agent was given, ``handed_to``, ``error_type``, ``error_message``
+                           ``context_id`` of what the agent was given, ``handed_to``, ``error_type``, ``error_message``;
+                           both have ``agent_id`` where the runtime tells it
 ``tool.call_start``        ``tool_name``, ``call_id``, ``arguments``; ``agent_name`` and ``turn_number`` of the turn
 ``tool.call_complete``     the same without ``arguments``, ``success``, ``result``, ``error``, ``duration_ms``;
                            ``success`` is null for a call whose end was never told

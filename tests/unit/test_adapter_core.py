@@ -277,6 +277,48 @@ def test_closing_closes_open_turns_and_sends_what_is_left(make: Make) -> None:
     assert adapter.stats.dropped == 1
 
 
+async def test_work_of_an_adapter_s_own_shares_its_client_and_stands_behind_what_was_told(make: Make) -> None:
+    adapter, bus = make()
+    adapter.start_turn(IDS, "Planner")
+
+    async def emit(client: Client) -> str | None:
+        return await client.emit(Event.create("custom.note", app_id="shop", chat_id="c1", data={}))
+
+    assert await adapter.asubmit(emit) == "0:1"
+    waiting = adapter.submit(emit)
+    assert adapter.flush()
+    assert waiting is not None
+    assert waiting.result(LONG_S) == "0:2"
+    assert bus.types == ["agent.turn_start", "custom.note", "custom.note"]
+
+
+async def test_work_that_fails_or_takes_longer_than_its_budget_gives_nothing(make: Make) -> None:
+    adapter, _ = make(budget_ms=20)
+    cancelled = threading.Event()
+
+    async def fail(client: Client) -> str:
+        raise ValueError("secret")
+
+    async def hang(client: Client) -> str:
+        try:
+            await asyncio.Event().wait()
+        finally:
+            cancelled.set()
+        return "late"
+
+    assert await adapter.asubmit(fail) is None
+    assert adapter.stats.errors == 1
+    assert await adapter.asubmit(hang) is None
+    assert await asyncio.to_thread(cancelled.wait, LONG_S)
+    asking = asyncio.create_task(adapter.asubmit(hang, LONG_S * 1000))
+    await asyncio.sleep(0)
+    await adapter.aclose(0.0)
+    assert await asking is None
+    assert await adapter.asubmit(fail) is None
+    assert adapter.submit(fail) is None
+    assert adapter.stats.errors == 1
+
+
 class Hostile(dict[str, Any]):
     """Context variables whose own code fails."""
 

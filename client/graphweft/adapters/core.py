@@ -12,7 +12,7 @@ import atexit
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Collection, Generator, Mapping
+from collections.abc import Callable, Collection, Coroutine, Generator, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -220,7 +220,7 @@ class Adapter:
 
     def tick(self) -> None:
         """Close the turns that were abandoned. The adapter's own thread does so every few seconds."""
-        with self._guarded("tick"), self._lock:
+        with self.guarded("tick"), self._lock:
             self._hand_on(self._book.tick(self._clock()))
 
     # Context
@@ -254,6 +254,59 @@ class Adapter:
         except Exception as error:  # noqa: BLE001 - the agent's turn goes on whatever happens here
             return self._sender.without_context(error)
 
+    # Other work
+
+    @property
+    def budget_ms(self) -> int:
+        """Most milliseconds that a turn waits."""
+        return self._budget_ms
+
+    @property
+    def context_on(self) -> bool:
+        """Whether anything is asked for at all: not with ``GRAPHWEFT_CONTEXT=off``."""
+        return self._context_on
+
+    @property
+    def capture_on(self) -> bool:
+        """Whether anything is published at all: not with ``GRAPHWEFT_CAPTURE=off``."""
+        return self._capture_on
+
+    def submit[T](self, work: Callable[[Client], Coroutine[Any, Any, T]]) -> Future[T | None] | None:
+        """Have ``work`` use the client in the adapter's thread, behind what was told before, and return its future.
+
+        What it raises is counted and gives None; None is also returned where the adapter is closed. Texts go through
+        ``redacted`` first.
+        """
+        with self._lock:
+            self._begin()
+            return None if self._closed else self._loop.submit(partial(self._guard, work))
+
+    async def asubmit[T](
+        self, work: Callable[[Client], Coroutine[Any, Any, T]], budget_ms: float | None = None
+    ) -> T | None:
+        """Return what ``submit`` gives, or None when that takes longer than the budget; then the work is cancelled."""
+        future = self.submit(work)
+        if future is None:
+            return None
+        try:
+            waiting = asyncio.wrap_future(future)
+            await asyncio.wait({waiting}, timeout=(self._budget_ms if budget_ms is None else budget_ms) / 1000)
+            return waiting.result() if waiting.done() and not waiting.cancelled() else None
+        finally:
+            future.cancel()
+
+    @contextlib.contextmanager
+    def guarded(self, where: str) -> Generator[None]:
+        """Count what is raised within, and go on behind it: an adapter's own failure is none of the agent's."""
+        try:
+            yield
+        except Exception as error:  # noqa: BLE001 - the agent's turn goes on whatever happens here
+            self._sender.failed(where, error)
+
+    def redacted(self, type: str, data: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Return what of ``data`` may go to the bus by the ``redact`` setting, or None for nothing."""
+        return self._sender.redacted(type, dict(data))
+
     # The end
 
     def flush(self, timeout_s: float = 5.0) -> bool:
@@ -268,7 +321,7 @@ class Adapter:
 
     def close(self, drain_s: float = 2.0) -> None:
         """Close open turns as abandoned, send what is buffered, for at most ``drain_s`` seconds, and end the thread."""
-        with self._guarded("close"):
+        with self.guarded("close"):
             with self._lock:
                 if self._closed:
                     return
@@ -292,7 +345,7 @@ class Adapter:
         stamp: Stamp | None = None,
         **values: Any,
     ) -> None:
-        with self._guarded("callback"):
+        with self.guarded("callback"):
             chat = self._chat(variables)
             if chat is None:
                 return
@@ -325,10 +378,8 @@ class Adapter:
 
     def _hand_on(self, told: list[Told]) -> None:
         """Give the events to the adapter's thread, in order; the lock is held."""
-        if told and not self._ticking and not self._closed:
-            self._ticking = True
-            atexit.register(self.close)
-            self._loop.call(self._tick_on)
+        if told:
+            self._begin()
         for one in told:
             number = one.data.get("turn_number") if one.type in {TURN_START, TURN_COMPLETE} else None
             key = None if number is None else (one.chat.key, number)
@@ -351,6 +402,13 @@ class Adapter:
             self._last[one.chat.key] = position
             if len(self._last) > _CHATS:
                 del self._last[next(iter(self._last))]
+
+    def _begin(self) -> None:
+        """Have the thread look for abandoned turns, and the process close the adapter at its end; the lock is held."""
+        if not self._ticking and not self._closed:
+            self._ticking = True
+            atexit.register(self.close)
+            self._loop.call(self._tick_on)
 
     def _drop(self, position: Future[str | None]) -> None:
         position.set_result(None)
@@ -405,16 +463,16 @@ class Adapter:
             self._waiting -= 1
         self._sender.publish(told, time, position)
 
+    async def _guard[T](self, work: Callable[[Client], Coroutine[Any, Any, T]]) -> T | None:
+        try:
+            return await work(self._client)
+        except Exception as error:  # noqa: BLE001 - the loop goes on
+            self._sender.failed("submitted work", error)
+            return None
+
     def _tick_on(self) -> None:
         self.tick()
         asyncio.get_running_loop().call_later(self._tick_s, self._tick_on)
-
-    @contextlib.contextmanager
-    def _guarded(self, where: str) -> Generator[None]:
-        try:
-            yield
-        except Exception as error:  # noqa: BLE001 - the agent's turn goes on whatever happens here
-            self._sender.failed(where, error)
 
 
 def _failure(error: BaseException) -> Failure:

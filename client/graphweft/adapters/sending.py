@@ -78,7 +78,7 @@ class Sender:
     def publish(self, told: Told, time: datetime, position: Future[str | None]) -> None:
         """Give the event to the client, and its position, once it is known, to ``position``: None if it never is."""
         try:
-            data = self._redacted(told.type, {**told.data, "context": told.context})
+            data = self.redacted(told.type, {**told.data, "context": told.context})
             if data is None:
                 position.set_result(None)
                 return
@@ -148,6 +148,21 @@ class Sender:
             self._said.add(message)
             logger.warning("%s%s", message, f" ({detail})" if detail else "")
 
+    def redacted(self, type: str, data: dict[str, Any]) -> dict[str, Any] | None:
+        """Return what may be sent, or None for nothing."""
+        if self._redact is None:
+            return data
+        try:
+            shown = self._redact(type, plain(data))
+            if shown is None:
+                self.count("withheld")
+                return None
+            return {"context": {}, **dict(shown)}
+        except Exception as error:  # noqa: BLE001 - it fails closed
+            self.count("redaction_failures")
+            self.say_once(f"the redaction hook raised {error.__class__.__name__}: nothing is sent where it does")
+            return None
+
     async def _reply(
         self,
         chat: Chat,
@@ -158,7 +173,7 @@ class Sender:
     ) -> ContextReply:
         try:
             failures = self.stats.redaction_failures
-            data = self._redacted(CONTEXT_REQUEST, {"agent_name": agent, "context": context})
+            data = self.redacted(CONTEXT_REQUEST, {"agent_name": agent, "context": context})
             if data is None:
                 if self.stats.redaction_failures > failures:
                     return no_context("internal_error", "the redaction hook failed, so nothing was asked")
@@ -182,21 +197,6 @@ class Sender:
             return ContextReply.model_validate(dict(reply))  # a transport of somebody's own may give anything
         except Exception as error:  # noqa: BLE001 - the turn goes on
             return self.without_context(error)
-
-    def _redacted(self, type: str, data: dict[str, Any]) -> dict[str, Any] | None:
-        """Return what may be sent, or None for nothing."""
-        if self._redact is None:
-            return data
-        try:
-            shown = self._redact(type, plain(data))
-            if shown is None:
-                self.count("withheld")
-                return None
-            return {"context": {}, **dict(shown)}
-        except Exception as error:  # noqa: BLE001 - it fails closed
-            self.count("redaction_failures")
-            self.say_once(f"the redaction hook raised {error.__class__.__name__}: nothing is sent where it does")
-            return None
 
 
 def no_context(reason: ReasonCode, detail: str) -> ContextReply:

@@ -30,6 +30,7 @@ steps = st.one_of(
         st.fixed_dictionaries({"agent": agents, "run": runs, "fresh": st.booleans(), "sequential": st.booleans()}),
     ),
     st.tuples(st.just("end_turn"), chats, st.fixed_dictionaries({"agent": agents, "run": runs, "failure": failures})),
+    st.tuples(st.just("abandon_turn"), chats, st.fixed_dictionaries({"agent": agents, "run": runs})),
     st.tuples(st.just("hand_over"), chats, st.fixed_dictionaries({"agent": agents, "to": agents, "run": runs})),
     st.tuples(
         st.just("start_tool"),

@@ -319,6 +319,18 @@ async def test_work_that_fails_or_takes_longer_than_its_budget_gives_nothing(mak
     assert adapter.stats.errors == 1
 
 
+def test_what_nobody_waits_for_any_more_is_abandoned(make: Make) -> None:
+    adapter, bus = make()
+    adapter.start_turn(IDS, "Planner", run="r1")
+    adapter.abandon_turn(IDS, "Planner")
+    adapter.abandon_turn(IDS, "Planner", run="r1")
+    adapter.abandon_turn(IDS, "Planner", run="r1")
+    adapter.end_turn(IDS, "Planner", run="r1")
+    assert adapter.flush()
+    assert bus.types == ["agent.turn_start", "agent.turn_complete"]
+    assert (bus.events[1].data["outcome"], bus.events[1].data["success"]) == ("abandoned", False)
+
+
 class Hostile(dict[str, Any]):
     """Context variables whose own code fails."""
 

@@ -157,6 +157,10 @@ class Adapter:
         """Tell that the agent hands the chat over to another one."""
         self._record(variables, partial(TurnBook.hand_over, agent=agent, to=to, run=run))
 
+    def abandon_turn(self, variables: Mapping[str, Any], agent: str, *, run: str = "") -> None:
+        """Tell that nobody waits for the agent's answer any more, such as the reader of a stream that was closed."""
+        self._record(variables, partial(TurnBook.abandon_turn, agent=agent, run=run))
+
     def start_tool(
         self,
         variables: Mapping[str, Any],

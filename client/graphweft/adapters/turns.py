@@ -240,6 +240,18 @@ class TurnBook:
         data = {"phase_name": agent, "next_phase": to}
         return [*told, Told(type=PHASE_COMPLETE, chat=chat, data=data, context=context)]
 
+    def abandon_turn(
+        self, chat: Chat, agent: str, context: Mapping[str, Any], now_s: float, *, run: str = ""
+    ) -> list[Told]:
+        """Nobody waits for the agent's answer any more; without an open turn nothing is told."""
+        state, told = self._state(chat, now_s)
+        turn = state.turns.get((agent, run))
+        if turn is None:
+            self.strays += 1
+            return told
+        turn.context = context
+        return [*told, *self._close(state, turn, now_s, "abandoned")]
+
     def turn(self, chat: Chat, agent: str, run: str = "") -> Turn | None:
         """Return the agent's open turn."""
         state = self._chats.get(chat.key)

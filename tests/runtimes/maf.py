@@ -7,6 +7,7 @@ package, which it could not import then.
 import asyncio
 import gc
 import json
+import os
 import time
 from collections.abc import AsyncIterator, Mapping, Sequence
 from typing import Any
@@ -32,6 +33,12 @@ from agent_framework.orchestrations import ConcurrentBuilder, HandoffBuilder, Se
 from kit import IDS, PROMPTS, Bus, play, result, settings_of
 
 from graphweft.adapters.agent_framework import AgentFrameworkAdapter
+from graphweft.adapters.agent_framework_memory import GraphContextProvider
+from graphweft_contracts import ContextReply, ContextRequest
+from graphweft_contracts.context import Block
+
+ORIGINS: list[Any] = []
+"""Of each message that the model was asked with: the other sessions that it is from."""
 
 
 class Fake(FunctionInvocationLayer, ChatMiddlewareLayer, BaseChatClient):  # type: ignore[misc]
@@ -45,6 +52,7 @@ class Fake(FunctionInvocationLayer, ChatMiddlewareLayer, BaseChatClient):  # typ
         self, *, messages: Sequence[Message], stream: bool, options: Mapping[str, Any], **more: Any
     ) -> Any:
         system = [{"role": "system", "content": options.get("instructions")}]
+        ORIGINS.extend(one.additional_properties.get("_attribution", {}).get("origin_session_ids") for one in messages)
         PROMPTS.append((self.name, [*system, *({"role": str(one.role), "content": one.text} for one in messages)]))
         step = self.script.pop(0)
 
@@ -456,6 +464,164 @@ def own() -> dict[str, Any]:
     return result(adapter.core, bus)
 
 
+class Graph(Bus):
+    """A bus that answers searches: an index by one row, memories by what was remembered within the same scope."""
+
+    async def request(self, request: ContextRequest) -> ContextReply:
+        """Answer as a responder does."""
+        reply = await super().request(request)
+        search = request.search
+        if search is None or self.way != "works":
+            return reply
+        if search.memory is None:
+            rows, text = [{"text": "cakes", "score": 1.0}], "[Score: 1.000]\ncakes"
+        else:
+            scope = search.memory.given
+            said = [
+                {**message, "score": 0.5, "timestamp": "2026-02-01T10:00:00.000000Z"}
+                for event in self.events
+                if event.type == "memory.add" and {name: event.data.get(name) for name in scope} == scope
+                for message in event.data["messages"]
+            ]
+            rows, text = said[: search.top_k], "not as an agent reads it"
+        block = Block(name="search", format="results", value=rows, rows=len(rows), rule="search", query="search")
+        return reply.model_copy(update={"blocks": (block,), "text": text if rows else ""})
+
+
+def provided(adapter: AgentFrameworkAdapter, *script: Any, **options: Any) -> Agent:
+    """Return an agent with memories, to which the adapter is attached."""
+    memories = GraphContextProvider(adapter, **{"memory_enabled": True, "user_id": "u1", **options})
+    agent = agent_of("Baker", *script, context_providers=[memories])
+    adapter.attach(agent)
+    return agent
+
+
+def remembered(bus: Bus, adapter: AgentFrameworkAdapter, **more: Any) -> dict[str, Any]:
+    """Return what is to be looked at of memories."""
+    events = [event for event in bus.events if event.type == "memory.add"]
+    return result(
+        adapter.core,
+        bus,
+        memories=[
+            {**{name: value for name, value in event.data.items() if name != "context"}, "id": event.id}
+            for event in events
+        ],
+        searches=[request.search.model_dump(mode="json") for request in bus.requests if request.search],
+        **more,
+    )
+
+
+def recalled(way: str = "works", what: str = "") -> dict[str, Any]:
+    """What is said in one session and asked for in another one; an index is searched at the same time."""
+    bus = Graph(way)
+    if what == "off":
+        os.environ["GRAPHWEFT_CAPTURE"] = "off"
+
+    def redact(type: str, data: dict[str, Any]) -> dict[str, Any] | None:
+        if what == "withheld":
+            return None
+        if type == "memory.add":
+            data["messages"] = [{**one, "text": one["text"].replace("nuts", "***")} for one in data["messages"]]
+        if "query" in data:
+            data["query"] = data["query"].replace("cake", "***")
+        return data
+
+    adapter = adapter_of(bus, redact=redact if what in {"redacted", "withheld"} else None)
+    options = {"index_name": "chunks", "index_type": "fulltext", "top_k": 3}
+    agent = (
+        provided(adapter, "Noted.", "Plum cake.", **options)
+        if way != "none"
+        else agent_of("Baker", "Noted.", "Plum cake.")
+    )
+    first, second = session_of("c1"), session_of("c2")
+
+    async def run() -> list[str]:
+        said = await agent.run("I am allergic to nuts.", session=first)
+        return [said.text, (await agent.run("Which cake?", session=second)).text]
+
+    answers = asyncio.run(run())
+    adapter.close(0.1)
+    states = [first.to_dict()["state"], second.to_dict()["state"]]
+    return remembered(bus, adapter, answers=answers, states=states, origins=ORIGINS)
+
+
+def again() -> dict[str, Any]:
+    """A run that is repeated from a stored session, with another answer; and one whose model fails."""
+    bus = Graph()
+    adapter = adapter_of(bus)
+    agent = provided(adapter, "Noted.", "Got it.", "Fine.", ConnectionError("no model"))
+    session = session_of("c1")
+    stored = session.to_dict()
+
+    async def run() -> None:
+        await agent.run("I am allergic to nuts.", session=session)
+        repeated = AgentSession.from_dict(stored)
+        await agent.run("I am allergic to nuts.", session=repeated)
+        history = [Message("user", ["Before."]), Message("assistant", ["Said."]), Message("user", ["Now."])]
+        await agent.run(history, session=repeated)
+        await asyncio.gather(agent.run("lost", session=repeated), return_exceptions=True)
+
+    asyncio.run(run())
+    adapter.close()
+    return remembered(bus, adapter)
+
+
+def threads(way: str) -> dict[str, Any]:
+    """Memories of each session alone; bound to one session, those of no other."""
+    bus = Graph()
+    adapter = adapter_of(bus)
+    memories = GraphContextProvider(adapter, memory_enabled=True, scope_to_per_operation_thread_id=True)
+    agent = agent_of("Baker", *"abcd", context_providers=[memories])
+    adapter.attach(agent)
+    conflict = None
+    if way == "bound":
+        memories.thread_created("c1")
+        memories.thread_created(None)
+        memories.thread_created("c1")
+        try:
+            memories.thread_created("c2")
+        except ValueError as error:
+            conflict = str(error)
+
+    async def run() -> None:
+        async with memories:
+            for chat, text in (("c1", "one"), ("c2", "two"), ("c1", "three"), ("c2", "four")):
+                await agent.run(text, session=session_of(chat))
+
+    asyncio.run(run())
+    adapter.close()
+    return remembered(bus, adapter, conflict=conflict)
+
+
+def refusals() -> dict[str, Any]:
+    """Options that can never work, and those that belong elsewhere now."""
+    adapter = adapter_of(Bus())
+    wrong: list[dict[str, Any]] = [
+        {},
+        {"index_name": "chunks", "index_type": "hybrid"},
+        {"index_name": "chunks", "index_type": "graph"},
+        {"index_name": "chunks", "top_k": 0},
+        {"index_name": "chunks", "message_history_count": 0},
+        {"memory_enabled": True},
+        {"memory_enabled": True, "user_id": ""},
+        {"memory_enabled": True, "user_id": "u1", "memory_roles": ("tool",)},
+        {"memory_enabled": True, "user_id": "u1", "memory_label": "Note"},
+        {"index_name": "chunks", "uri": "bolt://localhost"},
+        {"index_name": "chunks", "username": "neo4j"},
+        {"index_name": "chunks", "password": "secret"},
+        {"index_name": "chunks", "embedder": object()},
+        {"index_name": "chunks", "topk": 1},
+    ]
+    said: list[str] = []
+    for options in wrong:
+        try:
+            GraphContextProvider(adapter, **options)
+        except (TypeError, ValueError) as error:
+            said.append(f"{type(error).__name__}: {error}")
+    provider = GraphContextProvider(adapter, index_name="chunks")
+    return {"said": said, "kinds": [isinstance(provider, kind) for kind in (GraphContextProvider, ContextProvider)]}
+
+
 def refused() -> dict[str, Any]:
     """What cannot be attached to."""
     adapter = adapter_of(Bus())
@@ -491,6 +657,7 @@ def turns(way: str, count: str) -> dict[str, Any]:
 
 if __name__ == "__main__":
     play(
+        again,
         broken,
         cancelled,
         conversation,
@@ -500,10 +667,13 @@ if __name__ == "__main__":
         orchestrated,
         own,
         paused,
+        recalled,
+        refusals,
         refused,
         repeated,
         secrets,
         streamed,
+        threads,
         together,
         turns,
         unplaced,

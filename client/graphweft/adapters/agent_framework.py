@@ -25,7 +25,7 @@ from graphweft.adapters.core import Adapter
 from graphweft.adapters.runtime import RuntimeAdapter
 from graphweft.adapters.versions import require
 
-__all__ = ("AgentFrameworkAdapter", "as_provider", "origins")
+__all__ = ("AgentFrameworkAdapter", "FrameworkProvider")
 
 type Next = Callable[[], Awaitable[None]]
 
@@ -124,11 +124,22 @@ class AgentFrameworkAdapter(RuntimeAdapter):
         Within a run of the agent it is an event of that turn, whatever the session.
         """
         run = _under_way()
-        if run is None or run.agent is not agent or not run.started:
-            run = _Run(agent=agent, around=run, given={})
-            with contextlib.suppress(Exception):
-                run.variables = self._variables(run, session)
-        self.core.tell(run.variables, type, data, agent=_name(agent), run=run.id)
+        own = run is not None and run.started and run.agent is agent
+        with self.core.guarded("publish"):
+            self.core.tell(
+                self.variables(session), type, data, agent=_name(agent), run=run.id if run is not None and own else ""
+            )
+
+    def variables(self, session: Any) -> dict[str, Any]:
+        """Return the context variables of the run under way, or of one of the session where none is."""
+        run = _under_way()
+        if run is not None and run.started:
+            return run.variables
+        return self._variables(_Run(agent=None, around=run, given={}), session)
+
+    def message(self, text: str) -> Any:
+        """Return a message of the framework's own kind, as context has it."""
+        return self._framework.Message("user", [text])
 
     # Agents
 
@@ -177,9 +188,8 @@ class AgentFrameworkAdapter(RuntimeAdapter):
             self._start_turn(run, session)
         reply = await self.core.acontext(run.variables, run.name, run=run.id)
         if reply.text and provider.as_messages:
-            message = self._framework.Message("user", [reply.text])
-            others = origins(reply.injected.values(), context.session_id)
-            context.extend_messages(provider, [message], origin_session_ids=others or None)
+            others = _origins(reply.injected.values(), context.session_id)
+            context.extend_messages(provider, [self.message(reply.text)], origin_session_ids=others or None)
         elif reply.text:
             context.extend_instructions(provider.source_id, f"\n{reply.text}")  # an empty line before it
 
@@ -393,7 +403,7 @@ class FrameworkProvider:
 
     def __new__(cls, *_: Any, **__: Any) -> Self:
         """Return an instance of both."""
-        return cast("Self", object.__new__(as_provider(cast("Any", cls))))
+        return cast("Self", object.__new__(_as_provider(cast("Any", cls))))
 
     def __init__(self, source_id: str) -> None:
         cast("Any", super()).__init__(source_id)
@@ -401,7 +411,7 @@ class FrameworkProvider:
 
 
 @functools.cache
-def as_provider(kind: type[Any]) -> type[Any]:
+def _as_provider(kind: type[Any]) -> type[Any]:
     """Return the class that is both ``kind`` and a context provider of the framework."""
     provider = framework().ContextProvider
     return (
@@ -479,7 +489,7 @@ def framework() -> Any:
     return require("agent_framework", extra="agent-framework", lowest="1.23", below="2")
 
 
-def origins(values: Iterable[Any], session_id: str | None) -> list[str]:
+def _origins(values: Iterable[Any], session_id: str | None) -> list[str]:
     """Return the ids of other sessions that rows among the values name (``session_id``, ``chat_id``, ``thread_id``)."""
     lists: list[list[Any]] = [value for value in values if isinstance(value, list)]
     rows: list[Mapping[Any, Any]] = [row for rows in lists for row in rows if isinstance(row, Mapping)]

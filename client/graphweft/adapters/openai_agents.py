@@ -525,9 +525,8 @@ def _variables(context: Any) -> dict[str, Any]:
     try:
         if context is None:
             return {}
-        if isinstance(context, Mapping):
-            items: Mapping[Any, Any] = context
-            return {str(name): value for name, value in items.items()}
+        if issubclass(context.__class__, Mapping):
+            return {str(name): value for name, value in context.items()}
         kind: Any = context.__class__
         fields = [one.name for one in dataclasses.fields(kind)] if dataclasses.is_dataclass(kind) else []
         names = [*_IDS, *fields, *getattr(kind, "model_fields", ())]

@@ -120,6 +120,11 @@ class Client:
         """The app that is meant where none is named."""
         return self._app_id
 
+    @property
+    def workflow(self) -> str | None:
+        """The workflow that is meant where none is named."""
+        return self._workflow
+
     async def __aenter__(self) -> Self:
         """Return the client itself; connections open at first use."""
         return self

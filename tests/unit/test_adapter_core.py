@@ -391,3 +391,20 @@ def test_callbacks_of_many_threads_keep_each_chat_in_order(make: Make) -> None:
         assert told == [(type, number) for number in range(1, 21) for type in wanted]
     assert len(bus.requests) == 160
     assert (adapter.stats.published, adapter.stats.errors) == (480, 0)
+
+
+def test_a_workflow_that_nobody_names_is_said_once(make: Make, caplog: pytest.LogCaptureFixture) -> None:
+    nameless = {name: value for name, value in IDS.items() if name != "workflow_name"}
+    adapter, bus = make()
+    for number in range(3):
+        adapter.start_turn({**nameless, "chat_id": f"c{number}"}, "Planner")
+    assert adapter.flush()
+    assert len(bus.events) == 3
+    assert caplog.text.count("no workflow_name: no rules apply") == 1
+    transport = Bus()
+    named = Adapter(Client("redis://127.0.0.1:1", transport=transport, workflow="Support"))
+    assert named.context(nameless, "Planner").text == "told 1"
+    named.close()
+    assert ([event.workflow for event in transport.events], transport.requests[0].workflow) == (
+        ["Support"] * 2, "Support",
+    )  # fmt: skip

@@ -375,7 +375,13 @@ class Adapter:
                 "app_id and chat_id are needed: pass them to the adapter or put them into the context"
             )
             return None
-        return Chat(app_id=app_id, chat_id=chat_id, workflow=text("workflow_name"), user_id=text("user_id"))
+        workflow = text("workflow_name") or self._client.workflow
+        if workflow is None:
+            self._sender.say_once(
+                "no workflow_name: no rules apply to what is published, and turns get no context; pass it to the "
+                "adapter or put it into the context"
+            )
+        return Chat(app_id=app_id, chat_id=chat_id, workflow=workflow, user_id=text("user_id"))
 
     def _carry(self, variables: Mapping[str, Any]) -> dict[str, Any]:
         wanted = self._carried

@@ -76,7 +76,7 @@ _PORTS: Final = range(20_000, 32_768)
 def free_port() -> int:
     """Return a TCP port of 127.0.0.1 that nobody listens on right now, another one each time."""
     while True:
-        # All processes of a test run would draw the same from ``random``: each test finds it at the run's seed.
+        # Not from ``random``, which each test finds as the run's seed has it: two runs with one seed would draw the same.
         port = secrets.choice(_PORTS)
         if port in _given:
             continue

@@ -76,7 +76,7 @@ _PORTS: Final = range(20_000, 32_768)
 def free_port() -> int:
     """Return a TCP port of 127.0.0.1 that nobody listens on right now, another one each time."""
     while True:
-        # Not from ``random``, which each test finds as the run's seed has it: two runs with one seed would draw the same.
+        # Not from ``random``, which each test finds as the run's seed has it: two runs of one seed would draw the same.
         port = secrets.choice(_PORTS)
         if port in _given:
             continue

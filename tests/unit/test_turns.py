@@ -188,3 +188,23 @@ def test_chats_that_were_quiet_longest_are_forgotten(chats: int) -> None:
     gone = [one.chat.chat_id for one in told if one.type == "agent.turn_complete"]
     assert gone == [f"c{number}" for number in range(5 - chats)]
     assert len(list(book.open_turns())) == chats
+
+
+def test_turns_whose_calls_have_one_id_keep_them_apart() -> None:
+    book = TurnBook()
+    told = []
+    for run in "ab":
+        told += book.start_turn(CHAT, "Scout", {}, 0, run=run)
+    for run in "ab":
+        told += book.start_tool(CHAT, "weather", "w1", {}, 1, agent="Scout", run=run)
+        told += book.start_tool(CHAT, "weather", "w1", {}, 1, agent="Scout", run=run)
+    for run in "baa":
+        told += book.end_tool(CHAT, "weather", "w1", {}, 2, result=run, success=True, agent="Scout", run=run)
+    tools = [(one.type, one.data["turn_number"], one.data.get("result")) for one in told if "tool_name" in one.data]
+    assert tools == [
+        ("tool.call_start", 1, None),
+        ("tool.call_start", 2, None),
+        ("tool.call_complete", 2, "b"),
+        ("tool.call_complete", 1, "a"),
+    ]
+    assert book.strays == 1

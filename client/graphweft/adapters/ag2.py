@@ -308,6 +308,7 @@ class AG2Adapter(RuntimeAdapter):
             self.core.end_tool(
                 self._variables(context, turn), str(call.name), key, result=result, success=failure is None,
                 error=None if failure is None else str(failure) or type(failure).__name__,
+                agent=turn.agent, run=turn.run,
             )  # fmt: skip
 
     # Channels of the network

@@ -249,20 +249,19 @@ class AgentFrameworkAdapter(RuntimeAdapter):
                 return
             tool, call_id = str(context.function.name), str(context.metadata.get("call_id") or uuid4().hex)
             arguments = _arguments(context.arguments)
-            self.core.start_tool(
-                run.variables, tool, call_id, arguments=arguments, agent=run.name, run=run.id
-            )  # fmt: skip
+            whose = {"agent": run.name, "run": run.id}
+            self.core.start_tool(run.variables, tool, call_id, arguments=arguments, **whose)
             try:
                 await call_next()
             except self._framework.MiddlewareTermination:
                 result = _result(context.result)
                 run.handed_to = _handed_to(tool, result)
-                self.core.end_tool(run.variables, tool, call_id, result=result, success=True)
+                self.core.end_tool(run.variables, tool, call_id, result=result, success=True, **whose)
                 raise
             except BaseException as error:
-                self.core.end_tool(run.variables, tool, call_id, success=False, error=_message(error))
+                self.core.end_tool(run.variables, tool, call_id, success=False, error=_message(error), **whose)
                 raise
-            self.core.end_tool(run.variables, tool, call_id, result=_result(context.result), success=True)
+            self.core.end_tool(run.variables, tool, call_id, result=_result(context.result), success=True, **whose)
 
         async def graphweft_model(context: Any, call_next: Next) -> None:
             run = own or _RUN.get()

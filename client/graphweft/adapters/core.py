@@ -184,9 +184,11 @@ class Adapter:
         result: Any = None,
         success: bool | None = None,
         error: str | None = None,
+        agent: str | None = None,
+        run: str = "",
     ) -> None:
-        """Tell that the tool has returned or failed."""
-        step = partial(TurnBook.end_tool, tool=tool, call_id=call_id, success=success)
+        """Tell that the tool has returned or failed; ``agent`` and ``run`` are those of its start."""
+        step = partial(TurnBook.end_tool, tool=tool, call_id=call_id, success=success, agent=agent, run=run)
         self._record(variables, step, result=result, error=error)
 
     def model_call(

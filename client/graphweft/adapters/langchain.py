@@ -266,6 +266,7 @@ class _AgentHooks:
             self.core.end_tool(
                 asked.turn.variables, asked.name, asked.call_id,
                 result=result.value, success=result.success, error=result.error,
+                agent=asked.turn.agent, run=asked.turn.run,
             )  # fmt: skip
             self._runs.returned(asked.turn, asked.call_id, values.goes_to(returned, "__parent__"))
 
@@ -277,8 +278,9 @@ class _AgentHooks:
             return
         with self._runs.lock:
             self.core.end_tool(
-                asked.turn.variables, asked.name, asked.call_id, success=False, error=values.error_text(error)
-            )
+                asked.turn.variables, asked.name, asked.call_id, success=False, error=values.error_text(error),
+                agent=asked.turn.agent, run=asked.turn.run,
+            )  # fmt: skip
             self._runs.returned(asked.turn, asked.call_id, None)
 
     def _under_way(self, asked: _Asked, more: int) -> None:

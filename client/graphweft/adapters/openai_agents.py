@@ -71,6 +71,7 @@ class _Call:
 
     id: str
     tool: str
+    agent: str
     inner: _Run
     variables: Mapping[str, Any]
     failure: str | None = None
@@ -223,7 +224,9 @@ class OpenAIAgentsAdapter(RuntimeAdapter):
             last = self._leave(run)
             for call in run.calls.values():
                 if call.failure is not None:
-                    self.core.end_tool(variables, call.tool, call.id, success=False, error=call.failure)
+                    self.core.end_tool(
+                        variables, call.tool, call.id, success=False, error=call.failure, agent=call.agent, run=run.key
+                    )
             if run.agent is not None:
                 self._close_failed(run, variables, error)
             elif not last:  # the turns of the chat's other runs go on
@@ -339,7 +342,9 @@ class OpenAIAgentsAdapter(RuntimeAdapter):
         with contextlib.suppress(TypeError, ValueError):  # what is no JSON stays the text that it is
             arguments = json.loads(arguments)
         inner = _Run(owner=self, key=f"{run.key}/{call_id}", ids=run.ids, model=run.model)
-        call = run.calls[call_id] = _Call(id=call_id, tool=tool.name, inner=inner, variables=variables)
+        call = run.calls[call_id] = _Call(
+            id=call_id, tool=tool.name, agent=agent.name, inner=inner, variables=variables
+        )  # fmt: skip
         with contextlib.suppress(Exception):
             if hasattr(context, "tool_call_id"):
                 setattr(context, _CALL, call)
@@ -360,7 +365,8 @@ class OpenAIAgentsAdapter(RuntimeAdapter):
             agent, call.inner.agent = call.inner.agent, None
             self.core.end_turn(variables, agent, run=call.inner.key, response=result)
         self.core.end_tool(
-            variables, tool.name, str(call_id), result=result, success=failure is None, error=failure
+            variables, tool.name, str(call_id), result=result, success=failure is None, error=failure,
+            agent=None if call is None else call.agent, run=run.key,
         )  # fmt: skip
 
     def inner_failed(self, call: _Call, error: Exception) -> None:

@@ -271,12 +271,16 @@ class TurnBook:
         agent: str | None = None,
         run: str = "",
     ) -> list[Told]:
-        """A tool is about to be called, by ``agent`` or, where the runtime does not say, by the latest open turn."""
+        """A tool is about to be called, by ``agent`` or, where the runtime does not say, by the latest open turn.
+
+        Ids tell calls apart within the agent's turn, or, where no agent is named, within the chat.
+        """
         state, told = self._state(chat, now_s)
-        if self._calling(state, call_id) is not None or call_id in state.calls:
+        turn = self._turn_of(state, agent, run)
+        caller = turn if agent is not None else self._calling(state, call_id)
+        if call_id in (state.calls if caller is None else caller.calls):
             return told
         state.over.pop(call_id, None)  # an id that comes back is a new call
-        turn = self._turn_of(state, agent, run)
         (state.calls if turn is None else turn.calls)[call_id] = _Call(tool=tool, started_s=now_s)
         if turn is None:
             _bound(state.calls)
@@ -295,19 +299,21 @@ class TurnBook:
         result: Any = None,
         success: bool | None = None,
         error: str | None = None,
+        agent: str | None = None,
+        run: str = "",
     ) -> list[Told]:
         """The tool has returned or failed. A second end of a call, or one after its turn's, tells nothing; one without
-        a start is told of the latest open turn.
+        a start is told of the latest open turn. ``agent`` and ``run`` are those of its start.
         """
         state, told = self._state(chat, now_s)
-        turn = self._calling(state, call_id)
-        call = state.calls.pop(call_id, None) if turn is None else turn.calls.pop(call_id)
+        turn = self._calling(state, call_id) if agent is None else state.turns.get((agent, run))
+        call = (state.calls if turn is None else turn.calls).pop(call_id, None)
         if call is None and call_id in state.over:
             self.strays += 1
             return told
         state.over[call_id] = None
         _bound(state.over)
-        about = self._touch(self._turn_of(state, None, "") if call is None else turn, context, now_s)
+        about = self._touch(self._turn_of(state, agent, run) if call is None else turn, context, now_s)
         data = {"tool_name": tool, "call_id": call_id, "result": result, "success": success, **about}
         data |= {} if error is None else {"error": error}
         data |= {} if call is None else {"duration_ms": _ms(now_s - call.started_s)}

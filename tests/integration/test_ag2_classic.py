@@ -206,3 +206,17 @@ def test_the_example_of_the_page_runs_as_printed(runtime_python: Callable[[str],
     for part in re.split(r"(?m)^(?=--- )", block("text"))[1:]:  # AG2 prints between them
         before, found, printed = printed.partition(part)
         assert found, (part, before)
+
+
+def test_chats_that_share_an_agent_at_the_same_time_see_no_block_of_each_other(play: Play) -> None:
+    found = play("shared")
+    assert found["systems"] == ["You are Planner."]
+    blocks = [re.findall("block (.)", str(prompt)) for _, prompt in found["prompts"]]
+    assert [len(each) for each in blocks] == [1, 1, 1]
+    assert blocks[1] != blocks[2]
+
+
+def test_a_hook_keeps_nothing_of_agents_that_are_gone(play: Play) -> None:
+    found = play("gone")
+    assert found["kept"] == 0
+    assert found["systems"] == [f"You are Planner.\n\n## Notes\n- block {number}" for number in (1, 2, 3)]

@@ -5,6 +5,7 @@ evaluated here, for AG2 does not resolve those of tools otherwise.
 """
 
 import asyncio
+import gc
 import json
 import threading
 import time
@@ -226,6 +227,60 @@ def cancelled() -> dict[str, Any]:
     return result(adapter.core, bus, systems=[slow.system_message])
 
 
+def shared() -> dict[str, Any]:
+    """Two chats ask one agent at the same time; the second one begins while the first one's model is at work."""
+    bus, asked, answer, more = Bus(), threading.Event(), threading.Event(), threading.Event()
+    adapter = adapter_of(bus, **IDS)
+
+    class Slow(Scripted):
+        def _generate_oai_reply_from_client(self, llm_client: Any, messages: Any, cache: Any, **named: Any) -> Any:
+            said = super()._generate_oai_reply_from_client(llm_client, messages, cache, **named)
+            if asked.is_set():
+                more.set()
+            else:
+                asked.set()
+                answer.wait(30)
+            return said
+
+    slow = Slow("Planner", ["one", "two", "three"])
+    adapter.attach(slow)
+
+    async def chat(name: str) -> None:
+        user = ConversableAgent(name, llm_config=False, human_input_mode="NEVER")
+        await user.a_initiate_chat(slow, message=name, max_turns=1)
+
+    async def both() -> None:
+        first = asyncio.create_task(chat("First"))
+        await asyncio.to_thread(asked.wait, 30)
+        second = asyncio.create_task(chat("Second"))
+        await asyncio.to_thread(more.wait, 30)
+        answer.set()
+        await asyncio.gather(first, second)
+        await chat("Third")
+
+    asyncio.run(both())
+    adapter.close()
+    return result(adapter.core, bus, systems=[slow.system_message])
+
+
+def gone() -> dict[str, Any]:
+    """Agents that are made, used with a hook that all of them share, and forgotten."""
+    bus = Bus()
+    adapter = adapter_of(bus)
+    hook = create_graph_injection_hook(adapter)
+    left: list[Any] = []
+    for _ in range(3):
+        agent = Scripted("Planner", ["Done."])
+        agent.context_variables = ContextVariables(data=dict(IDS))
+        hook(agent, [])
+        left.append(agent.system_message)
+        del agent
+    gc.collect()
+    (bases,) = (cell.cell_contents for cell in hook.__closure__ or () if hasattr(cell.cell_contents, "keys"))
+    adapter.close()
+    return result(adapter.core, bus, systems=left, kept=len(bases))
+
+
 def structured() -> dict[str, Any]:
     """An agent whose answer is a call of AG2's tool for structured output, which nobody runs."""
     bus = Bus()
@@ -293,4 +348,4 @@ def turns(way: str, count: str) -> dict[str, Any]:
 
 if __name__ == "__main__":
     with IOStream.set_default(Quiet()):  # type: ignore[arg-type]
-        play(abandoned, cancelled, conversation, own, pair, repeated, streamed, structured, turns)
+        play(abandoned, cancelled, conversation, gone, own, pair, repeated, shared, streamed, structured, turns)

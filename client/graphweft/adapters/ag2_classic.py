@@ -14,10 +14,10 @@ import functools
 import json
 import logging
 import time
-from collections.abc import Callable, Generator, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, Final, cast
 from uuid import uuid4
-from weakref import WeakSet
+from weakref import WeakKeyDictionary, WeakSet
 
 from graphweft.adapters.core import Adapter
 from graphweft.adapters.runtime import RuntimeAdapter
@@ -118,8 +118,8 @@ class AG2ClassicAdapter(RuntimeAdapter):
             block = self.core.context(variables, agent.name).text
             started_s = time.monotonic()
             try:
-                with _injected(agent, block):
-                    answer = ask(agent, messages=messages, sender=sender, config=config, **named)
+                with_context = _with_block(agent, messages, sender, block)
+                answer = ask(agent, messages=with_context, sender=sender, config=config, **named)
             except BaseException as error:
                 self._failed(agent, variables, started_s, error)
                 raise
@@ -140,8 +140,8 @@ class AG2ClassicAdapter(RuntimeAdapter):
             block = (await self.core.acontext(variables, agent.name)).text
             started_s = time.monotonic()
             try:
-                with _injected(agent, block):
-                    answer = await ask(agent, messages=messages, sender=sender, config=config, **named)
+                with_context = _with_block(agent, messages, sender, block)
+                answer = await ask(agent, messages=with_context, sender=sender, config=config, **named)
             except BaseException as error:
                 self._failed(agent, variables, started_s, error)
                 raise
@@ -257,7 +257,7 @@ def create_graph_injection_hook(adapter: AG2ClassicAdapter) -> Callable[[Any, An
     For agents that are not attached. It also comes where no model is asked, before a chat is terminated for example:
     such a turn ends as abandoned.
     """
-    bases: dict[int, tuple[Any, Any]] = {}
+    bases: WeakKeyDictionary[Any, tuple[Any, Any]] = WeakKeyDictionary()
 
     def update_agent_state(agent: Any, messages: Any) -> None:
         with contextlib.suppress(Exception):  # the core has counted its own
@@ -266,12 +266,12 @@ def create_graph_injection_hook(adapter: AG2ClassicAdapter) -> Callable[[Any, An
             variables = _variables(agent)
             adapter.core.start_turn(variables, agent.name, fresh=not _answers_tool(messages), sequential=True)
             block = adapter.core.context(variables, agent.name).text
-            base, injected = bases.get(id(agent), (None, None))
+            base, injected = bases.get(agent, (None, None))
             if injected is None or agent.system_message != injected:
                 base = agent.system_message
             injected = _joined(base, block)
             agent.update_system_message(injected)
-            bases[id(agent)] = (base, injected)
+            bases[agent] = (base, injected)
 
     return update_agent_state
 
@@ -333,20 +333,29 @@ def _ended(answer: Any) -> tuple[bool, Any]:
     return not calls and not message.get("function_call"), message.get("content")
 
 
-@contextlib.contextmanager
-def _injected(agent: Any, block: str) -> Generator[None]:
-    """Put the block below the agent's system message, and take it away again."""
+class _Messages(list[Any]):
+    """Messages of a chat. AG2 asks a model with the agent's system message plus these, and then the block is below it.
+
+    The agent itself stays as it is: several chats may ask it at once, and AG2 reads it in another thread, later.
+    """
+
+    block: str
+
+    def __radd__(self, before: list[Any]) -> list[Any]:
+        """Return all of the messages."""
+        system, *others = before or [{"role": "system", "content": ""}]
+        return [{**system, "content": _joined(system.get("content"), self.block)}, *others, *self]
+
+
+def _with_block(agent: Any, messages: Any, sender: Any, block: str) -> Any:
+    """Return the messages with the block, or as they are where that is not understood."""
     if not block:
-        yield
-        return
-    base = agent.system_message
-    injected = _joined(base, block)
-    agent.update_system_message(injected)
-    try:
-        yield
-    finally:
-        if agent.system_message == injected:
-            agent.update_system_message(base)
+        return messages
+    with contextlib.suppress(Exception):
+        found = _Messages(agent.chat_messages[sender] if messages is None else messages)
+        found.block = block
+        return found
+    return messages
 
 
 def _joined(base: Any, block: str) -> Any:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
@@ -408,3 +409,64 @@ def test_a_workflow_that_nobody_names_is_said_once(make: Make, caplog: pytest.Lo
     assert ([event.workflow for event in transport.events], transport.requests[0].workflow) == (
         ["Support"] * 2, "Support",
     )  # fmt: skip
+
+
+def test_without_a_thread_the_agent_goes_on_and_closing_ends(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    adapter, bus = make()
+
+    def refuse(thread: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        adapter.start_turn(IDS, "A")
+        assert adapter.context(IDS, "A").reason == "bus_unavailable"
+        assert (adapter.stats.dropped, adapter.stats.errors) == (1, 0)
+    adapter.end_turn(IDS, "A")  # there is a thread again
+    assert adapter.flush()
+    assert bus.types == ["agent.turn_complete"]
+    unused, _ = make()
+    with monkeypatch.context() as patched:
+        patched.setattr(threading.Thread, "start", refuse)
+        unused.start_turn(IDS, "A")
+        unused.close()
+
+
+@pytest.mark.filterwarnings("ignore::DeprecationWarning")
+def test_a_forked_copy_says_so_and_waits_for_no_lock(make: Make, caplog: pytest.LogCaptureFixture) -> None:
+    adapter, _ = make()
+    adapter.start_turn(IDS, "A")
+    assert adapter.flush()
+    with adapter._lock:  # as the adapter's thread may have it at that moment
+        child = os.fork()
+        if child == 0:
+            adapter.end_turn(IDS, "A")
+            reply = adapter.context(IDS, "B")
+            adapter.tick()
+            adapter.close()
+            said = [record for record in caplog.records if "fork" in record.getMessage()]
+            os._exit(7 if reply.reason == "bus_unavailable" and len(said) == 1 else 1)
+    _, status = os.waitpid(child, 0)
+    assert os.waitstatus_to_exitcode(status) == 7
+
+
+def test_what_is_switched_off_altogether_reads_nothing_and_starts_nothing(
+    make: Make, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("GRAPHWEFT_CONTEXT", "off")
+    monkeypatch.setenv("GRAPHWEFT_CAPTURE", "off")
+    adapter, _ = make()
+    adapter.start_turn({}, "A")
+    adapter.start_turn(IDS, "A")
+    adapter.end_turn(IDS, "A", response="Done.")
+    assert not adapter._loop.started
+    assert not caplog.records
+
+
+def test_a_missing_workflow_name_is_said_once_with_what_to_do(make: Make, caplog: pytest.LogCaptureFixture) -> None:
+    adapter, bus = make()
+    for chat in ("one", "two"):
+        assert adapter.context({"app_id": "shop", "chat_id": chat}, "A").reason == "invalid_request"
+    (line,) = [record.getMessage() for record in caplog.records]
+    assert "pass it to the adapter or put it into the context" in line
+    assert not bus.requests

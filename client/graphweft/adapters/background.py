@@ -16,7 +16,7 @@ class BackgroundLoop:
     """Runs callbacks and coroutines in the order in which they are given. Starts with the first one.
 
     After ``stop``, and in a forked process, whose copy has no thread, everything is refused: ``call`` returns False and
-    ``submit`` None. Safe to share between threads.
+    ``submit`` None. So it is while the system gives no thread. Safe to share between threads.
     """
 
     def __init__(self, name: str) -> None:
@@ -30,11 +30,16 @@ class BackgroundLoop:
     @property
     def started(self) -> bool:
         """Whether there was anything to run, and it can still run."""
-        return self._thread is not None and not self._stopped and self._process == os.getpid()
+        return self._thread is not None and not self._stopped and not self.forked
+
+    @property
+    def forked(self) -> bool:
+        """Whether this is a copy in a forked process; its locks may be held for ever there."""
+        return self._process != os.getpid()
 
     def call(self, callback: Callable[[], object]) -> bool:
         """Run ``callback`` soon; it must not raise."""
-        if self._process != os.getpid():
+        if self.forked:
             return False
         with self._lock:
             loop = self._running()
@@ -45,7 +50,7 @@ class BackgroundLoop:
 
     def submit[T](self, work: Callable[[], Coroutine[Any, Any, T]]) -> Future[T] | None:
         """Run the coroutine of ``work`` soon and return its future."""
-        if self._process != os.getpid():
+        if self.forked:
             return None
         with self._lock:
             loop = self._running()
@@ -56,7 +61,7 @@ class BackgroundLoop:
 
         A second call does nothing, and neither does one where nothing was ever run.
         """
-        if self._process != os.getpid():
+        if self.forked:
             return
         with self._lock:
             if self._stopped:
@@ -85,7 +90,12 @@ class BackgroundLoop:
         if self._stopped:
             return None
         if self._loop is None:
-            self._loop = asyncio.new_event_loop()
-            self._thread = threading.Thread(target=self._loop.run_forever, name=self._name, daemon=True)
-            self._thread.start()
+            loop = asyncio.new_event_loop()
+            thread = threading.Thread(target=loop.run_forever, name=self._name, daemon=True)
+            try:
+                thread.start()
+            except RuntimeError:  # no more threads, in a container at its limit for example
+                loop.close()
+                return None
+            self._loop, self._thread = loop, thread
         return self._loop

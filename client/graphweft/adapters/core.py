@@ -226,6 +226,8 @@ class Adapter:
 
     def tick(self) -> None:
         """Close the turns that were abandoned. The adapter's own thread does so every few seconds."""
+        if self._loop.forked:
+            return
         with self.guarded("tick"), self._lock:
             self._hand_on(self._book.tick(self._clock()))
 
@@ -283,6 +285,8 @@ class Adapter:
         What it raises is counted and gives None; None is also returned where the adapter is closed. Texts go through
         ``redacted`` first.
         """
+        if self._forked():
+            return None
         with self._lock:
             self._begin()
             return None if self._closed else self._loop.submit(partial(self._guard, work))
@@ -328,6 +332,8 @@ class Adapter:
     def close(self, drain_s: float = 2.0) -> None:
         """Close open turns as abandoned, send what is buffered, for at most ``drain_s`` seconds, and end the thread."""
         with self.guarded("close"):
+            if self._loop.forked:
+                return
             with self._lock:
                 if self._closed:
                     return
@@ -351,6 +357,8 @@ class Adapter:
         stamp: Stamp | None = None,
         **values: Any,
     ) -> None:
+        if self._forked() or not (self._context_on or self._capture_on):
+            return
         with self.guarded("callback"):
             chat = self.chat(variables)
             if chat is None:
@@ -384,6 +392,14 @@ class Adapter:
                 "adapter or put it into the context"
             )
         return Chat(app_id=app_id, chat_id=chat_id, workflow=workflow, user_id=text("user_id"))
+
+    def _forked(self) -> bool:
+        """Return whether this is a copy in a forked process. It does nothing, for its thread stayed behind and what
+        that held at that moment is locked for good.
+        """
+        if self._loop.forked:
+            self._sender.say_once("no events and no context: the adapter was made before a fork; make one behind it")
+        return self._loop.forked
 
     def _carry(self, variables: Mapping[str, Any]) -> dict[str, Any]:
         wanted = self._carried
@@ -419,21 +435,24 @@ class Adapter:
 
     def _begin(self) -> None:
         """Have the thread look for abandoned turns, and the process close the adapter at its end; the lock is held."""
-        if not self._ticking and not self._closed:
+        if not self._ticking and not self._closed and self._loop.call(self._tick_on):
             self._ticking = True
             atexit.register(self.close)
-            self._loop.call(self._tick_on)
 
     def _drop(self, position: Future[str | None]) -> None:
         position.set_result(None)
         self._sender.count("dropped")
-        self._sender.say_once("events are dropped: the adapter is closed, or its thread does not keep up")
+        self._sender.say_once(
+            "events are dropped: the adapter is closed, its thread does not keep up, or the system gives it no thread"
+        )
 
     def _asking(self, variables: Mapping[str, Any], agent: str, run: str) -> _Ask | ContextReply:
         """Return the turn's request, sent by now, or an answer for which none is needed."""
         if not self._context_on:
             return no_context("disabled", f"{CONTEXT_VARIABLE} is off in this process")
         started_s = time.monotonic()
+        if self._forked():
+            return no_context("bus_unavailable", "the adapter belongs to another process")
         chat = self.chat(variables)
         if chat is None:
             return no_context("invalid_request", "app_id and chat_id are needed")

@@ -171,6 +171,11 @@ class Sender:
         before: Future[str | None] | None,
         deadline_s: float,
     ) -> ContextReply:
+        if chat.workflow is None:
+            return no_context(
+                "invalid_request",
+                "workflow_name is needed, by which rules are chosen: pass it to the adapter or put it into the context",
+            )
         try:
             failures = self.stats.redaction_failures
             data = self.redacted(CONTEXT_REQUEST, {"agent_name": agent, "context": context})

@@ -394,14 +394,8 @@ def test_callbacks_of_many_threads_keep_each_chat_in_order(make: Make) -> None:
     assert (adapter.stats.published, adapter.stats.errors) == (480, 0)
 
 
-def test_a_workflow_that_nobody_names_is_said_once(make: Make, caplog: pytest.LogCaptureFixture) -> None:
+def test_the_workflow_is_the_client_s_where_nobody_names_one() -> None:
     nameless = {name: value for name, value in IDS.items() if name != "workflow_name"}
-    adapter, bus = make()
-    for number in range(3):
-        adapter.start_turn({**nameless, "chat_id": f"c{number}"}, "Planner")
-    assert adapter.flush()
-    assert len(bus.events) == 3
-    assert caplog.text.count("no workflow_name: no rules apply") == 1
     transport = Bus()
     named = Adapter(Client("redis://127.0.0.1:1", transport=transport, workflow="Support"))
     assert named.context(nameless, "Planner").text == "told 1"

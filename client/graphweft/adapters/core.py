@@ -386,11 +386,6 @@ class Adapter:
             )
             return None
         workflow = text("workflow_name") or self._client.workflow
-        if workflow is None:
-            self._sender.say_once(
-                "no workflow_name: no rules apply to what is published, and turns get no context; pass it to the "
-                "adapter or put it into the context"
-            )
         return Chat(app_id=app_id, chat_id=chat_id, workflow=workflow, user_id=text("user_id"))
 
     def _forked(self) -> bool:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import copy
 import os
 import threading
 import time
@@ -464,3 +465,10 @@ def test_a_missing_workflow_name_is_said_once_with_what_to_do(make: Make, caplog
     (line,) = [record.getMessage() for record in caplog.records]
     assert "pass it to the adapter or put it into the context" in line
     assert not bus.requests
+
+
+def test_a_copy_of_what_holds_an_adapter_holds_the_same_one(make: Make) -> None:
+    adapter, _ = make()
+    adapter.start_turn(IDS, "A")
+    copied = copy.deepcopy({"hooks": [adapter]})
+    assert copied["hooks"][0] is adapter

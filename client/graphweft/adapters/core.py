@@ -17,7 +17,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Self
 
 from graphweft.adapters.background import BackgroundLoop
 from graphweft.adapters.sending import AdapterStats, Redact, Sender, no_context
@@ -108,6 +108,10 @@ class Adapter:
         self._loop = BackgroundLoop("graphweft-adapter")
         self._ticking = False
         self._closed = False
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """Return the adapter itself: a copy of an agent, or of its settings, tells the same books."""
+        return self
 
     @property
     def stats(self) -> AdapterStats:

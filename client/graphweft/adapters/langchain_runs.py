@@ -13,7 +13,7 @@ import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, Self
 from uuid import uuid4
 
 from graphweft.adapters import langchain_values as values
@@ -118,6 +118,10 @@ class Runs:
         self._outermost: Counter[tuple[str, str]] = Counter()
         self._paused: dict[tuple[str, str, str, str], OpenTurn] = {}
         self._loose: dict[tuple[str, str, str, str], OpenTurn] = {}
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """Return these: a copy of an agent, or of its settings, is of the same runs."""
+        return self
 
     def __len__(self) -> int:
         """Return how many runs are under way."""

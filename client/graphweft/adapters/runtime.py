@@ -23,6 +23,10 @@ class RuntimeAdapter:
         mine: dict[str, Any] = {"source": source, **settings}
         self.core = adapter or Adapter(**mine)
 
+    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
+        """Return the adapter itself: a copy of an agent, or of its settings, tells the same books."""
+        return self
+
     def __enter__(self) -> Self:
         """Return the adapter itself."""
         return self

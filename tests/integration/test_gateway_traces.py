@@ -21,6 +21,7 @@ from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
 )
+from pydantic import ValidationError
 
 from graphweft import Client
 from graphweft.location import embedded_url
@@ -29,8 +30,9 @@ from graphweft_contracts import channels
 from graphweft_workers.embedded import EmbeddedServer
 from graphweft_workers.gateway.app import make_app
 from graphweft_workers.gateway.limits import Limits
+from graphweft_workers.gateway.problems import Problem
 from graphweft_workers.gateway.tokens import Token, Tokens, sha256_of
-from graphweft_workers.gateway.traces import JSON, PROTOBUF
+from graphweft_workers.gateway.traces import JSON, PROTOBUF, read_traces
 
 pytestmark = pytest.mark.integration
 TRACE = "5b8efff798038103d269b633813fc60c"
@@ -195,6 +197,19 @@ async def test_spans_that_no_agent_makes_are_passed_over(gateway: Gateway, url: 
     assert await events(url, app_id) == []
 
 
+@pytest.mark.parametrize("kind", [JSON, PROTOBUF])
+async def test_names_that_are_lists_or_maps_do_not_count(gateway: Gateway, url: str, app_id: str, kind: str) -> None:
+    """One odd attribute must not take away the other spans of a batch, which exporters do not send again."""
+    odd = span(9, "invoke_agent", 80, 90, agent__name=["A"], conversation__id={"id": "c1"})
+    odd["attributes"] += attributes({"error.type": ["Timeout"], "user.id": ["u"]})
+    given = request(*trip(), odd)
+    answer = await post(gateway, in_protobuf(given) if kind == PROTOBUF else given, kind)
+    assert (answer.status_code, answer.content) == (200, b"" if kind == PROTOBUF else b"{}")
+    found = await events(url, app_id)
+    assert sorted(said(found)) == sorted([*TRIP, "agent.turn_start unknown", "agent.turn_complete unknown True"])
+    assert {one.get("userid") for one in found} == {None}
+
+
 async def test_what_can_never_be_an_event_is_rejected_and_the_rest_taken(
     gateway: Gateway, url: str, app_id: str
 ) -> None:
@@ -235,6 +250,11 @@ CASES: dict[str, tuple[bytes, str, dict[str, str], int, str]] = {
     "no number": (b'{"resourceSpans": [{"scopeSpans": [{"spans": [{"startTimeUnixNano": "x"}]}]}]}', JSON, {}, 422,
                   "invalid-traces"),
     "many spans": (json.dumps(request(*[{}] * 10_001)).encode(), JSON, {}, 422, "batch-too-large"),
+    "many attributes": (gzip.compress(json.dumps(request({"attributes": [{}] * 1_000_001})).encode()), JSON,
+                        {"Content-Encoding": "gzip"}, 422, "batch-too-large"),
+    "many scopes": (in_protobuf({"resourceSpans": [{"scopeSpans": [{}] * 10_001}]}), PROTOBUF, {}, 422,
+                    "batch-too-large"),
+    "many resources": (in_protobuf({"resourceSpans": [{}] * 10_001}), PROTOBUF, {}, 422, "batch-too-large"),
     "another app": (json.dumps(request(*trip(), app_id="other")).encode(), JSON, {}, 403, "other-app"),
     "another app in protobuf": (in_protobuf(request(*trip(), app_id="other")), PROTOBUF, {}, 403, "other-app"),
 }  # fmt: skip
@@ -248,6 +268,15 @@ async def test_requests_that_are_refused(gateway: Gateway, url: str, app_id: str
     if name == "no number":
         assert answer.json()["errors"][0]["pointer"] == "#/resourceSpans/0/scopeSpans/0/spans/0/startTimeUnixNano"
     assert await events(url, app_id) == []
+
+
+def test_of_many_faults_a_few_are_kept() -> None:
+    """Each one of pydantic's takes more than a kilobyte: a million of them, in a request of a few, end the process."""
+    body = b'{"resourceSpans":[{"scopeSpans":[{"spans":[%s]}]}]}' % b",".join([b"1"] * 10_000)
+    with pytest.raises(Problem) as caught:
+        read_traces(JSON, body, app_id="a", limits=Limits())
+    assert isinstance(caught.value.__context__, ValidationError)
+    assert caught.value.__context__.error_count() == 1
 
 
 async def test_without_a_known_token_nothing_is_taken(gateway: Gateway, url: str, app_id: str) -> None:

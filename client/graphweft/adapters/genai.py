@@ -152,8 +152,8 @@ class Span:
     @property
     def user_id(self) -> str | None:
         """The user that the span itself, or its resource, names."""
-        named = (values.get(name) for values in (self.attributes, self.resource) for name in _USERS)
-        return next((str(name) for name in named if name), None)
+        named = (_name(values.get(name)) for values in (self.attributes, self.resource) for name in _USERS)
+        return next((name for name in named if name), None)
 
     @property
     def tool(self) -> str:
@@ -222,8 +222,7 @@ class Span:
         return f"{self.trace_id}-error-{hashlib.sha256(said).hexdigest()[:16]}"
 
     def _text(self, name: str) -> str | None:
-        value = self.attributes.get(name)
-        return str(value) if value not in {None, ""} else None
+        return _name(self.attributes.get(name))
 
     def _rest_of_name(self) -> str | None:
         word, _, rest = self.name.partition(" ")
@@ -248,10 +247,10 @@ class Place:
         kind = span.kind
         inherited = above or cls(chat_id=conversation or span.trace_id)
         agent, run = (span.agent, span.span_id) if kind == "agent" else (inherited.agent, inherited.run)
-        configured = span.resource.get(_WORKFLOW_NAME)
+        configured = _name(span.resource.get(_WORKFLOW_NAME))
         return cls(
             chat_id=span.conversation or inherited.chat_id,
-            workflow=str(configured) if configured else inherited.workflow or span.workflow,
+            workflow=configured or inherited.workflow or span.workflow,
             user_id=span.user_id or inherited.user_id,
             agent=agent,
             run=run,
@@ -399,6 +398,11 @@ def _turn(span: Span, place: Place) -> dict[str, Any]:
 
 def _agent(place: Place) -> dict[str, Any]:
     return {} if place.agent is None else {"agent_name": place.agent}
+
+
+def _name(value: Any) -> str | None:
+    """Return a name that is a text or a number; lists and maps, which any attribute may hold, name nothing."""
+    return str(value) or None if isinstance(value, str | int | float) else None
 
 
 def _structured(value: Any) -> Any:

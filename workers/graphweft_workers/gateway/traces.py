@@ -12,16 +12,16 @@ import json
 import math
 import re
 import zlib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, Protocol
+from typing import Annotated, Any, Final, Protocol, cast
 
 from google.protobuf.message import DecodeError
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
 )
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, WithJsonSchema
+from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Field, ValidationError, WithJsonSchema
 from pydantic.alias_generators import to_camel
 
 from graphweft.adapters.genai import (
@@ -52,6 +52,8 @@ _REASONS: Final = 5
 _UINT64: Final = 2**64 - 1
 _DIGITS: Final = r"^[0-9]{1,19}$"
 _INTEGER: Final = r"^-?[0-9]{1,19}$"
+_VALUES: Final = 1_000_000
+"""Values of a body in JSON: it has room for eight times as many, which take gigabytes when they are read."""
 _NO_NUMBERS: Final = frozenset({"NaN", "Infinity", "-Infinity"})
 
 
@@ -90,6 +92,8 @@ _Double = Annotated[
     WithJsonSchema({"anyOf": [{"type": "number"}, {"enum": [*sorted(_NO_NUMBERS), None]}]}),
 ]
 _Enum = Annotated[int, BeforeValidator(whole)]
+type _Many[T] = Annotated[tuple[T, ...], FailFast()]
+"""A fault takes a kilobyte or more, and a body has room for millions: of a list the first one is told."""
 
 
 class _Message(BaseModel):
@@ -113,7 +117,7 @@ class AnyValue(_Message):
 class ArrayValue(_Message):
     """Several values."""
 
-    values: tuple[AnyValue, ...] | None = None
+    values: _Many[AnyValue] | None = None
 
 
 class KeyValue(_Message):
@@ -126,20 +130,20 @@ class KeyValue(_Message):
 class KeyValueList(_Message):
     """A map."""
 
-    values: tuple[KeyValue, ...] | None = None
+    values: _Many[KeyValue] | None = None
 
 
 class Resource(_Message):
     """What made the spans. ``graphweft.app_id`` among its attributes has to be the token's app."""
 
-    attributes: tuple[KeyValue, ...] | None = None
+    attributes: _Many[KeyValue] | None = None
 
 
 class SpanMoment(_Message):
     """An event of a span."""
 
     name: str | None = None
-    attributes: tuple[KeyValue, ...] | None = None
+    attributes: _Many[KeyValue] | None = None
 
 
 class Status(_Message):
@@ -158,28 +162,28 @@ class TracedSpan(_Message):
     name: str | None = None
     start_time_unix_nano: _Nanoseconds | None = None
     end_time_unix_nano: _Nanoseconds | None = None
-    attributes: tuple[KeyValue, ...] | None = None
-    events: tuple[SpanMoment, ...] | None = None
+    attributes: _Many[KeyValue] | None = None
+    events: _Many[SpanMoment] | None = None
     status: Status | None = None
 
 
 class ScopeSpans(_Message):
     """Spans of one library."""
 
-    spans: tuple[TracedSpan, ...] | None = None
+    spans: _Many[TracedSpan] | None = None
 
 
 class ResourceSpans(_Message):
     """Spans of one program."""
 
     resource: Resource | None = None
-    scope_spans: tuple[ScopeSpans, ...] | None = None
+    scope_spans: _Many[ScopeSpans] | None = None
 
 
 class TracesRequest(_Message):
     """``ExportTraceServiceRequest`` of OTLP 1, as far as it is read here."""
 
-    resource_spans: tuple[ResourceSpans, ...] | None = None
+    resource_spans: _Many[ResourceSpans] | None = None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -286,6 +290,8 @@ def _spans(kind: str, body: bytes, app_id: str, limits: Limits) -> tuple[list[Sp
     request = _json(body) if kind == JSON else _protobuf(body)
     reader = _of_json if kind == JSON else _of_protobuf
     resources: Sequence[Any] = request.resource_spans or ()
+    if len(resources) > limits.spans or sum(len(each.scope_spans or ()) for each in resources) > limits.spans:
+        raise _too_many(f"a request has at most {limits.spans:,} resources and scopes here")
     many = sum(len(scope.spans or ()) for each in resources for scope in each.scope_spans or ())
     if many > limits.spans:
         raise _too_many(f"a request has at most {limits.spans:,} spans here")
@@ -407,12 +413,29 @@ def _protobuf(body: bytes) -> Any:
 
 
 def _json(body: bytes) -> TracesRequest:
-    read_json(body)
+    _check_values(read_json(body))
     try:
         return TracesRequest.model_validate_json(body)
     except ValidationError as error:
         detail = "the spans are not written as OTLP writes them in JSON; nothing was taken"
         raise Problem(422, "invalid-traces", detail, faults=faults_of(error)) from None
+
+
+def _check_values(body: Any) -> None:
+    """Raise ``Problem`` where a body has more values, one in another, than are read."""
+    found, waiting = 1, [body]
+    while waiting:
+        part = waiting.pop()
+        if isinstance(part, dict):
+            inside: Collection[Any] = cast("dict[str, Any]", part).values()
+        elif isinstance(part, list):
+            inside = cast("Collection[Any]", part)
+        else:
+            continue
+        found += len(inside)
+        if found > _VALUES:
+            raise _too_many(f"a body in JSON has at most {_VALUES:,} values here")
+        waiting += inside
 
 
 def _too_many(detail: str) -> Problem:

@@ -8,6 +8,7 @@ import asyncio
 import contextlib
 import json
 import os
+import signal
 import threading
 import time
 from collections.abc import Iterator, Sequence
@@ -221,22 +222,43 @@ def own_traffic() -> dict[str, Any]:
     return traced.found(seen=seen)
 
 
-def forked() -> dict[str, Any]:
-    """A server that forks its workers after it was set up: each has a thread of its own."""
+def forked(held: str = "") -> dict[str, Any]:
+    """A server that forks its workers after it was set up: each has a thread of its own.
+
+    ``held``: while another thread is within the adapter.
+    """
     reader, writer = os.pipe()
     processor = GraphweftSpanProcessor(app_id="shop")
     provider = TracerProvider()
     provider.add_span_processor(processor)
     before = processor.core
+    locks = [processor._lock, before._lock] if held else []  # pyright: ignore[reportPrivateUsage]
+    inside, left = threading.Event(), threading.Event()
+
+    def hold() -> None:
+        with contextlib.ExitStack() as stack:
+            for lock in locks:
+                stack.enter_context(lock)
+            inside.set()
+            left.wait()
+
+    other = threading.Thread(target=hold)
+    other.start()
+    inside.wait()
     child = os.fork()
     if child == 0:
+        signal.alarm(20)
+        before.close()
         with provider.get_tracer("x").start_as_current_span("invoke_agent Planner"):
             pass
         made = [processor.core is not before, processor.core.stats.dropped, processor.core.flush(0)]
         os.write(writer, json.dumps(made).encode())
         os._exit(0)
+    os.close(writer)
     os.waitpid(child, 0)
-    return {"child": json.loads(os.read(reader, 1000))}
+    left.set()
+    other.join()
+    return {"child": json.loads(os.read(reader, 1000) or b"null")}
 
 
 def without_provider() -> dict[str, Any]:

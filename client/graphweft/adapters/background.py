@@ -5,11 +5,30 @@ from __future__ import annotations
 import asyncio
 import os
 import threading
+import weakref
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
-from typing import Any
+from typing import Any, Final
 
-__all__ = ("BackgroundLoop",)
+__all__ = ("BackgroundLoop", "renew_after_fork")
+
+
+_LOCKED: Final[weakref.WeakKeyDictionary[object, Callable[[], object]]] = weakref.WeakKeyDictionary()
+"""Whose ``_lock`` a forked child makes anew, and how."""
+
+
+def renew_after_fork(owner: object, make: Callable[[], object]) -> None:
+    """Give ``owner``, in each forked child, a ``_lock`` of its own: the thread that may have held it is not there."""
+    _LOCKED[owner] = make
+
+
+def _renew() -> None:
+    for owner, make in list(_LOCKED.items()):
+        setattr(owner, "_lock", make())  # noqa: B010 - of any class
+
+
+if hasattr(os, "register_at_fork"):  # not on Windows
+    os.register_at_fork(after_in_child=_renew)
 
 
 class BackgroundLoop:

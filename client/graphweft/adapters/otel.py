@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, Final, Literal, Self
 
+from graphweft.adapters.background import renew_after_fork
 from graphweft.adapters.core import Adapter, Stamp
 from graphweft.adapters.genai import (
     APP_ID,
@@ -100,6 +101,7 @@ class GraphweftSpanProcessor(RuntimeAdapter):
             self._again = partial(Adapter, **{"source": SOURCE, **settings})
         self._process = os.getpid()
         self._lock = threading.RLock()
+        renew_after_fork(self, threading.RLock)
         self._open: dict[_Key, _Open] = {}
         self._conversations = Conversations()
         self._quiet = _quiet()

@@ -79,6 +79,45 @@ def test_force_writes_over_it(root: Path) -> None:
     assert prompt.read_text() == plugin_files()["prompts/agent.system.graphrag.md"]
 
 
+def test_a_link_to_somebodys_file_is_not_written_through(root: Path, tmp_path: Path) -> None:
+    mine, missing = tmp_path / "mine.yaml", tmp_path / "missing.yaml"
+    mine.write_text("precious")
+    folder = install(root).folder
+    for name, target in (("plugin.yaml", mine), ("default_config.yaml", missing)):
+        (folder / name).unlink()
+        (folder / name).symlink_to(target)
+    assert set(install(root).kept) == {"plugin.yaml", "default_config.yaml"}
+    assert set(install(root, force=True).written) == {"plugin.yaml", "default_config.yaml"}
+    assert (mine.read_text(), missing.exists()) == ("precious", False)
+    assert (folder / "plugin.yaml").read_text() == plugin_files()["plugin.yaml"]
+
+
+def test_what_was_interrupted_is_finished(root: Path) -> None:
+    """Written by an installation that was killed before it could say so: nothing there is somebody else's."""
+    folder = install(root).folder
+    (folder / ".graphweft.json").unlink()
+    (folder / "default_config.yaml").unlink()
+    assert install(root).written == ("default_config.yaml",)
+    assert set(uninstall(root).removed) == set(plugin_files())
+
+
+@pytest.mark.parametrize("place", ["~nobody-of-this-name/a0", "loop", "a\0b"])
+def test_a_path_that_leads_nowhere_is_refused(tmp_path: Path, place: str) -> None:
+    (tmp_path / "loop").symlink_to(tmp_path / "loop")
+    with pytest.raises(InvalidSettings, match="is no path"):
+        install(tmp_path / place if place == "loop" else Path(place))
+
+
+def test_a_file_in_the_place_of_the_folder_is_refused(root: Path) -> None:
+    place = root / "usr/plugins/graphweft"
+    place.parent.mkdir(parents=True, exist_ok=True)
+    place.write_text("mine")
+    with pytest.raises(InvalidSettings, match="is not this plugin"):
+        install(root, force=True)
+    assert uninstall(root).removed == ()
+    assert place.read_text() == "mine"
+
+
 def test_files_of_an_earlier_version_are_brought_up_to_date(root: Path) -> None:
     folder = install(root).folder
     old = folder / "extensions/python/monologue_end/_40_graphweft.py"

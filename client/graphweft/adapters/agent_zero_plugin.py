@@ -22,6 +22,8 @@ __all__ = ("Installed", "install", "plugin_files", "uninstall")
 
 _MANIFEST: Final = ".graphweft.json"
 """The digests of what was written: a file that has another one now was changed by somebody."""
+_LINK: Final = "a link"
+"""Instead of a digest: somebody made it, as ``install`` makes none."""
 _SIGNS: Final = ("agent.py", "helpers/extension.py", "helpers/plugins.py")
 _OLD_SIGN: Final = "python/helpers/extension.py"
 
@@ -119,7 +121,9 @@ def install(root: Path, *, force: bool = False) -> Installed:
     """
     folder = _folder(root)
     known = _manifest(folder)
-    if folder.exists() and known is None and any(folder.iterdir()) and not force:
+    if folder.exists() and not folder.is_dir():
+        raise InvalidSettings(f"{folder} is not this plugin, and no folder: move it away")
+    if known is None and _is_anothers(folder) and not force:
         raise InvalidSettings(f"{folder} is not this plugin: move it away, or take --force to write into it")
     written: list[str] = []
     unchanged: list[str] = []
@@ -136,6 +140,8 @@ def install(root: Path, *, force: bool = False) -> Installed:
                 continue
             else:
                 path.parent.mkdir(parents=True, exist_ok=True)
+                if now == _LINK:  # what it leads to is none of ours
+                    path.unlink()
                 path.write_text(text, "utf-8")
                 written.append(name)
             digests[name] = _digest(text)
@@ -171,7 +177,10 @@ def uninstall(root: Path) -> Installed:
 
 
 def _folder(root: Path) -> Path:
-    root = root.expanduser().resolve()
+    try:
+        root = root.expanduser().resolve()
+    except (OSError, RuntimeError, ValueError) as error:
+        raise InvalidSettings(f"{str(root)!r} is no path ({error}): give the folder of Agent Zero") from error
     missing = [name for name in _SIGNS if not (root / name).is_file()]
     if missing and (root / _OLD_SIGN).is_file():
         raise InvalidSettings(
@@ -184,6 +193,13 @@ def _folder(root: Path) -> Path:
             "which is /a0 in its container"
         )
     return root / "usr" / "plugins" / PLUGIN
+
+
+def _is_anothers(folder: Path) -> bool:
+    """Return whether there is a file that ``install`` would not write: one that was cut short leaves none."""
+    ours = plugin_files()
+    names = (path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_symlink() or path.is_file())
+    return any(name not in ours or _digest_of(folder / name) != _digest(ours[name]) for name in names)
 
 
 def _manifest(folder: Path) -> dict[str, str] | None:
@@ -221,6 +237,8 @@ def _digest(text: str) -> str:
 
 
 def _digest_of(path: Path) -> str | None:
+    if path.is_symlink():
+        return _LINK
     return hashlib.sha256(path.read_bytes()).hexdigest() if path.is_file() else None
 
 

@@ -231,3 +231,18 @@ def test_times_are_exact_to_the_microsecond() -> None:
     assert time_of(1_700_000_000_123_456_789) == datetime(2023, 11, 14, 22, 13, 20, 123456, tzinfo=UTC)
     with pytest.raises(OverflowError):
         time_of(2**64 - 1 << 8)
+
+
+def test_the_same_failure_in_two_conversations_of_one_trace_is_two_events() -> None:
+    """One id would have the second dropped as a copy of the first, wherever both are in one partition."""
+    failing = {"attributes": {"error.type": "Timeout"}}
+    told = events_of(
+        [
+            span(1, None, 0, 9, name="batch"),
+            span(2, "invoke_agent", 1, 2, 1, agent__name="A", conversation__id="c1", **failing),
+            span(3, "invoke_agent", 3, 4, 1, agent__name="A", conversation__id="c2", **failing),
+        ]
+    )
+    errors = {(one.place.chat_id, one.id) for one in told if one.type == "workflow.error"}
+    assert {chat for chat, _ in errors} == {"c1", "c2"}
+    assert len({id for _, id in errors}) == 2

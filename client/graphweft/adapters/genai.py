@@ -216,9 +216,9 @@ class Span:
         """Return the id of the event of one of the span's moments."""
         return f"{self.trace_id}-{self.span_id}-{moment}"
 
-    def error_id(self, failure: Failure) -> str:
-        """Return the id of the event of a failure: in its trace it is told once, whichever spans it went through."""
-        said = f"{failure.error_type}\0{failure.error_message or ''}".encode(errors="replace")
+    def error_id(self, failure: Failure, chat_id: str) -> str:
+        """Return the id of the event of a failure: in its trace it is told once a chat, however many spans it ended."""
+        said = f"{chat_id}\0{failure.error_type}\0{failure.error_message or ''}".encode(errors="replace")
         return f"{self.trace_id}-error-{hashlib.sha256(said).hexdigest()[:16]}"
 
     def _text(self, name: str) -> str | None:
@@ -389,7 +389,7 @@ def _ended(span: Span, place: Place) -> Iterator[SpanEvent]:
             pass
     if failure is not None and (span.kind == "agent" or (span.kind == "workflow" and place.workflows == 1)):
         about = _agent(place) if span.kind == "agent" else {}
-        yield event(WORKFLOW_ERROR, {**failed, **about}, span.error_id(failure))
+        yield event(WORKFLOW_ERROR, {**failed, **about}, span.error_id(failure, place.chat_id))
 
 
 def _turn(span: Span, place: Place) -> dict[str, Any]:

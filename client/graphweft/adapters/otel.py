@@ -252,7 +252,7 @@ def _stamp(span: Span, moment: Literal["start", "end"]) -> Stamp:
             if own == WORKFLOW_COMPLETE:
                 data["duration"] = round(span.duration_s, 6)
         elif told.type == WORKFLOW_ERROR and span.failure is not None:
-            id = span.error_id(span.failure)
+            id = span.error_id(span.failure, told.chat.chat_id)
         return replace(told, data=data, id=id, time=time)
 
     return stamp

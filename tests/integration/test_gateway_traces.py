@@ -295,7 +295,7 @@ async def test_nothing_is_said_to_be_taken_before_the_bus_has_it(tmp_path: Path,
     own = EmbeddedServer(tmp_path)
     await own.start()
     async with AsyncExitStack() as ends:
-        gateway = await serving(ends, embedded_url(tmp_path), app_id, Limits(emit_s=0.2))
+        gateway = await serving(ends, embedded_url(tmp_path), app_id, Limits(emit_s=5))
         assert (await post(gateway, request(*trip()))).status_code == 200
         await own.stop()
         answer = await post(gateway, request(span(20, "chat", 80, 90)))

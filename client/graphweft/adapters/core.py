@@ -19,7 +19,7 @@ from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Final, Self
 
-from graphweft.adapters.background import BackgroundLoop, renew_after_fork
+from graphweft.adapters.background import BackgroundLoop
 from graphweft.adapters.sending import AdapterStats, Redact, Sender, no_context
 from graphweft.adapters.turns import Chat, Failure, Told, Turn, TurnBook
 from graphweft.adapters.vocabulary import TURN_COMPLETE, TURN_START
@@ -101,7 +101,6 @@ class Adapter:
         self._buffer = buffer
         self._clock = clock
         self._lock = threading.Lock()
-        renew_after_fork(self, threading.Lock)
         self._book = TurnBook(idle_s=idle_s)
         self._asks: dict[tuple[tuple[str, str], int], _Ask] = {}
         self._last: dict[tuple[str, str], Future[str | None]] = {}

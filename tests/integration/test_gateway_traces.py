@@ -295,7 +295,7 @@ async def test_nothing_is_said_to_be_taken_before_the_bus_has_it(tmp_path: Path,
     own = EmbeddedServer(tmp_path)
     await own.start()
     async with AsyncExitStack() as ends:
-        gateway = await serving(ends, embedded_url(tmp_path), app_id, Limits(emit_s=5))
+        gateway = await serving(ends, embedded_url(tmp_path), app_id, Limits(emit_s=2))
         assert (await post(gateway, request(*trip()))).status_code == 200
         await own.stop()
         answer = await post(gateway, request(span(20, "chat", 80, 90)))
@@ -307,8 +307,9 @@ async def test_nothing_is_said_to_be_taken_before_the_bus_has_it(tmp_path: Path,
                 while (await post(gateway, request(span(20, "chat", 80, 90)))).status_code != 200:  # noqa: ASYNC110
                     await asyncio.sleep(0.1)
             found = await events(embedded_url(tmp_path), app_id)
-            assert said(found)[:7] == TRIP
-            assert {one["id"] for one in found[7:]} == {f"{TRACE}-{20:016x}-end"}
+            late = [one for one in found if one["chatid"] == TRACE]  # of another chat, so its place is anywhere
+            assert said([one for one in found if one not in late]) == TRIP
+            assert {one["id"] for one in late} == {f"{TRACE}-{20:016x}-end"}
         finally:
             await own.stop()
 

@@ -20,8 +20,8 @@ ROOT: Final = Path(__file__).parents[1]
 RUNTIMES: Final = {
     "ag2-classic": "ag2_classic",
     "ag2": "ag2",
-    "agent-framework": "agent_framework",
-    "langchain": "langchain",
+    "agent-framework": "maf",
+    "langchain": "langchain_agents",
     "openai-agents": "openai_agents",
 }
 """The extra, whose environment it is, and the script of its scenes."""

@@ -53,6 +53,8 @@ def order(name: str) -> tuple[int, list[str | int]]:
 
 @pytest.mark.parametrize("name", list(modules()))
 def test_all_says_what_the_module_promises(name: str) -> None:
+    if name == "graphweft.adapters.otel_exporter":  # it is imported by a runtime, which is not in this environment
+        pytest.importorskip("opentelemetry.sdk.trace.export", reason="it is imported by OpenTelemetry's SDK alone")
     module = importlib.import_module(name)
     if not hasattr(module, "__all__"):
         assert defined(name) == set(), f"{name} defines public names: say in __all__ which of them are promised"

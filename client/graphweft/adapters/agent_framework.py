@@ -25,7 +25,15 @@ from graphweft.adapters.core import Adapter
 from graphweft.adapters.runtime import RuntimeAdapter
 from graphweft.adapters.versions import require
 
-__all__ = ("AgentFrameworkAdapter", "FrameworkProvider")
+__all__ = (
+    "SOURCE",
+    "SOURCE_ID",
+    "AgentFrameworkAdapter",
+    "FrameworkProvider",
+    "Next",
+    "RulesProvider",
+    "framework",
+)
 
 type Next = Callable[[], Awaitable[None]]
 

@@ -39,7 +39,9 @@ def test_what_was_said_in_one_session_is_found_in_another_one(play: Play) -> Non
     assert [search["text"] for search in found["searches"]] == ["I am allergic to nuts."] * 2 + ["Which cake?"] * 2
     knowledge, memory = found["searches"][2:]
     assert (knowledge["index_type"], knowledge["index_name"], knowledge["top_k"]) == ("fulltext", "chunks", 3)
-    assert (memory["memory"]["user_id"], memory["index_type"], memory["top_k"]) == ("u1", None, 3)
+    assert (memory["memory"]["user_id"], memory["index_type"], memory["top_k"]) == ("u1", "vector", 3)
+    assert (knowledge["without_embedder"], memory["without_embedder"]) == (None, "latest")
+    assert (found["stats"]["searches"], found["stats"]["missing_results"]) == (4, {})
 
 
 def test_sessions_hold_a_number_and_nothing_of_what_was_found(play: Play) -> None:
@@ -69,6 +71,8 @@ def test_a_run_that_is_repeated_remembers_its_question_once(play: Play) -> None:
 @pytest.mark.parametrize("way", ["hangs", "fails", "garbage"])
 def test_a_bus_that_is_broken_changes_no_answer(play: Play, way: str) -> None:
     broken, without = play("recalled", way), play("recalled", "none")
+    assert broken["stats"]["searches"] == 4
+    assert sum(broken["stats"]["missing_results"].values()) == 4
     assert [broken[name] for name in ("answers", "prompts")] == [without[name] for name in ("answers", "prompts")]
     histories = [[state["in_memory"] for state in found["states"]] for found in (broken, without)]
     assert histories[0] == histories[1]
@@ -112,7 +116,8 @@ def test_options_that_can_never_work_are_refused(play: Play) -> None:
         found["said"],
         (
             "ValueError: nothing to search", "ValueError: fulltext_index_name is required",
-            "ValueError: index_type", "ValueError: top_k must be at least 1",
+            "ValueError: index_type", "ValueError: retrieval_query: it does not return text",
+            "ValueError: top_k must be at least 1",
             "ValueError: message_history_count must be at least 1", "ValueError: a memory needs a scope",
             "ValueError: user_id", "ValueError: memory_roles must be some of", "ValueError: memory_label",
             "ValueError: uri is no option here", "ValueError: username is no option here",

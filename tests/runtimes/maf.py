@@ -630,6 +630,7 @@ def refusals() -> dict[str, Any]:
         {},
         {"index_name": "chunks", "index_type": "hybrid"},
         {"index_name": "chunks", "index_type": "graph"},
+        {"index_name": "chunks", "retrieval_query": "THIS IS NOT CYPHER"},
         {"index_name": "chunks", "top_k": 0},
         {"index_name": "chunks", "message_history_count": 0},
         {"memory_enabled": True},

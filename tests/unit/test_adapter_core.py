@@ -19,7 +19,7 @@ from graphweft import Client
 from graphweft.adapters.core import Adapter
 from graphweft.adapters.turns import Told, TurnBook
 from graphweft.transport import Outgoing
-from graphweft_contracts import ContextReply, ContextRequest, Event, wire
+from graphweft_contracts import ContextReply, ContextRequest, Event, Missing, wire
 
 IDS = {"app_id": "shop", "chat_id": "c1", "workflow_name": "Sales", "user_id": "u1"}
 LONG_S = 10.0
@@ -170,6 +170,99 @@ def test_a_broken_bus_costs_a_turn_its_context_and_nothing_else(make: Make, bus:
     assert time.monotonic() - started_s < LONG_S
     adapter.flush(0)
     assert adapter.stats.published == 6
+
+
+LACKING = [
+    (ContextReply(id="r", reason="no_rules", detail="no rules for 'Sales'"), "no_rules", "turns without context: "),
+    (
+        ContextReply(
+            id="r", partial=True, text="some", missing=(
+                Missing(name="a", rule="a", query="a", reason="missing_param", detail="x.yaml:3:1: $context.user"),
+                Missing(name="b", rule="b", query="b", reason="missing_param", detail="another"),
+            ),
+        ),
+        "missing_param",
+        "turns with a part of their context missing: ",
+    ),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("reply", "reason", "said"), LACKING)
+def test_what_turns_lack_is_counted_by_reason_and_said_once_with_what_to_do(
+    make: Make, caplog: pytest.LogCaptureFixture, reply: ContextReply, reason: str, said: str
+) -> None:
+    caplog.set_level("WARNING", "graphweft.adapters")
+    for adapter, _ in (make(Bus(answer=reply)), make(Bus(answer=reply))):
+        caplog.clear()
+        for chat in ("c1", "c2", "c3"):
+            ids = {**IDS, "chat_id": chat}
+            adapter.start_turn(ids, "Planner")
+            for _ in range(3):  # model calls of one turn
+                adapter.context(ids, "Planner")
+            adapter.end_turn(ids, "Planner", response="done")
+        assert adapter.stats.missing_context == {reason: 3}
+        assert (adapter.stats.asked, adapter.stats.without_context) == (3, 0 if reply.text else 3)
+        [line] = [record.getMessage() for record in caplog.records]
+        detail, step = reply.detail or reply.missing[0].detail, {"no_rules": "add rules", "missing_param": "put that"}
+        assert line.startswith(f"{said}{reason} ({detail}; {step[reason]}")
+
+
+async def test_a_bus_that_does_not_answer_is_counted_and_said_once(
+    make: Make, caplog: pytest.LogCaptureFixture
+) -> None:
+    adapter, _ = make(Bus(hang=True), budget_ms=20)
+    stuck, free = threading.Event(), threading.Event()
+
+    def redact(type: str, data: dict[str, Any]) -> dict[str, Any]:
+        stuck.set()
+        free.wait(LONG_S)
+        return data
+
+    blocked, _ = make(Bus(), budget_ms=20, redact=redact)
+    for one in (adapter, blocked):
+        for chat in ("c1", "c2", "c3"):
+            ids = {**IDS, "chat_id": chat}
+            assert (await one.acontext(ids, "Planner") if chat == "c2" else one.context(ids, "Planner")).text == ""
+        assert (one.stats.missing_context, one.stats.without_context) == ({"timeout": 3}, 3)
+    free.set()
+    said = [record.getMessage() for record in caplog.records]
+    assert [line.partition(" (")[0] for line in said] == ["turns without context: timeout"] * 2
+    assert all("give a larger budget_ms" in line for line in said)
+
+
+def test_a_turn_with_nothing_to_tell_lacks_nothing(make: Make, caplog: pytest.LogCaptureFixture) -> None:
+    adapter, _ = make(Bus(answer=ContextReply(id="r")))
+    adapter.start_turn(IDS, "Planner")
+    assert adapter.context(IDS, "Planner").text == ""
+    assert (adapter.stats.missing_context, adapter.stats.asked, caplog.records) == ({}, 1, [])
+
+
+async def test_searches_have_a_reply_each_whatever_happens(make: Make, caplog: pytest.LogCaptureFixture) -> None:
+    adapter, bus = make()
+
+    async def half(replies: dict[str, ContextReply], client: Client) -> None:
+        replies["a"] = await client.search("x", index_name="a", app_id="shop")
+        raise RuntimeError("secret")
+
+    async def late(replies: dict[str, ContextReply], client: Client) -> None:
+        replies["a"] = ContextReply(id="r")
+        await asyncio.Event().wait()
+
+    for who in ("one", "two", "one"):
+        found = await adapter.asearch(["a", "b"], half, who=who, budget_ms=5_000)
+        assert (found["a"].reason, found["b"].reason) == (None, "internal_error")
+    found = await adapter.asearch(["a", "b"], late, who="one", budget_ms=50)
+    assert (found["a"].reason, found["b"].reason) == (None, "timeout")
+    assert adapter.stats.missing_results == {"internal_error": 3, "timeout": 1}
+    assert (adapter.stats.searches, adapter.stats.errors, len(bus.requests)) == (8, 3, 3)
+    said = [record.getMessage().partition(" (")[0] for record in caplog.records if record.levelname == "WARNING"]
+    assert sorted(said) == sorted([
+        "the adapter failed in submitted work with RuntimeError; the agent goes on",
+        "searches of b are not answered: internal_error",
+        "searches of b are not answered: internal_error",
+        "searches of b are not answered: timeout",
+    ])  # fmt: skip
+    assert "secret" not in str(said)
 
 
 def test_a_thread_that_does_not_come_back_costs_the_budget_only(make: Make) -> None:

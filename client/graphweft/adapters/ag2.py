@@ -10,7 +10,6 @@ from __future__ import annotations
 import contextlib
 import importlib
 import importlib.util
-import json
 import logging
 import threading
 import time
@@ -23,6 +22,7 @@ from weakref import WeakSet
 
 from graphweft.adapters.core import Adapter
 from graphweft.adapters.runtime import RuntimeAdapter
+from graphweft.adapters.values import error_text, ms_since, parsed
 from graphweft.adapters.versions import require
 from graphweft_contracts import InvalidSettings
 
@@ -271,7 +271,7 @@ class AG2Adapter(RuntimeAdapter):
     ) -> None:
         """Tell what became of a model call."""
         with contextlib.suppress(Exception):
-            about: dict[str, Any] = {"duration_ms": round((time.monotonic() - started_s) * 1000, 3)}
+            about: dict[str, Any] = {"duration_ms": ms_since(started_s)}
             about |= _model(context, response)
             about |= {} if error is None else {"error_type": type(error).__name__}
             variables = self._variables(context, turn)
@@ -283,12 +283,9 @@ class AG2Adapter(RuntimeAdapter):
         with contextlib.suppress(Exception):
             key = str(call.id or key)
             turn.calls[key] = (str(call.name), None)
-            arguments: Any = call.arguments
-            with contextlib.suppress(TypeError, ValueError):  # what is no JSON stays the text that it is
-                arguments = json.loads(arguments or "{}")
             self.core.start_tool(
                 self._variables(context, turn), str(call.name), key,
-                arguments=arguments, agent=turn.agent, run=turn.run,
+                arguments=parsed(call.arguments or "{}"), agent=turn.agent, run=turn.run,
             )  # fmt: skip
         return key
 
@@ -307,7 +304,7 @@ class AG2Adapter(RuntimeAdapter):
                 turn.calls[key] = (str(call.name), result)
             self.core.end_tool(
                 self._variables(context, turn), str(call.name), key, result=result, success=failure is None,
-                error=None if failure is None else str(failure) or type(failure).__name__,
+                error=None if failure is None else error_text(failure),
                 agent=turn.agent, run=turn.run,
             )  # fmt: skip
 

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import json
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -21,6 +20,7 @@ from weakref import WeakKeyDictionary, WeakSet
 
 from graphweft.adapters.core import Adapter
 from graphweft.adapters.runtime import RuntimeAdapter
+from graphweft.adapters.values import ms_since, parsed
 from graphweft.adapters.versions import require
 
 __all__ = ("AG2ClassicAdapter", "create_graph_injection_hook", "create_graph_mutation_hook")
@@ -154,13 +154,13 @@ class AG2ClassicAdapter(RuntimeAdapter):
         self.core.start_turn(variables, agent.name, fresh=not _answers_tool(messages), sequential=True)
 
     def _failed(self, agent: Any, variables: Mapping[str, Any], started_s: float, error: BaseException) -> None:
-        about = {"duration_ms": _ms(started_s), "error_type": type(error).__name__, **_model(agent)}
+        about = {"duration_ms": ms_since(started_s), "error_type": type(error).__name__, **_model(agent)}
         self.core.model_call(variables, agent.name, success=False, about=about)
         self.core.fail_turn(variables, agent.name, error)
 
     def _answered(self, agent: Any, started_s: float, answer: Any) -> None:
         variables = _variables(agent)
-        about = {"duration_ms": _ms(started_s), **_model(agent)}
+        about = {"duration_ms": ms_since(started_s), **_model(agent)}
         self.core.model_call(variables, agent.name, success=True, about=about)
         with contextlib.suppress(Exception):  # a model may answer anything; the timer closes what is not understood
             ended, response = _ended(answer)
@@ -201,9 +201,7 @@ class AG2ClassicAdapter(RuntimeAdapter):
         tool = str(func_call.get("name") or "unknown") if isinstance(func_call, Mapping) else "unknown"  # pyright: ignore[reportUnknownMemberType, reportUnknownArgumentType]
         key = str(call_id or uuid4().hex)
         arguments: Any = cast("Any", func_call).get("arguments") if tool != "unknown" else None
-        with contextlib.suppress(TypeError, ValueError):  # what is no JSON stays the text that it is
-            arguments = json.loads(arguments)
-        self.core.start_tool(_variables(agent), tool, key, arguments=arguments)
+        self.core.start_tool(_variables(agent), tool, key, arguments=parsed(arguments))
         return tool, key
 
     def _end_tool(self, agent: Any, tool: str, key: str, done: Any) -> None:
@@ -381,7 +379,3 @@ def _last(manager: Any) -> Any:
     with contextlib.suppress(Exception):
         return manager.groupchat.messages[-1]["content"]
     return None
-
-
-def _ms(started_s: float) -> float:
-    return round((time.monotonic() - started_s) * 1000, 3)

@@ -23,6 +23,7 @@ from weakref import WeakSet
 
 from graphweft.adapters.core import Adapter
 from graphweft.adapters.runtime import RuntimeAdapter
+from graphweft.adapters.values import error_text, ms_since
 from graphweft.adapters.versions import require
 
 __all__ = (
@@ -267,7 +268,7 @@ class AgentFrameworkAdapter(RuntimeAdapter):
                 self.core.end_tool(run.variables, tool, call_id, result=result, success=True, **whose)
                 raise
             except BaseException as error:
-                self.core.end_tool(run.variables, tool, call_id, success=False, error=_message(error), **whose)
+                self.core.end_tool(run.variables, tool, call_id, success=False, error=error_text(error), **whose)
                 raise
             self.core.end_tool(run.variables, tool, call_id, result=_result(context.result), success=True, **whose)
 
@@ -313,7 +314,7 @@ class AgentFrameworkAdapter(RuntimeAdapter):
     def _model_call(
         self, run: _Run, started_s: float, options: Any, response: Any = None, error: BaseException | None = None
     ) -> None:
-        about: dict[str, Any] = {"duration_ms": round((time.monotonic() - started_s) * 1000, 3)}
+        about: dict[str, Any] = {"duration_ms": ms_since(started_s)}
         with contextlib.suppress(Exception):
             asked_for: Any = options or {}
             model: Any = getattr(response, "model", None) or asked_for.get("model")
@@ -551,13 +552,6 @@ def _handed_to(tool: str, result: Any) -> str | None:
         if tool.startswith("handoff_to_"):
             return str(json.loads(result)["handoff_to"])
     return None
-
-
-def _message(error: BaseException) -> str:
-    try:
-        return str(error) or type(error).__name__
-    except Exception:  # noqa: BLE001 - an exception's own code
-        return type(error).__name__
 
 
 def _outputs(found: Any) -> list[Any]:

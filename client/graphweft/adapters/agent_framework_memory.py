@@ -15,25 +15,30 @@ from functools import partial
 from typing import Any, Final, Self, cast
 
 from graphweft.adapters.agent_framework import AgentFrameworkAdapter, FrameworkProvider
-from graphweft.adapters.vocabulary import CONTEXT_REQUEST
+from graphweft.adapters.sending import no_context
 from graphweft.client import Client
 from graphweft.memory import MemoryClient
-from graphweft.searching import make_query
+from graphweft.searching import check_retrieval_query, make_query
 from graphweft_contracts import ContextReply
 from graphweft_contracts.search import IndexType, query_text
 
 __all__ = ("GraphContextProvider",)
 
 _ADD: Final = "memory.add"
+_MEMORIES: Final = "memories"
 _SCOPED_CLIENTS: Final = 10_000
 """Scopes of which it is kept what was written last; the one that was quiet longest goes first."""
 _CONFIRM_S: Final = 5.0
 """How long the position of what was written is waited for, in the background."""
 _ORIGIN: Final = """
-RETURN node.text AS text, score, node.role AS role, node.author_name AS author_name, node.timestamp AS timestamp,
+RETURN coalesce(node.text, node.fact) AS text, score, labels(node) AS labels, node.role AS role,
+       node.author_name AS author_name,
+       coalesce(node.timestamp, node.valid_from, node.stated_at, node.valid_at) AS timestamp,
        node.message_id AS message_id
 ORDER BY score DESC, timestamp DESC
 """
+_KINDS: Final = {"Fact": "fact", "Relation": "fact", "Preference": "preference", "ConversationSummary": "summary"}
+"""Label of a node -> name of its row in the prompt. Memories have no name here: they show their role."""
 _ELSEWHERE: Final = {
     "uri": "the graph's address is the responder's and the workers': set GRAPHWEFT_GRAPH_URL or NEO4J_URI there",
     "username": "the graph's user is the responder's and the workers': set NEO4J_USERNAME there",
@@ -69,16 +74,19 @@ class GraphContextProvider(FrameworkProvider):
 
     With ``index_name`` that index is searched, as ``index_type`` says ("vector", "fulltext", or "hybrid" with
     ``fulltext_index_name``), for the last ``message_history_count`` messages; ``retrieval_query`` is Cypher that goes
-    on from ``node`` and ``score``. With ``memory_enabled`` the memories of the scope are searched at the same time, and
-    messages of ``memory_roles`` are remembered behind each run that succeeds, a repeated one once. At most ``top_k`` of
-    each stand in the prompt, behind ``context_prompt`` and ``memory_prompt``.
+    on from ``node`` and ``score``. With ``memory_enabled`` the scope is searched at the same time: memories by vector,
+    facts, preferences and summaries by words. Without an embedder in the responder, the latest memories are taken.
+    Messages of ``memory_roles`` are remembered after each run that succeeds, a repeated one once. The prompt shows at
+    most ``top_k`` results of each search, after ``context_prompt`` and ``memory_prompt``.
 
     The scope is ``application_id``, ``agent_id``, ``user_id`` and ``thread_id``, at least one of them, all that are
     given together; with ``scope_to_per_operation_thread_id`` the thread is the session of each run. ``app_id`` is the
     adapter's, or that of the session. Both searches together take ``budget_ms`` at most, by default the adapter's. A
-    run is never disturbed: what goes wrong costs it its memories, and is counted and logged by the adapter.
+    run is never disturbed: what goes wrong costs it its memories, is counted by reason in the adapter's ``stats``
+    (``searches``, ``missing_results``) and logged as a warning, once for each provider and reason.
 
-    Raises ``ValueError`` for what can never work, and for options that belong to the responder now.
+    Raises ``ValueError`` for what can never work, such as a ``retrieval_query`` that writes or returns nothing, and for
+    options that belong to the responder now.
     """
 
     def __init__(
@@ -125,8 +133,14 @@ class GraphContextProvider(FrameworkProvider):
             "filter_stop_words": filter_stop_words,
             "message_history_count": message_history_count,
         }
-        make_query(memory=None, of="memories", index_name=index_name or "any", **self._query)
+        make_query(memory=None, of="all", index_name=index_name or "any", without_embedder=None, **self._query)
+        if retrieval_query is not None:
+            check_retrieval_query(retrieval_query)
+        if index_name is None and (retrieval_query is not None or fulltext_index_name is not None):
+            raise ValueError("retrieval_query and fulltext_index_name go with an index: name it with index_name")
         self._query["index_name"] = index_name
+        self._index = f"the index {index_name!r}" if index_name else ""
+        self._who = (source_id, memory_enabled, *self._query.values())
         self._prompts = context_prompt, memory_prompt
         self._scope: dict[str, Any] = {
             "application_id": application_id,
@@ -183,14 +197,18 @@ class GraphContextProvider(FrameworkProvider):
                 place=self._place(chat.app_id, context.session_id),
                 deadline_s=time.monotonic() + budget_ms / 1000,
             )
-            knowledge, memories = await core.asubmit(partial(self._search, question), budget_ms) or (None, None)
+            searched = [*([self._index] if self._index else []), *([_MEMORIES] if question.place else [])]
+            if not searched:
+                return
+            found = await core.asearch(searched, partial(self._search, question), who=self._who, budget_ms=budget_ms)
+            knowledge, memories = found.get(self._index), found.get(_MEMORIES)
             known = {message.text for message in asked}
             rows = [row for row in (memories.results if memories else []) if row.get("text") not in known]
             if knowledge is not None and knowledge.text:
                 self._add(context, f"{self._prompts[0]}\n\n{knowledge.text}")
             if rows:
-                found = "\n".join(map(_line, rows))
-                self._add(context, f"{self._prompts[1]}\n\n{found}", _origins(rows, context.session_id))
+                lines = "\n".join(map(_line, rows))
+                self._add(context, f"{self._prompts[1]}\n\n{lines}", _origins(rows, context.session_id))
 
     async def after_run(self, *, agent: Any, session: Any, context: Any, state: dict[str, Any]) -> None:
         """Have what was said remembered, in the background."""
@@ -224,35 +242,39 @@ class GraphContextProvider(FrameworkProvider):
 
     # In the adapter's thread
 
-    async def _search(self, asked: _Question, client: Client) -> tuple[ContextReply | None, ContextReply | None]:
-        shown = self._adapter.core.redacted(
-            CONTEXT_REQUEST, {"agent_name": asked.agent, "query": asked.text, "context": {}}
-        )
-        if shown is None or not isinstance(shown.get("query"), str):
-            return None, None
-        text: str = shown["query"]
+    async def _search(self, asked: _Question, replies: dict[str, ContextReply], client: Client) -> None:
+        shown = self._adapter.core.redacted_request({"agent_name": asked.agent, "query": asked.text, "context": {}})
+        if isinstance(shown, ContextReply):
+            replies |= {self._index: shown, _MEMORIES: shown}
+            return
+        text = shown.get("query")
+        if not isinstance(text, str):
+            held = no_context("disabled", "the redaction hook left no text to search for")
+            replies |= {self._index: held, _MEMORIES: held}
+            return
 
-        async def knowledge() -> ContextReply | None:
-            if self._query["index_name"] is None:
-                return None
-            return await client.search(text, app_id=asked.app_id, budget_ms=_left_ms(asked.deadline_s), **self._query)
+        async def knowledge() -> None:
+            if self._index:
+                left_ms = _left_ms(asked.deadline_s)
+                replies[self._index] = await client.search(text, app_id=asked.app_id, budget_ms=left_ms, **self._query)
 
-        async def memories() -> ContextReply | None:
+        async def memories() -> None:
             if asked.place is None:
-                return None
+                return
             scoped = self._scoped(client, asked.place)
             if scoped.writing is not None and not scoped.writing.done():
                 await asyncio.wait({scoped.writing}, timeout=_left_ms(asked.deadline_s) / 2000)
-            return await scoped.client.recall(
+            replies[_MEMORIES] = await scoped.client.recall(
                 text,
                 top_k=self._query["top_k"],
+                index_type="vector",
+                without_embedder="latest",  # as its users know it: memories by meaning, or else the latest
                 retrieval_query=_ORIGIN,
                 filter_stop_words=self._query["filter_stop_words"],
                 budget_ms=_left_ms(asked.deadline_s),
             )
 
-        known, said = await asyncio.gather(knowledge(), memories())
-        return known, said
+        await asyncio.gather(knowledge(), memories())
 
     async def _remember(self, place: _Place, messages: list[dict[str, Any]], client: Client) -> None:
         shown = self._adapter.core.redacted(_ADD, {"messages": messages, "context": {}})
@@ -290,7 +312,8 @@ def _message(message: Any, name: str) -> dict[str, Any]:
 
 
 def _line(row: Mapping[str, Any]) -> str:
-    who = row.get("author_name") or row.get("role") or "unknown"
+    kind = next((_KINDS[label] for label in row.get("labels") or () if label in _KINDS), "unknown")
+    who = row.get("author_name") or row.get("role") or kind
     text = str(row.get("text")).strip().replace("\n", "\n  ")
     return f"- {who}, {str(row.get('timestamp'))[:10]}: {text}"
 

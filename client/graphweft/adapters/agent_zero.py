@@ -23,6 +23,7 @@ from uuid import uuid4
 from weakref import WeakKeyDictionary
 
 from graphweft.adapters.core import Adapter
+from graphweft.adapters.values import ms_since
 from graphweft.settings import graphrag_enabled
 from graphweft_contracts import ContextReply
 
@@ -341,7 +342,7 @@ def _sort(extras: MutableMapping[str, Any]) -> None:
 def _about_model(turn: _Turn) -> dict[str, Any]:
     about: dict[str, Any] = {} if turn.model is None else {"model": turn.model}
     if turn.model_since_s is not None:
-        about["duration_ms"] = round((time.monotonic() - turn.model_since_s) * 1000, 3)
+        about["duration_ms"] = ms_since(turn.model_since_s)
         turn.model_since_s = None
     return about
 

@@ -12,7 +12,7 @@ import atexit
 import contextlib
 import threading
 import time
-from collections.abc import Callable, Collection, Coroutine, Generator, Mapping
+from collections.abc import Callable, Collection, Coroutine, Generator, Hashable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import UTC, datetime
@@ -53,6 +53,8 @@ class _Ask:
     future: Future[ContextReply] | None = None
     deadline_s: float = 0.0
     reply: ContextReply | None = None
+    sealed: bool = False
+    """Whether somebody has got the reply, which is final then."""
 
 
 class Adapter:
@@ -309,6 +311,38 @@ class Adapter:
         finally:
             future.cancel()
 
+    async def asearch(
+        self,
+        asked: Collection[str],
+        work: Callable[[dict[str, ContextReply], Client], Coroutine[Any, Any, None]],
+        *,
+        who: Hashable,
+        budget_ms: float,
+    ) -> dict[str, ContextReply]:
+        """Have ``work`` put the reply of each search of ``asked`` into its map, as ``submit`` does; return all of them.
+
+        A search without a reply within the budget gets one that says why. What replies lack is counted by reason, and
+        said once for each ``who`` and reason; there ``asked`` name what is searched.
+        """
+        replies: dict[str, ContextReply] = {}
+        future = self.submit(partial(work, replies))
+        if future is None:
+            late = no_context("bus_unavailable", "the adapter is closed, or has no thread in this process")
+        else:
+            try:
+                waiting = asyncio.wrap_future(future)
+                await asyncio.wait({waiting}, timeout=budget_ms / 1000)
+                if waiting.done() and not waiting.cancelled():
+                    late = no_context("internal_error", "the adapter failed")
+                else:
+                    late = no_context("timeout", f"no answer within {budget_ms:g} ms")
+            finally:
+                future.cancel()
+        found = dict(replies)
+        for what in asked:
+            self._sender.searched(what, found.setdefault(what, late), who)
+        return found
+
     @contextlib.contextmanager
     def guarded(self, where: str) -> Generator[None]:
         """Count what is raised within, and go on behind it: an adapter's own failure is none of the agent's."""
@@ -320,6 +354,10 @@ class Adapter:
     def redacted(self, type: str, data: Mapping[str, Any]) -> dict[str, Any] | None:
         """Return what of ``data`` may go to the bus by the ``redact`` setting, or None for nothing."""
         return self._sender.redacted(type, dict(data))
+
+    def redacted_request(self, data: Mapping[str, Any]) -> dict[str, Any] | ContextReply:
+        """Return what of a request may go to the bus by the ``redact`` setting, or the reply where nothing may."""
+        return self._sender.redacted_request(dict(data))
 
     # The end
 
@@ -466,6 +504,7 @@ class Adapter:
                 assert turn is not None
             ask = self._asks[chat.key, turn.number]
             if ask.future is None and ask.reply is None:
+                self._sender.count("asked")
                 ask.turn = turn
                 ask.deadline_s = started_s + self._budget_ms / 1000
                 ask.future = self._loop.submit(
@@ -486,7 +525,10 @@ class Adapter:
             assert ask.reply is not None
             if ask.turn is not None:
                 ask.turn.context_id = ask.reply.context_id or None
-            return ask.reply
+            reply, first, ask.sealed = ask.reply, not ask.sealed, True
+        if first:  # a log handler may be anybody's code, so the lock is not held
+            self._sender.answered(reply)
+        return reply
 
     # In the adapter's thread
 

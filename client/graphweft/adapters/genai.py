@@ -16,6 +16,7 @@ from typing import Any, Final, Literal, cast
 from pydantic_core import from_json
 
 from graphweft.adapters.turns import Failure
+from graphweft.adapters.values import milliseconds
 from graphweft.adapters.vocabulary import (
     MODEL_CALL_COMPLETE,
     TOOL_CALL_COMPLETE,
@@ -204,7 +205,7 @@ class Span:
         """Return what an event says of a model call, beside its success."""
         failure = self.failure
         known: dict[str, Any] = {
-            "duration_ms": _ms(self.duration_s),
+            "duration_ms": milliseconds(self.duration_s),
             "model": self._text(_RESPONSE_MODEL) or self._text(_REQUEST_MODEL),
             "input_tokens": self.attributes.get(_INPUT_TOKENS),
             "output_tokens": self.attributes.get(_OUTPUT_TOKENS),
@@ -363,7 +364,7 @@ def _ended(span: Span, place: Place) -> Iterator[SpanEvent]:
             type=type, id=id or span.event_id("end"), time_ns=span.end_ns, span=span, place=place, data=data
         )  # fmt: skip
 
-    failure, response, duration_ms = span.failure, span.response, _ms(span.duration_s)
+    failure, response, duration_ms = span.failure, span.response, milliseconds(span.duration_s)
     failed = {} if failure is None else failure.fields()
     match span.kind:
         case "workflow" if place.workflows == 1 and failure is None:
@@ -421,7 +422,3 @@ def _items(value: Any) -> Sequence[Any]:
 
 def _is_text(part: Any) -> bool:
     return isinstance(part, Mapping) and cast("Any", part).get("type") == "text"
-
-
-def _ms(seconds: float) -> float:
-    return round(seconds * 1000, 3)

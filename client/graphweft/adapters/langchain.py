@@ -22,6 +22,7 @@ from graphweft.adapters.langchain_callbacks import handler_of, quietly
 from graphweft.adapters.langchain_runs import OpenTurn, Run, Runs
 from graphweft.adapters.runtime import RuntimeAdapter
 from graphweft.adapters.sending import no_context
+from graphweft.adapters.values import error_text, ms_since
 from graphweft.adapters.versions import require
 from graphweft_contracts import ContextReply
 
@@ -235,7 +236,7 @@ class _AgentHooks:
                 self._runs.fail_turn(asked.turn, error)
 
     def _model_call(self, asked: _Asked, success: bool, about: Mapping[str, Any]) -> None:
-        more = {"duration_ms": round((time.monotonic() - asked.started_s) * 1000, 3), **about}
+        more = {"duration_ms": ms_since(asked.started_s), **about}
         turn = asked.turn
         self.core.model_call(turn.variables, turn.agent, run=turn.run, success=success, about=more)
 
@@ -278,7 +279,7 @@ class _AgentHooks:
             return
         with self._runs.lock:
             self.core.end_tool(
-                asked.turn.variables, asked.name, asked.call_id, success=False, error=values.error_text(error),
+                asked.turn.variables, asked.name, asked.call_id, success=False, error=error_text(error),
                 agent=asked.turn.agent, run=asked.turn.run,
             )  # fmt: skip
             self._runs.returned(asked.turn, asked.call_id, None)

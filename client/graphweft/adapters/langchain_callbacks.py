@@ -9,13 +9,13 @@ from __future__ import annotations
 import contextlib
 import functools
 import logging
-import time
 from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from graphweft.adapters import langchain_values as values
 from graphweft.adapters.core import Adapter
 from graphweft.adapters.langchain_runs import Run, Runs
+from graphweft.adapters.values import error_text, ms_since
 
 __all__ = ("handler_of", "quietly")
 
@@ -128,7 +128,7 @@ class _Callbacks:
                 tool, call_id = run.tool
                 self._returned(run, call_id)
                 self.core.end_tool(
-                    self._variables(run), tool, call_id, success=False, error=values.error_text(error)
+                    self._variables(run), tool, call_id, success=False, error=error_text(error)
                 )  # fmt: skip
 
     # Models
@@ -170,7 +170,7 @@ class _Callbacks:
 
     def _model_call(self, run: Run, success: bool, about: Mapping[str, Any]) -> None:
         agent, key = self._whose(run)
-        more = {"duration_ms": round((time.monotonic() - run.started_s) * 1000, 3), **about}
+        more = {"duration_ms": ms_since(run.started_s), **about}
         if run.model:
             more.setdefault("model", run.model)
         self.core.model_call(self._variables(run), agent, run=key, success=success, about=more)

@@ -18,6 +18,7 @@ from uuid import uuid4
 
 from graphweft.adapters import langchain_values as values
 from graphweft.adapters.core import Adapter
+from graphweft.adapters.values import error_text
 from graphweft.adapters.vocabulary import PHASE_COMPLETE, WORKFLOW_ERROR
 
 __all__ = ("OpenTurn", "Run", "Runs")
@@ -259,7 +260,7 @@ class Runs:
         elif alone:
             self._core.fail_run(variables, error)
         elif run.failure != id(error):  # to fail the run would fail the turns of the other ones in the chat
-            told = {"error_type": type(error).__name__, "error_message": values.error_text(error)}
+            told = {"error_type": type(error).__name__, "error_message": error_text(error)}
             self._core.tell(variables, WORKFLOW_ERROR, told)
 
     # Turns

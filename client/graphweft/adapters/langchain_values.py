@@ -15,7 +15,6 @@ __all__ = (
     "ToolResult",
     "answer",
     "context_variables",
-    "error_text",
     "goes_to",
     "response",
     "tool_result",
@@ -160,10 +159,3 @@ def goes_to(returned: Any, parent: str) -> str | None:
             name = str(getattr(first, "node", first))
             return None if name.startswith("__") else name
     return None
-
-
-def error_text(error: BaseException) -> str:
-    """Return an exception's message, or its type where it has none."""
-    with contextlib.suppress(Exception):
-        return str(error) or type(error).__name__
-    return type(error).__name__

@@ -13,7 +13,6 @@ import copy
 import dataclasses
 import functools
 import inspect
-import json
 import logging
 import threading
 import time
@@ -26,6 +25,7 @@ from uuid import uuid4
 
 from graphweft.adapters.core import Adapter
 from graphweft.adapters.runtime import RuntimeAdapter
+from graphweft.adapters.values import error_text, ms_since, parsed
 from graphweft.adapters.versions import require
 
 __all__ = ("OpenAIAgentsAdapter",)
@@ -79,7 +79,7 @@ class _Call:
     def failed(self, error: Exception) -> None:
         """The tool raised, whatever the SDK makes of it; an agent that works inside it fails with it."""
         with contextlib.suppress(Exception):
-            self.failure = str(error) or type(error).__name__
+            self.failure = error_text(error)
             self.inner.owner.inner_failed(self, error)
 
 
@@ -237,7 +237,7 @@ class OpenAIAgentsAdapter(RuntimeAdapter):
     def _close_failed(self, run: _Run, variables: Mapping[str, Any], error: BaseException) -> None:
         agent, run.agent = cast("str", run.agent), None
         if run.asked_s is not None:
-            about = {"duration_ms": _ms(run.asked_s), "error_type": type(error).__name__}
+            about = {"duration_ms": ms_since(run.asked_s), "error_type": type(error).__name__}
             self.core.model_call(variables, agent, run=run.key, success=False, about=about)
         self.core.fail_turn(variables, agent, error, run=run.key)
 
@@ -329,7 +329,7 @@ class OpenAIAgentsAdapter(RuntimeAdapter):
         run, variables = self._here(context)
         about = {**_model(run.model or agent.model), **_tokens(response)}
         if run.asked_s is not None:
-            about["duration_ms"] = _ms(run.asked_s)
+            about["duration_ms"] = ms_since(run.asked_s)
         run.asked_s = None
         self.core.model_call(variables, agent.name, run=run.key, success=True, about=about)
 
@@ -338,9 +338,7 @@ class OpenAIAgentsAdapter(RuntimeAdapter):
         run, variables = self._here(context)
         run.agent = run.agent or agent.name
         call_id = str(getattr(context, "tool_call_id", None) or uuid4().hex)
-        arguments: Any = getattr(context, "tool_arguments", None)
-        with contextlib.suppress(TypeError, ValueError):  # what is no JSON stays the text that it is
-            arguments = json.loads(arguments)
+        arguments = parsed(getattr(context, "tool_arguments", None))
         inner = _Run(owner=self, key=f"{run.key}/{call_id}", ids=run.ids, model=run.model)
         call = run.calls[call_id] = _Call(
             id=call_id, tool=tool.name, agent=agent.name, inner=inner, variables=variables
@@ -557,7 +555,3 @@ def _tokens(response: Any) -> dict[str, Any]:
     usage = getattr(response, "usage", None)
     found = {name: getattr(usage, name, None) for name in ("input_tokens", "output_tokens")}
     return found if any(found.values()) else {}
-
-
-def _ms(started_s: float) -> float:
-    return round((time.monotonic() - started_s) * 1000, 3)

@@ -36,6 +36,7 @@ from graphweft.adapters.genai import (
 )
 from graphweft.adapters.runtime import RuntimeAdapter
 from graphweft.adapters.turns import Told, TurnBook
+from graphweft.adapters.values import milliseconds
 from graphweft.adapters.versions import require
 from graphweft.adapters.vocabulary import (
     MODEL_CALL_COMPLETE,
@@ -248,7 +249,7 @@ def _stamp(span: Span, moment: Literal["start", "end"]) -> Stamp:
             if own in {TURN_START, TURN_COMPLETE} and span.agent_id is not None:
                 data["agent_id"] = span.agent_id
             if own in {TURN_COMPLETE, TOOL_CALL_COMPLETE}:
-                data["duration_ms"] = round(span.duration_s * 1000, 3)
+                data["duration_ms"] = milliseconds(span.duration_s)
             if own == WORKFLOW_COMPLETE:
                 data["duration"] = round(span.duration_s, 6)
         elif told.type == WORKFLOW_ERROR and span.failure is not None:

@@ -6,9 +6,9 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Hashable, Mapping
 from concurrent.futures import Future
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from typing import Any, Final
@@ -36,6 +36,27 @@ _CONFIRM_S: Final = 5.0
 """How long the position of an event is waited for, in the background; a turn waits for it within its budget only."""
 
 
+_MOST_SAID: Final = 1_000
+"""Warnings of one adapter. Providers may be made without end; what they lack is counted all the same."""
+_NO_EMBEDDER: Final = (
+    "set GRAPHWEFT_EMBEDDER where the responder and the memory worker run, or search with index_type='fulltext'"
+)
+_NEXT_STEPS: Final[Mapping[ReasonCode, str]] = {
+    "bus_unavailable": "start the bus, or correct GRAPHWEFT_BUS_URL or GRAPHWEFT_DATA; `graphweft doctor` looks at it",
+    "condition_error": "correct the condition; `graphweft lint` checks it",
+    "embedder_unavailable": "see that the endpoint of GRAPHWEFT_EMBEDDER answers the responder",
+    "graph_unavailable": "start the graph server; `graphweft doctor` looks at it",
+    "internal_error": "look into the log of the process that failed",
+    "invalid_request": "correct what is named here",
+    "missing_param": "put that value into the context variables, or drop it from the rule",
+    "no_rules": "add rules for the workflow to the folder of the responder, or name a workflow that has some",
+    "overloaded": "run more responders",
+    "query_error": "correct the query or the index that is named here",
+    "timeout": "run a responder that is quick enough, or give a larger budget_ms",
+    "token_budget": "give a larger max_tokens, or let the rules bring less",
+}
+
+
 @dataclass(slots=True)
 class AdapterStats:
     """What became of callbacks, beside what the client's own stats say of the events that it was given."""
@@ -56,6 +77,13 @@ class AdapterStats:
     """Requests for context, at most one a turn."""
     without_context: int = 0
     """Of them those that no context came for; the log names each reason once."""
+    missing_context: dict[ReasonCode, int] = field(default_factory=dict[ReasonCode, int])
+    """By reason, turns that lacked context: all of it, or a block."""
+    searches: int = 0
+    """Searches of a provider of memory and knowledge."""
+    missing_results: dict[ReasonCode, int] = field(default_factory=dict[ReasonCode, int])
+    """By reason, searches that lacked results: all of them, or those of a part that was not searched. One that looked
+    everywhere and found nothing lacks none. The log names each reason once for each provider."""
     errors: int = 0
     """Callbacks that failed in the adapter itself. The runtime was not told."""
 
@@ -72,7 +100,7 @@ class Sender:
         self._max_tokens = max_tokens
         self._read_own_writes = read_own_writes
         self._counting = threading.Lock()
-        self._said: set[str] = set()
+        self._said: set[Hashable] = set()
         self.stats = AdapterStats()
 
     def publish(self, told: Told, time: datetime, position: Future[str | None]) -> None:
@@ -119,12 +147,20 @@ class Sender:
 
         The position is waited for up to half of the time that is left.
         """
-        self.count("asked")
-        reply = await self._reply(chat, agent, context, before, deadline_s)
+        return await self._reply(chat, agent, context, before, deadline_s)
+
+    def answered(self, reply: ContextReply) -> None:
+        """Count what the context of a turn lacks, and say each reason once."""
         if reply.reason is not None:
             self.count("without_context")
-            self.say_once(f"turns without context: {reply.reason}", reply.detail)
-        return reply
+        what = "turns without context" if reply.reason is not None else "turns with a part of their context missing"
+        self._lacks(self.stats.missing_context, what, reply, None)
+
+    def searched(self, what: str, reply: ContextReply, who: Hashable) -> None:
+        """Count what the results of a search lack, and say each reason once for each ``who``."""
+        self.count("searches")
+        lacking = "are not answered" if reply.reason is not None else "are incomplete"
+        self._lacks(self.stats.missing_results, f"searches of {what} {lacking}", reply, who)
 
     def without_context(self, error: Exception) -> ContextReply:
         """Return the answer for a turn that the adapter itself failed for, and count that."""
@@ -142,10 +178,11 @@ class Sender:
         with self._counting:
             setattr(self.stats, name, getattr(self.stats, name) + 1)
 
-    def say_once(self, message: str, detail: str = "") -> None:
-        """Log a warning, with the detail that it had the first time."""
-        if message not in self._said:
-            self._said.add(message)
+    def say_once(self, message: str, detail: str = "", *, who: Hashable = None) -> None:
+        """Log a warning once for each ``who``, with the detail that it had the first time."""
+        key = (message, who)
+        if key not in self._said and len(self._said) < _MOST_SAID:
+            self._said.add(key)
             logger.warning("%s%s", message, f" ({detail})" if detail else "")
 
     def redacted(self, type: str, data: dict[str, Any]) -> dict[str, Any] | None:
@@ -163,6 +200,25 @@ class Sender:
             self.say_once(f"the redaction hook raised {error.__class__.__name__}: nothing is sent where it does")
             return None
 
+    def redacted_request(self, data: dict[str, Any]) -> dict[str, Any] | ContextReply:
+        """Return what a request may say, or the reply where the redaction hook lets nothing of it through."""
+        failures = self.stats.redaction_failures
+        shown = self.redacted(CONTEXT_REQUEST, data)
+        if shown is not None:
+            return shown
+        if self.stats.redaction_failures > failures:
+            return no_context("internal_error", "the redaction hook failed, so nothing was asked")
+        return no_context("disabled", "the redaction hook held the request back")
+
+    def _lacks(self, counts: dict[ReasonCode, int], what: str, reply: ContextReply, who: Hashable) -> None:
+        missing: dict[ReasonCode, str] = {each.reason: each.detail for each in reversed(reply.missing)}
+        if reply.reason is not None:
+            missing[reply.reason] = reply.detail
+        for reason, detail in missing.items():
+            with self._counting:
+                counts[reason] = counts.get(reason, 0) + 1
+            self.say_once(f"{what}: {reason}", "; ".join(filter(None, (detail, _next_step(reason, detail)))), who=who)
+
     async def _reply(
         self,
         chat: Chat,
@@ -177,12 +233,9 @@ class Sender:
                 "workflow_name is needed, by which rules are chosen: pass it to the adapter or put it into the context",
             )
         try:
-            failures = self.stats.redaction_failures
-            data = self.redacted(CONTEXT_REQUEST, {"agent_name": agent, "context": context})
-            if data is None:
-                if self.stats.redaction_failures > failures:
-                    return no_context("internal_error", "the redaction hook failed, so nothing was asked")
-                return no_context("disabled", "the redaction hook held the request back")
+            data = self.redacted_request({"agent_name": agent, "context": context})
+            if isinstance(data, ContextReply):
+                return data
             after: str | None = None
             if self._read_own_writes and before is not None:
                 waiting = asyncio.wrap_future(before)
@@ -202,6 +255,11 @@ class Sender:
             return ContextReply.model_validate(dict(reply))  # a transport of somebody's own may give anything
         except Exception as error:  # noqa: BLE001 - the turn goes on
             return self.without_context(error)
+
+
+def _next_step(reason: ReasonCode, detail: str) -> str:
+    """Return what an operator does about a reason; empty where the detail says it."""
+    return _NO_EMBEDDER if "embedder is required" in detail else _NEXT_STEPS.get(reason, "")
 
 
 def no_context(reason: ReasonCode, detail: str) -> ContextReply:

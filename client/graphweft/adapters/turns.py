@@ -13,6 +13,7 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
+from graphweft.adapters.values import milliseconds
 from graphweft.adapters.vocabulary import (
     MODEL_CALL_COMPLETE,
     PHASE_COMPLETE,
@@ -316,7 +317,7 @@ class TurnBook:
         about = self._touch(self._turn_of(state, agent, run) if call is None else turn, context, now_s)
         data = {"tool_name": tool, "call_id": call_id, "result": result, "success": success, **about}
         data |= {} if error is None else {"error": error}
-        data |= {} if call is None else {"duration_ms": _ms(now_s - call.started_s)}
+        data |= {} if call is None else {"duration_ms": milliseconds(now_s - call.started_s)}
         return [*told, Told(type=TOOL_CALL_COMPLETE, chat=chat, data=data, context=context)]
 
     def model_call(
@@ -407,7 +408,7 @@ class TurnBook:
         for call_id, call in turn.calls.items():
             state.over[call_id] = None
             data = {"tool_name": call.tool, "call_id": call_id, "result": None, "success": None, **turn.fields()}
-            data["duration_ms"] = _ms(now_s - call.started_s)
+            data["duration_ms"] = milliseconds(now_s - call.started_s)
             told.append(Told(type=TOOL_CALL_COMPLETE, chat=turn.chat, data=data, context=turn.context))
         _bound(state.over)
         optional = {"context_id": turn.context_id, "handed_to": handed_to}
@@ -416,7 +417,7 @@ class TurnBook:
             "success": outcome in {"completed", "handed_off"},
             "outcome": outcome,
             "response": response,
-            "duration_ms": _ms(now_s - turn.started_s),
+            "duration_ms": milliseconds(now_s - turn.started_s),
             **{name: value for name, value in optional.items() if value is not None},
             **({} if failure is None else failure.fields()),
         }
@@ -455,7 +456,3 @@ class TurnBook:
 def _bound(kept: dict[str, Any]) -> None:
     while len(kept) > _CALLS:
         del kept[next(iter(kept))]
-
-
-def _ms(seconds: float) -> float:
-    return round(seconds * 1000, 3)

@@ -55,7 +55,10 @@ def _channels(events: list[str]) -> dict[str, Any]:
             "description": (
                 "Redis streams, one a partition. The partition of an event is the CRC-32 of its key `appid/chatid`, "
                 f"modulo the number that stands under `{channels.PARTITION_COUNT}`. Order holds within a key. An entry "
-                "is a CloudEvent in structured mode: the fields `content-type` and `data`."
+                "is a CloudEvent in structured mode: the fields `content-type` and `data`. On Kafka the topic "
+                f"`{channels.EVENTS_TOPIC}`; the number to take the remainder by is that of the first record "
+                f'`{{"partitions": N}}` in the topic `{channels.PARTITIONS_TOPIC}`, also where the events have more '
+                "partitions since."
             ),
             "parameters": {"partition": {"description": "Number of the partition, from 0."}},
             "messages": _listed(events),

@@ -18,8 +18,10 @@ __all__ = (
     "EPISODES_GROUP",
     "EVENTS",
     "EVENTS_TOPIC",
+    "GRAPH_CHECK",
     "MEMORY_GROUP",
     "MUTATION_GROUP",
+    "PARTITIONS_TOPIC",
     "PARTITION_COUNT",
     "REQUEUE_TRANSACTION",
     "RESPONDERS",
@@ -29,6 +31,7 @@ __all__ = (
     "events_stream",
     "graph_name",
     "lease",
+    "notes",
     "partition_of",
     "workers",
 )
@@ -39,6 +42,8 @@ EVENTS_TOPIC: Final = "graphweft.events"
 """Kafka topic; its partitions are ours."""
 PARTITION_COUNT: Final = "graphweft:partitions"
 """Number of event streams, written once by whoever comes first, so that all producers hash alike."""
+PARTITIONS_TOPIC: Final = "graphweft.partitions"
+"""Kafka topic of one partition for the same: the first record ``{"partitions": N}`` counts, though topics may grow."""
 MUTATION_GROUP: Final = "graphweft-mutation"
 MEMORY_GROUP: Final = "graphweft-memory"
 """Of the workers that turn memories into vectors."""
@@ -66,6 +71,9 @@ REQUEUE_TRANSACTION: Final = "graphweft-requeue"
 DURABLE: Final = "graphweft:durable"
 """Key on the graph server that is written so that one can wait for the disk behind it."""
 
+GRAPH_CHECK: Final = "graphweft::check::"
+"""Empty graph on a FalkorDB server, in which it is asked whether it takes the queries of rules."""
+
 
 def events_stream(partition: int) -> str:
     """Return the Redis stream of a partition."""
@@ -90,6 +98,11 @@ def lease(partition: int, group: str = MUTATION_GROUP) -> str:
 def workers(group: str = MUTATION_GROUP) -> str:
     """Return the key of the sorted set of a group's workers that live; ``WORKERS`` is that of the mutation workers."""
     return WORKERS if group == MUTATION_GROUP else f"{WORKERS}:{group}"
+
+
+def notes(group: str = MUTATION_GROUP) -> str:
+    """Return the Redis hash of what a group's readers keep with their positions: partition -> text."""
+    return f"graphweft:notes:{group}"
 
 
 def partition_of(key: str, partitions: int) -> int:

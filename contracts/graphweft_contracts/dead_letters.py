@@ -2,25 +2,48 @@
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Any, Literal, cast
 
-from pydantic import AwareDatetime, BaseModel, ConfigDict, Field
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validator
 
 __all__ = ("DeadLetter", "DeadLetterReason")
 
 DeadLetterReason = Literal[
-    "invalid_event", "query_error", "timeout", "missing_rule", "quarantined", "trimmed", "extraction_failed"
+    "invalid_event",
+    "query_error",
+    "timeout",
+    "unresponsive",
+    "internal_error",
+    "missing_rule",
+    "skipped",
+    "no_rules",
+    "set_aside",
+    "quarantined",
+    "trimmed",
+    "extraction_failed",
 ]
-"""``quarantined``: left out because its mutation fails again and again; ``trimmed``: gone before it was read;
-``extraction_failed``: no model could read the episode."""
+"""Why something had no effect.
+
+- ``invalid_event``: the event breaks the contract.
+- ``query_error``, ``timeout``: the graph server refused a mutation, or aborted it at its time limit.
+- ``unresponsive``: the graph server stopped answering each time it got this mutation.
+- ``internal_error``: graphweft itself failed on this event; the worker's log has the traceback.
+- ``missing_rule``: a retried mutation is no longer in the rules.
+- ``skipped``: a rule matched, but a value that it needs was missing.
+- ``no_rules``: no rules are loaded for the workflow of the event.
+- ``set_aside``: an operator told the worker to pass over the event.
+- ``quarantined``: the mutation failed again and again, so it was switched off for a while.
+- ``trimmed``: the events left the bus before they were read.
+- ``extraction_failed``: no model could read the episode.
+"""
 
 
 class DeadLetter(BaseModel):
-    """One event, or one mutation of it, that has no effect on the graph; or one mutation of a range of events.
+    """One event, or one mutation of it, that has no effect on the graph; or one mutation of several events.
 
-    ``id`` derives from position, rule and mutation: writing the same failure twice keeps one letter. A letter with
-    ``until`` stands for the events from ``position`` to there: ``count`` of them were left out, and ``fields`` are the
-    first one's.
+    ``id`` derives from partition, rule and mutation: writing the same failure twice keeps one letter. A letter with
+    ``offsets`` stands for exactly these entries of the partition that ``position`` names, so it never reaches into
+    another partition; ``fields`` are the first one's.
     """
 
     model_config = ConfigDict(frozen=True, extra="forbid")
@@ -28,8 +51,10 @@ class DeadLetter(BaseModel):
     id: str
     reason: DeadLetterReason
     message: str = Field(description="What was wrong, where, and what to do; never payload text.")
-    position: str = Field(description="`partition:offset` of the event on the bus, of a range the first one's.")
-    until: str | None = Field(default=None, description="`partition:offset` of the last event of a range.")
+    position: str = Field(description="`partition:offset` of the event on the bus; of several, the first one's.")
+    offsets: tuple[str, ...] = Field(
+        default=(), description="Offsets of all entries that the letter stands for, in order; empty for a single one."
+    )
     count: int = Field(default=1, ge=1, description="How many events, or rows of one mutation, the letter stands for.")
     time: AwareDatetime = Field(description="When the letter was written.")
     app_id: str | None = None
@@ -40,3 +65,38 @@ class DeadLetter(BaseModel):
     mutation: str | None = None
     place: str | None = Field(default=None, description="file:line of the mutation.")
     fields: dict[str, str] = Field(description="The entry as it stood on the bus; each value base64 of the bytes.")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _of_older_versions(cls, read: Any) -> Any:
+        """Read letters that say by ``until`` where they end; they do not say which events they stand for."""
+        if isinstance(read, dict):
+            return {name: value for name, value in cast("dict[str, Any]", read).items() if name != "until"}
+        return read
+
+    @model_validator(mode="after")
+    def _counts_its_offsets(self) -> DeadLetter:
+        if self.offsets and (self.count != len(self.offsets) or self.offsets[0] != self.offset):
+            raise ValueError("`offsets` must hold `count` offsets, beginning with that of `position`")
+        return self
+
+    @property
+    def partition(self) -> int:
+        """The partition of all its entries."""
+        return int(self.position.partition(":")[0])
+
+    @property
+    def offset(self) -> str:
+        """The offset of the first entry."""
+        return self.position.partition(":")[2]
+
+    @property
+    def until(self) -> str:
+        """`partition:offset` of the last entry."""
+        return f"{self.partition}:{self.offsets[-1] if self.offsets else self.offset}"
+
+    def of_entries(self, offsets: tuple[str, ...]) -> DeadLetter:
+        """Return the letter for other entries of the same partition, at least one, in order."""
+        return self.model_copy(
+            update={"position": f"{self.partition}:{offsets[0]}", "offsets": offsets, "count": len(offsets)}
+        )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Annotated, Any, Final, Literal, Self, cast
 
 from pydantic import (
@@ -35,6 +35,8 @@ from graphweft_contracts.memory import derived_id
 __all__ = (
     "ANY_TYPE",
     "EPISODES",
+    "MOST_ATTRIBUTES",
+    "MOST_ATTRIBUTE_NAMES",
     "RESERVED_ATTRIBUTES",
     "TYPE_PATTERN",
     "EntityName",
@@ -44,6 +46,7 @@ __all__ = (
     "EpisodeRelation",
     "EpisodeType",
     "Structure",
+    "attributes_fault",
     "episode_id",
     "fault_of",
 )
@@ -60,6 +63,10 @@ RESERVED_ATTRIBUTES: Final = frozenset(
     }
 )
 """Properties of entities that an episode cannot give."""
+MOST_ATTRIBUTE_NAMES: Final = 200
+"""Different names of attributes in one episode, over all its entities: more of them are data, and no names."""
+MOST_ATTRIBUTES: Final = 10_000
+"""Attributes of all entities of one episode. They are written together, and other apps wait meanwhile."""
 
 _ATTRIBUTE: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 _MOST_CHARACTERS: Final = 1_000_000
@@ -170,6 +177,8 @@ class Structure(BaseModel):
 
     @model_validator(mode="after")
     def _complete(self) -> Self:
+        if fault := attributes_fault(entity.attributes for entity in self.entities):
+            raise ValueError(fault)
         for number, relation in enumerate(self.relations):
             where = f"relations[{number}]"
             for end in ("source", "target"):
@@ -298,6 +307,27 @@ EPISODES: Final[Mapping[str, type[Payload]]] = {
 def episode_id(source: str, event_id: str) -> str:
     """Return the id of the episode that an ``episode.add`` event makes."""
     return derived_id(source, event_id, "episode")
+
+
+def attributes_fault(entities: Iterable[Collection[str]]) -> str | None:
+    """Return why an episode has too many attributes, None when it has not; of each entity the names are given."""
+    names: set[str] = set()
+    count = 0
+    for entity in entities:
+        names.update(entity)
+        count += len(entity)
+    if len(names) > MOST_ATTRIBUTE_NAMES:
+        return (
+            f"the entities have {len(names):,} different names of attributes, and an episode has at most "
+            f"{MOST_ATTRIBUTE_NAMES}: give equal things equal names, or put names that are data into a value (a list "
+            "of strings)"
+        )
+    if count > MOST_ATTRIBUTES:
+        return (
+            f"the entities have {count:,} attributes, and an episode has at most {MOST_ATTRIBUTES:,} in all: send "
+            "several episodes"
+        )
+    return None
 
 
 def fault_of(error: ValidationError, *above: str) -> str:

@@ -6,12 +6,14 @@ ids of what events make derive from the event, so that a repetition makes nothin
 
 from __future__ import annotations
 
+import re
 import struct
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Annotated, Any, ClassVar, Final, Literal, Self
 from uuid import NAMESPACE_URL, uuid5
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
+from pydantic_core import PydanticCustomError
 
 from graphweft_contracts.events import Name, Payload
 
@@ -33,6 +35,7 @@ __all__ = (
     "ScopeName",
     "derived_id",
     "memory_id",
+    "unknown_field",
 )
 
 MemoryRole = Literal["user", "assistant", "system"]
@@ -46,6 +49,7 @@ _NO_SCOPE: Final = "a memory needs a scope: give at least one of application_id,
 _SCOPED: Final[dict[str, Any]] = {"anyOf": [{"required": [x], "properties": {x: {"type": "string"}}} for x in SCOPES]}
 """The same for readers of the JSON Schema."""
 _Id = Annotated[str, Field(min_length=1, max_length=256)]
+_FIELD_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 _MOST_MESSAGES: Final = 1_000
 _MOST_CHARACTERS: Final = 1_000_000
 _MOST_DIMENSIONS: Final = 8_192
@@ -118,6 +122,16 @@ class MemoryMessage(BaseModel):
     time: AwareDatetime | None = Field(default=None, description="When it was said; without it, the event's time.")
     message_id: Name | None = Field(default=None, description="The runtime's own name of the message.")
     author_name: Name | None = None
+
+    @model_validator(mode="before")
+    @classmethod
+    def _known(cls, value: Any) -> Any:
+        fields: Any = value
+        if isinstance(value, Mapping):
+            for name in fields:
+                if name not in cls.model_fields:
+                    raise PydanticCustomError("unknown_field", "{fault}", {"fault": unknown_field(name)})
+        return fields
 
     @property
     def searched(self) -> str:
@@ -221,6 +235,16 @@ MEMORY: Final[Mapping[str, type[Payload]]] = {
     "memory.erase": MemoryErase,
 }
 """The types of events that change memory, with their payloads."""
+
+
+def unknown_field(name: Any, *, also: Iterable[str] = ()) -> str:
+    """Return what is wrong with a message that has the field ``name``; ``also`` are names that a caller takes too.
+
+    A name with blanks, or a long one, may hold what should have been a value, so it is not quoted.
+    """
+    said = f"unknown field {name!r}" if isinstance(name, str) and _FIELD_NAME.fullmatch(name) else "an unknown field"
+    allowed = ", ".join((*MemoryMessage.model_fields, *also))
+    return f"{said}: a message has {allowed}; leave it out, or keep it by an event and a rule of your own"
 
 
 def memory_id(source: str, event_id: str, number: int) -> str:

@@ -10,36 +10,54 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_vali
 from graphweft_contracts.events import Name
 from graphweft_contracts.memory import SCOPES, MemoryScope
 
-__all__ = ("INDEX_TYPES", "MOST_RESULTS", "SEARCHED", "IndexType", "SearchQuery", "Searched", "query_text")
+__all__ = (
+    "EMBEDDED",
+    "INDEX_TYPES",
+    "MOST_RESULTS",
+    "SEARCHED",
+    "IndexType",
+    "SearchQuery",
+    "Searched",
+    "WithoutEmbedder",
+    "query_text",
+)
 
 IndexType = Literal["vector", "fulltext", "hybrid"]
+WithoutEmbedder = Literal["latest"]
 INDEX_TYPES: Final[tuple[IndexType, ...]] = ("vector", "fulltext", "hybrid")
-Searched = Literal["memories", "facts", "entities", "episodes"]
-SEARCHED: Final[tuple[Searched, ...]] = ("memories", "facts", "entities", "episodes")
+Searched = Literal["all", "memories", "facts", "preferences", "summaries", "entities", "episodes"]
+SEARCHED: Final[tuple[Searched, ...]] = (
+    "all", "memories", "facts", "preferences", "summaries", "entities", "episodes",
+)  # fmt: skip
+EMBEDDED: Final[frozenset[Searched]] = frozenset({"all", "memories"})
+"""What of a scope can be searched by vector: there are memories in it."""
 MOST_RESULTS: Final = 1_000
+_NAMED: Final[dict[Searched, str]] = {"all": "memories"}
+"""What an error calls it, where the name is no plural."""
 _ParameterName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")]
 _LONGEST: Final = 200_000
 _ASKED_ROLES: Final = frozenset({"user", "assistant"})
 _TEXT: Final = {"type": "string"}
 _NULL: Final = {"type": "null"}
-_MEMORIES: Final = {"const": "memories"}
+_EMBEDDED: Final = {"enum": ["all", "memories"]}
 _WITHIN: Final = {"memory": {"type": "object"}, "index_name": _NULL, "fulltext_index_name": _NULL}
+_INDEX: Final = {"memory": _NULL, "of": _EMBEDDED, "without_embedder": _NULL}
 _WORKS: Final[dict[str, Any]] = {
     "anyOf": [
         {
             "required": ["memory"],
-            "properties": {**_WITHIN, "of": _MEMORIES},
+            "properties": {**_WITHIN, "of": _EMBEDDED},
         },
         {
             "required": ["memory"],
-            "properties": {**_WITHIN, "index_type": {"enum": ["fulltext", None]}},
+            "properties": {**_WITHIN, "index_type": {"enum": ["fulltext", None]}, "without_embedder": _NULL},
         },
         {
-            "properties": {"memory": _NULL, "of": _MEMORIES, "index_type": {"enum": ["vector", "fulltext", None]}},
+            "properties": {**_INDEX, "index_type": {"enum": ["vector", "fulltext", None]}},
         },
         {
             "required": ["fulltext_index_name"],
-            "properties": {"memory": _NULL, "of": _MEMORIES, "fulltext_index_name": _TEXT},
+            "properties": {**_INDEX, "fulltext_index_name": _TEXT},
         },
     ]
 }
@@ -49,11 +67,12 @@ _WORKS: Final[dict[str, Any]] = {
 class SearchQuery(BaseModel):
     """One search: in an index of the graph, or in what is remembered within a scope.
 
-    With ``memory`` it searches what ``of`` says: memories, by ``index_type`` or, without it, by vector where there is
-    an embedder and by recency where there is none; or what episodes say (``facts``, ``entities``) or are
-    (``episodes``), which have no vectors: by words where there is a text, otherwise by recency. Without ``memory``,
-    ``index_name`` names the index, whose type is ``vector`` unless it is said; without it, the index is meant that the
-    responder's settings name.
+    With ``memory`` it searches what ``of`` says: ``all`` are memories, facts, preferences and summaries in one ranking.
+    Without an ``index_type`` it goes by words, and, where the responder has an embedder, by vector too (hybrid). Only
+    ``memories`` have vectors; ``facts`` (of conversations and of episodes), ``preferences``, ``summaries``,
+    ``entities`` and ``episodes`` are searched by words. Without a text the latest come, without a score. Without
+    ``memory``, ``index_name`` names the index, whose type is ``vector`` unless it is said; without it, the index is
+    meant that the responder's settings name.
     Raises ``ValueError`` (pydantic's) for what cannot work.
     """
 
@@ -64,9 +83,18 @@ class SearchQuery(BaseModel):
     )
     memory: MemoryScope | None = Field(default=None, description="Whose memories; None: an index is searched.")
     of: Searched = Field(
-        default="memories", description="What of the scope: memories, or facts, entities or episodes of `episode.add`."
+        default="all",
+        description="What of the scope: all memory (memories, facts, preferences, summaries), one of these kinds, or "
+        "entities or episodes of `episode.add`.",
     )
     index_type: IndexType | None = Field(default=None, description="How: by vector, by words, or both.")
+    without_embedder: WithoutEmbedder | None = Field(
+        default=None,
+        description="Where the responder has no embedder and `index_type` is not `fulltext`: the latest memories come, "
+        "whatever the text is; with `of: all` in turns with what the text finds by words of facts, preferences and "
+        "summaries. Without it memories are searched by words too, or, where `index_type` asks for vectors, the search "
+        "fails.",
+    )
     index_name: Name | None = Field(
         default=None, description="Vector index (for `fulltext`: fulltext index) by name, or as `Label.property`."
     )
@@ -103,13 +131,20 @@ class SearchQuery(BaseModel):
             raise ValueError(msg)
         if self.memory is not None:
             if self.index_name is not None or self.fulltext_index_name is not None:
-                msg = f"{self.of} have indexes of their own: leave index_name and fulltext_index_name out"
+                named = _NAMED.get(self.of, self.of)
+                msg = f"{named} have indexes of their own: leave index_name and fulltext_index_name out"
                 raise ValueError(msg)
-            if self.of != "memories" and self.index_type not in {None, "fulltext"}:
+            if self.of not in EMBEDDED and self.index_type not in {None, "fulltext"}:
                 msg = f"{self.of} have no vectors: leave index_type={self.index_type!r} out, or write 'fulltext'"
                 raise ValueError(msg)
+            if self.of not in EMBEDDED and self.without_embedder is not None:
+                msg = f"without_embedder is for memories, and {self.of} are always searched by words: leave it out"
+                raise ValueError(msg)
             return self
-        if self.of != "memories":
+        if self.without_embedder is not None:
+            msg = "without_embedder is for memories: leave it out where an index is searched"
+            raise ValueError(msg)
+        if self.of not in EMBEDDED:
             msg = f"{self.of} are searched within a scope only: give memory at least one of {', '.join(SCOPES)}"
             raise ValueError(msg)
         if self.index_type == "hybrid" and self.fulltext_index_name is None:
@@ -119,15 +154,8 @@ class SearchQuery(BaseModel):
 
     @property
     def scope(self) -> dict[str, str]:
-        """What a node must have to be found, by name; empty where an index is searched.
-
-        Facts and entities are known beyond the thread in which they were said, unless nothing else says whose they are:
-        beside another scope the thread does not limit them.
-        """
-        given = self.memory.given if self.memory else {}
-        if self.of in {"facts", "entities"} and len(given) > 1:
-            given.pop("thread_id", None)
-        return given
+        """The scopes that are given, by name; empty where an index is searched."""
+        return self.memory.given if self.memory else {}
 
 
 def query_text(messages: Iterable[Any], history: int = 10) -> str:

@@ -31,7 +31,7 @@ from graphweft_rules.model import (
     Place,
 )
 from graphweft_rules.packing import Found, Packed, pack
-from graphweft_rules.ruleset import BoundMutation, BoundQuery, Matched, MatchedQueries, Ruleset, Skipped
+from graphweft_rules.ruleset import BoundMutation, BoundQuery, Failed, Matched, MatchedQueries, Ruleset, Skipped
 from graphweft_rules.token_count import TokenCounter, count_characters, token_counter
 from graphweft_rules.workflow import CompiledMutation, Workflow, compile_workflow
 
@@ -39,6 +39,7 @@ __all__ = (
     "BoundMutation",
     "BoundQuery",
     "CompiledMutation",
+    "Failed",
     "Finding",
     "Found",
     "GraphInjectionConfig",

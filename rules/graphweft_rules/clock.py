@@ -12,7 +12,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from uuid import NAMESPACE_URL, uuid5
 
-__all__ = ("CALLS", "OWN_PREFIX", "UUID_PREFIX", "clock_values", "utc_text", "uuid_values")
+__all__ = ("CALLS", "OWN_PREFIX", "UUID_PREFIX", "clock_values", "moments_later", "utc_text", "uuid_values")
 
 OWN_PREFIX: Final = "__"
 """Names that start so are ours: parameters here, progress nodes in the graph."""
@@ -34,6 +34,14 @@ CALLS: Final[Mapping[str, tuple[str, str]]] = {
 def utc_text(when: datetime) -> str:
     """Return the time in UTC as ``2026-02-01T10:00:00.000000Z``: always 27 characters, so text order is time order."""
     return f"{_in_utc(when).replace(tzinfo=None).isoformat(timespec='microseconds')}Z"
+
+
+def moments_later(when: datetime, number: int) -> datetime:
+    """Return the time ``number`` microseconds later; at the end of the calendar, the time itself."""
+    try:
+        return when + timedelta(microseconds=number)
+    except OverflowError:  # an odd event must not stop the others
+        return when
 
 
 def clock_values(names: frozenset[str], when: datetime) -> dict[str, Any]:

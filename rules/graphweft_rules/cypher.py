@@ -7,7 +7,7 @@ and of ``randomUUID()`` have become parameters. Comments are gone too, so that w
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from difflib import get_close_matches
 from functools import lru_cache
 from typing import Final, Literal
@@ -20,6 +20,7 @@ from graphweft_rules.traps import (
     bare_nodes,
     copied_writes,
     filtered_optionals,
+    names_from_data,
     old_reads,
     path_merges,
     repeated_merges,
@@ -33,6 +34,8 @@ _Problem = tuple[_Level, str, str, int]
 """Level, code, message, offset in the text."""
 _Edit = tuple[int, int, str]
 """Start and end of what is replaced, and what comes instead."""
+_Piece = tuple[int, int, bool]
+"""An offset in a statement, the one in its author's text, and whether the text goes on from there as it was."""
 
 _CLOCK_VARIANTS: Final = frozenset({"TRANSACTION", "STATEMENT", "REALTIME"})
 _TEXT_CALLS: Final = frozenset({"datetime", "time"})
@@ -77,6 +80,19 @@ class Cypher:
     spared: frozenset[str] = frozenset()
     """Properties that no map behind ``+=`` has and no ``n[…]`` reads: whoever makes the parameters sees to that."""
     problems: tuple[CypherProblem, ...]
+    pieces: tuple[_Piece, ...] = field(default=(), repr=False, compare=False)
+    """What ``statement`` is made of, for ``origin``."""
+
+    def origin(self, line: int, column: int) -> tuple[int, int]:
+        """Return where in ``text`` a line and column of ``statement`` (all from 1) come from.
+
+        What was put in place of a part of the text comes from where that part begins.
+        """
+        before = self.statement.split("\n")[: line - 1]
+        offset = sum(map(len, before)) + len(before) + column - 1
+        start, origin, kept = next((piece for piece in reversed(self.pieces) if piece[0] <= offset), (0, 0, True))
+        offset = min(origin + (offset - start if kept else 0), len(self.text))
+        return self.text.count("\n", 0, offset) + 1, offset - self.text.rfind("\n", 0, offset)
 
     @property
     def columns(self) -> tuple[str, ...]:
@@ -108,9 +124,10 @@ def parse(text: str, *, role: Role, spared: frozenset[str] = frozenset()) -> Cyp
     uuids = list(_uuid_edits(words)) if role == "mutation" else []
     main = [clause for clause in query.clauses if clause.depth == 0 and clause.keyword not in PARTS]
     problems = sorted(_problems(query, role, len(uuids)), key=lambda problem: problem[3])
+    statement, pieces = _edited(query, text, edits + uuids)
     return Cypher(
         text=text,
-        statement=_edited(query, text, edits + uuids),
+        statement=statement,
         params=frozenset(word.identifier for word in words.tokens if word.kind == "param"),
         clock=frozenset(clock),
         uuids=len(uuids),
@@ -121,6 +138,7 @@ def parse(text: str, *, role: Role, spared: frozenset[str] = frozenset()) -> Cyp
         names=frozenset(graph_names(query)),
         spared=spared,
         problems=tuple(_placed(text, problem) for problem in problems),
+        pieces=pieces,
     )
 
 
@@ -154,7 +172,7 @@ def _calls(words: Words, index: int, function: str) -> bool:
     return called and words.text(index + 1) == "(" and words.text(index + 2) == ")"
 
 
-def _edited(query: Outline, text: str, edits: list[_Edit]) -> str:
+def _edited(query: Outline, text: str, edits: list[_Edit]) -> tuple[str, tuple[_Piece, ...]]:
     for token in query.tokens:
         if token.kind == "comment":  # the same number of lines, so that the server's messages fit the author's text
             edits.append((token.start, token.end, "\n" * token.text.count("\n") or " "))
@@ -162,13 +180,18 @@ def _edited(query: Outline, text: str, edits: list[_Edit]) -> str:
         if word.text != ";":
             break
         edits.append((word.start, word.end, " "))
-    parts: list[str] = []
+    edited = ""
+    pieces: list[_Piece] = []
     position = 0
     for start, end, replacement in sorted(edits):
         if start >= position:  # else: a comment inside a call that is replaced
-            parts += (text[position:start], replacement)
+            pieces.append((len(edited), position, True))
+            edited += text[position:start]
+            pieces.append((len(edited), start, False))
+            edited += replacement
             position = end
-    return ("".join(parts) + text[position:]).rstrip()
+    pieces.append((len(edited), position, True))
+    return (edited + text[position:]).rstrip(), tuple(pieces)
 
 
 def _keys(query: Outline) -> Iterator[tuple[str, str]]:
@@ -248,6 +271,12 @@ def _problems(query: Outline, role: Role, uuids: int) -> Iterator[_Problem]:
     for name, start in old_reads(query):
         message = f"{name!r} is read as it was before this run of SET: repeat the expression, or use two mutations"
         yield "warning", "set-reads-old", message, start
+    for text, start in names_from_data(query) if role == "mutation" else ():
+        message = (
+            f"{text!r} makes keys of the data names of properties, of which a graph on FalkorDB has 65,535 for ever, "
+            "and each new one makes all apps wait: name the properties, as in SET n.city = $map.city"
+        )
+        yield "warning", "names-from-data", message, start
 
 
 def _text_problems(query: Outline) -> Iterator[_Problem]:

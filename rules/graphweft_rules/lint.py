@@ -13,8 +13,9 @@ from graphweft_rules.findings import Finding, ordered
 from graphweft_rules.footprint import shared_labels
 from graphweft_rules.loader import FILE_NAME, RuleFiles
 from graphweft_rules.model import Mutation, Place
+from graphweft_rules.workflow import Workflow, compile_workflow
 
-__all__ = ("Explanation", "explain", "lint")
+__all__ = ("Explanation", "explain", "lint", "workflows")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -93,6 +94,17 @@ def explain(paths: Iterable[Path]) -> list[Explanation]:
                 reason=form.reason,
             )
     return [found[key] for key in sorted(found)]
+
+
+def workflows(paths: Iterable[Path]) -> list[Workflow]:
+    """Return the rules of each file that loads, compiled, under the name of its folder; never raises on content."""
+    files = RuleFiles()
+    found: list[Workflow] = []
+    for path in paths:
+        for file in sorted(_rule_files(path)) if path.is_dir() else [path]:
+            if (config := files.resolve(file).config) is not None:
+                found.append(compile_workflow(file.parent.name, config))
+    return found
 
 
 def _rule_files(root: Path) -> Iterator[Path]:

@@ -24,6 +24,7 @@ __all__ = (
     "Mutation",
     "MutationRule",
     "Place",
+    "Written",
     "most_rows",
 )
 
@@ -48,6 +49,24 @@ class Place:
         return f"{self.file}:{self.line}:{self.column}"
 
 
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Written:
+    """Where a text stands in a file."""
+
+    place: Place
+    first: Place | None = None
+    """Where its first character stands, when the file has the text letter by letter."""
+
+    def at(self, line: int, column: int) -> Place:
+        """Return where line and column of the text (both from 1) stand in the file.
+
+        That is exact for literal blocks and for strings on one line without escapes, else it is ``place``.
+        """
+        if self.first is None:
+            return self.place
+        return Place(file=self.first.file, line=self.first.line + line - 1, column=self.first.column + column - 1)
+
+
 def most_rows(format: Format, max_results: int | None) -> int | None:
     """Return how many rows count, from the first one on; None for all of them."""
     return 1 if format == "single" else max_results
@@ -62,7 +81,7 @@ class InjectionSearch:
     """
 
     memory: Mapping[str, Any] | None = None
-    of: Searched = "memories"
+    of: Searched = "all"
     query: Any = None
     index_type: IndexType | None = None
     index_name: str | None = None
@@ -101,6 +120,8 @@ class InjectionQuery:
     format: Format = "list"
     max_results: int | None = None
     place: Place
+    written: Written | None = field(default=None, compare=False)
+    """Where the text of ``cypher`` stands, or that of the search's ``retrieval_query``."""
 
     @property
     def most_rows(self) -> int | None:
@@ -134,6 +155,8 @@ class Mutation:
     cypher: str
     params: Mapping[str, Any] = field(default_factory=dict[str, Any])
     place: Place
+    written: Written | None = field(default=None, compare=False)
+    """Where the text of ``cypher`` stands."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

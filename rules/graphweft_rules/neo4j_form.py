@@ -73,7 +73,8 @@ def with_plain_vectors(statement: str) -> str:
     tokens = tokenize(statement)
     solid = [token for token in tokens if token.kind not in ("space", "comment")]
     calls = {token.start for token, following in pairwise(solid) if token.keyword == "VECF32" and following.text == "("}
-    return "".join(" " if token.start in calls else token.text for token in tokens)
+    # As long as before, so that the server's places fit the statement.
+    return "".join(" " * len(token.text) if token.start in calls else token.text for token in tokens)
 
 
 def _check_deletes(query: Outline) -> None:

@@ -34,7 +34,7 @@ from graphweft_rules.workflow import (
     compile_workflow,
 )
 
-__all__ = ("BoundMutation", "BoundQuery", "Matched", "MatchedQueries", "Ruleset", "SkipReason", "Skipped")
+__all__ = ("BoundMutation", "BoundQuery", "Failed", "Matched", "MatchedQueries", "Ruleset", "SkipReason", "Skipped")
 
 _PACKS: Final[tuple[Pack, ...]] = (MemoryPack(), EpisodePack())
 """The packs that every set of rules has."""
@@ -80,11 +80,22 @@ class Skipped:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Failed:
+    """A mutation whose matching raised an error that nobody expected: a defect, or input that nobody thought of."""
+
+    rule: str
+    query: str
+    error: Exception
+    place: Place
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Matched:
     """What the rules say about an event: mutations in rule order, then in the order within the rule."""
 
     mutations: tuple[BoundMutation, ...] = ()
     skipped: tuple[Skipped, ...] = ()
+    failed: tuple[Failed, ...] = ()
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -125,6 +136,11 @@ class Ruleset:
         """The mutations of all rules; packs have theirs."""
         return tuple(part for flow in self.workflows.values() for rule in flow.mutation_rules for part in rule.parts)
 
+    @property
+    def injections(self) -> tuple[CompiledInjection, ...]:
+        """The injection queries of all rules."""
+        return tuple(part for flow in self.workflows.values() for rule in flow.injection_rules for part in rule.parts)
+
     @classmethod
     def load(cls, root: Path, packs: Iterable[Pack] = _PACKS) -> Ruleset:
         """Load the workflows right under ``root``. Raises ``RulesError`` with the findings of all of them."""
@@ -144,11 +160,14 @@ class Ruleset:
         return cls(workflows, _digest(root, read), packs)
 
     def match_event(self, event: Event) -> Matched:
-        """Return the mutations for an event; never raises. Those of packs come first, and without any workflow too."""
+        """Return the mutations for an event. Those of packs come first, and without any workflow too.
+
+        An error in a rule leaves the other rules alone; an error in a pack is raised.
+        """
         if event.type in self._types:
             packed = self._by_packs(event)
             ruled = self._by_rules(event)
-            return Matched(mutations=(*packed, *ruled.mutations), skipped=ruled.skipped)
+            return Matched(mutations=(*packed, *ruled.mutations), skipped=ruled.skipped, failed=ruled.failed)
         return self._by_rules(event)
 
     def refusal(self, event: Event) -> str | None:
@@ -179,15 +198,26 @@ class Ruleset:
         scope = Scope.of_event(event)
         mutations: list[BoundMutation] = []
         skipped: list[Skipped] = []
+        failed: list[Failed] = []
         for rule in candidates.select(scope):
-            if _applies(rule, scope, skipped):
-                for part in rule.parts:
+            parts = rule.parts
+            try:
+                if not _applies(rule, scope, skipped):
+                    continue
+            except Exception as error:  # noqa: BLE001 - whatever a condition does to one event, others must go on
+                failed.extend(Failed(rule=part.rule, query=part.id, error=error, place=part.place) for part in parts)
+                continue
+            for part in parts:
+                try:
                     bound = _bind(part, event, scope)
-                    if isinstance(bound, Skipped):
-                        skipped.append(bound)
-                    else:
-                        mutations.append(bound)
-        return Matched(mutations=tuple(mutations), skipped=tuple(skipped))
+                except Exception as error:  # noqa: BLE001
+                    failed.append(Failed(rule=part.rule, query=part.id, error=error, place=part.place))
+                    continue
+                if isinstance(bound, Skipped):
+                    skipped.append(bound)
+                else:
+                    mutations.append(bound)
+        return Matched(mutations=tuple(mutations), skipped=tuple(skipped), failed=tuple(failed))
 
     def match_request(self, request: ContextRequest, now: datetime) -> MatchedQueries:
         """Return the queries for a context request; never raises. ``now`` is what the clock functions tell."""
@@ -234,10 +264,11 @@ class Ruleset:
     def bind_one(self, event: Event, rule: str, mutation: str) -> BoundMutation | Skipped | None:
         """Bind one mutation for an event, as ``match_event`` would; None when the rules have it no more.
 
-        Events, agents and condition of the rule are not asked again: whoever retries a mutation has decided.
+        Events, agents and condition of the rule are not asked again: whoever retries a mutation has decided. A mutation
+        of a pack that has nothing to do for the event is None as well: only the pack knows its parameters.
         """
-        if self.is_packed(rule, mutation) and (packed := self.packed_from(event, rule, mutation)):
-            return packed[0]
+        if self.is_packed(rule, mutation):
+            return next(iter(self.packed_from(event, rule, mutation)), None)
         found = self.find_mutation(event.workflow or "", rule, mutation)
         return _bind(found, event, Scope.of_event(event)) if found else None
 

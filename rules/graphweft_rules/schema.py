@@ -16,7 +16,7 @@ from pydantic import ValidationError
 
 from graphweft_contracts.events import LIFECYCLE
 from graphweft_contracts.memory import SCOPES, MemoryScope
-from graphweft_contracts.search import INDEX_TYPES, MOST_RESULTS, SEARCHED, IndexType, Searched, SearchQuery
+from graphweft_contracts.search import EMBEDDED, INDEX_TYPES, MOST_RESULTS, SEARCHED, IndexType, Searched, SearchQuery
 from graphweft_rules import conditions, cypher, params
 from graphweft_rules.clock import OWN_PREFIX
 from graphweft_rules.findings import Finding, did_you_mean
@@ -34,6 +34,7 @@ from graphweft_rules.model import (
     Mutation,
     MutationRule,
     Place,
+    Written,
 )
 from graphweft_rules.searches import parse_retrieval, said
 from graphweft_rules.shapes import Entries, Shapes
@@ -86,6 +87,10 @@ _REFERENCE: Final = re.compile(r"\$(?:context|event|workflow)(?:\.\w+)*\.(\w+)")
 
 def _value(entries: Entries, key: str) -> Node | None:
     return entries[key].value if key in entries else None
+
+
+def _written(node: Node | None) -> Written | None:
+    return node.written if isinstance(node, Scalar) else None
 
 
 def _parse_injection(text: str) -> cypher.Cypher:
@@ -166,6 +171,7 @@ class _Checks(Shapes):
             self.error("conflicting-keys", message, entries[kinds[1]].key)
         search: InjectionSearch | None = None
         graphrag: InjectionGraphrag | None = None
+        text = _value(entries, "cypher")
         if "graphrag" in entries:
             graphrag = self._graphrag(entries["graphrag"].value)
             params = self._params(entries, None, _parse_injection)
@@ -173,10 +179,10 @@ class _Checks(Shapes):
                 message = "graphrag runs queries of its own, which take no params: leave them out"
                 self.error("conflicting-keys", message, entries["params"].key)
         elif "search" in entries:
-            search, retrieval = self._search(entries["search"].value)
-            params = self._params(entries, retrieval, parse_retrieval, "retrieval_query")
+            search, text = self._search(entries["search"].value)
+            params = self._params(entries, text, parse_retrieval, "retrieval_query")
         else:
-            params = self._params(entries, _value(entries, "cypher"), _parse_injection)
+            params = self._params(entries, text, _parse_injection)
         return InjectionQuery(
             id=self.text(entries, "id"),
             cypher=self.text(entries, "cypher") if "cypher" in entries else None,
@@ -187,6 +193,7 @@ class _Checks(Shapes):
             format=self._format(entries, kinds[0] if kinds else "cypher"),
             max_results=self.whole(entries, "max_results", least=1),
             place=node.place,
+            written=_written(text),
         )
 
     def _graphrag(self, node: Node) -> InjectionGraphrag:
@@ -251,8 +258,8 @@ class _Checks(Shapes):
         asks = plain(entries["index_type"].value) if "index_type" in entries else None
         indexes = {"index_name", "fulltext_index_name"} & entries.keys()
         said_of = plain(entries["of"].value) if "of" in entries else None
-        of = said_of if said_of in SEARCHED else "memories"
-        if of != "memories":
+        of = said_of if said_of in SEARCHED else "all"
+        if of not in EMBEDDED:
             if "memory" not in entries.keys() | above:
                 message = (
                     f"{of} are searched within a scope only: write for example memory: {{user_id: $workflow.user_id}}"
@@ -265,7 +272,8 @@ class _Checks(Shapes):
         if "memory" in entries or ("memory" in above and not indexes):
             for key in ("index_name", "fulltext_index_name"):
                 if key in entries:
-                    message = f"{of} have indexes of their own: leave index_name and fulltext_index_name out"
+                    named = "memories" if of == "all" else of
+                    message = f"{named} have indexes of their own: leave index_name and fulltext_index_name out"
                     self.error("conflicting-keys", message, entries[key].key)
             if asks is not None and "query" not in entries.keys() | above:
                 message = f"query is required when index_type={asks!r}: write for example query: $context.messages"
@@ -310,7 +318,7 @@ class _Checks(Shapes):
         return self._source("query", node)
 
     def _of(self, entries: Entries) -> Searched:
-        return cast("Searched", self._one_of(entries, "of", SEARCHED) or "memories")
+        return cast("Searched", self._one_of(entries, "of", SEARCHED) or "all")
 
     def _index_type(self, entries: Entries) -> IndexType | None:
         return cast("IndexType | None", self._one_of(entries, "index_type", INDEX_TYPES))
@@ -348,6 +356,7 @@ class _Checks(Shapes):
             cypher=self.text(entries, "cypher"),
             params=self._params(entries, _value(entries, "cypher"), _parse_mutation),
             place=node.place,
+            written=_written(_value(entries, "cypher")),
         )
 
     # -- keys with rules of their own --

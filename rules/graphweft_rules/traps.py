@@ -1,4 +1,4 @@
-"""Queries that FalkorDB 4.22 runs without complaint and gets wrong, told from their outline.
+"""Queries that FalkorDB 4.22 runs without complaint and gets wrong, or that wear it out, told from their outline.
 
 Each check is kept simple enough to be sure: a warning that is wrong once is not read again.
 """
@@ -13,18 +13,28 @@ from graphweft_rules.clauses import Clause, Outline, Words
 from graphweft_rules.patterns import (
     ExpressionPart,
     ForeachPart,
+    NodePattern,
     Part,
     PathPattern,
     PatternError,
     PatternPart,
     ProjectionPart,
+    RelationshipPattern,
     SetPart,
     UnwindPart,
     read_parts,
     uses,
 )
 
-__all__ = ("bare_nodes", "copied_writes", "filtered_optionals", "old_reads", "path_merges", "repeated_merges")
+__all__ = (
+    "bare_nodes",
+    "copied_writes",
+    "filtered_optionals",
+    "names_from_data",
+    "old_reads",
+    "path_merges",
+    "repeated_merges",
+)
 
 
 _OWN_PROPERTIES: Final = frozenset({"partition", "pos", "plan", "done", "note", "app_id", "only", "lock"})
@@ -189,6 +199,34 @@ def copied_writes(query: Outline) -> Iterator[tuple[str, int]]:
             copied = (words.identifier(start), words.identifier(start + 2))
             if words.text(start + 1) == "." and copied in written - {(item.variable, item.names[0])}:
                 yield ".".join(copied), words.tokens[start].start
+
+
+def names_from_data(query: Outline) -> Iterator[tuple[str, int]]:
+    """Yield (what stands there, offset) for each map of parameters whose keys become names of properties."""
+    words = query.words
+    items: set[str] = set()
+    """Variables of UNWIND and FOREACH that run over parameters."""
+    for part in _parts(query):
+        if isinstance(part, UnwindPart | ForeachPart) and _is_data(words, part.expression, items):
+            items.add(part.variable)
+        elif isinstance(part, PatternPart) and part.keyword in ("CREATE", "MERGE"):
+            for path in part.paths:
+                elements: tuple[NodePattern | RelationshipPattern, ...] = (*path.nodes, *path.relationships)
+                for each in elements:
+                    if each.map_parameter:
+                        yield f"${each.map_parameter}", words.tokens[each.place].start
+        elif isinstance(part, SetPart):
+            for item in part.items:
+                if item.kind in ("update", "replace") and item.value and _is_data(words, item.value, items):
+                    sign = "+=" if item.kind == "update" else "="
+                    yield f"{item.variable} {sign} …", words.tokens[item.place].start
+
+
+def _is_data(words: Words, span: range, items: set[str]) -> bool:
+    """Tell whether an expression is a parameter or one of the items, or inside it: ``$p``, ``$p.a``, ``x.a``."""
+    if not span or any(words.text(index) != "." for index in span[1::2]) or len(span) % 2 == 0:
+        return False
+    return words.tokens[span.start].kind == "param" or words.identifier(span.start) in items
 
 
 def _parts(query: Outline) -> tuple[Part, ...]:

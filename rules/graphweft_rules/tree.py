@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from graphweft_rules.model import Place
+from graphweft_rules.model import Place, Written
 
 __all__ = ("Broken", "Entry", "Items", "Node", "Scalar", "Table", "plain")
 
@@ -29,9 +29,12 @@ class Scalar:
 
         That is exact for literal blocks and for strings on one line without escapes, else it is the scalar's place.
         """
-        if self.text is None:
-            return self.place
-        return Place(file=self.text.file, line=self.text.line + line - 1, column=self.text.column + column - 1)
+        return self.written.at(line, column)
+
+    @property
+    def written(self) -> Written:
+        """Where the string stands, for those who ask without its value."""
+        return Written(place=self.place, first=self.text)
 
     def at_offset(self, offset: int) -> Place:
         """Return where the character behind ``offset`` others stands, as ``at`` does."""

@@ -22,6 +22,7 @@ from graphweft_rules.model import (
     InjectionRule,
     MutationRule,
     Place,
+    Written,
 )
 from graphweft_rules.params import ParamError, Reference, Scope, Source, compile_param
 from graphweft_rules.searches import CompiledSearch, SearchError, compile_search, parse_retrieval
@@ -53,6 +54,8 @@ class CompiledMutation:
     cypher: Cypher
     sources: tuple[tuple[str, Source], ...]
     place: Place
+    written: Written | None = None
+    """Where the query's text stands."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -213,6 +216,7 @@ class _Compiler:
                 cypher=self._read(parse(mutation.cypher, role="mutation"), mutation.place),
                 sources=self._sources(mutation.params, mutation.place),
                 place=mutation.place,
+                written=mutation.written,
             )
             for mutation in rule.mutations
         ]

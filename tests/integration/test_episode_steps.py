@@ -49,7 +49,7 @@ class Refusing:
 
 
 def story(app_id: str) -> list[Event]:
-    ann = {**PERSON, "role": "said by u1"}
+    ann = {**PERSON, "role": "said by u1", "description": "told by u1"}
     events = [
         structured(1, ann, SHOP, relations=[{**OWNS, "fact": "Ann owns the shop"}], schema_id="agent_memory_v1"),
         structured(2, {**PERSON, "role": "kept", "grade": 2}),
@@ -78,13 +78,15 @@ async def test_a_step_that_failed_is_made_up_for(
     if step[1] != "add_unowned":
         assert step in {(letter.rule, letter.mutation) for letter in letters}
     # Nothing that anybody has said stands there without whose it is.
-    said = "MATCH (e:Entity) WHERE e.user_id IS NULL AND (e.name IS NOT NULL OR e.role IS NOT NULL) RETURN e.id"
+    said = "MATCH (e:Entity) WHERE e.user_id IS NULL AND (e.name IS NOT NULL OR e.description IS NOT NULL) RETURN e.id"
     assert await rows(graph, said, app_id="disturbed") == []
+    given = "MATCH (a:Attribute) WHERE a.user_id IS NULL RETURN a.name"
+    assert await rows(graph, given, app_id="disturbed") == []
     linked = "MATCH (:Entity)-[x:RELATED_TO]->(:Entity) WHERE x.user_id IS NULL RETURN x.fact"
     assert await rows(graph, linked, app_id="disturbed") == []
     store.refuses = False
     for letter in letters:
-        assert await retry(bus, letter) == 1
+        assert (await retry(bus, letter)).events == 1
     await worked(bus, store)
     assert await bus.dead_letters(limit=10) == []
     wanted = await read_digest(graph, "undisturbed")

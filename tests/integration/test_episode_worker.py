@@ -254,14 +254,14 @@ async def test_an_episode_that_fails_alone_becomes_a_dead_letter_and_goes_throug
             tries = sum("cursed" in str(request.body) for request in model_server.requests)
             assert tries == 3 * (2 if failure.status == 400 else 1)
 
-            assert await retry(bus, letter) == 1  # it fails again
+            assert (await retry(bus, letter)).events == 1  # it fails again
             await until(lambda: letter_is_not(bus, letter.id))
             await done(bus, episodes_bus)
             [second] = await bus.dead_letters(limit=10)
             assert (second.reason, wire.unpack(second.fields)) == (reason, entry.fields)
 
             model_server.fails = lambda _: None
-            assert await retry(bus, second) == 1
+            assert (await retry(bus, second)).events == 1
             await until(lambda: facts_are(graph, "n2", ["Ann2 owns Shop2"]))
             await done(bus, episodes_bus)
     assert await bus.dead_letter_count() == 0
@@ -296,7 +296,7 @@ async def test_a_retry_is_about_the_same_time_when_the_event_says_none(
             await done(episodes_bus)
             [letter] = await bus.dead_letters(limit=10)
             model_server.fails = lambda _: None
-            assert await retry(bus, letter) == 1
+            assert (await retry(bus, letter)).events == 1
             await done(episodes_bus)
             await done(bus)
     assert await facts(graph) == {"n1": ["Ann1 owns Shop1"]}
@@ -316,7 +316,7 @@ async def test_an_episode_of_an_unknown_schema_is_read_when_its_letter_is_retrie
     assert letter.rule == "episode.add"
     known = Ontologies([Ontology(schema_id="ours", entity_types={}, edge_types={}, edge_type_map={})])
     rules = Ruleset({}, packs=(MemoryPack(), EpisodePack(known)))
-    assert await retry(bus, letter) == 1
+    assert (await retry(bus, letter)).events == 1
     async with working(
         JobWorker(episodes_bus, transport, new_job(known), name="e"), MutationWorker(bus, graph, rules, name="m")
     ):

@@ -54,6 +54,12 @@ def extracted(number: int, of: int, content: dict[str, Any], *, chat: str = "c1"
     return event("episode.extracted", number, data, chat=chat)
 
 
+def having(*names: str) -> str:
+    """Return Cypher that binds each name to that attribute of ``e``, where there is one."""
+    found = (f"OPTIONAL MATCH (e)-[:HAS_ATTRIBUTE]->({name}:Attribute {{name: '{name}'}})" for name in names)
+    return " ".join(found)
+
+
 PERSON = {"type": "Person", "name": "Ann"}
 SHOP = {"type": "Project", "name": "Shop"}
 OWNS = {"type": "OWNS", "source": "Ann", "target": "Shop"}
@@ -70,9 +76,10 @@ async def test_a_structured_episode_becomes_entities_and_relations(url: str, sto
     ids = [entity_id({"user_id": "u1"}, kind, name) for kind, name in (("Person", "Ann"), ("Project", "Shop"))]
     assert await rows(
         store,
-        "MATCH (p:Episode)-[:MENTIONS]->(e:Entity) RETURN p.id, p.name, p.episode_type, p.schema_id, p.reference_time, "
-        "p.source_description, p.episode_id, p.user_id, p.thread_id, e.id, e.type, e.name, e.role, e.grade, e.rate, "
-        "e.here, e.tags, e.user_id, e.thread_id, e.terms ORDER BY e.name",
+        f"MATCH (p:Episode)-[:MENTIONS]->(e:Entity) {having('role', 'grade', 'rate', 'here', 'tags')} "
+        "RETURN p.id, p.name, p.episode_type, p.schema_id, p.reference_time, p.source_description, p.episode_id, "
+        "p.user_id, p.thread_id, e.id, e.type, e.name, role.value, grade.value, rate.value, here.value, tags.value, "
+        "e.user_id, e.thread_id, e.terms ORDER BY e.name",
     ) == [
         (
             episode_id("/test", "e1"), "n", "json", "agent_memory_v1", at(-60), "d", "mine", "u1", "t",
@@ -122,7 +129,7 @@ async def test_a_text_waits_for_a_model_whose_first_answer_counts(url: str, stor
         extracted(7, 1, second),
     ]
     await applied(url, store, others)
-    assert await rows(store, "MATCH (e:Entity) RETURN e.name, e.role ORDER BY e.name") == [
+    assert await rows(store, f"MATCH (e:Entity) {having('role')} RETURN e.name, role.value ORDER BY e.name") == [
         ("Ann", "lead"), ("Shop", None),
     ]  # fmt: skip
     assert await rows(store, "MATCH (:Entity)-[x:RELATED_TO]->(:Entity) RETURN x.fact, x.valid_at") == [
@@ -141,13 +148,21 @@ async def test_of_a_property_the_latest_word_counts_whoever_comes_first(
     url: str, store: GraphStore, order: Sequence[int]
 ) -> None:
     told = [
-        structured(1, {**PERSON, "name": "ANN", "role": "lead", "city": "Oslo"}, reference_time=at(10), chat="c1"),
-        structured(2, {**PERSON, "name": "ann", "role": "head"}, reference_time=at(20), chat="c2"),
+        structured(
+            1,
+            {**PERSON, "name": "ANN", "role": "lead", "city": "Oslo", "summary": "Leads.", "description": "Tall."},
+            reference_time=at(10),
+            chat="c1",
+        ),
+        structured(2, {**PERSON, "name": "ann", "role": "head", "summary": "Heads."}, reference_time=at(20), chat="c2"),
         structured(3, {**PERSON, "name": " Ann "}, reference_time=at(30), chat="c3"),
     ]
     for number in order:
         await applied(url, store, [told[number]])
-    assert await rows(store, "MATCH (e:Entity) RETURN e.name, e.role, e.city") == [(" Ann ", "head", "Oslo")]
+    assert await rows(
+        store,
+        f"MATCH (e:Entity) {having('role', 'city')} RETURN e.name, role.value, city.value, e.summary, e.description",
+    ) == [(" Ann ", "head", "Oslo", "Heads.", "Tall.")]
 
 
 @pytest.mark.parametrize("order", [(0, 1, 2, 3), (3, 2, 1, 0)])
@@ -173,12 +188,24 @@ def life_of_a_user() -> list[list[Event]]:
     runs = {"type": "RUNS", "source": "Ann", "target": "Shop"}
     return [
         [
-            structured(1, {**PERSON, "role": "lead", "city": "Oslo"}, SHOP, relations=[OWNS], chat="c1"),
+            structured(
+                1,
+                {**PERSON, "role": "lead", "city": "Oslo", "description": "Tall."},
+                {**SHOP, "description": "Sold."},
+                relations=[OWNS],
+                chat="c1",
+            ),
             structured(21, {**PERSON, "name": "ann", "role": "head"}, chat="c1", reference_time=at(-50)),
         ],
         [
             structured(2, PERSON, SHOP, relations=[{**OWNS, "valid_to": at(5)}, runs], chat="c2"),
-            structured(22, SHOP, {**PERSON, "name": "ANN"}, relations=[OWNS | {"source": "ANN"}], chat="c2"),
+            structured(
+                22,
+                {**SHOP, "description": "Sells."},
+                {**PERSON, "name": "ANN"},
+                relations=[OWNS | {"source": "ANN"}],
+                chat="c2",
+            ),
             text,
             extracted(25, 24, {"entities": [PERSON, SHOP], "relations": [runs]}, chat="c2"),
         ],
@@ -193,10 +220,15 @@ async def test_what_is_erased_leaves_what_other_episodes_say(url: str, store: Gr
     for chat in order:  # a worker for each: so no other order is possible
         await applied(url, store, chats[chat])
     assert await rows(
-        store, "MATCH (e:Entity) RETURN e.user_id, e.name, e.role, e.city ORDER BY e.user_id, e.name"
+        store,
+        f"MATCH (e:Entity) {having('role', 'city')} RETURN e.user_id, e.name, role.value, city.value, e.description "
+        "ORDER BY e.user_id, e.name",
     ) == [
-        ("u1", "Ann", "head", None), ("u1", "Shop", None, None), ("u2", "Ann", None, None), ("u3", "Ann", None, None),
+        ("u1", "Ann", "head", None, None), ("u1", "Shop", None, None, "Sells."), ("u2", "Ann", None, None, None),
+        ("u3", "Ann", None, None, None),
     ]  # fmt: skip
+    named = "MATCH (a:Attribute) RETURN a.user_id, a.name, a.value ORDER BY a.user_id, a.name"
+    assert await rows(store, named) == [("u1", "role", "head"), ("u3", "x", 1)]
     assert await rows(
         store, "MATCH (:Entity)-[x:RELATED_TO]->(:Entity) RETURN x.name, x.valid_at, x.invalid_at ORDER BY x.name"
     ) == [("OWNS", at(22), None), ("RUNS", at(24), None)]
@@ -275,7 +307,8 @@ _people = st.fixed_dictionaries(
     {"type": st.sampled_from(["Person", "Person", "Person", "Team"]), "name": st.sampled_from(["Ann", "ann"])}
 )
 _entities = st.tuples(
-    _people, st.dictionaries(st.sampled_from(["role", "city"]), st.integers(1, 3).map(str), min_size=1, max_size=2)
+    _people,
+    st.dictionaries(st.sampled_from(["role", "city", "summary"]), st.integers(1, 3).map(str), min_size=1, max_size=2),
 ).map(lambda found: found[0] | found[1])
 _relations = st.tuples(
     st.fixed_dictionaries({"type": st.just("KNOWS"), "source": st.just(PERSON), "target": _people}),

@@ -2,17 +2,24 @@
 
 ::
 
-    (:Episode)-[:MENTIONS]->(:Entity {type, name, …attributes})
+    (:Episode)-[:MENTIONS]->(:Entity {type, name, description, summary})
+    (:Entity)-[:HAS_ATTRIBUTE]->(:Attribute {name, value})
+    (:Episode)-[:GIVES {value}]->(:Attribute)
     (:Entity)-[:RELATED_TO {name, fact, valid_at, invalid_at}]->(:Entity)
     (:Episode)-[:STATES]->(:Relation)  one for each RELATED_TO, with the same: fulltext indexes hold nodes
 
 The type of an entity is a property and no label. A label has to stand in the text of a query, so each ontology would
 bring mutations of its own, and whether an episode of last year can be replayed would depend on what is loaded today.
 
+An attribute is a node, and its name is a value. FalkorDB keeps 65,535 names of properties for the life of a graph, and
+scans them one by one while the whole server waits: 40,000 new ones hold it up for 5 seconds. So no event chooses the
+name of a property, a label or a relationship type. ``description`` and ``summary`` are properties of the entity, for
+graphrag shows them.
+
 Order does not decide what remains, as with memories: what each episode says stays on its own relationships, and
 entities and relations have what the episode with the highest rank says, attribute by attribute. A rank is the time that
-the episode is about, then its id; that of the attribute ``role`` is the property ``_role``. So an erasure takes out one
-episode's share and leaves what the others say.
+the episode is about, then its id; it is the property ``stated``, that of ``description`` is ``_description``. So an
+erasure takes out one episode's share and leaves what the others say.
 """
 
 from __future__ import annotations
@@ -28,7 +35,6 @@ from pydantic import ValidationError
 from graphweft_contracts import Event, InvalidEvent
 from graphweft_contracts.episodes import (
     EPISODES,
-    RESERVED_ATTRIBUTES,
     EntityName,
     EpisodeAdd,
     EpisodeExtracted,
@@ -46,11 +52,15 @@ from graphweft_rules.packs.memory import PROFILE
 from graphweft_rules.terms import name_key, scope_term, terms
 from graphweft_rules.workflow import CompiledMutation
 
-__all__ = ("ENTITY", "EPISODE", "RELATION", "EpisodePack", "entity_id")
+__all__ = ("ATTRIBUTE", "ENTITY", "EPISODE", "RELATION", "EpisodePack", "attribute_id", "entity_id")
 
 EPISODE: Final = "Episode"
 ENTITY: Final = "Entity"
 RELATION: Final = "Relation"
+ATTRIBUTE: Final = "Attribute"
+
+_SHOWN: Final = ("description", "summary")
+"""Attributes that are properties of the entity; all others are nodes."""
 
 _FILE: Final = "graphweft:episodes"
 """In the place of a rule file, where a dead letter or an error says which mutation it is about."""
@@ -103,9 +113,17 @@ _STRUCTURE: Final[Mapping[str, str]] = {
     "entities": f"{_OF_EPISODE}UNWIND $entities AS entity MERGE (e:{ENTITY} {{id: entity.id}}) "
     "MERGE (p)-[m:MENTIONS]->(e) SET e.type = entity.type, e.name_key = entity.name_key, e.terms = entity.terms, "
     f"e.length = entity.length, {_scoped('e')}, e.name = {_LATEST.format('e', 'entity.name', 'name')}, "
-    f"{_HIGHER.format('e')}, m.name = entity.name, m += entity.attributes",
-    "attributes": f"{_OF_EPISODE}UNWIND $attributes AS attribute MERGE (e:{ENTITY} {{id: attribute.entity}}) "
-    "SET e += $owned, e += CASE WHEN coalesce(e[attribute.rank], '') <= $rank THEN attribute.value ELSE {} END",
+    f"{_HIGHER.format('e')}, m.name = entity.name, "
+    + ", ".join(
+        f"e.{name} = CASE WHEN coalesce(e._{name}, '') <= entity._{name} THEN entity.{name} ELSE e.{name} END, "
+        f"e._{name} = CASE WHEN coalesce(e._{name}, '') < entity._{name} THEN entity._{name} ELSE e._{name} END, "
+        f"m.{name} = entity.{name}, m._{name} = entity._{name}"
+        for name in _SHOWN
+    ),
+    "attributes": f"{_OF_EPISODE}UNWIND $attributes AS attribute MERGE (a:{ATTRIBUTE} {{id: attribute.id}}) "
+    f"MERGE (p)-[g:GIVES]->(a) MERGE (e:{ENTITY} {{id: attribute.entity}}) MERGE (e)-[:HAS_ATTRIBUTE]->(a) "
+    f"SET a.name = attribute.name, {_scoped('a')}, g.value = attribute.value, "
+    f"a.value = {_LATEST.format('a', 'attribute.value', 'value')}, {_HIGHER.format('a')}",
     "relations": f"{_OF_EPISODE}UNWIND $relations AS relation MERGE (r:{RELATION} {{id: relation.id}}) "
     f"MERGE (p)-[s:STATES]->(r) MERGE (a:{ENTITY} {{id: relation.source}}) MERGE (b:{ENTITY} {{id: relation.target}}) "
     "MERGE (a)-[x:RELATED_TO {id: relation.id}]->(b) SET r.name = relation.name, r.source_id = relation.source, "
@@ -121,6 +139,7 @@ _STRUCTURE: Final[Mapping[str, str]] = {
 }
 _LASTING: Final = ("id", "type", "name_key", "terms", "length", *SCOPES, "scopes")
 """Properties of entities that are the same whatever episode mentions them."""
+_NOTHING_SHOWN: Final[Mapping[str, None]] = dict.fromkeys((*_SHOWN, *(f"_{name}" for name in _SHOWN)))
 _ERASING: Final[Mapping[str, str]] = {
     "mark_episodes": f"MERGE (u:{PROFILE} {{id: $user_id}}) SET u.user_id = $user_id, u.erased_before = "
     "CASE WHEN coalesce(u.erased_before, '') < $before THEN $before ELSE u.erased_before END",
@@ -136,11 +155,16 @@ _ERASING: Final[Mapping[str, str]] = {
     f"MATCH (a:{ENTITY} {{id: r.source_id}})-[x:RELATED_TO {{id: r.id}}]->(b:{ENTITY}) DELETE x",
     "erase_relations": f"MATCH (r:{RELATION}) WHERE r.user_id = $user_id AND r.scopes IS NOT NULL "
     f"OPTIONAL MATCH (p:{EPISODE})-[s:STATES]->(r) WITH r, count(s) AS times WHERE times = 0 DETACH DELETE r",
+    "erase_attributes": f"MATCH (a:{ATTRIBUTE}) WHERE a.user_id = $user_id AND a.scopes IS NOT NULL "
+    f"OPTIONAL MATCH (p:{EPISODE})-[g:GIVES]->(a) WITH a, count(g) AS times WHERE times = 0 DETACH DELETE a",
     # What is left of an entity is what is left of its episodes, so it is put together anew.
     "clear_entities": f"MATCH (e:{ENTITY}) WHERE e.user_id = $user_id AND e.scopes IS NOT NULL "
     f"SET e = {{{', '.join(f'{name}: e.{name}' for name in _LASTING)}}}",
     "rebuild_entities": f"MATCH (q:{EPISODE})-[m:MENTIONS]->(e:{ENTITY}) WHERE e.user_id = $user_id "
     "WITH e, m, q ORDER BY q.rank SET e += properties(m), e.stated = q.rank",
+    "rebuild_attributes": f"MATCH (q:{EPISODE})-[g:GIVES]->(a:{ATTRIBUTE}) WHERE a.user_id = $user_id "
+    "WITH a, g, q ORDER BY q.rank WITH a, last(collect(g)) AS g, last(collect(q.rank)) AS rank "
+    "SET a.value = g.value, a.stated = rank",
     "rebuild_relations": f"MATCH (q:{EPISODE})-[s:STATES]->(r:{RELATION}) WHERE r.user_id = $user_id "
     "WITH r, s, q ORDER BY q.rank WITH r, last(collect(s)) AS s, last(collect(q.rank)) AS rank, "
     "min(q.reference_time) AS since "
@@ -171,6 +195,7 @@ class EpisodePack:
         self._by_name = {(mutation.rule, mutation.id): mutation for mutation in self.mutations}
         self._last: tuple[Event | None, _Read] = (None, ((), None))
         asked = {(label, name) for label in (EPISODE, ENTITY, RELATION) for name in ("id", "user_id", "agent_id")}
+        asked |= {(ATTRIBUTE, "id"), (ATTRIBUTE, "user_id")}
         asked |= {(ENTITY, "name"), (ENTITY, "name_key"), (EPISODE, "thread_id")}
         self.keys = frozenset(asked).union(*(mutation.cypher.keys for mutation in self.mutations)) - _NO_KEYS
         self.indexes = tuple(
@@ -225,7 +250,7 @@ def _compiled() -> tuple[CompiledMutation, ...]:
         CompiledMutation(
             rule=rule,
             id=id,
-            cypher=parse(text, role="mutation", spared=RESERVED_ATTRIBUTES),
+            cypher=parse(text, role="mutation"),
             sources=(),
             place=Place(file=_FILE, line=number),
         )
@@ -259,6 +284,11 @@ def entity_id(scope: Mapping[str, str | None], type: str, name: str) -> str:
     they are mentioned, unless nothing else says whose they are.
     """
     return _entity_id(tuple(_wide(scope).values()), type, name_key(name))
+
+
+def attribute_id(entity: str, name: str) -> str:
+    """Return the id of the node of an attribute: of the entity with this id, the attribute of this name."""
+    return derived_id("attribute", entity, name)
 
 
 @lru_cache(maxsize=16_384)
@@ -355,7 +385,7 @@ def _structure(
             raise InvalidEvent(msg)
         id = _entity_id(beyond, type, known)
         if id not in entities:
-            entities[id] = {"id": id, "type": type, "name_key": known, **_words(known), "attributes": {}}
+            entities[id] = {"id": id, "type": type, "name_key": known, **_words(known), **_NOTHING_SHOWN}
         entities[id]["name"] = name
         return id
 
@@ -379,15 +409,16 @@ def _structure(
     for entity in said.entities:  # behind the relations: a name that is written out in full is the one to show
         id = mention(entity.type, entity.name)
         for name, value in entity.attributes.items():
-            ranked = f"_{name}"
-            said_of_it = {name: value, ranked: rank}
-            entities[id]["attributes"] |= said_of_it
-            attributes[id, name] = {"entity": id, "rank": ranked, "value": said_of_it}
+            if name in _SHOWN:
+                entities[id] |= {name: value, f"_{name}": rank}
+            else:
+                attributes[id, name] = {
+                    "id": attribute_id(id, name), "entity": id, "name": name, "value": value,
+                }  # fmt: skip
     if entities:
         yield "entities", {**common, **_common(wide), "entities": list(entities.values())}
     if attributes:
-        # As a map: whoever writes whose an entity is writes the same, so that no order has to be kept on account of it.
-        yield "attributes", {**common, "owned": _common(wide), "attributes": list(attributes.values())}
+        yield "attributes", {**common, **_common(wide), "attributes": list(attributes.values())}
     if relations:
         times = {"reference_time": reference_time, "relations": list(relations.values())}
         yield "relations", {**common, **_common(wide), **times}

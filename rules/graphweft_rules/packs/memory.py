@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any, Final
 
 from graphweft_contracts import Event
@@ -24,7 +24,7 @@ from graphweft_contracts.memory import (
     derived_id,
     memory_id,
 )
-from graphweft_rules.clock import utc_text
+from graphweft_rules.clock import moments_later, utc_text
 from graphweft_rules.cypher import parse
 from graphweft_rules.indexes import SearchIndex
 from graphweft_rules.model import Place
@@ -66,11 +66,23 @@ _ADD: Final = (
     f"m.length = message.length, {_scope('m')}, m.scopes = $scopes, "
     "m.chat_id = $chat_id, m.event_id = $event_id, m.recorded = $recorded"
 )
+_LOOKED_AHEAD: Final = 50
+"""Later facts of a key that are looked at for each one, so that a key with many costs little."""
 # The facts of one key, each valid until the next one begins. What that comes to does not depend on who came first.
+# The same said again in another thread ends a fact too, but not for a search of its own thread (``thread_valid_to``):
+# there it holds until something else is said anywhere, or the same again in that thread.
 _VALIDITY: Final = (
     f"MATCH (f:{FACT} {{{{key: key}}}}) WITH key, f ORDER BY f.valid_from, f.id WITH key, collect(f) AS facts "
     "UNWIND range(0, size(facts) - 1) AS number "
-    "WITH facts[number] AS fact, facts[number + 1] AS later SET fact.valid_to = later.valid_from"
+    f"WITH facts[number] AS fact, facts[number + 1 .. number + {_LOOKED_AHEAD + 1}] AS others, "
+    f"facts[number + 1] AS later, facts[number + {_LOOKED_AHEAD + 1}] AS beyond "
+    "SET fact.valid_to = later.valid_from, fact.thread_valid_to = coalesce(head([other IN others WHERE "
+    "other.object <> fact.object OR coalesce(other.thread_id, '') = coalesce(fact.thread_id, '') "
+    "| other.valid_from]), beyond.valid_from)"
+)
+# A preference is as recent as the last time that it was stated, of those that are left.
+_STATED: Final = (
+    f"MATCH (p)-[e:EXTRACTED_FROM]->(:{SUMMARY}) WITH p, max(e.stated_at) AS stated_at SET p.stated_at = stated_at"
 )
 # A memory is claimed by one summary at most, so what leads from a summary to its memories is known to be its own.
 _SOURCES: Final = (
@@ -104,15 +116,16 @@ _TEXTS: Final[Mapping[str, tuple[str, str]]] = {
         "WHERE size(memories) = $count "
         f"MERGE (s:{SUMMARY} {{{{id: $id}}}}) "
         "SET s.text = $text, s.timestamp = last, s.from = first, s.recorded = recorded, s.model = $model, "
-        f"s.terms = $terms, s.length = $length, {_scope('s')}, s.chat_id = $chat_id, s.event_id = $event_id "
+        f"s.terms = $terms, s.length = $length, {_scope('s')}, s.scopes = $scopes, "
+        "s.chat_id = $chat_id, s.event_id = $event_id "
         "WITH s, memories UNWIND memories AS m MERGE (s)-[:SUMMARIZES]->(m) MERGE (m)-[:PART_OF]->(s)",
     ),
     "facts": (
         "memory.summarized",
         f"MATCH (s:{SUMMARY} {{{{id: $id}}}}) UNWIND $facts AS fact MERGE (f:{FACT} {{{{id: fact.id}}}}) "
         "SET f.key = fact.key, f.subject = fact.subject, f.predicate = fact.predicate, f.object = fact.object, "
-        "f.text = fact.text, f.valid_from = fact.valid_from, f.application_id = $application_id, "
-        "f.agent_id = $agent_id, f.user_id = $user_id, f.thread_id = $fact_thread_id "
+        f"f.text = fact.text, f.valid_from = fact.valid_from, f.terms = fact.terms, f.length = fact.length, "
+        f"{_scope('f')}, f.scopes = $scopes "
         "MERGE (f)-[:EXTRACTED_FROM]->(s)",
     ),
     "fact_sources": ("memory.summarized", _SOURCES.format(label=FACT)),
@@ -120,8 +133,13 @@ _TEXTS: Final[Mapping[str, tuple[str, str]]] = {
     "preferences": (
         "memory.summarized",
         f"MATCH (s:{SUMMARY} {{{{id: $id}}}}) MATCH (u:{PROFILE} {{{{id: $user_id}}}}) UNWIND $preferences AS stated "
-        f"MERGE (p:{PREFERENCE} {{{{id: stated.id}}}}) SET p.text = stated.text, p.user_id = $user_id "
+        f"MERGE (p:{PREFERENCE} {{{{id: stated.id}}}}) SET p.text = stated.text, p.user_id = $user_id, "
+        "p.terms = stated.terms, p.length = stated.length, p.scopes = $scopes "
         "MERGE (u)-[:HAS_PREFERENCE]->(p) MERGE (p)-[e:EXTRACTED_FROM]->(s) SET e.stated_at = stated.stated_at",
+    ),
+    "preference_times": (
+        "memory.summarized",
+        f"UNWIND $preferences AS preference MATCH (p:{PREFERENCE} {{{{id: preference}}}}) {_STATED}",
     ),
     "preference_sources": ("memory.summarized", _SOURCES.format(label=PREFERENCE)),
     # Only in the chat in which they were added are the two in order.
@@ -156,6 +174,10 @@ _TEXTS: Final[Mapping[str, tuple[str, str]]] = {
         f"MATCH (p:{PREFERENCE} {{{{user_id: $user_id}}}}) WHERE NOT (p)-[:EXTRACTED_FROM]->(:{SUMMARY}) "
         "DETACH DELETE p",
     ),
+    "erase_preference_times": (
+        "memory.erase",
+        f"MATCH (p:{PREFERENCE} {{{{user_id: $user_id}}}}) {_STATED}",
+    ),
     "erase_validity": (
         "memory.erase",
         f"MATCH (kept:{FACT} {{{{user_id: $user_id}}}}) WITH DISTINCT kept.key AS key {_VALIDITY}",
@@ -183,16 +205,17 @@ class MemoryPack:
         )
         self._by_id = {mutation.id: mutation for mutation in self.mutations}
         scoped = {(label, name) for name in (*SCOPES, "id", "chat_id")}
-        scoped |= {(other, "user_id") for other in (SUMMARY, FACT, PREFERENCE)} | {(SUMMARY, "thread_id")}
+        scoped |= {(other, name) for other in (SUMMARY, FACT) for name in SCOPES} | {(PREFERENCE, "user_id")}
         self.keys = frozenset(scoped).union(*(mutation.cypher.keys for mutation in self.mutations))
-        self.indexes = (
+        self.indexes = tuple(
             SearchIndex(
                 kind="fulltext",
-                label=label,
+                label=each,
                 properties=("terms", "scopes"),
-                name=f"graphweft_{label}_terms",
+                name=f"graphweft_{each}_terms",
                 terms=True,
-            ),
+            )
+            for each in (label, SUMMARY, FACT, PREFERENCE)
         )
 
     def match(self, event: Event) -> Sequence[tuple[CompiledMutation, _Params]]:
@@ -211,21 +234,19 @@ def _add(event: Event) -> _Said:
     payload = MemoryAdd.model_validate(event.data)
     messages: list[_Params] = []
     for number, message in enumerate(payload.messages):
-        found = terms(message.searched)
         messages.append(
             {
                 "id": memory_id(event.source, event.id, number),
                 "text": message.text,
                 "role": message.role,
                 # What was said in one breath keeps its order: it is found by recency, too.
-                "timestamp": utc_text(message.time or event.time + timedelta(microseconds=number)),
+                "timestamp": utc_text(message.time or moments_later(event.time, number)),
                 "message_id": message.message_id,
                 "author_name": message.author_name,
-                "terms": " ".join(found),
-                "length": len(found),
+                **_words(message.searched),
             }
         )
-    scopes = " ".join(scope_term(name, value) for name, value in payload.scope.given.items())
+    scopes = _scopes(payload.scope.given)
     params = _common(event, payload) | {"messages": messages, "recorded": utc_text(event.time), "scopes": scopes}
     if payload.user_id is None:
         return [("add_unowned", params)]
@@ -246,7 +267,7 @@ def _summarized(event: Event) -> _Said:
     # An event that comes again with another content, from a model that was asked twice, is another summary.
     content = json.dumps(event.data, sort_keys=True, ensure_ascii=True)
     id = derived_id(event.source, event.id, "summary", content)
-    found = terms(payload.summary)
+    scopes = _scopes(payload.scope.given)
     said: list[tuple[str, _Params]] = [
         (
             "claim",
@@ -255,39 +276,41 @@ def _summarized(event: Event) -> _Said:
         (
             "summarize",
             common
+            | _words(payload.summary)
             | {
                 "id": id,
                 "memory_ids": memory_ids,
                 "count": len(memory_ids),
                 "text": payload.summary,
                 "model": payload.model,
-                "terms": " ".join(found),
-                "length": len(found),
+                "scopes": scopes,
             },
         ),
     ]
-    # Facts hold beyond the conversation that they were said in, unless nothing else says whose they are.
-    wide = {name: common[name] for name in SCOPES if name != "thread_id"}
-    thread_id = payload.thread_id if not any(wide.values()) else None
-    owner = [wide[name] or "" for name in wide] + [thread_id or ""]
+    # What a user says holds beyond the thread, so a fact ends another one of the same user's wherever that was said.
+    # Without a user nothing says that two threads are about the same person.
+    owner = [common[name] or "" for name in SCOPES if name != "thread_id" or payload.user_id is None]
     facts: list[_Params] = []
     for fact in payload.facts:
         key = derived_id("fact", *owner, fact.subject.casefold(), fact.predicate.casefold())
         valid_from = _text(fact.valid_from, event.time)
+        text = fact.text or f"{fact.subject} {fact.predicate} {fact.object}"
+        thread_id = payload.thread_id or ""
         facts.append(
             {
-                "id": derived_id(key, fact.subject, fact.predicate, fact.object, valid_from, fact.text),
+                "id": derived_id(key, thread_id, fact.subject, fact.predicate, fact.object, valid_from, fact.text),
                 "key": key,
                 "subject": fact.subject,
                 "predicate": fact.predicate,
                 "object": fact.object,
-                "text": fact.text or f"{fact.subject} {fact.predicate} {fact.object}",
+                "text": text,
+                **_words(text),
                 "valid_from": valid_from,
                 "memory_ids": list(dict.fromkeys(fact.memory_ids)),
             }
         )
     if facts:
-        said.append(("facts", {**wide, "fact_thread_id": thread_id, "id": id, "facts": facts}))
+        said.append(("facts", {**{name: common[name] for name in SCOPES}, "scopes": scopes, "id": id, "facts": facts}))
         said.append(("fact_sources", _sources(id, facts)))
         said.append(("validity", {"keys": list(dict.fromkeys(fact["key"] for fact in facts))}))
     if payload.preferences and payload.user_id is not None:
@@ -295,12 +318,16 @@ def _summarized(event: Event) -> _Said:
             {
                 "id": derived_id("preference", payload.user_id, preference.text),
                 "text": preference.text,
+                **_words(preference.text),
                 "stated_at": _text(preference.stated_at, event.time),
                 "memory_ids": list(dict.fromkeys(preference.memory_ids)),
             }
             for preference in payload.preferences
         ]
-        said.append(("preferences", {"id": id, "user_id": payload.user_id, "preferences": preferences}))
+        # A preference is its user's, and stands once for all threads and agents: the summaries say where it was stated.
+        owned = {"id": id, "user_id": payload.user_id, "scopes": _scopes({"user_id": payload.user_id})}
+        said.append(("preferences", {**owned, "preferences": preferences}))
+        said.append(("preference_times", {"preferences": list(dict.fromkeys(each["id"] for each in preferences))}))
         said.append(("preference_sources", _sources(id, preferences)))
     return said
 
@@ -322,6 +349,7 @@ def _erase(event: Event) -> _Said:
         ("erase_summaries", until),
         ("erase_facts", user),
         ("erase_preferences", user),
+        ("erase_preference_times", user),
         ("erase_validity", user),
     ]
 
@@ -338,6 +366,16 @@ _SAY: Final[Mapping[str, Callable[[Event], _Said]]] = {
 def _common(event: Event, payload: MemoryAdd | MemorySummarized) -> _Params:
     scope = {name: getattr(payload, name) for name in SCOPES}
     return scope | {"chat_id": event.chatid, "event_id": event.id}
+
+
+def _words(text: str) -> _Params:
+    """Return the terms of a text as the graph has them."""
+    found = terms(text)
+    return {"terms": " ".join(found), "length": len(found)}
+
+
+def _scopes(given: Mapping[str, str]) -> str:
+    return " ".join(scope_term(name, value) for name, value in given.items())
 
 
 def _sources(id: str, extracted: Sequence[_Params]) -> _Params:

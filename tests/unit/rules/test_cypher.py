@@ -141,6 +141,27 @@ def test_random_ids_become_parameters_in_mutations_only() -> None:
     assert (statement(reading, "injection"), parse(reading, role="injection").uuids) == (reading, 0)
 
 
+@pytest.mark.parametrize(
+    "text",
+    [
+        "MERGE (a:A {id: $id}) SET a.x = ^1",
+        "MERGE (a:A {at: datetime()}) SET a.x = ^1",
+        "MERGE (a:A {at: datetime.transaction(), on: date(), u: randomUUID()}) // é\nSET a.t = time(), a.x = ^1;",
+        "/* two\nlines */ MERGE (a:A {id: $id}) /* 😀 */ SET a.x = ^1 // the end",
+        "MERGE (a:A {id: $id}) SET a.t = ^datetime(/* now */), a.x = 1",
+        "^MERGE (a:A {id: $id}) SET a.x = timestamp() ; ;",
+    ],
+)
+def test_a_place_in_the_statement_is_found_in_the_text(text: str) -> None:
+    before, after = text.split("^")
+    cypher = parse(before + after, role="mutation")
+    marker = "$__datetime, a.x" if after.startswith("datetime") else "1" if after.startswith("1") else "MERGE"
+    offset = cypher.statement.rindex(marker)
+    line = cypher.statement.count("\n", 0, offset) + 1
+    column = offset - cypher.statement.rfind("\n", 0, offset)
+    assert cypher.origin(line, column) == (before.count("\n") + 1, len(before) - before.rfind("\n"))
+
+
 def test_statements_lose_semicolons_and_comments_but_no_line() -> None:
     assert statement("MATCH (n:A) // all; of them\nSET n.x = '//;' /* a\nb */ ; ; // end") == (
         "MATCH (n:A)  \nSET n.x = '//;'"
@@ -243,6 +264,11 @@ def test_keys_are_what_nodes_are_looked_up_by(text: str, keys: set[tuple[str, st
         ("bare-node", "mutation", "MATCH (n)-[r*0..1]-(m) SET n.x = 1", (1, 7)),
         ("bare-node", "mutation", "MATCH (a:A {n: 1}) MATCH (n) SET n.x = 1", (1, 26)),
         ("set-reads-old", "mutation", "MATCH (n:A) SET n.c = 1, n.d = n.c + 1", (1, 32)),
+        ("names-from-data", "mutation", "MERGE (n:A {id: $i}) SET n.c = 1, n += $map", (1, 35)),
+        ("names-from-data", "mutation", "MERGE (n:A {id: $i}) SET n = $map.inside", (1, 26)),
+        ("names-from-data", "mutation", "UNWIND $rows AS r MERGE (n:A {id: r.id}) SET n += r.said", (1, 46)),
+        ("names-from-data", "mutation", "CREATE (n:A $map)", (1, 8)),
+        ("names-from-data", "mutation", "MATCH (a:A), (b:B) CREATE (a)-[:R $map]->(b)", (1, 30)),
     ],
 )
 def test_problems_have_a_code_and_a_place(code: str, role: Role, text: str, place: tuple[int, int]) -> None:
@@ -257,6 +283,8 @@ def test_problems_have_a_code_and_a_place(code: str, role: Role, text: str, plac
     "text",
     [
         "MATCH (n {id: $x}) SET n.done = 1",
+        "MATCH (n:A), (m:B) SET n += {a: $a, b: $map.b}, n = properties(m), n += m",
+        "MATCH (n:A) SET n += CASE WHEN $x THEN {a: 1} ELSE {} END",
         "MATCH (n)-[:R*1..2]-(m) SET n.x = 1",
         "MATCH (n)--(m) WITH n AS k MATCH (k) SET k.x = 1",
         "MATCH (n:Case) SET n:In DELETE n",

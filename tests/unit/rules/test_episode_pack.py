@@ -13,8 +13,6 @@ from pydantic import ValidationError
 from graphweft_contracts import Event
 from graphweft_contracts.episodes import (
     EPISODES,
-    RESERVED_ATTRIBUTES,
-    TYPE_PATTERN,
     EpisodeAdd,
     EpisodeEntity,
     EpisodeExtracted,
@@ -94,6 +92,14 @@ def test_other_episodes_than_structured_ones_wait_for_a_model(data: dict[str, An
         (add({"entities": [{**ANN, "a": float("nan")}]}), r"entities\[0\]: attribute 1 beside type and name must be"),
         (add({"entities": [{**ANN, "a": "x" * 4_097}]}), r"entities\[0\]: attribute 1 beside type and name must be"),
         (add({"entities": [{**ANN, **{f"a{n}": 1 for n in range(65)}}]}), "at most 64 attributes"),
+        (
+            add({"entities": [{**ANN, f"a{n}": 1, f"b{n}": 1} for n in range(101)]}),
+            "^the entities have 202 different names of attributes, and an episode has at most 200: give equal things",
+        ),
+        (
+            add({"entities": [{**ANN, **{f"a{n}": 1 for n in range(51)}} for _ in range(197)]}),
+            "^the entities have 10,047 attributes, and an episode has at most 10,000 in all: send several episodes$",
+        ),
         (
             add({"relations": [{"type": "OWNS", "source": "Ann", "target": SHOP}]}),
             r"relations\[0\].source is the name of no entity of this episode",
@@ -256,19 +262,22 @@ def test_no_query_hides_which_labels_stand_together() -> None:
     assert shared_labels(mutation.cypher for mutation in PACK.mutations) == frozenset()
 
 
-def test_attributes_cannot_be_what_the_pack_itself_writes() -> None:
-    """Only then may rows that write them share a query: see ``Cypher.spared``."""
+def test_no_episode_chooses_the_name_of_a_property() -> None:
+    """A graph of FalkorDB has 65,535 of them for ever, and all apps wait while it looks one up."""
     known = footprints(mutation.cypher for mutation in PACK.mutations)
-    written = {
-        touch.resource[2]
-        for id in ("entities", "attributes", "relations")
-        for mutation in PACK.mutations
-        if mutation.id == id
-        for touch in known[mutation.cypher.statement].touches
-        if touch.access == "write" and len(touch.resource) == 3 and touch.resource[1] in ("Entity", "MENTIONS")
-    }
-    assert {"name", "name_key", "stated", "terms", "scopes", "user_id"} <= written - {"*"} <= RESERVED_ATTRIBUTES
-    assert not re.fullmatch(TYPE_PATTERN, "_role")
+    for id in ("add", "add_unowned", "extract", "entities", "attributes", "relations"):
+        for mutation in (mutation for mutation in PACK.mutations if mutation.id == id):
+            found = known[mutation.cypher.statement]
+            assert not found.opaque
+            written = {
+                touch.resource[2] for touch in found.touches if touch.access == "write" and len(touch.resource) == 3
+            }
+            assert "*" not in written
+    params = said(add({"entities": [{**ANN, "role": "lead", "description": "Tall."}]}))
+    [entity], [attribute] = params["entities"]["entities"], params["attributes"]["attributes"]
+    assert "role" not in entity
+    assert entity["description"] == "Tall."
+    assert (attribute["name"], attribute["value"]) == ("role", "lead")
 
 
 def test_an_episode_is_found_by_what_it_says_and_not_by_how_it_is_written() -> None:
@@ -324,8 +333,7 @@ def test_of_what_an_episode_says_twice_the_last_counts() -> None:
     found = said(add({"entities": twice, "relations": [owns, ended]}))
     names = [each["name"] for each in found["entities"]["entities"]]
     assert names == ["ANN", "Shop"]
-    values = [each["value"] for each in found["attributes"]["attributes"]]
-    assert [{name: value[name] for name in value if name in "ab"} for value in values] == [{"a": 2}, {"b": 1}]
+    assert [(each["name"], each["value"]) for each in found["attributes"]["attributes"]] == [("a", 2), ("b", 1)]
     [relation] = found["relations"]["relations"]
     assert (relation["fact"], relation["invalid_at"]) == (" one. ", "2026-01-01T00:00:00.000000Z")
 
@@ -368,6 +376,9 @@ def test_it_stands_beside_the_pack_of_memories() -> None:
     again = rules.bind_one(added, "episode.add", "entities")
     assert again is not None
     assert again in rules.match_event(added).mutations
+    # It has no attributes, and a forget is no episode: nobody but the pack knows the parameters.
+    assert rules.bind_one(added, "episode.add", "attributes") is None
+    assert rules.bind_one(event("memory.forget", {"memory_ids": ["m"]}), "episode.add", "attributes") is None
 
 
 @pytest.mark.parametrize(("before", "until"), [("2026-02-01T11:00:00Z", 10), ("2026-02-01T09:00:00Z", 9), (None, 10)])

@@ -111,8 +111,8 @@ def test_memories_may_have_another_label() -> None:
 @pytest.mark.parametrize(
     ("text", "expected"),
     [
-        ("SET m.e = vecf32($v)", "SET m.e =  ($v)"),
-        ("RETURN 'vecf32(x)', VecF32 ([1])", "RETURN 'vecf32(x)',   ([1])"),
+        ("SET m.e = vecf32($v)", "SET m.e =       ($v)"),
+        ("RETURN 'vecf32(x)', VecF32 ([1])", "RETURN 'vecf32(x)',        ([1])"),
         ("RETURN m.vecf32", "RETURN m.vecf32"),
         ("MATCH (n) RETURN n", "MATCH (n) RETURN n"),
     ],

@@ -7,7 +7,6 @@ from pathlib import Path
 import pytest
 from tests.unit.rules.test_searches import bind, load, one, search
 
-from graphweft_contracts.memory import MemoryScope
 from graphweft_contracts.search import SEARCHED, SearchQuery
 from graphweft_rules import BoundQuery, InjectionSearch, Skipped
 from graphweft_rules.searches import SearchError, compile_search
@@ -52,19 +51,3 @@ def test_without_a_scope_there_is_no_search(tmp_path: Path) -> None:
     assert "within a scope only" in message
     with pytest.raises(SearchError, match="within a scope only"):
         compile_search(InjectionSearch(of="facts", query="tea"))
-
-
-@pytest.mark.parametrize(
-    ("of", "given", "limits"),
-    [
-        ("memories", {"user_id": "u", "thread_id": "t"}, {"user_id", "thread_id"}),
-        ("episodes", {"user_id": "u", "thread_id": "t"}, {"user_id", "thread_id"}),
-        ("facts", {"user_id": "u", "thread_id": "t"}, {"user_id"}),
-        ("entities", {"agent_id": "a", "user_id": "u", "thread_id": "t"}, {"agent_id", "user_id"}),
-        ("facts", {"thread_id": "t"}, {"thread_id"}),
-    ],
-)
-def test_facts_and_entities_are_known_beyond_their_thread(of: str, given: dict[str, str], limits: set[str]) -> None:
-    query = SearchQuery.model_validate({"of": of, "memory": given})
-    assert query.scope.keys() == limits
-    assert query.memory == MemoryScope(**given)

@@ -19,8 +19,8 @@ from graphweft.client import Client
 from graphweft.searching import faults, make_scope
 from graphweft.sync import SyncClient
 from graphweft_contracts import ContextReply, Event, MemoryErase, MemoryMessage, MemoryScope
-from graphweft_contracts.memory import MEMORY_ROLES, SCOPES, derived_id
-from graphweft_contracts.search import IndexType, Searched, query_text
+from graphweft_contracts.memory import MEMORY_ROLES, SCOPES, derived_id, unknown_field
+from graphweft_contracts.search import IndexType, Searched, WithoutEmbedder, query_text
 
 __all__ = ("SOURCE", "MemoryClient", "SyncMemoryClient", "add_event", "chat_of", "erase_event")
 
@@ -29,7 +29,13 @@ logger = logging.getLogger("graphweft.memory")
 SOURCE: Final = "/graphweft/memory"
 """``source`` of the events, unless another one is given."""
 _FIELDS: Final = ("time", "message_id", "author_name")
+_TAKEN: Final = frozenset({"role", "text", "content", *_FIELDS})
+"""What a message that is a map may have."""
 _CHAT_ORDER: Final = tuple(reversed(SCOPES))
+
+
+class _UnknownField(ValueError):
+    """A message has a field that memory does not keep."""
 
 
 class _Memories:
@@ -107,6 +113,8 @@ class _Memories:
                 source=self._source,
                 time=time,
             )
+        except _UnknownField:
+            raise
         except ValueError as error:  # without their texts; the turn goes on
             logger.error("messages are not remembered: %s", error)
         except Exception:  # a foreign object's own code
@@ -128,6 +136,7 @@ class _Memories:
         filter_stop_words: bool,
         *,
         of: Searched,
+        without_embedder: WithoutEmbedder | None,
     ) -> dict[str, Any]:
         """Return the arguments of ``search`` of a client. Raises ``ValueError`` while the thread id is not known."""
         return {
@@ -135,6 +144,7 @@ class _Memories:
             "of": of,
             "top_k": top_k,
             "index_type": index_type,
+            "without_embedder": without_embedder,
             "retrieval_query": retrieval_query,
             "params": params,
             "filter_stop_words": filter_stop_words,
@@ -200,8 +210,9 @@ class MemoryClient(_Memories):
         has a ``message_id``, remembering the same ones again has no effect within the next 10,000 events of the
         partition, and afterwards makes the same memories; otherwise it makes new ones.
 
-        Raises ``ValueError`` for what is no list of messages, and while the scope has no thread id yet; what is wrong
-        with a message is logged, without its text.
+        Raises ``ValueError`` for what is no list of messages, for a map with a field that memory does not keep (None
+        counts as absent), and while the scope has no thread id yet; then nothing is sent. What else is wrong with a
+        message is logged, without its text.
         """
         event = self._remembered(messages, time)
         return None if event is None else self._written(await self._client.emit(event, wait_s=wait_s))
@@ -210,9 +221,10 @@ class MemoryClient(_Memories):
         self,
         query: str | Iterable[Any] = "",
         *,
-        of: Searched = "memories",
+        of: Searched = "all",
         top_k: int = 5,
         index_type: IndexType | None = None,
+        without_embedder: WithoutEmbedder | None = None,
         retrieval_query: str | None = None,
         params: Mapping[str, Any] | None = None,
         filter_stop_words: bool = True,
@@ -222,9 +234,18 @@ class MemoryClient(_Memories):
     ) -> ContextReply:
         """Return what of the scope fits ``query``, a text or messages; see ``Client.search``.
 
-        ``of`` says what: memories, or the facts, entities or episodes of ``episode.add``.
+        ``of`` says what: memories, facts, preferences and summaries by default, one of these kinds, or the entities or
+        episodes of ``episode.add``.
         """
-        arguments = self._searched(top_k, index_type, retrieval_query, params, filter_stop_words, of=of)
+        arguments = self._searched(
+            top_k,
+            index_type,
+            retrieval_query,
+            params,
+            filter_stop_words,
+            of=of,
+            without_embedder=without_embedder,
+        )
         return await self._client.search(
             query, budget_ms=budget_ms, max_tokens=max_tokens, explain=explain, **arguments
         )
@@ -282,9 +303,10 @@ class SyncMemoryClient(_Memories):
         self,
         query: str | Iterable[Any] = "",
         *,
-        of: Searched = "memories",
+        of: Searched = "all",
         top_k: int = 5,
         index_type: IndexType | None = None,
+        without_embedder: WithoutEmbedder | None = None,
         retrieval_query: str | None = None,
         params: Mapping[str, Any] | None = None,
         filter_stop_words: bool = True,
@@ -293,7 +315,15 @@ class SyncMemoryClient(_Memories):
         explain: bool = False,
     ) -> ContextReply:
         """See ``MemoryClient.recall``."""
-        arguments = self._searched(top_k, index_type, retrieval_query, params, filter_stop_words, of=of)
+        arguments = self._searched(
+            top_k,
+            index_type,
+            retrieval_query,
+            params,
+            filter_stop_words,
+            of=of,
+            without_embedder=without_embedder,
+        )
         return self._client.search(query, budget_ms=budget_ms, max_tokens=max_tokens, explain=explain, **arguments)
 
     def erase_user(
@@ -372,6 +402,7 @@ def _said(message: Any, roles: frozenset[str]) -> MemoryMessage | None:
     text = text or _of(message, "content")
     if not isinstance(role, str) or role not in roles or not isinstance(text, str) or not text.strip():
         return None
+    _refuse_unknown(message)
     least = {"role": role, "text": text.replace("\0", "")}  # no graph keeps NUL, and it would cost all the others
     try:
         return MemoryMessage.model_validate(least | {name: _of(message, name) for name in _FIELDS})
@@ -382,6 +413,15 @@ def _said(message: Any, roles: frozenset[str]) -> MemoryMessage | None:
     except ValidationError as error:
         logger.error("a message is not remembered: %s", faults(error))
         return None
+
+
+def _refuse_unknown(message: Any) -> None:
+    """Raise for a map with a field that would be lost; objects of runtimes have many attributes of their own."""
+    if isinstance(message, Mapping):
+        fields: Mapping[Any, Any] = message  # pyright: ignore[reportUnknownVariableType]
+        for name, value in fields.items():
+            if name not in _TAKEN and value is not None:
+                raise _UnknownField(f"messages: {unknown_field(name, also=('content',))}")
 
 
 def _of(message: Any, name: str) -> Any:

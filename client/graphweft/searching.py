@@ -2,15 +2,29 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable, Mapping
-from typing import Any
+from typing import Any, Final
 
 from pydantic import ValidationError
 
 from graphweft_contracts import MemoryScope, SearchQuery
-from graphweft_contracts.search import IndexType, Searched, query_text
+from graphweft_contracts.search import EMBEDDED, IndexType, Searched, WithoutEmbedder, query_text
 
-__all__ = ("faults", "make_query", "make_scope", "text_of")
+__all__ = ("check_retrieval_query", "faults", "make_query", "make_scope", "text_of")
+
+_NO_CODE: Final = re.compile(r"""//[^\n]*|/\*.*?\*/|'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*"|`[^`]*`""", re.DOTALL)
+"""Comments, texts and quoted names of Cypher."""
+_GOES_ON: Final = "DESC|ASC|AS|IN|IS|AND|OR|RETURN|ORDER|LIMIT|SKIP|WHERE|WITH"
+_REFUSED: Final = re.compile(
+    rf"""(?<![.:$\w])(?<!\bAS\s)(
+        (?:CREATE|MERGE|FOREACH)\s*\( | DETACH\s+DELETE\s | DELETE\s+(?!(?:{_GOES_ON})\b)\w
+        | SET\s+\w+\s*(?:[.:=]|\+=) | REMOVE\s+\w+\s*[.:] | (?:CREATE|DROP)\s+(?:INDEX|CONSTRAINT)\b
+        | LOAD\s+CSV\b | CALL\s+[A-Za-z_]
+    )""",
+    re.IGNORECASE | re.VERBOSE,
+)
+"""What is surely no query that only reads. The responder, which parses it, refuses all the rest."""
 
 
 def make_query(
@@ -18,6 +32,7 @@ def make_query(
     memory: MemoryScope | None,
     of: Searched,
     index_type: IndexType | None,
+    without_embedder: WithoutEmbedder | None,
     index_name: str | None,
     fulltext_index_name: str | None,
     top_k: int,
@@ -30,7 +45,7 @@ def make_query(
     Raises ``ValueError`` for what can never work, whatever is searched for.
     """
     query_text((), message_history_count)
-    if memory is None and index_name is None and of == "memories":
+    if memory is None and index_name is None and of in EMBEDDED:
         # The installation has an index for that, but a caller who means it can say so, and one who forgot a scope not.
         raise ValueError("index_name is required: name the index, or give memory a scope")
     try:
@@ -38,6 +53,7 @@ def make_query(
             memory=memory,
             of=of,
             index_type=index_type,
+            without_embedder=without_embedder,
             index_name=index_name,
             fulltext_index_name=fulltext_index_name,
             top_k=top_k,
@@ -46,6 +62,26 @@ def make_query(
         )
     except ValidationError as error:
         raise ValueError(faults(error)) from None  # pydantic's text quotes the input
+
+
+def check_retrieval_query(text: str) -> None:
+    """Raise ``ValueError`` for Cypher that can never be a retrieval query, as far as that is seen without a parser."""
+    code = _NO_CODE.sub(" ", text)
+    if not code.strip():
+        raise ValueError("retrieval_query is empty: leave it out, or end it with RETURN node.text AS text, score")
+    if found := _REFUSED.search(code):
+        clause = found[1].split("(")[0].split()[0].upper()
+        raise ValueError(
+            f"retrieval_query: it may only read and call no procedure, and it has {clause}: leave that out"
+        )
+    returns = re.search(r"\bRETURN\b", code, re.IGNORECASE) is not None
+    missing = [name for name in ("text", "score") if not re.search(rf"\b{name}\b", text)]
+    if missing or not returns:
+        wanted = " and ".join(missing) or "anything"
+        raise ValueError(
+            f"retrieval_query: it does not return {wanted}: end it with RETURN node.text AS text, score, … "
+            "ORDER BY score DESC"
+        )
 
 
 def make_scope(**scopes: str | None) -> MemoryScope:

@@ -14,7 +14,7 @@ from uuid import uuid4
 
 from graphweft.client import Client, ClientStats
 from graphweft_contracts import ContextReply, Event, MemoryScope, SearchQuery
-from graphweft_contracts.search import IndexType, Searched
+from graphweft_contracts.search import IndexType, Searched, WithoutEmbedder
 
 __all__ = ("SyncClient",)
 
@@ -129,8 +129,9 @@ class SyncClient:
         query: str | Iterable[Any],
         *,
         memory: MemoryScope | None = None,
-        of: Searched = "memories",
+        of: Searched = "all",
         index_type: IndexType | None = None,
+        without_embedder: WithoutEmbedder | None = None,
         index_name: str | None = None,
         fulltext_index_name: str | None = None,
         top_k: int = 5,
@@ -151,6 +152,7 @@ class SyncClient:
                 memory=memory,
                 of=of,
                 index_type=index_type,
+                without_embedder=without_embedder,
                 index_name=index_name,
                 fulltext_index_name=fulltext_index_name,
                 top_k=top_k,

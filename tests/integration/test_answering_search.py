@@ -33,6 +33,7 @@ injection_rules:
       - id: memories
         search:
           memory: {user_id: $context.user_id}
+          of: memories
           query: $context.messages
           index_type: hybrid
           top_k: 2
@@ -191,8 +192,10 @@ async def test_where_there_is_no_embedder_vectors_cannot_be_searched(graph: Falk
     reply = await ask(plain, search=search(index_type="vector"))
     assert reply.reason == "invalid_request"
     assert "embedder is required when index_type='vector'" in reply.detail
-    recent = await ask(plain, search=search(top_k=1))
-    assert [row["text"] for row in recent.results] == [TEXTS[2]]
+    words = await ask(plain, search=search(top_k=1))
+    assert [row["text"] for row in words.results] == [TEXTS[0]]
+    recent = await ask(plain, search=search(top_k=1, text=""))
+    assert [(row["text"], row["score"]) for row in recent.results] == [(TEXTS[2], None)]
     await plain.aclose()
 
 

@@ -131,7 +131,7 @@ def test_a_file_is_checked_as_a_whole_first(up: Up, tmp_path: Path) -> None:
     assert (done.returncode, done.stdout) == (2, "")
     for number, said in (
         (2, "Invalid JSON"), (4, "role: Input should be"), (5, "role: Field required"), (6, "nothing to remember"),
-        (7, "time: Input should have timezone"), (8, "mood: Extra inputs"), (9, "split it"),
+        (7, "time: Input should have timezone"), (8, "unknown field 'mood': a message has role, text"), (9, "split it"),
     ):  # fmt: skip
         assert re.search(rf"said\.jsonl:{number}: .*{said}", done.stderr), number
     assert "7 lines are no messages; correct them, nothing was sent" in done.stderr
@@ -199,11 +199,13 @@ def test_facts_entities_and_episodes_are_searched(up: Up) -> None:
     ada = ("memory", "search", "--app", "facts", "--user", "ada")
     shown = up.ok(*ada, "--of", "facts", "Who owns the shop?")
     assert shown.startswith("[Score: ")
-    assert "[name: OWNS] [source: Ann] [target: Shop]" in shown
+    assert "[subject: Ann] [predicate: OWNS] [object: Shop]" in shown
     assert shown.endswith("\nAnn owns the shop\n")
     assert [row["type"] for row in up.json(*ada, "--of", "entities", "ann")["blocks"][0]["value"]] == ["Person"]
     assert up.json(*ada, "--of", "episodes", "")["blocks"][0]["rows"] == 1
-    assert up.json(*ada, "--index-type", "fulltext", "shop")["blocks"][0]["rows"] == 0
+    [fact] = up.json(*ada, "shop")["blocks"][0]["value"]
+    assert (fact["kind"], fact["text"]) == ("fact", "Ann owns the shop")
+    assert up.json(*ada, "--of", "memories", "shop")["blocks"][0]["rows"] == 0
     done = up.run(*ada, "--of", "facts", "--index-type", "vector", "x")
     assert done.returncode != 0
     assert "facts have no vectors" in done.stderr
@@ -333,7 +335,8 @@ def test_the_examples_of_the_page_run_as_printed(up: Up) -> None:
     assert f"```text\n{outputs[0]}```" in PAGE
     assert outputs[1] == "2 messages of this user are remembered\n"
     [event] = re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)
-    assert up.ok("emit", "-", "--wait", stdin=event.replace("acme", "page")) == "1 events sent\n"
+    emitted = up.ok("emit", "-", "--wait", stdin=event.replace("acme", "page"))
+    assert emitted == "1 events sent\n1 applied, 0 skipped, 0 dead-lettered\n"
     assert up.texts("--app", "page", "--user", "ada") == ["I am allergic to nuts."]
     [commands, facts] = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
     _, *arguments = shlex.split(facts)
@@ -354,6 +357,21 @@ def test_the_examples_of_the_page_run_as_printed(up: Up) -> None:
 def test_the_lines_of_the_page_are_those_that_an_agent_reads(up: Up) -> None:
     said = {"role": "user", "text": "I am allergic to nuts.", "time": "2026-02-01T10:00:00Z"}
     up.ok("memory", "add", "--app", "lines", "--user", "ada", "--wait", "--file", "-", stdin=json.dumps(said))
-    found = up.ok("memory", "search", "--app", "lines", "--user", "ada", "")
-    line = re.sub(r"\[id: [^]]*]", "[id: ID]", found.replace("[Score: 1.000]", "[Score: 0.892]"))
+    found = up.ok("memory", "search", "--app", "lines", "--user", "ada", "nuts")
+    line = re.sub(r"\[id: [^]]*]", "[id: ID]", re.sub(r"\[Score: [0-9.]+]", "[Score: 0.892]", found))
     assert f"```text\n{line}```" in re.sub(r"\[id: [^]]*]", "[id: ID]", PAGE), found
+
+
+@pytest.mark.parametrize("user", ["ada", "bob"])
+def test_a_search_goes_by_its_text_and_the_latest_have_no_score(up: Up, user: str) -> None:
+    scope = ("--app", "asked", "--user", user)
+    up.ok("memory", "add", *scope, "--wait", f"My sister is called Grace, says {user}.", "The train to Oslo was late.")
+    found = up.ok("memory", "search", *scope, "Who is her sister?")
+    assert found.startswith("[Score: ")
+    assert found.endswith(f"My sister is called Grace, says {user}.\n")
+    assert "train" not in found
+    latest = up.ok("memory", "search", *scope, "")
+    assert "Score" not in latest
+    assert "[role: user] [timestamp: " in latest
+    rows = up.json("memory", "search", *scope, "")["blocks"][0]["value"]
+    assert [row["score"] for row in rows] == [None, None]

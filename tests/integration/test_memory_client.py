@@ -11,6 +11,7 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from enum import Enum
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -361,6 +362,32 @@ async def test_of_an_odd_message_what_can_be_is_remembered(
     assert "u1" not in caplog.text
 
 
+async def test_a_field_of_a_message_that_would_be_lost_is_refused_and_named(client: Client, bus_seen: Bus) -> None:
+    kept = "unknown field '{}': a message has role, text, time, message_id, author_name, content"
+    for user, field in (("u1", "metadata"), ("u2", "name")):
+        memories = MemoryClient(client, user_id=user)
+        with pytest.raises(ValueError, match=kept.format(field)) as refused:
+            await memories.remember([said("a secret"), said("another secret", **{field: {"of": "secret"}})])
+        assert "secret" not in str(refused.value)
+    with (
+        SyncClient("redis://127.0.0.1:1", app_id=APP) as one,
+        pytest.raises(ValueError, match=kept.format("metadata")),
+    ):
+        SyncMemoryClient(one, user_id="u1").remember([said("x", metadata={"a": 1})])
+    with pytest.raises(ValueError, match="an unknown field: a message has role") as refused:
+        await MemoryClient(client, user_id="u1").remember([said("x", **{"secret words": 1})])
+    assert "secret" not in str(refused.value)
+    assert bus_seen.events == []
+    # What is null is not lost, nor is what was not to be remembered; objects of a runtime have attributes of their own.
+    memories = MemoryClient(client, user_id="u1")
+    tool = {"role": "tool", "text": "x", "tool_call_id": "1"}
+    assert await memories.remember(
+        [said("kept", name=None), tool, SimpleNamespace(**said("an object", metadata={"a": 1}))]
+    )
+    [event] = bus_seen.events
+    assert [message["text"] for message in event.data["messages"]] == ["kept", "an object"]
+
+
 async def test_messages_that_cannot_be_remembered_disturb_nobody(
     client: Client, bus_seen: Bus, caplog: pytest.LogCaptureFixture
 ) -> None:
@@ -517,11 +544,19 @@ async def test_what_is_remembered_is_recalled_within_its_scope_only(url: str) ->
         await bob.remember([said("My dog sleeps")])
         await thread.remember([said("The dog is old", "assistant", time=T0 + timedelta(minutes=2))])
         await thread.recall()
-        await ann.recall()  # without an embedder the latest come, and both chats are waited for
+        await ann.recall()  # both chats are waited for
         assert texts(await ann.recall("dog", index_type="fulltext")) == ["My dog barks", "The dog is old"]
         assert texts(await bob.recall("dog", index_type="fulltext")) == ["My dog sleeps"]
         assert texts(await thread.recall([said("Which dog?")], index_type="fulltext")) == ["The dog is old"]
-        assert texts(await ann.recall("anything", top_k=2)) == ["The dog is old", "My dog barks"]
+        assert texts(await ann.recall("dog")) == ["My dog barks", "The dog is old"], "by words, without an embedder"
+        assert texts(await ann.recall("anything")) == []
+        latest = await ann.recall(top_k=2)
+        assert texts(latest) == ["The dog is old", "My dog barks"]
+        assert [row["score"] for row in latest.results] == [None, None]
+        assert "Score" not in latest.text
+        for question in ("", "anything"):
+            asked = await ann.recall(question, top_k=2, index_type="vector", without_embedder="latest")
+            assert texts(asked) == texts(latest)
         reply = await ann.recall("tea", index_type="fulltext")
         assert reply.text.splitlines()[1:] == ["I like green tea"]
         assert reply.text.startswith("[Score: ")
@@ -563,11 +598,11 @@ async def test_an_erased_user_is_gone_and_may_begin_again(url: str) -> None:
             await memories.remember([said("I like tea")])
             assert len(texts(await memories.recall("tea"))) >= 1
         await ann.erase_user()
-        assert texts(await ann.recall("tea")) == []
-        assert texts(await thread.recall("tea")) == []
-        assert texts(await bob.recall("tea")) == ["I like tea"]
+        assert texts(await ann.recall()) == []
+        assert texts(await thread.recall()) == []
+        assert texts(await bob.recall()) == ["I like tea"]
         await ann.remember([said("I like coffee")])
-        assert texts(await ann.recall("tea")) == ["I like coffee"]
+        assert texts(await ann.recall()) == ["I like coffee"]
 
 
 async def test_an_embedder_that_stands_still_is_not_waited_for(url: str) -> None:

@@ -41,6 +41,7 @@ from graphweft_workers.memory import worker as worker_module
 from graphweft_workers.memory.embedding import SOURCE, EmbeddingJob
 from graphweft_workers.memory.job import Job, Seen
 from graphweft_workers.memory.worker import JobWorker
+from graphweft_workers.mutation.retries import retry
 from graphweft_workers.mutation.worker import MutationWorker
 from graphweft_workers.services import make_bus
 from graphweft_workers.settings import Settings
@@ -474,26 +475,27 @@ async def test_a_batch_in_hand_is_finished_before_the_stop(memory_bus: RedisStre
 # without rules
 
 
-async def test_without_rules_memories_take_effect_up_to_the_first_event_that_needs_some(
+async def test_without_rules_memories_take_effect_and_the_rest_is_counted(
     bus: RedisStreamsBus, graph: FalkorDBStore, transport: Transport, tmp_path: Path
 ) -> None:
     free = Event.create("note.taken", app_id=APP, chat_id="c1", id="n1")
     await put(transport, [add(1, "tea"), free, add(2, "coffee"), turn(3), add(4, "behind it"), turn(5)])
-    number = channels.partition_of(f"{APP}/c1", PARTITIONS)
     with capture_logs() as logs:
-        counted = CountedReads(bus)
-        async with working(MutationWorker(counted, graph, NO_RULES, name="m")):
-            await until(lambda: lag_is(bus, 3))
-            await asyncio.sleep(2.5)  # it looks again each second
-        assert 2 < counted.reads < 100
-    assert (await vectors(graph)).keys() == {"tea", "coffee"}
-    assert [part.lag for part in await bus.status() if part.id == number] == [3]
-    [told] = [entry for entry in logs if entry["event"] == "rules_awaited"]
-    assert (told["workflow"], told["partition"]) == ("Support", number)
-    async with working(MutationWorker(bus, graph, support(tmp_path), name="m")):
-        await done(bus)
+        async with working(MutationWorker(bus, graph, NO_RULES, name="m")):
+            await done(bus)
     assert (await vectors(graph)).keys() == {"tea", "coffee", "behind it"}
+    letters = {letter.workflow: letter for letter in await bus.dead_letters(limit=10)}
+    assert {workflow: (letter.reason, letter.count) for workflow, letter in letters.items()} == {
+        None: ("no_rules", 1),
+        "Support": ("no_rules", 2),
+    }
+    told = [entry for entry in logs if entry["event"] == "workflow_without_rules" and entry["log_level"] == "warning"]
+    assert [entry["workflow"] for entry in told] == [None, "Support"]
+    async with working(MutationWorker(bus, graph, support(tmp_path), name="m")):
+        assert (await retry(bus, letters["Support"])).events == 2
+        await done(bus)
     assert await rows(graph, "MATCH (a:Agent) RETURN a.turns") == [(2,)]
+    assert [letter.workflow for letter in await bus.dead_letters(limit=10)] == [None]
 
 
 async def lag_is(bus: Bus, lag: int) -> bool:

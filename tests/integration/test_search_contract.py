@@ -107,7 +107,7 @@ def texts(found: Found) -> list[Any]:
     return [row[0] for row in found.table.rows]
 
 
-def scores(found: Found) -> list[float]:
+def scores(found: Found) -> list[Any]:
     return [row[1] for row in found.table.rows]
 
 
@@ -174,9 +174,13 @@ async def test_both_servers_give_the_same_ranking_and_scores(falkordb: Place, on
             assert scores(one) == pytest.approx(scores(other), abs=EXACT)
             assert one.table.columns == other.table.columns
             found_some += bool(ids(one))
-    asked = query("dog", memory={"application_id": "shop"}, k=100)
-    one, other = [await search(searcher, asked) for searcher in with_words]
-    assert ids(one) == ids(other) == model.latest({"application_id": "shop"})[:100]
+    shop = {"application_id": "shop"}
+    one, other = [await search(searcher, query("dog", memory=shop, k=100)) for searcher in with_words]
+    assert ids(one) == ids(other)
+    assert scores(one) == pytest.approx(scores(other), abs=EXACT)
+    latest = query("dog", memory=shop, k=100, without_embedder="latest")
+    one, other = [await search(searcher, latest) for searcher in with_words]
+    assert ids(one) == ids(other) == model.latest(shop)[:100]
     assert found_some > 100
 
 
@@ -211,7 +215,7 @@ async def test_by_vector_the_nearest_of_the_scope_are_found(place: Place) -> Non
     searcher = place.searcher(embedder())
     for text in QUESTIONS:
         scope, k = model.some_scope(rnd), rnd.choice([1, 5, 50])
-        asked = query(text, None, k, memory=scope)
+        asked = query(text, "vector", k, memory=scope)
         [vector] = await embedder().embed([asked.text])  # of a long question the end counts
         wanted = model.by_vector(scope, vector)
         found = await search(searcher, asked)
@@ -266,10 +270,49 @@ async def test_an_empty_question_gives_the_latest(place: Place) -> None:
     model = await place.fill(await some_memories(60))
     scope = {"application_id": "shop"}
     for text, kind in (("", "fulltext"), (" \n", None), ("", "hybrid"), ("", "vector")):
-        found = await search(place.searcher(embedder()), query(text, kind, 7, memory=scope))
+        found = await search(place.searcher(embedder()), query(text, kind, 7, memory=scope, of="memories"))
         assert ids(found) == model.latest(scope)[:7]
-        assert found.table.columns == ("text", "score", "role", "timestamp", "author_name", "id")
-        assert scores(found) == sorted(scores(found), reverse=True)
+        assert found.table.columns == ("text", "score", "kind", "role", "timestamp", "author_name", "id")
+        assert set(scores(found)) == {None}, "nothing was compared, so there is no score"
+
+
+@pytest.mark.parametrize("user", ["u1", "u2"])
+async def test_a_question_is_answered_by_default_with_an_embedder_or_without(place: Place, user: str) -> None:
+    said = [f"My sister of {user} is called Grace", "The train to Oslo was late", "Coffee at nine"]
+    more = [({"user_id": other}, ["sister sister", "Grace"]) for other in ("u1", "u2") if other != user]
+    await place.fill(await batches([({"user_id": user}, said), *more]))
+    asked = query("Who is her sister?", memory={"user_id": user})
+    for made, kind in ((None, "fulltext"), (embedder(), "hybrid")):
+        found = await search(place.searcher(made), asked)
+        assert texts(found)[0] == said[0]
+        assert found.table == (await search(place.searcher(made), asked.model_copy(update={"index_type": kind}))).table
+    assert texts(await search(place.searcher(), query("violin", memory={"user_id": user}))) == []
+
+
+async def test_the_latest_have_no_score_whatever_a_retrieval_query_says(place: Place) -> None:
+    model = await place.fill(await some_memories(60))
+    scope = {"application_id": "shop"}
+    retrieval = "RETURN node.id AS id, node.text AS text, score"
+    for order in ("", " ORDER BY score DESC"):
+        found = await search(place.searcher(), query("", None, 9, memory=scope, retrieval_query=retrieval + order))
+        assert ids(found) == model.latest(scope)[:9]
+        assert set(scores(found)) == {None}
+
+
+async def test_the_latest_may_be_asked_for_where_there_is_no_embedder(place: Place) -> None:
+    model = await place.fill(await batches([({"user_id": "u1"}, ["tea", "coffee", "milk", "water"])]))
+    latest = model.latest({"user_id": "u1"})
+    for kind in (None, "vector", "hybrid"):
+        asked = query("tea", kind, without_embedder="latest")
+        found = await search(place.searcher(), asked)
+        assert ids(found) == latest
+        assert set(scores(found)) == {None}
+        with_vectors = await search(place.searcher(embedder()), asked)
+        wanted = await search(place.searcher(embedder()), query("tea", kind))
+        assert with_vectors.table == wanted.table
+        assert None not in scores(with_vectors)
+    words = await search(place.searcher(), query("tea", "fulltext", without_embedder="latest"))
+    assert texts(words) == ["tea"]
 
 
 async def test_hybrid_finds_what_either_finds(place: Place) -> None:
@@ -330,10 +373,10 @@ async def test_rows_come_in_the_order_of_the_hits_where_the_retrieval_query_give
     await place.write("MATCH (m:Memory) CREATE (m)-[:NAMES]->(:Thing {name: 'a'}), (m)-[:NAMES]->(:Thing {name: 'b'})")
     scope = {"application_id": "shop"}
     for kind in ("vector", "fulltext", "hybrid", None):
-        searcher = place.searcher(embedder() if kind else None)
-        plain = await search(searcher, query("dog running", kind, 20, memory=scope))
+        searcher, more = place.searcher(embedder() if kind else None), {} if kind else {"without_embedder": "latest"}
+        plain = await search(searcher, query("dog running", kind, 20, memory=scope, **more))
         retrieval = "MATCH (node)-[:NAMES]->(t:Thing) RETURN t.name AS name, node.id AS id, node.text AS text, score;"
-        found = await search(searcher, query("dog running", kind, 20, memory=scope, retrieval_query=retrieval))
+        found = await search(searcher, query("dog running", kind, 20, memory=scope, retrieval_query=retrieval, **more))
         assert len(ids(plain)) == 20
         assert ids(found) == [id for id in ids(plain) for _ in range(2)]
 
@@ -598,7 +641,7 @@ async def test_errors_of_indexes_say_what_there_is(place: Place) -> None:
         await search(searcher, indexed("x", "fulltext", "Chunk.embedding"))
     with pytest.raises(QueryFailed, match="holds vectors of 2 numbers, and the embedder 'hash:8' gives 3"):
         await search(place.searcher(Fixed(1.0, 0.0, 0.0)), indexed("x", "vector", "Chunk.embedding"))
-    [index] = MemoryPack().indexes
+    index = MemoryPack().indexes[0]
     for name in ("Memory.terms", index.name if place.store.dialect == "neo4j" else "Memory"):
         with pytest.raises(QueryFailed, match="within a scope only"):
             await search(searcher, indexed("tea", "fulltext", name))

@@ -68,7 +68,7 @@ class Judge:
         scope = model.some_scope(rnd)
         text = rnd.choice(["dog", "the of", " ".join(rnd.choices(WORDS, k=rnd.randint(1, 5)))])
         searcher = self.plain if kind in {"recency", "fulltext"} else self.with_vectors
-        more: dict[str, Any] = {} if kind == "recency" else {"index_type": kind}
+        more: dict[str, Any] = {"without_embedder": "latest"} if kind == "recency" else {"index_type": kind}
         asked = SearchQuery(text=text, memory=scope, top_k=k, **more)  # type: ignore[arg-type]
         found = await searcher.search(app, asked, timeout_s=30)
         ids = [row[found.table.columns.index("id")] for row in found.table.rows]

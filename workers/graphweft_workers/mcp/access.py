@@ -26,8 +26,8 @@ class Access:
     """By default the chat that memories of the scope go to."""
     variables: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Context variables of each request for context."""
-    index_type: IndexType = "fulltext"
-    """How memories are searched where there is something to search for."""
+    index_type: IndexType | None = None
+    """How memories are searched where there is something to search for; None: as the responder can."""
     budget_ms: int = 2_000
     """Longest that a tool takes."""
     max_tokens: int = 2_000

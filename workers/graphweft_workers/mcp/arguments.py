@@ -50,8 +50,10 @@ class MemorySearchArguments(_Arguments):
     """Of ``memory_search``."""
 
     query: _Query = Field(default="", description="What is searched for; empty: the latest.")
-    of: Literal["memories", "facts"] = Field(
-        default="memories", description="memories: what was said; facts: relations between entities that hold now."
+    of: Literal["all", "memories", "facts", "preferences", "summaries"] = Field(
+        default="all",
+        description="memories: what was said; facts: what holds now; preferences: what users want; summaries: of older "
+        "conversations; all: these four together.",
     )
     top_k: int = Field(default=5, ge=1, le=_MOST_RESULTS, description="Most results.")
     thread_id: ScopeName | None = Field(

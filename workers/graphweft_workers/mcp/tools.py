@@ -14,6 +14,7 @@ from graphweft import Client
 from graphweft.memory import add_event
 from graphweft.searching import faults
 from graphweft_contracts import ContextReply, MemoryMessage, MemoryScope, ReasonCode
+from graphweft_contracts.search import EMBEDDED
 from graphweft_workers.mcp.access import Access
 from graphweft_workers.mcp.arguments import ContextArguments, MemoryAddArguments, MemorySearchArguments
 
@@ -119,7 +120,7 @@ class Tools:
             raise _Refused(_SAID[_reason(reply)])
         notes = self._notes(reply, asked.max_tokens)
         rows = reply.results
-        text = reply.text if rows else f"nothing is known that fits ({asked.of})"
+        text = reply.text if rows else "nothing is known that fits" + ("" if asked.of == "all" else f" ({asked.of})")
         return Answer(text=_joined(text, notes), data={"results": rows, "notes": notes})
 
     async def _searched(
@@ -130,7 +131,7 @@ class Tools:
             asked.query,
             memory=self._narrowed(asked.thread_id),
             of=asked.of,
-            index_type=access.index_type if asked.of == "memories" and asked.query.strip() else None,
+            index_type=access.index_type if asked.of in EMBEDDED and asked.query.strip() else None,
             top_k=top_k,
             app_id=access.app_id,
             budget_ms=budget_ms,
@@ -323,8 +324,8 @@ _NOTES: Final = {"type": "array", "items": {"type": "string"}, "description": "W
 _SEARCH_OUTPUT: Final = _object(
     results={
         "type": "array",
-        "items": {"type": "object", "properties": {"text": {"type": "string"}, "score": {"type": "number"}}},
-        "description": "Best first.",
+        "items": {"type": "object", "properties": {"text": {"type": "string"}, "score": {"type": ["number", "null"]}}},
+        "description": "Best first; without a query the latest first, and then there is no score.",
     },
     notes=_NOTES,
 )

@@ -1,6 +1,7 @@
 """A summariser without a model: it picks sentences, and knows a few English phrases.
 
-Its limits: the summary quotes and does not condense; which sentences are picked depends on words, not on meaning.
+Its limits: the summary quotes and does not condense; which sentences are picked depends on words, not on meaning, and
+what is not picked, and is no fact and no preference, is lost when its memory is forgotten.
 Facts and preferences are found in English only, and only where a sentence, or a part of it behind a comma, ``and`` or
 ``but``, begins with one of these phrases, said by the role ``user``:
 
@@ -77,6 +78,9 @@ _REQUEST: Final = re.compile(
     r"(?:you|to\s+(?:know|ask|see|say|talk|thank|hear)|that|it|this|them|him|her)\b", re.IGNORECASE
 )
 """What wanting or liking these begins with is about the conversation itself."""
+_PERSONAL: Final = 0.75
+"""Of a summary, what sentences of users about themselves may take before all others."""
+_FIRST_PERSON: Final = re.compile(r"\b(?:i|me|my|mine|we|us|our|ours)\b", re.IGNORECASE)
 _NOTHING_SAID: Final = re.compile(r"\?\s*$|\bif\b", re.IGNORECASE)
 _THIRD: Final = {
     "don't like": "does not like",
@@ -93,12 +97,16 @@ class _Sentence:
     message: int
     text: str
     terms: tuple[str, ...]
+    size: int
+    """Characters that it takes in a summary, with who said it."""
 
 
 class ExtractiveSummariser(Summariser):
-    """Picks the sentences whose words the conversation uses most; the same messages always give the same summary.
+    """Picks sentences; the same messages always give the same summary.
 
-    Words that a picked sentence has used count half from then on, so that the next one says something else.
+    Up to three quarters of it are what users state about themselves (with ``I``, ``my``, ``we`` or the like), the
+    sentences with the rarest words first; the rest are the sentences whose words the conversation uses most. Words that
+    a picked sentence has used count half from then on, so that the next one says something else.
     Sentences keep their order, each line begins with who said it, and the summary has up to ``characters`` characters,
     but at least one sentence.
     """
@@ -146,7 +154,12 @@ def _shortened(messages: Sequence[Remembered]) -> Sequence[Remembered]:
 
 def _summary(messages: Sequence[Remembered], characters: int) -> str:
     sentences = [
-        _Sentence(number, sentence, tuple(dict.fromkeys(t for t in terms(sentence) if t not in _STOPPED)))
+        _Sentence(
+            number,
+            sentence,
+            tuple(dict.fromkeys(t for t in terms(sentence) if t not in _STOPPED)),
+            len(sentence) + len(speaker(message)) + 3,
+        )
         for number, message in enumerate(messages)
         for sentence in _sentences(message.text)
     ]
@@ -172,8 +185,29 @@ def _sentences(text: str) -> list[str]:
 
 def _picked(messages: Sequence[Remembered], sentences: Sequence[_Sentence], characters: int) -> list[int]:
     counts = Counter(term for sentence in sentences for term in sentence.terms)
+    # What users say of themselves is what they ask for later, and it is said once: the rarer its words, the better.
+    personal = [number for number, sentence in enumerate(sentences) if _is_personal(messages, sentence)]
+    rare = {term: 1 / count for term, count in counts.items()}
+    picked = _pick(sentences, personal, rare, int(characters * _PERSONAL))
     weights = {term: count / max(1, counts.total()) for term, count in counts.items()}
-    first = {number: _score(sentence, weights) for number, sentence in enumerate(sentences)}
+    for number in picked:
+        characters -= sentences[number].size
+        for term in sentences[number].terms:
+            weights[term] /= 2
+    others = [number for number in range(len(sentences)) if number not in picked]
+    return picked + _pick(sentences, others, weights, characters, at_least=0 if picked else 1)
+
+
+def _pick(
+    sentences: Sequence[_Sentence],
+    numbers: Sequence[int],
+    weights: dict[str, float],
+    characters: int,
+    *,
+    at_least: int = 0,
+) -> list[int]:
+    """Return the best of some sentences, as many as there is room for."""
+    first = {number: _score(sentences[number], weights) for number in numbers}
     left = heapq.nsmallest(_CANDIDATES, first, key=lambda number: (-first[number], number))
     picked: list[int] = []
     while left:
@@ -181,14 +215,19 @@ def _picked(messages: Sequence[Remembered], sentences: Sequence[_Sentence], char
         best = min(left, key=lambda number: (-scores[number], number))
         left.remove(best)
         sentence = sentences[best]
-        size = len(sentence.text) + len(speaker(messages[sentence.message])) + 3
-        if size > characters and picked:
+        if sentence.size > characters and len(picked) >= at_least:
             continue
         picked.append(best)
-        characters -= size
+        characters -= sentence.size
         for term in sentence.terms:
             weights[term] /= 2
     return picked
+
+
+def _is_personal(messages: Sequence[Remembered], sentence: _Sentence) -> bool:
+    if messages[sentence.message].role != "user" or _NOTHING_SAID.search(sentence.text):
+        return False
+    return _FIRST_PERSON.search(sentence.text) is not None
 
 
 def _score(sentence: _Sentence, weights: dict[str, float]) -> float:

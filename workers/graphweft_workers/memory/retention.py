@@ -17,7 +17,7 @@ import structlog
 from graphweft_contracts import Event, QueryFailed
 from graphweft_contracts.memory import SCOPES, derived_id
 from graphweft_rules.clock import utc_text
-from graphweft_rules.packs.memory import MEMORY_LABEL
+from graphweft_rules.packs.memory import MEMORY_LABEL, SUMMARY
 from graphweft_workers.graph.store import GraphStore
 
 __all__ = ("Apps", "Retention")
@@ -53,7 +53,9 @@ _OF_NOBODY: Final = f"MATCH (m:{MEMORY_LABEL}) WHERE m.user_id IS NULL AND " + "
     f"coalesce(m.{name}, '') = ${name}" for name in _OTHERS
 )
 _BEYOND: Final = (
-    " RETURN m.timestamp, m.id, m.chat_id, m.recorded ORDER BY m.timestamp DESC, m.id SKIP $skip LIMIT $page"
+    " WITH m ORDER BY m.timestamp DESC, m.id SKIP $skip LIMIT $page "
+    f"OPTIONAL MATCH (m)-[:PART_OF]->(s:{SUMMARY}) "
+    "RETURN m.timestamp, m.id, m.chat_id, m.recorded, s.id ORDER BY m.timestamp DESC, m.id"
 )
 
 
@@ -71,16 +73,20 @@ class Retention:
 
     ``keep_days``: what was said longer ago goes. ``keep_count``: of each user the newest so many stay; of what belongs
     to no user, of each thread (application, agent and thread together). 0 keeps all. Of equal times the lower id is the
-    newer one, as in a search by time.
+    newer one, as in a search by time. With ``condensed`` only memories that a summary stands for go for their number:
+    what is in no summary yet stays, so that nothing goes of which nothing is left. Age is a limit for all of them.
 
     It sees to the apps that the graph store can list and to those it has been told of by ``note``.
     """
 
-    def __init__(self, graph: GraphStore, *, keep_days: float = 0, keep_count: int = 0) -> None:
+    def __init__(
+        self, graph: GraphStore, *, keep_days: float = 0, keep_count: int = 0, condensed: bool = False
+    ) -> None:
         """``graph`` stays the caller's."""
         self._graph = graph
         self._keep_days = keep_days
         self._keep_count = keep_count
+        self._condensed = condensed
         self._noted: dict[str, None] = {}
         self._given: OrderedDict[tuple[str, str], None] = OrderedDict()
         """App and memory: on the bus already, and perhaps still in the graph."""
@@ -134,7 +140,7 @@ class Retention:
         found: list[_Row] = []
         # All are read before the first goes: what is gone would move the others up.
         while rows := await self._rows(app_id, statement, params):
-            found += rows
+            found += [row[:-1] for row in rows if row[-1] is not None or not self._condensed]
             params["skip"] += len(rows)
         for page in batched(found, _PAGE):
             yield page

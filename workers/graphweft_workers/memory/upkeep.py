@@ -34,14 +34,16 @@ def make_consolidation(settings: Settings, graph: GraphStore) -> ConsolidationJo
             f"memory_keep_count is {keep_count} and memory_summarise_after {after}: memories are forgotten before they "
             "are condensed; make the first one at least as great"
         )
-    forgets = settings.memory_keep_days or keep_count
+    retention = None
+    if settings.memory_keep_days or keep_count:
+        retention = Retention(graph, keep_days=settings.memory_keep_days, keep_count=keep_count, condensed=bool(after))
     return ConsolidationJob(
         graph,
         make_bus(settings),
         make_summariser(settings) if after else None,
         after=after,
         keep=keep,
-        retention=Retention(graph, keep_days=settings.memory_keep_days, keep_count=keep_count) if forgets else None,
+        retention=retention,
     )
 
 

@@ -74,7 +74,7 @@ class JobWorker:
             self._logger.info("worker_stopped", worker=self._owner.name, emitted=self.emitted)
 
     async def _own(self, held: Held) -> None:
-        number, partitions = held.number, await self._bus.partitions()
+        number = held.number
         position = await self._bus.committed(number)
         # A copy from before this is worked on once more, and what comes of it is a copy, too.
         recent = RecentEvents()
@@ -87,14 +87,14 @@ class JobWorker:
             seen = self._seen(number, stretch.entries, recent)
             if seen and not await self._handle(held, seen):
                 return
-            if stretch.lost or stretch.entries:
+            if stretch.lost or stretch.entries or stretch.stepped:
                 last = stretch.entries[-1].offset if stretch.entries else position.offset
                 count = position.count + stretch.lost + len(stretch.entries)
                 position = Committed(offset=last, count=count)
                 await self._bus.commit(number, position)
                 held.progressed = True
             if self._job.tick_s and time.monotonic() >= tick_at:
-                await self._tick(held, partitions)
+                await self._tick(held, await self._bus.partitions())
                 tick_at = time.monotonic() + self._job.tick_s
 
     def _seen(self, number: int, entries: Iterable[Entry], recent: RecentEvents) -> list[Seen]:

@@ -42,7 +42,7 @@ class Language(ABC):
         """Return a label or property as Cypher takes it."""
 
     @abstractmethod
-    def within(self, target: Target, scope: Mapping[str, str]) -> Fragment:
+    def within(self, target: Target) -> Fragment:
         """Bind all nodes of a scope; the conditions on the scope itself come behind it."""
 
     @abstractmethod
@@ -97,7 +97,8 @@ class _FalkorDB(Language):
         return f"coalesce({found}, '') = {wanted}"
 
     @override
-    def within(self, target: Target, scope: Mapping[str, str]) -> Fragment:
+    def within(self, target: Target) -> Fragment:
+        scope = target.scope
         # The index on a property is the quickest way, and misses what begins or ends with a blank.
         plain = next((name for name in _NARROW if name in scope and scope[name] == scope[name].strip(_BLANKS)), None)
         if plain is not None and target.key:
@@ -148,7 +149,7 @@ class _Neo4j(Language):
         return "`" + name.replace("`", "``") + "`"
 
     @override
-    def within(self, target: Target, scope: Mapping[str, str]) -> Fragment:
+    def within(self, target: Target) -> Fragment:
         return f"MATCH (n:{self.label(target)})", {}
 
     @override

@@ -11,6 +11,7 @@ from graphweft_contracts import QueryFailed
 from graphweft_contracts.search import Searched, SearchQuery
 from graphweft_rules.batching import Dialect
 from graphweft_rules.packs.episodes import ENTITY, EPISODE, RELATION
+from graphweft_rules.packs.memory import FACT, PREFERENCE, SUMMARY
 from graphweft_workers.graph.store import Table
 from graphweft_workers.retrieval.statements import Statement
 from graphweft_workers.retrieval.target import Similarity, Target, TextSide, VectorSide
@@ -23,7 +24,10 @@ _MOST_APPS: Final = 1_000
 _NAMED: Final = 20
 """Indexes that an error names."""
 _OURS: Final = frozenset({"terms", "scopes"})
-_EPISODES: Final[Mapping[str, Searched]] = {RELATION: "facts", ENTITY: "entities", EPISODE: "episodes"}
+_SCOPED: Final[Mapping[str, Searched]] = {
+    FACT: "facts", PREFERENCE: "preferences", SUMMARY: "summaries", RELATION: "facts", ENTITY: "entities",
+    EPISODE: "episodes",
+}  # fmt: skip
 _LISTING: Final[Mapping[Dialect, str]] = {
     "falkordb": "CALL db.indexes() YIELD label, types, options, entitytype WHERE entitytype = 'NODE' "
     "RETURN label, types, options",
@@ -55,13 +59,13 @@ class Index:
     def scoped(self, memory_label: str) -> Searched | None:
         """Return what is searched within a scope only and would be found by the index; None: nothing of this kind.
 
-        Whatever holds the terms of episodes finds them all. What else there is on their labels is somebody's own.
+        Whatever holds the terms of ours finds them all. What else there is on their labels is somebody's own.
         """
         if memory_label in self.labels:
             return "memories"
         if not _OURS.issubset(self.of):
             return None
-        return next((_EPISODES[label] for label in self.labels if label in _EPISODES), None)
+        return next((_SCOPED[label] for label in self.labels if label in _SCOPED), None)
 
     def single(self, name: str) -> Index | None:
         """Return the part of the index that ``name`` names as ``Label.property``, if it does."""

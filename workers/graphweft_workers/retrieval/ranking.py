@@ -22,11 +22,13 @@ _B: Final = 0.75
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A node that was found. Of equal scores the smaller ``key`` comes first."""
+    """A node that was found. Of equal scores the earlier target comes first, then the smaller ``key``."""
 
     handle: Handle
     key: str
     score: float
+    of: int = 0
+    """Which of the targets of the search it is one of. A handle says which node only together with this."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -39,11 +41,13 @@ class Candidate:
     """Terms of its text, repetitions included."""
     counts: Mapping[str, int]
     """How often it holds each of the question's terms; those that it does not hold may be missing."""
+    of: int = 0
+    """See ``Hit.of``."""
 
 
 def ranked(hits: Iterable[Hit]) -> list[Hit]:
-    """Return the hits, best first; ties by key, ascending, then by handle."""
-    return sorted(hits, key=lambda hit: (-hit.score, hit.key, hit.handle))
+    """Return the hits, best first; ties by target, then by key, ascending, then by handle."""
+    return sorted(hits, key=lambda hit: (-hit.score, hit.of, hit.key, hit.handle))
 
 
 def bm25(
@@ -69,7 +73,7 @@ def bm25(
         norm = _K1 * (1 - _B + _B * each.length / mean_length)
         # Always in the order of the terms, so that equal counts give equal sums.
         parts = (idf[term] * count / (count + norm) for term in terms if (count := each.counts.get(term, 0)))
-        hits.append(Hit(each.handle, each.key, sum(parts)))
+        hits.append(Hit(each.handle, each.key, sum(parts), each.of))
     return ranked(hits)
 
 
@@ -92,13 +96,14 @@ def fused(vector: Sequence[Hit], words: Sequence[Hit]) -> list[Hit]:
     the mean of these (0.52, 0.59, 0.66); reciprocal ranks with 60 (0.48, 0.57, 0.63), where what only one search finds
     comes behind nearly everything that both find, however good it is.
     """
-    scores: dict[Handle, float] = {}
-    first: dict[Handle, Hit] = {}
+    scores: dict[tuple[int, Handle], float] = {}
+    first: dict[tuple[int, Handle], Hit] = {}
     for hits in (vector, words):
         for hit, part in zip(hits, _relative(hits), strict=True):
-            first.setdefault(hit.handle, hit)
-            scores[hit.handle] = scores.get(hit.handle, 0.0) + part / 2
-    return ranked(replace(hit, score=scores[handle]) for handle, hit in first.items())
+            which = (hit.of, hit.handle)
+            first.setdefault(which, hit)
+            scores[which] = scores.get(which, 0.0) + part / 2
+    return ranked(replace(hit, score=scores[which]) for which, hit in first.items())
 
 
 def _relative(hits: Sequence[Hit]) -> list[float]:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from graphweft_contracts import GraphweftError, InvalidSettings, QueryFailed
-from graphweft_contracts.search import IndexType, SearchQuery
+from graphweft_contracts.search import EMBEDDED, IndexType, SearchQuery
 from graphweft_rules.clauses import outline
 from graphweft_rules.clock import utc_text
 from graphweft_rules.packs.memory import MEMORY_LABEL
@@ -22,7 +22,7 @@ from graphweft_workers.graph.store import GraphStore, Table
 from graphweft_workers.retrieval import statements
 from graphweft_workers.retrieval.dialects import language
 from graphweft_workers.retrieval.indexes import Indexes
-from graphweft_workers.retrieval.ranking import Hit, falling, fused
+from graphweft_workers.retrieval.ranking import Handle, Hit, falling, fused
 from graphweft_workers.retrieval.statements import GRID, Statement
 from graphweft_workers.retrieval.target import Target, scoped
 from graphweft_workers.retrieval.words import by_words
@@ -52,10 +52,11 @@ class IndexNames:
 class Found:
     """What a search found, best first.
 
-    The columns begin with ``text`` and ``score``. Memories also give ``role``, ``timestamp``, ``author_name`` and
-    ``id``, facts ``name``, ``source``, ``target``, ``valid_at``, ``invalid_at``, ``created_at`` and ``id``, entities
-    ``type`` and ``id``, episodes ``name``, ``episode_type``, ``reference_time`` and ``id``; a retrieval query gives
-    whatever else it returns.
+    The columns begin with ``text`` and ``score``, and within a scope ``kind``. Memories also give ``role``,
+    ``timestamp``, ``author_name`` and ``id``, facts ``subject``, ``predicate``, ``object``, ``valid_at``,
+    ``invalid_at``, ``created_at`` and ``id``, preferences and summaries ``timestamp`` and ``id``, entities ``type`` and
+    ``id``, episodes ``name``, ``episode_type``, ``reference_time`` and ``id``; all kinds together give all of theirs,
+    null where a kind has none. A retrieval query gives whatever else it returns.
     """
 
     table: Table
@@ -73,10 +74,14 @@ class Searcher:
     - By vector: (1 + cosine) / 2, rounded to 5 decimals. Within a scope every vector is compared, of the embedder's
       model only; through an index the best of at least 100 and 10 times ``top_k`` nodes that the index takes for the
       nearest. Nodes without a vector cannot be found.
-    - By words: BM25 over our own terms, in [0, ∞). Nodes that hold none of the terms are not found.
-    - Hybrid: both, see ``fused``; in [0, 1]. What neither finds is not found.
-    - By recency: the latest first, of facts and entities by the time that the latest episode which says them is about;
-      the score, from 1 down, says the place only.
+    - By words: BM25 over our own terms, in [0, ∞), measured over all kinds that are searched. Nodes that hold none of
+      the terms are not found.
+    - Hybrid: both, see ``fused``; in [0, 1]. What neither finds is not found. Only memories have vectors: other kinds
+      are found by words, and a search by vector that finds some of them is fused like a hybrid one.
+    - By recency: the latest first, of facts and entities by the time that the latest episode which says them is about.
+      The score is null, for nothing was compared; a retrieval query gets the place as ``score``, from 1 down. Where
+      recency stands in for vectors (``without_embedder``), the latest memories take turns with what is found by words
+      of the other kinds.
 
     Of equal scores the smaller key (of memories: the id) comes first. The scope comes before ``top_k``, so there are
     ``top_k`` rows whenever so many can be found in it. So does the time of facts: those that have ended, or have not
@@ -124,71 +129,105 @@ class _Search:
         self._query = query
         self._until = time.monotonic() + timeout_s
         self._language = language(graph.dialect)
-        self._scope: Mapping[str, str] = query.scope
 
     async def run(self, indexes: Indexes, memory_label: str) -> Found:
         kind = self._kind()
         if kind in {"vector", "hybrid"} and self._embedder is None:
             msg = f"embedder is required when index_type={kind!r}"
             raise InvalidSettings(msg)
+        targets: Sequence[Target]
         if self._query.memory:
-            target = scoped(self._query.of, now=utc_text(datetime.now(UTC)), memory_label=memory_label)
+            now = utc_text(datetime.now(UTC))
+            targets = scoped(self._query.of, self._query.scope, now=now, memory_label=memory_label)
             if kind is None or not self._query.text.strip():
-                return Found(table=await self._shown(target, await self._latest(target)))
+                recent = self._latest if not self._query.text.strip() else self._latest_and_words
+                return Found(table=_unscored(await self._shown(targets, await recent(targets))))
         else:
             if not self._query.text.strip():
                 return Found(table=Table(columns=_FIRST, rows=()))
-            target = await indexes.resolve(self._app_id, self._query, self._ask, memory_label=memory_label)
+            targets = [await indexes.resolve(self._app_id, self._query, self._ask, memory_label=memory_label)]
         if kind == "fulltext":
-            hits, degraded = await self._by_words(target), None
+            hits, degraded = await self._by_words(targets), None
         elif kind == "hybrid":
-            hits, degraded = await self._by_both(target)
+            hits, degraded = await self._by_both(targets)
         else:
-            hits, degraded = await self._by_vector(target)
-        return Found(table=await self._shown(target, hits[: self._query.top_k]), degraded=degraded)
+            hits, degraded = await self._by_vector(targets)
+        return Found(table=await self._shown(targets, hits[: self._query.top_k]), degraded=degraded)
 
     def _kind(self) -> IndexType | None:
         """Return how to search; None: by recency."""
-        if self._query.index_type or not self._query.memory:
-            return self._query.index_type or "vector"
-        if self._query.of != "memories":
-            return "fulltext" if self._query.text.strip() else None
-        return "vector" if self._embedder else None
+        asked, text = self._query.index_type, self._query.text.strip()
+        if not self._query.memory:
+            return asked or "vector"
+        if self._embedder is None and self._query.without_embedder == "latest" and asked != "fulltext":
+            return None
+        if asked is not None or not text:
+            return asked
+        return "hybrid" if self._embedder is not None and self._query.of in EMBEDDED else "fulltext"
 
-    async def _latest(self, target: Target) -> list[Hit]:
-        table = await self._ask(statements.latest(self._language, target, self._scope, self._query.top_k))
-        count = len(table.rows)
-        return [Hit(row[0], row[-1], 1.0 - place / count) for place, row in enumerate(table.rows)]
+    async def _latest(self, targets: Sequence[Target]) -> list[Hit]:
+        limit = self._query.top_k
+        tables = await self._each(statements.latest(self._language, target, limit) for target in targets)
+        rows = [(row, of) for of, table in enumerate(tables) for row in table.rows]
+        if len(targets) > 1:
+            rows.sort(key=lambda found: str(found[0][0] or ""), reverse=True)  # of equal times the earlier target
+        count = len(rows[:limit])
+        return [Hit(row[1], row[-1], 1.0 - place / count, of) for place, (row, of) in enumerate(rows[:limit])]
 
-    async def _by_words(self, target: Target) -> list[Hit]:
+    async def _latest_and_words(self, targets: Sequence[Target]) -> list[Hit]:
+        """Return the latest of what has vectors, in turns with what is found by words of the rest, up to ``top_k``."""
+        recent = [of for of, target in enumerate(targets) if target.vector is not None]
+        others = [of for of, target in enumerate(targets) if target.vector is None]
+        latest, words = await asyncio.gather(
+            self._latest([targets[of] for of in recent]), self._by_words([targets[of] for of in others])
+        )
+        turns = [
+            *((place, replace(hit, of=recent[hit.of])) for place, hit in enumerate(latest)),
+            *((place, replace(hit, of=others[hit.of])) for place, hit in enumerate(words)),
+        ]
+        turns.sort(key=lambda turn: turn[0])  # of equal places the latest comes first
+        hits = [hit for _, hit in turns[: self._query.top_k]]
+        return [replace(hit, score=1.0 - place / len(hits)) for place, hit in enumerate(hits)]
+
+    async def _by_words(self, targets: Sequence[Target]) -> list[Hit]:
         terms = query_terms(self._query.text, filter_stop_words=self._query.filter_stop_words)
-        return await by_words(self._ask, self._language, target, self._scope, terms)
+        return await by_words(self._ask, self._language, targets, terms)
 
-    async def _by_vector(self, target: Target) -> tuple[list[Hit], str | None]:
-        try:
-            return await self._nearest(target, await self._embedded(), self._query.top_k), None
-        except _NoVector as reason:
-            if target.text is None:
-                return [], f"{reason}; there is no fulltext index beside the vectors, so nothing was searched"
-            return await self._by_words(target), f"{reason}; words were searched instead"
+    async def _by_vector(self, targets: Sequence[Target]) -> tuple[list[Hit], str | None]:
+        """Kinds that have no vectors are searched by words meanwhile."""
+        words, near = await self._words_and_near([target for target in targets if target.vector is None], targets)
+        if not isinstance(near, _NoVector):
+            return (fused(near, words[: self._wide()]) if words else near), None
+        if all(target.text is None for target in targets):
+            return [], f"{near}; there is no fulltext index beside the vectors, so nothing was searched"
+        return await self._by_words(targets), f"{near}; words were searched instead"
 
-    async def _by_both(self, target: Target) -> tuple[list[Hit], str | None]:
-        try:
-            async with asyncio.TaskGroup() as group:
-                wording = group.create_task(self._by_words(target))
-                embedding = group.create_task(self._nearest_to_question(target))
-        except ExceptionGroup as errors:
-            raise errors.exceptions[0] from None
-        words, near = wording.result(), embedding.result()
+    async def _by_both(self, targets: Sequence[Target]) -> tuple[list[Hit], str | None]:
+        words, near = await self._words_and_near(targets, targets)
         if isinstance(near, _NoVector):
             return fused([], words[: self._wide()]), f"{near}; words alone were searched"
         return fused(near, words[: self._wide()]), None
 
-    async def _nearest_to_question(self, target: Target) -> list[Hit] | _NoVector:
+    async def _words_and_near(
+        self, worded: Sequence[Target], targets: Sequence[Target]
+    ) -> tuple[list[Hit], list[Hit] | _NoVector]:
+        """Return what is found by words in some of the targets, and by vector in the one that has vectors."""
+        [(of, target)] = [(of, target) for of, target in enumerate(targets) if target.vector is not None]
+        places = [targets.index(each) for each in worded]
         try:
-            return await self._nearest(target, await self._embedded(), self._wide())
+            async with asyncio.TaskGroup() as group:
+                wording = group.create_task(self._by_words(worded))
+                embedding = group.create_task(self._nearest_to_question(target, of))
+        except ExceptionGroup as errors:
+            raise errors.exceptions[0] from None
+        return [replace(hit, of=places[hit.of]) for hit in wording.result()], embedding.result()
+
+    async def _nearest_to_question(self, target: Target, of: int) -> list[Hit] | _NoVector:
+        try:
+            found = await self._nearest(target, await self._embedded(), self._wide())
         except _NoVector as reason:
             return reason
+        return [replace(hit, of=of) for hit in found]
 
     async def _nearest(self, target: Target, vector: Sequence[float], limit: int) -> list[Hit]:
         side = target.vector
@@ -200,9 +239,7 @@ class _Search:
                 f"{self._embedder.model!r} gives {len(vector)}: search with the model that the index was filled with"
             )
         if side.index is None:
-            asked = statements.nearest(
-                self._language, target, self._scope, vector, model=self._embedder.model, limit=limit
-            )
+            asked = statements.nearest(self._language, target, vector, model=self._embedder.model, limit=limit)
         else:
             wide = max(self._wide(), limit)
             asked = statements.nearest_by_index(self._language, target, vector, wide=wide, limit=limit)
@@ -239,29 +276,46 @@ class _Search:
         """Return how many results of one kind are looked at where they are not final."""
         return min(MOST_ROWS, max(100, 10 * self._query.top_k))
 
-    async def _shown(self, target: Target, hits: Sequence[Hit]) -> Table:
-        columns = (*_FIRST, *target.shown)
+    async def _shown(self, targets: Sequence[Target], hits: Sequence[Hit]) -> Table:
+        shown = sorted(
+            dict.fromkeys(name for target in targets for name in target.shown), key=lambda name: name == "id"
+        )
+        kinds = ("kind",) if any(target.kind for target in targets) else ()
+        columns = (*_FIRST, *kinds, *shown)
         if not hits:
             return Table(columns=columns, rows=())
+        parts = [(target, [hit for hit in hits if hit.of == of]) for of, target in enumerate(targets)]
+        parts = [part for part in parts if part[1]]
         if self._query.retrieval_query is not None:
-            return await self._enriched(target, hits, self._query.retrieval_query)
-        table = await self._ask(statements.rows(self._language, target, self._scope, hits))
-        found = {row[0]: row[1:] for row in table.rows}
-        rows = ((found[hit.handle][0], hit.score, *found[hit.handle][1:]) for hit in hits if hit.handle in found)
-        return Table(columns=columns, rows=tuple(rows))
+            return await self._enriched(parts, hits, self._query.retrieval_query)
+        tables = await self._each(statements.rows(self._language, target, some) for target, some in parts)
+        found: dict[tuple[int, Handle], tuple[Any, ...]] = {}
+        for (target, some), table in zip(parts, tables, strict=True):
+            for handle, text, *cells in table.rows:
+                row = dict(zip(target.shown, cells, strict=True)) | {"kind": target.kind}
+                found[some[0].of, handle] = (text, *(row.get(name) for name in (*kinds, *shown)))
+        rows = [(hit, found[hit.of, hit.handle]) for hit in hits if (hit.of, hit.handle) in found]
+        return Table(columns=columns, rows=tuple((text, hit.score, *cells) for hit, (text, *cells) in rows))
 
-    async def _enriched(self, target: Target, hits: Sequence[Hit], retrieval_query: str) -> Table:
-        asked = statements.enriched(
-            self._language,
-            target,
-            self._scope,
-            falling(hits),
-            retrieval_query=retrieval_query,
-            values=self._query.params,
-        )
-        table = await self._ask(asked)
-        if not table.columns:  # the graph went away
+    async def _enriched(
+        self, parts: Sequence[tuple[Target, Sequence[Hit]]], hits: Sequence[Hit], retrieval_query: str
+    ) -> Table:
+        """Run a retrieval query for each kind that was found, and put the rows together by score."""
+        scores = {(hit.of, hit.handle): hit for hit in falling(hits)}
+        asked = [
+            statements.enriched(
+                self._language,
+                target,
+                [scores[hit.of, hit.handle] for hit in some],
+                retrieval_query=retrieval_query,
+                values=self._query.params,
+            )
+            for target, some in parts
+        ]
+        tables = [table for table in await self._each(asked) if table.columns]
+        if not tables:  # the graph went away
             return Table(columns=_FIRST, rows=())
+        table = tables[0]
         missing = [name for name in _FIRST if name not in table.columns]
         if missing:
             raise QueryFailed(
@@ -269,17 +323,25 @@ class _Search:
                 "write RETURN node.text AS text, score, …"
             )
         order = sorted(range(len(table.columns)), key=lambda at: (*(table.columns[at] != name for name in _FIRST), at))
-        rows = [tuple(row[at] for at in order) for row in table.rows]
-        if not _ordered(retrieval_query):
+        rows = [tuple(row[at] for at in order) for each in tables for row in each.rows]
+        if len(tables) > 1 or not _ordered(retrieval_query):
             # As they came where scores are equal: FalkorDB and Neo4j go on in the order that they are given.
             rows.sort(key=_falling_score)
         return Table(columns=tuple(table.columns[at] for at in order), rows=tuple(rows))
+
+    async def _each(self, asked: Iterable[Statement]) -> list[Table]:
+        return await asyncio.gather(*map(self._ask, asked))
 
     async def _ask(self, asked: Statement) -> Table:
         return await self._graph.read(self._app_id, asked.text, asked.params, timeout_s=self._left_s())
 
     def _left_s(self) -> float:
         return max(_LEAST_S, self._until - time.monotonic())
+
+
+def _unscored(table: Table) -> Table:
+    """Return rows that were compared with nothing: a number would look like relevance."""
+    return Table(columns=table.columns, rows=tuple((row[0], None, *row[2:]) for row in table.rows))
 
 
 def _falling_score(row: Sequence[Any]) -> tuple[bool, float]:

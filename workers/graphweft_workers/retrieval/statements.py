@@ -50,27 +50,26 @@ class Statement:
     params: dict[str, Any]
 
 
-def size(language: Language, target: Target, scope: Mapping[str, str]) -> Statement:
+def size(language: Language, target: Target) -> Statement:
     """How many texts there are, and how many terms they have together: 0 where no property says it."""
-    source, params = _scoped(language, target, scope)
+    source, params = _scoped(language, target)
     length = target.text.length if target.text else None
     total = f"sum(n.{language.quoted(length)})" if length else "0"
     return Statement(f"{source} RETURN count(n), {total}", params)
 
 
-def counts(language: Language, target: Target, scope: Mapping[str, str], terms: Sequence[str]) -> Statement:
+def counts(language: Language, target: Target, terms: Sequence[str]) -> Statement:
     """For each term how many nodes hold it; terms that none holds are left out."""
     text = _text_side(target)
-    each = [[term, language.question(text, scope, [term])] for term in terms]
+    each = [[term, language.question(text, target.scope, [term])] for term in terms]
     call = language.holding(text, target).replace("$__gw_question", "__gw_term[1]")
-    source = _where(f"UNWIND $__gw_terms AS __gw_term {call}", _held(language, target, scope))
-    return Statement(f"{source} RETURN __gw_term[0], count(n)", {"__gw_terms": each, **_values(target, scope)})
+    source = _where(f"UNWIND $__gw_terms AS __gw_term {call}", _held(language, target))
+    return Statement(f"{source} RETURN __gw_term[0], count(n)", {"__gw_terms": each, **_values(target)})
 
 
 def candidates(
     language: Language,
     target: Target,
-    scope: Mapping[str, str],
     *,
     found_by: Sequence[str],
     limit: int | None = None,
@@ -81,8 +80,8 @@ def candidates(
     With ``limit`` it is the latest ones, where there is no time the first ones by key.
     """
     text = _text_side(target)
-    source = _where(language.holding(text, target), _held(language, target, scope))
-    params: dict[str, Any] = {"__gw_question": language.question(text, scope, found_by), **_values(target, scope)}
+    source = _where(language.holding(text, target), _held(language, target))
+    params: dict[str, Any] = {"__gw_question": language.question(text, target.scope, found_by), **_values(target)}
     if limit is not None:
         time = f"n.{language.quoted(target.time)} DESC, " if target.time else ""
         source += f" WITH n ORDER BY {time}{_order(language, target)} LIMIT $__gw_limit"
@@ -115,14 +114,12 @@ def long_counts(language: Language, target: Target, keys: Sequence[str], terms: 
     return Statement(f"{source} RETURN __gw_key, {counted}", {"__gw_keys": list(keys), "__gw_terms": list(terms)})
 
 
-def nearest(
-    language: Language, target: Target, scope: Mapping[str, str], vector: Sequence[float], *, model: str, limit: int
-) -> Statement:
+def nearest(language: Language, target: Target, vector: Sequence[float], *, model: str, limit: int) -> Statement:
     """The nodes of the scope that are nearest to a vector, exactly: score in units of ``GRID``, handle, key."""
     side = _vector_side(target)
-    source, params = language.within(target, scope)
-    conditions = _conditions(language, target, "n", scope)
-    params |= _values(target, scope) | {"__gw_vector": list(vector), "__gw_limit": limit}
+    source, params = language.within(target)
+    conditions = _conditions(language, target, "n")
+    params |= _values(target) | {"__gw_vector": list(vector), "__gw_limit": limit}
     if side.model:
         conditions.append(f"n.{language.quoted(side.model)} = $__gw_model")
         params["__gw_model"] = model
@@ -140,17 +137,17 @@ def nearest_by_index(
     return Statement(_best(language, target, side, source), params)
 
 
-def latest(language: Language, target: Target, scope: Mapping[str, str], limit: int) -> Statement:
-    """The latest nodes of the scope: handle, key."""
-    source, params = _scoped(language, target, scope)
-    time = f"n.{language.quoted(target.time)} DESC, " if target.time else ""
-    order = f"WITH n ORDER BY {time}{_order(language, target)} LIMIT $__gw_limit"
-    return Statement(f"{source} {order} RETURN {_identity(language, target)}", params | {"__gw_limit": limit})
+def latest(language: Language, target: Target, limit: int) -> Statement:
+    """The latest nodes of the scope: time, handle, key."""
+    source, params = _scoped(language, target)
+    time = f"n.{language.quoted(target.time)}" if target.time else "null"
+    order = f"WITH n ORDER BY {f'{time} DESC, ' if target.time else ''}{_order(language, target)} LIMIT $__gw_limit"
+    return Statement(f"{source} {order} RETURN {time}, {_identity(language, target)}", params | {"__gw_limit": limit})
 
 
-def rows(language: Language, target: Target, scope: Mapping[str, str], hits: Sequence[Hit]) -> Statement:
+def rows(language: Language, target: Target, hits: Sequence[Hit]) -> Statement:
     """What is shown of the hits: handle, the first 50,000 characters of the text, the columns ``target.shown``."""
-    source, params = _fetched(language, target, scope, hits)
+    source, params = _fetched(language, target, hits)
     text = ", ".join(f"node.{language.quoted(name)}" for name in target.texts)
     shown = "".join(f", {target.expressions.get(name) or f'node.{language.quoted(name)}'}" for name in target.shown)
     return Statement(f"{source} {target.joined} RETURN __gw_hit[0], {_cut(f'coalesce({text})')}{shown}", params)
@@ -159,21 +156,20 @@ def rows(language: Language, target: Target, scope: Mapping[str, str], hits: Seq
 def enriched(
     language: Language,
     target: Target,
-    scope: Mapping[str, str],
     hits: Sequence[Hit],
     *,
     retrieval_query: str,
     values: Mapping[str, Any],
 ) -> Statement:
     """What a retrieval query makes of the hits, which it gets as ``node`` and ``score`` in their order."""
-    source, params = _fetched(language, target, scope, hits)
+    source, params = _fetched(language, target, hits)
     text = f"{source} WITH node, __gw_hit[1] AS score ORDER BY score DESC\n{retrieval_query.rstrip('; \t\n')}"
     return Statement(text, {**values, **params})
 
 
-def _scoped(language: Language, target: Target, scope: Mapping[str, str]) -> tuple[str, dict[str, Any]]:
-    source, params = language.within(target, scope)
-    return _where(source, _conditions(language, target, "n", scope)), {**params, **_values(target, scope)}
+def _scoped(language: Language, target: Target) -> tuple[str, dict[str, Any]]:
+    source, params = language.within(target)
+    return _where(source, _conditions(language, target, "n")), {**params, **_values(target)}
 
 
 def _best(language: Language, target: Target, side: VectorSide, source: str) -> str:
@@ -186,13 +182,11 @@ def _best(language: Language, target: Target, side: VectorSide, source: str) -> 
     )
 
 
-def _fetched(
-    language: Language, target: Target, scope: Mapping[str, str], hits: Sequence[Hit]
-) -> tuple[str, dict[str, Any]]:
+def _fetched(language: Language, target: Target, hits: Sequence[Hit]) -> tuple[str, dict[str, Any]]:
     """Bind ``node`` and ``__gw_hit`` for what is still there and still in the scope."""
-    params: dict[str, Any] = {"__gw_hits": [[hit.handle, hit.score] for hit in hits], **_values(target, scope)}
+    params: dict[str, Any] = {"__gw_hits": [[hit.handle, hit.score] for hit in hits], **_values(target)}
     label = language.label(target)
-    conditions = _conditions(language, target, "node", scope)
+    conditions = _conditions(language, target, "node")
     if target.key:
         return _where(f"{_HITS} (node:{label} {{{language.quoted(target.key)}: __gw_hit[0]}})", conditions), params
     handle = language.handle.replace("(n)", "(node)")
@@ -209,22 +203,25 @@ def _order(language: Language, target: Target) -> str:
     return f"n.{language.quoted(target.key)}" if target.key else f"{_KEY}, {language.handle}"
 
 
-def _held(language: Language, target: Target, scope: Mapping[str, str]) -> list[str]:
-    return [*language.sure(target), *_conditions(language, target, "n", scope)]
+def _held(language: Language, target: Target) -> list[str]:
+    return [*language.sure(target), *_conditions(language, target, "n")]
 
 
-def _conditions(language: Language, target: Target, variable: str, scope: Mapping[str, str]) -> list[str]:
-    found = [language.equal(f"{variable}.{language.quoted(name)}", f"$__gw_{name}") for name in scope]
+def _conditions(language: Language, target: Target, variable: str) -> list[str]:
+    found = [language.equal(f"{variable}.{language.quoted(name)}", f"$__gw_{name}") for name in target.scope]
     if target.known_by is not None:
         found.append(f"{variable}.{language.quoted(target.known_by)} IS NOT NULL")
     if target.valid_at is not None:
-        for name, holds in (("valid_at", "<="), ("invalid_at", ">")):
+        for name, holds in zip(target.validity, ("<=", ">"), strict=True):
             found.append(f"({variable}.{name} IS NULL OR {variable}.{name} {holds} $__gw_valid_at)")
+    if target.origin_scope:
+        wanted = ", ".join(f"{language.quoted(name)}: $__gw_{name}" for name in target.origin_scope)
+        found.append(target.origin.format(node=variable, scope=f"{{{wanted}}}"))
     return found
 
 
-def _values(target: Target, scope: Mapping[str, str]) -> dict[str, Any]:
-    values: dict[str, Any] = {f"__gw_{name}": value for name, value in scope.items()}
+def _values(target: Target) -> dict[str, Any]:
+    values: dict[str, Any] = {f"__gw_{name}": value for name, value in {**target.origin_scope, **target.scope}.items()}
     return values if target.valid_at is None else values | {"__gw_valid_at": target.valid_at}
 
 

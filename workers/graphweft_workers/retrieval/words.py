@@ -55,52 +55,83 @@ def select(holding: Mapping[str, int], most: int) -> Selection:
     return Selection(tuple(whole))
 
 
-async def by_words(
-    ask: Ask, language: Language, target: Target, scope: Mapping[str, str], terms: Sequence[str]
-) -> list[Hit]:
-    """Return what holds at least one of the terms, best first, with BM25 scores.
+async def by_words(ask: Ask, language: Language, targets: Sequence[Target], terms: Sequence[str]) -> list[Hit]:
+    """Return what holds at least one of the terms, best first, with BM25 scores; ``Hit.of`` counts ``targets``.
 
-    How rare a term is and how long a text is are measured within the scope; where nodes do not hold their terms, the
-    mean length is that of the candidates. At most 5,000 candidates are weighed (1,000 without terms): when the scope is
-    larger, the nodes of the rarest terms, and of the first term that does not fit the latest ones, without time the
-    first ones by key. The other terms still count for these. On both servers that is the same selection.
+    How rare a term is and how long a text is are measured within the scope, over all targets together, so scores of
+    different kinds compare; where nodes do not hold their terms, the mean length is that of the candidates. At most
+    5,000 candidates of a target are weighed (1,000 without terms): when the scope is larger, the nodes of the rarest
+    terms, and of the first term that does not fit the latest ones, without time the first ones by key. The other terms
+    still count for these. On both servers that is the same selection. A target without a fulltext side has nothing.
     """
-    if not terms or target.text is None:
+    searched = {of: target for of, target in enumerate(targets) if target.text is not None}
+    if not terms or not searched:
         return []
-    most = MOST_TERMED if target.text.terms else MOST_TEXTS
-    table = await ask(statements.size(language, target, scope))
-    total, length = table.rows[0] if table.rows else (0, 0)
-    if not total:
+    sizes = await asyncio.gather(*(ask(statements.size(language, target)) for target in searched.values()))
+    totals = [(table.rows[0][0], table.rows[0][1]) if table.rows else (0, 0) for table in sizes]
+    parts = await asyncio.gather(
+        *(
+            _part(ask, language, target, terms, of=of, total=total)
+            for (of, target), (total, _) in zip(searched.items(), totals, strict=True)
+            if total  # what is not there has perhaps no index either
+        )
+    )
+    if not parts:
         return []
-    holding: Mapping[str, int] | None = None
-    if total <= most:
-        asked = [statements.candidates(language, target, scope, found_by=terms)]
+    found = [candidate for part in parts for candidate in part.candidates]
+    total = sum(count for count, _ in totals)
+    if all(target.text is not None and target.text.length for target in searched.values()):
+        mean = sum(length for _, length in totals) / total
     else:
-        counted = await ask(statements.counts(language, target, scope, terms))
-        holding = {str(term): int(count) for term, count in counted.rows}
-        asked = _selected(language, target, scope, select(holding, most))
-    tables = await asyncio.gather(*map(ask, asked))
-    at = 1 if target.text.terms is None else 2
-    rows = {row[at]: row for table in tables for row in table.rows}
-    long = [row[at] for row in rows.values() if at == 2 and row[1] is None]
-    counts = dict((await ask(statements.long_counts(language, target, long, terms))).rows) if long else {}
-    found = await _weighable(list(rows.values()), target, terms, counts)
-    mean = length / total if target.text.length else sum(each.length for each in found) / max(1, len(found))
+        mean = sum(each.length for each in found) / max(1, len(found))
+    holding: Counter[str] = Counter()
+    for part in parts:
+        holding.update(part.holding)
     return bm25(found, terms, total=total, mean_length=mean, holding=holding)
 
 
-def _selected(language: Language, target: Target, scope: Mapping[str, str], selection: Selection) -> list[Statement]:
+@dataclass(frozen=True, slots=True)
+class _Part:
+    """What one target holds."""
+
+    candidates: Sequence[Candidate]
+    holding: Mapping[str, int]
+    """For each term how many nodes hold it."""
+
+
+async def _part(ask: Ask, language: Language, target: Target, terms: Sequence[str], *, of: int, total: int) -> _Part:
+    has_terms = target.text is not None and target.text.terms is not None
+    most = MOST_TERMED if has_terms else MOST_TEXTS
+    holding: Mapping[str, int] | None = None
+    if total <= most:
+        asked = [statements.candidates(language, target, found_by=terms)]
+    else:
+        counted = await ask(statements.counts(language, target, terms))
+        holding = {str(term): int(count) for term, count in counted.rows}
+        asked = _selected(language, target, select(holding, most))
+    tables = await asyncio.gather(*map(ask, asked))
+    at = 2 if has_terms else 1
+    rows = {row[at]: row for table in tables for row in table.rows}
+    long = [row[at] for row in rows.values() if at == 2 and row[1] is None]
+    counts = dict((await ask(statements.long_counts(language, target, long, terms))).rows) if long else {}
+    found = await _weighable(list(rows.values()), target, of, terms, counts)
+    if holding is None:
+        holding = {term: sum(each.counts.get(term, 0) > 0 for each in found) for term in terms}
+    return _Part(found, holding)
+
+
+def _selected(language: Language, target: Target, selection: Selection) -> list[Statement]:
     asked: list[Statement] = []
     if selection.whole:
-        asked.append(statements.candidates(language, target, scope, found_by=selection.whole))
+        asked.append(statements.candidates(language, target, found_by=selection.whole))
     if selection.cut is not None:
         found_by = [selection.cut]
-        asked.append(statements.candidates(language, target, scope, found_by=found_by, limit=selection.room))
+        asked.append(statements.candidates(language, target, found_by=found_by, limit=selection.room))
     return asked
 
 
 async def _weighable(
-    rows: Sequence[Sequence[Any]], target: Target, terms: Sequence[str], counts: Mapping[Any, str]
+    rows: Sequence[Sequence[Any]], target: Target, of: int, terms: Sequence[str], counts: Mapping[Any, str]
 ) -> list[Candidate]:
     """Return what holds a term; ``counts`` are those of long texts, by key."""
     wanted = frozenset(terms)
@@ -109,14 +140,14 @@ async def _weighable(
     for number, row in enumerate(rows):
         if number % _TOGETHER == _TOGETHER - 1:
             await asyncio.sleep(0)
-        candidate = _with_terms(row, wanted, terms, counts) if with_terms else _with_texts(row, wanted)
+        candidate = _with_terms(row, of, wanted, terms, counts) if with_terms else _with_texts(row, of, wanted)
         if candidate.counts:
             found.append(candidate)
     return found
 
 
 def _with_terms(
-    row: Sequence[Any], wanted: frozenset[str], terms: Sequence[str], counted: Mapping[Any, str]
+    row: Sequence[Any], of: int, wanted: frozenset[str], terms: Sequence[str], counted: Mapping[Any, str]
 ) -> Candidate:
     length, held, handle = row[:3]
     counts: Mapping[str, int] = {}
@@ -125,10 +156,10 @@ def _with_terms(
         counts = {term: int(count) for term, count in zip(terms, numbers, strict=False) if count != "0"}
     else:
         counts = Counter(term for term in held.split(" ") if term in wanted)
-    return Candidate(handle, row[-1], length, counts)
+    return Candidate(handle, row[-1], length, counts, of)
 
 
-def _with_texts(row: Sequence[Any], wanted: frozenset[str]) -> Candidate:
+def _with_texts(row: Sequence[Any], of: int, wanted: frozenset[str]) -> Candidate:
     texts, handle = row[:2]
     found = [term for text in texts if text for term in terms_of(text)]
-    return Candidate(handle, row[-1], len(found), Counter(term for term in found if term in wanted))
+    return Candidate(handle, row[-1], len(found), Counter(term for term in found if term in wanted), of)

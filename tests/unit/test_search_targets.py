@@ -1,0 +1,34 @@
+"""What is searched within a scope, and what limits it."""
+
+from __future__ import annotations
+
+import pytest
+
+from graphweft_contracts.search import SEARCHED, Searched
+from graphweft_workers.retrieval.target import scoped
+
+NOW = "2026-02-01T10:00:00.000000Z"
+ALL = {"application_id": "p", "agent_id": "a", "user_id": "u", "thread_id": "t"}
+
+
+@pytest.mark.parametrize("of", [of for of in SEARCHED if of not in {"facts", "entities"}])
+@pytest.mark.parametrize("scope", [{name: ALL[name]} for name in ALL] + [ALL, {"user_id": "u", "thread_id": "t"}])
+def test_every_kind_is_limited_by_all_of_a_scope(of: Searched, scope: dict[str, str]) -> None:
+    for target in scoped(of, scope, now=NOW):
+        assert {**target.origin_scope, **target.scope} == scope
+        assert target.scope == scope or target.origin_scope == scope, "one origin is in all of the scopes"
+
+
+@pytest.mark.parametrize(
+    ("of", "given", "limits"),
+    [
+        ("facts", {"user_id": "u", "thread_id": "t"}, [{"user_id"}, {"user_id"}]),
+        ("facts", {"agent_id": "a", "thread_id": "t"}, [{"agent_id", "thread_id"}, {"agent_id"}]),
+        ("facts", {"thread_id": "t"}, [{"thread_id"}, {"thread_id"}]),
+        ("entities", {"agent_id": "a", "user_id": "u", "thread_id": "t"}, [{"agent_id", "user_id"}]),
+    ],
+)
+def test_by_name_facts_and_entities_are_known_beyond_their_thread(
+    of: Searched, given: dict[str, str], limits: list[set[str]]
+) -> None:
+    assert [target.scope.keys() for target in scoped(of, given, now=NOW)] == limits

@@ -33,7 +33,8 @@ from graphweft_contracts import (
     Transient,
     wire,
 )
-from graphweft_contracts.search import IndexType, Searched
+from graphweft_contracts.admission import check_admission
+from graphweft_contracts.search import IndexType, Searched, WithoutEmbedder
 
 __all__ = ("Client", "ClientStats")
 
@@ -220,8 +221,9 @@ class Client:
         query: str | Iterable[Any],
         *,
         memory: MemoryScope | None = None,
-        of: Searched = "memories",
+        of: Searched = "all",
         index_type: IndexType | None = None,
+        without_embedder: WithoutEmbedder | None = None,
         index_name: str | None = None,
         fulltext_index_name: str | None = None,
         top_k: int = 5,
@@ -239,12 +241,15 @@ class Client:
 
         ``query`` is a text, or messages (maps or objects with ``role`` and ``text`` or ``content``): then the texts of
         the last ``message_history_count`` of user and assistant are searched for together. With ``memory`` the
-        memories of that scope are searched: as ``index_type`` says, and without it by vector where the responder has
-        an embedder, otherwise the latest are taken. ``of`` says what else of the scope is searched: the facts that
-        hold now, the entities or the episodes of ``episode.add``, by words, and without a text the latest. Without
-        ``memory``, ``index_name`` names what is searched.
-        ``retrieval_query`` is Cypher that goes on from ``node`` and ``score``, with ``params``, and returns at least
-        ``text`` and ``score``, best first.
+        memories, facts, preferences and summaries of that scope are searched together: as ``index_type`` says, and
+        without it by words, and by vector too where the responder has an embedder. Without a text the latest are taken,
+        and their score is None. ``without_embedder="latest"`` takes the latest memories for any text where the
+        responder has no embedder, in turns with what is found by words of the other kinds, all without a score. ``of``
+        narrows a search to one kind (``memories``, ``facts`` that hold now, ``preferences``, ``summaries``), or names
+        the entities or the episodes of ``episode.add``. Only memories have vectors. A row says its ``kind``. Without
+        ``memory``, ``index_name`` names what is searched. ``retrieval_query`` is Cypher that goes on from ``node`` and
+        ``score``, with ``params``, and returns at least ``text`` and ``score``, best first; for several kinds it runs
+        once for each, and the rows are put together by score.
 
         ``results`` of the reply has the rows, ``text`` the lines that an agent reads. What else is in it, and the other
         arguments, are as ``context`` has them. Raises ``ValueError`` for a search that can never work, such as a hybrid
@@ -255,6 +260,7 @@ class Client:
             memory=memory,
             of=of,
             index_type=index_type,
+            without_embedder=without_embedder,
             index_name=index_name,
             fulltext_index_name=fulltext_index_name,
             top_k=top_k,
@@ -377,11 +383,16 @@ class Client:
             self._settle(batch, positions)
 
     def _encoded(self, event: Event) -> _Pending | None:
-        """Return the event as it goes to the bus; None, counted, for one that cannot be written as JSON."""
+        """Return the event as it goes to the bus; None, counted, for one that is refused or that JSON cannot say."""
         try:
+            check_admission(event)
             outgoing = Outgoing(key=event.key, fields=wire.encode(event))
             size = len(outgoing.key) + sum(map(len, outgoing.fields.values()))
             return _Pending(event_id=event.id, outgoing=outgoing, size=size)
+        except InvalidEvent as error:
+            self.stats.rejected += 1
+            logger.error("event %s is not sent: %s", event.id, error)
+            return None
         except Exception as error:  # noqa: BLE001 - whatever a foreign object does in encoding, the turn goes on
             self.stats.rejected += 1
             logger.error("event %s cannot be written as JSON and is not sent: %s", getattr(event, "id", None), error)

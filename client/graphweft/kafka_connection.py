@@ -19,6 +19,7 @@ __all__ = (
     "fields_of",
     "make_context_topics",
     "make_topics",
+    "present_partitions",
     "record_of",
     "servers",
 )
@@ -43,6 +44,7 @@ _TOPICS: Final[Mapping[str, Mapping[str, str]]] = {
         "message.timestamp.type": "LogAppendTime",
     },
     channels.DEAD_LETTERS_TOPIC: {"cleanup.policy": "compact", "max.message.bytes": str(_LETTER_BYTES)},
+    channels.PARTITIONS_TOPIC: {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"},
     channels.CONTEXT_REQUESTS_TOPIC: _CONTEXT,
     channels.CONTEXT_REPLIES_TOPIC: _CONTEXT,
 }
@@ -69,12 +71,18 @@ def bus_errors(what: str) -> Generator[None]:
 
 
 async def make_topics(admin: AIOKafkaAdminClient, partitions: int) -> int:
-    """Make sure that the topics of events exist and return the number of their partitions.
+    """Make sure that the topics of events exist and return the number of partitions that events have now.
 
-    Who comes first decides on ``partitions``; later ones follow what the topic says. Raises ``KafkaError``.
+    Who comes first decides on ``partitions``; later ones follow what the topic says. Keys are mapped to
+    ``agreed_partitions`` of them. Raises ``KafkaError``.
     """
-    wanted = {channels.EVENTS_TOPIC: partitions, channels.DEAD_LETTERS_TOPIC: 1}
+    wanted = {channels.EVENTS_TOPIC: partitions, channels.DEAD_LETTERS_TOPIC: 1, channels.PARTITIONS_TOPIC: 1}
     return (await _make(admin, await _there(admin), wanted))[channels.EVENTS_TOPIC]
+
+
+async def present_partitions(admin: AIOKafkaAdminClient) -> int:
+    """Return the number of partitions that events have now, 0 where there is no topic. Raises ``KafkaError``."""
+    return (await _there(admin)).get(channels.EVENTS_TOPIC, 0)
 
 
 async def make_context_topics(admin: AIOKafkaAdminClient, partitions: int) -> int:

@@ -13,6 +13,7 @@ from aiokafka.errors import KafkaError, MessageSizeTooLargeError
 
 from graphweft.kafka_connection import bus_errors, make_topics, record_of, servers
 from graphweft.kafka_context import KafkaContext, end_producer
+from graphweft.kafka_partitions import agreed_partitions
 from graphweft.transport import DEFAULT_PARTITIONS, MAX_EVENT_BYTES, Outgoing, check_sizes
 from graphweft_contracts import ContextReply, ContextRequest, InvalidEvent, channels
 
@@ -28,13 +29,14 @@ class KafkaTransport:
 
     An idempotent producer writes each batch once, in order, whatever happens to its connection. The partition is that
     of ``channels.partition_of``, as on Redis, so all clients put a chat on the same one; Kafka's own partitioner would
-    choose another.
+    choose another. It is one of the partitions that the topic had at the start: added ones move no chat.
     """
 
     def __init__(self, url: str, *, partitions: int = DEFAULT_PARTITIONS) -> None:
         self._servers = servers(url)
         self._wanted_partitions = partitions
         self._partitions: int | None = None
+        """To how many partitions keys are mapped."""
         self._producer: Any = None
         self._connecting = asyncio.Lock()
         self._context = KafkaContext(self._servers, partitions=partitions)
@@ -85,7 +87,8 @@ class KafkaTransport:
                     admin = AIOKafkaAdminClient(bootstrap_servers=self._servers, request_timeout_ms=_REQUEST_MS)
                     try:
                         await admin.start()
-                        self._partitions = await make_topics(admin, self._wanted_partitions)
+                        present = await make_topics(admin, self._wanted_partitions)
+                        self._partitions = await agreed_partitions(self._servers, admin, present)
                     finally:
                         await admin.close()
                 if self._producer is None:

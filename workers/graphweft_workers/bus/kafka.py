@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -22,7 +22,8 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.coordinator.protocol import ConsumerProtocol
 from aiokafka.errors import GroupCoordinatorNotAvailableError, KafkaError
 
-from graphweft.kafka_connection import bus_errors, fields_of, make_topics, servers
+from graphweft.kafka_connection import bus_errors, fields_of, make_topics, present_partitions, servers
+from graphweft.kafka_partitions import agreed_partitions
 from graphweft_contracts import BusUnavailable, DeadLetter, channels
 from graphweft_workers.bus.kafka_group import Membership
 from graphweft_workers.bus.kafka_letters import LetterTopic
@@ -34,6 +35,8 @@ __all__ = ("KafkaBus",)
 _REQUEST_MS: Final = 10_000
 _STEP_S: Final = 0.1
 _LONGEST_WAIT_S: Final = 5.0
+_NEAR: Final = 200
+"""Records that are read for nothing rather than ask the broker once more."""
 _LAST_MS: Final = 253_402_300_799_000
 """The last second of the year 9999: a producer may say any time."""
 
@@ -61,6 +64,7 @@ class KafkaBus:
         self._group_name = group
         self._wanted = partitions
         self._count: int | None = None
+        self._keyed = 0
         self._counting = asyncio.Lock()
         self._group = Membership(
             self._servers, group=group, session_s=session_s, barrier_s=barrier_s, instance=instance
@@ -73,13 +77,25 @@ class KafkaBus:
         self._admin: Any = None
         self._administrating = asyncio.Lock()
 
-    async def partitions(self) -> int:
+    async def partitions(self, *, fresh: bool = False) -> int:
         """See ``Bus.partitions``."""
+        if self._count is not None and not fresh:
+            return self._count  # without the lock: a server that does not answer holds nobody up who does not ask it
         async with self._counting:
             if self._count is None:
                 async with self._administration() as admin:
-                    self._count = await make_topics(admin, self._wanted)
-        return self._count
+                    count = await make_topics(admin, self._wanted)
+                    self._keyed = await agreed_partitions(self._servers, admin, count)
+                self._count = max(count, self._keyed)
+            elif fresh:
+                async with self._administration() as admin:
+                    self._count = max(self._count, await present_partitions(admin))
+            return self._count
+
+    async def keyed_partitions(self) -> int:
+        """See ``Bus.keyed_partitions``."""
+        await self.partitions()
+        return self._keyed
 
     async def claim(self, partition: int, owner: str, ttl_s: float) -> bool:
         """See ``Bus.claim``. The group's session stands in the place of ``ttl_s``."""
@@ -100,9 +116,10 @@ class KafkaBus:
 
     async def committed(self, partition: int) -> Committed:
         """See ``Bus.committed``."""
-        position = (await self._positions())[partition]
-        self._group.is_committed(partition, position)
-        return _committed(position)
+        await self.partitions()
+        position, note = (await self._positions([partition]))[partition]
+        self._group.is_committed(partition, position, note)
+        return _committed(position, note)
 
     async def read(self, partition: int, after: Committed, *, limit: int, wait_s: float) -> Stretch:
         """See ``Bus.read``. One call returns about 4 MiB at most, or the single entry that is larger."""
@@ -110,9 +127,10 @@ class KafkaBus:
         if reader is None:
             reader = await PartitionReader.open(self._servers, channels.EVENTS_TOPIC, partition)
             self._readers[partition] = reader
+        position = self._position(partition, after)
         with bus_errors(f"partition {partition} cannot be read"):
             records, lost, following = await reader.read(
-                self._position(partition, after),
+                position,
                 limit=limit,
                 wait_s=min(wait_s, _LONGEST_WAIT_S),
                 enough=self._group.called_back,
@@ -121,7 +139,32 @@ class KafkaBus:
             offset=str(records[-1].offset) if records else after.offset, count=after.count + lost + len(records)
         )
         self._ends[partition] = (end, following)
-        return Stretch(entries=[_entry(record) for record in records], lost=lost)
+        stepped = not records and following != position
+        return Stretch(entries=[_entry(record) for record in records], lost=lost, stepped=stepped)
+
+    async def reread(self, partition: int, after: Committed, *, limit: int) -> Stretch:
+        """See ``Bus.reread``. What an open transaction has written, and all that stands behind it, is not there yet."""
+        topic_partition = TopicPartition(channels.EVENTS_TOPIC, partition)
+        first, end = (await self._ranges.bounds([topic_partition]))[topic_partition]
+        position = self._position(partition, after)
+        records = await self._ranges.read(topic_partition, max(first, position), end, limit=limit)
+        return Stretch(entries=[_entry(record) for record in records], lost=max(0, first - position))
+
+    async def entries(self, partition: int, offsets: Sequence[str]) -> Sequence[Entry]:
+        """See ``Bus.entries``. Offsets that lie near one another are read together."""
+        if not offsets:  # most graphs hold no half-done batch, and the bounds cost a question to the broker
+            return []
+        topic_partition = TopicPartition(channels.EVENTS_TOPIC, partition)
+        first, _ = (await self._ranges.bounds([topic_partition]))[topic_partition]
+        wanted = [number for number in map(int, offsets) if number >= first]
+        found: list[Any] = []
+        start = 0
+        for at, number in enumerate(wanted, 1):
+            if at == len(wanted) or wanted[at] - number > _NEAR:
+                found += await self._ranges.read(topic_partition, wanted[start], number + 1)
+                start = at
+        there = set(wanted)
+        return [_entry(record) for record in found if record.offset in there]
 
     async def after(self, partition: int, offset: str, *, limit: int) -> Sequence[Entry]:
         """See ``Bus.after``. What an open transaction has written, and all that stands behind it, is not there yet."""
@@ -150,21 +193,22 @@ class KafkaBus:
 
     async def commit(self, partition: int, committed: Committed) -> None:
         """See ``Bus.commit``. Raises ``BusUnavailable`` when the partition has gone to another worker."""
-        await self._group.commit(partition, self._position(partition, committed))
+        await self._group.commit(partition, self._position(partition, committed), committed.note)
 
     async def status(self) -> Sequence[PartitionStatus]:
         """See ``Bus.status``."""
-        positions = await self._positions()
+        positions = await self._positions(range(await self.partitions(fresh=True)))
         owners = await self._owners()
         partitions = [TopicPartition(channels.EVENTS_TOPIC, number) for number in positions]
         bounds = await self._ranges.bounds(partitions)
         return [
             PartitionStatus(
                 id=partition.partition,
-                position=_committed(positions[partition.partition]).offset,
+                position=_committed(positions[partition.partition][0]).offset,
                 end=_committed(end).offset,
-                lag=max(0, end - max(0, positions[partition.partition])),
+                lag=max(0, end - max(0, positions[partition.partition][0])),
                 owner=owners.get(partition.partition),
+                note=positions[partition.partition][1],
             )
             for partition, (_, end) in bounds.items()
         ]
@@ -173,6 +217,18 @@ class KafkaBus:
         """See ``Bus.bury``."""
         await self.partitions()
         await self._letters.bury(letters)
+
+    async def extend(self, letter: DeadLetter | None, longer: DeadLetter) -> bool:
+        """See ``Bus.extend``. Kafka compares nothing as it writes, so a retry within these milliseconds is not seen.
+
+        Then the letter stands for events that were retried already. A second retry of them soon after has no effect:
+        its entries are copies of the first one's.
+        """
+        await self.partitions()
+        if await self._letters.get(longer.id) != letter:
+            return False
+        await self._letters.bury([longer])
+        return True
 
     async def dead_letter_count(self) -> int:
         """See ``Bus.dead_letter_count``."""
@@ -213,9 +269,9 @@ class KafkaBus:
             return following
         return max(int(after.offset or -1) + 1, after.count)
 
-    async def _positions(self) -> dict[int, int]:
-        """Return the group's position in every partition; -1 where it has none."""
-        partitions = [TopicPartition(channels.EVENTS_TOPIC, number) for number in range(await self.partitions())]
+    async def _positions(self, numbers: Iterable[int]) -> dict[int, tuple[int, str]]:
+        """Return the group's position in some partitions, -1 where it has none, and the notes kept with them."""
+        partitions = [TopicPartition(channels.EVENTS_TOPIC, number) for number in numbers]
         async with self._administration() as admin:
             while True:
                 try:
@@ -226,7 +282,10 @@ class KafkaBus:
             missing = [partition.partition for partition in partitions if partition not in found]
             if missing:  # a group that its broker is still loading answers with nothing
                 raise KafkaError(f"no answer about the partitions {missing}")
-        return {partition.partition: int(found[partition].offset) for partition in partitions}
+        return {
+            partition.partition: (int(found[partition].offset), str(found[partition].metadata or ""))
+            for partition in partitions
+        }
 
     async def _owners(self) -> dict[int, str]:
         async with self._administration() as admin:
@@ -264,9 +323,9 @@ class KafkaBus:
                 await admin.close()
 
 
-def _committed(position: int) -> Committed:
+def _committed(position: int, note: str = "") -> Committed:
     """Return a position, the offset of the next record, as the last one that is done."""
-    return Committed(offset=str(position - 1), count=position) if position > 0 else Committed()
+    return Committed(offset=str(position - 1), count=position, note=note) if position > 0 else Committed(note=note)
 
 
 def _entry(record: Any) -> Entry:

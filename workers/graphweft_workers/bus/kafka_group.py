@@ -15,6 +15,7 @@ import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.abc import ConsumerRebalanceListener
 from aiokafka.errors import KafkaError
+from aiokafka.structs import OffsetAndMetadata
 
 from graphweft.kafka_connection import bus_errors
 from graphweft_contracts import BusUnavailable, channels
@@ -25,6 +26,9 @@ logger = structlog.get_logger("graphweft.bus")
 
 _PROBE_S: Final = 0.05
 _COMMIT_S: Final = 10.0
+_NOWHERE: Final = (-1, "")
+_METADATA_MS: Final = 5_000
+"""How often a member looks for partitions that were added: then the group shares them out, too."""
 _NO_POLL_LIMIT_MS: Final = 10 * 365 * 86_400_000
 """aiokafka leaves the group when nobody reads for so long; our readers are elsewhere."""
 
@@ -50,7 +54,7 @@ class Membership(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka h
         self._assigned: set[int] = set()
         self._holders: dict[int, str] = {}
         self._all_released = asyncio.Event()
-        self._committed: dict[int, int] = {}
+        self._committed: dict[int, tuple[int, str]] = {}
 
     async def claim(self, partition: int, owner: str) -> bool:
         """Return whether the partition is ours and ``owner`` has it. Joins the group without waiting for it."""
@@ -78,8 +82,10 @@ class Membership(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka h
         if not self.called_back.is_set():
             await self.aclose()
 
-    async def commit(self, partition: int, position: int) -> None:
-        """Set the group's position, never back. Raises ``BusUnavailable`` when the partition is not ours any more.
+    async def commit(self, partition: int, position: int, note: str = "") -> None:
+        """Set the group's position, never back, and the note beside it.
+
+        Raises ``BusUnavailable`` when the partition is not ours any more.
 
         It is ours from ``claim`` to ``release``, so also while it is called back. Whether it is assigned to us says
         less: one that was taken from us may be assigned again, behind what another worker has done with it since.
@@ -89,16 +95,20 @@ class Membership(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka h
             raise BusUnavailable(
                 f"the position of partition {partition} is not kept: this worker does not hold it, or not any more"
             )
-        if position <= self._committed.get(partition, -1):
+        known = self._committed.get(partition, _NOWHERE)
+        if position < known[0] or (position, note) == known:
             return
         with bus_errors(f"the position of partition {partition} is not kept"):
             async with asyncio.timeout(_COMMIT_S):
-                await consumer.commit({TopicPartition(channels.EVENTS_TOPIC, partition): position})
-        self._committed[partition] = max(position, self._committed.get(partition, -1))
+                await consumer.commit(
+                    {TopicPartition(channels.EVENTS_TOPIC, partition): OffsetAndMetadata(position, note)}
+                )
+        self.is_committed(partition, position, note)
 
-    def is_committed(self, partition: int, position: int) -> None:
-        """Note what the group's position is, so that ``commit`` does not set it back."""
-        self._committed[partition] = max(position, self._committed.get(partition, -1))
+    def is_committed(self, partition: int, position: int, note: str = "") -> None:
+        """Remember what the group's position is, so that ``commit`` does not set it back."""
+        if position >= self._committed.get(partition, _NOWHERE)[0]:
+            self._committed[partition] = (position, note)
 
     async def aclose(self) -> None:
         """Leave the group; a static member is still counted as there until its session ends."""
@@ -159,6 +169,7 @@ class Membership(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka h
             max_poll_interval_ms=_NO_POLL_LIMIT_MS,
             request_timeout_ms=rebalance_ms + 5_000,
             max_partition_fetch_bytes=1,
+            metadata_max_age_ms=_METADATA_MS,
         )
         try:
             with bus_errors("the group of workers cannot be joined"):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
@@ -25,11 +25,13 @@ class Entry:
 class Committed:
     """The last offset (empty: none) up to which all events took effect, and how many events that is.
 
-    Events that were trimmed unread count too.
+    Events that were trimmed unread count too. ``note`` is short text (3 kB at most) of the reader's own, which is kept
+    with the position and returned with it; it says nothing about where the position is.
     """
 
     offset: str = ""
     count: int = 0
+    note: str = field(default="", compare=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +41,8 @@ class Stretch:
     entries: Sequence[Entry]
     lost: int = 0
     """How many entries stood in front of the first one here, or would have, and were trimmed before they were read."""
+    stepped: bool = False
+    """Whether the reader stepped over something behind the position that is no entry: commit the position once more."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,13 +54,12 @@ class PartitionStatus:
     end: str
     lag: int
     owner: str | None
+    note: str = ""
+    """What the group's reader keeps with its position, see ``Committed``."""
 
 
 def retry_entry(letter: DeadLetter) -> dict[bytes, bytes]:
-    """Return the entry that tries a letter's event again; only the letter's mutation of it, where the letter names one.
-
-    For a letter that stands for a range this is the first event's.
-    """
+    """Return the entry that tries the event of a letter again: only the mutation that the letter names, if it does."""
     fields = wire.unpack(letter.fields)
     if letter.rule and letter.mutation:
         fields[wire.RETRY] = wire.Retry(letter.id, letter.rule, letter.mutation).encode()
@@ -75,8 +78,18 @@ class Bus(Protocol):
     owners at once are harmless. Every method raises ``BusUnavailable`` when the bus is away. The creator closes it.
     """
 
-    async def partitions(self) -> int:
-        """Return the number of partitions; it never changes for a bus."""
+    async def partitions(self, *, fresh: bool = False) -> int:
+        """Return the number of partitions there are, from 0 on. It may grow: on Kafka operators add some.
+
+        The number is remembered; ``fresh`` asks the server. Any partition can be claimed and read, known or not.
+        """
+        ...
+
+    async def keyed_partitions(self) -> int:
+        """Return to how many partitions, the first ones, keys are mapped; it never changes for a bus.
+
+        Others hold only what producers that are not graphweft's have put there.
+        """
         ...
 
     async def claim(self, partition: int, owner: str, ttl_s: float) -> bool:
@@ -106,6 +119,14 @@ class Bus(Protocol):
         """
         ...
 
+    async def reread(self, partition: int, after: Committed, *, limit: int) -> Stretch:
+        """Return like ``read`` what stands behind a position other than the reader's own, without waiting for more."""
+        ...
+
+    async def entries(self, partition: int, offsets: Sequence[str]) -> Sequence[Entry]:
+        """Return the entries with these offsets (in order, without repetition) that are still there."""
+        ...
+
     async def after(self, partition: int, offset: str, *, limit: int) -> Sequence[Entry]:
         """Return up to ``limit`` entries behind an offset that are there now; for tools, without a claim."""
         ...
@@ -119,7 +140,10 @@ class Bus(Protocol):
         ...
 
     async def commit(self, partition: int, committed: Committed) -> None:
-        """Record that all events up to an offset took effect and are on disk in the graph. Never goes back."""
+        """Record that all events up to an offset took effect and are on disk in the graph, with the reader's note.
+
+        The position never goes back; at the same position the note is replaced.
+        """
         ...
 
     async def status(self) -> Sequence[PartitionStatus]:
@@ -128,6 +152,10 @@ class Bus(Protocol):
 
     async def bury(self, letters: Sequence[DeadLetter]) -> None:
         """Write dead letters; a letter with a known id replaces the old one."""
+        ...
+
+    async def extend(self, letter: DeadLetter | None, longer: DeadLetter) -> bool:
+        """Put ``longer`` in the place of a letter with the same id, or of none; False if another one is there now."""
         ...
 
     async def dead_letter_count(self) -> int:

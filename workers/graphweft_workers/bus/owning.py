@@ -12,13 +12,15 @@ from typing import Any, Final
 from graphweft_contracts import Transient
 from graphweft_workers.bus.log import Bus, Committed, Stretch
 
-__all__ = ("LEASE_S", "Held", "PartitionOwner")
+__all__ = ("LEASE_S", "Held", "PartitionOwner", "backoff_s")
 
 LEASE_S: Final = 10.0
 """A dead worker's partitions are taken over after this long."""
 _READ_WAIT_S: Final = 1.0
 """Longest wait for new events; below the lease, which is extended in between."""
 _LAST_BACKOFF_S: Final = 5.0
+_LOOK_S: Final = 5.0
+"""How often it is asked whether partitions were added."""
 
 
 class PartitionOwner:
@@ -38,24 +40,39 @@ class PartitionOwner:
     async def run(self, work: Callable[[Held], Awaitable[None]]) -> bool:
         """Call ``work`` for each partition that is ours, again and again, until ``stop``; False if it never began.
 
-        ``work`` returns when ``Held.goes_on`` is False. A ``Transient`` of it is waited out, longer each time until it
-        sets ``Held.progressed``; any other error ends this, too.
+        Partitions that are added meanwhile are taken up. ``work`` returns when ``Held.goes_on`` is False. A
+        ``Transient`` of it is waited out, longer each time until it sets ``Held.progressed``; any other error ends
+        this, too.
         """
         partitions: int | None = None
-        attempt = 0
+        keyed = attempt = 0
         while partitions is None and not self.stopping.is_set():
             try:
+                keyed = await self.bus.keyed_partitions()
                 partitions = await self.bus.partitions()
             except Transient as error:
                 attempt += 1
                 await self._back_off("bus_away", error, attempt)
         if partitions is None:
             return False
-        self.logger.info("worker_started", worker=self.name, partitions=partitions)
+        self.logger.info("worker_started", worker=self.name, partitions=partitions, keyed=keyed)
         async with asyncio.TaskGroup() as tasks:
             for number in range(partitions):
                 tasks.create_task(self._own(number, work), name=f"partition-{number}")
-        return True
+            while True:
+                await self.pause(_LOOK_S)
+                if self.stopping.is_set():
+                    return True  # when the tasks have ended
+                count = partitions
+                with contextlib.suppress(Transient):  # the tasks of the partitions say so
+                    count = await self.bus.partitions(fresh=True)
+                added = range(partitions, count)
+                if not added:
+                    continue
+                self.logger.warning("partitions_added", partitions=[*added], keyed=keyed, worker=self.name)
+                for number in added:
+                    tasks.create_task(self._own(number, work), name=f"partition-{number}")
+                partitions = count
 
     async def pause(self, seconds: float) -> None:
         """Wait, but no longer than until ``stop``."""
@@ -88,9 +105,15 @@ class PartitionOwner:
             await self.bus.release(number, self.name)
 
     async def _back_off(self, event: str, error: Transient, attempt: int, **fields: object) -> None:
-        wait_s = min(error.retry_after_s * 2 ** min(attempt - 1, 6), _LAST_BACKOFF_S) * random.uniform(0.5, 1.0)
+        wait_s = backoff_s(error, attempt)
         self.logger.warning(event, error=str(error), retry_after_s=round(wait_s, 2), **fields)
         await self.pause(wait_s)
+
+
+def backoff_s(error: Transient, attempt: int) -> float:
+    """Return how long to wait after an attempt, counted from 1, failed: longer each time, and never the same."""
+    longest_s: float = min(error.retry_after_s * 2 ** min(attempt - 1, 6), _LAST_BACKOFF_S)
+    return longest_s * random.uniform(0.5, 1.0)
 
 
 class Held:
@@ -101,7 +124,7 @@ class Held:
         self.progressed = False
         """Set by the work: something was done, so what fails next is not what failed before."""
         self._owner = owner
-        self._lease_until = 0.0
+        self._lease_until = time.monotonic() + owner.lease_s / 3  # it was claimed just now
 
     async def goes_on(self) -> bool:
         """Extend the lease where it is time; False when the owner is to stop, or somebody else is to have it."""

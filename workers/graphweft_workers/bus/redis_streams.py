@@ -7,7 +7,7 @@ the position stands (``XGROUP SETID … ENTRIESREAD``), so that ``XINFO GROUPS``
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
@@ -72,7 +72,7 @@ for number, owner in ipairs(leases) do
 end
 if left == 0 then redis.call('ZREM', KEYS[1], ARGV[1]) end
 """
-# Forward only: an owner that was displaced may still have a commit on its way.
+# Forward only: an owner that was displaced may still have a commit on its way. The note stands beside the position.
 _COMMIT: Final = """
 local groups = redis.call('XINFO', 'GROUPS', KEYS[1])
 for _, group in ipairs(groups) do
@@ -81,6 +81,7 @@ for _, group in ipairs(groups) do
   if fields['name'] == ARGV[1] and tonumber(fields['entries-read'] or 0) > tonumber(ARGV[3]) then return 0 end
 end
 redis.call('XGROUP', 'SETID', KEYS[1], ARGV[1], ARGV[2], 'ENTRIESREAD', ARGV[3])
+redis.call('HSET', KEYS[2], ARGV[4], ARGV[5])
 return 1
 """
 # Entries are trimmed at the head only (nobody may XDEL), so the numbers say which entry ever written comes first now.
@@ -108,6 +109,12 @@ if ARGV[3] ~= '' then
 end
 return 1
 """
+_EXTEND: Final = """
+if (redis.call('HGET', KEYS[1], ARGV[1]) or '') ~= ARGV[2] then return 0 end
+redis.call('HSET', KEYS[1], ARGV[1], ARGV[3])
+redis.call('ZADD', KEYS[2], ARGV[4], ARGV[1])
+return 1
+"""
 
 
 class RedisStreamsBus:
@@ -128,12 +135,16 @@ class RedisStreamsBus:
         self._shares: dict[str, int] = {}
         """By owner: how many partitions it is to hold, as of its last claim."""
 
-    async def partitions(self) -> int:
-        """See ``Bus.partitions``."""
+    async def partitions(self, *, fresh: bool = False) -> int:
+        """See ``Bus.partitions``. It never grows."""
         if self._count is None:
             await self._call("SET", channels.PARTITION_COUNT, self._wanted, "NX")
             self._count = int(await self._call("GET", channels.PARTITION_COUNT))
         return self._count
+
+    async def keyed_partitions(self) -> int:
+        """See ``Bus.keyed_partitions``."""
+        return await self.partitions()
 
     async def claim(self, partition: int, owner: str, ttl_s: float) -> bool:
         """See ``Bus.claim``. The owner counts as alive for as long as the lease, from each call on, held or not."""
@@ -175,7 +186,12 @@ class RedisStreamsBus:
                     raise BusUnavailable(f"the position cannot be kept: {error}") from error
             return Committed()
         offset = group["last-delivered-id"].decode()
-        return Committed(offset="" if offset == "0-0" else offset, count=int(group["entries-read"] or 0))
+        note = await self._call("HGET", channels.notes(self._group_name), partition)
+        return Committed(
+            offset="" if offset == "0-0" else offset,
+            count=int(group["entries-read"] or 0),
+            note=note.decode() if note else "",
+        )
 
     async def read(self, partition: int, after: Committed, *, limit: int, wait_s: float) -> Stretch:
         """See ``Bus.read``. One call returns about 16 MiB at most, or the single entry that is larger."""
@@ -188,6 +204,21 @@ class RedisStreamsBus:
         if not await self._call("XREAD", "COUNT", 1, "BLOCK", wait_ms, "STREAMS", stream, after.offset or "0-0"):
             return stretch
         return await self._read_now(partition, after, limit)
+
+    async def reread(self, partition: int, after: Committed, *, limit: int) -> Stretch:
+        """See ``Bus.reread``. One call returns about 16 MiB at most, or the single entry that is larger."""
+        return await self._read_now(partition, after, limit)
+
+    async def entries(self, partition: int, offsets: Sequence[str]) -> Sequence[Entry]:
+        """See ``Bus.entries``."""
+        try:
+            pipeline = self._redis.pipeline(transaction=False)
+            for offset in offsets:
+                pipeline.execute_command("XRANGE", channels.events_stream(partition), offset, offset)
+            replies = await pipeline.execute()
+        except (RedisError, OSError) as error:
+            raise BusUnavailable(f"the bus is away: {error}") from error
+        return [_entry(item) for reply in replies for item in reply]
 
     async def after(self, partition: int, offset: str, *, limit: int) -> Sequence[Entry]:
         """See ``Bus.after``."""
@@ -210,12 +241,16 @@ class RedisStreamsBus:
         """See ``Bus.commit``."""
         stream = channels.events_stream(partition)
         offset = committed.offset or "0-0"
-        await self._call("EVAL", _COMMIT, 1, stream, self._group_name, offset, committed.count)
+        notes = channels.notes(self._group_name)
+        given = (self._group_name, offset, committed.count, partition, committed.note)
+        await self._call("EVAL", _COMMIT, 2, stream, notes, *given)
 
     async def status(self) -> Sequence[PartitionStatus]:
         """See ``Bus.status``."""
         found: list[PartitionStatus] = []
-        for partition in range(await self.partitions()):
+        partitions = await self.partitions()
+        notes = await self._call("HGETALL", channels.notes(self._group_name))
+        for partition in range(partitions):
             stream = channels.events_stream(partition)
             owner = await self._call("GET", channels.lease(partition, self._group_name))
             group = await self._group(partition)
@@ -230,6 +265,7 @@ class RedisStreamsBus:
                     end=last[0][0].decode() if last else "",
                     lag=length if lag is None else int(lag),
                     owner=owner.decode() if owner else None,
+                    note=notes.get(str(partition).encode(), b"").decode(),
                 )
             )
         return found
@@ -244,6 +280,16 @@ class RedisStreamsBus:
             await pipeline.execute()
         except (RedisError, OSError) as error:
             raise BusUnavailable(f"a dead letter cannot be written: {error}") from error
+
+    async def extend(self, letter: DeadLetter | None, longer: DeadLetter) -> bool:
+        """See ``Bus.extend``."""
+        keys = (channels.DEAD_LETTERS, channels.DEAD_LETTER_ORDER)
+
+        def script(before: bytes | str) -> Awaitable[Any]:
+            given = (longer.id, before, _body(longer), longer.time.timestamp())
+            return self._call("EVAL", _EXTEND, 2, *keys, *given)
+
+        return bool(await script("")) if letter is None else await self._in_place_of(letter, script)
 
     async def dead_letter_count(self) -> int:
         """See ``Bus.dead_letter_count``."""
@@ -268,12 +314,15 @@ class RedisStreamsBus:
         """See ``Bus.requeue``. One script, which holds up the server: page long ranges by ``rest``."""
         partition, _, _ = letter.position.partition(":")
         keys = (channels.DEAD_LETTERS, channels.DEAD_LETTER_ORDER, channels.events_stream(int(partition)))
-        arguments: list[Any] = [letter.id, _body(letter)]
-        arguments += [rest.id, _body(rest), rest.time.timestamp()] if rest else ["", "", ""]
+        arguments: list[Any] = [rest.id, _body(rest), rest.time.timestamp()] if rest else ["", "", ""]
         for entry in entries:
             arguments.append(2 * len(entry))
             arguments.extend(part for item in entry.items() for part in item)
-        return bool(await self._call("EVAL", _REQUEUE, 3, *keys, *arguments))
+
+        def script(before: bytes | str) -> Awaitable[Any]:
+            return self._call("EVAL", _REQUEUE, 3, *keys, letter.id, before, *arguments)
+
+        return await self._in_place_of(letter, script)
 
     async def aclose(self) -> None:
         """See ``Bus.aclose``."""
@@ -329,6 +378,15 @@ class RedisStreamsBus:
             )
         behind = not length or _number(first.decode()) > _number(at)
         return found, max(0, added - length - read) if behind else 0
+
+    async def _in_place_of(self, letter: DeadLetter, script: Callable[[bytes | str], Awaitable[Any]]) -> bool:
+        """Run a script that compares the text of a letter; another version may have written it in another way."""
+        if await script(_body(letter)):
+            return True
+        written = await self._call("HGET", channels.DEAD_LETTERS, letter.id)
+        if written is None or DeadLetter.model_validate_json(written) != letter:
+            return False
+        return bool(await script(written))
 
     async def _owner_keys(self) -> list[str]:
         """Return the keys that say who lives and who owns what."""

@@ -12,6 +12,7 @@ import asyncio
 import json
 import os
 import random
+from collections import Counter
 from collections.abc import AsyncIterator, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -140,10 +141,13 @@ class Expected:
     letters: list[str]
 
 
-async def read_log(bus: RedisStreamsBus, rules: Ruleset, dialect: Dialect) -> tuple[dict[str, Expected], set[str]]:
-    """Return what the log asks for, for each app, and the letters of what is no event."""
+async def read_log(
+    bus: RedisStreamsBus, rules: Ruleset, dialect: Dialect
+) -> tuple[dict[str, Expected], set[str], list[str]]:
+    """Return what the log asks for, for each app, the letters of what is no event, and what is skipped."""
     apps: dict[str, Expected] = {}
     letters: set[str] = set()
+    skips: list[str] = []
     for partition in range(PARTITIONS):
         seen: set[tuple[str, str, str]] = set()
         items: Sequence[Entry] = await bus.after(partition, "", limit=10_000)
@@ -157,11 +161,13 @@ async def read_log(bus: RedisStreamsBus, rules: Ruleset, dialect: Dialect) -> tu
             if (identity := (event.appid, *event.identity)) in seen:
                 continue
             seen.add(identity)
-            for bound in rules.match_event(event).mutations:
+            matched = rules.match_event(event)
+            skips += [f"{position}:{skip.rule}/{skip.query}" for skip in matched.skipped]
+            for bound in matched.mutations:
                 expected = apps.setdefault(event.appid, Expected([], []))
                 expected.queries.append(query_of(bound, dialect))
                 expected.letters.append(f"{position}:{bound.mutation.rule}/{bound.mutation.id}")
-    return apps, letters
+    return apps, letters, skips
 
 
 async def chaos(rng: random.Random, make: Callable[[], MutationWorker], waits: Sequence[float], times: int) -> None:
@@ -203,7 +209,7 @@ class Run:
         )  # fmt: skip
         faulty_bus = Faulty(
             bus, rng, lambda: BusUnavailable("cut", retry_after_s=0.001),
-            {"bury", "commit", "read", "claim", "committed", "before", "after"},
+            {"bury", "extend", "commit", "read", "reread", "claim", "committed", "before", "after"},
         )  # fmt: skip
 
         def make() -> MutationWorker:
@@ -237,7 +243,7 @@ class Run:
             await task
         finally:
             await raw.aclose()
-        apps, letters = await read_log(bus, rules, self.store.dialect)
+        apps, letters, skips = await read_log(bus, rules, self.store.dialect)
         assert apps
         for app, expected in sorted(apps.items()):
             found = await Content.of(self.store, app)
@@ -246,7 +252,15 @@ class Run:
             serial, refused = await self.reference.run(expected.queries, rules.keys)
             assert found.digest == serial.digest, f"{app}\n{found.against(serial)}"
             letters |= {expected.letters[number] for number in refused}
-        assert {letter.id for letter in await bus.dead_letters(limit=10_000)} == letters
+        found_letters = await bus.dead_letters(limit=10_000)
+        assert {letter.id for letter in found_letters if letter.reason != "skipped"} == letters
+        counted = Counter(
+            f"{letter.partition}:{offset}:{letter.rule}/{letter.mutation}"
+            for letter in found_letters
+            if letter.reason == "skipped"
+            for offset in letter.offsets
+        )
+        assert counted == Counter(skips)
 
 
 @pytest.fixture

@@ -29,18 +29,20 @@ from functools import lru_cache, partial
 from typing import Any, Final, Literal
 
 from falkordb.asyncio.graph import AsyncGraph
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import NoPermissionError, ReadOnlyError, RedisError, ResponseError
 
 from graphweft.redis_connection import Command, Together, connect
 from graphweft_contracts import Displaced, GraphUnavailable, GraphweftError, QueryFailed, channels
-from graphweft_rules.batching import ROW, Dialect
+from graphweft_rules.batching import ROW, BatchForm, Dialect
 from graphweft_rules.clauses import outline
+from graphweft_rules.cypher import Cypher
 from graphweft_rules.indexes import SearchIndex
+from graphweft_rules.tokens import tokenize
 from graphweft_rules.traps import bare_nodes
 from graphweft_workers.graph.falkordb_rows import bound_amount, run_time_ms, table_of
 from graphweft_workers.graph.literals import header, literal
 from graphweft_workers.graph.places import Places, Query
-from graphweft_workers.graph.store import Applied, Edge, Mark, Node, Progress, Table, Write
+from graphweft_workers.graph.store import Applied, Edge, Mark, Node, Progress, Refusal, Table, Write
 
 __all__ = ("FalkorDBStore",)
 
@@ -60,8 +62,8 @@ _WRITER_GRACE_S: Final = 15.0
 _GUARD: Final = (
     "MATCH (__gw:__Progress {partition: $__gw_partition}) "
     "WHERE __gw.pos = $__gw_pos AND __gw.plan = $__gw_plan AND __gw.done = $__gw_done "
-    "SET __gw.pos = $__gw_next_pos, __gw.plan = $__gw_next_plan, __gw.done = $__gw_next_done"
 )
+_MOVE: Final = "SET __gw.pos = $__gw_next_pos, __gw.plan = $__gw_next_plan, __gw.done = $__gw_next_done"
 _NOTE: Final = ", __gw.note = $__gw_note"
 _ROWS: Final = f"UNWIND $__gw_rows AS {ROW} "
 _ONE_ROW: Final = "UNWIND [0] AS __gw_one "
@@ -71,7 +73,8 @@ _RESTORE_MARK: Final = (
     "SET p.pos = $__gw_next_pos, p.plan = $__gw_next_plan, p.done = $__gw_next_done, p.note = $__gw_note"
 )
 _MOVED: Final = " WITH __gw.done AS __gw_moved"
-_OPEN: Final = f"{_MOVED} CALL {{ "
+_CARRIED: Final = "WITH __gw CALL { "
+_COUNTED: Final = " CALL { "
 _POSITION: Final = re.compile(r" line: (\d+), column: (\d+), offset: \d+")
 _LIST_INDEXES: Final = "CALL db.indexes() YIELD label, status, types RETURN label, status, types"
 _BUILT: Final = "OPERATIONAL"
@@ -103,6 +106,25 @@ _NOT_THE_QUERY: Final = (
 _NO_GRAPH_KEY: Final = "WRONGTYPE"
 _TIMED_OUT: Final = "Query timed out"
 _NO_GRAPH: Final = "Invalid graph operation on empty key"
+
+_FAULT: Final = re.compile(
+    r"errMsg: |'[^']*' not defined|Unknown function '[^'.]*'|Received \d+ arguments to function|"
+    r"Procedure `[^`]*` (?:requires|does not yield)|A WITH clause is required|Query cannot (?:conclude|begin) with|"
+    r"Error: (?:Multiple result columns|query with more than one statement)|All sub queries in a UNION|"
+    r"Invalid (?:combination of UNION|use of aggregating|usage of 'NOT')|Can't use aggregat|"
+    r"WITH (?:clause projections|imports in CALL)|Expression in CALL must be aliased|"
+    r"The (?:alias|bound variable) '|Variable `|Variable length |Maximum number of hops|"
+    r"Exactly one relationship type|Only directed relationships|Cannot use the same relationship|"
+    r"FalkorDB (?:does not currently support|currently only supports|support )|'\w+' function requires a WHERE|"
+    r"DELETE can only be called|RETURN \* is not allowed|Cannot specify both DISTINCT|Unexpected clause following|"
+    r"ORDER BY cannot reference|(?:A |all)?shortestPath"
+)
+"""How the server begins to say that a query is wrong whatever the values of its parameters are (4.22)."""
+_OF_VALUES: Final = re.compile(r"(?:Limit|Skip) operates only on|Missing parameters")
+"""What it says of a query for want of values, which are not given when it is checked."""
+_NAMED: Final = re.compile(r"['`]([^'`]+)['`]")
+_CHECKS: Final = 5
+"""Tries to check a query where somebody deletes the graph for it."""
 
 
 class FalkorDBStore:
@@ -157,6 +179,62 @@ class FalkorDBStore:
         except (RedisError, OSError) as error:
             raise _translate(error) from error
         return sorted(found["app"] for name in names if (found := re.fullmatch(pattern, name)))
+
+    async def check_query(self, query: Cypher, form: BatchForm | None = None) -> Refusal | None:
+        """See ``GraphStore.check_query``. It leaves an empty graph of our own, in which the server is asked."""
+        single = query.statement if form is None else _in_guard(query, None)
+        texts = [single] if form is None or not form.always else []
+        if form is not None and form.mode != "single":
+            texts.append(_in_guard(query, form))
+        refusals = [await self._refused(text) for text in texts]
+        if (said := refusals[0]) is None:
+            if (said := next(filter(None, refusals), None)) is None or _OF_VALUES.match(said):
+                return None
+            return Refusal(reason=f"many rows of it in one query: {_reason(said)}", fails=False)
+        # Its own text has the place, and an end where it ends; what stands around it may be the reason, too.
+        alone = await self._refused(query.statement) if form is not None else said
+        if _OF_VALUES.match(said) or (alone is not None and _OF_VALUES.match(alone)):
+            return None
+        place = await self._place_of(query.statement, alone) if alone is not None else None
+        return Refusal(reason=_reason(alone or said), place=place, fails=bool(_FAULT.match(alone or said)))
+
+    async def _refused(self, text: str) -> str | None:
+        """Return the server's words about a text that it does not take."""
+        for attempt in range(_CHECKS):
+            try:
+                if attempt:  # it explains a query only where there is a graph
+                    await self._redis.execute_command("GRAPH.QUERY", channels.GRAPH_CHECK, "RETURN 1")
+                await self._redis.execute_command("GRAPH.EXPLAIN", channels.GRAPH_CHECK, text)
+                return None
+            except (NoPermissionError, ReadOnlyError) as error:
+                raise _unchecked(error) from error
+            except (RedisError, OSError) as error:
+                reason = _translate(error)
+                if not isinstance(reason, QueryFailed) or reason.code == "timeout":
+                    raise GraphUnavailable(f"queries cannot be checked now: {reason}") from error
+                if str(error).startswith(_NO_GRAPH_KEY):
+                    raise _unchecked(error) from error
+                if not str(error).startswith(_NO_GRAPH):
+                    return str(error)
+        raise GraphUnavailable(f"queries cannot be checked now: the graph {channels.GRAPH_CHECK!r} is deleted again")
+
+    async def _place_of(self, statement: str, said: str) -> tuple[int, int] | None:
+        """Return the place that the server names, or that of the name that it finds fault with."""
+        if found := _POSITION.search(said):
+            line, column = int(found[1]), int(found[2])  # the column counts bytes
+            before = statement.split("\n")[line - 1].encode()[: column - 1].decode(errors="ignore")
+            return line, len(before) + 1
+        named = _NAMED.search(said)
+        starts = list(_uses(statement, named[1])) if named else []
+        # It may be any of them. The words change when the one that is meant has another name, or one in front of it.
+        for number in reversed(range(len(starts))):
+            changed = statement
+            for start in reversed(starts[number:]):
+                changed = f"{changed[:start]}__gw_{changed[start:]}"
+            if await self._refused(changed) != said:
+                start = starts[number]
+                return statement.count("\n", 0, start) + 1, start - statement.rfind("\n", 0, start)
+        return None
 
     async def prepare(self, app_id: str, keys: Iterable[tuple[str, str]], indexes: Iterable[SearchIndex] = ()) -> None:
         """See ``GraphStore.prepare``."""
@@ -487,25 +565,37 @@ def _guarded(partition: int, write: Write) -> str:
         "__gw_next_plan": write.after.plan,
         "__gw_next_done": write.after.done,
     }
-    guard = _GUARD
+    move = _MOVE
     if write.note is not None:
         values["__gw_note"] = write.note
-        guard += _NOTE
+        move += _NOTE
     form = write.form_for("falkordb")
     if form is not None:
         for row in write.rows:
             _check_keys(form.keys, row)
     if write.query is None or form is None:
-        return f"{header(values)}{guard}{_MOVED} RETURN __gw_moved"
+        return f"{header(values)}{_GUARD}{move}{_MOVED} RETURN __gw_moved"
     rows: list[list[Any]] | None = None
-    if _alone(write):
+    alone = _alone(write)
+    if alone:
         values |= write.rows[0]
-        inner, tail = _as_subquery(write.query.statement), " RETURN count(*)" if write.query.returns else ""
     else:
         rows = [[number, *map(row.__getitem__, form.columns)] for number, row in enumerate(write.rows)]
-        inner, tail = _ROWS + form.statement, ""
+    return header(values, rows) + _in_guard(write.query, None if alone else form, move)
+
+
+def _in_guard(query: Cypher, form: BatchForm | None, move: str = _MOVE) -> str:
+    """Return the text of a query behind its guard: that for one row, or with a form that for many.
+
+    The mark moves last: from its first write on a query holds the server's main thread, so that nobody else is served
+    (4.22). A query that is slow in finding what it writes holds up nobody then. One that returns rows may return none,
+    and behind these nothing would move; there the mark moves first.
+    """
+    inner = _as_subquery(query.statement) if form is None else _ROWS + form.statement
     # The line break ends a comment on the rule's last line.
-    return f"{header(values, rows)}{guard}{_OPEN}{inner}\n}}{tail}"
+    if form is None and query.returns:
+        return f"{_GUARD}{move}{_MOVED}{_COUNTED}{inner}\n}} RETURN count(*)"
+    return f"{_GUARD}{_CARRIED}{inner}\n}} {move}"
 
 
 def _check_keys(keys: Sequence[str], row: Mapping[str, Any]) -> None:
@@ -561,7 +651,9 @@ def _placed(failure: QueryFailed, write: Write) -> QueryFailed:
     The text of a batch differs from the rule's, so there the place says nothing and goes away.
     """
     statement = write.query.statement if write.query else ""
-    around = len(_GUARD) + (len(_NOTE) if write.note is not None else 0) + len(_OPEN)
+    around = len(_GUARD) + len(_CARRIED)
+    if write.query is not None and write.query.returns:
+        around = len(_GUARD + _MOVE + _MOVED + _COUNTED) + (len(_NOTE) if write.note is not None else 0)
 
     def place(found: re.Match[str]) -> str:
         if not _alone(write):
@@ -572,6 +664,26 @@ def _placed(failure: QueryFailed, write: Write) -> QueryFailed:
         return f" (line {line}, column {max(1, column)} of the query)"
 
     return QueryFailed(_POSITION.sub(place, str(failure)), code=failure.code)
+
+
+def _uses(statement: str, name: str) -> Iterator[int]:
+    """Yield where a name stands, dotted or not; functions have it in any case, and servers in lower case."""
+    for token in tokenize(statement):
+        start = token.start + (token.kind == "quoted")
+        end = start + len(name)
+        found = token.kind in ("name", "quoted") and statement[start:end].lower() == name.lower()
+        if found and not re.match(r"\w", statement[end : end + 1]):
+            yield start
+
+
+def _reason(said: str) -> str:
+    """Return what the server finds wrong, without the place, on one line."""
+    return " ".join(_POSITION.sub("", said.partition(" errCtx:")[0]).removeprefix("errMsg: ").split())
+
+
+def _unchecked(error: RedisError | OSError) -> QueryFailed:
+    commands, key = "GRAPH.QUERY and GRAPH.EXPLAIN", channels.GRAPH_CHECK
+    return QueryFailed(f"the server does not let queries be checked; that needs {commands} on the key {key!r}: {error}")
 
 
 def _run_of(server: Any) -> str:

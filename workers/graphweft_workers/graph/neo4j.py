@@ -43,12 +43,22 @@ from neo4j.time import Date, DateTime, Duration, Time
 
 from graphweft_contracts import Displaced, GraphUnavailable, QueryFailed, channels
 from graphweft_rules.batching import ROW, BatchForm, Dialect
+from graphweft_rules.cypher import Cypher
 from graphweft_rules.indexes import SearchIndex
 from graphweft_rules.neo4j_form import with_plain_vectors
 from graphweft_workers.graph.limits import check_rows, check_values
-from graphweft_workers.graph.neo4j_errors import DEADLOCK, NO_DATABASE, THERE, TIMED_OUT, code_of, translate
+from graphweft_workers.graph.neo4j_errors import (
+    DEADLOCK,
+    FORBIDDEN,
+    NO_DATABASE,
+    THERE,
+    TIMED_OUT,
+    code_of,
+    refusal_of,
+    translate,
+)
 from graphweft_workers.graph.neo4j_url import APP, split_neo4j_url
-from graphweft_workers.graph.store import Applied, Edge, Mark, Node, Progress, Table, Write
+from graphweft_workers.graph.store import Applied, Edge, Mark, Node, Progress, Refusal, Table, Write
 
 __all__ = ("Neo4jStore",)
 
@@ -181,6 +191,8 @@ class Neo4jStore:
         self._group_of: dict[str, list[BatchForm]] = {}
         self._owned: set[str] = set()
         """Apps whose database has been seen to be theirs."""
+        self._told_refusals: set[str] = set()
+        """Apps of which the log says that their database is another one's."""
         self._writing: dict[str, asyncio.Lock] = {}
         self._opening: dict[str, asyncio.Lock] = {}
         self._readers = asyncio.Semaphore(_READERS)
@@ -191,6 +203,35 @@ class Neo4jStore:
         if self._url.one_server:
             await self._ask_edition(self._driver(self._url.uri), self._url.uri)
         return ""
+
+    async def check_query(self, query: Cypher, form: BatchForm | None = None) -> Refusal | None:
+        """See ``GraphStore.check_query``. The server is asked in the database that a session has without a name."""
+        if not self._url.one_server:
+            raise QueryFailed("GRAPHWEFT_GRAPH_URL names a server per app, so there is none at which to check queries")
+        if form is None:
+            return await self._refused(query.statement, neo4j.READ_ACCESS)
+        refusal = await self._refused(with_plain_vectors(query.statement), neo4j.WRITE_ACCESS)
+        if refusal is None or form.mode == "single":
+            return refusal
+        # Rows have a query each where the server does not take the form, and that of their author nowhere else.
+        return refusal if await self._refused(_fused((form,)), neo4j.WRITE_ACCESS) is not None else None
+
+    async def _refused(self, text: str, access: str) -> Refusal | None:
+        """Return what the server says of a text that it does not take."""
+        named = self._url.database if APP not in self._url.database else ""
+        server = _Graph(self._driver(self._url.uri), self._url.uri, named or None, made=False)
+        try:
+            async with self._session(server, _ADMIN_S, access=access, ours=False) as session:
+                # The line break: so that the server counts lines and columns as in the text, but for this one line.
+                await (await session.run(_query(f"EXPLAIN\n{text}", _ADMIN_S))).consume()
+        except QueryFailed as error:
+            if error.code == "timeout" or not isinstance(error.__cause__, Neo4jError):
+                raise GraphUnavailable(f"queries cannot be checked now: {error}") from error
+            if code_of(error.__cause__) == FORBIDDEN:
+                raise QueryFailed(f"the server does not let queries be checked: {error}") from error
+            reason, place, fails = refusal_of(error.__cause__)
+            return Refusal(reason=reason, place=place and _in_text(text, max(1, place[0] - 1), place[1]), fails=fails)
+        return None
 
     async def prepare(self, app_id: str, keys: Iterable[tuple[str, str]], indexes: Iterable[SearchIndex] = ()) -> None:
         """See ``GraphStore.prepare``. An index that cannot be made is no reason to stop: queries are right without."""
@@ -359,7 +400,7 @@ class Neo4jStore:
                     await _run_admin(session, statement)
             query = _query(_CLAIM, self._write_timeout_s)
             [[owner]] = await _run(session, query, {"__gw_app": app_id})
-        _check_owner(owner, app_id, graph)
+        self._check_owner(owner, app_id, graph)
         self._owned.add(app_id)
         return graph
 
@@ -375,9 +416,26 @@ class Neo4jStore:
                 raise
             if not rows:
                 return False
-            _check_owner(rows[0][0], app_id, graph)
+            self._check_owner(rows[0][0], app_id, graph)
             self._owned.add(app_id)
         return True
+
+    def _check_owner(self, owner: Any, app_id: str, graph: _Graph) -> None:
+        """Raise ``QueryFailed`` when the database belongs to another app; the log alone names that one.
+
+        The text goes to replies and dead letters of ``app_id``, which are another tenant's.
+        """
+        if owner == app_id:
+            return
+        place = f"the database {graph.database!r}" if graph.database else "the only database of this Neo4j server"
+        if app_id not in self._told_refusals:
+            self._told_refusals.add(app_id)
+            logger.warning("%s holds the graph of app %r, so app %r has none", place, owner, app_id)
+        raise QueryFailed(
+            f"{place} holds the graph of another app, so app {app_id!r} cannot have it (the operator finds which one "
+            "in the log and with `graphweft doctor`): give each app a server of its own "
+            "(neo4j://{app_id}.example:7687 in GRAPHWEFT_GRAPH_URL), or use Neo4j Enterprise or FalkorDB"
+        )
 
     @contextlib.asynccontextmanager
     async def _session(
@@ -719,6 +777,12 @@ def _query(text: str, timeout_s: float) -> Query:
     return query
 
 
+def _in_text(text: str, line: int, column: int) -> tuple[int, int]:
+    """Return a place that the server names, with the column in characters: it counts pairs of bytes."""
+    before = text.split("\n")[line - 1].encode("utf-16-le")[: 2 * (column - 1)].decode("utf-16-le", errors="ignore")
+    return line, len(before) + 1
+
+
 def _rows(form: BatchForm, write: Write) -> list[list[Any]]:
     return [[number, *(row[name] for name in form.columns)] for number, row in enumerate(write.rows)]
 
@@ -741,15 +805,6 @@ def _displaced(app_id: str, partition: int) -> Displaced:
         f"partition {partition} of app {app_id!r} was moved by another worker, or its graph was replaced",
         retry_after_s=0.05,
     )
-
-
-def _check_owner(owner: Any, app_id: str, graph: _Graph) -> None:
-    if owner != app_id:
-        place = f"the database {graph.database!r}" if graph.database else "the only database of this Neo4j server"
-        raise QueryFailed(
-            f"{place} holds the graph of app {owner!r}, so app {app_id!r} cannot have it: give each app a server of "
-            "its own (neo4j://{app_id}.example:7687 in GRAPHWEFT_GRAPH_URL), or use Neo4j Enterprise or FalkorDB"
-        )
 
 
 def _database_name(app_id: str, template: str) -> str:

@@ -9,7 +9,7 @@ from neo4j.exceptions import AuthError, DriverError, Neo4jError
 
 from graphweft_contracts import GraphUnavailable, GraphweftError, QueryFailed
 
-__all__ = ("DEADLOCK", "NO_DATABASE", "THERE", "TIMED_OUT", "code_of", "translate")
+__all__ = ("DEADLOCK", "FORBIDDEN", "NO_DATABASE", "THERE", "TIMED_OUT", "code_of", "refusal_of", "translate")
 
 DEADLOCK: Final = "Neo.TransientError.Transaction.DeadlockDetected"
 NO_DATABASE: Final = "Neo.ClientError.Database.DatabaseNotFound"
@@ -30,6 +30,11 @@ TIMED_OUT: Final = frozenset(
         "Neo.TransientError.Transaction.LockClientStopped",
     }
 )
+FORBIDDEN: Final = "Neo.ClientError.Security.Forbidden"
+_WRONG: Final = frozenset({"Neo.ClientError.Statement.SemanticError", "Neo.ClientError.Statement.SyntaxError"})
+"""What a server says of a query that fails each time, whatever its parameters are."""
+_PLUGIN: Final = re.compile(r"Unknown function '[^']*\.")
+"""Functions with a dot are those of plugins, which another server may have."""
 _NOT_THE_QUERY: Final = (
     "Neo.ClientError.Cluster.",
     "Neo.ClientError.Database.",
@@ -58,6 +63,18 @@ _AGAIN_S: Final = 5.0
 def code_of(error: BaseException | None) -> str:
     """Return the server's code of an error; empty when it is none of the server's."""
     return (error.code or "") if isinstance(error, Neo4jError) else ""
+
+
+def refusal_of(error: Neo4jError) -> tuple[str, tuple[int, int] | None, bool]:
+    """Return why a query does not compile, on one line, where, and whether it fails each time.
+
+    Values of parameters, which are private, must not have been given.
+    """
+    text = error.message or str(error)
+    places = _POSITION.findall(text)
+    line = _POSITION.sub("", text.split("\n", 1)[0])
+    fails = code_of(error) in _WRONG and not _PLUGIN.match(line)
+    return line, (int(places[-1][0]), int(places[-1][1])) if places else None, fails
 
 
 def translate(error: Neo4jError | DriverError | OSError) -> GraphweftError:

@@ -11,7 +11,19 @@ from graphweft_rules.batching import BatchForm, Dialect
 from graphweft_rules.cypher import Cypher
 from graphweft_rules.indexes import SearchIndex
 
-__all__ = ("INTERNAL_PREFIX", "START", "Applied", "Edge", "GraphStore", "Mark", "Node", "Progress", "Table", "Write")
+__all__ = (
+    "INTERNAL_PREFIX",
+    "START",
+    "Applied",
+    "Edge",
+    "GraphStore",
+    "Mark",
+    "Node",
+    "Progress",
+    "Refusal",
+    "Table",
+    "Write",
+)
 
 INTERNAL_PREFIX: Final = "__"
 """Labels that start so are ours: not in digests, refused in rules."""
@@ -78,6 +90,19 @@ class Applied:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """Why a server does not take a query, before any event: see ``GraphStore.check_query``."""
+
+    reason: str
+    """The server's words, on one line."""
+    place: tuple[int, int] | None = None
+    """Line and column of ``query.statement``, from 1; None when the server's place says nothing about it."""
+    fails: bool = True
+    """Whether the query will fail each time. False: a plugin may be missing here, or the server's words are not known
+    to us, or many rows take longer than they would together."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Table:
     """The rows of a reading query. Values are JSON-like, temporal values are Python's."""
 
@@ -122,6 +147,16 @@ class GraphStore(Protocol):
         """Return the name of the server's present run, for ``durable``.
 
         Raises ``GraphUnavailable`` unless the server answers and can do what we need.
+        """
+        ...
+
+    async def check_query(self, query: Cypher, form: BatchForm | None = None) -> Refusal | None:
+        """Ask the server whether it takes a query, without running it or touching any app's graph.
+
+        With ``form`` the query is one that ``apply`` runs, in all texts that it may send; without, one for ``read``.
+        The server sees no values, so what depends on them is not looked at. None: nothing is wrong as far as it says.
+
+        Raises ``GraphUnavailable``, and ``QueryFailed`` when the server does not let queries be checked.
         """
         ...
 

@@ -12,29 +12,45 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import structlog
 
-from graphweft_contracts import DeadLetter, DeadLetterReason, GraphUnavailable, QueryFailed
+from graphweft_contracts import DeadLetter, DeadLetterReason, GraphUnavailable, GraphweftError, QueryFailed, wire
 from graphweft_rules import BoundMutation
 from graphweft_workers.bus.log import Bus
-from graphweft_workers.graph.store import GraphStore, Mark, Progress, Write
+from graphweft_workers.graph.store import Applied, GraphStore, Mark, Progress, Write
 from graphweft_workers.mutation.order import MOST_ROWS, Arranger
 from graphweft_workers.mutation.plan import LeftOut, Plan, Row, resumed, unwritten
-from graphweft_workers.mutation.reading import EventWork, letter_for
+from graphweft_workers.mutation.reading import EventWork, defect_of, internal_error, letter_for
+from graphweft_workers.mutation.skips import MOST_OFFSETS
 
-__all__ = ("FAILURES_TO_QUARANTINE", "Applier")
+__all__ = ("FAILURES_TO_QUARANTINE", "FIRST_PROBE_S", "STRIKES", "Applier")
 
 logger = structlog.get_logger("graphweft.mutation")
 
 FAILURES_TO_QUARANTINE: Final = 20
 """Rows of a mutation in one app that fail one after the other, with none in between that takes effect."""
-_FIRST_PROBE_S: Final = 10.0
+STRIKES: Final = 3
+"""How often the server may stop answering at one write, while it answers otherwise, before the write is left out."""
+FIRST_PROBE_S: Final = 10.0
+"""After which time a mutation in quarantine is tried again, the first time."""
 _LAST_PROBE_S: Final = 600.0
 _REMEMBERED: Final = 10_000
 """Mutations of apps whose failures are counted."""
+
+_NO_ANSWER: Final = "unresponsive"
+_UNRESPONSIVE: Final = (
+    f"the graph server stopped answering {STRIKES} times when it got this mutation, and answered otherwise: make the "
+    "query cheaper or the event smaller, then retry this letter"
+)
+_REASONS: Final[dict[str, DeadLetterReason]] = {
+    "timeout": "timeout",
+    _NO_ANSWER: "unresponsive",
+    "internal_error": "internal_error",
+}
+"""Codes of ``QueryFailed`` that are reasons of their own."""
 
 type _Broken = tuple[str, str | None, str, str]
 """App, workflow, rule, mutation."""
@@ -47,9 +63,9 @@ class _Failures:
     rows: int = 0
     quarantined: bool = False
     probe_at: float = 0.0
-    probe_after_s: float = _FIRST_PROBE_S
-    letter: DeadLetter | None = None
-    """The last one that stands for rows left out."""
+    probe_after_s: float = field(default_factory=lambda: FIRST_PROBE_S)
+    letters: dict[int, DeadLetter] = field(default_factory=dict[int, DeadLetter])
+    """By partition: the last letter that stands for rows left out. A letter never reaches into another partition."""
 
 
 @dataclass(slots=True)
@@ -72,18 +88,53 @@ class Applier:
         """Statement -> rows of one query, where more took longer than the server allows."""
         self._buried: dict[tuple[str, ...], int] = {}
 
-    async def apply(self, partition: int, app_id: str, mark: Mark, works: Sequence[EventWork]) -> Mark:
-        """Apply works that stand behind ``mark``, in the log's order; return where the graph stands then."""
+    async def apply(
+        self, partition: int, app_id: str, mark: Mark, works: Sequence[EventWork], *, strikes: int = 0
+    ) -> Mark:
+        """Apply works that stand behind ``mark``, in the log's order; return where the graph stands then.
+
+        ``strikes`` is how often the server stopped answering at the first write behind ``mark``: from then on rows go
+        one by one, and after ``STRIKES`` the row there is left out.
+        """
         if not works:
             return mark
-        return await self._run(partition, app_id, Plan.of(mark, works, self._arranger))
+        try:
+            plan = Plan.of(mark, works, self._arranger)
+        except GraphweftError:
+            raise
+        except Exception as error:  # noqa: BLE001 - one event must not hold up the others
+            _log_defect(error, app_id)
+            return await self._apply_singly(partition, app_id, mark, works)
+        return await self._run(partition, app_id, plan, strikes)
 
-    async def resume(self, partition: int, app_id: str, progress: Progress, works: Sequence[EventWork]) -> Mark:
+    async def resume(
+        self, partition: int, app_id: str, progress: Progress, works: Sequence[EventWork], *, strikes: int = 0
+    ) -> Mark:
         """Go on with the plan under way; ``works`` are at least the events up to its end."""
         left_out = unwritten(progress)
         if left_out:
             await self._tell(partition, left_out, works)
-        return await self._run(partition, app_id, resumed(progress, works))
+        plan, gone = resumed(progress, works)
+        await self._tell_gone(partition, gone)
+        return await self._run(partition, app_id, plan, strikes)
+
+    async def _apply_singly(self, partition: int, app_id: str, mark: Mark, works: Sequence[EventWork]) -> Mark:
+        """Apply event by event; a mutation for which no plan can be made becomes a dead letter."""
+        for work in works:
+            sound: list[BoundMutation] = []
+            for bound in work.mutations:
+                try:
+                    Plan.of(mark, [replace(work, mutations=(bound,))], self._arranger)
+                except Exception as error:  # noqa: BLE001
+                    message = internal_error(error)
+                    names = {"rule": bound.mutation.rule, "mutation": bound.mutation.id}
+                    await self._bury(partition, work, reason="internal_error", message=message, **names)
+                else:
+                    sound.append(bound)
+            if sound:
+                plan = Plan.of(mark, [replace(work, mutations=tuple(sound))], self._arranger)
+                mark = await self._run(partition, app_id, plan, 0)
+        return mark
 
     async def refuse(self, partition: int, works: Sequence[EventWork], failure: QueryFailed) -> None:
         """Write dead letters for works of an app that has no graph."""
@@ -98,16 +149,25 @@ class Applier:
                     message=str(failure),
                 )
 
-    async def _run(self, partition: int, app_id: str, plan: Plan) -> Mark:
+    async def _run(self, partition: int, app_id: str, plan: Plan, strikes: int) -> Mark:
         done = 0
         careful: _Careful | None = None
         alone: Row | None = None
+        singly = bool(strikes)
+        """Whether writes are sent one at a time."""
+        if strikes and plan.rows:
+            careful = _Careful(plan.rows[0].bound.mutation.cypher.statement, 1)
+            if strikes >= STRIKES:
+                plan = await self._leave_out(partition, app_id, plan, 0, QueryFailed(_UNRESPONSIVE, code=_NO_ANSWER))
         while True:
             if self._failures:
                 plan, done = await self._without_quarantined(partition, app_id, plan, done)
                 careful = careful or self._probing(app_id, plan, done)
-            writes = self._writes(plan, done, careful)
-            applied = await self._graph.apply(app_id, partition, writes)
+            writes = self._writes(plan, done, careful)[: 1 if singly else None]
+            applied = await self._send(app_id, partition, writes)
+            if applied is None:
+                singly = True
+                continue
             for write in writes[: applied.count]:
                 if self._failures:
                     self._succeeded(app_id, plan.rows[done : done + len(write.rows)])
@@ -139,6 +199,18 @@ class Applier:
             plan = await self._leave_out(partition, app_id, plan, done, applied.failure)
             done = 0
 
+    async def _send(self, app_id: str, partition: int, writes: Sequence[Write]) -> Applied | None:
+        """Apply writes; None where an error that nobody expected leaves open which of several it was."""
+        try:
+            return await self._graph.apply(app_id, partition, writes)
+        except GraphweftError:
+            raise
+        except Exception as error:  # noqa: BLE001 - a row that cannot even be sent is found like one that fails
+            _log_defect(error, app_id)
+            if len(writes) > 1:
+                return None
+            return Applied(count=0, failure=QueryFailed(internal_error(error), code="internal_error"))
+
     def _writes(self, plan: Plan, done: int, careful: _Careful | None) -> list[Write]:
         def most(bound: BoundMutation) -> int:
             statement = bound.mutation.cypher.statement
@@ -157,7 +229,7 @@ class Applier:
     async def _leave_out(self, partition: int, app_id: str, plan: Plan, done: int, failure: QueryFailed) -> Plan:
         row = plan.rows[done]
         mutation = row.bound.mutation
-        reason: DeadLetterReason = "timeout" if failure.code == "timeout" else "query_error"
+        reason = _REASONS.get(failure.code, "query_error")
         why = LeftOut(
             rule=mutation.rule,
             mutation=mutation.id,
@@ -200,7 +272,7 @@ class Applier:
                 offsets=tuple(row.work.entry.offset for row in sorted(rows, key=lambda row: row.number)),
                 reason="quarantined",
                 message=message,
-                extends=failures.letter.id if failures.letter else None,
+                extends=letter.id if (letter := failures.letters.get(partition)) else None,
             )
             plan, done = await self._pass_over(partition, app_id, plan, done, why), 0
         return plan, done
@@ -227,7 +299,7 @@ class Applier:
             logger.error(
                 "mutation_quarantined", app_id=app_id, rule=mutation.rule, mutation=mutation.id,
                 place=str(mutation.place), failures=failures.rows, message=message,
-                next="mend the rule, restart the workers, then: graphweft dlq retry",
+                next="mend the rule, restart the workers, then: graphweft dlq retry --all",
             )  # fmt: skip
         failures.quarantined = True
         failures.probe_at = time.monotonic() + failures.probe_after_s
@@ -253,28 +325,48 @@ class Applier:
         elif there:
             await self._tell_quarantined(partition, why, there)
 
+    async def _tell_gone(self, partition: int, rows: Sequence[tuple[str, str, str]]) -> None:
+        """Write dead letters of rows of a half-done plan that today's rules do not have; again changes nothing."""
+        if not rows:
+            return
+        offsets = list(dict.fromkeys(offset for offset, _, _ in rows))
+        entries = {entry.offset: entry for entry in await self._bus.entries(partition, offsets)}
+        for offset, rule, mutation in rows:
+            entry = entries.get(offset)
+            message = (
+                f"the rules changed while this event was half applied, and {rule}/{mutation} is not in them, or not "
+                "for this event; restore it and retry this letter"
+            )
+            if entry is None:
+                logger.error("event_gone", position=f"{partition}:{offset}", rule=rule, mutation=mutation)
+                continue
+            event = wire.decode(entry.fields, received=entry.received)
+            letter = letter_for(partition, entry, "missing_rule", message, event=event, rule=rule, mutation=mutation)
+            await self._bus.bury([letter])
+
     async def _tell_quarantined(self, partition: int, why: LeftOut, works: Sequence[EventWork]) -> None:
         first = works[0]
-        place = _place(first, why.rule, why.mutation)
+        offsets = tuple(work.entry.offset for work in works)
         letter = letter_for(
             partition, first.entry, why.reason, why.message,
-            event=first.event, rule=why.rule, mutation=why.mutation, place=place,
-        ).model_copy(update={"until": f"{partition}:{works[-1].entry.offset}", "count": len(works)})  # fmt: skip
-        earlier = await self._bus.dead_letter(why.extends) if why.extends else None
-        if earlier is not None and earlier.reason == "quarantined" and earlier.until != letter.until:
-            longer = earlier.model_copy(update={"until": letter.until, "count": earlier.count + letter.count})
-            if await self._bus.requeue(earlier, [], longer):
-                self._remember(first, why, longer)
+            event=first.event, rule=why.rule, mutation=why.mutation, place=_place(first, why.rule, why.mutation),
+        ).of_entries(offsets)  # fmt: skip
+        while why.extends and (earlier := await self._bus.dead_letter(why.extends)) is not None:
+            if earlier.reason != "quarantined" or len(earlier.offsets) >= MOST_OFFSETS:
+                break
+            known = set(earlier.offsets)
+            fresh = tuple(offset for offset in offsets if offset not in known)
+            longer = earlier.of_entries((*earlier.offsets, *fresh))
+            if not fresh or await self._bus.extend(earlier, longer):
+                self._remember(partition, first, why, longer)
                 return
-            earlier = None
-        if earlier is None or earlier.until != letter.until:
-            await self._bus.bury([letter])
-            self._remember(first, why, letter)
+        await self._bus.bury([letter])
+        self._remember(partition, first, why, letter)
 
-    def _remember(self, work: EventWork, why: LeftOut, letter: DeadLetter) -> None:
+    def _remember(self, partition: int, work: EventWork, why: LeftOut, letter: DeadLetter) -> None:
         failures = self._failures.get((work.event.appid, work.event.workflow, why.rule, why.mutation))
         if failures is not None:
-            failures.letter = letter
+            failures.letters[partition] = letter
 
     async def _bury(
         self, partition: int, work: EventWork, *, rule: str, mutation: str, reason: DeadLetterReason, message: str
@@ -304,3 +396,8 @@ def _place(work: EventWork, rule: str, mutation: str) -> str | None:
 
 def _broken(app_id: str, row: Row) -> _Broken:
     return (app_id, row.work.event.workflow, row.bound.mutation.rule, row.bound.mutation.id)
+
+
+def _log_defect(error: Exception, app_id: str) -> None:
+    defect = defect_of(error)
+    logger.error("defect", app_id=app_id, error=defect.kind, frames=defect.frames)

@@ -6,12 +6,12 @@ from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
-from graphweft_contracts import InvalidEvent, wire
+from graphweft_contracts import wire
 from graphweft_workers.bus.log import Bus, Entry
 from graphweft_workers.mutation.duplicates import WINDOW, Identity, RecentEvents
 from graphweft_workers.mutation.reading import identity_of
 
-__all__ = ("between", "known_before")
+__all__ = ("between", "copies", "known_before")
 
 _PAGE: Final = 500
 """Entries that are in memory at once: events may be large."""
@@ -47,8 +47,18 @@ async def between(bus: Bus, partition: int, after: str, end: str) -> AsyncIterat
         after = wanted[-1].offset
 
 
+async def copies(bus: Bus, partition: int, first: str, last: str) -> AsyncIterator[str]:
+    """Yield the offsets from ``first`` to ``last`` at which workers see an event again, and so pass over it."""
+    start = next((entry.offset for entry in await bus.before(partition, first, limit=2) if entry.offset != first), "")
+    recent = await known_before(bus, partition, start) if start else RecentEvents()
+    async for page in between(bus, partition, start, last):
+        for entry in page:
+            if recent.is_copy(_identity(entry)):
+                yield entry.offset
+
+
 def _identity(entry: Entry) -> Identity | None:
     try:
         return identity_of(entry, wire.decode(entry.fields, received=entry.received))
-    except InvalidEvent:
+    except Exception:  # noqa: BLE001 - it was buried when it was read, and must not keep a partition from opening
         return None

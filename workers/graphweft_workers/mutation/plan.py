@@ -21,8 +21,10 @@ from graphweft_workers.graph.store import Mark, Progress, Write
 from graphweft_workers.mutation.order import Arranger, Step
 from graphweft_workers.mutation.reading import EventWork
 
-__all__ = ("LeftOut", "Plan", "Row", "planned_end", "resumed", "unwritten")
+__all__ = ("LeftOut", "Plan", "Row", "planned_end", "planned_events", "resumed", "unwritten")
 
+_MOST_ITEMS: Final = 10_000
+"""Items of the lists of one query's rows: FalkorDB serves nobody else meanwhile, for a quarter of a second."""
 _FORMAT: Final = 1
 """Of the note. A reader that does not know a note's format must not guess."""
 
@@ -119,6 +121,8 @@ class Plan:
             first = max(position, done)
             while first < end:
                 last = min(first + max(1, most(step.mutation)), end)
+                if step.form is not None and step.form.always:  # it has UNWIND
+                    last = first + _light(step.rows[first - position : last - position])
                 note = None
                 if last == total:
                     note = "" if first or self.before.plan else None
@@ -141,9 +145,25 @@ class Plan:
         return found
 
 
+def _light(rows: Sequence[Row]) -> int:
+    """Return how many of the first rows have few enough items together to share a query; the first one always does."""
+    items = 0
+    for number, row in enumerate(rows):
+        lists: list[list[Any]] = [value for value in row.bound.params.values() if type(value) is list]
+        items += max(map(len, lists), default=0)
+        if number and items > _MOST_ITEMS:
+            return number
+    return len(rows)
+
+
 def planned_end(progress: Progress) -> str | None:
     """Return the last offset of the plan under way; None when none is."""
     return _read(progress)["end"] if progress.mark.plan else None
+
+
+def planned_events(progress: Progress) -> Sequence[str]:
+    """Return the offsets of the events in the plan under way; none when none is."""
+    return cast("Sequence[str]", _read(progress)["events"]) if progress.mark.plan else ()
 
 
 def unwritten(progress: Progress) -> LeftOut | None:
@@ -161,24 +181,28 @@ def unwritten(progress: Progress) -> LeftOut | None:
     )
 
 
-def resumed(progress: Progress, works: Sequence[EventWork]) -> Plan:
+def resumed(progress: Progress, works: Sequence[EventWork]) -> tuple[Plan, Sequence[tuple[str, str, str]]]:
     """Return the rest of the plan under way, its rows taken from ``works``, which hold its events.
 
-    A row whose event is gone from the log, or whose mutation is gone from the rules, is passed over.
+    A row whose event is gone from the log, or whose mutation is gone from the rules, is passed over: the names of these
+    rows (offset, rule, mutation) are returned too.
     """
     note = _read(progress)
     by_name = {row.name: row for row in _rows(works)}
     events: list[str] = note["events"]
     planned: list[tuple[str, str, list[int]]] = note["steps"]
     steps: list[Step[Row]] = []
+    gone: list[tuple[str, str, str]] = []
     done = progress.mark.done
     for rule, mutation, numbers in planned:
         left, done = numbers[done:], max(0, done - len(numbers))
-        rows = [row for number in left if (row := by_name.get((events[number], rule, mutation))) is not None]
+        names = [(events[number], rule, mutation) for number in left]
+        rows = [by_name[name] for name in names if name in by_name]
+        gone += [name for name in names if name not in by_name]
         if rows:
             # Rows share a query only as the form of today allows, whatever it was when the plan was made.
             steps.extend(Step(mutation=row.bound, rows=[row]) for row in rows)
-    return Plan(before=progress.mark, end=note["end"], steps=steps)
+    return Plan(before=progress.mark, end=note["end"], steps=steps), gone
 
 
 def _rows(works: Iterable[EventWork]) -> list[Row]:
@@ -221,7 +245,13 @@ def _note(plan: Plan) -> str:
 
 
 def _read(progress: Progress) -> Mapping[str, Any]:
-    note = cast("Mapping[str, Any]", json.loads(progress.note))
+    try:
+        note = cast("Mapping[str, Any]", json.loads(progress.note))
+    except ValueError as error:
+        raise GraphUnavailable(
+            "the note of a half-done batch in the graph was overwritten: rebuild this graph from the log",
+            retry_after_s=5.0,
+        ) from error
     if note.get("format") != _FORMAT:
         raise GraphUnavailable(
             "the graph holds a half-done batch of another version of graphweft: let that version finish it first",

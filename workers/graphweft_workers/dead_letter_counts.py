@@ -1,0 +1,58 @@
+"""What the dead letters amount to: how many events had no effect, by app, rule and cause."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Final
+
+from graphweft_contracts import DeadLetter, DeadLetterReason
+
+__all__ = ("SKIPS", "Cause", "count_causes")
+
+SKIPS: Final[frozenset[DeadLetterReason]] = frozenset({"skipped", "no_rules"})
+"""Reasons of events that nothing went wrong with: what they needed was not there."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Cause:
+    """One cause for which mutations, or events, had no effect."""
+
+    app_id: str | None
+    workflow: str | None
+    rule: str | None
+    mutation: str | None
+    reason: DeadLetterReason
+    message: str
+    """Of the first letter."""
+    place: str | None
+    events: int = 0
+    letters: int = 0
+
+    @property
+    def name(self) -> str:
+        """The mutation, or the workflow where all of an event had no effect."""
+        return f"{self.rule}/{self.mutation}" if self.rule else f"workflow {self.workflow or '(none)'}"
+
+
+def count_causes(letters: Iterable[DeadLetter]) -> list[Cause]:
+    """Return the causes, those with the most events first."""
+    found: dict[tuple[str | None, ...], Cause] = {}
+    for letter in letters:
+        # Messages of skips name the cause; those of failures are about one event each.
+        detail = letter.message if letter.reason in SKIPS else None
+        key = (letter.app_id, letter.workflow, letter.rule, letter.mutation, letter.reason, detail)
+        cause = found.get(key)
+        if cause is None:
+            cause = found[key] = Cause(
+                app_id=letter.app_id,
+                workflow=letter.workflow,
+                rule=letter.rule,
+                mutation=letter.mutation,
+                reason=letter.reason,
+                message=letter.message,
+                place=letter.place,
+            )
+        cause.events += letter.count
+        cause.letters += 1
+    return sorted(found.values(), key=lambda cause: -cause.events)

@@ -20,7 +20,10 @@ class MemoryBus:
         self._committed = [Committed() for _ in partitions]
         self.letters: dict[str, DeadLetter] = {}
 
-    async def partitions(self) -> int:
+    async def partitions(self, *, fresh: bool = False) -> int:
+        return len(self._entries)
+
+    async def keyed_partitions(self) -> int:
         return len(self._entries)
 
     async def claim(self, partition: int, owner: str, ttl_s: float) -> bool:
@@ -42,6 +45,13 @@ class MemoryBus:
             await asyncio.sleep(wait_s)
         return Stretch(entries=entries)
 
+    async def reread(self, partition: int, after: Committed, *, limit: int) -> Stretch:
+        return await self.read(partition, after, limit=limit, wait_s=0)
+
+    async def entries(self, partition: int, offsets: Sequence[str]) -> Sequence[Entry]:
+        wanted = set(offsets)
+        return [entry for entry in self._entries[partition] if entry.offset in wanted]
+
     async def after(self, partition: int, offset: str, *, limit: int) -> Sequence[Entry]:
         start = _number(offset)
         return self._entries[partition][start : start + limit]
@@ -54,7 +64,7 @@ class MemoryBus:
         return _number(offset) > _number(other)
 
     async def commit(self, partition: int, committed: Committed) -> None:
-        if _number(committed.offset) > _number(self._committed[partition].offset):
+        if _number(committed.offset) >= _number(self._committed[partition].offset):
             self._committed[partition] = committed
         if all(_number(done.offset) == len(log) for done, log in zip(self._committed, self._entries, strict=True)):
             self._at_end()
@@ -73,6 +83,12 @@ class MemoryBus:
 
     async def bury(self, letters: Sequence[DeadLetter]) -> None:
         self.letters.update((letter.id, letter) for letter in letters)
+
+    async def extend(self, letter: DeadLetter | None, longer: DeadLetter) -> bool:
+        there = self.letters.get(longer.id) == letter
+        if there:
+            self.letters[longer.id] = longer
+        return there
 
     async def dead_letter_count(self) -> int:
         return len(self.letters)

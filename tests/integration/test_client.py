@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager
+from datetime import UTC, datetime, timedelta
 from decimal import Decimal
 from pathlib import Path
 from typing import Any
@@ -213,6 +214,29 @@ async def test_what_json_cannot_say_is_rejected_and_harms_nothing(url: str, valu
         assert await client.emit(note(2))
         assert client.stats.rejected == 1
     assert await on_the_bus(url) == {"c1": [2]}
+
+
+@pytest.mark.parametrize(
+    ("time", "message"),
+    [
+        ("9999-12-31T23:59:59.999999Z", "time: it is more than a day ahead of the clock here"),
+        ("9999-12-31T23:59:59.999999-14:00", "time: it is more than a day ahead of the clock here"),
+        ("1969-12-31T23:59:59Z", "time: it is before 1970-01-01"),
+        ("0001-01-01T00:00:00+14:00", "time: it is before 1970-01-01"),
+    ],
+)
+async def test_impossible_times_are_refused_and_the_log_says_why(
+    url: str, caplog: pytest.LogCaptureFixture, time: str, message: str
+) -> None:
+    odd = Event.model_validate(note(1).model_dump() | {"time": time})
+    old = Event.model_validate(note(2).model_dump() | {"time": "1970-01-01T00:00:00Z"})  # a recorded run
+    ahead = Event.model_validate(note(3).model_dump() | {"time": datetime.now(UTC) + timedelta(hours=23)})
+    async with Client(url) as client:
+        positions = await client.emit_all([odd, old, ahead], wait_s=5)
+        assert (positions[0], client.stats.rejected, client.stats.sent) == (None, 1, 2)
+        assert all(positions[1:])
+    assert f"event {odd.id} is not sent: {message}" in caplog.text
+    assert await on_the_bus(url) == {"c1": [2, 3]}
 
 
 async def test_something_that_is_no_event_is_rejected(url: str) -> None:

@@ -168,7 +168,7 @@ async def test_track_pattern_usage(bus: RedisStreamsBus, graph: FalkorDBStore, r
         graph, "MATCH (p:Pattern)-[r:SELECTED_IN]->(j:Journey) RETURN p.name, j.id, r.timestamp, r.context"
     ) == [("CRM Pattern", "chat_abc123", "2026-02-01T10:00:00.000000Z", "a shop's customers")]
     assert await rows(graph, "MATCH (p:Pattern) RETURN p.name") == [("CRM Pattern",)]
-    assert await bus.dead_letter_count() == 0
+    assert {letter.reason for letter in await bus.dead_letters(limit=10)} <= {"skipped"}
 
 
 async def test_track_journey_is_inherited_from_the_base(

@@ -254,9 +254,11 @@ async def test_what_is_remembered_is_found(gateway: Gateway) -> None:
     for user, index_type, found in (
         ("u1", "fulltext", ["My dog barks at night"]),
         ("u2", "fulltext", []),
-        ("u1", None, sorted(texts)),
+        ("u1", None, ["My dog barks at night"]),
+        ("u1", "", sorted(texts)),
     ):
-        search = {"text": "Do dogs bark?", "memory": {"user_id": user}, "index_type": index_type}
+        asked = {"text": ""} if index_type == "" else {"text": "Do dogs bark?", "index_type": index_type}
+        search = {**asked, "memory": {"user_id": user}}
         question = SEARCH | {"search": search, "after": after, "budget_ms": BUDGET_MS}
         reply = (await gateway.post("/v1/context", json=question)).json()
         assert reply["reason"] is None, reply
@@ -264,6 +266,8 @@ async def test_what_is_remembered_is_found(gateway: Gateway) -> None:
         assert (block["name"], block["format"]) == ("search", "list")
         assert sorted(row["text"] for row in block["value"]) == found
         assert all(f"\n{text}" in reply["text"] for text in found)
+        assert [row["score"] is None for row in block["value"]] == [index_type == ""] * len(found)
+        assert ("[Score: " in reply["text"]) == (index_type != "" and bool(found))
 
 
 async def test_a_search_over_http_brings_no_cypher(gateway: Gateway) -> None:
@@ -414,6 +418,13 @@ def test_a_broken_file_of_tokens_is_named(tmp_path: Path, text: str | None, said
 # ------------------------------------------------------------------------------------------------------ what is refused
 
 SAID = {"role": "user", "text": "I like dogs"}
+
+
+def many_names() -> dict[str, Any]:
+    entities = [{"type": "T", "name": f"n{number}", **{f"a{number}_{n}": 1 for n in range(51)}} for number in range(4)]
+    return {"user_id": "u", "episode_type": "json", "content": json.dumps({"entities": entities})}
+
+
 CASES: dict[str, tuple[Any, str, int, str, set[str]]] = {
     "no JSON": ("{", SINGLE, 400, "no-json", {"#"}),
     "no UTF-8": (b'{"id": "\xff"}', SINGLE, 400, "no-json", {"#"}),
@@ -429,6 +440,11 @@ CASES: dict[str, tuple[Any, str, int, str, set[str]]] = {
     "another version": (note("x", specversion="0.3"), SINGLE, 422, "invalid-event", {"#/specversion"}),
     "time without zone": (note("x", time="2024-01-01T00:00:00"), SINGLE, 422, "invalid-event", {"#/time"}),
     "time as a number": (note("x", time=5), SINGLE, 422, "invalid-event", {"#/time"}),
+    "before 1970": (note("x", time="1969-12-31T23:59:59.999Z"), SINGLE, 422, "invalid-event", {"#/time"}),
+    "year 1": ([note("x"), note("y", time="0001-01-01T00:00:00+14:00")], BATCH, 422, "invalid-event", {"#/1/time"}),
+    "far ahead": (note("x", time="9999-12-31T23:59:59.999999Z"), SINGLE, 422, "invalid-event", {"#/time"}),
+    "names of attributes": (note("x", type="episode.add", time="9999-12-31T23:59:59Z", data=many_names()), SINGLE, 422,
+                            "invalid-event", {"#/time", "#/data/content"}),
     "number as text": (note("x", id=5), SINGLE, 422, "invalid-event", {"#/id"}),
     "payload": (note("x", type="tool.call_complete", data={"tool_name": ""}), SINGLE, 422, "invalid-event",
                 {"#/data/tool_name"}),
@@ -438,6 +454,8 @@ CASES: dict[str, tuple[Any, str, int, str, set[str]]] = {
                    {"#/data/messages"}),
     "role of a message": ([note("x"), note("y", type="memory.add", data={"messages": [SAID, SAID | {"role": "tool"}],
                           "user_id": "u"})], BATCH, 422, "invalid-event", {"#/1/data/messages/1/role"}),
+    "field of a message": ([note("x"), note("y", type="memory.add", data={"messages": [SAID, SAID | {"metadata": 1}],
+                           "user_id": "u"})], BATCH, 422, "invalid-event", {"#/1/data/messages/1"}),
     "vector of zeros": (note("x", type="memory.embedded", data={"memory_id": "m", "model": "m", "embedding": [0, 0]}),
                         SINGLE, 422, "invalid-event", {"#/data/embedding"}),
     "nobody to erase": (note("x", type="memory.erase", data={}), SINGLE, 422, "invalid-event", {"#/data/user_id"}),
@@ -461,6 +479,9 @@ async def test_events_that_are_refused(gateway: Gateway, stack: Stack, app_id: s
     assert problem(answer) == (status, code)
     if where:
         assert places(answer) == where
+    if name == "field of a message":
+        [fault] = answer.json()["errors"]
+        assert fault["detail"].startswith("unknown field 'metadata': a message has role, text, time")
     assert await events_of(stack.url, app_id) == []
 
 
@@ -469,6 +490,7 @@ async def test_events_that_are_refused(gateway: Gateway, stack: Stack, app_id: s
     [
         ({}, {}, {"ce-id", "ce-source", "ce-chatid"}),
         ({"ce-id": "%ff"}, {}, {"ce-id"}),
+        ({"ce-id": "i", "ce-source": "s", "ce-chatid": "c", "ce-time": "9999-12-31T23:59:59Z"}, {}, {"ce-time"}),
         ({f"ce-a{n}": "0" for n in range(100)}, {}, {"ce-*"}),
         ({"ce-data": "x", "ce-datacontenttype": "a/b"}, {}, {"ce-data", "ce-datacontenttype"}),
         ({"ce-id": "i", "ce-source": "s", "ce-chatid": "c"}, {"context": 3}, {"#/context"}),
@@ -964,16 +986,30 @@ async def test_what_is_left_of_a_refused_request_breaks_nothing(stack: Stack, tm
             assert (await asking.get("/readyz")).json() == {"bus": "ok", "responder": "ok"}
 
 
+# The schema cannot say that a time is not before 1970 and not more than a day ahead, so other times are not asked.
+ONLY_POSSIBLE_TIMES = """
+import json, re
+import schemathesis
+
+@schemathesis.hook
+def filter_case(context, case):
+    said = json.dumps([case.body, dict(case.headers or {})], default=str)
+    return not any(year < "1971" or year > "2025" for year in re.findall(r'"(\\d{4})-\\d\\d-\\d\\d[Tt ]', said))
+"""
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(300)
 def test_schemathesis_finds_nothing(stack: Stack, tmp_path: Path) -> None:
     file, tokens = token_file(tmp_path, "fuzzed")
+    (tmp_path / "possible_times.py").write_text(ONLY_POSSIBLE_TIMES)
     with stack.gateway(GRAPHWEFT_GATEWAY_TOKENS=str(file)) as (url, process):
         done = subprocess.run(
             [Path(sys.executable).with_name("schemathesis"), "run", f"{url}/openapi.json", "--no-color",
              "-H", f"Authorization: Bearer {tokens['fuzzed']}", "--generation-deterministic",
              "--max-examples", str(max(20, REQUESTS // 50)), "--request-timeout", "30"],
             cwd=tmp_path, capture_output=True, text=True, timeout=280, check=False,
+            env=os.environ | {"SCHEMATHESIS_HOOKS": "possible_times", "PYTHONPATH": str(tmp_path)},
         )  # fmt: skip
         assert done.returncode == 0, done.stdout[-8_000:]
         assert "No issues found" in done.stdout

@@ -301,6 +301,8 @@ async def test_facts_of_groups_are_found_best_first_and_no_others(gateway: Gatew
     assert await found(gateway, "g1", "g2", max_facts=1) == [other]
     assert await found(gateway, "g1", query="nothing like that") == []
     assert sorted(await found(gateway, "g2", query="")) == ["Bob sleeps", other]
+    assert len(await found(gateway, "g1", "g2", query="", max_facts=2)) == 2
+    assert mine in await found(gateway, "g2", "g1", query="", max_facts=2), "the latest of each group come first"
     [fact] = (await gateway.post("/search", json={"group_ids": ["g1"], "query": "tea", "x": 1})).json()["facts"]
     assert fact.keys() == FACT
     search = {"text": "tea", "of": "facts", "memory": {"user_id": "g1"}}

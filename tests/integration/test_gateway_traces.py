@@ -217,17 +217,20 @@ async def test_what_can_never_be_an_event_is_rejected_and_the_rest_taken(
         span(5, "chat", 0, 1) | {"traceId": "0" * 32},
         span(6, "chat", 0, 1) | {"spanId": "xyz"},
         span(7, "chat", 0, 1) | {"endTimeUnixNano": 0},
-        span(8, "chat", 0, 1) | {"startTimeUnixNano": 2**64 - 1, "endTimeUnixNano": 2**64 - 1},
+        span(8, "chat", 0, 1) | {"startTimeUnixNano": 2**64 - 1, "endTimeUnixNano": 2**64 - 1},  # in the year 2554
         span(9, "invoke_agent", 0, 1, agent__name="A" * 300),
         span(10, "execute_tool", 0, 1, tool__name="t", tool__call__result="x" * 2_000_000),
     ]
     answer = await post(gateway, request(*trip(), *broken))
     assert answer.status_code == 200
     partial = answer.json()["partialSuccess"]
-    assert partial["rejectedSpans"] == "5", "that year 2554 is far away is no fault"
+    assert partial["rejectedSpans"] == "6"
     for reason in ("no trace id", "a span has no id", "no start or no end", "agent_name", "more than 1,000,000 bytes"):
         assert reason in partial["errorMessage"]
     assert [line for line in said(await events(url, app_id)) if line != "model.call_complete True"] == TRIP
+    ahead = (await post(gateway, request(broken[3]))).json()["partialSuccess"]
+    assert ahead["rejectedSpans"] == "1"
+    assert ahead["errorMessage"].startswith("time: it is more than a day ahead of the clock here")
     again = await post(gateway, in_protobuf(request(broken[0])), PROTOBUF)
     response = ExportTraceServiceResponse.FromString(again.content)
     assert response.partial_success.rejected_spans == 1

@@ -9,13 +9,14 @@ import math
 from typing import Any
 
 import pytest
+import redis.asyncio as redis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from graphweft_contracts import Displaced, GraphUnavailable, QueryFailed
+from graphweft_contracts import Displaced, GraphUnavailable, QueryFailed, channels
 from graphweft_rules.cypher import parse
 from graphweft_workers.graph.digest import read_digest
-from graphweft_workers.graph.falkordb import FalkorDBStore
+from graphweft_workers.graph.falkordb import FalkorDBStore, _guarded
 from graphweft_workers.graph.store import START, Mark, Write
 
 pytestmark = pytest.mark.integration
@@ -88,6 +89,24 @@ async def test_the_guard_does_not_change_what_a_query_does(graph: FalkorDBStore,
     plain = (await graph.read("plain", "MATCH (s:Stale) RETURN collect(s.k)", {}, timeout_s=2)).rows[0][0]
     if "db.labels" not in statement:  # the plain graph has no label of ours to count
         assert guarded == plain
+
+
+async def test_a_slow_query_leaves_the_server_to_others(graph: FalkorDBStore, url: str) -> None:
+    """From its first write on a query holds the server's main thread, so the mark must not be the first."""
+    await graph.progress(APP, 0)
+    sums = "UNWIND range(1, 100000) AS a UNWIND range(1, 100000) AS b WITH sum(a * b) AS s"
+    [write] = chain(f"{sums} MERGE (n:Sum {{k: 1}}) SET n.s = s")
+    answered = 0
+    async with redis.Redis.from_url(url) as writer, redis.Redis.from_url(url) as neighbour:
+        await neighbour.ping()
+        command = ("GRAPH.QUERY", channels.graph_name(APP), _guarded(0, write), "TIMEOUT", 1_000)
+        writing = asyncio.create_task(writer.execute_command(*command))
+        await asyncio.sleep(0.1)  # it is under way
+        while not writing.done():
+            await neighbour.ping()
+            answered += 1
+    assert isinstance(writing.exception(), redis.ResponseError)
+    assert answered > 10
 
 
 async def test_partitions_have_marks_of_their_own(graph: FalkorDBStore) -> None:

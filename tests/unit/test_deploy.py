@@ -90,6 +90,22 @@ def test_services_come_back_and_wait_for_a_healthy_server(services: dict[str, di
     assert set(services["kafka-neo4j-worker"]["depends_on"]) == {"kafka", "neo4j"}
 
 
+def test_each_role_is_watched_by_its_own_process(
+    services: dict[str, dict[str, Any]], instructions: list[tuple[str, str]]
+) -> None:
+    from graphweft_workers import heartbeat
+
+    ours = {name: service for name, service in services.items() if service["image"] == "graphweft:local"}
+    assert len(ours) == 6
+    for name, service in ours.items():
+        check = service["healthcheck"]["test"]
+        assert check[:4] == ["CMD", "graphweft", "doctor", "--role"], name
+        assert heartbeat.ROLES[check[4]] == service["command"][1], name
+    [check] = [rest for word, rest in instructions if word == "HEALTHCHECK"]
+    # The image does not know which role its container will have.
+    assert check.endswith('CMD ["graphweft", "doctor", "--role", "any", "--json"]')
+
+
 def test_ports_are_bound_to_this_machine(services: dict[str, dict[str, Any]]) -> None:
     ports = [port for service in services.values() for port in service.get("ports", [])]
     assert "127.0.0.1:6380:6379" in ports, "the rule contract has FalkorDB on 6380"
@@ -223,6 +239,8 @@ def commands() -> list[list[str]]:
     """Return the arguments of every ``graphweft`` call in compose.yaml, the Dockerfile and the Makefile."""
     compose = yaml.safe_load((ROOT / "compose.yaml").read_text("utf-8"))
     found = [service["command"] for service in compose["services"].values() if "command" in service]
+    checks = [service["healthcheck"]["test"] for service in compose["services"].values() if "healthcheck" in service]
+    found += [check[2:] for check in checks if check[1] == "graphweft"]
     for line in DOCKERFILE.read_text("utf-8").splitlines():
         call = re.match(r"(?:HEALTHCHECK .*)?(?:CMD|ENTRYPOINT) (\[.*\])$", line)
         if call and not line.startswith("ENTRYPOINT"):

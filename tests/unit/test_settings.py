@@ -17,6 +17,7 @@ from pydantic import SecretStr
 from graphweft.location import embedded_url
 from graphweft.settings import ClientSettings
 from graphweft_contracts import InvalidSettings
+from graphweft_workers import settings as settings_module
 from graphweft_workers.graph.neo4j_url import NEO4J_SCHEMES, split_neo4j_url
 from graphweft_workers.logs import set_up_logs
 from graphweft_workers.services import make_bus, make_graph, make_transport
@@ -607,3 +608,97 @@ def test_indexes_have_the_names_that_neo4js_variables_say(name: str, monkeypatch
 
 
 _DEFAULT_NAMES = {"index_name": None, "vector_index_name": "chunkEmbeddings", "fulltext_index_name": "search_chunks"}
+
+
+def service_variables(prefix: str, *, ip: str = "10.0.0.1") -> dict[str, str]:
+    """What Kubernetes gives each container for a service of three ports."""
+    host = f"[{ip}]" if ":" in ip else ip
+    found = {f"{prefix}_SERVICE_HOST": ip, f"{prefix}_SERVICE_PORT": "8765", f"{prefix}_SERVICE_PORT_HTTP": "8765",
+             f"{prefix}_SERVICE_PORT_URL_2": "53", f"{prefix}_PORT": f"tcp://{host}:8765"}  # fmt: skip
+    for port, protocol in (("8765", "tcp"), ("53", "udp"), ("9000", "sctp")):
+        start = f"{prefix}_PORT_{port}_{protocol.upper()}"
+        found |= {start: f"{protocol}://{host}:{port}", f"{start}_PROTO": protocol, f"{start}_PORT": port,
+                  f"{start}_ADDR": ip}  # fmt: skip
+    return found
+
+
+def link_variables(prefix: str, alias: str) -> dict[str, str]:
+    """What a link of Docker adds: a range of ports, the name, and the other container's environment."""
+    start, end = f"{prefix}_PORT_8000_TCP", f"{prefix}_PORT_8009_TCP"
+    return {
+        f"{start}_START": "tcp://172.17.0.5:8000", f"{end}_END": "tcp://172.17.0.5:8009",
+        f"{start}_PORT_START": "8000", f"{end}_PORT_END": "8009",
+        f"{prefix}_NAME": f"/consumer/{alias}", f"{prefix}_ENV_REDIS_ARGS": "--requirepass x",
+    }  # fmt: skip
+
+
+SERVICES = {"graphweft": "GRAPHWEFT", "graphweft-redis": "GRAPHWEFT_REDIS", "graphweft-gateway": "GRAPHWEFT_GATEWAY",
+            "graphweft-bus": "GRAPHWEFT_BUS", "graphweft-worker": "GRAPHWEFT_WORKER"}  # fmt: skip
+INJECTED = [
+    *(item for prefix in SERVICES.values() for item in service_variables(prefix).items()),
+    *service_variables("GRAPHWEFT_V6", ip="fd00::1:2").items(),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), INJECTED, ids=lambda value: value)
+def test_variables_of_a_service_are_passed_by(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    monkeypatch.setenv(name, value)
+    unknown: list[str] = []
+    assert Settings.load() == Settings.load(unknown=unknown) == Settings()
+    assert unknown == []
+    assert name not in Settings.load().as_environment()
+
+
+@pytest.mark.parametrize(("alias", "prefix"), SERVICES.items())
+def test_variables_of_a_link_are_passed_by(
+    monkeypatch: pytest.MonkeyPatch, folder: Path, alias: str, prefix: str
+) -> None:
+    for name, value in (service_variables(prefix) | link_variables(prefix, alias)).items():
+        monkeypatch.setenv(name, value)
+    assert Settings.load().worker_name is None
+    assert Settings.load(worker_name="given").worker_name == "given"
+    (folder / CONFIG_FILE).write_text("worker_name: mine\n")
+    assert Settings.load().worker_name == "mine"
+
+
+@pytest.mark.parametrize("value", ["worker-1", "/worker", "/consumer/graphweft-workers", "graphweft-worker", "x/y"])
+def test_a_setting_that_is_called_like_a_service_is_read(monkeypatch: pytest.MonkeyPatch, value: str) -> None:
+    for name, injected in service_variables("GRAPHWEFT_WORKER").items():
+        monkeypatch.setenv(name, injected)
+    monkeypatch.setenv("GRAPHWEFT_WORKER_NAME", value)
+    assert Settings.load().worker_name == value
+
+
+def test_no_setting_is_called_like_a_service_variable() -> None:
+    """A new setting such as ``gateway_port`` is read: only values that a service's variable has are passed by."""
+    given = {f"GRAPHWEFT_{name.upper()}": str(value) for name, value in GIVEN.items()}
+    assert settings_module._service_variables(given) == set()
+    ports = {"GRAPHWEFT_GATEWAY_PORT": "8765", "GRAPHWEFT_METRICS_PORT": "9090", "GRAPHWEFT_PORT": "1"}
+    assert settings_module._service_variables(ports) == set()
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("GRAPHWEFT_PORT", "8765"), ("GRAPHWEFT_GATEWAY_PORT", "8765"), ("GRAPHWEFT_SERVICE_HOST", "a name"),
+        ("GRAPHWEFT_SERVICE_PORT", "http"), ("GRAPHWEFT_PORT_8765_TCP", "8765"), ("GRAPHWEFT_PORT_8765", "tcp://a:1"),
+        ("GRAPHWEFT_PORT_8765_TCP_PROTO", "http"), ("GRAPHWEFT_ENV_X", "1"), ("GRAPHWEFT_BUS_NAME", "/x/other"),
+        ("graphweft_port", "tcp://10.0.0.1:1"), ("GRAPHWEFT_BUS_ENV_X", "1"), ("GRAPHWEFT_REDIS_URL", "tcp://a:1"),
+    ],
+)  # fmt: skip
+def test_what_no_service_has_is_a_mistake(monkeypatch: pytest.MonkeyPatch, name: str, value: str) -> None:
+    monkeypatch.setenv(name, value)
+    assert repr(name) in refusal()
+
+
+def test_a_role_that_is_to_run_is_warned_of_variables_only(monkeypatch: pytest.MonkeyPatch, folder: Path) -> None:
+    monkeypatch.setenv("GRAPHWEFT_PARTITONS", "5")
+    monkeypatch.setenv("GRAPHWEFT_ZZZ", "secret")
+    unknown: list[str] = []
+    assert Settings.load(unknown=unknown).partitions == 4
+    first, second = sorted(unknown)
+    assert first.endswith("'GRAPHWEFT_PARTITONS' is no setting and has no effect; did you mean 'GRAPHWEFT_PARTITIONS'?")
+    assert second.endswith("'GRAPHWEFT_ZZZ' is no setting and has no effect")
+    (folder / CONFIG_FILE).write_text("partitons: 5\n")
+    with pytest.raises(InvalidSettings, match="'partitons' is no setting"):
+        Settings.load(unknown=[])

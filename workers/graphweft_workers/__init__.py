@@ -7,7 +7,9 @@
 ``mutation``   events -> matched rules -> plan -> graph -> commit
 ``injection``  request -> matched rules -> queries -> formatted reply, inside the budget
 ``imports``    recorded runs of other tools -> events
-``embedded``   bus and graph in one local process; ``supervisor`` runs it with worker and responder
+``embedded``   bus and graph in one local process; ``supervisor`` runs it with worker and responder, and ``readiness``
+               says when they serve
+``heartbeat``  each role's process says that it is alive; health checks read that
 ``cli``        the ``graphweft`` command
 =============  ========================================================================================
 """

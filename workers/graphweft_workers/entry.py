@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from typing import Final
 
+from graphweft_workers import heartbeat
+
 __all__ = ("main",)
 
 _EXTRAS: Final = frozenset({"cel", "falkordb", "pydantic_settings", "rich", "structlog", "typer", "yaml"})
@@ -12,6 +14,9 @@ _EXTRAS: Final = frozenset({"cel", "falkordb", "pydantic_settings", "rich", "str
 
 def main() -> None:
     """Run the command line, or say which extra is missing. Any other import error passes through."""
+    code = heartbeat.main(sys.argv[1:])
+    if code is not None:  # a health check: cheap enough to run every few seconds
+        raise SystemExit(code)
     try:
         from graphweft_workers.cli import main as run
     except ModuleNotFoundError as error:

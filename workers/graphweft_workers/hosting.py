@@ -17,7 +17,7 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
 from typing import TYPE_CHECKING, Any, Final, Protocol
 from uuid import uuid4
@@ -27,13 +27,16 @@ from faststream.specification import AsyncAPI
 from redis.exceptions import RedisError
 
 from graphweft.drivers import KAFKA
-from graphweft_contracts import BusUnavailable, GraphweftError
+from graphweft_contracts import BusUnavailable, GraphUnavailable, GraphweftError
+from graphweft_workers.heartbeat import beating
 from graphweft_workers.logs import set_up_logs
 from graphweft_workers.services import load_rules, make_bus, make_graph, make_transport
 from graphweft_workers.settings import Settings
 
 if TYPE_CHECKING:
+    from graphweft_rules.workflow import CompiledInjection, CompiledMutation
     from graphweft_workers.embedding.protocol import Embedder
+    from graphweft_workers.graph.store import GraphStore
     from graphweft_workers.injection.requests import RequestQueue
     from graphweft_workers.memory.worker import JobWorker
 
@@ -41,7 +44,10 @@ __all__ = ("injection_app", "make_broker", "memory_app", "mutation_app")
 
 logger = logging.getLogger("graphweft.hosting")
 
+_FIRST_WAIT_S: Final = 0.1
 _LAST_WAIT_S: Final = 5.0
+_CHECK_S: Final = 5.0
+"""A responder waits no longer for the check of its queries: a request that is not answered gets nothing at all."""
 
 
 class _Service(Protocol):
@@ -59,14 +65,19 @@ def mutation_app(settings: Settings | None = None) -> FastStream:
     """Return an app that runs a mutation worker until SIGTERM or SIGINT, then finishes the batch in hand.
 
     Without ``settings`` it takes those of the environment and sets the logs up by them. Nothing is connected yet.
-    ``run`` raises ``InvalidRules`` or ``InvalidSettings`` at once, and whatever defect ends the worker.
+    ``run`` raises ``InvalidRules`` or ``InvalidSettings`` at once, and whatever defect ends the worker. Before the
+    worker takes anything up the graph server is asked about the rules' queries; ``InvalidRules`` says which it refuses.
+    While the server is away, the worker waits.
     """
-    return _app(settings, _mutation)
+    return _app(settings, "mutation", _mutation)
 
 
 def injection_app(settings: Settings | None = None) -> FastStream:
-    """Return an app that runs an injection responder until SIGTERM or SIGINT; otherwise like ``mutation_app``."""
-    return _app(settings, _injection)
+    """Return an app that runs an injection responder until SIGTERM or SIGINT; otherwise like ``mutation_app``.
+
+    While the graph server is away it answers without it, and checks the queries when the server is there.
+    """
+    return _app(settings, "injection", _injection)
 
 
 def memory_app(settings: Settings | None = None) -> FastStream:
@@ -75,7 +86,7 @@ def memory_app(settings: Settings | None = None) -> FastStream:
     It reads no rules, but the ontologies that episodes go by. ``run`` raises ``InvalidSettings`` when the settings ask
     for no job.
     """
-    return _app(settings, _memory)
+    return _app(settings, "memory", _memory)
 
 
 def make_broker(settings: Settings) -> Any:
@@ -95,16 +106,20 @@ def make_broker(settings: Settings) -> Any:
     return RedisBroker(settings.bus, logger=logger, specification_url="redis://bus")
 
 
-def _app(settings: Settings | None, open_service: _Open) -> FastStream:
+def _app(settings: Settings | None, role: str, open_service: _Open) -> FastStream:
     if settings is None:
-        settings = Settings.load()
+        unknown: list[str] = []
+        settings = Settings.load(unknown=unknown)
         set_up_logs(settings.log_level, settings.log_format)
+        for warning in unknown:
+            logger.warning("%s", warning)
     given = settings
 
     @asynccontextmanager
     async def lifespan() -> AsyncGenerator[None]:
-        async with open_service(given) as service:
+        async with beating(role) as heartbeat, open_service(given) as service:
             working = asyncio.create_task(service.run(), name="graphweft-service")
+            heartbeat.begin()
             # A service that ended by itself has a defect: FastStream would wait for a signal beside it for ever.
             working.add_done_callback(lambda _: app.exit())
             try:
@@ -129,22 +144,22 @@ async def _mutation(settings: Settings) -> AsyncGenerator[_Service]:
 
     rules = load_rules(settings)
     if not rules.workflows:
-        # The worker stops in front of them: reading on would pass events by that rules may be written for.
         logger.warning(
-            "there are no rules in %s: only memories and episodes take effect, events of workflows wait on the bus "
-            "until a worker is started with some",
+            "there are no rules in %s: only memories and episodes take effect, events of workflows are kept in dead "
+            "letters: add rules, restart, and run: graphweft dlq retry --reason no_rules",
             settings.rules,
         )
     bus, graph = make_bus(settings), make_graph(settings)
+    worker = MutationWorker(
+        bus,
+        graph,
+        rules,
+        name=_worker_name(settings),
+        batch_events=settings.batch_events,
+        lease_s=settings.lease_s,
+    )
     try:
-        yield MutationWorker(
-            bus,
-            graph,
-            rules,
-            name=_worker_name(settings),
-            batch_events=settings.batch_events,
-            lease_s=settings.lease_s,
-        )
+        yield _Checked(worker, graph, rules.mutations, waits=True)
     finally:
         await graph.aclose()
         await bus.aclose()
@@ -210,10 +225,11 @@ async def _injection(settings: Settings) -> AsyncGenerator[_Service]:
         count=count,
     )
     waking = asyncio.create_task(_wake(embedder)) if embedder is not None else None
+    responder = InjectionResponder(
+        queue, answerer.answer, max_requests=settings.max_requests, more_counts=answerer.cache.counts
+    )
     try:
-        yield InjectionResponder(
-            queue, answerer.answer, max_requests=settings.max_requests, more_counts=answerer.cache.counts
-        )
+        yield _Checked(responder, graph, rules.injections, waits=False)
     finally:
         if waking is not None and embedder is not None:
             waking.cancel()
@@ -243,6 +259,76 @@ def _request_queue(settings: Settings) -> RequestQueue:
     from graphweft_workers.injection.redis_requests import RedisRequestQueue
 
     return RedisRequestQueue(settings.bus, consumer=name)
+
+
+class _Checked:
+    """A service whose queries the graph server is asked about; ``run`` raises ``RulesError`` when it refuses one.
+
+    While the server is away, a service that waits does not begin; any other works, and ends when a query turns out to
+    be refused.
+    """
+
+    def __init__(
+        self,
+        service: _Service,
+        graph: GraphStore,
+        parts: Iterable[CompiledMutation | CompiledInjection],
+        *,
+        waits: bool,
+    ) -> None:
+        self._service = service
+        self._graph = graph
+        self._parts = tuple(part for part in parts if part.cypher is not None)  # else there is nothing to ask for
+        self._waits = waits
+        self._begin = asyncio.Event()
+        self._stopping = False
+
+    async def run(self) -> None:
+        checking = asyncio.create_task(self._check())
+        begin = asyncio.create_task(self._begin.wait())
+        working: asyncio.Task[None] | None = None
+        try:
+            limit_s = None if self._waits else _CHECK_S
+            await asyncio.wait([checking, begin], timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
+            if checking.done():
+                checking.result()
+            if self._stopping:
+                return
+            working = asyncio.create_task(self._service.run())
+            await asyncio.wait([checking, working], return_when=asyncio.FIRST_COMPLETED)
+            if not working.done() and checking.exception() is not None:
+                self._service.stop()
+            await working
+            if checking.done():
+                checking.result()
+        finally:
+            for task in (checking, begin, working):
+                if task is not None:
+                    task.cancel()
+            await asyncio.gather(checking, begin, return_exceptions=True)
+
+    def stop(self) -> None:
+        self._stopping = True
+        self._begin.set()
+        self._service.stop()
+
+    async def _check(self) -> None:
+        from graphweft_workers.query_check import refuse_wrong_queries
+
+        wait_s = _FIRST_WAIT_S
+        while self._parts:
+            try:
+                await self._graph.check()
+                await refuse_wrong_queries(self._graph, self._parts)
+                return
+            except GraphUnavailable as error:
+                if wait_s == _FIRST_WAIT_S:
+                    held = "nothing is taken up until then" if self._waits else "requests are answered meanwhile"
+                    logger.warning("queries of rules are checked when the graph server answers, %s: %s", held, error)
+                if not self._waits:
+                    self._begin.set()
+                await asyncio.sleep(wait_s)
+                wait_s = min(wait_s * 2, _LAST_WAIT_S)
 
 
 class _Together:
@@ -286,18 +372,24 @@ def _patient(broker: Any, settings: Settings) -> Any:
 
 
 async def _until_answered(settings: Settings) -> None:
-    """Wait until the bus answers."""
+    """Wait until the bus answers, and say so where it has other partitions than the settings name."""
     bus = make_bus(settings)
-    wait_s = 0.1
+    wait_s = _FIRST_WAIT_S
     try:
         while True:
             try:
-                await bus.partitions()
+                keyed = await bus.keyed_partitions()
             except BusUnavailable as error:
                 logger.debug("the bus is away: %s", error)
                 await asyncio.sleep(wait_s)
                 wait_s = min(wait_s * 2, _LAST_WAIT_S)
             else:
+                if "partitions" in settings.model_fields_set and settings.partitions != keyed:
+                    logger.warning(
+                        "GRAPHWEFT_PARTITIONS is %d and has no effect: this bus spreads chats over %d partitions since "
+                        "it was first used. Set it to %d, or leave it out",
+                        *(settings.partitions, keyed, keyed),
+                    )
                 return
     finally:
         await bus.aclose()

@@ -151,8 +151,15 @@ async def run_gateway(
     """Run the HTTP gateway until SIGTERM or SIGINT, then finish the requests in hand. See ``serving.run_gateway``."""
     with _driver("starlette", "`run gateway`", "gateway"), _driver("uvicorn", "`run gateway`", "gateway"):
         from graphweft_workers.gateway import serving
+    from graphweft_workers.heartbeat import beating
 
-    await serving.run_gateway(settings, host=host, port=port, insecure_app=insecure_app, ready=ready)
+    async with beating("gateway") as heartbeat:
+
+        def listens(url: str) -> None:
+            heartbeat.begin()
+            ready(url)
+
+        await serving.run_gateway(settings, host=host, port=port, insecure_app=insecure_app, ready=listens)
 
 
 async def run_mcp(settings: Settings, access: Access) -> None:

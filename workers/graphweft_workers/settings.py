@@ -4,8 +4,11 @@ A variable that is empty counts as not set: that is what compose files make of o
 named, the ``NEO4J_*`` variables of Neo4j's own tools name one; where the embedder is ``azure``, the ``AZURE_*``
 variables of Azure's own tools say which; where the extractor is ``graphiti``, the variables of Graphiti's own server.
 
-No other module of this package reads the environment. An unknown key stops the start: a misspelled setting that is
-silently ignored is found in production.
+Kubernetes gives each process variables of the services of its namespace, and Docker those of linked containers: of one
+called ``graphweft-gateway`` they begin with ``GRAPHWEFT_GATEWAY_``. They are passed by.
+
+No other module of this package reads the environment, but for ``heartbeat`` a folder. An unknown key stops a command: a
+misspelled setting that is silently ignored is found in production. A role that is to run only warns of a variable.
 """
 
 from __future__ import annotations
@@ -35,8 +38,24 @@ _PREFIX: Final = "GRAPHWEFT_"
 _CONFIG: Final = "config"
 """Not a setting but where the settings are: ``GRAPHWEFT_CONFIG``."""
 _MCP: Final = ("mcp_app", "mcp_user", "mcp_thread", "mcp_agent_id", "mcp_application")
-_NO_SETTINGS: Final = frozenset({_CONFIG, "context", "capture", *_MCP})
-"""``GRAPHWEFT_CONTEXT`` and ``GRAPHWEFT_CAPTURE`` are the client's, ``GRAPHWEFT_MCP_*`` options of ``run mcp``."""
+_NO_SETTINGS: Final = frozenset({_CONFIG, "context", "capture", "heartbeat_dir", *_MCP})
+"""``GRAPHWEFT_CONTEXT`` and ``GRAPHWEFT_CAPTURE`` are the client's, ``GRAPHWEFT_MCP_*`` options of ``run mcp``, and
+``GRAPHWEFT_HEARTBEAT_DIR`` is read where a health check does without settings."""
+_SERVICE_VALUES: Final = {
+    r"SERVICE_HOST": r"[0-9A-Fa-f.:]+",
+    r"SERVICE_PORT(_[A-Z0-9_]+)?": r"[0-9]+",
+    r"PORT": r"(tcp|udp|sctp)://\S+:[0-9]+",
+    r"PORT_[0-9]+_(TCP|UDP|SCTP)(_START|_END)?": r"(tcp|udp|sctp)://\S+:[0-9]+",
+    r"PORT_[0-9]+_(TCP|UDP|SCTP)_PROTO": r"tcp|udp|sctp",
+    r"PORT_[0-9]+_(TCP|UDP|SCTP)_PORT(_START|_END)?": r"[0-9]+",
+    r"PORT_[0-9]+_(TCP|UDP|SCTP)_ADDR": r"[0-9A-Fa-f.:]+",
+}
+"""What Kubernetes and Docker add to the name of a service, and the values they give; other values are not theirs."""
+_SERVICE: Final = [
+    (re.compile(rf"GRAPHWEFT(_[A-Z0-9_]+)?_{name}", re.ASCII), re.compile(value, re.ASCII))
+    for name, value in _SERVICE_VALUES.items()
+]
+_LINK: Final = re.compile(r"(GRAPHWEFT(?:_[A-Z0-9_]+)?)_NAME", re.ASCII)
 _UNPREFIXED: Final[Mapping[str, tuple[str, ...]]] = {
     "index_name": ("NEO4J_INDEX_NAME",),
     "vector_index_name": ("NEO4J_VECTOR_INDEX_NAME",),
@@ -273,12 +292,13 @@ class Settings(BaseSettings):
         return value
 
     @classmethod
-    def load(cls, *, file: Path | None = None, **overrides: Any) -> Self:
+    def load(cls, *, file: Path | None = None, unknown: list[str] | None = None, **overrides: Any) -> Self:
         """Read environment and file; ``overrides`` (not None) win. Raises ``InvalidSettings`` naming each fault.
 
         ``file`` defaults to ``GRAPHWEFT_CONFIG``, then to ``graphweft.yaml`` in the working folder if there is one.
+        With ``unknown``, variables that are no settings are no faults: a warning of each is added there.
         """
-        variables = {name: value for name, value in os.environ.items() if name.upper().startswith(_PREFIX)}
+        variables = _own_variables()
         path = file or (Path(named) if (named := variables.get(_as_variable(_CONFIG))) else None)
         if path is not None and not path.is_file():
             raise InvalidSettings(f"the settings file {str(path)!r} is no file")
@@ -286,11 +306,14 @@ class Settings(BaseSettings):
         values: dict[str, Any] = _file_values(path) if path.is_file() else {}
         known = set(cls.model_fields)
         faults = [_unknown(f"{path}: {name!r}", name, known, str) for name in values if name not in known]
-        faults += [
-            _unknown(f"the environment variable {name!r}", _as_field(name), known | _NO_SETTINGS, _as_variable)
-            for name in variables
-            if _as_field(name) not in known | _NO_SETTINGS
-        ]
+        strangers = [name for name in variables if _as_field(name) not in known | _NO_SETTINGS]
+        if unknown is None:
+            faults += [
+                _unknown(f"the environment variable {name!r}", _as_field(name), known | _NO_SETTINGS, _as_variable)
+                for name in strangers
+            ]
+        else:
+            unknown += [_warning(name, known | _NO_SETTINGS) for name in strangers]
         if faults:
             raise InvalidSettings("\n".join(faults))
         given = {name: value for name, value in overrides.items() if value is not None}
@@ -306,6 +329,10 @@ class Settings(BaseSettings):
         given |= {name: os.environ[variable] for name, variable in unprefixed.items()}
         chosen_values = {**values, **{_as_field(name): value for name, value in variables.items() if value}, **given}
         given |= _azure(chosen_values) | _graphiti(chosen_values)
+        # The base class reads the environment too, and there a service's variable may have the name of a setting.
+        passed_by = {_as_field(name) for name in _service_variables(os.environ)} & known - from_environment
+        given |= {name: cls.model_fields[name].default for name in passed_by - chosen_values.keys()}
+        given |= {name: values[name] for name in passed_by & values.keys() - given.keys()}
         try:
             return cls(**{**{k: v for k, v in values.items() if k not in from_environment}, **given})
         except ValidationError as error:
@@ -483,6 +510,37 @@ def _file_values(path: Path) -> dict[str, Any]:
     return {str(name): value for name, value in values.items()}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
 
 
+def _own_variables() -> dict[str, str]:
+    """Return the variables with our prefix that are for us."""
+    others = _service_variables(os.environ)
+    return {
+        name: value for name, value in os.environ.items() if name.upper().startswith(_PREFIX) and name not in others
+    }
+
+
+def _service_variables(environment: Mapping[str, str]) -> set[str]:
+    """Return the variables that Kubernetes and Docker set for services whose names begin like ours.
+
+    Names alone would take settings for theirs, so the value has to be one that they give.
+    """
+    found = {
+        name
+        for name, value in environment.items()
+        if name.startswith(_PREFIX)
+        and any(names.fullmatch(name) and values.fullmatch(value) for names, values in _SERVICE)
+    }
+    # A link tells the container's name, /consumer/alias, and all of its environment.
+    links = {
+        match[1]
+        for name, value in environment.items()
+        if (match := _LINK.fullmatch(name))
+        and value.startswith("/")
+        and value.rpartition("/")[2].replace("-", "_").upper() == match[1]
+    }
+    found |= {f"{link}_NAME" for link in links}
+    return found | {name for name in environment if name.startswith(tuple(f"{link}_ENV_" for link in links))}
+
+
 def _as_field(variable: str) -> str:
     return variable[len(_PREFIX) :].lower()
 
@@ -499,6 +557,12 @@ def _said(fault: ErrorDetails) -> str:
 
 def _origin(name: str, unprefixed: Mapping[str, str], path: Path) -> str:
     return f"set by {unprefixed[name]}" if name in unprefixed else f"set by {_as_variable(name)} or in {path}"
+
+
+def _warning(variable: str, known: set[str]) -> str:
+    close = difflib.get_close_matches(_as_field(variable), known, n=1)
+    hint = f"; did you mean {_as_variable(close[0])!r}?" if close else ""
+    return f"the environment variable {variable!r} is no setting and has no effect{hint}"
 
 
 def _unknown(where: str, name: str, known: set[str], spell: Any) -> str:

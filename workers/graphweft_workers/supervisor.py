@@ -2,7 +2,8 @@
 for it, a memory worker; watched.
 
 The services are the same processes that a real deployment runs (``graphweft run …``), so what works here works there.
-One that dies is started again; the log and the graph's mark make sure that nothing is lost or doubled by that.
+One that dies is started again; the log and the graph's mark make sure that nothing is lost or doubled by that. One that
+keeps dying before all have been ready ends this: what cannot start once would not start the next time.
 """
 
 from __future__ import annotations
@@ -19,10 +20,14 @@ from typing import Final
 
 import structlog
 
-from graphweft_contracts import InvalidSettings
+from graphweft_contracts import GraphUnavailable, InvalidSettings, NotRunning
+from graphweft_rules import Ruleset
+from graphweft_workers import heartbeat
 from graphweft_workers.embedded import DataFolder, EmbeddedServer, die_with_parent
 from graphweft_workers.memory import jobs
-from graphweft_workers.services import load_rules
+from graphweft_workers.query_check import refuse_wrong_queries
+from graphweft_workers.readiness import waits_for
+from graphweft_workers.services import load_rules, make_graph
 from graphweft_workers.settings import Settings
 
 __all__ = ("PROCESSES_FILE", "Supervisor")
@@ -37,6 +42,11 @@ _FIRST_RESTART_S: Final = 0.2
 _LAST_RESTART_S: Final = 5.0
 _STEADY_S: Final = 10.0
 """A process that ran this long starts again at once; one that dies sooner waits longer each time."""
+_LOOK_S: Final = 0.1
+_PATIENCE_S: Final = 60.0
+"""How long the roles may take to start before it is told, and told again."""
+_MOST_DEATHS: Final = 3
+"""A role that died so often before all were ready does not come up."""
 
 
 class Supervisor:
@@ -48,6 +58,8 @@ class Supervisor:
         self._server = EmbeddedServer(self._folder.path, fsync=settings.fsync)
         self._children: dict[str, asyncio.subprocess.Process] = {}
         self._roles = (*_ROLES, "memory") if jobs.groups(settings) else _ROLES
+        self._deaths: dict[str, list[str]] = {role: [] for role in self._roles}
+        """How the processes of a role ended."""
         self._stopping = asyncio.Event()
 
     def stop(self) -> None:
@@ -55,29 +67,47 @@ class Supervisor:
         self._stopping.set()
 
     async def run(self, ready: Callable[[], Awaitable[None] | None] | None = None) -> None:
-        """Start everything, call ``ready``, restart what dies, and stop in order when ``stop`` is called.
+        """Start everything, call ``ready`` once all roles serve, restart what dies, and stop in order upon ``stop``.
 
-        Raises ``InvalidRules`` or ``InvalidSettings`` before anything is started.
+        Raises ``InvalidRules`` or ``InvalidSettings`` before anything is started, ``InvalidRules`` before the services
+        are, when the server refuses queries of the rules, and ``NotRunning`` when a role dies again and again before
+        all have served.
         """
         if self._settings.bus_url or self._settings.graph_url:
             raise InvalidSettings(
                 "this runs on a server of its own: unset GRAPHWEFT_BUS_URL and GRAPHWEFT_GRAPH_URL (or NEO4J_URI), or "
                 "start `graphweft run mutation`, and on Redis `graphweft run injection`, with the servers they name"
             )
-        load_rules(self._settings)
+        try:
+            heartbeat.check_folder()
+        except OSError as error:
+            raise InvalidSettings(
+                f"the roles cannot write their heartbeats: {error}; set {heartbeat.FOLDER_VARIABLE} to a folder that "
+                "this user may write"
+            ) from error
+        rules = load_rules(self._settings)
         await jobs.try_out(self._settings)
         self._folder.acquire()
         try:
             if not await self._start_server():
                 return
+            await self._check_queries(rules)
             watchers = [asyncio.create_task(self._watch_server())]
             watchers += [asyncio.create_task(self._watch(role)) for role in self._roles]
-            called = ready() if ready is not None else None
-            if called is not None:
-                await called
-            stopped = asyncio.create_task(self._stopping.wait())
-            await asyncio.wait([stopped, *watchers], return_when=asyncio.FIRST_COMPLETED)
-            self._stopping.set()
+            starting = asyncio.create_task(self._until_ready())
+            try:
+                await asyncio.wait([starting, *watchers], return_when=asyncio.FIRST_COMPLETED)
+                if starting.done() and starting.result():
+                    called = ready() if ready is not None else None
+                    if called is not None:
+                        await called
+                    stopped = asyncio.create_task(self._stopping.wait())
+                    await asyncio.wait([stopped, *watchers], return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                self._stopping.set()
+                starting.cancel()
+                # No watcher may start a process behind the end of all processes.
+                await asyncio.gather(starting, *watchers, return_exceptions=True)
             await asyncio.gather(*watchers)
         finally:
             await self._end_children()
@@ -85,6 +115,16 @@ class Supervisor:
             with contextlib.suppress(OSError):
                 (self._folder.path / PROCESSES_FILE).unlink(missing_ok=True)
             self._folder.release()
+
+    async def _check_queries(self, rules: Ruleset) -> None:
+        """Raise ``RulesError`` when the server refuses a query. If it is away again, the services wait and ask."""
+        graph = make_graph(self._settings)
+        try:
+            await refuse_wrong_queries(graph, (*rules.mutations, *rules.injections))
+        except GraphUnavailable as error:
+            logger.warning("queries_not_checked", reason=str(error))
+        finally:
+            await graph.aclose()
 
     async def _watch(self, role: str) -> None:
         wait_s = _FIRST_RESTART_S
@@ -98,9 +138,43 @@ class Supervisor:
                 return
             if asyncio.get_running_loop().time() - began > _STEADY_S:
                 wait_s = _FIRST_RESTART_S
-            logger.error("service_ended", role=role, code=code, restart_after_s=wait_s)
+            beat = heartbeat.read(role, child.pid)
+            heartbeat.forget(role, child.pid)
+            error = beat.error if beat is not None and beat.error else "see its log above"
+            self._deaths[role].append(f"exit code {code}, {error}")
+            logger.error("service_ended", role=role, code=code, error=error, restart_after_s=wait_s)
             await self._pause(wait_s)
             wait_s = min(wait_s * 2, _LAST_RESTART_S)
+
+    async def _until_ready(self) -> bool:
+        """Wait until all roles serve, and say what is waited for; False when we are to stop first."""
+        loop = asyncio.get_running_loop()
+        began = told_at = loop.time()
+        told: dict[str, str] = {}
+        while not self._stopping.is_set():
+            for role, deaths in self._deaths.items():
+                if len(deaths) >= _MOST_DEATHS:
+                    raise NotRunning(
+                        f"graphweft is not up: {role} ended {len(deaths)} times before everything was ready, at last "
+                        f"with {deaths[-1]}. All is stopped again; the data stays in {str(self._folder.path)!r}"
+                    )
+            waiting = {role: reason for role in self._roles if (reason := await self._waits_for(role))}
+            if not waiting:
+                return True
+            if waiting != told:
+                logger.info("starting", **waiting)
+                told = waiting
+            if loop.time() - told_at > _PATIENCE_S:
+                told_at = loop.time()
+                logger.warning("not_ready", after_s=round(told_at - began), **waiting)
+            await self._pause(_LOOK_S)
+        return False
+
+    async def _waits_for(self, role: str) -> str:
+        child = self._children.get(role)
+        if child is None or child.returncode is not None:
+            return "is being started"
+        return await waits_for(self._settings, role, pid=child.pid, worker_name=self._worker_name(role))
 
     async def _watch_server(self) -> None:
         wait_s = _FIRST_RESTART_S
@@ -141,8 +215,11 @@ class Supervisor:
 
     def _environment(self, role: str) -> dict[str, str]:
         environment = self._settings.as_environment()
-        environment["GRAPHWEFT_WORKER_NAME"] = self._settings.worker_name or f"up-{role}"
+        environment["GRAPHWEFT_WORKER_NAME"] = self._worker_name(role)
         return environment
+
+    def _worker_name(self, role: str) -> str:
+        return self._settings.worker_name or f"up-{role}"
 
     async def _ended(self, process: asyncio.subprocess.Process) -> int | None:
         """Return the process's exit code, or None when we are to stop first."""

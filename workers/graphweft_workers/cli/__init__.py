@@ -2,9 +2,13 @@
 
 from __future__ import annotations
 
+from importlib import metadata
+from typing import Annotated
+
 import typer
 
 from graphweft_workers.cli import agent_zero, demo, letters, memory, operating, publish, reading, services
+from graphweft_workers.cli.output import say
 
 __all__ = ("app", "main")
 
@@ -38,6 +42,7 @@ _dlq.command("list")(letters.dlq_list)
 _dlq.command("show")(letters.dlq_show)
 _dlq.command("retry")(letters.dlq_retry)
 _dlq.command("drop")(letters.dlq_drop)
+_dlq.command("skip")(letters.dlq_skip)
 app.add_typer(_dlq, name="dlq")
 _agent_zero.command("install")(agent_zero.agent_zero_install)
 _agent_zero.command("uninstall")(agent_zero.agent_zero_uninstall)
@@ -45,6 +50,20 @@ app.add_typer(_agent_zero, name="agent-zero")
 app.command("lint")(operating.lint)
 app.command("doctor")(operating.doctor)
 app.command("demo")(demo.demo)
+
+
+def _version(asked: bool) -> None:
+    if asked:
+        say(f"graphweft {metadata.version('graphweft')}")
+        raise typer.Exit
+
+
+@app.callback()
+def _main(  # pyright: ignore[reportUnusedFunction]
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Print the version and exit.")
+    ] = False,
+) -> None: ...
 
 
 def main() -> None:

@@ -46,7 +46,12 @@ Var = Annotated[
     typer.Option("--var", help="mcp: context variable of get_context: k=text, or k:=JSON; repeatable."),
 ]
 IndexType = Annotated[
-    IndexKind | None, typer.Option("--index-type", help="mcp: how memories are searched.", show_default="fulltext")
+    IndexKind | None,
+    typer.Option(
+        "--index-type",
+        help="mcp: how memories are searched.",
+        show_default="by words, and by vector too where there is an embedder",
+    ),
 ]
 BudgetMs = Annotated[
     int | None,

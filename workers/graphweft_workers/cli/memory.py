@@ -59,8 +59,11 @@ class Role(StrEnum):
 class Kind(StrEnum):
     """What is searched."""
 
+    ALL = "all"
     MEMORIES = "memories"
     FACTS = "facts"
+    PREFERENCES = "preferences"
+    SUMMARIES = "summaries"
     ENTITIES = "entities"
     EPISODES = "episodes"
 
@@ -117,14 +120,16 @@ async def memory_search(
     thread: _Thread = None,
     agent_id: _Agent = None,
     application: _Application = None,
-    of: Annotated[Kind, typer.Option("--of", help="What of the scope.")] = Kind.MEMORIES,
+    of: Annotated[
+        Kind, typer.Option("--of", help="What of the scope; all: memories, facts, preferences and summaries.")
+    ] = Kind.ALL,
     top_k: Annotated[int, typer.Option("--top-k", min=1, max=MOST_RESULTS, help="Most results.")] = 5,
     index_type: Annotated[
         IndexKind | None,
         typer.Option(
             "--index-type",
             help="How.",
-            show_default="by vector where there is an embedder and vectors, else the latest",
+            show_default="by words, and by vector too where there is an embedder",
         ),
     ] = None,
     retrieval_query: Annotated[
@@ -220,7 +225,7 @@ async def memory_forget(
     give_up_after: GiveUp = None,
     json: Json = False,
 ) -> int | None:
-    """Forget single memories. What was summarised from them stays."""
+    """Forget single memories. Facts, preferences and summaries that were taken from them stay, and are found."""
     settings = Settings.load(data=data)
     check_app(app)
     statement = f"UNWIND $ids AS id MATCH (m:{MEMORY_LABEL} {{id: id}}) RETURN m.id AS id, m.chat_id AS chat_id"
@@ -291,7 +296,10 @@ async def _publish(settings: Settings, events: Sequence[Event], *, wait: bool, g
         pass
     if not events:
         return None
-    sent = await publish(settings, events, len(events), wait=wait, give_up_s=give_up_s)
+    sent, outcome = await publish(settings, events, len(events), wait=wait, give_up_s=give_up_s)
+    if outcome is not None and not outcome.complete:
+        why = "; ".join(f"{cause.reason}: {cause.message}" for cause in outcome.causes)
+        raise InvalidEvent(f"the event is on the bus and was not applied ({why}); `graphweft dlq list` shows it")
     [*others, (partition, offset)] = sent.last.items()
     return None if others else f"{partition}:{offset}"
 

@@ -12,6 +12,7 @@ import signal
 import threading
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Generator, Iterable, Iterator
 from contextlib import contextmanager
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Final
@@ -21,9 +22,10 @@ from rich.markup import escape
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
 
 from graphweft_contracts import BusUnavailable, Event, InvalidEvent, wire
+from graphweft_contracts.admission import check_admission
 from graphweft_workers.cli.options import App, Data, Json, command
 from graphweft_workers.cli.output import print_error, print_json, say, stderr
-from graphweft_workers.cli.sending import Sent, send, wait_until_applied
+from graphweft_workers.cli.sending import Outcome, Sent, outcome_of, send, wait_until_applied
 from graphweft_workers.imports.files import STANDARD_INPUT, read_runs, runs_of_stream
 from graphweft_workers.imports.openai_chat import ImportOptions, events_of_runs
 from graphweft_workers.mutation.duplicates import WINDOW
@@ -33,6 +35,7 @@ from graphweft_workers.settings import Settings
 __all__ = ("GiveUp", "Wait", "bar", "emit", "import_openai_chat", "interruptible", "publish")
 
 _STDIN: Final = 0
+_MOST_CAUSES: Final = 20
 _CHUNK: Final = 1 << 16
 _CHUNKS_AHEAD: Final = 16
 """Read from standard input before the bus takes them: 1 MiB at most."""
@@ -40,10 +43,14 @@ _NOT_TWICE: Final = (
     f"more than {WINDOW:,} of these events go to one partition: do not send them all again, for workers would take the "
     "first ones for new and apply them twice"
 )
+_CORRECTED: Final = "a corrected event needs an id of its own; after a corrected rule run: graphweft dlq retry --all"
 
 type _Advance = Callable[[int], None]
 
-Wait = Annotated[bool, typer.Option("--wait", help="Return only when the events have taken effect.")]
+Wait = Annotated[
+    bool,
+    typer.Option("--wait", help="Return when the workers are done with the events; exit with 1 unless all applied."),
+]
 GiveUp = Annotated[
     float | None,
     typer.Option("--give-up-after", help="Seconds of an outage after which to stop.", show_default="keep trying"),
@@ -63,7 +70,7 @@ async def emit(
     faults: list[InvalidEvent] = []
     if file == STANDARD_INPUT:
         groups = _groups(_lines_of(_chunks_of(_STDIN)), faults)
-        sent = await publish(settings, groups, None, wait=wait, give_up_s=give_up_after)
+        sent, outcome = await publish(settings, groups, None, wait=wait, give_up_s=give_up_after)
     else:
         path = Path(file)
         try:
@@ -75,12 +82,8 @@ async def emit(
             for fault in faults:
                 print_error(fault)
             raise InvalidEvent(f"{file}: {len(faults)} lines are no events; correct them, nothing was sent")
-        sent = await publish(settings, checked, len(checked), wait=wait, give_up_s=give_up_after)
-    if json:
-        print_json({"sent": sent.events, "refused": len(faults), "last": {str(p): o for p, o in sent.last.items()}})
-    else:
-        say(f"{sent.events} events sent" + (f", {len(faults)} lines refused" if faults else ""))
-    return 2 if faults else None
+        sent, outcome = await publish(settings, checked, len(checked), wait=wait, give_up_s=give_up_after)
+    return _report(sent, outcome, json, refused=len(faults))
 
 
 @command
@@ -106,7 +109,7 @@ async def import_openai_chat(
     wait: Wait = False,
     give_up_after: GiveUp = None,
     json: Json = False,
-) -> None:
+) -> int | None:
     """Publish recorded chat-completion runs as events. Again: no change within 10,000 entries of a partition."""
     settings = Settings.load(data=data)
     given = {
@@ -128,11 +131,39 @@ async def import_openai_chat(
         runs = read_runs(file)
     with interruptible():
         events = list(events_of_runs(runs, options))
-    sent = await publish(settings, events, len(events), wait=wait, give_up_s=give_up_after)
+    sent, outcome = await publish(settings, events, len(events), wait=wait, give_up_s=give_up_after)
+    return _report(sent, outcome, json)
+
+
+def _report(sent: Sent, outcome: Outcome | None, json: bool, *, refused: int | None = None) -> int | None:
+    """Say what was sent and what became of it; return the exit code."""
     if json:
-        print_json({"sent": sent.events, "last": {str(p): o for p, o in sent.last.items()}})
+        found: dict[str, object] = {"sent": sent.events, "last": {str(p): o for p, o in sent.last.items()}}
+        if refused is not None:
+            found["refused"] = refused
+        if outcome is not None:
+            found |= {
+                "applied": outcome.applied,
+                "skipped": outcome.skipped,
+                "dead_lettered": outcome.dead_lettered,
+                "repeated": outcome.repeated,
+                "causes": [asdict(cause) for cause in outcome.causes],
+            }
+        print_json(found)
     else:
-        say(f"{sent.events} events sent")
+        say(f"{sent.events} events sent" + (f", {refused} lines refused" if refused else ""))
+        if outcome is not None:
+            say(f"{outcome.applied} applied, {outcome.skipped} skipped, {outcome.dead_lettered} dead-lettered")
+            if outcome.repeated:
+                say(f"{outcome.repeated} were on the bus before and have no effect again: {_CORRECTED}")
+            for cause in outcome.causes[:_MOST_CAUSES]:
+                place = f" at {cause.place}" if cause.place else ""
+                say(f"  {cause.events} x {cause.reason}: {cause.name}{place}: {cause.message}")
+            if not outcome.complete:
+                say("after a fix, restart the workers and run: graphweft dlq retry --all")
+    if refused:
+        return 2
+    return 1 if outcome is not None and not outcome.complete else None
 
 
 async def publish(
@@ -142,10 +173,11 @@ async def publish(
     *,
     wait: bool = False,
     give_up_s: float | None = None,
-) -> Sent:
-    """Send events with a progress bar on standard error; ``wait`` until they have taken effect."""
+) -> tuple[Sent, Outcome | None]:
+    """Send events with a progress bar on standard error; with ``wait``, return what became of them too."""
     transport = make_transport(settings)
-    sent = Sent()
+    sent = Sent(positions=set() if wait else None)
+    outcome: Outcome | None = None
     repeatable = True
     try:
         with bar("publishing", total) as advance:
@@ -178,10 +210,11 @@ async def publish(
                     advance(max(0, left - events_left))
                     left = events_left
 
-                await wait_until_applied(bus, sent.last, on_lag=lag)
+                await wait_until_applied(bus, sent.last, apps=sent.apps, on_lag=lag)
+            outcome = await outcome_of(bus, sent)
         finally:
             await bus.aclose()
-    return sent
+    return sent, outcome
 
 
 @contextmanager
@@ -262,7 +295,9 @@ def _events(
         try:
             # CloudEvents makes the time optional; an event without one happens now.
             fields = {wire.CONTENT_TYPE: wire.STRUCTURED, wire.DATA: line}
-            yield wire.decode(fields, received=datetime.now(UTC))
+            event = wire.decode(fields, received=datetime.now(UTC))
+            check_admission(event)
+            yield event
         except InvalidEvent as error:
             fault = InvalidEvent(f"{name}:{number}: {error}")
             faults.append(fault)

@@ -8,6 +8,7 @@ import signal
 from enum import StrEnum
 from typing import Annotated, Final
 
+import structlog
 import typer
 
 from graphweft_contracts import InvalidSettings
@@ -88,8 +89,12 @@ async def run(
     """Run one role against the servers that GRAPHWEFT_BUS_URL and GRAPHWEFT_GRAPH_URL name, until SIGTERM."""
     from graphweft_workers.logs import set_up_logs
 
-    settings = Settings.load(rules=rules, data=data)
+    # A deployment may share its variables with other programs: a role works on, and says which it does not know.
+    unknown: list[str] = []
+    settings = Settings.load(rules=rules, data=data, unknown=unknown)
     set_up_logs(settings.log_level, settings.log_format)
+    for warning in unknown:
+        structlog.get_logger("graphweft.settings").warning("unknown_variable", message=warning)
     if role is not Role.GATEWAY and (host, port, insecure_app) != (None, None, None):
         raise InvalidSettings("--host, --port and --insecure-app go with `run gateway` only")
     # Those that may also stand in the environment are passed by: it may be the environment of several roles.

@@ -3,16 +3,22 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Final
 
 from graphweft.drivers import KAFKA
-from graphweft_contracts import BusUnavailable, GraphweftError, InvalidSettings
+from graphweft_contracts import BusUnavailable, GraphweftError, InvalidSettings, QueryFailed
+from graphweft_rules.findings import errors
+from graphweft_workers.bus.log import PartitionStatus
+from graphweft_workers.dead_letter_counts import SKIPS, Cause, count_causes
 from graphweft_workers.doctor import redis_servers
 from graphweft_workers.doctor.check import Check
 from graphweft_workers.embedding.factory import make_embedder
 from graphweft_workers.extraction.factory import make_extractor
 from graphweft_workers.graph.neo4j_url import NEO4J_SCHEMES
 from graphweft_workers.memory import jobs
+from graphweft_workers.mutation.position_note import PositionNote
+from graphweft_workers.query_check import check_queries
 from graphweft_workers.services import load_rules, make_bus, make_graph
 from graphweft_workers.settings import Settings
 
@@ -21,6 +27,9 @@ if TYPE_CHECKING:
 
 __all__ = ("Check", "examine")
 
+_MOST_LETTERS: Final = 10_000
+_MOST_NAMES: Final = 10
+
 
 async def examine(settings: Settings) -> list[Check]:
     """Return all checks in the order in which a fault explains the ones after it."""
@@ -28,11 +37,20 @@ async def examine(settings: Settings) -> list[Check]:
     checks = [_python(), rules_check, await _embedder(settings), await _extractor(settings), _graphrag(settings, rules)]
     bus = await _bus(settings)
     checks += bus
-    checks += await _graph(settings)
+    graph = await _graph(settings)
+    checks += graph
+    if rules is not None and rules.workflows and all(check.state != "fail" for check in graph if check.name == "graph"):
+        checks.append(await _queries(settings, rules))
+    states = {check.name: check.state for check in bus}
+    if states["bus"] != "ok":
+        return checks
     # Asking a bus for its partitions makes those of a new one, so a topic that is not there is not asked for.
-    if all(check.state == "ok" for check in bus if check.name in {"bus", "bus topic"}):
+    if states.get("bus topic", "ok") == "ok":
         checks += await _services(settings)
         checks += [await _memory(settings, group) for group in jobs.groups(settings)]
+    elif states["bus topic"] == "warn":
+        checks.append(_no_worker("no mutation worker runs, nor ever did"))
+    checks.append(await _responders(settings))
     return checks
 
 
@@ -99,15 +117,16 @@ async def _bus(settings: Settings) -> list[Check]:
     advice = "check GRAPHWEFT_BUS_URL and that the server runs and lets this machine in"
     if settings.bus_url is None:
         advice = _start(settings, "GRAPHWEFT_BUS_URL", other=settings.graph_url is not None)
+    asked = settings.partitions if "partitions" in settings.model_fields_set else None
     if not settings.bus.startswith(KAFKA):
-        return await redis_servers.examine_bus(settings.bus, advice)
+        return await redis_servers.examine_bus(settings.bus, advice, asked=asked)
     try:
         await make_bus(settings).aclose()
     except InvalidSettings as error:
         return [_not_installed("bus", error)]
     from graphweft_workers.doctor import kafka_cluster
 
-    return await kafka_cluster.examine(settings.bus, advice, partitions=settings.partitions)
+    return await kafka_cluster.examine(settings.bus, advice, partitions=settings.partitions, asked=asked)
 
 
 async def _graph(settings: Settings) -> list[Check]:
@@ -130,6 +149,27 @@ async def _graph(settings: Settings) -> list[Check]:
     finally:
         await store.aclose()
     return await neo4j_server.examine(settings.graph)
+
+
+async def _queries(settings: Settings, rules: Ruleset) -> Check:
+    """Say whether the graph server takes the queries of the rules."""
+    store = make_graph(settings)
+    try:
+        checked = await check_queries(store, (*rules.mutations, *rules.injections))
+    except GraphweftError as error:
+        advice = "try again; if it stays so, look into the log of the server"
+        if isinstance(error, QueryFailed):
+            advice = "let graphweft ask, or look for what fails in the dead letters"
+        return Check(name="queries", state="warn", found=f"not checked: {error}", advice=advice)
+    finally:
+        await store.aclose()
+    if not checked.findings:
+        return Check(name="queries", state="ok", found=f"{checked.count} queries were checked by the server")
+    found = "\n".join(map(str, checked.findings))
+    if errors(checked.findings):
+        advice = "correct them, then start worker and responder again: they do not start with these"
+        return Check(name="queries", state="fail", found=found, advice=advice)
+    return Check(name="queries", state="warn", found=found, advice="see whether the server lacks a plugin")
 
 
 def _start(settings: Settings, variable: str, *, other: bool) -> str:
@@ -164,6 +204,7 @@ async def _services(settings: Settings) -> list[Check]:
     try:
         partitions = await bus.status()
         letters = await bus.dead_letter_count()
+        causes = count_causes(await bus.dead_letters(limit=_MOST_LETTERS)) if letters else []
     except BusUnavailable as error:
         advice = "try again; if it stays so, look into the log of the server"
         return [Check(name="workers", state="fail", found=f"not known: {error}", advice=advice)]
@@ -171,22 +212,54 @@ async def _services(settings: Settings) -> list[Check]:
         await bus.aclose()
     idle = [str(partition.id) for partition in partitions if partition.owner is None]
     lag = sum(partition.lag for partition in partitions)
-    checks = [
-        Check(name="workers", state="ok", found=f"all {len(partitions)} partitions are read, lag {lag}")
-        if not idle
-        else Check(
-            name="workers",
-            state="warn",
-            found=f"nobody reads partition {', '.join(idle)}, lag {lag}",
-            advice="start `graphweft run mutation`",
-        )
-    ]
+    found = f"nobody reads partition {', '.join(idle)}, lag {lag}"
+    if not idle:
+        checks = [Check(name="workers", state="ok", found=f"all {len(partitions)} partitions are read, lag {lag}")]
+    elif len(idle) == len(partitions):
+        checks = [_no_worker(f"no mutation worker runs: {found}")]
+    else:  # workers share them anew, or one has just gone
+        advice = "look again in a minute; if it stays so, start another `graphweft run mutation`"
+        checks = [Check(name="workers", state="warn", found=found, advice=advice)]
+    return [*checks, *_without_effect(letters, causes), *_parked(partitions)]
+
+
+def _without_effect(letters: int, causes: Sequence[Cause]) -> list[Check]:
+    checks: list[Check] = []
     if letters:
         advice = "graphweft dlq list"
         checks.append(Check(name="dead letters", state="warn", found=f"{letters} wait", advice=advice))
+    skips = [cause for cause in causes if cause.reason in SKIPS]
+    if skips:
+        worst = skips[0]
+        place = f" at {worst.place}" if worst.place else ""
+        found = (
+            f"{sum(cause.events for cause in skips)} times, by {len(skips)} causes; most often "
+            f"{worst.name}{place} of app {worst.app_id!r}: {worst.message}"
+        )
+        advice = (
+            "`graphweft status` lists the causes; after a fix, restart the workers and run `graphweft dlq retry --all`"
+        )
+        checks.append(Check(name="skipped", state="warn", found=found, advice=advice))
+    return checks
+
+
+def _parked(partitions: Iterable[PartitionStatus]) -> list[Check]:
+    """Say which apps are behind the others of their partition."""
+    apps = sorted({app for partition in partitions for app in PositionNote.decode(partition.note).parked})
+    if not apps:
+        return []
+    names = ", ".join(apps[:_MOST_NAMES]) + (" and others" if len(apps) > _MOST_NAMES else "")
+    advice = "`graphweft status` says since when and why; look into the workers' log and at the queries of their rules"
+    return [Check(name="parked", state="warn", found=f"apps behind the others: {names}", advice=advice)]
+
+
+def _no_worker(found: str) -> Check:
+    return Check(name="workers", state="fail", found=found, advice="start `graphweft run mutation`")
+
+
+async def _responders(settings: Settings) -> Check:
     if not settings.bus.startswith(KAFKA):
-        checks.append(await redis_servers.examine_responders(settings.bus))
-        return checks
+        return await redis_servers.examine_responders(settings.bus)
     from graphweft_workers.doctor import kafka_cluster
 
-    return [*checks, await kafka_cluster.examine_responders(settings.bus)]
+    return await kafka_cluster.examine_responders(settings.bus)

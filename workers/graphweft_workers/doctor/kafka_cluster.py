@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
 from aiokafka.admin import AIOKafkaAdminClient
@@ -11,6 +11,7 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import KafkaError, for_code
 
 from graphweft.kafka_connection import servers
+from graphweft.kafka_partitions import written_partitions
 from graphweft.transport import MAX_EVENT_BYTES
 from graphweft_contracts import channels
 from graphweft_workers.doctor.check import Check
@@ -22,8 +23,12 @@ _NO_LIMIT: Final = "-1"
 _COPIES: Final = 3
 
 
-async def examine(url: str, advice: str, *, partitions: int) -> list[Check]:
-    """Return the checks of a cluster; ``advice`` is for one that does not answer, ``partitions`` for a new topic."""
+async def examine(url: str, advice: str, *, partitions: int, asked: int | None = None) -> list[Check]:
+    """Return the checks of a cluster.
+
+    ``advice`` is for one that does not answer, ``partitions`` for a new topic; ``asked`` is the number of partitions
+    that the settings name, None where they name none.
+    """
     admin = AIOKafkaAdminClient(bootstrap_servers=servers(url), request_timeout_ms=int(_ANSWER_S * 1000))
     try:
         async with asyncio.timeout(_ANSWER_S):
@@ -33,6 +38,9 @@ async def examine(url: str, advice: str, *, partitions: int) -> list[Check]:
             found = Check(name="bus", state="ok", found=f"Kafka answers, {brokers} broker{'s' * (brokers > 1)}")
             topics = {topic["topic"]: topic["partitions"] for topic in described}
             events = _events(topics.get(channels.EVENTS_TOPIC, []), brokers, partitions)
+            if channels.PARTITIONS_TOPIC in topics:
+                keyed = await written_partitions(servers(url))
+                events += _partitions(len(topics.get(channels.EVENTS_TOPIC, [])), keyed, asked)
             return [found, *events, *await _settings(admin, topics)]
     except (KafkaError, OSError) as error:  # TimeoutError is an OSError
         reason = str(error) or f"nothing within {_ANSWER_S:.0f} s"
@@ -56,7 +64,7 @@ async def examine_responders(url: str) -> Check:
         await admin.close()
     if members:
         return Check(name="responders", state="ok", found=f"{members} answer context requests")
-    return Check(name="responders", state="warn", found="none answers", advice="start `graphweft run injection`")
+    return Check(name="responders", state="fail", found="none answers", advice="start `graphweft run injection`")
 
 
 def _events(partitions: Sequence[Mapping[str, Any]], brokers: int, wanted: int) -> list[Check]:
@@ -92,10 +100,30 @@ def _events(partitions: Sequence[Mapping[str, Any]], brokers: int, wanted: int) 
     return checks
 
 
+def _partitions(present: int, keyed: int | None, asked: int | None) -> list[Check]:
+    """Look at the number of partitions that keys are mapped to, beside those that are there and those asked for."""
+    name = "bus partitions"
+    if not present or keyed is None:  # the next process writes it
+        return []
+    if keyed > present:
+        found = f"{channels.PARTITIONS_TOPIC} says {keyed}, but {channels.EVENTS_TOPIC} has {present}: nothing is taken"
+        advice = f"the events were made anew with fewer: delete {channels.PARTITIONS_TOPIC} too, restart all processes"
+        return [Check(name=name, state="fail", found=found, advice=advice)]
+    spread = f"chats are spread over {keyed} partitions"
+    if present > keyed:
+        spread = f"chats are spread over the first {keyed} of {present} partitions: added ones do not move them"
+    checks = [Check(name=name, state="ok", found=spread)]
+    if asked not in {None, keyed}:
+        found = f"GRAPHWEFT_PARTITIONS {asked} has no effect: {spread}, since the first use"
+        advice = f"set GRAPHWEFT_PARTITIONS to {keyed}, or leave it out"
+        checks = [Check(name=name, state="warn", found=found, advice=advice)]
+    return checks
+
+
 async def _settings(admin: AIOKafkaAdminClient, topics: Mapping[str, Any]) -> list[Check]:
     """Look at the settings of our topics that exist: an operator may have made them."""
     checks: list[Check] = []
-    for topic in (channels.EVENTS_TOPIC, channels.DEAD_LETTERS_TOPIC):
+    for topic in (channels.EVENTS_TOPIC, channels.DEAD_LETTERS_TOPIC, channels.PARTITIONS_TOPIC):
         if topic not in topics:
             continue
         try:
@@ -104,7 +132,7 @@ async def _settings(admin: AIOKafkaAdminClient, topics: Mapping[str, Any]) -> li
             advice = f"nothing, if its operator sees to cleanup.policy and retention of {topic}"
             checks.append(Check(name=f"{topic} settings", state="warn", found=f"not shown: {error}", advice=advice))
             continue
-        checks += _kept(settings) if topic == channels.EVENTS_TOPIC else _compacted(settings)
+        checks += _LOOKS[topic](settings)
     return checks
 
 
@@ -143,3 +171,20 @@ def _compacted(settings: Mapping[str, str]) -> list[Check]:
     found = f"{name} has cleanup.policy {settings['cleanup.policy']}: Kafka drops letters by their age"
     advice = f"set cleanup.policy=compact on {name}, with kafka-configs.sh"
     return [Check(name="dead letters topic", state="fail", found=found, advice=advice)]
+
+
+def _for_good(settings: Mapping[str, str]) -> list[Check]:
+    name = channels.PARTITIONS_TOPIC
+    limits = [f"{key} {settings[key]}" for key in ("retention.ms", "retention.bytes") if settings[key] != _NO_LIMIT]
+    if not limits or "delete" not in settings["cleanup.policy"]:
+        return []
+    found = f"{name} has {' and '.join(limits)}: without its record, chats move when partitions were added"
+    advice = f"set retention.ms=-1 and retention.bytes=-1 on {name}, with kafka-configs.sh"
+    return [Check(name="partitions topic", state="fail", found=found, advice=advice)]
+
+
+_LOOKS: Final[Mapping[str, Callable[[Mapping[str, str]], list[Check]]]] = {
+    channels.EVENTS_TOPIC: _kept,
+    channels.DEAD_LETTERS_TOPIC: _compacted,
+    channels.PARTITIONS_TOPIC: _for_good,
+}

@@ -13,6 +13,7 @@ from starlette.datastructures import Headers
 
 from graphweft.transport import Outgoing, check_sizes
 from graphweft_contracts import Event, InvalidEvent, wire
+from graphweft_contracts.admission import admission_faults
 from graphweft_contracts.events import payload_of
 from graphweft_workers.gateway.limits import Limits, read_json, whole
 from graphweft_workers.gateway.problems import MOST_FAULTS, Loc, Problem, faults_of, pointer
@@ -68,9 +69,12 @@ def _checked(items: Sequence[tuple[tuple[int, ...], Any]], app_id: str, now: str
             faults.append({"pointer": pointer(*above), "detail": _MANY})
             continue
         try:
-            events.append(_event(attributes, app_id, now))
+            event = _event(attributes, app_id, now)
         except ValidationError as error:
             faults += faults_of(error, *above, place=_place_in(attributes))
+        else:
+            events.append(event)
+            faults += _refused(event, *above)
     if faults:
         raise Problem(422, "invalid-event", "an event breaks the contract; nothing was taken", faults=faults)
     _own(events, [pointer(*above, "appid") for above, _ in items], "pointer", app_id)
@@ -109,6 +113,11 @@ def _binary(kind: str, headers: Headers, body: bytes, app_id: str, now: str) -> 
             "an event breaks the contract; nothing was taken",
             faults=[_of_header(fault) for fault in faults_of(error, place=_place_in(attributes))],
         ) from None
+    if refused := _refused(event):
+        raise Problem(
+            422, "invalid-event", "an event breaks the contract; nothing was taken",
+            faults=[_of_header(fault) for fault in refused],
+        )  # fmt: skip
     _own([event], ["ce-appid"], "header", app_id)
     check_fitting([event], [pointer()])
     return event
@@ -118,6 +127,11 @@ def _event(attributes: dict[str, Any], app_id: str, now: str) -> Event:
     """Validate by JSON's own types, so that what the schema refuses is refused."""
     plain = {name: whole(value) for name, value in attributes.items()}
     return Event.model_validate_json(to_json({"appid": app_id, "time": now, **plain}), strict=True)
+
+
+def _refused(event: Event, *above: int) -> list[dict[str, str]]:
+    """Return the faults of an event that the contract admits, and that a client would not send either."""
+    return [{"pointer": pointer(*above, *where), "detail": fault} for where, fault in admission_faults(event)]
 
 
 def _place_in(attributes: dict[str, Any]) -> Callable[[Loc], Loc]:

@@ -41,11 +41,11 @@ class Fact(BaseModel):
     """A fact that holds now. Times are in UTC."""
 
     uuid: str
-    name: str = Field(description="The type of the relation.")
+    name: str = Field(description="The predicate: of an episode's fact the type of the relation.")
     fact: str
     valid_at: str | None = Field(description="Since when it holds.")
     invalid_at: str | None = Field(description="When it will have ended.")
-    created_at: str | None = Field(description="When the first episode that says so was recorded.")
+    created_at: str | None = Field(description="When the first episode or message that says so was recorded.")
     expired_at: None = Field(default=None, description="Always null: what has ended is not found.")
 
 
@@ -73,9 +73,15 @@ async def find_facts(client: Client, app_id: str, question: FactsQuestion, *, bu
             for group in dict.fromkeys(question.group_ids)
         )
     )
-    rows = [row for reply in replies for row in _rows(reply)]
-    rows.sort(key=lambda row: (-row["score"], row["id"]))
-    return Facts(facts=[_fact(row) for row in rows[: question.max_facts]])
+    rows = [each for reply in replies for each in enumerate(_rows(reply))]
+    rows.sort(key=_best_first)
+    return Facts(facts=[_fact(row) for _, row in rows[: question.max_facts]])
+
+
+def _best_first(found: tuple[int, dict[str, Any]]) -> tuple[float, str]:
+    """Order by score; the latest facts have none, and of each group the latest comes first."""
+    place, row = found
+    return (float(place) if row["score"] is None else -row["score"], row["id"])
 
 
 def _rows(reply: ContextReply) -> list[dict[str, Any]]:
@@ -93,7 +99,7 @@ def _rows(reply: ContextReply) -> list[dict[str, Any]]:
 def _fact(row: dict[str, Any]) -> Fact:
     return Fact(
         uuid=row["id"],
-        name=row["name"],
+        name=row["predicate"],
         fact=row["text"],
         valid_at=row["valid_at"],
         invalid_at=row["invalid_at"],

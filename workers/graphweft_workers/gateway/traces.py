@@ -36,6 +36,7 @@ from graphweft.adapters.genai import (
 )
 from graphweft.transport import MAX_EVENT_BYTES, Outgoing, check_sizes
 from graphweft_contracts import Event, InvalidEvent, wire
+from graphweft_contracts.admission import admission_faults
 from graphweft_workers.gateway.limits import Limits, read_json, whole
 from graphweft_workers.gateway.problems import MOST_FAULTS, Problem, faults_of, pointer
 
@@ -268,7 +269,11 @@ def read_traces(kind: str, body: bytes, *, app_id: str, limits: Limits) -> Trace
         except InvalidEvent:
             refused[key] = f"an event has more than {MAX_EVENT_BYTES:,} bytes"
         else:
-            made.append((key, event))
+            fault = next(admission_faults(event), None)
+            if fault is None:
+                made.append((key, event))
+            else:
+                refused[key] = f"{'.'.join(fault[0])}: {fault[1]}"
     reasons += refused.values()
     return Traces(
         events=[event for key, event in made if key not in refused],

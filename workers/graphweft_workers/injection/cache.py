@@ -116,7 +116,9 @@ def key_of(app_id: str, bound: BoundQuery) -> Key | None:
     other rows each time.
     """
     cypher = bound.cypher
-    if bound.graphrag is not None or (bound.search is not None and bound.search.of == "facts"):
+    if bound.graphrag is not None or (
+        bound.search is not None and bound.search.memory is not None and bound.search.of in {"all", "facts"}
+    ):
         return None  # what is a fact now may be none in a minute, without any write
     if cypher is not None and (not cypher.clock <= _TODAY or _is_random(cypher.statement)):
         return None

@@ -89,6 +89,8 @@ class Positions:
         with contextlib.suppress(BusUnavailable, TimeoutError):
             async with asyncio.timeout(until - time.monotonic()):
                 count = await self.bus.partitions()
+                if int(number) >= count:  # it may have been added
+                    count = await self.bus.partitions(fresh=True)
             if int(number) >= count:
                 raise InvalidPosition(f"{text!r} names partition {number}, and the bus has {count}, from 0 on")
         return Position(partition=int(number), offset=offset)

@@ -1,7 +1,7 @@
 # Everything a developer runs. `make` lists the targets.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help demo test bench check format generate constraints clean
+.PHONY: help demo test soak bench check format generate constraints clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -21,6 +21,25 @@ test: check ## all checks, then all tests (they start the real embedded server t
 	@# Where PYTHONDONTWRITEBYTECODE is set, each of the hundreds of processes that tests start would compile all modules.
 	$(BIN)/python -m compileall -q contracts rules client workers
 	$(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist worksteal
+
+# What `make test` does a little of, for hours; each variable may be given: make soak GRAPHWEFT_CHAOS_ROUNDS=3
+GRAPHWEFT_FUZZ_EVENTS ?= 2000000
+GRAPHWEFT_FUZZ_SEED ?= $(shell date +%s)
+GRAPHWEFT_EXAMPLES ?= 3000
+GRAPHWEFT_FUZZ_CASES ?= 20000
+GRAPHWEFT_GATEWAY_REQUESTS ?= 50000
+GRAPHWEFT_CHAOS_ROUNDS ?= 5
+soak: export GRAPHWEFT_FUZZ_EVENTS := $(GRAPHWEFT_FUZZ_EVENTS)
+soak: export GRAPHWEFT_FUZZ_SEED := $(GRAPHWEFT_FUZZ_SEED)
+soak: export GRAPHWEFT_EXAMPLES := $(GRAPHWEFT_EXAMPLES)
+soak: export GRAPHWEFT_FUZZ_CASES := $(GRAPHWEFT_FUZZ_CASES)
+soak: export GRAPHWEFT_GATEWAY_REQUESTS := $(GRAPHWEFT_GATEWAY_REQUESTS)
+soak: export GRAPHWEFT_CHAOS_ROUNDS := $(GRAPHWEFT_CHAOS_ROUNDS)
+soak: $(READY) ## hours of random events, rules, requests and faults; the seed is printed first
+	@echo "==> GRAPHWEFT_FUZZ_SEED=$(GRAPHWEFT_FUZZ_SEED)"
+	$(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist worksteal tests/fuzz tests/chaos \
+	  tests/integration/test_batch_forms.py tests/integration/test_episodes.py tests/integration/test_gateway.py \
+	  tests/integration/test_memory_order.py tests/integration/test_serial_equality.py
 
 bench: $(READY) ## measure the engine beside what it is compared with; BENCH='--only a,b --quick' chooses
 	$(BIN)/python -m benchmarks $(BENCH)

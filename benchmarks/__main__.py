@@ -13,7 +13,7 @@ from typing import Annotated, Final
 
 import typer
 
-from benchmarks import adapters, context, graphrag, latency, rules, search, size, throughput
+from benchmarks import adapters, context, graphrag, latency, neighbours, rules, search, size, throughput
 from benchmarks.harness import RESULTS, Bench, Result, Skip, show, without, write
 from benchmarks.services import Fsync, Services
 from benchmarks.workload import AIRLINE, CALLS
@@ -39,6 +39,7 @@ PARTS: Final = (
     Part("c", "end to end with many rules", 50, rules.whole),
     Part("d", "memory and rate by the number of events", 45, size.run),
     Part("e", "emit to visible", 25, latency.run),
+    Part("k", "emit to visible beside a slow app", 75, neighbours.run),
     Part("g", "context over redis", 35, partial(context.against_plain, "redis")),
     Part("g", "context under load", 43, context.under_load),
     Part("h", "search in 110,000 memories", 75, search.run),

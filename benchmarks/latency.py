@@ -39,7 +39,7 @@ async def run(bench: Bench, services: Services) -> list[Result]:
         await services.clear("redis", "falkordb")
         probe = await services.probe("falkordb")
         async with process(ENGINE, settings, kill=True):
-            late = await _emit_and_watch(settings, probe, seconds=_WARM_UP_S + 2 * bench.seconds)
+            late = await emit_and_watch(settings, probe, seconds=_WARM_UP_S + 2 * bench.seconds)
         await services.clear("redis", "falkordb")
         await probe.index(Ruleset.load(CALLS.rules).keys)
         direct = await _direct(settings)
@@ -52,13 +52,15 @@ async def run(bench: Bench, services: Services) -> list[Result]:
     return [ratio(ROW, f"{title}, {p}", last, p, f"direct {p}", unit="ms") for p in ("p50", "p99")]
 
 
-async def _emit_and_watch(settings: Settings, probe: GraphProbe, *, seconds: float) -> list[float]:
+async def emit_and_watch(
+    settings: Settings, probe: GraphProbe, *, seconds: float, per_second: int = PER_SECOND
+) -> list[float]:
     """Return each event's seconds from ``emit`` to the first look at the graph that shows it.
 
     The order within a chat is kept, so a chat's counter says which of its events have taken effect.
     """
     run = f"late{next(_runs)}"
-    events = CALLS.events(CHATS + int(PER_SECOND * seconds))
+    events = CALLS.events(CHATS + int(per_second * seconds))
     sent: dict[str, list[float]] = {}
     seen: dict[str, int] = {}
     late: list[tuple[float, float]] = []
@@ -87,7 +89,7 @@ async def _emit_and_watch(settings: Settings, probe: GraphProbe, *, seconds: flo
             await asyncio.sleep(_TICK_S)
         begun = time.monotonic()
         for number, event in enumerate(events[CHATS:]):
-            due = begun + number / PER_SECOND
+            due = begun + number / per_second
             if due - time.monotonic() > _TICK_S / 10:
                 await asyncio.sleep(due - time.monotonic())
             sent[event.chatid].append(time.monotonic())

@@ -39,7 +39,7 @@ soak: $(READY) ## hours of random events, rules, requests and faults; the seed i
 	@echo "==> GRAPHWEFT_FUZZ_SEED=$(GRAPHWEFT_FUZZ_SEED)"
 	$(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist worksteal tests/fuzz tests/chaos \
 	  tests/integration/test_batch_forms.py tests/integration/test_episodes.py tests/integration/test_gateway.py \
-	  tests/integration/test_memory_order.py tests/integration/test_serial_equality.py
+	  tests/integration/test_memory_order.py tests/integration/test_retry_property.py tests/integration/test_serial_equality.py
 
 bench: $(READY) ## measure the engine beside what it is compared with; BENCH='--only a,b --quick' chooses
 	$(BIN)/python -m benchmarks $(BENCH)

@@ -24,10 +24,10 @@ from graphweft_workers.bus.log import Entry
 from graphweft_workers.graph.falkordb import _guarded as falkordb_query  # pyright: ignore[reportPrivateUsage]
 from graphweft_workers.graph.neo4j import _UNSENDABLE as NEO4J_REFUSES  # pyright: ignore[reportPrivateUsage]
 from graphweft_workers.graph.store import Mark
-from graphweft_workers.mutation.duplicates import RecentEvents
+from graphweft_workers.mutation.duplicates import RecentEvents, identity_of
 from graphweft_workers.mutation.order import Arranger
 from graphweft_workers.mutation.plan import Plan
-from graphweft_workers.mutation.reading import WHOLE, EventWork, Range, identity_of, read_range
+from graphweft_workers.mutation.reading import WHOLE, EventWork, Range, read_range
 
 __all__ = ("check",)
 

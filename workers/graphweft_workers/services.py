@@ -15,7 +15,6 @@ from graphweft.transport import Transport
 from graphweft_contracts import Event, InvalidSettings, channels
 from graphweft_workers.bus.log import Bus
 from graphweft_workers.bus.redis_streams import RedisStreamsBus
-from graphweft_workers.graph.falkordb import FalkorDBStore
 from graphweft_workers.graph.neo4j_url import NEO4J_SCHEMES
 from graphweft_workers.graph.store import GraphStore
 from graphweft_workers.needs import missing_package
@@ -103,6 +102,8 @@ def make_graph(settings: Settings) -> GraphStore:
         return Neo4jStore(
             settings.graph, graph_template=settings.graph_template, write_timeout_ms=settings.mutation_timeout_ms
         )
+    from graphweft_workers.graph.falkordb import FalkorDBStore
+
     return FalkorDBStore(
         settings.graph, graph_template=settings.graph_template, write_timeout_ms=settings.mutation_timeout_ms
     )

@@ -20,7 +20,6 @@ from graphweft.memory import SOURCE, add_event, erase_event
 from graphweft_contracts import Event, InvalidEvent, InvalidSettings, MemoryMessage, MemoryScope
 from graphweft_contracts.memory import SCOPES
 from graphweft_contracts.search import MOST_RESULTS
-from graphweft_rules.packs.memory import MEMORY_LABEL
 from graphweft_workers.cli.options import App, Data, Json, check_app, command
 from graphweft_workers.cli.output import print_error, print_json, print_table, say, stderr
 from graphweft_workers.cli.publish import GiveUp, Wait, interruptible, publish
@@ -197,6 +196,8 @@ async def memory_list(
     json: Json = False,
 ) -> None:
     """List the memories of a scope, the latest first. It needs the graph only."""
+    from graphweft_rules.packs.memory import MEMORY_LABEL
+
     settings = Settings.load(data=data)
     check_app(app)
     scope = _scope(user, thread, agent_id, application)
@@ -226,6 +227,8 @@ async def memory_forget(
     json: Json = False,
 ) -> int | None:
     """Forget single memories. Facts, preferences and summaries that were taken from them stay, and are found."""
+    from graphweft_rules.packs.memory import MEMORY_LABEL
+
     settings = Settings.load(data=data)
     check_app(app)
     statement = f"UNWIND $ids AS id MATCH (m:{MEMORY_LABEL} {{id: id}}) RETURN m.id AS id, m.chat_id AS chat_id"

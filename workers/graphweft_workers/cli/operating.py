@@ -17,7 +17,6 @@ from graphweft_workers.cli.options import Data, Json, Rules, command
 from graphweft_workers.cli.output import console, print_json, print_table, say, say_aligned
 from graphweft_workers.cli.running import running_bus, running_graph
 from graphweft_workers.dead_letter_counts import count_causes
-from graphweft_workers.doctor import examine
 from graphweft_workers.mutation.position_note import PositionNote
 from graphweft_workers.settings import Settings
 
@@ -170,6 +169,8 @@ async def doctor(
     """
     if role is not None:
         return heartbeat.report(heartbeat.examine(role.value, max_age_s=max_age), as_json=json)
+    from graphweft_workers.doctor import examine
+
     checks = await examine(Settings.load(data=data, rules=rules))
     if json:
         print_json([{"check": c.name, "state": c.state, "found": c.found, "advice": c.advice} for c in checks])

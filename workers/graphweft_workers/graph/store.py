@@ -4,12 +4,14 @@ from __future__ import annotations
 
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import TYPE_CHECKING, Any, Final, Protocol
 
 from graphweft_contracts import QueryFailed
-from graphweft_rules.batching import BatchForm, Dialect
-from graphweft_rules.cypher import Cypher
-from graphweft_rules.indexes import SearchIndex
+
+if TYPE_CHECKING:  # a command that reads a count need not wait for the rules to load
+    from graphweft_rules.batching import BatchForm, Dialect
+    from graphweft_rules.cypher import Cypher
+    from graphweft_rules.indexes import SearchIndex
 
 __all__ = (
     "INTERNAL_PREFIX",

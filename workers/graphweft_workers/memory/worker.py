@@ -23,8 +23,7 @@ from graphweft_contracts import BusUnavailable, DeadLetter, Event, InvalidEvent,
 from graphweft_workers.bus.log import Bus, Committed, Entry, Stretch
 from graphweft_workers.bus.owning import LEASE_S, Held, PartitionOwner
 from graphweft_workers.memory.job import Job, Seen
-from graphweft_workers.mutation.duplicates import RecentEvents
-from graphweft_workers.mutation.reading import identity_of
+from graphweft_workers.mutation.duplicates import RecentEvents, identity_of
 
 __all__ = ("JobWorker",)
 

@@ -10,12 +10,26 @@ from __future__ import annotations
 from collections import Counter, deque
 from typing import Final
 
-__all__ = ("WINDOW", "Identity", "RecentEvents")
+from graphweft_contracts import Event, wire
+from graphweft_workers.bus.log import Entry
+
+__all__ = ("WINDOW", "Identity", "RecentEvents", "identity_of")
 
 WINDOW: Final = 10_000
 """Entries. A worker that starts reads as many back, so the bound is also the price of a start (about 0.1 s)."""
 
 type Identity = tuple[str, ...]
+
+
+def identity_of(entry: Entry, event: Event) -> Identity:
+    """Return what makes two entries one event. Tenants cannot shadow one another; a retry is an event of its own.
+
+    Raises ``InvalidEvent`` when the entry says that it is a retry and does not say of what.
+    """
+    retried = wire.retry_of(entry.fields)
+    if retried is not None:
+        return (event.appid, "retry", retried.letter)
+    return (event.appid, event.source, event.id)
 
 
 class RecentEvents:

@@ -8,8 +8,7 @@ from typing import Final
 
 from graphweft_contracts import wire
 from graphweft_workers.bus.log import Bus, Entry
-from graphweft_workers.mutation.duplicates import WINDOW, Identity, RecentEvents
-from graphweft_workers.mutation.reading import identity_of
+from graphweft_workers.mutation.duplicates import WINDOW, Identity, RecentEvents, identity_of
 
 __all__ = ("between", "copies", "known_before")
 

@@ -15,7 +15,7 @@ from typing import Final, Literal
 from graphweft_contracts import DeadLetter, DeadLetterReason, Event, InvalidEvent, wire
 from graphweft_rules import BoundMutation, Matched, Ruleset, Skipped
 from graphweft_workers.bus.log import Entry
-from graphweft_workers.mutation.duplicates import Identity, RecentEvents
+from graphweft_workers.mutation.duplicates import RecentEvents, identity_of
 
 __all__ = (
     "EXTRACT",
@@ -25,7 +25,6 @@ __all__ = (
     "Missed",
     "Range",
     "defect_of",
-    "identity_of",
     "internal_error",
     "letter_for",
     "letter_of_lost",
@@ -241,17 +240,6 @@ def defect_of(error: BaseException) -> Defect:
 def row_id(partition: int, offset: str, rule: str | None, mutation: str | None) -> str:
     """Return the name of a mutation of an entry, or of the entry: its dead letter's id, and what a retry goes by."""
     return f"{partition}:{offset}" if rule is None else f"{partition}:{offset}:{rule}/{mutation}"
-
-
-def identity_of(entry: Entry, event: Event) -> Identity:
-    """Return what makes two entries one event. Tenants cannot shadow one another; a retry is an event of its own.
-
-    Raises ``InvalidEvent`` when the entry says that it is a retry and does not say of what.
-    """
-    retried = wire.retry_of(entry.fields)
-    if retried is not None:
-        return (event.appid, "retry", retried.letter)
-    return (event.appid, event.source, event.id)
 
 
 def letter_of_lost(

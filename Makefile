@@ -7,14 +7,16 @@ VENV := .venv
 BIN := $(VENV)/bin
 # Touched when the environment is complete; older than pyproject.toml or constraints.txt means: install again.
 READY := $(VENV)/.ready
-INSTALL := $(BIN)/python -m pip install --disable-pip-version-check
+# What the demo and the command line need, a third of all; READY is made on top of it.
+COMMAND := $(VENV)/.command
+INSTALL := $(if $(shell command -v uv 2>/dev/null),uv pip install --python $(BIN)/python,$(BIN)/python -m pip install --disable-pip-version-check)
 # Processes that share the tests. Each starts the servers that its tests ask for: up to 3 GB. 0: pytest itself runs them.
 PROCESSES := 2
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{printf "%-18s %s\n", $$1, $$2}'
 
-demo: $(READY) ## see it work: a local server, events, the graph, and context back
+demo: $(COMMAND) ## see it work: a local server, events, the graph, and context back
 	$(BIN)/graphweft demo
 
 test: check ## all checks, then all tests (they start the real embedded server themselves)
@@ -61,7 +63,7 @@ generate: $(READY) ## write the JSON Schemas and the AsyncAPI document from the 
 	$(BIN)/python -m graphweft_contracts.schemas --write
 
 constraints: $(READY) ## raise all dependencies to their newest versions, and pin those in constraints.txt
-	$(INSTALL) --upgrade --upgrade-strategy eager -e '.[embedded,kafka,neo4j,gateway,mcp]' --group dev
+	$(BIN)/python -m pip install --upgrade --upgrade-strategy eager -e '.[embedded,kafka,neo4j,gateway,mcp]' --group dev
 	@{ sed -n '/^#/p' constraints.txt; $(BIN)/python -m pip freeze --exclude-editable --exclude graphweft \
 	  | grep -E '^[A-Za-z0-9._-]+==[^ @]+$$'; } > $(VENV)/constraints.txt
 	@mv $(VENV)/constraints.txt constraints.txt
@@ -73,7 +75,7 @@ clean: ## remove the environment, caches and builds (data in .graphweft stays)
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # A Python is tried by running it: pyenv puts a python3.13 on the PATH that fails where 3.13 is not selected.
-$(READY): pyproject.toml constraints.txt
+$(COMMAND): pyproject.toml constraints.txt
 	@set -eu; \
 	fits() { "$$1" -c 'import sys, venv, ensurepip; sys.exit(sys.version_info < (3, 12))' >/dev/null 2>&1; }; \
 	if ! fits $(BIN)/python; then \
@@ -103,7 +105,12 @@ $(READY): pyproject.toml constraints.txt
 	      echo "    No C compiler is here: install one first (Debian, Ubuntu: apt install build-essential; macOS: xcode-select --install)."; \
 	  fi; \
 	fi
-	@echo "==> installing graphweft and its tools into $(VENV)"
+	@echo "==> installing graphweft into $(VENV)"
+	$(INSTALL) -c constraints.txt -e '.[embedded]'
+	@touch $(COMMAND)
+
+$(READY): $(COMMAND)
+	@echo "==> installing the tools of graphweft's developers into $(VENV)"
 	@# --group needs pip 25.1
 	@$(INSTALL) --quiet --upgrade 'pip>=25.1'
 	$(INSTALL) -c constraints.txt -e '.[embedded,kafka,neo4j,gateway,mcp]' --group dev

@@ -13,8 +13,6 @@ from typing import Any, Final
 from graphweft_contracts import Event
 from graphweft_contracts.memory import memory_id
 
-__all__ = ("Conversation", "Question", "Turn", "memories_of", "read")
-
 SOURCE: Final = "/benchmarks/recall"
 _TURN_ID: Final = re.compile(r"D:?(\d+):(\d+)")
 """In a question's evidence; some of LoCoMo's items name several turns, or one as ``D30:05``."""

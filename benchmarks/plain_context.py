@@ -23,8 +23,6 @@ from graphweft_contracts import channels
 from graphweft_rules import Ruleset
 from graphweft_workers.settings import Settings
 
-__all__ = ("Asker", "asker", "connected", "statement")
-
 REQUESTS: Final = "plain-requests"
 REPLIES: Final = "plain-replies"
 _PARTITIONS: Final = 4

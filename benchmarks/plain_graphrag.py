@@ -8,8 +8,6 @@ from typing import Any, Final
 from graphweft_workers.graphrag.caps import LIMIT_CAP, MOST_PINS, RESULTS_CAP
 from graphweft_workers.graphrag.safe_cypher import RELATIONSHIPS
 
-__all__ = ("Rows", "by_hand")
-
 _TYPES: Final = "|".join(RELATIONSHIPS)
 # A path of variable length would be shorter, and takes seconds at a hub: both servers find all paths first.
 _QUERY: Final = (

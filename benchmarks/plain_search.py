@@ -20,8 +20,6 @@ import redis.asyncio as redis
 from graphweft_rules.terms import query_terms, scope_term
 from graphweft_workers.embedding.protocol import Embedder
 
-__all__ = ("ByHand", "InMemory", "by_hand", "by_ranks", "plain_words")
-
 _K1: Final = 1.2
 _B: Final = 0.75
 _RANK: Final = 60

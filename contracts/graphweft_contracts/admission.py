@@ -15,8 +15,6 @@ from graphweft_contracts.episodes import attributes_fault
 from graphweft_contracts.errors import InvalidEvent
 from graphweft_contracts.events import Event
 
-__all__ = ("MOST_AHEAD", "admission_faults", "check_admission")
-
 MOST_AHEAD: Final = timedelta(days=1)
 """By so much the time of an event may be ahead of the clock of who takes it."""
 _EARLIEST: Final = datetime(1970, 1, 1, tzinfo=UTC)

@@ -13,8 +13,6 @@ from graphweft_contracts.episodes import EPISODES
 from graphweft_contracts.events import LIFECYCLE
 from graphweft_contracts.memory import MEMORY
 
-__all__ = ("VERSION", "document", "render")
-
 VERSION: Final = "1.2.0"
 """Version of what is on the wire, by semantic versioning; the package's own version goes its own way."""
 

@@ -5,37 +5,6 @@ from __future__ import annotations
 import zlib
 from typing import Final
 
-__all__ = (
-    "CONSOLIDATION_GROUP",
-    "CONTEXT_GROUP",
-    "CONTEXT_REPLIES_TOPIC",
-    "CONTEXT_REQUESTS",
-    "CONTEXT_REQUESTS_TOPIC",
-    "DEAD_LETTERS",
-    "DEAD_LETTERS_TOPIC",
-    "DEAD_LETTER_ORDER",
-    "DURABLE",
-    "EPISODES_GROUP",
-    "EVENTS",
-    "EVENTS_TOPIC",
-    "GRAPH_CHECK",
-    "MEMORY_GROUP",
-    "MUTATION_GROUP",
-    "PARTITIONS_TOPIC",
-    "PARTITION_COUNT",
-    "REQUEUE_TRANSACTION",
-    "RESPONDERS",
-    "WORKERS",
-    "context_replies",
-    "context_replies_partition",
-    "events_stream",
-    "graph_name",
-    "lease",
-    "notes",
-    "partition_of",
-    "workers",
-)
-
 EVENTS: Final = "graphweft:events"
 """Prefix of the Redis streams, one a partition."""
 EVENTS_TOPIC: Final = "graphweft.events"

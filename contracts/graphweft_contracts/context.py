@@ -9,8 +9,6 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from graphweft_contracts.events import AppId, Name
 from graphweft_contracts.search import SearchQuery
 
-__all__ = ("Block", "ContextReply", "ContextRequest", "Explanation", "Format", "Missing", "ReasonCode")
-
 ReasonCode = Literal[
     "bus_unavailable",
     "condition_error",

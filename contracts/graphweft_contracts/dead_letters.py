@@ -6,8 +6,6 @@ from typing import Any, Literal, cast
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validator
 
-__all__ = ("DeadLetter", "DeadLetterReason")
-
 DeadLetterReason = Literal[
     "invalid_event",
     "query_error",

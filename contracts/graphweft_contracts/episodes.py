@@ -32,25 +32,6 @@ from graphweft_contracts.memory import (
 )
 from graphweft_contracts.memory import derived_id
 
-__all__ = (
-    "ANY_TYPE",
-    "EPISODES",
-    "MOST_ATTRIBUTES",
-    "MOST_ATTRIBUTE_NAMES",
-    "RESERVED_ATTRIBUTES",
-    "TYPE_PATTERN",
-    "EntityName",
-    "EpisodeAdd",
-    "EpisodeEntity",
-    "EpisodeExtracted",
-    "EpisodeRelation",
-    "EpisodeType",
-    "Structure",
-    "attributes_fault",
-    "episode_id",
-    "fault_of",
-)
-
 EpisodeType = Literal["text", "json", "message"]
 ANY_TYPE: Final = "Entity"
 """The type of an entity that no other type fits; in the map of an ontology, an entity of any type."""

@@ -19,20 +19,6 @@ The first split is what a caller does about it.
 
 from __future__ import annotations
 
-__all__ = (
-    "BusUnavailable",
-    "Displaced",
-    "GraphUnavailable",
-    "GraphweftError",
-    "InvalidEvent",
-    "InvalidRules",
-    "InvalidSettings",
-    "NotRunning",
-    "Permanent",
-    "QueryFailed",
-    "Transient",
-)
-
 
 class GraphweftError(Exception):
     """Base of everything that graphweft raises on purpose."""

@@ -16,26 +16,6 @@ from uuid import uuid4
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
-__all__ = (
-    "APP_ID_PATTERN",
-    "EXTENSION_NAME_PATTERN",
-    "LIFECYCLE",
-    "AgentTurnComplete",
-    "AgentTurnStart",
-    "AppId",
-    "Event",
-    "ModelCallComplete",
-    "Name",
-    "Payload",
-    "ToolCallComplete",
-    "ToolCallStart",
-    "WorkflowComplete",
-    "WorkflowError",
-    "WorkflowPhaseComplete",
-    "WorkflowStart",
-    "payload_of",
-)
-
 APP_ID_PATTERN: Final = r"^[A-Za-z0-9_-]{1,64}$"
 """Tenants name graphs, files and metrics, so the alphabet is small."""
 

@@ -17,27 +17,6 @@ from pydantic_core import PydanticCustomError
 
 from graphweft_contracts.events import Name, Payload
 
-__all__ = (
-    "MEMORY",
-    "MEMORY_ROLES",
-    "SCOPES",
-    "SCOPE_PATTERN",
-    "ExtractedFact",
-    "ExtractedPreference",
-    "MemoryAdd",
-    "MemoryEmbedded",
-    "MemoryErase",
-    "MemoryForget",
-    "MemoryMessage",
-    "MemoryRole",
-    "MemoryScope",
-    "MemorySummarized",
-    "ScopeName",
-    "derived_id",
-    "memory_id",
-    "unknown_field",
-)
-
 MemoryRole = Literal["user", "assistant", "system"]
 MEMORY_ROLES: Final[tuple[MemoryRole, ...]] = ("user", "assistant", "system")
 SCOPE_PATTERN: Final = r"^[^\x00-\x20\x7f]([^\x00-\x1f\x7f]*[^\x00-\x20\x7f])?$"

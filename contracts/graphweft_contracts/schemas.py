@@ -24,8 +24,6 @@ from graphweft_contracts.episodes import EPISODES
 from graphweft_contracts.events import EXTENSION_NAME_PATTERN, LIFECYCLE, Event, Payload
 from graphweft_contracts.memory import MEMORY
 
-__all__ = ("DIALECT", "generated", "main", "schemas", "stale")
-
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 _RENEW: Final = "python -m graphweft_contracts.schemas --write"
 

@@ -10,18 +10,6 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints, field_vali
 from graphweft_contracts.events import Name
 from graphweft_contracts.memory import SCOPES, MemoryScope
 
-__all__ = (
-    "EMBEDDED",
-    "INDEX_TYPES",
-    "MOST_RESULTS",
-    "SEARCHED",
-    "IndexType",
-    "SearchQuery",
-    "Searched",
-    "WithoutEmbedder",
-    "query_text",
-)
-
 IndexType = Literal["vector", "fulltext", "hybrid"]
 WithoutEmbedder = Literal["latest"]
 INDEX_TYPES: Final[tuple[IndexType, ...]] = ("vector", "fulltext", "hybrid")

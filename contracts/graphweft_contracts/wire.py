@@ -22,10 +22,6 @@ from pydantic_core import PydanticSerializationError, from_json
 from graphweft_contracts.errors import InvalidEvent
 from graphweft_contracts.events import Event
 
-__all__ = (
-    "CONTENT_TYPE", "DATA", "RETRY", "STRUCTURED", "Retry", "decode", "encode", "explain", "pack", "retry_of", "unpack",
-)  # fmt: skip
-
 CONTENT_TYPE: Final = b"content-type"
 DATA: Final = b"data"
 STRUCTURED: Final = b"application/cloudevents+json"

@@ -10,8 +10,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Final, Literal
 
-__all__ = ("ROW", "BatchForm", "Dialect", "Mode", "batch_form")
-
 Dialect = Literal["falkordb", "neo4j"]
 Mode = Literal["ordered", "disjoint", "single"]
 

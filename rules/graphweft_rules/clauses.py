@@ -12,8 +12,6 @@ from typing import Final, Literal
 
 from graphweft_rules.tokens import Token, tokenize
 
-__all__ = ("PARTS", "WRITING", "Clause", "Outline", "Words", "outline")
-
 WRITING: Final = frozenset({"CREATE", "MERGE", "SET", "DELETE", "DETACH", "REMOVE", "FOREACH", "DROP", "LOAD"})
 PARTS: Final = frozenset({"WHERE", "ORDER", "SKIP", "LIMIT", "YIELD"})
 """Keywords that go with the clause before them."""

@@ -12,8 +12,6 @@ from datetime import UTC, datetime, timedelta
 from typing import Any, Final
 from uuid import NAMESPACE_URL, uuid5
 
-__all__ = ("CALLS", "OWN_PREFIX", "UUID_PREFIX", "clock_values", "moments_later", "utc_text", "uuid_values")
-
 OWN_PREFIX: Final = "__"
 """Names that start so are ours: parameters here, progress nodes in the graph."""
 UUID_PREFIX: Final = "__uuid"

@@ -19,8 +19,6 @@ from graphweft_rules.params import Absent, ParamError, Reference, Scope
 if TYPE_CHECKING:
     import cel
 
-__all__ = ("Condition", "ConditionError", "ConditionGroup", "Verdict", "compile_condition", "compile_group")
-
 _PATH: Final = r"\$\w*(?:\.\w+)*"
 _TOKEN: Final = re.compile(
     rf"""

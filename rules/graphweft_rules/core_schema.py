@@ -8,8 +8,6 @@ from __future__ import annotations
 
 from typing import Final
 
-__all__ = ("CORE_KEYS",)
-
 CORE_KEYS: Final = frozenset(
     {
         ("User", "id"),

@@ -26,8 +26,6 @@ from graphweft_rules.traps import (
     repeated_merges,
 )
 
-__all__ = ("Cypher", "CypherProblem", "Role", "parse")
-
 Role = Literal["injection", "mutation"]
 _Level = Literal["error", "warning"]
 _Problem = tuple[_Level, str, str, int]

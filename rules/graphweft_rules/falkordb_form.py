@@ -51,8 +51,6 @@ from graphweft_rules.patterns import (
     uses,
 )
 
-__all__ = ("falkordb_form",)
-
 _OWN: Final = "__gw_"
 _NUMBER: Final = f"{_OWN}no"
 _VALUE: Final = f"{_OWN}p"

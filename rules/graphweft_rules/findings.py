@@ -10,8 +10,6 @@ from typing import Literal
 from graphweft_contracts.errors import InvalidRules
 from graphweft_rules.model import Place
 
-__all__ = ("Finding", "Level", "RulesError", "did_you_mean", "errors", "ordered")
-
 Level = Literal["error", "warning"]
 
 

@@ -42,8 +42,6 @@ from graphweft_rules.patterns import (
     uses,
 )
 
-__all__ = ("Footprint", "Key", "Resource", "Touch", "commute", "footprints", "shared_labels")
-
 type Resource = tuple[str, ...]
 """``("node", class)``, ``("property", class, name)``, ``("label", name)``, ``("relationship", type)`` or
 ``("relationship property", type, name)``."""

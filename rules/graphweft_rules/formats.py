@@ -18,19 +18,8 @@ from functools import lru_cache
 from typing import Any, Final
 
 from graphweft_contracts import Block
-from graphweft_rules.model import Format, most_rows
-
-__all__ = (
-    "FACTS_END",
-    "FACTS_START",
-    "Rendered",
-    "Rows",
-    "assemble",
-    "facts_block",
-    "heading",
-    "render",
-    "without_marks",
-)
+from graphweft_contracts.context import Format
+from graphweft_rules.model import most_rows
 
 FACTS_START: Final = "GRAPHRAG_CONTEXT_BLOCK_START"
 """The first line of a block of facts, by which runtimes tell that it is there."""

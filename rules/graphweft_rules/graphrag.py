@@ -22,8 +22,6 @@ from graphweft_rules.searches import (
     text_of,
 )
 
-__all__ = ("CompiledGraphrag", "GraphragQuery", "compile_graphrag")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphragQuery:

@@ -15,8 +15,6 @@ from graphweft_rules.loader import FILE_NAME, RuleFiles
 from graphweft_rules.model import Mutation, Place
 from graphweft_rules.workflow import Workflow, compile_workflow
 
-__all__ = ("Explanation", "explain", "lint", "workflows")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Explanation:

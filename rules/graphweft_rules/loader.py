@@ -16,8 +16,6 @@ from graphweft_rules.findings import Finding, RulesError, errors, ordered
 from graphweft_rules.model import EVERY_AGENT, GraphInjectionConfig, InjectionRule, MutationRule, Place
 from graphweft_rules.schema import RuleFile, read_rules
 
-__all__ = ("FILE_NAME", "GraphInjectionLoader", "Resolved", "RuleFiles", "discover", "merge")
-
 FILE_NAME: Final = "graph_injection.yaml"
 """The rule file in a workflow's folder."""
 

@@ -10,24 +10,6 @@ from typing import Any, Final, get_args
 from graphweft_contracts.context import Format
 from graphweft_contracts.search import IndexType, Searched
 
-__all__ = (
-    "EVERY_AGENT",
-    "FORMATS",
-    "MESSAGE_HISTORY",
-    "TOP_K",
-    "Format",
-    "GraphInjectionConfig",
-    "InjectionGraphrag",
-    "InjectionQuery",
-    "InjectionRule",
-    "InjectionSearch",
-    "Mutation",
-    "MutationRule",
-    "Place",
-    "Written",
-    "most_rows",
-)
-
 FORMATS: Final[tuple[Format, ...]] = get_args(Format)
 EVERY_AGENT: Final = "*"
 MESSAGE_HISTORY: Final = 10

@@ -7,8 +7,6 @@ from typing import Literal
 
 from graphweft_rules.clauses import Outline
 
-__all__ = ("Name", "graph_names")
-
 type Name = tuple[Literal["label", "type"], str]
 
 

@@ -25,8 +25,6 @@ from graphweft_rules.batching import ROW, BatchForm
 from graphweft_rules.clauses import Outline, Words, outline
 from graphweft_rules.tokens import tokenize
 
-__all__ = ("neo4j_form", "with_plain_vectors")
-
 _VALUE: Final = "__gw_p"
 _AGGREGATES: Final = frozenset(
     {"COUNT", "SUM", "AVG", "MIN", "MAX", "COLLECT", "STDEV", "STDEVP", "PERCENTILECONT", "PERCENTILEDISC"}

@@ -18,8 +18,6 @@ from graphweft_rules.formats import Rows, heading
 from graphweft_rules.ruleset import BoundQuery
 from graphweft_rules.token_count import TokenCounter, count_characters
 
-__all__ = ("Found", "Packed", "pack")
-
 _USUAL: Final = 4
 """Characters of a token, to begin the search with."""
 _LONGEST: Final = 32

@@ -16,8 +16,6 @@ from typing import Any, Final, Protocol, cast
 from graphweft_contracts import ContextRequest, Event
 from graphweft_rules.clock import utc_text
 
-__all__ = ("Absent", "ParamError", "Reference", "Scope", "Source", "compile_param")
-
 
 class ParamError(ValueError):
     """A parameter or reference cannot be understood; the message says how to write it."""

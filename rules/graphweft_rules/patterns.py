@@ -14,39 +14,6 @@ from typing import Final, Literal
 
 from graphweft_rules.clauses import Clause, Outline, Words
 
-__all__ = (
-    "CallPart",
-    "DeletePart",
-    "Direction",
-    "ExpressionPart",
-    "ForeachPart",
-    "FunctionCall",
-    "Item",
-    "LabelTest",
-    "NodePattern",
-    "Part",
-    "PathPattern",
-    "PatternError",
-    "PatternKeyword",
-    "PatternPart",
-    "ProjectionKeyword",
-    "ProjectionPart",
-    "Property",
-    "PropertyRead",
-    "RelationshipPattern",
-    "RemovePart",
-    "SetItem",
-    "SetKind",
-    "SetPart",
-    "UnionPart",
-    "UnwindPart",
-    "Uses",
-    "VariableUse",
-    "literal_map",
-    "read_parts",
-    "uses",
-)
-
 _KEYWORDS: Final = frozenset(
     {
         *("AND", "ASC", "ASCENDING", "AS", "CASE", "CONTAINS", "DESC", "DESCENDING", "DISTINCT", "ELSE", "END", "ENDS"),

@@ -34,8 +34,6 @@ from graphweft_rules.workflow import (
     compile_workflow,
 )
 
-__all__ = ("BoundMutation", "BoundQuery", "Failed", "Matched", "MatchedQueries", "Ruleset", "SkipReason", "Skipped")
-
 _PACKS: Final[tuple[Pack, ...]] = (MemoryPack(), EpisodePack())
 """The packs that every set of rules has."""
 

@@ -14,6 +14,7 @@ from typing import Any, Final, cast
 
 from pydantic import ValidationError
 
+from graphweft_contracts.context import Format
 from graphweft_contracts.events import LIFECYCLE
 from graphweft_contracts.memory import SCOPES, MemoryScope
 from graphweft_contracts.search import EMBEDDED, INDEX_TYPES, MOST_RESULTS, SEARCHED, IndexType, Searched, SearchQuery
@@ -25,7 +26,6 @@ from graphweft_rules.model import (
     FORMATS,
     MESSAGE_HISTORY,
     TOP_K,
-    Format,
     GraphInjectionConfig,
     InjectionGraphrag,
     InjectionQuery,
@@ -41,8 +41,6 @@ from graphweft_rules.shapes import Entries, Shapes
 from graphweft_rules.source import parse
 from graphweft_rules.tokens import tokenize
 from graphweft_rules.tree import Broken, Items, Node, Scalar, Table, plain
-
-__all__ = ("RuleFile", "read_rules")
 
 _VERSION: Final = "1.0"
 _EVENT: Final = re.compile(r"\*|[a-z0-9_]+(?:\.[a-z0-9_]+)*\.(?:[a-z0-9_]+|\*)")

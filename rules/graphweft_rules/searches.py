@@ -22,17 +22,6 @@ from graphweft_rules.model import InjectionSearch
 from graphweft_rules.params import Absent, Scope, Source, compile_param
 from graphweft_rules.patterns import ExpressionPart, Item, PatternError, ProjectionPart, read_parts
 
-__all__ = (
-    "CompiledSearch",
-    "NotReadyError",
-    "SearchError",
-    "compile_search",
-    "parse_retrieval",
-    "said",
-    "scope_of",
-    "text_of",
-)
-
 _RETURNED: Final = ("text", "score")
 _WIDER: Final = "without the scope the search would find memories of others"
 _TYPES: Final[dict[type, str]] = {

@@ -12,8 +12,6 @@ from graphweft_rules.findings import Finding, did_you_mean
 from graphweft_rules.model import Place
 from graphweft_rules.tree import Broken, Entry, Items, Node, Scalar, Table, plain
 
-__all__ = ("Entries", "Shapes")
-
 Entries = Mapping[str, Entry]
 
 

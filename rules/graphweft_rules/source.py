@@ -19,9 +19,6 @@ from graphweft_rules.findings import Finding
 from graphweft_rules.model import Place
 from graphweft_rules.tree import Broken, Entry, Items, Node, Scalar, Table
 
-__all__ = ("parse",)
-
-
 _MAX_DEPTH: Final = 64
 """Levels; rules need six, and every later walk over the values may recurse."""
 _MAX_NODES: Final = 50_000

@@ -19,8 +19,6 @@ from typing import Any, Final
 
 import snowballstemmer
 
-__all__ = ("STOP_WORDS", "name_key", "query_terms", "scope_term", "terms")
-
 _WORD: Final = re.compile(r"[^\W_]+(?:['\u2019][^\W_]+)*")
 _APOSTROPHE: Final = re.compile(r"['\u2019]")
 _CJK: Final = re.compile(r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af]+")

@@ -9,8 +9,6 @@ from typing import Any, Final
 from graphweft_contracts import InvalidSettings
 from graphweft_rules.findings import did_you_mean
 
-__all__ = ("TokenCounter", "count_characters", "token_counter")
-
 type TokenCounter = Callable[[str], int]
 """Number of tokens of a text, 0 for the empty one; never raises."""
 

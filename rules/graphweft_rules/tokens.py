@@ -6,8 +6,6 @@ import re
 from dataclasses import dataclass
 from typing import Final, Literal, cast
 
-__all__ = ("Kind", "Token", "tokenize")
-
 Kind = Literal["space", "comment", "string", "quoted", "param", "name", "number", "broken", "punct"]
 
 _TOKEN: Final = re.compile(

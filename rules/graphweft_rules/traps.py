@@ -26,17 +26,6 @@ from graphweft_rules.patterns import (
     uses,
 )
 
-__all__ = (
-    "bare_nodes",
-    "copied_writes",
-    "filtered_optionals",
-    "names_from_data",
-    "old_reads",
-    "path_merges",
-    "repeated_merges",
-)
-
-
 _OWN_PROPERTIES: Final = frozenset({"partition", "pos", "plan", "done", "note", "app_id", "only", "lock"})
 
 

@@ -12,8 +12,6 @@ from typing import Any
 
 from graphweft_rules.model import Place, Written
 
-__all__ = ("Broken", "Entry", "Items", "Node", "Scalar", "Table", "plain")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Scalar:

@@ -27,16 +27,6 @@ from graphweft_rules.model import (
 from graphweft_rules.params import ParamError, Reference, Scope, Source, compile_param
 from graphweft_rules.searches import CompiledSearch, SearchError, compile_search, parse_retrieval
 
-__all__ = (
-    "Candidates",
-    "CompiledInjection",
-    "CompiledInjectionRule",
-    "CompiledMutation",
-    "CompiledMutationRule",
-    "Workflow",
-    "compile_workflow",
-)
-
 _FEW: Final = 4
 """Rules that are not worth a look at what tells them apart."""
 _TOGETHER: Final = 64

@@ -8,8 +8,6 @@ from typing import Final
 
 from graphweft_contracts import DeadLetter, DeadLetterReason
 
-__all__ = ("SKIPS", "Cause", "count_causes")
-
 SKIPS: Final[frozenset[DeadLetterReason]] = frozenset({"skipped", "no_rules"})
 """Reasons of events that nothing went wrong with: what they needed was not there."""
 

@@ -24,8 +24,6 @@ from redis.exceptions import RedisError
 from graphweft.location import embedded_socket, embedded_url
 from graphweft_contracts import InvalidSettings, NotRunning
 
-__all__ = ("DataFolder", "EmbeddedServer", "die_with_parent", "ping")
-
 _START_S: Final = 60.0
 """Loading a large append-only file takes its time: about 0.1 s for 20,000 entries."""
 _STOP_S: Final = 20.0

@@ -7,8 +7,6 @@ from typing import Final
 
 from graphweft_workers import heartbeat
 
-__all__ = ("main",)
-
 _EXTRAS: Final = frozenset({"cel", "falkordb", "pydantic_settings", "rich", "structlog", "typer", "yaml"})
 
 

@@ -20,24 +20,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final, Literal
 
-__all__ = (
-    "ANY_ROLE",
-    "FOLDER_VARIABLE",
-    "MAX_AGE_S",
-    "ROLES",
-    "Beat",
-    "Finding",
-    "Heartbeat",
-    "beating",
-    "check_folder",
-    "examine",
-    "folder",
-    "forget",
-    "main",
-    "read",
-    "report",
-)
-
 FOLDER_VARIABLE: Final = "GRAPHWEFT_HEARTBEAT_DIR"
 MAX_AGE_S: Final = 15.0
 """A loop that has not turned for so long hangs: a large batch of events on a slow machine takes less."""

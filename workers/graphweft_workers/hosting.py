@@ -40,8 +40,6 @@ if TYPE_CHECKING:
     from graphweft_workers.injection.requests import RequestQueue
     from graphweft_workers.memory.worker import JobWorker
 
-__all__ = ("injection_app", "make_broker", "memory_app", "mutation_app")
-
 logger = logging.getLogger("graphweft.hosting")
 
 _FIRST_WAIT_S: Final = 0.1

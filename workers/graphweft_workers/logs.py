@@ -8,8 +8,6 @@ from typing import Literal
 
 import structlog
 
-__all__ = ("set_up_logs",)
-
 
 def set_up_logs(level: str, style: Literal["console", "json"]) -> None:
     """Send structlog and standard logging to standard error in one form. Called once, by a command."""

@@ -7,8 +7,6 @@ from typing import Final
 
 from graphweft_contracts import InvalidSettings
 
-__all__ = ("OPENAI_URL", "missing_package", "openai_endpoint", "require_package")
-
 OPENAI_URL: Final = "https://api.openai.com/v1"
 """The endpoint of who names none."""
 

@@ -25,8 +25,6 @@ from graphweft_workers.retrieval.dialects import language
 from graphweft_workers.retrieval.statements import enriched
 from graphweft_workers.retrieval.target import scoped
 
-__all__ = ("CODE", "Checked", "check_queries", "refuse_wrong_queries")
-
 logger = logging.getLogger("graphweft.rules")
 
 CODE: Final = "server-refused"

@@ -14,8 +14,6 @@ from graphweft_workers.memory import jobs
 from graphweft_workers.services import make_bus
 from graphweft_workers.settings import Settings
 
-__all__ = ("waits_for",)
-
 _GROUPS: Final = {"mutation": (channels.MUTATION_GROUP,)}
 
 

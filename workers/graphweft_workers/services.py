@@ -25,20 +25,6 @@ if TYPE_CHECKING:
     from graphweft_rules.ontologies import Ontologies
     from graphweft_workers.mcp.access import Access
 
-__all__ = (
-    "load_ontologies",
-    "load_rules",
-    "make_bus",
-    "make_graph",
-    "make_refusal",
-    "make_transport",
-    "run_gateway",
-    "run_injection",
-    "run_mcp",
-    "run_memory",
-    "run_mutation",
-)
-
 
 def load_rules(settings: Settings) -> Ruleset:
     """Load every workflow below ``settings.rules``, and the ontologies. Raises ``RulesError`` with all findings.

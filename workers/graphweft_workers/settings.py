@@ -31,8 +31,6 @@ from graphweft.location import DEFAULT_DATA, embedded_url
 from graphweft_contracts import InvalidSettings
 from graphweft_workers.graph.neo4j_url import NEO4J_SCHEMES, join_neo4j_url, split_neo4j_url
 
-__all__ = ("CONFIG_FILE", "Settings")
-
 CONFIG_FILE: Final = "graphweft.yaml"
 _PREFIX: Final = "GRAPHWEFT_"
 _CONFIG: Final = "config"

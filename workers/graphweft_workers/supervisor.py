@@ -30,8 +30,6 @@ from graphweft_workers.readiness import waits_for
 from graphweft_workers.services import load_rules, make_graph
 from graphweft_workers.settings import Settings
 
-__all__ = ("PROCESSES_FILE", "Supervisor")
-
 logger = structlog.get_logger("graphweft.up")
 
 PROCESSES_FILE: Final = "processes.json"

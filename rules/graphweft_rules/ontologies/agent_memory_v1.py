@@ -14,37 +14,6 @@ from pydantic import BaseModel
 
 from graphweft_rules.ontologies.ontology import Ontology
 
-__all__ = (
-    "ONTOLOGY",
-    "SCHEMA_ID",
-    "Agent",
-    "AliasOf",
-    "AppliesTo",
-    "Blocks",
-    "Component",
-    "Credential",
-    "Decided",
-    "Decision",
-    "DependsOn",
-    "HasStatus",
-    "Means",
-    "MemberOf",
-    "Owns",
-    "PartOf",
-    "PassingDetail",
-    "Person",
-    "Preference",
-    "Prefers",
-    "Project",
-    "Status",
-    "Supersedes",
-    "Task",
-    "Team",
-    "Term",
-    "WorksOn",
-    "Workspace",
-)
-
 SCHEMA_ID: Final = "agent_memory_v1"
 
 # --- entities ---

@@ -31,8 +31,6 @@ from graphweft_rules.shapes import Entries, Shapes
 from graphweft_rules.source import parse
 from graphweft_rules.tree import Broken, Items, Node, Scalar, Table
 
-__all__ = ("FOLDER", "apart", "lint_ontologies", "load_ontologies", "read_ontology")
-
 FOLDER: Final = "ontologies"
 """The folder of ontologies, beside the folder that holds the workflows' folders."""
 _ID: Final = re.compile(r"[a-z][a-z0-9_]{0,63}")

@@ -16,8 +16,6 @@ from graphweft_contracts import InvalidEvent
 from graphweft_contracts.episodes import ANY_TYPE, EntityName, EpisodeEntity, EpisodeRelation, Structure
 from graphweft_rules.findings import did_you_mean
 
-__all__ = ("Ontology", "OntologyError", "type_model")
-
 
 class OntologyError(InvalidEvent):
     """An episode that does not fit its ontology, or one whose ontology does not exist."""

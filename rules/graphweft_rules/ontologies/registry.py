@@ -9,8 +9,6 @@ from graphweft_rules.findings import did_you_mean
 from graphweft_rules.ontologies import agent_memory_v1
 from graphweft_rules.ontologies.ontology import Ontology, OntologyError
 
-__all__ = ("BUILT_IN", "EPISODE_TAG", "Ontologies", "resolve_ontology")
-
 EPISODE_TAG: Final = "<graphiti_episode"
 """A content with this goes by ``agent_memory_v1`` where no schema is named."""
 BUILT_IN: Final[tuple[Ontology, ...]] = (agent_memory_v1.ONTOLOGY,)

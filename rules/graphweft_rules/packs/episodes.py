@@ -52,8 +52,6 @@ from graphweft_rules.packs.memory import PROFILE
 from graphweft_rules.terms import name_key, scope_term, terms
 from graphweft_rules.workflow import CompiledMutation
 
-__all__ = ("ATTRIBUTE", "ENTITY", "EPISODE", "RELATION", "EpisodePack", "attribute_id", "entity_id")
-
 EPISODE: Final = "Episode"
 ENTITY: Final = "Entity"
 RELATION: Final = "Relation"

@@ -31,8 +31,6 @@ from graphweft_rules.model import Place
 from graphweft_rules.terms import scope_term, terms
 from graphweft_rules.workflow import CompiledMutation
 
-__all__ = ("FACT", "MEMORY_LABEL", "PREFERENCE", "PROFILE", "SUMMARY", "MemoryPack")
-
 MEMORY_LABEL: Final = "Memory"
 SUMMARY: Final = "ConversationSummary"
 FACT: Final = "Fact"

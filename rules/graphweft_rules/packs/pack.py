@@ -13,8 +13,6 @@ from graphweft_contracts import Event
 from graphweft_rules.indexes import SearchIndex
 from graphweft_rules.workflow import CompiledMutation
 
-__all__ = ("Pack",)
-
 
 class Pack(Protocol):
     """Turns events into mutations; pure, and the same event always gives the same ones."""

@@ -30,8 +30,6 @@ from graphweft_workers.bus.kafka_letters import LetterTopic
 from graphweft_workers.bus.kafka_reader import PartitionReader, RangeReader
 from graphweft_workers.bus.log import Committed, Entry, PartitionStatus, Stretch
 
-__all__ = ("KafkaBus",)
-
 _REQUEST_MS: Final = 10_000
 _STEP_S: Final = 0.1
 _LONGEST_WAIT_S: Final = 5.0

@@ -20,8 +20,6 @@ from aiokafka.structs import OffsetAndMetadata
 from graphweft.kafka_connection import bus_errors
 from graphweft_contracts import BusUnavailable, channels
 
-__all__ = ("Membership",)
-
 logger = structlog.get_logger("graphweft.bus")
 
 _PROBE_S: Final = 0.05

@@ -17,8 +17,6 @@ from aiokafka.errors import KafkaError, NoError, for_code
 from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.record.default_records import _DefaultRecordBatchPy  # pyright: ignore[reportPrivateUsage]
 
-__all__ = ("read_leniently",)
-
 _Batch: Final[Any] = _DefaultRecordBatchPy
 _LENGTH_AT: Final = 8
 _LENGTH_END: Final = 12

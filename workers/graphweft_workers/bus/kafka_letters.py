@@ -19,8 +19,6 @@ from graphweft.kafka_connection import bus_errors, record_of
 from graphweft_contracts import BusUnavailable, DeadLetter, channels
 from graphweft_workers.bus.kafka_reader import RangeReader
 
-__all__ = ("LetterTopic",)
-
 _LETTERS: Final[Any] = TopicPartition(channels.DEAD_LETTERS_TOPIC, 0)
 _LARGEST: Final = 8 * 1024**2
 _REQUEST_MS: Final = 10_000

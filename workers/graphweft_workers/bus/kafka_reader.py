@@ -14,8 +14,6 @@ from graphweft.kafka_connection import bus_errors
 from graphweft_contracts import BusUnavailable
 from graphweft_workers.bus.kafka_lenient import read_leniently
 
-__all__ = ("PartitionReader", "RangeReader")
-
 _FORWARD_BYTES: Final = 4 * 1024**2
 _RANGE_BYTES: Final = 256 * 1024
 _REQUEST_MS: Final = 10_000

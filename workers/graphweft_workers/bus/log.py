@@ -9,8 +9,6 @@ from typing import Protocol
 
 from graphweft_contracts import DeadLetter, wire
 
-__all__ = ("Bus", "Committed", "Entry", "PartitionStatus", "Stretch", "retry_entry")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:

@@ -12,8 +12,6 @@ from typing import Any, Final
 from graphweft_contracts import Transient
 from graphweft_workers.bus.log import Bus, Committed, Stretch
 
-__all__ = ("LEASE_S", "Held", "PartitionOwner", "backoff_s")
-
 LEASE_S: Final = 10.0
 """A dead worker's partitions are taken over after this long."""
 _READ_WAIT_S: Final = 1.0

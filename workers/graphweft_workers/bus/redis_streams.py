@@ -17,8 +17,6 @@ from graphweft.redis_connection import connect
 from graphweft_contracts import BusUnavailable, DeadLetter, channels
 from graphweft_workers.bus.log import Committed, Entry, PartitionStatus, Stretch
 
-__all__ = ("RedisStreamsBus",)
-
 _IO_GRACE_S: Final = 5.0
 _LONGEST_WAIT_S: Final = 5.0
 _LAST_MS: Final = 253_402_300_799_000

@@ -10,8 +10,6 @@ import typer
 from graphweft_workers.cli.options import Json, command
 from graphweft_workers.cli.output import print_json, say
 
-__all__ = ("agent_zero_install", "agent_zero_uninstall")
-
 _Root = Annotated[Path, typer.Argument(help="Folder of Agent Zero, the one with agent.py; /a0 in its container.")]
 
 

@@ -30,8 +30,6 @@ from graphweft_workers.imports.openai_chat import ImportOptions, events_of_runs
 from graphweft_workers.services import make_bus, make_graph, make_transport
 from graphweft_workers.settings import Settings
 
-__all__ = ("demo",)
-
 _APP: Final = "airline"
 _WORKFLOW: Final = "AirlineSupport"
 _AGENT: Final = "AirlineAgent"

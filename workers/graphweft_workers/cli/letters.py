@@ -14,8 +14,6 @@ from graphweft_workers.cli.output import print_json, say
 from graphweft_workers.cli.running import running_bus
 from graphweft_workers.settings import Settings
 
-__all__ = ("Every", "Ids", "dlq_drop", "dlq_list", "dlq_retry", "dlq_show", "dlq_skip")
-
 Ids = Annotated[list[str] | None, typer.Argument(metavar="ID...", help="Ids of letters, from `dlq list`.")]
 Every = Annotated[bool, typer.Option("--all", help="All letters.")]
 _OfApp = Annotated[str | None, typer.Option("--app", help="Only letters of this app.")]

@@ -14,11 +14,6 @@ from graphweft_workers.cli.options import check_app
 from graphweft_workers.cli.reading import MOST_MS, assignments
 from graphweft_workers.mcp.access import Access
 
-__all__ = (
-    "Agent", "AgentId", "App", "Application", "BudgetMs", "Chat", "IndexType", "MaxTokens", "Thread", "User", "Var",
-    "Workflow", "make_access",
-)  # fmt: skip
-
 App = Annotated[str | None, typer.Option("--app", help="mcp: the app; required.", envvar="GRAPHWEFT_MCP_APP")]
 User = Annotated[
     str | None, typer.Option("--user", help="mcp: memories of this user only.", envvar="GRAPHWEFT_MCP_USER")

@@ -28,8 +28,6 @@ from graphweft_workers.cli.running import running_bus, running_graph
 from graphweft_workers.imports.files import STANDARD_INPUT
 from graphweft_workers.settings import Settings
 
-__all__ = ("IndexKind", "Kind", "Role", "memory_add", "memory_erase", "memory_forget", "memory_list", "memory_search")
-
 _MOST_MESSAGES: Final = 1_000
 _MOST_BYTES: Final = 500_000
 """Texts of one event, as JSON; the bus takes about twice that, and each message has other fields too."""

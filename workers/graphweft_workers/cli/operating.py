@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from graphweft_rules.workflow import CompiledInjection, CompiledMutation
     from graphweft_workers.query_check import Checked
 
-__all__ = ("Process", "doctor", "lint", "status")
-
 _MOST_LETTERS: Final = 10_000
 _MOST_CAUSES: Final = 50
 _MARKS = {"ok": "[green]ok[/]", "warn": "[yellow]warn[/]", "fail": "[bold red]fail[/]"}

@@ -16,8 +16,6 @@ from graphweft_contracts import GraphweftError, InvalidSettings
 from graphweft_contracts.events import APP_ID_PATTERN
 from graphweft_workers.cli.output import any_text, fail
 
-__all__ = ("App", "Data", "Json", "Rules", "check_app", "command")
-
 Data = Annotated[
     Path | None,
     typer.Option("--data", help="Folder of the embedded server.", envvar="GRAPHWEFT_DATA", show_default=".graphweft"),

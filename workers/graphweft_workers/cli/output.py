@@ -16,8 +16,6 @@ from rich.table import Table
 
 from graphweft_contracts import GraphweftError, Transient
 
-__all__ = ("any_text", "console", "fail", "print_error", "print_json", "print_table", "say", "say_aligned", "stderr")
-
 # What a graph holds is printed as it is: ":warning:" is a text, not a picture.
 console = Console(highlight=False, emoji=False)
 stderr = Console(stderr=True, highlight=False, emoji=False)

@@ -32,8 +32,6 @@ from graphweft_workers.mutation.duplicates import WINDOW
 from graphweft_workers.services import make_bus, make_transport
 from graphweft_workers.settings import Settings
 
-__all__ = ("GiveUp", "Wait", "bar", "emit", "import_openai_chat", "interruptible", "publish")
-
 _STDIN: Final = 0
 _MOST_CAUSES: Final = 20
 _CHUNK: Final = 1 << 16

@@ -16,8 +16,6 @@ from graphweft_workers.cli.running import running_bus, running_graph
 from graphweft_workers.graph.digest import read_digest
 from graphweft_workers.settings import Settings
 
-__all__ = ("MOST_MS", "assignments", "context", "digest", "finish", "query", "show_reply")
-
 _QUERY_TIMEOUT_S: Final = 60.0
 _EVENTS: Final = 5
 """Event ids that the table shows of a block; ``--json`` has all."""

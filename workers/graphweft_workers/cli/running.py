@@ -14,8 +14,6 @@ from graphweft_workers.graph.store import GraphStore
 from graphweft_workers.services import make_bus, make_graph
 from graphweft_workers.settings import Settings
 
-__all__ = ("running_bus", "running_graph")
-
 _ANSWER_S: Final = 15.0
 """A server that stands still keeps its connections open and never answers."""
 

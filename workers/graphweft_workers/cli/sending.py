@@ -18,8 +18,6 @@ from graphweft_workers.mutation.duplicates import WINDOW
 from graphweft_workers.mutation.history import copies
 from graphweft_workers.mutation.position_note import PositionNote
 
-__all__ = ("Outcome", "Sent", "outcome_of", "send", "wait_until_applied")
-
 _BATCH: Final = 500
 _RETRY_S: Final = 0.5
 _POLL_S: Final = 0.05

@@ -18,8 +18,6 @@ from graphweft_workers.cli.options import App, Data, Json, Rules, check_app, com
 from graphweft_workers.cli.output import print_json, say
 from graphweft_workers.settings import Settings
 
-__all__ = ("Role", "run", "token_new", "up")
-
 _HOST: Final = "127.0.0.1"
 _PORT: Final = 8765
 

@@ -16,8 +16,6 @@ from graphweft.transport import MAX_EVENT_BYTES
 from graphweft_contracts import channels
 from graphweft_workers.doctor.check import Check
 
-__all__ = ("examine", "examine_responders")
-
 _ANSWER_S: Final = 10.0
 _NO_LIMIT: Final = "-1"
 _COPIES: Final = 3

@@ -11,8 +11,6 @@ from graphweft_workers.doctor.check import Check
 from graphweft_workers.graph.neo4j_errors import translate
 from graphweft_workers.graph.neo4j_url import APP, split_neo4j_url
 
-__all__ = ("examine",)
-
 _CONNECT_S: Final = 5.0
 
 

@@ -12,8 +12,6 @@ from graphweft.redis_connection import connect
 from graphweft_contracts import channels
 from graphweft_workers.doctor.check import Check
 
-__all__ = ("examine_bus", "examine_graph", "examine_responders", "responders")
-
 _ANSWER_S: Final = 5.0
 _ALIVE_MS: Final = 5_000
 """A responder asks for requests once a second."""

@@ -11,8 +11,6 @@ from typing import Final, override
 
 from graphweft_workers.embedding.protocol import Embedder, EmbedderUnavailable, EmbeddingRefused, embed_each
 
-__all__ = ("CachedEmbedder",)
-
 type _Outcome = array[float] | Exception | None
 """A vector; what went wrong; None for a text that is refused."""
 

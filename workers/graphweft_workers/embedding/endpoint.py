@@ -14,8 +14,6 @@ import httpx
 
 from graphweft_contracts.errors import Permanent, Transient
 
-__all__ = ("Endpoint", "EndpointRefused", "EndpointUnavailable")
-
 _REFUSALS: Final = frozenset({400, 413, 422})
 """The statuses that may be about the content of a request. All others are about who asks, where and when: a wrong key
 (401), a model that is not there (404) or a quota (429) must not pass for a fault of the text."""

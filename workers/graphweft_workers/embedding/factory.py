@@ -10,8 +10,6 @@ from graphweft_workers.embedding.protocol import MOST_DIMENSIONS, Embedder
 from graphweft_workers.needs import openai_endpoint, require_package
 from graphweft_workers.settings import Settings
 
-__all__ = ("make_embedder",)
-
 _FORMS: Final = (
     "none, "
     f"hash:DIMENSIONS (8 to {MOST_DIMENSIONS}: finds words, not meaning), "

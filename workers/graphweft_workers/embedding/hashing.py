@@ -12,8 +12,6 @@ from typing import Final, override
 from graphweft_rules.terms import STOP_WORDS, terms
 from graphweft_workers.embedding.protocol import MOST_DIMENSIONS, Embedder, as_vector
 
-__all__ = ("HashingEmbedder",)
-
 _STOPPED: Final = frozenset(term for word in STOP_WORDS for term in terms(word))
 
 

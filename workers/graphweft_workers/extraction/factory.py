@@ -9,8 +9,6 @@ from graphweft_workers.extraction.protocol import Extractor
 from graphweft_workers.needs import missing_package, openai_endpoint, require_package
 from graphweft_workers.settings import Settings
 
-__all__ = ("make_extractor",)
-
 _LONGEST_NAME: Final = 256
 
 

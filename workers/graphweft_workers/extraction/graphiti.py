@@ -65,8 +65,6 @@ with _quiet():
     from graphiti_core.utils.maintenance.edge_operations import extract_edges
     from graphiti_core.utils.maintenance.node_operations import extract_nodes
 
-__all__ = ("GraphitiExtractor",)
-
 logging.getLogger("graphiti_core").setLevel(logging.CRITICAL + 1)  # it quotes what models say
 
 _PATH: Final = "/chat/completions"

@@ -10,8 +10,6 @@ from graphweft_contracts import Permanent, Transient
 from graphweft_contracts.episodes import EpisodeType, Structure
 from graphweft_rules.ontologies import Ontology
 
-__all__ = ("ExtractionFailed", "Extractor", "ExtractorUnavailable", "TextEpisode")
-
 
 class ExtractorUnavailable(Transient):
     """The extractor reads no episode at all for now: nothing is said about the one that it was given."""

@@ -11,8 +11,6 @@ from typing import Final
 from graphweft_contracts.episodes import ANY_TYPE, TYPE_PATTERN, EntityName, EpisodeEntity, EpisodeRelation, Structure
 from graphweft_rules.ontologies import Ontology
 
-__all__ = ("SaidEntity", "SaidRelation", "shaped")
-
 _MOST: Final = 1_000
 _LONGEST_NAME: Final = 256
 _LONGEST_FACT: Final = 4_096

@@ -35,8 +35,6 @@ from graphweft_workers.gateway.replies import without_addresses
 from graphweft_workers.gateway.tokens import Tokens
 from graphweft_workers.gateway.traces import JSON, PROTOBUF, Traces, read_traces, unpacked
 
-__all__ = ("make_app",)
-
 logger = logging.getLogger("graphweft.gateway")
 
 _RETRY_S: Final = 2

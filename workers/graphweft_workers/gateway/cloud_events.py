@@ -18,8 +18,6 @@ from graphweft_contracts.events import payload_of
 from graphweft_workers.gateway.limits import Limits, read_json, whole
 from graphweft_workers.gateway.problems import MOST_FAULTS, Loc, Problem, faults_of, pointer
 
-__all__ = ("BATCH", "MOST_ATTRIBUTES", "SINGLE", "check_fitting", "read_events")
-
 SINGLE: Final = "application/cloudevents+json"
 BATCH: Final = "application/cloudevents-batch+json"
 _JSON: Final = "application/json"

@@ -28,8 +28,6 @@ from graphweft_workers.gateway.messages import MessagesRequest
 from graphweft_workers.gateway.patterns import POSITION
 from graphweft_workers.gateway.traces import PROTOBUF, TracesRequest
 
-__all__ = ("ContextQuestion", "SearchQuestion", "document")
-
 _REFERENCE: Final = "#/components/schemas/{model}"
 
 

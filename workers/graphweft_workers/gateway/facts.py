@@ -15,8 +15,6 @@ from graphweft_workers.gateway.limits import whole
 from graphweft_workers.gateway.problems import Problem
 from graphweft_workers.gateway.replies import without_addresses
 
-__all__ = ("MOST_GROUPS", "Fact", "Facts", "FactsQuestion", "find_facts")
-
 MOST_GROUPS = 20
 """Each is a search of its own."""
 

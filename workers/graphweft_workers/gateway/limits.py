@@ -13,8 +13,6 @@ from starlette.requests import Request
 
 from graphweft_workers.gateway.problems import Problem, pointer
 
-__all__ = ("Gate", "Limits", "encoding_of", "media_type", "read_body", "read_json", "whole")
-
 _INFINITY: Final = b"Infinity"
 _AT_ONCE_BYTES: Final = 32_768
 """A body up to this size is read where it is: in a few milliseconds, the time of some changes of threads."""

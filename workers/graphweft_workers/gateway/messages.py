@@ -28,8 +28,6 @@ from graphweft_workers.gateway.limits import Limits, read_json
 from graphweft_workers.gateway.patterns import GROUP, LINE, NO_NUL
 from graphweft_workers.gateway.problems import MOST_FAULTS, Problem, faults_of, pointer
 
-__all__ = ("SOURCE", "Message", "MessagesRequest", "Refusal", "read_messages")
-
 type Refusal = Callable[[Event], str | None]
 """Says why an event would have no effect, without quoting it; None when it has."""
 

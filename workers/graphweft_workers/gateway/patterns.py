@@ -9,8 +9,6 @@ from graphweft_contracts.episodes import TYPE_PATTERN
 from graphweft_contracts.events import APP_ID_PATTERN
 from graphweft_contracts.memory import SCOPE_PATTERN
 
-__all__ = ("GROUP", "IN_WORDS", "LINE", "NO_NUL", "POSITION")
-
 NO_NUL: Final = r"^[^\x00]*$"
 """No graph keeps NUL."""
 LINE: Final = r"^[^\x00-\x1f\x7f-\x9f\u2028\u2029]*$"

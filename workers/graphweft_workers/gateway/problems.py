@@ -13,8 +13,6 @@ from starlette.responses import JSONResponse
 
 from graphweft_workers.gateway.patterns import IN_WORDS
 
-__all__ = ("MEDIA_TYPE", "MOST_FAULTS", "Loc", "Problem", "faults_of", "pointer")
-
 MEDIA_TYPE: Final = "application/problem+json"
 MOST_FAULTS: Final = 20
 """So many are named: what a body may hold of them has no end."""

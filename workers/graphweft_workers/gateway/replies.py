@@ -7,8 +7,6 @@ from typing import Final
 
 from graphweft_contracts import ContextReply, ReasonCode
 
-__all__ = ("without_addresses",)
-
 logger = logging.getLogger("graphweft.gateway")
 
 _SAID: Final[dict[ReasonCode, str]] = {

@@ -20,8 +20,6 @@ from graphweft_workers.gateway.tokens import read_tokens
 from graphweft_workers.services import load_ontologies, make_refusal, make_transport
 from graphweft_workers.settings import Settings
 
-__all__ = ("run_gateway",)
-
 _LOOPBACK: Final = "127.0.0.1"
 _STOP_S: Final = 15
 """Longest wait for requests in hand: longer than the largest budget and than the bus is waited for."""

@@ -19,8 +19,6 @@ from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
 from graphweft_contracts import InvalidSettings
 from graphweft_contracts.events import AppId
 
-__all__ = ("Token", "Tokens", "new_token", "read_tokens", "sha256_of")
-
 _PREFIX: Final = "gw_"
 """So that scanners for leaked secrets, and people, know one when they see it."""
 

@@ -40,25 +40,6 @@ from graphweft_contracts.admission import admission_faults
 from graphweft_workers.gateway.limits import Limits, read_json, whole
 from graphweft_workers.gateway.problems import MOST_FAULTS, Problem, faults_of, pointer
 
-__all__ = (
-    "JSON",
-    "PROTOBUF",
-    "AnyValue",
-    "ArrayValue",
-    "KeyValue",
-    "KeyValueList",
-    "Resource",
-    "ResourceSpans",
-    "ScopeSpans",
-    "SpanMoment",
-    "Status",
-    "TracedSpan",
-    "Traces",
-    "TracesRequest",
-    "read_traces",
-    "unpacked",
-)
-
 PROTOBUF: Final = "application/x-protobuf"
 JSON: Final = "application/json"
 _ERROR: Final = 2

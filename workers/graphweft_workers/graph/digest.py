@@ -18,8 +18,6 @@ from typing import Any
 
 from graphweft_workers.graph.store import INTERNAL_PREFIX, Edge, GraphStore, Node
 
-__all__ = ("Digest", "canonical", "digest_of", "read_digest")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Digest:

@@ -44,8 +44,6 @@ from graphweft_workers.graph.literals import header, literal
 from graphweft_workers.graph.places import Places, Query
 from graphweft_workers.graph.store import Applied, Edge, Mark, Node, Progress, Refusal, Table, Write
 
-__all__ = ("FalkorDBStore",)
-
 logger = logging.getLogger("graphweft.graph")
 
 _PIPELINE: Final = 500

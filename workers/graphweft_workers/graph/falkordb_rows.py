@@ -17,8 +17,6 @@ from graphweft_contracts import QueryFailed
 from graphweft_workers.graph.limits import MOST_VALUES, check_rows, check_values
 from graphweft_workers.graph.store import Table
 
-__all__ = ("bound_amount", "run_time_ms", "table_of")
-
 _RUN_TIME: Final = "Query internal execution time: "
 _ITEMS: Final = 3
 """Items in lists that a value is in a compact reply: itself, its type and its content."""

@@ -6,8 +6,6 @@ from typing import Final
 
 from graphweft_contracts import QueryFailed
 
-__all__ = ("MOST_ROWS", "MOST_VALUES", "check_rows", "check_values")
-
 MOST_ROWS: Final = 10_000
 """More than any agent reads. While a process takes rows apart it does nothing else, for about 10 ms for each 1,000."""
 MOST_VALUES: Final = 200_000

@@ -15,8 +15,6 @@ from typing import Any, Final
 
 from graphweft_contracts import QueryFailed
 
-__all__ = ("header", "literal")
-
 _UNSURE: Final = re.compile(r'\\u|":|[0-9]{19}')
 """In JSON: an escape that Cypher reads otherwise, what may be a map, what may be an integer beyond 64 bits."""
 _INT64: Final = 2**63

@@ -60,8 +60,6 @@ from graphweft_workers.graph.neo4j_errors import (
 from graphweft_workers.graph.neo4j_url import APP, split_neo4j_url
 from graphweft_workers.graph.store import Applied, Edge, Mark, Node, Progress, Refusal, Table, Write
 
-__all__ = ("Neo4jStore",)
-
 logger = logging.getLogger("graphweft.graph")
 
 _OLDEST: Final = (5, 23)

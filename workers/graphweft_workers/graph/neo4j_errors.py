@@ -9,8 +9,6 @@ from neo4j.exceptions import AuthError, DriverError, Neo4jError
 
 from graphweft_contracts import GraphUnavailable, GraphweftError, QueryFailed
 
-__all__ = ("DEADLOCK", "FORBIDDEN", "NO_DATABASE", "THERE", "TIMED_OUT", "code_of", "refusal_of", "translate")
-
 DEADLOCK: Final = "Neo.TransientError.Transaction.DeadlockDetected"
 NO_DATABASE: Final = "Neo.ClientError.Database.DatabaseNotFound"
 THERE: Final = frozenset(

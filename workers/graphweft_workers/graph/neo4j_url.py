@@ -12,8 +12,6 @@ from urllib.parse import quote, unquote
 
 from graphweft_contracts import InvalidSettings
 
-__all__ = ("APP", "NEO4J_SCHEMES", "Neo4jUrl", "join_neo4j_url", "split_neo4j_url")
-
 NEO4J_SCHEMES: Final = ("neo4j", "neo4j+s", "neo4j+ssc", "bolt", "bolt+s", "bolt+ssc")
 APP: Final = "{app_id}"
 _URL: Final = re.compile(

@@ -21,8 +21,6 @@ from typing import Any, Final
 
 from graphweft_contracts import GraphUnavailable
 
-__all__ = ("Places", "Query")
-
 _ALL: Final = 64
 """Places of all apps together; each holds a connection."""
 _AHEAD_MS: Final = 20.0

@@ -13,20 +13,6 @@ if TYPE_CHECKING:  # a command that reads a count need not wait for the rules to
     from graphweft_rules.cypher import Cypher
     from graphweft_rules.indexes import SearchIndex
 
-__all__ = (
-    "INTERNAL_PREFIX",
-    "START",
-    "Applied",
-    "Edge",
-    "GraphStore",
-    "Mark",
-    "Node",
-    "Progress",
-    "Refusal",
-    "Table",
-    "Write",
-)
-
 INTERNAL_PREFIX: Final = "__"
 """Labels that start so are ours: not in digests, refused in rules."""
 

@@ -9,17 +9,6 @@ import structlog
 
 from graphweft_workers.settings import Settings
 
-__all__ = (
-    "LIMIT_CAP",
-    "MOST_DOCUMENTS",
-    "MOST_HOPS",
-    "MOST_NAMES",
-    "MOST_NAMESAKES",
-    "MOST_PINS",
-    "RESULTS_CAP",
-    "Caps",
-)
-
 MOST_HOPS: Final = 2
 LIMIT_CAP: Final = 100
 RESULTS_CAP: Final = 50

@@ -12,8 +12,6 @@ from graphweft_workers.graphrag.pin import Pinned
 from graphweft_workers.graphrag.rows import Handle, Node, Relation
 from graphweft_workers.graphrag.safe_cypher import MOST_SCANNED, RELATIONSHIPS
 
-__all__ = ("Expansion", "bounds", "connect", "expand")
-
 _SCANNED_TOGETHER: Final = 4_000
 """Relationships that are looked at in a hop, when there are few nodes to go from."""
 _LEAST_SCANNED: Final = 8

@@ -18,8 +18,6 @@ from graphweft_workers.graphrag.rows import Node, Relation
 from graphweft_workers.graphrag.safe_cypher import LONGEST, LONGEST_LABEL, LONGEST_NAME
 from graphweft_workers.graphrag.secrets import REDACTED, is_invisible, is_value, redact, redact_beside, redact_value
 
-__all__ = ("Packed", "pack", "packing")
-
 _NAME: Final = 120
 _KIND: Final = 60
 _TEXT: Final = 300

@@ -11,8 +11,6 @@ from graphweft_workers.graphrag.caps import MOST_NAMESAKES, MOST_PINS
 from graphweft_workers.graphrag.rows import Handle, Node
 from graphweft_workers.graphrag.seed import Seeds
 
-__all__ = ("Path", "Pinned", "documents_of", "named", "pin")
-
 type Path = Literal["A", "B"]
 """A: from what was recalled; B: from the words of the question."""
 

@@ -27,8 +27,6 @@ from graphweft_workers.graphrag.safe_cypher import Template, checked
 from graphweft_workers.graphrag.seed import Document, Seeds, seed
 from graphweft_workers.settings import Settings
 
-__all__ = ("EXECUTED", "INJECTED", "NOOP", "TOO_SLOW", "UNREACHABLE", "GraphContext", "HybridRetriever", "Outcome")
-
 EXECUTED: Final = "GRAPHRAG_EXTENSION_EXECUTED"
 INJECTED: Final = "GRAPHRAG_CONTEXT_INJECTED"
 NOOP: Final = "GRAPHRAG_NOOP_NEO4J_DOWN"

@@ -8,8 +8,6 @@ from typing import Any, Final
 
 from graphweft_workers.graph.store import Table
 
-__all__ = ("Handle", "Node", "Relation", "mapped")
-
 type Handle = str | int
 """What a node or a relationship is known by on its server, within one retrieval."""
 

@@ -27,18 +27,6 @@ from graphweft_rules.batching import Dialect
 from graphweft_rules.packs.memory import MEMORY_LABEL
 from graphweft_workers.graphrag.caps import LIMIT_CAP, MOST_DOCUMENTS, MOST_NAMES, MOST_NAMESAKES
 
-__all__ = (
-    "KEYS",
-    "LONGEST",
-    "LONGEST_LABEL",
-    "LONGEST_NAME",
-    "MOST_SCANNED",
-    "RELATIONSHIPS",
-    "TEMPLATES",
-    "Template",
-    "checked",
-)
-
 RELATIONSHIPS: Final = ("REFERENCES", "CONTAINS", "MENTIONS", "DEPENDS_ON", "RELATED_TO", "SUPERSEDES", "AMENDS")
 """The types that are followed, in both directions; no others."""
 _ENTITY: Final = "Entity"

@@ -53,8 +53,6 @@ from graphweft_workers.graphrag.secret_patterns import (
     WORD_LIKE,
 )
 
-__all__ = ("REDACTED", "is_invisible", "is_value", "redact", "redact_beside", "redact_value")
-
 REDACTED: Final = "[REDACTED]"
 _LONGEST: Final = 4_000
 """Characters of a text that are looked at; nothing that may be in a context is longer."""

@@ -12,8 +12,6 @@ from typing import Any, Final
 from graphweft_rules.terms import STOP_WORDS, name_key
 from graphweft_workers.graphrag.caps import MOST_DOCUMENTS, MOST_NAMES
 
-__all__ = ("Document", "Seeds", "entity_terms", "seed")
-
 _LONGEST_ID: Final = 512
 _LONGEST_TEXT: Final = 20_000
 """Characters of a question that are looked at for names."""

@@ -15,8 +15,6 @@ from typing import BinaryIO, Final
 
 from graphweft_workers.imports.runs import ImportProblem, Run, parse_json, records_in, run_of
 
-__all__ = ("STANDARD_INPUT", "read_runs", "runs_of_json", "runs_of_lines", "runs_of_stream")
-
 STANDARD_INPUT: Final = "-"
 _LINES: Final = (".jsonl", ".ndjson")
 _WHOLE: Final = (".json",)

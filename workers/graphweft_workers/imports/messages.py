@@ -14,8 +14,6 @@ from pydantic import BaseModel, ConfigDict, JsonValue, StringConstraints, Valida
 from graphweft_contracts.wire import explain
 from graphweft_workers.imports.runs import ImportProblem, Run, parse_json
 
-__all__ = ("FunctionCall", "Message", "Role", "ToolCall", "error_in", "messages_of", "parsed")
-
 Role = Literal["system", "developer", "user", "assistant", "tool", "function"]
 _ROLES: Final = ("system", "developer", "user", "assistant", "tool", "function")
 _ERROR_TEXT: Final = re.compile(r"\s*error(?![\w-])", re.IGNORECASE)

@@ -24,8 +24,6 @@ from graphweft_workers.imports.messages import messages_of
 from graphweft_workers.imports.runs import ImportProblem, Run, named
 from graphweft_workers.imports.turns import Turn, turns_of
 
-__all__ = ("ImportOptions", "events_of", "events_of_runs")
-
 _CHAT_FIELDS: Final = ("chat_id", "conversation_id", "session_id", "id")
 _TIME_FIELDS: Final = ("created", "created_at", "timestamp")
 _USER_FIELD: Final = "user_id"

@@ -16,8 +16,6 @@ from pydantic import JsonValue
 
 from graphweft_contracts import Permanent
 
-__all__ = ("ImportProblem", "Run", "named", "parse_json", "records_in", "run_of")
-
 _SURROGATE_ESCAPE: Final = re.compile(r"\\u[dD][89a-fA-F]")
 
 

@@ -15,8 +15,6 @@ from pydantic import JsonValue
 from graphweft_workers.imports.messages import Message, ToolCall, error_in, parsed
 from graphweft_workers.imports.runs import ImportProblem
 
-__all__ = ("Call", "Turn", "turns_of")
-
 _DEFAULT_AGENT: Final = "assistant"
 
 

@@ -34,8 +34,6 @@ from graphweft_workers.injection.reading import Failure, Reading, Rows
 from graphweft_workers.injection.versions import Versions
 from graphweft_workers.retrieval.search import IndexNames, Searcher
 
-__all__ = ("Answerer",)
-
 logger = structlog.get_logger("graphweft.injection")
 
 _ROAD_SHARE: Final = 0.1

@@ -14,8 +14,6 @@ from graphweft_rules.clock import clock_values
 from graphweft_rules.model import InjectionQuery, Place
 from graphweft_rules.searches import parse_retrieval
 
-__all__ = ("as_rows", "asked")
-
 _NAME: Final = "search"
 _PLACE: Final = Place(file="request")
 _QUERY: Final = InjectionQuery(id=_NAME, inject_as=_NAME, format="results", place=_PLACE)

@@ -7,8 +7,6 @@ from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
-__all__ = ("Background",)
-
 
 @dataclass(slots=True)
 class Background:

@@ -7,8 +7,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-__all__ = ("Breaker",)
-
 _FAILURES: Final = 5
 _FIRST_WAIT_S: Final = 0.2
 _LAST_WAIT_S: Final = 5.0

@@ -17,8 +17,6 @@ from graphweft_rules import BoundQuery
 from graphweft_workers.graph.store import Table
 from graphweft_workers.injection.versions import Version
 
-__all__ = ("Cache", "Entry", "Key", "key_of", "size_of")
-
 type Key = tuple[str, str, Any]
 """App, statement, and how many rows count with the frozen values of the parameters; of a search, all of it instead of
 the parameters, and no statement."""

@@ -12,8 +12,6 @@ import structlog
 from graphweft_contracts import Transient
 from graphweft_workers.injection.requests import RequestQueue
 
-__all__ = ("Clocks",)
-
 logger = structlog.get_logger("graphweft.injection")
 
 _SKEW_MS: Final = 50

@@ -31,8 +31,6 @@ from graphweft_contracts import BusUnavailable, ContextReply, channels
 from graphweft_workers.bus.kafka_lenient import read_leniently
 from graphweft_workers.injection.requests import MAX_REPLY_BYTES, Waiting, encode
 
-__all__ = ("KafkaRequestQueue",)
-
 logger = structlog.get_logger("graphweft.injection")
 
 _SESSION_S: Final = 6.0

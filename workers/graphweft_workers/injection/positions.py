@@ -15,8 +15,6 @@ from graphweft_workers.bus.log import Bus, Entry
 from graphweft_workers.injection.background import Background
 from graphweft_workers.injection.versions import Version, Versions
 
-__all__ = ("InvalidPosition", "Position", "Positions", "Reached")
-
 _FIRST_PAUSE_S: Final = 0.002
 _LAST_PAUSE_S: Final = 0.02
 _MOST: Final = 100

@@ -27,8 +27,6 @@ from graphweft_workers.injection.cache import Cache, Key, key_of
 from graphweft_workers.injection.versions import Version, Versions
 from graphweft_workers.retrieval.search import Found, Searcher
 
-__all__ = ("Failure", "Reading", "Rows")
-
 logger = structlog.get_logger("graphweft.injection")
 
 _VERSION_SHARE: Final = 0.5

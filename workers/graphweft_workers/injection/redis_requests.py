@@ -23,8 +23,6 @@ from graphweft.redis_connection import Together, connect
 from graphweft_contracts import BusUnavailable, ContextReply, channels
 from graphweft_workers.injection.requests import Waiting, encode
 
-__all__ = ("RedisRequestQueue",)
-
 logger = structlog.get_logger("graphweft.injection")
 
 _WAIT_S: Final = 1.0

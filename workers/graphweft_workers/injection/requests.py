@@ -10,8 +10,6 @@ from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
 
 from graphweft_contracts import ContextReply
 
-__all__ = ("MAX_REPLY_BYTES", "Asker", "RequestQueue", "Waiting", "encode", "read_asker")
-
 MAX_REPLY_BYTES: Final = 1_000_000
 """Largest answer, encoded. Redis ends the subscription of a process that leaves 32 MB unread, and then all answers on
 their way to it are lost, those of other apps too: 30 of the largest may wait there. It is half a megabyte of text.

@@ -18,8 +18,6 @@ from graphweft_contracts import ContextReply, ContextRequest, Transient, wire
 from graphweft_workers.injection.clocks import Clocks
 from graphweft_workers.injection.requests import Asker, RequestQueue, Waiting, read_asker
 
-__all__ = ("InjectionResponder",)
-
 logger = structlog.get_logger("graphweft.injection")
 
 _FIRST_BACKOFF_S: Final = 0.05

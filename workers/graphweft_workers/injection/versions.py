@@ -19,8 +19,6 @@ from graphweft_workers.graph.store import GraphStore, Mark
 from graphweft_workers.injection.background import Background
 from graphweft_workers.injection.breaker import Breaker
 
-__all__ = ("Version", "Versions")
-
 _LIMIT_S: Final = 1.0
 """Of one query for marks, which takes a millisecond."""
 _PATIENCE_S: Final = 0.05

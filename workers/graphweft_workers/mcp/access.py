@@ -10,8 +10,6 @@ from graphweft.memory import chat_of
 from graphweft_contracts import MemoryScope
 from graphweft_contracts.search import IndexType
 
-__all__ = ("Access",)
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:

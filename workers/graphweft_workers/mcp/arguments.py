@@ -8,8 +8,6 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstra
 
 from graphweft_contracts.memory import ScopeName
 
-__all__ = ("MOST_CHARACTERS", "ContextArguments", "MemoryAddArguments", "MemorySearchArguments")
-
 MOST_CHARACTERS: Final = 4_096
 """Of what is to be remembered: an answer of the usual 2,000 tokens has room for it, and a search for its words finds it
 rather than what else it is about."""

@@ -26,8 +26,6 @@ from graphweft_workers.mcp.tools import Answer, Tool, Tools
 from graphweft_workers.services import make_transport
 from graphweft_workers.settings import Settings
 
-__all__ = ("make_server", "run_mcp")
-
 logger = logging.getLogger("graphweft.mcp")
 
 _DRAIN_S: Final = 1.0

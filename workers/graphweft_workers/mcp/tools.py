@@ -18,8 +18,6 @@ from graphweft_contracts.search import EMBEDDED
 from graphweft_workers.mcp.access import Access
 from graphweft_workers.mcp.arguments import ContextArguments, MemoryAddArguments, MemorySearchArguments
 
-__all__ = ("SOURCE", "Answer", "Tool", "Tools")
-
 logger = logging.getLogger("graphweft.mcp")
 
 SOURCE: Final = "/graphweft/mcp"

@@ -31,8 +31,6 @@ from graphweft_workers.memory.job import Job, Seen
 from graphweft_workers.memory.retention import Retention
 from graphweft_workers.memory.summariser import Remembered, Summariser
 
-__all__ = ("SOURCE", "ConsolidationJob", "MutationsBehind")
-
 logger = structlog.get_logger("graphweft.memory")
 
 SOURCE: Final = "/graphweft/consolidation"

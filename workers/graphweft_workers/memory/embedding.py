@@ -13,8 +13,6 @@ from graphweft_contracts.memory import MemoryAdd, derived_id, memory_id
 from graphweft_workers.embedding.protocol import Embedder, EmbedderUnavailable, as_vector, embed_each
 from graphweft_workers.memory.job import Job, Seen
 
-__all__ = ("SOURCE", "EmbeddingJob")
-
 logger = structlog.get_logger("graphweft.memory")
 
 SOURCE: Final = "/graphweft/memory"

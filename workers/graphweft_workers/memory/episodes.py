@@ -24,8 +24,6 @@ from graphweft_workers.memory.job import Job, Seen
 from graphweft_workers.mutation.history import between
 from graphweft_workers.mutation.reading import EXTRACT, WHOLE, letter_for
 
-__all__ = ("EpisodesJob",)
-
 logger = structlog.get_logger("graphweft.memory")
 
 _ADD: Final = "episode.add"

@@ -31,8 +31,6 @@ from graphweft_contracts.memory import ExtractedFact, ExtractedPreference, Memor
 from graphweft_rules.terms import STOP_WORDS, terms
 from graphweft_workers.memory.summariser import Remembered, Summariser, Summary
 
-__all__ = ("ExtractiveSummariser", "speaker")
-
 _MODEL: Final = "extractive"
 _READ: Final = 200_000
 """Characters that are looked at, which takes half a second; of longer conversations each message has its even share."""

@@ -13,8 +13,6 @@ from typing import Protocol
 from graphweft_contracts import DeadLetter, Event, wire
 from graphweft_workers.bus.log import Entry
 
-__all__ = ("Job", "Seen")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Seen:

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from graphweft_workers.graph.store import GraphStore
     from graphweft_workers.memory.job import Job
 
-__all__ = ("check", "groups", "make_jobs", "try_out")
-
 
 def groups(settings: Settings) -> tuple[str, ...]:
     """Return the groups on the bus of the jobs that the settings ask for; none: there is nothing to do."""

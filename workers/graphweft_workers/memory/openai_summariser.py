@@ -16,8 +16,6 @@ from graphweft_workers.embedding.endpoint import Endpoint, EndpointRefused, Endp
 from graphweft_workers.memory.extractive import ExtractiveSummariser, speaker
 from graphweft_workers.memory.summariser import Remembered, Summariser, SummariserUnavailable, Summary
 
-__all__ = ("OpenAISummariser",)
-
 logger = structlog.get_logger("graphweft.memory")
 
 _TRIES: Final = 2

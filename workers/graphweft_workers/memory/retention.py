@@ -20,8 +20,6 @@ from graphweft_rules.clock import utc_text
 from graphweft_rules.packs.memory import MEMORY_LABEL, SUMMARY
 from graphweft_workers.graph.store import GraphStore
 
-__all__ = ("Apps", "Retention")
-
 logger = structlog.get_logger("graphweft.memory")
 
 _SOURCE: Final = "/graphweft/retention"

@@ -10,8 +10,6 @@ from typing import Protocol
 from graphweft_contracts import Transient
 from graphweft_contracts.memory import ExtractedFact, ExtractedPreference, MemoryRole, MemoryScope
 
-__all__ = ("Remembered", "Summariser", "SummariserUnavailable", "Summary")
-
 
 class SummariserUnavailable(Transient):
     """The summariser cannot be asked, is busy or is set up wrongly; it says nothing about the messages."""

@@ -14,8 +14,6 @@ from graphweft_workers.needs import openai_endpoint, require_package
 from graphweft_workers.services import make_bus
 from graphweft_workers.settings import Settings
 
-__all__ = ("make_consolidation", "make_summariser")
-
 _OPENAI: Final = "openai:"
 
 

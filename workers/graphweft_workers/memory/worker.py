@@ -25,8 +25,6 @@ from graphweft_workers.bus.owning import LEASE_S, Held, PartitionOwner
 from graphweft_workers.memory.job import Job, Seen
 from graphweft_workers.mutation.duplicates import RecentEvents, identity_of
 
-__all__ = ("JobWorker",)
-
 logger = structlog.get_logger("graphweft.memory")
 
 _BATCH_EVENTS: Final = 200

@@ -26,8 +26,6 @@ from graphweft_workers.mutation.plan import LeftOut, Plan, Row, resumed, unwritt
 from graphweft_workers.mutation.reading import EventWork, defect_of, internal_error, letter_for
 from graphweft_workers.mutation.skips import MOST_OFFSETS
 
-__all__ = ("FAILURES_TO_QUARANTINE", "FIRST_PROBE_S", "STRIKES", "Applier")
-
 logger = structlog.get_logger("graphweft.mutation")
 
 FAILURES_TO_QUARANTINE: Final = 20

@@ -13,8 +13,6 @@ from typing import Final
 from graphweft_contracts import Event, wire
 from graphweft_workers.bus.log import Entry
 
-__all__ = ("WINDOW", "Identity", "RecentEvents", "identity_of")
-
 WINDOW: Final = 10_000
 """Entries. A worker that starts reads as many back, so the bound is also the price of a start (about 0.1 s)."""
 

@@ -10,8 +10,6 @@ from graphweft_contracts import wire
 from graphweft_workers.bus.log import Bus, Entry
 from graphweft_workers.mutation.duplicates import WINDOW, Identity, RecentEvents, identity_of
 
-__all__ = ("between", "copies", "known_before")
-
 _PAGE: Final = 500
 """Entries that are in memory at once: events may be large."""
 

@@ -35,8 +35,6 @@ from graphweft_workers.mutation.position_note import Parked, PositionNote
 from graphweft_workers.mutation.reading import EventWork, Missed, letter_of_lost, read_range
 from graphweft_workers.mutation.skips import Skips
 
-__all__ = ("Engine", "Lanes")
-
 logger = structlog.get_logger("graphweft.mutation")
 
 _PATIENCE_S: Final = 0.1

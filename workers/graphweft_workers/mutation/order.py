@@ -19,8 +19,6 @@ from graphweft_rules.batching import BatchForm, Dialect
 from graphweft_rules.cypher import Cypher
 from graphweft_rules.footprint import Footprint, Key, Resource, Touch, commute, footprints, shared_labels
 
-__all__ = ("MOST_ROWS", "Arranger", "Step")
-
 MOST_ROWS: Final = 1_000
 """Rows of one query. More gain nothing, and a query must stay far below the server's time limit."""
 

@@ -21,8 +21,6 @@ from graphweft_workers.graph.store import Mark, Progress, Write
 from graphweft_workers.mutation.order import Arranger, Step
 from graphweft_workers.mutation.reading import EventWork
 
-__all__ = ("LeftOut", "Plan", "Row", "planned_end", "planned_events", "resumed", "unwritten")
-
 _MOST_ITEMS: Final = 10_000
 """Items of the lists of one query's rows: FalkorDB serves nobody else meanwhile, for a quarter of a second."""
 _FORMAT: Final = 1

@@ -10,8 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Any, cast
 
-__all__ = ("Parked", "PositionNote")
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Parked:

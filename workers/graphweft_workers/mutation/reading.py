@@ -17,21 +17,6 @@ from graphweft_rules import BoundMutation, Matched, Ruleset, Skipped
 from graphweft_workers.bus.log import Entry
 from graphweft_workers.mutation.duplicates import RecentEvents, identity_of
 
-__all__ = (
-    "EXTRACT",
-    "WHOLE",
-    "Defect",
-    "EventWork",
-    "Missed",
-    "Range",
-    "defect_of",
-    "internal_error",
-    "letter_for",
-    "letter_of_lost",
-    "read_range",
-    "row_id",
-)
-
 WHOLE: Final = "*"
 """In the place of a mutation, in the dead letter of an event of which nothing took effect: a retry runs all of it."""
 

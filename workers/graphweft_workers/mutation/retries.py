@@ -11,8 +11,6 @@ from graphweft_contracts import DeadLetter, wire
 from graphweft_workers.bus.log import Bus, Entry, retry_entry
 from graphweft_workers.mutation.reading import WHOLE, row_id
 
-__all__ = ("Retried", "retry")
-
 _AT_ONCE: Final = 200
 _BYTES_AT_ONCE: Final = 4 * 1024**2
 """Roughly what one call puts back on the bus: the server does nothing else meanwhile."""

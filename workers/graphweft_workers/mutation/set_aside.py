@@ -8,8 +8,6 @@ from graphweft_contracts import DeadLetter, InvalidEvent, InvalidSettings, wire
 from graphweft_workers.bus.log import Bus
 from graphweft_workers.mutation.reading import letter_for
 
-__all__ = ("set_aside", "set_aside_id")
-
 _MESSAGE = "an operator told the workers to pass over these events; retry this letter when the cause is gone"
 
 

@@ -16,8 +16,6 @@ from graphweft_contracts import DeadLetter
 from graphweft_workers.bus.log import Bus
 from graphweft_workers.mutation.reading import Missed, letter_for
 
-__all__ = ("MOST_OFFSETS", "Skips")
-
 MOST_OFFSETS: Final = 1_000
 """Events of one letter; then the next letter of the same cause begins."""
 _REMEMBERED: Final = 10_000

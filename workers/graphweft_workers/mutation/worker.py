@@ -34,8 +34,6 @@ from graphweft_workers.mutation.reading import Missed, Range, defect_of, letter_
 from graphweft_workers.mutation.set_aside import set_aside_id
 from graphweft_workers.mutation.skips import Skips
 
-__all__ = ("LEASE_S", "MutationWorker")
-
 logger = structlog.get_logger("graphweft.mutation")
 
 _BACKLOG: Final = 100

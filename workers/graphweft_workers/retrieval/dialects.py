@@ -17,8 +17,6 @@ from graphweft_rules.batching import Dialect
 from graphweft_rules.terms import scope_term
 from graphweft_workers.retrieval.target import Target, TextSide, VectorSide
 
-__all__ = ("Fragment", "Language", "language")
-
 type Fragment = tuple[str, dict[str, object]]
 """Cypher, and values of its parameters."""
 

@@ -32,8 +32,6 @@ from graphweft_workers.graph.neo4j_url import split_neo4j_url
 from graphweft_workers.graph.store import Table
 from graphweft_workers.retrieval.search import Found
 
-__all__ = ("FulltextRetriever", "GraphragSearcher")
-
 # By name, because type checks must pass where this extra is not installed.
 _retrievers: Any = importlib.import_module("neo4j_graphrag.retrievers")
 _types: Any = importlib.import_module("neo4j_graphrag.types")

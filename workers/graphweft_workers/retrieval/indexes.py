@@ -17,8 +17,6 @@ from graphweft_workers.retrieval.statements import Statement
 from graphweft_workers.retrieval.target import Similarity, Target, TextSide, VectorSide
 from graphweft_workers.retrieval.words import Ask
 
-__all__ = ("Index", "Indexes", "listed", "resolved")
-
 _KEPT_S: Final = 10.0
 _MOST_APPS: Final = 1_000
 _NAMED: Final = 20

@@ -10,8 +10,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final
 
-__all__ = ("Candidate", "Handle", "Hit", "bm25", "falling", "fused", "ranked")
-
 type Handle = str | int
 """What a node is fetched by."""
 

@@ -27,8 +27,6 @@ from graphweft_workers.retrieval.statements import GRID, Statement
 from graphweft_workers.retrieval.target import Target, scoped
 from graphweft_workers.retrieval.words import by_words
 
-__all__ = ("Found", "IndexNames", "Searcher")
-
 _EMBEDDING: Final = 0.5
 """Of the time that is left to a search, what the embedder may take."""
 _LEAST_S: Final = 0.001

@@ -15,21 +15,6 @@ from graphweft_workers.retrieval.dialects import Language
 from graphweft_workers.retrieval.ranking import Hit
 from graphweft_workers.retrieval.target import Target, TextSide, VectorSide
 
-__all__ = (
-    "GRID",
-    "LONG",
-    "Statement",
-    "candidates",
-    "counts",
-    "enriched",
-    "latest",
-    "long_counts",
-    "nearest",
-    "nearest_by_index",
-    "rows",
-    "size",
-)
-
 GRID: Final = 100_000
 """Scores of vectors come as whole numbers of this many. Servers work them out with 32-bit numbers, each in its own way,
 and differ in the seventh decimal; so what is equal to five is ordered by key."""

@@ -11,8 +11,6 @@ from graphweft_contracts.search import Searched
 from graphweft_rules.packs.episodes import ENTITY, EPISODE, RELATION
 from graphweft_rules.packs.memory import FACT, MEMORY_LABEL, PREFERENCE, SUMMARY
 
-__all__ = ("Similarity", "Target", "TextSide", "VectorSide", "memories", "scoped")
-
 Similarity = Literal["cosine", "euclidean"]
 _NONE: Final[Mapping[str, str]] = MappingProxyType({})
 _FACT_COLUMNS: Final = ("subject", "predicate", "object", "valid_at", "invalid_at", "created_at", "id")

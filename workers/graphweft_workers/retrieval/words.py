@@ -16,8 +16,6 @@ from graphweft_workers.retrieval.ranking import Candidate, Hit, bm25
 from graphweft_workers.retrieval.statements import Statement
 from graphweft_workers.retrieval.target import Target
 
-__all__ = ("MOST_TERMED", "MOST_TEXTS", "Ask", "Selection", "by_words", "select")
-
 type Ask = Callable[[Statement], Awaitable[Table]]
 """Runs a reading query within what is left of the time."""
 

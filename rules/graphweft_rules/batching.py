@@ -46,13 +46,11 @@ def batch_form(
     dialect: Dialect,
     *,
     shared: frozenset[str] | None = None,
-    spared: frozenset[str] = frozenset(),
 ) -> BatchForm:
     """Return how rows of a statement (that of ``Cypher``) with these parameters run; never raises.
 
     ``shared``: the labels that may stand on a node beside another one (``footprint.shared_labels``), so that two nodes
     with different labels outside of it are not the same. None: any label may stand beside any other.
-    ``spared``: see ``Cypher``; without any, a map behind ``+=`` may have any property.
     """
     # Both build a BatchForm, so they import this module.
     if dialect == "neo4j":
@@ -61,4 +59,4 @@ def batch_form(
         return neo4j_form(statement, tuple(params))
     from graphweft_rules.falkordb_form import falkordb_form
 
-    return falkordb_form(statement, tuple(params), shared=shared, spared=spared)
+    return falkordb_form(statement, tuple(params), shared=shared)

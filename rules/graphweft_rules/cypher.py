@@ -75,8 +75,6 @@ class Cypher:
     """(label, property) by which MATCH and MERGE look nodes up: each deserves an index."""
     names: frozenset[Name]
     """The labels and relationship types that the text names."""
-    spared: frozenset[str] = frozenset()
-    """Properties that no map behind ``+=`` has and no ``n[…]`` reads: whoever makes the parameters sees to that."""
     problems: tuple[CypherProblem, ...]
     pieces: tuple[_Piece, ...] = field(default=(), repr=False, compare=False)
     """What ``statement`` is made of, for ``origin``."""
@@ -99,7 +97,7 @@ class Cypher:
 
     def form(self, dialect: Dialect, shared: frozenset[str] | None = None) -> BatchForm:
         """Return which rows of the query may share a query on a kind of server, and its text: see ``batch_form``."""
-        return _form(self.statement, self.columns, dialect, shared, self.spared)
+        return _form(self.statement, self.columns, dialect, shared)
 
 
 @lru_cache(maxsize=16_384)
@@ -108,13 +106,12 @@ def _form(
     columns: tuple[str, ...],
     dialect: Dialect,
     shared: frozenset[str] | None,
-    spared: frozenset[str],
 ) -> BatchForm:
-    return batch_form(statement, columns, dialect, shared=shared, spared=spared)
+    return batch_form(statement, columns, dialect, shared=shared)
 
 
-def parse(text: str, *, role: Role, spared: frozenset[str] = frozenset()) -> Cypher:
-    """Read a query; never raises, whatever the text: see ``problems``. ``spared``: see ``Cypher``."""
+def parse(text: str, *, role: Role) -> Cypher:
+    """Read a query; never raises, whatever the text: see ``problems``."""
     query = outline(text)
     words = query.words
     clock: set[str] = set()
@@ -134,7 +131,6 @@ def parse(text: str, *, role: Role, spared: frozenset[str] = frozenset()) -> Cyp
         returns=bool(main) and main[-1].keyword == "RETURN",
         keys=frozenset(_keys(query)),
         names=frozenset(graph_names(query)),
-        spared=spared,
         problems=tuple(_placed(text, problem) for problem in problems),
         pieces=pieces,
     )

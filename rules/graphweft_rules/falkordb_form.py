@@ -81,9 +81,6 @@ _FUNCTIONS: Final = frozenset(
 )
 """Functions whose result depends on their arguments alone."""
 
-_ANY: Final = "*"
-"""As a property's name: any but the spared ones."""
-
 _Kind = Literal["node", "relationship", "value"]
 
 
@@ -116,23 +113,14 @@ class _Access:
     """A constant that a new node or relationship begins with."""
     labels: frozenset[str] = frozenset()
     """What the pattern of a node says; none: it may have any."""
-    spared: frozenset[str] = frozenset()
-    """With the name ``*``: what it is not."""
 
     def meets(self, other: _Access, shared: frozenset[str] | None) -> bool:
         """Tell whether both may be the same property of the same thing."""
-        if self.kind != other.kind or not self._named_as(other):
+        if self.kind != other.kind or self.name != other.name:
             return False
         if self.kind == "relationship":
             return self.relationship_type == other.relationship_type
         return not _differ(self.labels, other.labels, shared)
-
-    def _named_as(self, other: _Access) -> bool:
-        if self.name == _ANY:
-            return other.name not in self.spared
-        if other.name == _ANY:
-            return self.name not in other.spared
-        return self.name == other.name
 
 
 def _differ(labels: frozenset[str], others: frozenset[str], shared: frozenset[str] | None) -> bool:
@@ -182,11 +170,10 @@ def falkordb_form(
     columns: Sequence[str],
     *,
     shared: frozenset[str] | None = None,
-    spared: frozenset[str] = frozenset(),
 ) -> BatchForm:
     """Return how rows of a statement run on FalkorDB; never raises, whatever the text.
 
-    ``shared``, ``spared``: see ``batch_form``.
+    ``shared``: see ``batch_form``.
     """
     query = outline(statement)
     columns = tuple(columns)
@@ -203,7 +190,7 @@ def falkordb_form(
         _check_names(query)
         keys = tuple(dict.fromkeys(_keys(source, parts)))
         unwinds = any(isinstance(part, UnwindPart) for part in parts)
-        text = _Ordered(source=replace(source, bound=unwinds), parts=parts, shared=shared, spared=spared).text()
+        text = _Ordered(source=replace(source, bound=unwinds), parts=parts, shared=shared).text()
         return BatchForm(mode="ordered", statement=text, columns=columns, keys=keys, always=unwinds)
     except (_Refused, PatternError) as refused:
         reason = str(refused)
@@ -413,7 +400,6 @@ class _Ordered:
     source: _Source
     parts: tuple[Part, ...]
     shared: frozenset[str] | None
-    spared: frozenset[str] = frozenset()
     kinds: dict[str, _Kind] = field(default_factory=dict[str, _Kind])
     types: dict[str, str] = field(default_factory=dict[str, str])
     """Variable of a relationship to its type."""
@@ -748,11 +734,6 @@ class _Ordered:
                 effect.labels += item.names
                 texts.append(self.source.text(range(item.place, item.place + 1 + 2 * len(item.names))))
                 continue
-            if self._is_open(item) and condition is None and item.value is not None:
-                self._open(item, item.value, effect)
-                names |= self._names(item.value)
-                texts.append(self.source.text(range(item.place, item.value.stop)))
-                continue
             for assignment in _assignments(self.source, item):
                 if (assignment.variable, assignment.name) in seen:
                     raise _Refused(f"`{assignment.target}` is set twice")
@@ -777,32 +758,6 @@ class _Ordered:
             self._check_maps(items)
         self.pieces.append(self._cut())
         self.pieces.append(_Piece(f"SET {', '.join(texts)}", frozenset(names)))
-
-    def _is_open(self, item: SetItem) -> bool:
-        """Tell whether an item gives properties that the text does not name, of which the spared ones are none."""
-        return (
-            bool(self.spared)
-            and item.kind == "update"
-            and item.value is not None
-            and literal_map(self.source.query, item.value) is None
-        )
-
-    def _open(self, item: SetItem, value: range, effect: _Effect) -> None:
-        """Take ``n += map``, whose map may be chosen by what ``n[…]`` says."""
-        words = self.source.words
-        chosen = [
-            use.place
-            for use in uses(self.source.query, value).variables
-            if use.variable == item.variable
-            and words.text(use.place + 1) == "["
-            and use.place in _conditions(words, value)
-        ]
-        used = self._uses(value, frozenset(chosen))
-        if self._reads(used) or any(self.derived.get(use.variable) for use in used.variables):
-            raise _Refused(f"`{item.variable} += …` is made of properties")
-        access = replace(self._access(item.variable, _ANY), spared=self.spared)
-        effect.writes.append(access)
-        effect.reads += [replace(access, own=True) for _ in chosen]
 
     def _check_maps(self, items: Iterable[SetItem]) -> None:
         """Raise ``_Refused`` when ``+=`` cannot be written out, because items read what other items write."""

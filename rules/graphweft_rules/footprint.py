@@ -111,14 +111,11 @@ def footprints(cyphers: Iterable[Cypher]) -> dict[str, Footprint]:
     """Return the footprint of every query of a set of rules, by its ``statement``."""
     readers: dict[str, _Reader | str] = {}
     given: list[_Labels] = []
-    spared: dict[str, frozenset[str]] = {}
-    for cypher in cyphers:  # of one text's queries, what any of them may write counts
-        spared[cypher.statement] = spared.get(cypher.statement, cypher.spared) & cypher.spared
-    for statement, spares in spared.items():
+    for statement in dict.fromkeys(cypher.statement for cypher in cyphers):
         query = outline(statement)
         given.append(_labels(query))
         try:
-            reader = _Reader(query, spares)
+            reader = _Reader(query)
             reader.read()
             readers[statement] = reader
         except (PatternError, _Opaque) as error:
@@ -319,16 +316,13 @@ class _Act:
     by_one: bool = False
     """MERGE of a node by one property: there is no second entity that it could make for the same value."""
     if_created: bool = False
-    spared: frozenset[str] = frozenset()
-    """Of ``*``: properties that are not meant."""
 
 
 class _Reader:
     """Reads one query into things and acts."""
 
-    def __init__(self, query: Outline, spared: frozenset[str] = frozenset()) -> None:
+    def __init__(self, query: Outline) -> None:
         self.query = query
-        self._spared = spared
         self.words: Words = query.words
         self.acts: list[_Act] = []
         self.things: list[_Thing] = []
@@ -521,10 +515,7 @@ class _Reader:
         else:
             known = literal_map(self.query, item.value) if item.value is not None and item.kind == "update" else None
             names = [_ANYTHING] if known is None else [each.name for each in known]
-            spared = self._spared if known is None and item.kind == "update" else frozenset[str]()
-            self.acts.extend(
-                _Act(thing=thing, access="write", name=name, if_created=if_created, spared=spared) for name in names
-            )
+            self.acts.extend(_Act(thing=thing, access="write", name=name, if_created=if_created) for name in names)
         if item.value is not None:
             self._expression(item.value, writing=thing)
 
@@ -592,10 +583,6 @@ class _Reader:
         for use in found.variables:
             is_null = self.words.keyword(use.place + 1) == "IS"
             thing = self._scope.get(use.variable)
-            if thing is not None and self._spared and self.words.text(use.place + 1) == "[":
-                self.acts.append(_Act(thing=thing, access="read", name=_ANYTHING, spared=self._spared))
-                self.picks |= writing is not None and thing is not writing
-                continue
             if thing is not None and use.place not in counted and not is_null:
                 raise _Opaque(f"{use.variable!r} is used as a whole")
 
@@ -678,12 +665,9 @@ class _World:
                 if not act.name:
                     yield self._on_entity(act, base, key)
                     continue
-                any_name = act.name == _ANYTHING
-                named = self._properties.get(base, set()) - act.spared
-                names = {*named, _ANYTHING} if any_name else {act.name}
+                names = {*self._properties.get(base, ()), _ANYTHING} if act.name == _ANYTHING else {act.name}
                 by = self._key_name(base)
                 rekeys = base[0] == "node" and act.access == "write" and bool(by) and act.name in (_ANYTHING, by)
-                rekeys = rekeys and not (any_name and by in act.spared)
                 key_of_act = None if rekeys else key
                 for name in sorted(names):
                     touch = Touch(resource=(f"{base[0]} property", base[1], name), access=act.access, key=key_of_act)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
 from itertools import combinations
 from pathlib import Path
 from typing import Any
@@ -15,7 +14,6 @@ from hypothesis import strategies as st
 
 from graphweft_rules import BoundMutation, Ruleset
 from graphweft_rules.batching import Dialect
-from graphweft_rules.cypher import parse
 from graphweft_rules.footprint import Touch, commute, footprints
 from graphweft_workers.mutation.order import MOST_ROWS, Arranger
 
@@ -28,7 +26,6 @@ OPAQUE = "MATCH (s:Session) DETACH DELETE s"
 ONLY = "MERGE (s:Session {id: $s})"
 UNLABEL = "MATCH (s:Session {id: $s}) REMOVE s:Session"
 REKEY = "MATCH (s:Session {id: $s}) SET s.id = $t"
-ID = frozenset({"id"})
 COPY = "MATCH (a:Session {id: $s}), (b:Session {id: $t}) SET a.score = b.score"
 
 
@@ -62,14 +59,6 @@ def test_rows_that_have_nothing_to_do_with_each_other_share_steps(tmp_path: Path
     rows = Rows(ruleset(tmp_path, see=SEE, call=CALL))
     mixed = [rows.row("see", s="a", v=1), rows.row("call", s="a", t="x"), rows.row("see", s="a", v=2)]
     assert rows.steps(*mixed, rows.row("call", s="b", t="x")) == [("see", [0, 2]), ("call", [1, 3])]
-
-
-def test_rows_of_one_text_share_a_step_only_where_they_run_by_one_form(tmp_path: Path) -> None:
-    text = "MERGE (s:Session {id: $s}) SET s += $v"
-    rows = Rows(ruleset(tmp_path, any=text))
-    rows.mutations["some"] = replace(rows.mutations["any"], id="some", cypher=parse(text, role="mutation", spared=ID))
-    mixed = [rows.row(name, s="a", v={}) for name in ("any", "some", "any", "some")]
-    assert rows.steps(*mixed) == [("any", [0]), ("some", [1]), ("any", [2]), ("some", [3])]
 
 
 def test_what_is_read_stays_behind_what_is_written(tmp_path: Path) -> None:

@@ -20,7 +20,6 @@ from graphweft_contracts.episodes import (
 )
 from graphweft_rules import Ruleset
 from graphweft_rules.batching import Dialect
-from graphweft_rules.cypher import parse
 from graphweft_rules.footprint import footprints, shared_labels
 from graphweft_rules.ontologies import Ontologies
 from graphweft_rules.packs.episodes import EpisodePack, entity_id
@@ -209,40 +208,6 @@ def test_what_comes_often_shares_queries_on_both_servers(name: str) -> None:
     found = [mutation.cypher for mutation in PACK.mutations if mutation.id == name]
     shared = shared_labels(mutation.cypher for mutation in PACK.mutations)
     assert {cypher.form(dialect, shared).mode for cypher in found for dialect in ("falkordb", "neo4j")} == {"ordered"}
-
-
-SPARED = frozenset({"id", "name", "rank"})
-CHOSEN = "CASE WHEN coalesce(e[row.by], '') <= $rank THEN row.map ELSE {} END"
-
-
-@pytest.mark.parametrize(
-    ("text", "mode"),
-    [
-        (f"UNWIND $rows AS row MERGE (e:Entity {{id: row.id}}) SET e += {CHOSEN}", "ordered"),
-        ("UNWIND $rows AS row MERGE (e:Entity {id: row.id}) SET e.name = $n, e += row.map", "ordered"),
-        ("UNWIND $rows AS row MERGE (e:Entity {key: row.id}) SET e += row.map", "disjoint"),  # a key that it may write
-        (f"UNWIND $rows AS row MATCH (e:Entity {{id: row.id}}) WHERE e.city = 'x' SET e += {CHOSEN}", "disjoint"),
-        ("UNWIND $rows AS row MERGE (e:Entity {id: row.id}) SET e += row.map SET e.city = $n", "disjoint"),
-        ("MERGE (e:Entity {id: $i}) MERGE (f:Entity {id: $j}) SET e.name = f.city, e += $map", "disjoint"),
-        ("MERGE (e:Entity {id: $i}) SET e += CASE WHEN true THEN {x: e[$n]} ELSE {} END", "disjoint"),  # a copy
-        ("MERGE (e:Entity {id: $i}) SET e = $map", "single"),
-    ],
-)
-def test_properties_that_a_text_does_not_name_share_queries_where_nobody_else_means_them(text: str, mode: str) -> None:
-    assert parse(text, role="mutation", spared=SPARED).form("falkordb").mode == mode
-    unspared = parse(text, role="mutation")
-    assert unspared.form("falkordb").mode != "ordered"
-
-
-def test_whoever_reads_an_attribute_keeps_its_place_among_episodes() -> None:
-    text = f"UNWIND $rows AS row MERGE (e:Entity {{id: row.id}}) SET e += {CHOSEN}"
-    reading = parse("MATCH (e:Entity {id: $i}) SET e.name = e.city", role="mutation")
-    naming = parse("MATCH (e:Entity {id: $i}) SET e.rank = 1", role="mutation")
-    cypher = parse(text, role="mutation", spared=SPARED)
-    touches = footprints([cypher, reading, naming])[cypher.statement].touches
-    written = {touch.resource[2] for touch in touches if touch.access == "write" and len(touch.resource) == 3}
-    assert written == {"city", "*"}  # and what no query names
-    assert footprints([parse(text, role="mutation")])[cypher.statement].opaque
 
 
 @pytest.mark.parametrize("dialect", ["falkordb", "neo4j"])

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from graphweft_rules.cypher import Cypher, parse
+from graphweft_rules.cypher import parse
 from graphweft_rules.footprint import Footprint, Key, Touch, commute, footprints, shared_labels
 
 WORLD = ("MERGE (s:Session {id: $s})", "MERGE (u:User {id: $u})", "MERGE (t:Tool {name: $t})")
@@ -193,22 +193,6 @@ def test_rows_with_one_key_that_may_not_change_places(one: str, other: str) -> N
 )
 def test_rows_that_may_change_places(one: str, other: str) -> None:
     assert not conflict(one, other, {"s": "a"}, {"s": "a"})
-
-
-def test_of_one_text_that_two_queries_have_what_both_spare_is_spared() -> None:
-    text = "MERGE (s:Session {id: $s}) SET s += $map"
-    spares = [frozenset({"id", "seen"}), frozenset({"id", "n"}), frozenset[str]()]
-    one, other, neither = [parse(text, role="mutation", spared=spared) for spared in spares]
-    reading = parse("MATCH (s:Session {id: $s}) SET s.seen = s.n", role="mutation")
-
-    def written(*cyphers: Cypher) -> set[str]:
-        touches = footprints([*cyphers, reading])[text].touches
-        return {".".join(touch.resource) for touch in touches if touch.access == "write"}
-
-    properties = {"node property.Session.n", "node property.Session.seen", "node property.Session.*"}
-    assert written(one) == properties - {"node property.Session.seen"}
-    assert written(one, other) == written(other, one) == properties
-    assert written(one, neither) == written(neither, one) == {*properties, "node.Session", "node property.Session.id"}
 
 
 MAKE = ("CREATE (s:Session {id: $s, a: 1})", "CREATE (s:Session {id: $s, b: 1})")

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator
+from contextlib import aclosing
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +23,7 @@ from graphweft import Client, Event
 from graphweft.adapters import agent_zero
 from graphweft.adapters.agent_zero_plugin import install
 from graphweft_rules import lint
+from graphweft_workers.bus.redis_streams import RedisStreamsBus
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
@@ -85,6 +87,15 @@ def zero(tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[
         plugin.close(0.0)
 
 
+async def applied(url: str) -> None:
+    """Wait until the worker has applied what was emitted."""
+    async with aclosing(RedisStreamsBus(url)) as bus, asyncio.timeout(60):
+        while True:
+            if not any(part.lag for part in await bus.status()):
+                return
+            await asyncio.sleep(0.05)
+
+
 async def test_case_a_off(zero: Zero, url: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GRAPHRAG_ENABLED", "false")
     with counted() as (port, came):
@@ -99,6 +110,7 @@ async def test_case_b_on_and_up(zero: Zero, url: str, folder: Path) -> None:
     episode = Event.model_validate_json(KNOWN)
     async with Client(url, app_id=APP) as client, role("mutation", folder, url, **graph):
         assert await client.emit_all([episode], wait_s=30)
+        await applied(url)  # or a part of the episode would be seen
         async with role("injection", folder, url, **graph, GRAPHRAG_ENABLED="true") as responder:
             seen = await zero.until("GRAPHRAG_CONTEXT_INJECTED", QUESTION, responder)
             assert seen == {"memory_seen": True, "graphrag_seen": True}
@@ -108,7 +120,7 @@ async def test_case_b_on_and_up(zero: Zero, url: str, folder: Path) -> None:
             assert list(extras) == ["memories", "solutions", "graphrag", "current_datetime"]
             assert extras["graphrag"].strip() == BLOCK.strip()
             # What was recalled leads there, although the question names nothing.
-            assert (await zero.turn("and what else?"))["graphrag_seen"]
+            assert (await zero.until("GRAPHRAG_CONTEXT_INJECTED", "and what else?", responder))["graphrag_seen"]
     assert "GRAPHRAG_CONTEXT_INJECTED" in responder.markers()
 
 

@@ -43,22 +43,20 @@ _FILE: Final = "graphweft:memory"
 type _Params = dict[str, Any]
 type _Said = Sequence[tuple[str, _Params]]
 
-_SCOPE: Final = ", ".join(f"{{0}}.{name} = ${name}" for name in SCOPES)
-
 
 def _scope(variable: str) -> str:
-    return _SCOPE.format(variable)
+    return ", ".join(f"{variable}.{name} = ${name}" for name in SCOPES)
 
 
 # In one query with what it decides about: apart, one of the two could fail, and a memory be passed over in silence.
 _WHEN_NOT_ERASED: Final = (
-    f"MERGE (u:{PROFILE} {{{{id: $user_id}}}}) "
+    f"MERGE (u:{PROFILE} {{id: $user_id}}) "
     "SET u.user_id = $user_id, u.erased_before = coalesce(u.erased_before, '') "
     "WITH u WHERE u.erased_before < $recorded "
 )
 _ADD: Final = (
     "UNWIND $messages AS message "
-    "MERGE (m:{label} {{id: message.id}}) "
+    f"MERGE (m:{MEMORY_LABEL} {{id: message.id}}) "
     "SET m.text = message.text, m.role = message.role, m.timestamp = message.timestamp, "
     "m.message_id = message.message_id, m.author_name = message.author_name, m.terms = message.terms, "
     f"m.length = message.length, {_scope('m')}, m.scopes = $scopes, "
@@ -70,7 +68,7 @@ _LOOKED_AHEAD: Final = 50
 # The same said again in another thread ends a fact too, but not for a search of its own thread (``thread_valid_to``):
 # there it holds until something else is said anywhere, or the same again in that thread.
 _VALIDITY: Final = (
-    f"MATCH (f:{FACT} {{{{key: key}}}}) WITH key, f ORDER BY f.valid_from, f.id WITH key, collect(f) AS facts "
+    f"MATCH (f:{FACT} {{key: key}}) WITH key, f ORDER BY f.valid_from, f.id WITH key, collect(f) AS facts "
     "UNWIND range(0, size(facts) - 1) AS number "
     f"WITH facts[number] AS fact, facts[number + 1 .. number + {_LOOKED_AHEAD + 1}] AS others, "
     f"facts[number + 1] AS later, facts[number + {_LOOKED_AHEAD + 1}] AS beyond "
@@ -82,18 +80,26 @@ _VALIDITY: Final = (
 _STATED: Final = (
     f"MATCH (p)-[e:EXTRACTED_FROM]->(:{SUMMARY}) WITH p, max(e.stated_at) AS stated_at SET p.stated_at = stated_at"
 )
-# A memory is claimed by one summary at most, so what leads from a summary to its memories is known to be its own.
-_SOURCES: Final = (
-    f"MATCH (s:{SUMMARY} {{{{{{{{id: $id}}}}}}}}) UNWIND $sources AS source "
-    "MATCH (x:{label} {{{{id: source.id}}}}) MATCH (m:{{label}} {{{{id: source.memory_id}}}})-[:PART_OF]->(s) "
-    "MERGE (x)-[:EXTRACTED_FROM]->(m)"
-)
+
+
+def _tie(label: str) -> str:
+    """Return how what a summary said is tied to its memories.
+
+    A memory is claimed by one summary at most, so what leads from a summary to its memories is known to be its own.
+    """
+    return (
+        f"MATCH (s:{SUMMARY} {{id: $id}}) UNWIND $sources AS source "
+        f"MATCH (x:{label} {{id: source.id}}) MATCH (m:{MEMORY_LABEL} {{id: source.memory_id}})-[:PART_OF]->(s) "
+        "MERGE (x)-[:EXTRACTED_FROM]->(m)"
+    )
+
+
 _TEXTS: Final[Mapping[str, tuple[str, str]]] = {
     "add": ("memory.add", _WHEN_NOT_ERASED + _ADD),
     "add_unowned": ("memory.add", _ADD),
     "embed": (
         "memory.embedded",
-        "MATCH (m:{label} {{id: $memory_id, chat_id: $chat_id}}) "
+        f"MATCH (m:{MEMORY_LABEL} {{id: $memory_id, chat_id: $chat_id}}) "
         "SET m.embedding = vecf32($embedding), m.embedding_model = $model",
     ),
     # A memory belongs to the first event of its user's that names it, whatever becomes of that one: an erasure in
@@ -101,18 +107,18 @@ _TEXTS: Final[Mapping[str, tuple[str, str]]] = {
     # holds memories of one user only, or of none.
     "claim": (
         "memory.summarized",
-        "UNWIND $memory_ids AS memory_id MATCH (m:{label} {{id: memory_id, chat_id: $chat_id}}) "
+        f"UNWIND $memory_ids AS memory_id MATCH (m:{MEMORY_LABEL} {{id: memory_id, chat_id: $chat_id}}) "
         "WHERE m.summary_id IS NULL AND coalesce(m.user_id, '') = $owner SET m.summary_id = $id",
     ),
     # Of an erased user some memories are missing, and then there is no summary; it counts as old as its oldest memory,
     # so that an erasure that comes later takes it away just the same.
     "summarize": (
         "memory.summarized",
-        "UNWIND $memory_ids AS memory_id MATCH (m:{label} {{id: memory_id, chat_id: $chat_id}}) "
+        f"UNWIND $memory_ids AS memory_id MATCH (m:{MEMORY_LABEL} {{id: memory_id, chat_id: $chat_id}}) "
         "WHERE m.summary_id = $id "
         "WITH collect(m) AS memories, min(m.recorded) AS recorded, min(m.timestamp) AS first, max(m.timestamp) AS last "
         "WHERE size(memories) = $count "
-        f"MERGE (s:{SUMMARY} {{{{id: $id}}}}) "
+        f"MERGE (s:{SUMMARY} {{id: $id}}) "
         "SET s.text = $text, s.timestamp = last, s.from = first, s.recorded = recorded, s.model = $model, "
         f"s.terms = $terms, s.length = $length, {_scope('s')}, s.scopes = $scopes, "
         "s.chat_id = $chat_id, s.event_id = $event_id "
@@ -120,89 +126,88 @@ _TEXTS: Final[Mapping[str, tuple[str, str]]] = {
     ),
     "facts": (
         "memory.summarized",
-        f"MATCH (s:{SUMMARY} {{{{id: $id}}}}) UNWIND $facts AS fact MERGE (f:{FACT} {{{{id: fact.id}}}}) "
+        f"MATCH (s:{SUMMARY} {{id: $id}}) UNWIND $facts AS fact MERGE (f:{FACT} {{id: fact.id}}) "
         "SET f.key = fact.key, f.subject = fact.subject, f.predicate = fact.predicate, f.object = fact.object, "
         f"f.text = fact.text, f.valid_from = fact.valid_from, f.terms = fact.terms, f.length = fact.length, "
         f"{_scope('f')}, f.scopes = $scopes "
         "MERGE (f)-[:EXTRACTED_FROM]->(s)",
     ),
-    "fact_sources": ("memory.summarized", _SOURCES.format(label=FACT)),
+    "fact_sources": ("memory.summarized", _tie(FACT)),
     "validity": ("memory.summarized", f"UNWIND $keys AS key {_VALIDITY}"),
     "preferences": (
         "memory.summarized",
-        f"MATCH (s:{SUMMARY} {{{{id: $id}}}}) MATCH (u:{PROFILE} {{{{id: $user_id}}}}) UNWIND $preferences AS stated "
-        f"MERGE (p:{PREFERENCE} {{{{id: stated.id}}}}) SET p.text = stated.text, p.user_id = $user_id, "
+        f"MATCH (s:{SUMMARY} {{id: $id}}) MATCH (u:{PROFILE} {{id: $user_id}}) UNWIND $preferences AS stated "
+        f"MERGE (p:{PREFERENCE} {{id: stated.id}}) SET p.text = stated.text, p.user_id = $user_id, "
         "p.terms = stated.terms, p.length = stated.length, p.scopes = $scopes "
         "MERGE (u)-[:HAS_PREFERENCE]->(p) MERGE (p)-[e:EXTRACTED_FROM]->(s) SET e.stated_at = stated.stated_at",
     ),
     "preference_times": (
         "memory.summarized",
-        f"UNWIND $preferences AS preference MATCH (p:{PREFERENCE} {{{{id: preference}}}}) {_STATED}",
+        f"UNWIND $preferences AS preference MATCH (p:{PREFERENCE} {{id: preference}}) {_STATED}",
     ),
-    "preference_sources": ("memory.summarized", _SOURCES.format(label=PREFERENCE)),
+    "preference_sources": ("memory.summarized", _tie(PREFERENCE)),
     # Only in the chat in which they were added are the two in order.
     "forget": (
         "memory.forget",
-        "UNWIND $memory_ids AS memory_id MATCH (m:{label} {{id: memory_id, chat_id: $chat_id}}) DETACH DELETE m",
+        f"UNWIND $memory_ids AS memory_id MATCH (m:{MEMORY_LABEL} {{id: memory_id, chat_id: $chat_id}}) "
+        "DETACH DELETE m",
     ),
     "mark": (
         "memory.erase",
-        f"MERGE (u:{PROFILE} {{{{id: $user_id}}}}) SET u.user_id = $user_id, u.erased_before = "
+        f"MERGE (u:{PROFILE} {{id: $user_id}}) SET u.user_id = $user_id, u.erased_before = "
         "CASE WHEN coalesce(u.erased_before, '') < $before THEN $before ELSE u.erased_before END",
     ),
     "erase": (
         "memory.erase",
-        "MATCH (m:{label} {{user_id: $user_id}}) WHERE m.recorded <= $before DETACH DELETE m",
+        f"MATCH (m:{MEMORY_LABEL} {{user_id: $user_id}}) WHERE m.recorded <= $before DETACH DELETE m",
     ),
     "erase_sources": (
         "memory.erase",
-        f"MATCH (s:{SUMMARY} {{{{user_id: $user_id}}}}) WHERE s.recorded <= $before "
-        "MATCH (s)-[:SUMMARIZES]->(m:{label})<-[e:EXTRACTED_FROM]-() DELETE e",
+        f"MATCH (s:{SUMMARY} {{user_id: $user_id}}) WHERE s.recorded <= $before "
+        f"MATCH (s)-[:SUMMARIZES]->(m:{MEMORY_LABEL})<-[e:EXTRACTED_FROM]-() DELETE e",
     ),
     "erase_summaries": (
         "memory.erase",
-        f"MATCH (s:{SUMMARY} {{{{user_id: $user_id}}}}) WHERE s.recorded <= $before DETACH DELETE s",
+        f"MATCH (s:{SUMMARY} {{user_id: $user_id}}) WHERE s.recorded <= $before DETACH DELETE s",
     ),
     "erase_facts": (
         "memory.erase",
-        f"MATCH (f:{FACT} {{{{user_id: $user_id}}}}) WHERE NOT (f)-[:EXTRACTED_FROM]->(:{SUMMARY}) DETACH DELETE f",
+        f"MATCH (f:{FACT} {{user_id: $user_id}}) WHERE NOT (f)-[:EXTRACTED_FROM]->(:{SUMMARY}) DETACH DELETE f",
     ),
     "erase_preferences": (
         "memory.erase",
-        f"MATCH (p:{PREFERENCE} {{{{user_id: $user_id}}}}) WHERE NOT (p)-[:EXTRACTED_FROM]->(:{SUMMARY}) "
-        "DETACH DELETE p",
+        f"MATCH (p:{PREFERENCE} {{user_id: $user_id}}) WHERE NOT (p)-[:EXTRACTED_FROM]->(:{SUMMARY}) DETACH DELETE p",
     ),
     "erase_preference_times": (
         "memory.erase",
-        f"MATCH (p:{PREFERENCE} {{{{user_id: $user_id}}}}) {_STATED}",
+        f"MATCH (p:{PREFERENCE} {{user_id: $user_id}}) {_STATED}",
     ),
     "erase_validity": (
         "memory.erase",
-        f"MATCH (kept:{FACT} {{{{user_id: $user_id}}}}) WITH DISTINCT kept.key AS key {_VALIDITY}",
+        f"MATCH (kept:{FACT} {{user_id: $user_id}}) WITH DISTINCT kept.key AS key {_VALIDITY}",
     ),
 }
-"""Mutation -> (type of event, Cypher); ``{label}`` is that of memories."""
+"""Mutation -> (type of event, Cypher)."""
 
 
 class MemoryPack:
-    """The effects of ``memory.*`` events on memories with one label."""
+    """The effects of ``memory.*`` events on memories."""
 
     types = frozenset(MEMORY)
 
-    def __init__(self, label: str = MEMORY_LABEL) -> None:
-        self.label = label
+    def __init__(self) -> None:
         self.mutations = tuple(
             CompiledMutation(
                 rule=rule,
                 id=id,
-                cypher=parse(text.format(label=label), role="mutation"),
+                cypher=parse(text, role="mutation"),
                 sources=(),
                 place=Place(file=_FILE, line=number),
             )
             for number, (id, (rule, text)) in enumerate(_TEXTS.items(), 1)
         )
         self._by_id = {mutation.id: mutation for mutation in self.mutations}
-        scoped = {(label, name) for name in (*SCOPES, "id", "chat_id")}
+        scoped = {(MEMORY_LABEL, name) for name in (*SCOPES, "id", "chat_id")}
         scoped |= {(other, name) for other in (SUMMARY, FACT) for name in SCOPES} | {(PREFERENCE, "user_id")}
         self.keys = frozenset(scoped).union(*(mutation.cypher.keys for mutation in self.mutations))
         self.indexes = tuple(
@@ -213,7 +218,7 @@ class MemoryPack:
                 name=f"graphweft_{each}_terms",
                 terms=True,
             )
-            for each in (label, SUMMARY, FACT, PREFERENCE)
+            for each in (MEMORY_LABEL, SUMMARY, FACT, PREFERENCE)
         )
 
     def match(self, event: Event) -> Sequence[tuple[CompiledMutation, _Params]]:

@@ -101,13 +101,6 @@ def test_every_set_of_rules_knows_them_whatever_the_workflow() -> None:
     assert rules.packs_for(["order.paid"]) == ()
 
 
-def test_memories_may_have_another_label() -> None:
-    other = MemoryPack("Remembered")
-    assert all("Remembered" in mutation.cypher.statement for mutation in other.mutations if ":Memory" in mutation.id)
-    assert {key for key in other.keys if key[0] == "Memory"} == set()
-    assert other.indexes[0].label == "Remembered"
-
-
 @pytest.mark.parametrize(
     ("text", "expected"),
     [

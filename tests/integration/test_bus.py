@@ -965,6 +965,31 @@ async def test_kafka_hands_out_committed_records_only(kafka_url: str) -> None:
         assert values(await bus.after(0, cursor.offset, limit=1)) == [b"open"]
 
 
+async def test_kafka_gives_a_partition_back_whatever_its_consumer_says(
+    kafka_url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """aiokafka lets the cancellation of its own fetch out of ``stop``."""
+    from aiokafka import AIOKafkaConsumer
+
+    async with contextlib.aclosing(kafka_bus(kafka_url)) as bus, contextlib.aclosing(kafka_bus(kafka_url)) as other:
+        await bus.partitions()
+        for number in range(PARTITIONS):
+            await claimed(bus, number)
+        await bus.read(0, START, limit=1, wait_s=0)
+        plain = AIOKafkaConsumer.stop
+
+        async def stop(consumer: Any) -> None:
+            await plain(consumer)
+            raise asyncio.CancelledError
+
+        with monkeypatch.context() as patch:
+            patch.setattr(AIOKafkaConsumer, "stop", stop)
+            await bus.release(0, OWNER)
+        for number in range(1, PARTITIONS):
+            await bus.release(number, OWNER)
+        await claimed(other, owner="other")
+
+
 async def test_kafka_says_when_the_topic_was_made_anew(kafka_url: str) -> None:
     async with contextlib.aclosing(kafka_bus(kafka_url)) as bus:
         await bus.partitions()

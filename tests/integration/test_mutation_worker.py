@@ -119,6 +119,38 @@ async def test_events_take_effect_in_order(
         assert await column(graph, f"MATCH (j:Journey {{id: 'c{chat}'}}) RETURN j.trace") == [expected]
 
 
+@pytest.mark.parametrize("where", ["claim", "read", "commit", "release", "graph"])
+async def test_a_cancellation_by_a_driver_ends_no_partition(
+    where: str, url: str, rules: Ruleset, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A task that ends by one that nobody asked for ends without a word, and its partition lies unread."""
+    left = [asyncio.CancelledError() for _ in range(3)]
+    owner, name = (FalkorDBStore, "apply") if where == "graph" else (RedisStreamsBus, where)
+    plain = getattr(owner, name)
+
+    async def cancelled(*args: Any, **kwargs: Any) -> Any:
+        if left:
+            raise left.pop()
+        return await plain(*args, **kwargs)
+
+    monkeypatch.setattr(owner, name, cancelled)
+    async with (
+        contextlib.aclosing(RedisStreamsBus(url)) as bus,
+        contextlib.aclosing(FalkorDBStore(url)) as graph,
+        Client(url) as client,
+    ):
+        for number in range(20):
+            assert await client.emit(tool(f"t{number}", chat=f"c{number % 4}"))
+        async with running(bus, graph, rules):
+            await caught_up(bus)
+        async with running(bus, graph, rules, name="other"):  # nothing is held for ever
+            for number in range(20):
+                assert await client.emit(tool(f"s{number}", chat=f"c{number % 4}"))
+            await caught_up(bus)
+        assert sum(await column(graph, "MATCH (j:Journey) RETURN size(split(j.trace, ',')) - 1")) == 40
+    assert not left
+
+
 async def test_datetime_is_the_time_of_the_event(
     url: str, bus: RedisStreamsBus, graph: FalkorDBStore, rules: Ruleset
 ) -> None:

@@ -7,7 +7,6 @@ that are read by consumers of their own go on until they are given back.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Collection
 from typing import Any, Final
 
@@ -19,6 +18,7 @@ from aiokafka.structs import OffsetAndMetadata
 
 from graphweft.kafka_connection import bus_errors
 from graphweft_contracts import BusUnavailable, channels
+from graphweft_workers.bus.kafka_reader import stop_consumer
 
 logger = structlog.get_logger("graphweft.bus")
 
@@ -113,8 +113,7 @@ class Membership(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka h
         consumer, self._consumer = self._consumer, None
         self._forget()
         if consumer is not None:
-            with contextlib.suppress(KafkaError, OSError):
-                await consumer.stop()
+            await stop_consumer(consumer)
         self._forget()
 
     async def on_partitions_revoked(  # pyright: ignore[reportIncompatibleMethodOverride]  # it awaits what it gets

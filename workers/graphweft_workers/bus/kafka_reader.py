@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from collections.abc import Coroutine, Sequence
 from typing import Any, Final
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
-from aiokafka.errors import OffsetOutOfRangeError
+from aiokafka.errors import KafkaError, OffsetOutOfRangeError
 
 from graphweft.kafka_connection import bus_errors
 from graphweft_contracts import BusUnavailable
 from graphweft_workers.bus.kafka_lenient import read_leniently
+from graphweft_workers.cancelling import is_being_cancelled
 
 _FORWARD_BYTES: Final = 4 * 1024**2
 _RANGE_BYTES: Final = 256 * 1024
@@ -44,6 +46,23 @@ async def _consumer(servers: str, fetch_bytes: int) -> Any:
         await consumer.stop()
         raise
     return consumer
+
+
+async def stop_consumer(consumer: Any) -> None:
+    """Disconnect a consumer; what goes wrong with that does not matter any more.
+
+    aiokafka 0.14 cancels a fetch that is under way and awaits it, so its ``CancelledError`` comes out here, and the
+    connections stay open.
+    """
+    try:
+        await consumer.stop()
+    except asyncio.CancelledError:
+        if is_being_cancelled():
+            raise
+        with contextlib.suppress(KafkaError, OSError):
+            await consumer._client.close()
+    except (KafkaError, OSError):
+        pass
 
 
 class PartitionReader:
@@ -109,7 +128,7 @@ class PartitionReader:
 
     async def aclose(self) -> None:
         """Disconnect."""
-        await self._consumer.stop()
+        await stop_consumer(self._consumer)
 
     def _seek(self, position: int) -> None:
         self._consumer.seek(self._partition, position)
@@ -186,7 +205,7 @@ class RangeReader:
         """Disconnect; a later call connects again."""
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
-            await consumer.stop()
+            await stop_consumer(consumer)
 
     async def _guarded[Result](self, work: Coroutine[Any, Any, Result]) -> Result:
         try:

@@ -11,6 +11,7 @@ from typing import Any, Final
 
 from graphweft_contracts import Transient
 from graphweft_workers.bus.log import Bus, Committed, Stretch
+from graphweft_workers.cancelling import is_being_cancelled
 
 LEASE_S: Final = 10.0
 """A dead worker's partitions are taken over after this long."""
@@ -93,14 +94,25 @@ class PartitionOwner:
                 # Opening is no progress: what fails at the first batch each time must wait longer each time.
                 attempt = 1 if held is not None and held.progressed else attempt + 1
                 await self._back_off("partition_interrupted", error, attempt, partition=number)
+            except asyncio.CancelledError:
+                if is_being_cancelled():
+                    raise
+                attempt += 1
+                cut = Transient("the driver of the bus or of the graph gave up on an answer")
+                await self._back_off("partition_interrupted", cut, attempt, partition=number)
             finally:
                 if self.bus.wanted_back(number):
                     await self._release(number)
         await self._release(number)
 
     async def _release(self, number: int) -> None:
-        with contextlib.suppress(Transient):
+        try:
             await self.bus.release(number, self.name)
+        except Transient:
+            pass  # the lease ends by itself
+        except asyncio.CancelledError:
+            if is_being_cancelled():
+                raise
 
     async def _back_off(self, event: str, error: Transient, attempt: int, **fields: object) -> None:
         wait_s = backoff_s(error, attempt)

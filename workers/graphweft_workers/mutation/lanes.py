@@ -25,6 +25,7 @@ from graphweft_rules.core_schema import CORE_KEYS
 from graphweft_rules.packs.pack import Pack
 from graphweft_workers.bus.log import Bus, Committed, Entry, Stretch
 from graphweft_workers.bus.owning import backoff_s
+from graphweft_workers.cancelling import is_being_cancelled
 from graphweft_workers.graph.store import GraphStore, Mark, Progress
 from graphweft_workers.graphrag.safe_cypher import KEYS as FACT_KEYS
 from graphweft_workers.mutation.applying import Applier
@@ -392,7 +393,11 @@ class Lanes:
                     attempt += 1
                     await self._back_off(lane, error, attempt)
         except asyncio.CancelledError:
-            raise
+            if is_being_cancelled():
+                raise
+            self._failure = self._failure or GraphUnavailable(
+                "the graph's driver gave up an answer that was waited for"
+            )
         except BaseException as error:  # noqa: BLE001 - raised by ``settle``, in the partition's own task
             self._failure = self._failure or error
         finally:

@@ -191,7 +191,7 @@ def falkordb() -> Iterator[Server]:
         runner.run(server.stop())
 
 
-@settings(_checked, max_examples=int(_EXAMPLES or 1_900))
+@settings(_checked, max_examples=int(_EXAMPLES or 400))
 @given(example=examples(events=40))
 def test_on_falkordb(falkordb: Server, example: Example) -> None:
     _run_on_falkordb(falkordb, example)

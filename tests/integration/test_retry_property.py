@@ -191,6 +191,10 @@ async def caught_up(bus: Bus, task: asyncio.Task[None]) -> None:
             await asyncio.sleep(0.005)
 
 
+_numbers = count()
+"""Of apps: the two buses share a graph server, and a graph knows the offsets of one."""
+
+
 class Server:
     """A bus and a graph; one event loop for all examples."""
 
@@ -199,10 +203,9 @@ class Server:
         self.bus = bus
         self.graph = graph
         self.transport = transport
-        self.numbers = count()
 
     def check(self, example: Example) -> None:
-        apps = [f"a{(number := next(self.numbers))}", f"b{number}"]
+        apps = [f"a{(number := next(_numbers))}", f"b{number}"]
         with capture_logs(), tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
             patch.setattr(applying, "FAILURES_TO_QUARANTINE", example.failures_to_quarantine)
             patch.setattr(applying, "FIRST_PROBE_S", example.first_probe_s)

@@ -104,7 +104,15 @@ class Outcome:
 
 
 async def outcome_of(bus: Bus, sent: Sent) -> Outcome:
-    """Return what became of events that the workers are done with, by the dead letters that tell of them."""
+    """Return, through outages, what became of events that the workers are done with, by the dead letters."""
+    while True:
+        try:
+            return await _outcome_of(bus, sent)
+        except BusUnavailable:
+            await asyncio.sleep(_POLL_S)
+
+
+async def _outcome_of(bus: Bus, sent: Sent) -> Outcome:
     assert sent.positions is not None
     skipped: set[str] = set()
     failed: set[str] = set()

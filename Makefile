@@ -22,7 +22,7 @@ demo: $(COMMAND) ## see it work: a local server, events, the graph, and context 
 test: check ## all checks, then all tests (they start the real embedded server themselves)
 	@# Where PYTHONDONTWRITEBYTECODE is set, each of the hundreds of processes that tests start would compile all modules.
 	$(BIN)/python -m compileall -q contracts rules client workers
-	$(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist worksteal
+	$(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist loadgroup
 
 # What `make test` does a little of, for hours; each variable may be given: make soak GRAPHWEFT_CHAOS_ROUNDS=3
 GRAPHWEFT_FUZZ_EVENTS ?= 2000000
@@ -31,17 +31,24 @@ GRAPHWEFT_EXAMPLES ?= 3000
 GRAPHWEFT_FUZZ_CASES ?= 20000
 GRAPHWEFT_GATEWAY_REQUESTS ?= 50000
 GRAPHWEFT_CHAOS_ROUNDS ?= 5
+GRAPHWEFT_SEARCHES ?= 10500
+GRAPHWEFT_FAULT_SEEDS ?= 100
+GRAPHWEFT_SEED ?= $(GRAPHWEFT_FUZZ_SEED)
 soak: export GRAPHWEFT_FUZZ_EVENTS := $(GRAPHWEFT_FUZZ_EVENTS)
 soak: export GRAPHWEFT_FUZZ_SEED := $(GRAPHWEFT_FUZZ_SEED)
 soak: export GRAPHWEFT_EXAMPLES := $(GRAPHWEFT_EXAMPLES)
 soak: export GRAPHWEFT_FUZZ_CASES := $(GRAPHWEFT_FUZZ_CASES)
 soak: export GRAPHWEFT_GATEWAY_REQUESTS := $(GRAPHWEFT_GATEWAY_REQUESTS)
 soak: export GRAPHWEFT_CHAOS_ROUNDS := $(GRAPHWEFT_CHAOS_ROUNDS)
+soak: export GRAPHWEFT_SEARCHES := $(GRAPHWEFT_SEARCHES)
+soak: export GRAPHWEFT_FAULT_SEEDS := $(GRAPHWEFT_FAULT_SEEDS)
+soak: export GRAPHWEFT_SEED := $(GRAPHWEFT_SEED)
 soak: $(READY) ## hours of random events, rules, requests and faults; the seed is printed first
-	@echo "==> GRAPHWEFT_FUZZ_SEED=$(GRAPHWEFT_FUZZ_SEED)"
-	$(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist worksteal tests/fuzz tests/chaos \
+	@echo "==> GRAPHWEFT_FUZZ_SEED=$(GRAPHWEFT_FUZZ_SEED) GRAPHWEFT_SEED=$(GRAPHWEFT_SEED)"
+	$(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist loadgroup tests/fuzz tests/chaos \
 	  tests/integration/test_batch_forms.py tests/integration/test_episodes.py tests/integration/test_gateway.py \
-	  tests/integration/test_memory_order.py tests/integration/test_retry_property.py tests/integration/test_serial_equality.py
+	  tests/integration/test_memory_order.py tests/integration/test_retry_property.py tests/integration/test_search_scopes.py \
+	  tests/integration/test_serial_equality.py tests/integration/test_worker_faults.py
 
 bench: $(READY) ## measure the engine beside what it is compared with; BENCH='--only a,b --quick' chooses
 	$(BIN)/python -m benchmarks $(BENCH)

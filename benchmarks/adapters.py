@@ -12,6 +12,8 @@ import statistics
 from pathlib import Path
 from typing import Final
 
+from tests.services.runtime_environments import make, ready
+
 from benchmarks.harness import Bench, Died, Result, Skip, Spread, in_turn
 from benchmarks.services import Services
 
@@ -35,11 +37,10 @@ _WARM: Final = 3
 
 async def run(bench: Bench, services: Services) -> list[Result]:
     """Return two lines for each runtime whose environment is there."""
-    found = {extra: ROOT / f".venv-{extra}/bin/python" for extra in RUNTIMES}
-    ready = {extra: python for extra, python in found.items() if python.exists()}
-    if not ready:
+    found = {extra: make(extra) for extra in RUNTIMES if ready(extra)}
+    if not found:
         raise Skip("no runtime is installed: python -m tests.services.runtime_environments ag2-classic makes one")
-    return [line for extra, python in ready.items() for line in await _measured(bench, extra, python)]
+    return [line for extra, python in found.items() for line in await _measured(bench, extra, python)]
 
 
 async def _measured(bench: Bench, extra: str, python: Path) -> list[Result]:

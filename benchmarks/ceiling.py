@@ -15,7 +15,7 @@ from typing import Final
 
 from benchmarks.naive import connected
 from benchmarks.workload import CALLS
-from graphweft_workers.settings import Settings
+from graphweft_workers.roles.settings import Settings
 
 _BATCH: Final = 1_000
 """Rows a query; neither server gains by more."""

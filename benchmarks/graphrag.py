@@ -18,10 +18,10 @@ from benchmarks.plain_graphrag import Rows, by_hand
 from benchmarks.services import Graph, Services
 from benchmarks.workload import APP
 from graphweft_contracts import channels
-from graphweft_workers.graph.falkordb import FalkorDBStore
-from graphweft_workers.graph.neo4j import Neo4jStore
-from graphweft_workers.graphrag.retriever import HybridRetriever
-from graphweft_workers.graphrag.safe_cypher import KEYS, RELATIONSHIPS
+from graphweft_workers.drivers.falkordb.store import FalkorDBStore
+from graphweft_workers.drivers.neo4j.store import Neo4jStore
+from graphweft_workers.features.graphrag.retriever import HybridRetriever
+from graphweft_workers.features.graphrag.safe_cypher import KEYS, RELATIONSHIPS
 
 ROW: Final = "i"
 ENTITIES: Final = 200_000

@@ -11,6 +11,8 @@ import time
 from itertools import count as numbers
 from typing import Final
 
+from tests.services.rules import load_rules
+
 from benchmarks.harness import Bench, Died, Result, ratio
 from benchmarks.naive import connected
 from benchmarks.processes import ENGINE, process
@@ -18,8 +20,7 @@ from benchmarks.services import GraphProbe, Services
 from benchmarks.workload import CALLS, CHATS
 from graphweft import Client
 from graphweft_contracts import Event
-from graphweft_rules import Ruleset
-from graphweft_workers.settings import Settings
+from graphweft_workers.roles.settings import Settings
 
 ROW: Final = "e"
 PER_SECOND: Final = 1_000
@@ -41,7 +42,7 @@ async def run(bench: Bench, services: Services) -> list[Result]:
         async with process(ENGINE, settings, kill=True):
             late = await emit_and_watch(settings, probe, seconds=_WARM_UP_S + 2 * bench.seconds)
         await services.clear("redis", "falkordb")
-        await probe.index(Ruleset.load(CALLS.rules).keys)
+        await probe.index(load_rules(CALLS.rules).keys)
         direct = await _direct(settings)
         for prefix, values in (("", late), ("direct ", direct)):
             values.sort()
@@ -110,7 +111,7 @@ def _renamed(event: Event, run: str) -> Event:
 
 
 async def _direct(settings: Settings) -> list[float]:
-    rules = Ruleset.load(CALLS.rules)
+    rules = load_rules(CALLS.rules)
     times: list[float] = []
     async with connected(settings.graph) as query:
         for event in CALLS.events(300):

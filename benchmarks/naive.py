@@ -15,18 +15,18 @@ from typing import Any
 from urllib.parse import urlsplit
 
 from faststream import AckPolicy, FastStream
+from tests.services.rules import load_rules
 
 from benchmarks.workload import APP
 from graphweft_contracts import Event, channels
-from graphweft_rules import Ruleset
-from graphweft_workers.settings import Settings
+from graphweft_workers.roles.settings import Settings
 
 type Query = Callable[[str, dict[str, Any]], Awaitable[object]]
 
 
 async def main(name: str, batch: bool) -> None:
     settings = Settings.load()
-    rules = Ruleset.load(settings.rules)
+    rules = load_rules(settings.rules)
     async with connected(settings.graph) as query:
 
         async def apply(event: Event) -> None:

@@ -19,8 +19,8 @@ from benchmarks.services import Services
 from benchmarks.workload import CALLS
 from graphweft import Client
 from graphweft_contracts import Event
-from graphweft_workers.bus.redis_streams import RedisStreamsBus
-from graphweft_workers.settings import Settings
+from graphweft_workers.drivers.redis.event_log import RedisEventLog
+from graphweft_workers.roles.settings import Settings
 
 ROW: Final = "k"
 PER_SECOND: Final = 200
@@ -92,7 +92,7 @@ async def _disturb(settings: Settings) -> None:
 
 async def _check_disturbed(settings: Settings) -> None:
     """Be sure that the neighbour was at its limit all the time: none of its events took effect, and some wait."""
-    bus = RedisStreamsBus(settings.bus)
+    bus = RedisEventLog(settings.bus)
     try:
         if not sum(part.lag for part in await bus.status()):
             raise Died("the slow app was not slow: nothing of it waits")

@@ -1,8 +1,8 @@
 """Context as one would write it by hand: a request on a stream or topic, one query with the driver, the rows back.
 
-``python -m benchmarks.plain_context`` answers; ``Asker`` asks. It is built as anybody would who knows the servers: one
-connection for each direction, one inbox of a process, futures by id, several requests at a time. It has no deadline, no
-budget, no rules, no reason for what is missing, and loses the requests of a process that dies.
+``python -m benchmarks.plain_context`` answers; ``Requester`` asks. It is built as anybody would who knows the servers:
+one connection for each direction, one inbox of a process, futures by id, several requests at a time. It has no
+deadline, no budget, no rules, no reason for what is missing, and loses the requests of a process that dies.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from typing import Any, Final, Protocol
 from uuid import uuid4
 
 import redis.asyncio as redis
+from tests.services.rules import load_rules
 
 from benchmarks.workload import APP, CALLS
 from graphweft_contracts import channels
-from graphweft_rules import Ruleset
-from graphweft_workers.settings import Settings
+from graphweft_workers.roles.settings import Settings
 
 REQUESTS: Final = "plain-requests"
 REPLIES: Final = "plain-replies"
@@ -32,7 +32,7 @@ type Rows = list[list[Any]]
 type Query = Callable[[str, dict[str, Any]], Awaitable[Rows]]
 
 
-class Asker(Protocol):
+class Requester(Protocol):
     """One process's side."""
 
     async def ask(self, chat: str, nonce: int) -> Rows: ...
@@ -40,7 +40,7 @@ class Asker(Protocol):
 
 def statement() -> str:
     """Return the query of the rule that the engine is asked for."""
-    [rule, *_] = Ruleset.load(CALLS.rules).workflows["Calls"].injection_rules
+    [rule, *_] = load_rules(CALLS.rules).workflows["Calls"].injection_rules
     cypher = rule.parts[0].cypher
     assert cypher is not None
     return cypher.statement
@@ -65,7 +65,7 @@ async def connected(url: str) -> AsyncGenerator[Query]:
 
 
 @asynccontextmanager
-async def asker(bus_url: str) -> AsyncGenerator[Asker]:
+async def asker(bus_url: str) -> AsyncGenerator[Requester]:
     """Lend who asks over Redis or Kafka."""
     kind = _KafkaAsker if bus_url.startswith("kafka://") else _RedisAsker
     made = kind(bus_url)

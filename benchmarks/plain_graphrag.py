@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from typing import Any, Final
 
-from graphweft_workers.graphrag.caps import LIMIT_CAP, MOST_PINS, RESULTS_CAP
-from graphweft_workers.graphrag.safe_cypher import RELATIONSHIPS
+from graphweft_workers.features.graphrag.caps import LIMIT_CAP, MOST_PINS, RESULTS_CAP
+from graphweft_workers.features.graphrag.safe_cypher import RELATIONSHIPS
 
 _TYPES: Final = "|".join(RELATIONSHIPS)
 # A path of variable length would be shorter, and takes seconds at a hub: both servers find all paths first.

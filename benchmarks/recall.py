@@ -32,14 +32,14 @@ from graphweft.transport import Outgoing
 from graphweft_contracts import InvalidSettings, wire
 from graphweft_contracts.memory import MemoryScope
 from graphweft_contracts.search import IndexType, SearchQuery
-from graphweft_rules.terms import query_terms, terms
 from graphweft_workers.embedding.cached import CachedEmbedder
-from graphweft_workers.embedding.factory import make_embedder
 from graphweft_workers.embedding.protocol import Embedder
-from graphweft_workers.graph.store import GraphStore
+from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.retrieval.search import Searcher
-from graphweft_workers.services import make_graph
-from graphweft_workers.settings import Settings
+from graphweft_workers.roles.connections import make_graph
+from graphweft_workers.roles.embedder import make_embedder
+from graphweft_workers.roles.settings import Settings
+from graphweft_workers.terms import query_terms, terms
 
 DEPTHS: Final = (5, 10, 20)
 """Among how many first rows evidence is looked for."""

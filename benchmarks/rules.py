@@ -14,12 +14,13 @@ from functools import partial
 from pathlib import Path
 from typing import Final
 
+from tests.services.rules import load_rules
+
 from benchmarks.harness import Bench, Result, ratio
 from benchmarks.services import Services
 from benchmarks.throughput import Case, engine_rate
 from benchmarks.workload import CALLS, Workload
 from graphweft_contracts import wire
-from graphweft_rules import Ruleset
 
 ROW: Final = "c"
 SIZES: Final = (10, 100, 1_000)
@@ -61,7 +62,7 @@ async def _by_size(
 
 
 async def _alone(workload: Workload, _round: int) -> float:
-    rules = Ruleset.load(workload.rules)
+    rules = load_rules(workload.rules)
     entries = [event.fields for event in workload.outgoing(_EVENTS, "cpu")]
     begun = time.process_time()
     for fields in entries:

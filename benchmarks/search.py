@@ -23,12 +23,13 @@ from benchmarks.workload import APP
 from graphweft_contracts import Event, channels
 from graphweft_contracts.memory import MemoryScope, memory_id
 from graphweft_contracts.search import SearchQuery
-from graphweft_rules.packs.memory import MEMORY_LABEL, MemoryPack
-from graphweft_rules.terms import STOP_WORDS, scope_term
+from graphweft_workers.drivers.falkordb.literals import header
+from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.embedding.hashing import HashingEmbedder
-from graphweft_workers.graph.falkordb import FalkorDBStore
-from graphweft_workers.graph.literals import header
+from graphweft_workers.features.memory.mutations import MemoryMutations
+from graphweft_workers.retrieval.records import MEMORY_LABEL
 from graphweft_workers.retrieval.search import Searcher
+from graphweft_workers.terms import STOP_WORDS, scope_term
 
 ROW: Final = "h"
 USERS: Final = 100
@@ -133,8 +134,8 @@ async def _compare(ours: _Ask, same: _Ask, questions: Iterator[str]) -> None:
 
 
 async def _load(url: str, store: FalkorDBStore, embedder: HashingEmbedder, texts: Sequence[str]) -> None:
-    """Write the memories of one user by the statements of ``MemoryPack``, and copies of them for all others."""
-    pack, graph = MemoryPack(), channels.graph_name(APP)
+    """Write the memories of one user by the statements of ``MemoryMutations``, and copies of them for all others."""
+    pack, graph = MemoryMutations(), channels.graph_name(APP)
     await store.prepare(APP, pack.keys, pack.indexes)
     client: Any = redis.Redis.from_url(url)
     ids: list[str] = []

@@ -19,9 +19,9 @@ from benchmarks.harness import Skip
 from benchmarks.workload import APP
 from graphweft.transport import Outgoing
 from graphweft_contracts import channels, wire
-from graphweft_workers.embedded import EmbeddedServer
-from graphweft_workers.services import make_transport
-from graphweft_workers.settings import Settings
+from graphweft_workers.drivers.embedded.server import EmbeddedServer
+from graphweft_workers.roles.connections import make_transport
+from graphweft_workers.roles.settings import Settings
 
 Bus = Literal["redis", "kafka"]
 Graph = Literal["falkordb", "neo4j"]

@@ -18,13 +18,14 @@ from functools import partial
 from itertools import count as numbers
 from typing import Final
 
+from tests.services.rules import load_rules
+
 from benchmarks.harness import Bench, Contender, Died, Result, ratio
 from benchmarks.processes import ENGINE, NAIVE, UNWIND, count, events_per_second, process
 from benchmarks.services import Bus, Graph, GraphProbe, Services, publish, publish_plain
 from benchmarks.workload import CALLS, ROOT, Workload
-from graphweft_rules import Ruleset
-from graphweft_workers.services import make_bus
-from graphweft_workers.settings import Settings
+from graphweft_workers.roles.connections import make_bus
+from graphweft_workers.roles.settings import Settings
 
 _ENGINE_PER_S: Final = 20_000
 _ENGINE_LEAST: Final = 24_000
@@ -55,7 +56,7 @@ class Case:
     async def prepared(self) -> GraphProbe:
         """Empty graph and bus, and make the indexes that the engine makes by itself."""
         probe = await self.cleared()
-        await probe.index(Ruleset.load(self.workload.rules).keys)
+        await probe.index(load_rules(self.workload.rules).keys)
         return probe
 
 

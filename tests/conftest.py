@@ -1,10 +1,35 @@
-"""What all tests share: real servers, each started by the first test that needs it."""
+"""What all tests share: real servers, each started by the first test that needs it, and one process for its tests."""
 
 from __future__ import annotations
 
+import re
+from typing import Final
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# A health check of time says something about the machine, not about the code.
+settings.register_profile("graphweft", suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("graphweft")
+
+# Pytest rewrites the assertions of a plugin that nothing has imported yet: one comes after those that it imports.
 pytest_plugins = [
     "tests.services.fixtures",
-    "tests.services.model_environment",
     "tests.services.models",
     "tests.services.runtime_environments",
+    "tests.services.plays",
 ]
+
+_SERVERS: Final = {"neo4j": {"neo4j", "neo4j_server"}, "kafka": {"kafka", "kafka_url"}}
+"""Servers that take a gigabyte and 20 s to start, with the fixtures and parameters that ask for them."""
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Say which tests one process of ``--dist loadgroup`` runs: those of a heavy server, else those of a module."""
+    for item in items:
+        module = item.nodeid.partition("::")[0]
+        asked = {*getattr(item, "fixturenames", ()), *re.findall(r"kafka|neo4j", item.nodeid)}
+        group = next((name for name, by in _SERVERS.items() if asked & by), module)
+        if module.startswith("tests/chaos/"):
+            group = "kafka"  # they have servers of their own, and take long: they begin beside the tests of Neo4j
+        item.add_marker(pytest.mark.xdist_group(group))

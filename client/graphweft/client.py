@@ -1,4 +1,4 @@
-"""What a runtime holds: publish events, ask for context, and never be disturbed by either."""
+"""The asynchronous client: publish events and request context without disturbing the runtime."""
 
 from __future__ import annotations
 
@@ -17,10 +17,10 @@ from uuid import uuid4
 from pydantic import ValidationError
 from pydantic_core import PydanticSerializationError
 
-from graphweft.drivers import make_transport
 from graphweft.searching import make_query, text_of
 from graphweft.settings import CONTEXT_VARIABLE, ClientSettings
 from graphweft.transport import MAX_BUDGET_MS, Outgoing, Transport
+from graphweft.transports.registry import make_transport
 from graphweft_contracts import (
     ContextReply,
     ContextRequest,
@@ -36,34 +36,32 @@ from graphweft_contracts import (
 from graphweft_contracts.admission import check_admission
 from graphweft_contracts.search import IndexType, Searched, WithoutEmbedder
 
-__all__ = ("Client", "ClientStats")
-
 logger = logging.getLogger("graphweft.client")
 
 _BATCH: Final = 500
-"""Events per round trip. Above this a batch gains nothing and delays the first event's confirmation."""
+"""Events per round trip. A larger batch gains nothing and delays the confirmation of its first event."""
 _SEARCH: Final = "search"
-"""Who asks, where no agent's turn is named."""
+"""Agent, chat and workflow of a search outside of a turn."""
 _FIRST_RETRY_S: Final = 0.1
 _LAST_RETRY_S: Final = 2.0
 _RESERVE_SHARE: Final = 0.02
 _RESERVE_MS: Final = (2.0, 5.0)
-"""A call gives up before its budget is over by this share of it, within these bounds, and by no more than a half.
-Timers are never early and up to 1 ms late, for the event loop waits in whole milliseconds, and then the call has still
-to return: with 1 ms about half of the calls came back too late.
+"""A call gives up this share of its budget early, within these bounds, and at most half of the budget early. The event
+loop waits in whole milliseconds, so timers fire up to 1 ms late, and the call still has to return: with a reserve of
+1 ms about half of the calls returned too late.
 """
 
 
 @dataclass(slots=True)
 class ClientStats:
-    """What became of the events given to ``emit``: every one is sent, buffered, dropped or rejected."""
+    """Counts of the events passed to ``emit``. Each is sent, buffered, dropped or rejected."""
 
     sent: int = 0
     buffered: int = 0
     dropped: int = 0
-    """Buffer full: the bus was away for longer than the buffer lasts."""
+    """Events that did not fit into the buffer, or were still buffered when the client closed."""
     rejected: int = 0
-    """Not an event that JSON can carry, or too large for the bus; the log names the reason."""
+    """Events that are invalid, not JSON or too large; the log names the reason."""
     retries: int = 0
 
 
@@ -76,15 +74,15 @@ class _Pending:
 
 
 class Client:
-    """Publishes events and asks for context, without ever raising into an agent's turn.
+    """Publishes events and requests context. Its calls never raise into an agent's turn.
 
     Use it as an asynchronous context manager, or call ``aclose`` at the end. One client belongs to one event loop;
-    ``SyncClient`` serves synchronous callers. ``bus_url`` is a Redis URL, or ``kafka://host:port[,host:port…]``.
-    Without it the settings come from ``GRAPHWEFT_BUS_URL`` or ``GRAPHWEFT_DATA``. ``app_id`` and ``workflow`` are the
-    defaults of ``context``. Raises ``InvalidSettings`` for settings that cannot work.
+    synchronous callers use ``SyncClient``. ``bus_url`` is the URL of the bus. Without it the client reads
+    ``GRAPHWEFT_BUS_URL`` or ``GRAPHWEFT_DATA``. ``app_id`` and ``workflow`` are the defaults of ``context``, and
+    ``budget_ms`` is that of ``context`` and ``search``. Raises ``InvalidSettings`` for settings that cannot work.
 
-    While the bus is away up to ``buffer`` events, of ``buffer_bytes`` together, are kept and sent in order when it is
-    back; beyond that new ones are dropped and counted in ``stats``.
+    While the bus is unavailable, up to ``buffer`` events with at most ``buffer_bytes`` bytes are kept. They are sent in
+    order when the bus is back. Further events are dropped and counted in ``stats``.
     """
 
     def __init__(
@@ -112,18 +110,18 @@ class Client:
         self._drained = asyncio.Event()
         self._drained.set()
         self._sender: asyncio.Task[None] | None = None
-        self._bus_away = False
+        self._bus_unavailable = False
         self._closed = False
         self.stats = ClientStats()
 
     @property
     def app_id(self) -> str | None:
-        """The app that is meant where none is named."""
+        """The default app."""
         return self._app_id
 
     @property
     def workflow(self) -> str | None:
-        """The workflow that is meant where none is named."""
+        """The default workflow."""
         return self._workflow
 
     async def __aenter__(self) -> Self:
@@ -133,26 +131,26 @@ class Client:
     async def __aexit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Send what is buffered, then close."""
+        """Send buffered events, then close."""
         await self.aclose()
 
     async def emit(self, event: Event, *, wait_s: float = 1.0) -> str | None:
-        """Publish ``event``; return its position on the bus, or None when it is not confirmed within ``wait_s``.
+        """Publish ``event``; return its position (``partition:offset``), or None without confirmation in ``wait_s``.
 
-        Never raises. An unconfirmed event stays in the buffer and is sent as soon as the bus takes it, in order and
-        with effect once. While the bus is known to be away the call returns at once.
+        Never raises. An unconfirmed event stays in the buffer and is sent as soon as the bus accepts it, in order and
+        with effect once. While the bus is known to be unavailable, the call returns at once.
         """
         return (await self.emit_all((event,), wait_s=wait_s))[0]
 
     async def emit_all(self, events: Sequence[Event], *, wait_s: float = 1.0) -> list[str | None]:
-        """Publish ``events`` in their order; return their positions, each as ``emit`` does. Never raises.
+        """Publish ``events`` in order; return their positions as ``emit`` does. Never raises.
 
-        A buffer that has no room for all of them takes none, so that a repetition cannot put them in another order.
+        If the buffer has no room for all of them, none is accepted, so that a retry cannot reorder them.
         """
         if self._closed:
             self.stats.rejected += len(events)
             for event in events:
-                logger.warning("event %s came after the client was closed and is not sent", getattr(event, "id", None))
+                logger.warning("event %s is not sent: the client is closed", getattr(event, "id", None))
             return [None] * len(events)
         taken = [self._encoded(event) for event in events]
         fresh = [pending for pending in taken if pending is not None]
@@ -168,7 +166,7 @@ class Client:
             self._arrived.set()
             if self._sender is None or self._sender.done():
                 self._sender = asyncio.create_task(self._send(), name="graphweft-emit")
-            if not self._bus_away:
+            if not self._bus_unavailable:
                 await asyncio.wait([pending.position for pending in fresh], timeout=wait_s)
         return [p.position.result() if p is not None and p.position.done() else None for p in taken]
 
@@ -189,18 +187,17 @@ class Client:
     ) -> ContextReply:
         """Return the context for ``agent``'s next turn within ``budget_ms`` milliseconds. Never raises.
 
-        When nothing came in time, or something is wrong, the reply has no blocks, an empty ``text`` and a ``reason``;
-        a reply with some blocks missing has ``partial`` set and says why for each. With ``GRAPHWEFT_CONTEXT=off`` it
-        comes back at once, with the reason ``disabled``.
+        Without an answer in time, or after a failure, the reply has no blocks, an empty ``text`` and a ``reason``. If
+        only some blocks are missing, ``partial`` is true and ``missing`` holds a reason for each. With
+        ``GRAPHWEFT_CONTEXT=off`` the call returns at once with the reason ``disabled``.
 
-        The budget holds for the caller: the call gives up by 2 % of it, at least 2 and at most 5 ms, before its end.
-        More than ten minutes count as ten minutes. Writing ``context``, which holds what JSON can say, is a part of it
-        that nothing interrupts: seven megabytes of small values take a few tenths of a second.
+        The call returns before the budget ends: it gives up 2 % early, at least 2 ms and at most 5 ms. Budgets above
+        ten minutes count as ten minutes. ``context`` holds JSON values. Encoding it is part of the budget but cannot
+        be interrupted: seven megabytes of small values take a few tenths of a second.
 
-        The text has at most ``max_tokens`` tokens. ``after`` is a position that ``emit`` returned (None waits for
-        nothing): the answer holds that event's effect, or says in ``stale_by`` that the budget was over before.
-        ``explain`` tells of each block how it came about. With ``search`` no rules are asked, only that; ``search`` of
-        this class says it more briefly.
+        ``max_tokens`` limits the text. ``after`` is a position that ``emit`` returned: the reply reflects that event,
+        or ``stale_by`` says that the budget ended first. None does not wait. ``explain`` adds to each block how it was
+        made. With ``search`` the responder runs only that search and no rules; see the method ``search``.
         """
         fields: dict[str, Any] = {
             "app_id": app_id,
@@ -214,7 +211,7 @@ class Client:
             "explain": explain,
             "search": search,
         }
-        return await self._ask(fields, budget_ms, time.perf_counter())
+        return await self._request(fields, budget_ms, time.perf_counter())
 
     async def search(
         self,
@@ -237,23 +234,26 @@ class Client:
         after: str | None = None,
         explain: bool = False,
     ) -> ContextReply:
-        """Search what is remembered within a scope, or an index of the graph, within ``budget_ms`` milliseconds.
+        """Search the memories of a scope, or an index of the graph, within ``budget_ms`` milliseconds.
 
-        ``query`` is a text, or messages (maps or objects with ``role`` and ``text`` or ``content``): then the texts of
-        the last ``message_history_count`` of user and assistant are searched for together. With ``memory`` the
-        memories, facts, preferences and summaries of that scope are searched together: as ``index_type`` says, and
-        without it by words, and by vector too where the responder has an embedder. Without a text the latest are taken,
-        and their score is None. ``without_embedder="latest"`` takes the latest memories for any text where the
-        responder has no embedder, in turns with what is found by words of the other kinds, all without a score. ``of``
-        narrows a search to one kind (``memories``, ``facts`` that hold now, ``preferences``, ``summaries``), or names
-        the entities or the episodes of ``episode.add``. Only memories have vectors. A row says its ``kind``. Without
-        ``memory``, ``index_name`` names what is searched. ``retrieval_query`` is Cypher that goes on from ``node`` and
-        ``score``, with ``params``, and returns at least ``text`` and ``score``, best first; for several kinds it runs
-        once for each, and the rows are put together by score.
+        ``query`` is a text or messages: maps or objects with ``role``, and ``text`` or ``content``. From messages, the
+        texts of the last ``message_history_count`` user and assistant messages are joined. Pass either ``memory`` or
+        ``index_name``:
 
-        ``results`` of the reply has the rows, ``text`` the lines that an agent reads. What else is in it, and the other
-        arguments, are as ``context`` has them. Raises ``ValueError`` for a search that can never work, such as a hybrid
-        one without ``fulltext_index_name``; nothing else raises, whatever happens to the bus, the graph or a model.
+        - ``memory`` is a scope. Its memories, facts, preferences and summaries are searched together. ``of`` narrows
+          the search to one kind (``memories``, currently valid ``facts``, ``preferences``, ``summaries``), or to the
+          entities or the episodes of ``episode.add``. Without ``index_type`` the search is by words, and also by vector
+          if the responder has an embedder; only memories have vectors. An empty query returns the latest rows, with
+          None as score. If the responder has no embedder, ``without_embedder="latest"`` returns the latest memories
+          for any query, alternating with the word matches of the other kinds, all without a score.
+        - ``index_name`` is an index of the graph.
+
+        ``retrieval_query`` is Cypher that continues from ``node`` and ``score``, with ``params``. It returns at least
+        ``text`` and ``score``, best first. It runs once for each kind, and the rows are merged by score.
+
+        The reply has the rows in ``results``, each with its ``kind``, and the lines for the agent in ``text``. The
+        other arguments and fields are as in ``context``. Raises ``ValueError`` for a search that can never work, such
+        as a hybrid search without ``fulltext_index_name``. Never raises for failures of the bus, the graph or a model.
         """
         started = time.perf_counter()
         known = make_query(
@@ -270,9 +270,9 @@ class Client:
         )
         try:
             text = text_of(query, message_history_count)
-        except Exception as error:  # noqa: BLE001 - a foreign object's own code; the turn goes on
-            wanted = "query: a text or a list of messages is wanted"
-            return _empty(uuid4().hex, "invalid_request", f"{wanted}, and reading it failed: {type(error).__name__}")
+        except Exception as error:  # noqa: BLE001 - user code of a message object; the turn continues
+            detail = f"query: expected a text or a list of messages; reading it failed with {type(error).__name__}"
+            return _empty(uuid4().hex, "invalid_request", detail)
         fields: dict[str, Any] = {
             "app_id": app_id,
             "workflow": None,
@@ -283,10 +283,10 @@ class Client:
             "explain": explain,
             "search": {**dict(known), "text": text, "params": {} if params is None else params},
         }
-        return await self._ask(fields, budget_ms, started)
+        return await self._request(fields, budget_ms, started)
 
-    async def _ask(self, fields: Mapping[str, Any], budget_ms: int | None, started: float) -> ContextReply:
-        """Return the answer to a request of ``fields`` within the budget, which began at ``started``."""
+    async def _request(self, fields: Mapping[str, Any], budget_ms: int | None, started: float) -> ContextReply:
+        """Send a request with these fields; the budget began at ``started``."""
         budget = _milliseconds(self._budget_ms if budget_ms is None else budget_ms)
         request_id = uuid4().hex
         if self._closed:
@@ -294,7 +294,7 @@ class Client:
         if not self._context_on:
             return _empty(request_id, "disabled", f"{CONTEXT_VARIABLE} is off in this process")
         if budget is None:
-            return _empty(request_id, "invalid_request", "budget_ms: a number of milliseconds is wanted")
+            return _empty(request_id, "invalid_request", "budget_ms: expected a number of milliseconds")
         try:
             spent_ms = (time.perf_counter() - started) * 1000
             own: dict[str, Any] = {
@@ -316,11 +316,11 @@ class Client:
             reply = _empty(request_id, "bus_unavailable", str(error))
         except ValidationError as error:
             reply = _empty(request_id, "invalid_request", wire.explain(error))
-        except PydanticSerializationError as error:  # its text names types, never values
+        except PydanticSerializationError as error:  # its text names types, not values
             what = "context" if fields["search"] is None else "context or params"
-            reply = _empty(request_id, "invalid_request", f"{what} is no JSON: {error}")
-        except Exception as error:  # the agent's turn goes on whatever happens here
-            logger.exception("asking for context failed")
+            reply = _empty(request_id, "invalid_request", f"{what} is not JSON: {error}")
+        except Exception as error:  # the agent continues whatever happens here
+            logger.exception("the context request failed")
             reply = _empty(request_id, "internal_error", f"{type(error).__name__}: {error}")
         elapsed_ms = (time.perf_counter() - started) * 1000
         if reply.reason is not None:
@@ -328,20 +328,20 @@ class Client:
         return reply.model_copy(update={"elapsed_ms": round(elapsed_ms, 3)})
 
     async def flush(self, timeout_s: float = 5.0) -> bool:
-        """Wait until all buffered events are on the bus; return False when that takes longer than ``timeout_s``."""
+        """Wait until all buffered events are on the bus; return False if that takes longer than ``timeout_s``."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(timeout_s):
                 await self._drained.wait()
         return self._drained.is_set()
 
     async def aclose(self, drain_s: float = 2.0) -> None:
-        """Send what is buffered, for at most ``drain_s`` seconds, and close. A second call does nothing."""
+        """Send buffered events for at most ``drain_s`` seconds, and close. A second call does nothing."""
         if self._closed:
             return
         self._closed = True
         try:
             await self.flush(drain_s)
-        finally:  # a caller that is cancelled while it waits leaves nothing behind either
+        finally:  # also if the caller is cancelled while it waits
             if self._sender is not None:
                 self._sender.cancel()
                 with contextlib.suppress(asyncio.CancelledError):
@@ -358,7 +358,7 @@ class Client:
             try:
                 positions = await self._transport.append([pending.outgoing for pending in batch])
             except InvalidEvent as error:
-                if len(batch) > 1:  # which one it is shows when each is sent alone
+                if len(batch) > 1:  # send each alone to find the invalid one
                     singly = len(batch)
                     continue
                 singly = max(0, singly - 1)
@@ -366,24 +366,24 @@ class Client:
                 logger.error("event %s is not sent: %s", batch[0].event_id, error)
                 self._settle(batch, [None])
                 continue
-            except Exception as error:  # noqa: BLE001 - the buffer must survive whatever the bus does
-                if not self._bus_away:
-                    logger.warning("the bus is away, events are buffered: %s", error)
-                self._bus_away = True
+            except Exception as error:  # noqa: BLE001 - the buffer must survive any failure of the bus
+                if not self._bus_unavailable:
+                    logger.warning("the bus is unavailable, events are buffered: %s", error)
+                self._bus_unavailable = True
                 self.stats.retries += 1
                 await asyncio.sleep(retry_s * random.uniform(0.5, 1.0))
                 retry_s = min(retry_s * 2, _LAST_RETRY_S)
                 continue
-            if self._bus_away:
-                logger.warning("the bus is back, %d events were buffered", len(self._pending))
-            self._bus_away = False
+            if self._bus_unavailable:
+                logger.warning("the bus is available again, %d events were buffered", len(self._pending))
+            self._bus_unavailable = False
             retry_s = _FIRST_RETRY_S
             singly = max(0, singly - 1)
             self.stats.sent += len(batch)
             self._settle(batch, positions)
 
     def _encoded(self, event: Event) -> _Pending | None:
-        """Return the event as it goes to the bus; None, counted, for one that is refused or that JSON cannot say."""
+        """Return the encoded event, or None, which is counted, if it is invalid or not JSON."""
         try:
             check_admission(event)
             outgoing = Outgoing(key=event.key, fields=wire.encode(event))
@@ -393,9 +393,9 @@ class Client:
             self.stats.rejected += 1
             logger.error("event %s is not sent: %s", event.id, error)
             return None
-        except Exception as error:  # noqa: BLE001 - whatever a foreign object does in encoding, the turn goes on
+        except Exception as error:  # noqa: BLE001 - encoding may run user code; the turn continues
             self.stats.rejected += 1
-            logger.error("event %s cannot be written as JSON and is not sent: %s", getattr(event, "id", None), error)
+            logger.error("event %s cannot be encoded as JSON and is not sent: %s", getattr(event, "id", None), error)
             return None
 
     def _drop(self, events: int) -> None:
@@ -408,7 +408,7 @@ class Client:
             )  # fmt: skip
 
     def _settle(self, batch: Sequence[_Pending], positions: Sequence[str | None]) -> None:
-        """Take the first events off the buffer and tell who waits for them."""
+        """Remove the first events from the buffer and set their positions."""
         for pending, position in zip(batch, positions, strict=True):
             self._pending_bytes -= self._pending.popleft().size
             if not pending.position.done():
@@ -421,7 +421,7 @@ class Client:
     def _drop_pending(self) -> None:
         if not self._pending:
             return
-        logger.error("closed with %d events not sent: the bus did not take them", len(self._pending))
+        logger.error("closed with %d events not sent: the bus did not accept them", len(self._pending))
         self.stats.dropped += len(self._pending)
         self.stats.buffered = 0
         for pending in self._pending:
@@ -432,11 +432,11 @@ class Client:
 
 
 def _milliseconds(budget: object) -> int | None:
-    """Return a budget within its bounds, or None for what is no number: callers may have no types."""
+    """Return the budget within its bounds, or None if it is not a number: callers may be untyped."""
     if not issubclass(type(budget), int | float):
         return None
     number = cast("float", budget)
-    return None if number != number else int(min(max(number, 0), MAX_BUDGET_MS))  # noqa: PLR0124 - so is NaN only
+    return None if number != number else int(min(max(number, 0), MAX_BUDGET_MS))  # noqa: PLR0124 - true for NaN only
 
 
 def _reserve_ms(budget_ms: int) -> float:

@@ -1,8 +1,8 @@
-"""The hooks of the rule contract, for runtimes that call functions before a turn and after an event.
+"""Hooks for runtimes that call functions before a turn and after an event.
 
-The contract's hooks run queries in the runtime's process; these publish the event and ask the responder instead, so a
-slow or absent graph cannot hold up a turn. The ids that every event needs are the runtime's context variables
-``app_id``, ``chat_id``, ``workflow_name`` and ``user_id``, unless they are given once for all.
+The hooks publish events and request context from a responder, so a slow or unavailable graph cannot delay a turn. The
+ids of each event are the context variables ``app_id``, ``chat_id``, ``workflow_name`` and ``user_id``, unless you pass
+them to the hooks.
 """
 
 from __future__ import annotations
@@ -14,8 +14,9 @@ from typing import Any, Final, Protocol
 
 from pydantic import ValidationError
 
+from graphweft.bounded import BoundedDict
 from graphweft.client import Client
-from graphweft.plain import plain
+from graphweft.json_copy import json_copy
 from graphweft_contracts import Event, wire
 
 __all__ = (
@@ -28,8 +29,11 @@ __all__ = (
 
 logger = logging.getLogger("graphweft.hooks")
 
+_MAX_CHATS: Final = 10_000
+"""Chats whose last position, and agents whose last context, are kept."""
+
 type InjectionHook = Callable[[str, dict[str, Any]], Awaitable[dict[str, Any]]]
-"""``(agent_name, context) -> injected``."""
+"""``await hook(agent_name, context)`` returns the context of the turn, by ``inject_as``."""
 
 
 class MutationHook(Protocol):
@@ -51,11 +55,11 @@ class _Ids:
 
 
 class GraphInjectionHooks:
-    """Before-turn and after-event hooks. Neither raises, neither waits longer than its budget.
+    """Before-turn and after-event hooks. They never raise, and never wait longer than their budget.
 
-    ``max_tokens`` bounds the text of each context. With ``read_own_writes`` a turn's context waits, within its budget,
-    until the graph holds what ``on_event`` of these hooks published for the chat before. An ``agent.turn_complete``
-    gets the ``context_id`` of what its agent was given in that chat, unless its data names one.
+    ``max_tokens`` limits the text of each context. With ``read_own_writes`` the context of a turn waits, within its
+    budget, until the graph holds the events that ``on_event`` published for the chat before. An
+    ``agent.turn_complete`` gets the ``context_id`` of the agent's last context in that chat, unless its data has one.
     """
 
     def __init__(
@@ -77,21 +81,21 @@ class GraphInjectionHooks:
         self._max_tokens = max_tokens
         self._read_own_writes = read_own_writes
         self._source = source
-        # All events of a chat are in one partition, so the last position says it for those before.
-        self._positions: dict[tuple[str, str], str] = {}
-        self._context_ids: dict[tuple[str, str, str], str] = {}
+        # All events of a chat are in one partition, so its last position covers the earlier ones.
+        self._positions: BoundedDict[tuple[str, str], str] = BoundedDict(_MAX_CHATS)
+        self._context_ids: BoundedDict[tuple[str, str, str], str] = BoundedDict(_MAX_CHATS)
 
     async def before_agent_turn(self, agent_name: str, context: dict[str, Any]) -> dict[str, Any]:
-        """Return the context for this turn, ``inject_as`` -> formatted value; empty when there is none."""
+        """Return the context of this turn: formatted values by ``inject_as``. Empty without context."""
         try:
-            ids, variables = self._ids(context), plain(context)
-        except Exception:  # a foreign object's own code; the turn goes on
+            ids, variables = self._ids(context), json_copy(context)
+        except Exception:  # user code of a context variable; the turn continues
             logger.exception("the context variables cannot be read, so %s gets no context", agent_name)
             return {}
         if ids is None:
             return {}
         if ids.workflow is None:
-            logger.warning("workflow_name is needed: pass it to the hooks or put it into the context")
+            logger.warning("workflow_name is required: pass it to the hooks, or as a context variable")
             return {}
         reply = await self._client.context(
             agent=agent_name,
@@ -105,7 +109,7 @@ class GraphInjectionHooks:
             after=self._positions.get((ids.app_id, ids.chat_id)),
         )
         if reply.context_id:
-            _keep(self._context_ids, (ids.app_id, ids.chat_id, agent_name), reply.context_id)
+            self._context_ids[ids.app_id, ids.chat_id, agent_name] = reply.context_id
         if reply.reason is not None:
             logger.warning("no context for %s: %s (%s)", agent_name, reply.reason, reply.detail)
         return reply.injected
@@ -117,12 +121,12 @@ class GraphInjectionHooks:
         event_data: dict[str, Any],
         agent_name: str | None = None,
     ) -> None:
-        """Publish the event; the mutation rules that match it take effect in the workers."""
+        """Publish the event. The workers apply the mutations that match it."""
         try:
             ids = self._ids(context)
             if ids is None:
                 return
-            data = plain(event_data)
+            data = json_copy(event_data)
             if agent_name is not None:
                 data["agent_name"] = agent_name
             if event == "agent.turn_complete" and "context_id" not in data:
@@ -136,18 +140,18 @@ class GraphInjectionHooks:
                 workflow=ids.workflow,
                 user_id=ids.user_id,
                 data=data,
-                context=plain(context),
+                context=json_copy(context),
                 source=self._source,
             )
         except ValidationError as error:
-            logger.error("event %s breaks the contract and is not sent: %s", event, wire.explain(error))
+            logger.error("event %s violates the contract and is not sent: %s", event, wire.explain(error))
             return
-        except Exception:  # a foreign object's own code; the turn goes on
+        except Exception:  # user code of a context variable; the turn continues
             logger.exception("the context or data of event %s cannot be read, so it is not sent", event)
             return
         position = await self._client.emit(message)
         if self._read_own_writes and position is not None:
-            _keep(self._positions, (ids.app_id, ids.chat_id), position)
+            self._positions[ids.app_id, ids.chat_id] = position
 
     async def aclose(self) -> None:
         """Close the client."""
@@ -160,27 +164,16 @@ class GraphInjectionHooks:
 
         app_id, chat_id = text("app_id"), text("chat_id")
         if not app_id or not chat_id:
-            logger.warning("app_id and chat_id are needed: pass them to the hooks or put them into the context")
+            logger.warning("app_id and chat_id are required: pass them to the hooks, or as context variables")
             return None
         return _Ids(app_id=app_id, chat_id=chat_id, workflow=text("workflow_name"), user_id=text("user_id"))
 
 
 def create_graph_injection_hook(client: Client | None = None, **settings: Any) -> InjectionHook:
-    """Return ``before_agent_turn`` of new ``GraphInjectionHooks``; ``settings`` are theirs."""
+    """Return ``before_agent_turn`` of new ``GraphInjectionHooks`` with these settings."""
     return GraphInjectionHooks(client, **settings).before_agent_turn
 
 
 def create_graph_mutation_hook(client: Client | None = None, **settings: Any) -> MutationHook:
-    """Return ``on_event`` of new ``GraphInjectionHooks``; ``settings`` are theirs."""
+    """Return ``on_event`` of new ``GraphInjectionHooks`` with these settings."""
     return GraphInjectionHooks(client, **settings).on_event
-
-
-_CHATS: Final = 10_000
-"""Chats of which something is kept between a turn and the next; the one that was quiet longest goes first."""
-
-
-def _keep[K](kept: dict[K, str], key: K, value: str) -> None:
-    kept.pop(key, None)
-    kept[key] = value
-    if len(kept) > _CHATS:
-        del kept[next(iter(kept))]

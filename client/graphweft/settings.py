@@ -1,4 +1,4 @@
-"""What a client reads from the environment, and nothing else does in this package."""
+"""Settings from the environment. No other module of this package reads it."""
 
 from __future__ import annotations
 
@@ -8,10 +8,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Self
 
-from graphweft.location import DEFAULT_DATA, embedded_url
+from graphweft.transports.embedded import DEFAULT_DATA, embedded_url
 from graphweft_contracts import InvalidSettings
-
-__all__ = ("CAPTURE_VARIABLE", "CONTEXT_VARIABLE", "ClientSettings", "graphrag_enabled")
 
 CONTEXT_VARIABLE: Final = "GRAPHWEFT_CONTEXT"
 CAPTURE_VARIABLE: Final = "GRAPHWEFT_CAPTURE"
@@ -19,10 +17,10 @@ CAPTURE_VARIABLE: Final = "GRAPHWEFT_CAPTURE"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ClientSettings:
-    """Where the bus is, on Redis or Kafka, and whether context is asked for at all.
+    """The URL of the bus, and whether context requests and the events of adapters are enabled.
 
-    ``GRAPHWEFT_BUS_URL`` wins; otherwise the embedded server of ``GRAPHWEFT_DATA`` is meant. ``GRAPHWEFT_CONTEXT`` is
-    ``on``, as without it, or ``off``; so is ``GRAPHWEFT_CAPTURE``, which says whether adapters publish events.
+    The URL is ``GRAPHWEFT_BUS_URL``, or else that of the embedded server of ``GRAPHWEFT_DATA``. ``GRAPHWEFT_CONTEXT``
+    and ``GRAPHWEFT_CAPTURE`` are ``on`` (the default) or ``off``.
     """
 
     bus_url: str
@@ -38,9 +36,9 @@ class ClientSettings:
 
 
 def graphrag_enabled(environment: Mapping[str, str] | None = None) -> bool:
-    """Return whether ``GRAPHRAG_ENABLED`` or, where it is not set, ``GRAPH_RAG_ENABLED`` switches facts of a graph on.
+    """Return whether ``GRAPHRAG_ENABLED``, or else ``GRAPH_RAG_ENABLED``, is ``true``, ``1``, ``yes`` or ``on``.
 
-    Anything but ``true``, ``1``, ``yes`` and ``on`` is off: a runtime must not connect to anybody by mistake.
+    Any other value is off, so that a runtime never connects by mistake.
     """
     values = os.environ if environment is None else environment
     value = values.get("GRAPHRAG_ENABLED") or values.get("GRAPH_RAG_ENABLED") or ""
@@ -50,5 +48,5 @@ def graphrag_enabled(environment: Mapping[str, str] | None = None) -> bool:
 def _switch(values: Mapping[str, str], name: str) -> bool:
     value = values.get(name) or "on"
     if value.lower() not in {"on", "off"}:
-        raise InvalidSettings(f"{name}={value!r}: write on or off")
+        raise InvalidSettings(f"invalid {name} {value!r}: expected on or off")
     return value.lower() == "on"

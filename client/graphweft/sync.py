@@ -1,35 +1,48 @@
-"""The client for synchronous callers: the same promises, on an event loop of its own in a background thread."""
+"""The client for synchronous callers. It runs ``Client`` on an event loop in a background thread."""
 
 from __future__ import annotations
 
 import asyncio
 import atexit
+import functools
 import logging
 import threading
-from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from concurrent.futures import CancelledError
 from types import TracebackType
-from typing import Any, Final, Self
+from typing import Any, Concatenate, Final, Self
 from uuid import uuid4
 
 from graphweft.client import Client, ClientStats
-from graphweft_contracts import ContextReply, Event, MemoryScope, SearchQuery
-from graphweft_contracts.search import IndexType, Searched, WithoutEmbedder
-
-__all__ = ("SyncClient",)
-
+from graphweft_contracts import ContextReply, Event
 
 logger = logging.getLogger("graphweft.client")
 
 _LAST_CALLS_S: Final = 1.0
-"""How long ``close`` waits for other threads' calls after the client is closed; those still waiting are ended."""
+"""How long ``close`` waits for calls of other threads after it has closed the client; then it cancels them."""
+
+
+def _closed() -> ContextReply:
+    return ContextReply(id=uuid4().hex, reason="bus_unavailable", detail="the client is closed", partial=True)
+
+
+def _blocking[**P, T](
+    method: Callable[Concatenate[Client, P], Coroutine[Any, Any, T]], when_closed: Callable[[], T]
+) -> Callable[Concatenate[SyncClient, P], T]:
+    """Return a method of ``SyncClient`` that takes the same arguments as ``method`` and waits for its result."""
+
+    @functools.wraps(method)
+    def call(self: SyncClient, /, *args: P.args, **options: P.kwargs) -> T:
+        return self._run(lambda client: method(client, *args, **options), when_closed())  # pyright: ignore[reportPrivateUsage]
+
+    return call
 
 
 class SyncClient:
-    """``Client`` without ``await``; safe to share between threads. Close it, or use it as a context manager.
+    """``Client`` without ``await``. Thread-safe. Close it, or use it as a context manager.
 
-    One that is still open when the interpreter ends is closed then. A forked process must make its own: the thread
-    does not come along, so there the inherited one behaves as if it were closed.
+    It takes the settings of ``Client``. An open client is closed when the interpreter exits. After a fork, make a new
+    client in the child: the inherited one has no thread and behaves as if it were closed.
     """
 
     def __init__(
@@ -42,7 +55,7 @@ class SyncClient:
         buffer_bytes: int = 64 * 1024**2,
         budget_ms: int = 500,
     ) -> None:
-        # First, for it may raise: a broken address must not leave a thread behind.
+        # First, because it may raise: an invalid address must not leave a thread behind.
         self._client = Client(
             bus_url,
             app_id=app_id,
@@ -65,17 +78,17 @@ class SyncClient:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """Send what is buffered, then close."""
+        """Send buffered events, then close."""
         self.close()
 
     @property
     def stats(self) -> ClientStats:
-        """Counts of what became of the emitted events."""
+        """Counts of the emitted events by outcome."""
         return self._client.stats
 
     @property
     def app_id(self) -> str | None:
-        """The app that is meant where none is named."""
+        """The default app."""
         return self._client.app_id
 
     def emit(self, event: Event, *, wait_s: float = 1.0) -> str | None:
@@ -87,94 +100,16 @@ class SyncClient:
         if self._closed or not self._thread.is_alive():
             self.stats.rejected += len(events)
             for event in events:
-                logger.warning("event %s came after the client was closed and is not sent", getattr(event, "id", None))
+                logger.warning("event %s is not sent: the client is closed", getattr(event, "id", None))
             return [None] * len(events)
-        return self._run(lambda: self._client.emit_all(events, wait_s=wait_s), [None] * len(events))
+        return self._run(lambda client: client.emit_all(events, wait_s=wait_s), [None] * len(events))
 
-    def context(
-        self,
-        *,
-        agent: str,
-        chat_id: str,
-        app_id: str | None = None,
-        workflow: str | None = None,
-        user_id: str | None = None,
-        context: Mapping[str, Any] | None = None,
-        budget_ms: int | None = None,
-        max_tokens: int | None = None,
-        after: str | None = None,
-        explain: bool = False,
-        search: SearchQuery | None = None,
-    ) -> ContextReply:
-        """See ``Client.context``."""
-        return self._run(
-            lambda: self._client.context(
-                agent=agent,
-                chat_id=chat_id,
-                app_id=app_id,
-                workflow=workflow,
-                user_id=user_id,
-                context=context,
-                budget_ms=budget_ms,
-                max_tokens=max_tokens,
-                after=after,
-                explain=explain,
-                search=search,
-            ),
-            _closed(),
-        )
-
-    def search(
-        self,
-        query: str | Iterable[Any],
-        *,
-        memory: MemoryScope | None = None,
-        of: Searched = "all",
-        index_type: IndexType | None = None,
-        without_embedder: WithoutEmbedder | None = None,
-        index_name: str | None = None,
-        fulltext_index_name: str | None = None,
-        top_k: int = 5,
-        retrieval_query: str | None = None,
-        params: Mapping[str, Any] | None = None,
-        filter_stop_words: bool = True,
-        message_history_count: int = 10,
-        app_id: str | None = None,
-        budget_ms: int | None = None,
-        max_tokens: int | None = None,
-        after: str | None = None,
-        explain: bool = False,
-    ) -> ContextReply:
-        """See ``Client.search``."""
-        return self._run(
-            lambda: self._client.search(
-                query,
-                memory=memory,
-                of=of,
-                index_type=index_type,
-                without_embedder=without_embedder,
-                index_name=index_name,
-                fulltext_index_name=fulltext_index_name,
-                top_k=top_k,
-                retrieval_query=retrieval_query,
-                params=params,
-                filter_stop_words=filter_stop_words,
-                message_history_count=message_history_count,
-                app_id=app_id,
-                budget_ms=budget_ms,
-                max_tokens=max_tokens,
-                after=after,
-                explain=explain,
-            ),
-            _closed(),
-        )
-
-    def flush(self, timeout_s: float = 5.0) -> bool:
-        """See ``Client.flush``."""
-        return self._run(lambda: self._client.flush(timeout_s), False)
+    context = _blocking(Client.context, _closed)
+    search = _blocking(Client.search, _closed)
+    flush = _blocking(Client.flush, bool)
 
     def close(self, drain_s: float = 2.0) -> None:
-        """See ``Client.aclose``; ends the calls of other threads and the background thread too."""
+        """See ``Client.aclose``. Also ends calls of other threads and the background thread."""
         with self._lock:
             if self._closed:
                 return
@@ -192,22 +127,18 @@ class SyncClient:
     async def _finish(self, drain_s: float) -> None:
         await self._client.aclose(drain_s)
         others = asyncio.all_tasks() - {asyncio.current_task()}
-        if others:  # a loop that stops under a waiting call would leave its thread waiting for ever
+        if others:  # if the loop stopped under a waiting call, its thread would wait forever
             _, late = await asyncio.wait(others, timeout=_LAST_CALLS_S)
             for task in late:
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
 
-    def _run[T](self, work: Callable[[], Coroutine[Any, Any, T]], when_closed: T) -> T:
+    def _run[T](self, work: Callable[[Client], Coroutine[Any, Any, T]], when_closed: T) -> T:
         with self._lock:
             if self._closed or not self._thread.is_alive():
                 return when_closed
-            future = asyncio.run_coroutine_threadsafe(work(), self._loop)
+            future = asyncio.run_coroutine_threadsafe(work(self._client), self._loop)
         try:
             return future.result()
         except CancelledError:  # by ``close`` in another thread
             return when_closed
-
-
-def _closed() -> ContextReply:
-    return ContextReply(id=uuid4().hex, reason="bus_unavailable", detail="the client is closed", partial=True)

@@ -1,4 +1,4 @@
-"""How a client reaches the bus: one protocol, one driver a file."""
+"""The protocol between a client and the bus, and the parts that its drivers share."""
 
 from __future__ import annotations
 
@@ -14,36 +14,22 @@ from pydantic_core import to_json
 
 from graphweft_contracts import BusUnavailable, ContextReply, ContextRequest, InvalidEvent, ReasonCode
 
-__all__ = (
-    "DEFAULT_PARTITIONS",
-    "MAX_BUDGET_MS",
-    "MAX_CONTEXT_BYTES",
-    "MAX_EVENT_BYTES",
-    "Outgoing",
-    "Transport",
-    "check_sizes",
-    "encoded",
-    "read_reply",
-    "seconds_left",
-)
-
 DEFAULT_PARTITIONS: Final = 4
-"""Partitions of a new bus. The first process that writes decides; later ones follow what the bus says."""
+"""Partitions of a new bus. The first process that writes decides; later ones read the number from the bus."""
 MAX_EVENT_BYTES: Final = 1_000_000
-"""Largest event, encoded, with its key and the names of its fields. Kafka's default limit is 1,048,588 for a batch of
-one; Redis has none, but workers hold many events at once.
+"""Largest encoded event in bytes, with its key and field names. The smallest default limit of a bus is 1,048,588 for a
+batch of one.
 """
 MAX_CONTEXT_BYTES: Final = 8 * 1024**2
-"""Largest context request, encoded."""
+"""Largest encoded context request."""
 MAX_BUDGET_MS: Final = 600_000
-"""Largest budget of a context request: responders believe no deadline further away."""
+"""Largest budget of a context request; responders ignore later deadlines."""
 _TOO_LARGE: Final = (
-    f"the request has more than the {MAX_CONTEXT_BYTES} bytes that a bus takes: send only the context variables that "
-    "rules read"
+    f"the request exceeds {MAX_CONTEXT_BYTES} bytes, the limit of the bus: send only the context variables that rules "
+    "read"
 )
-_LOOKED_AT: Final = 10_000
-"""Values that are looked at before a request is written, the upper levels first: a few milliseconds. To look at all of
-them takes several times as long as to write them.
+_MAX_CHECKED: Final = 10_000
+"""Values checked before a request is encoded, upper levels first. Checking all takes several times as long as encoding.
 """
 _SCALARS: Final = frozenset({int, float, bool, type(None)})
 _COLLECTIONS: Final = (list, tuple, set, frozenset)
@@ -51,67 +37,64 @@ _COLLECTIONS: Final = (list, tuple, set, frozenset)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outgoing:
-    """One encoded event and the key that chooses its partition."""
+    """An encoded event, and the key that selects its partition."""
 
     key: str
     fields: Mapping[bytes, bytes]
 
 
 class Transport(Protocol):
-    """Puts events on the bus and asks for context.
+    """Appends events to the bus and requests context.
 
-    Drivers refuse events larger than ``MAX_EVENT_BYTES`` with ``check_sizes``, before they write any.
-
-    Order: events of one ``append`` that share a key keep their order, and a later ``append`` comes after an earlier
-    one that returned. Delivery: ``append`` returns when the bus has the events; after ``BusUnavailable`` some of them
-    may be on the bus, and appending all of them again is right, for consumers drop the second of two equal
-    identities. The creator closes it with ``aclose``.
+    Order: events of one ``append`` that share a key keep their order, and come after those of every ``append`` that
+    returned before. Delivery: when ``append`` returns, the bus has the events. After ``BusUnavailable`` it may have
+    some of them; append all of them again, for consumers drop an event whose identity they have seen. Drivers call
+    ``check_sizes`` before they write. The creator closes the transport with ``aclose``.
     """
 
     async def append(self, events: Sequence[Outgoing]) -> list[str]:
-        """Put the events on the bus; return their positions (``partition:offset``).
+        """Append the events; return their positions (``partition:offset``).
 
-        Raises ``BusUnavailable``, or ``InvalidEvent`` when the bus will never take these: one of them, or all at once,
-        are too large. What is left of them when each is appended alone is refused for good.
+        Raises ``BusUnavailable``, or ``InvalidEvent`` if one of them, or all together, are too large. Append each alone
+        to find the events that the bus will never accept.
         """
         ...
 
     async def request(self, request: ContextRequest) -> ContextReply:
-        """Return the answer to ``request``, the first one if there should be two.
+        """Return the reply to ``request``: the first one that arrives, or the one that ``encoded`` returns.
 
-        A request for which ``encoded`` has an answer gets that one. Raises ``TimeoutError`` at its deadline, and for an
-        answer that comes later; ``BusUnavailable``; or ``PydanticSerializationError`` as ``encoded`` does.
+        Raises ``TimeoutError`` at the deadline, also if a reply arrives later, ``BusUnavailable``, or
+        ``PydanticSerializationError`` as ``encoded`` does.
         """
         ...
 
     async def aclose(self) -> None:
-        """Give connections back; a second call does nothing."""
+        """Close all connections; a second call does nothing."""
         ...
 
 
 def check_sizes(events: Sequence[Outgoing]) -> None:
-    """Raise ``InvalidEvent`` if one of the events is larger than ``MAX_EVENT_BYTES``."""
+    """Raise ``InvalidEvent`` for an event larger than ``MAX_EVENT_BYTES``."""
     for event in events:
         parts = sum(len(name) + len(value) for name, value in event.fields.items())
         if (size := parts + len(event.key.encode())) > MAX_EVENT_BYTES:
             raise InvalidEvent(
-                f"an event of {event.key!r} has {size} bytes and a bus takes {MAX_EVENT_BYTES}: leave large content "
-                "out of its data, or put it elsewhere and name the place in dataref"
+                f"an event of {event.key!r} has {size} bytes, more than the limit of {MAX_EVENT_BYTES}: leave large "
+                "content out of its data, or store it elsewhere and put its address into dataref"
             )
 
 
 class _Readable(BaseModel):
-    """What is asked of a message: that the parser of the responders takes it. It makes no objects of what it reads.
+    """Checks that the responders' parser accepts a message, without building objects.
 
-    It refuses 200 levels, and numbers of 4,300 digits.
+    The parser refuses 200 levels of nesting, and numbers with 4,300 digits.
     """
 
 
 def encoded(request: ContextRequest, reply_to: str) -> bytes | ContextReply:
-    """Return the request as it goes to the bus, or the answer to one that need not go there.
+    """Return the encoded request, or a reply if it need not be sent: it is invalid, or its deadline has passed.
 
-    That is one that no responder could take, or whose time is over once it is written. It is written once, and what
-    can be seen before that is looked at first. Raises ``PydanticSerializationError`` for what JSON cannot say.
+    Raises ``PydanticSerializationError`` for values that JSON cannot represent.
     """
     fault = _fault_of("context", request.context)
     if request.search is not None:
@@ -122,9 +105,9 @@ def encoded(request: ContextRequest, reply_to: str) -> bytes | ContextReply:
         return _late(request)
     fields = {**dict(request), "reply_to": reply_to}
     if request.search is None:
-        del fields["search"]  # for responders that do not know it
+        del fields["search"]  # older responders do not know the field
     else:
-        fields["search"] = dict(request.search)  # of a model, numbers that JSON has not would become null
+        fields["search"] = dict(request.search)  # as a model, NaN would be encoded as null
     message = to_json(fields, by_alias=False)
     if len(message) > MAX_CONTEXT_BYTES:
         return _unsent(request, "invalid_request", _TOO_LARGE)
@@ -132,37 +115,39 @@ def encoded(request: ContextRequest, reply_to: str) -> bytes | ContextReply:
         return _late(request)
     if (b"NaN" in message or b"Infinity" in message) and to_json(
         fields, by_alias=False, inf_nan_mode="null"
-    ) != message:  # else it stands in a text
-        return _unsent(request, "invalid_request", f"{_carried(request)} is no JSON: a number in it is NaN or infinite")
+    ) != message:  # otherwise the word is part of a text
+        return _unsent(
+            request, "invalid_request", f"{_carried(request)} is not JSON: it has a number that is NaN or infinite"
+        )
     try:
         _Readable.model_validate_json(message)
     except ValidationError:
-        what = _carried(request)
-        detail = f"the responder could not read the request: its {what} is nested too deeply, or a number too long"
+        fault = "is nested too deeply, or has a number with too many digits"
+        detail = f"the responder could not read the request: its {_carried(request)} {fault}"
         return _unsent(request, "invalid_request", detail)
     return message
 
 
 def _carried(request: ContextRequest) -> str:
-    """Return where a caller's own values are in a request."""
+    """Return the names of the fields that hold the caller's own values."""
     return "context or params" if request.search is not None else "context"
 
 
 def _fault_of(field: str, context: Mapping[str, Any]) -> str:
-    """Return what must not wait for the writing: an iterator, which would be used up and may never end, and a size.
+    """Return an error to report before encoding: an iterator, which encoding would consume, or an excessive size.
 
-    Counted are two bytes for each value, which the shortest one has with its comma, and one for each character.
+    The size counts two bytes for each value, the shortest encoding with its comma, and one for each character.
     """
-    least_bytes = looked_at = 0
+    least_bytes = checked = 0
     groups: deque[tuple[str, Collection[Any]]] = deque(
-        (name, (variable,)) for name, variable in islice(context.items(), _LOOKED_AT)
+        (name, (variable,)) for name, variable in islice(context.items(), _MAX_CHECKED)
     )
-    while groups and looked_at < _LOOKED_AT:
+    while groups and checked < _MAX_CHECKED:
         name, group = groups.popleft()
-        looked_at += len(group)
+        checked += len(group)
         least_bytes += 2 * len(group)
-        for value in islice(group, _LOOKED_AT):
-            # ``isinstance`` would ask the value itself.
+        for value in islice(group, _MAX_CHECKED):
+            # ``isinstance`` could run code of the value.
             kind: type[Any] = type(value)  # pyright: ignore[reportUnknownVariableType]
             if kind in _SCALARS:
                 continue
@@ -173,14 +158,14 @@ def _fault_of(field: str, context: Mapping[str, Any]) -> str:
             elif issubclass(kind, _COLLECTIONS):
                 groups.append((name, value))
             elif hasattr(kind, "__next__"):
-                return f"{field}.{name}: reading would use up the iterator in it ({kind.__name__}): give a list"
+                return f"{field}.{name}: reading would consume the iterator in it ({kind.__name__}): pass a list"
         if least_bytes > MAX_CONTEXT_BYTES:
             return _TOO_LARGE
     return ""
 
 
 def _late(request: ContextRequest) -> ContextReply:
-    detail = "the budget was over before the request was written: send only the context variables that rules read"
+    detail = "the budget ended before the request was encoded: send only the context variables that rules read"
     return _unsent(request, "timeout", detail)
 
 
@@ -189,19 +174,19 @@ def _unsent(request: ContextRequest, reason: ReasonCode, detail: str) -> Context
 
 
 def seconds_left(request: ContextRequest) -> float:
-    """Return how long it is to the request's deadline, at least 0."""
+    """Return the seconds until the request's deadline, at least 0."""
     return max(0.0, request.deadline_ms / 1000 - time.time())
 
 
 def read_reply(request: ContextRequest, body: bytes) -> ContextReply:
-    """Return the answer that came for ``request``.
+    """Return the reply in ``body``.
 
-    Raises ``TimeoutError`` when it is late, and ``BusUnavailable`` when it is no answer.
+    Raises ``TimeoutError`` after the deadline of ``request``, and ``BusUnavailable`` for an invalid reply.
     """
     try:
         reply = ContextReply.model_validate_json(body)
     except ValidationError as error:
-        raise BusUnavailable("the responder's answer breaks the contract; do both run the same version?") from error
+        raise BusUnavailable("the responder's reply violates the contract; do both run the same version?") from error
     if time.time() * 1000 >= request.deadline_ms:
         raise TimeoutError
     return reply

@@ -2,9 +2,10 @@
 
 from graphweft_contracts.context import Block, ContextReply, ContextRequest, Explanation, Missing, ReasonCode
 from graphweft_contracts.dead_letters import DeadLetter, DeadLetterReason
+from graphweft_contracts.episodes import EPISODES
 from graphweft_contracts.errors import (
     BusUnavailable,
-    Displaced,
+    Fenced,
     GraphUnavailable,
     GraphweftError,
     InvalidEvent,
@@ -42,6 +43,7 @@ from graphweft_contracts.memory import (
 from graphweft_contracts.search import SearchQuery
 
 __all__ = (
+    "EPISODES",
     "LIFECYCLE",
     "MEMORY",
     "AgentTurnComplete",
@@ -52,9 +54,9 @@ __all__ = (
     "ContextRequest",
     "DeadLetter",
     "DeadLetterReason",
-    "Displaced",
     "Event",
     "Explanation",
+    "Fenced",
     "GraphUnavailable",
     "GraphweftError",
     "InvalidEvent",

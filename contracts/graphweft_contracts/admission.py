@@ -1,7 +1,6 @@
-"""What a gateway or a client refuses before it stands on the bus, beyond the contract of events.
+"""Checks that a gateway or a client makes before it publishes an event, beyond the contract of events.
 
-Workers do not ask this of what is on the log already: a clock that is right today was not always, and a log is read
-for years.
+Workers do not repeat them: an event on the log stays valid, even if its sender's clock was wrong.
 """
 
 from __future__ import annotations
@@ -16,20 +15,20 @@ from graphweft_contracts.errors import InvalidEvent
 from graphweft_contracts.events import Event
 
 MOST_AHEAD: Final = timedelta(days=1)
-"""By so much the time of an event may be ahead of the clock of who takes it."""
+"""How far the time of an event may be ahead of the receiver's clock."""
 _EARLIEST: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
 
 def admission_faults(event: Event, *, now: datetime | None = None) -> Iterator[tuple[tuple[str, ...], str]]:
-    """Yield what is wrong with an event that is to be published: where in it, and what to do. It quotes no payload."""
+    """Yield the faults of an event as (location, message). A message never quotes the payload."""
     now = now or datetime.now(UTC)
     if event.time < _EARLIEST:
-        yield ("time",), "it is before 1970-01-01: give the time at which it happened, or leave it out for now"
+        yield ("time",), "it is before 1970-01-01: give the time of the event, or omit it for the current time"
     elif event.time - now > MOST_AHEAD:
         yield (
             ("time",),
-            f"it is more than a day ahead of the clock here, {now:%Y-%m-%dT%H:%MZ}: correct the sender's clock, or "
-            "leave it out for now",
+            f"it is more than a day ahead of the clock here, {now:%Y-%m-%dT%H:%MZ}: correct the sender's "
+            "clock, or omit the time",
         )
     where: tuple[str, ...]
     match event.type:
@@ -55,11 +54,11 @@ def _read(content: Any) -> Any:
     try:
         return json.loads(content)
     except (ValueError, RecursionError):
-        return None  # a worker says what is wrong with it
+        return None  # the worker reports the fault
 
 
 def _attributes(said: Any) -> Iterator[Mapping[str, Any]]:
-    """Yield what entities have beside type and name, whatever else is wrong with them."""
+    """Yield the attributes of each entity, whatever else is wrong with it."""
     entities: Any = cast("dict[str, Any]", said).get("entities") if isinstance(said, dict) else None
     for entity in cast("list[Any]", entities) if isinstance(entities, list | tuple) else ():
         if isinstance(entity, dict):

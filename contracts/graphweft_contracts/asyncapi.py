@@ -1,20 +1,22 @@
-"""One AsyncAPI document that says what goes over which channel, as the workers see it.
+"""The AsyncAPI document: the channels of the bus and their messages, from the workers' point of view.
 
-The payload schemas are JSON Schema 2020-12 files beside the document, referred to as multi-format schemas, because
-AsyncAPI's own dialect stops at draft 7. No servers are named: where the bus runs is a deployment's business.
+``asyncapi_channels.json`` describes the channels on each kind of bus. The payload schemas are JSON Schema 2020-12
+files beside the document, because AsyncAPI's own dialect stops at draft 7. The document names no servers: each
+deployment has its own.
 """
 
 from __future__ import annotations
 
+import json
+from importlib.resources import files
+from string import Template
 from typing import Any, Final
 
 from graphweft_contracts import channels, wire
-from graphweft_contracts.episodes import EPISODES
-from graphweft_contracts.events import LIFECYCLE
-from graphweft_contracts.memory import MEMORY
+from graphweft_contracts.events import registered_payloads
 
 VERSION: Final = "1.2.0"
-"""Version of what is on the wire, by semantic versioning; the package's own version goes its own way."""
+"""Semantic version of the wire format; it differs from the version of the package."""
 
 _JSON_SCHEMA: Final = "application/schema+json;version=draft-2020-12"
 _HEADER: Final = "# Generated from graphweft_contracts; renew with: python -m graphweft_contracts.schemas --write\n"
@@ -22,7 +24,7 @@ _HEADER: Final = "# Generated from graphweft_contracts; renew with: python -m gr
 
 def document() -> dict[str, Any]:
     """Return the AsyncAPI 3.0 document; its payload references are relative to the file ``asyncapi.yaml``."""
-    events = [*LIFECYCLE, *MEMORY, *EPISODES, "event"]
+    events = [*registered_payloads(), "event"]
     return {
         "asyncapi": "3.0.0",
         "info": {
@@ -39,62 +41,25 @@ def document() -> dict[str, Any]:
 
 
 def render() -> str:
-    """Return the document as YAML. Needs PyYAML, which a base install does not bring."""
+    """Return the document as YAML. Needs the optional dependency PyYAML."""
     import yaml
 
     return _HEADER + yaml.safe_dump(document(), sort_keys=False, allow_unicode=True, width=120)
 
 
 def _channels(events: list[str]) -> dict[str, Any]:
-    return {
-        "events": {
-            "address": f"{channels.EVENTS}:{{partition}}",
-            "title": "Events",
-            "description": (
-                "Redis streams, one a partition. The partition of an event is the CRC-32 of its key `appid/chatid`, "
-                f"modulo the number that stands under `{channels.PARTITION_COUNT}`. Order holds within a key. An entry "
-                "is a CloudEvent in structured mode: the fields `content-type` and `data`. On Kafka the topic "
-                f"`{channels.EVENTS_TOPIC}`; the number to take the remainder by is that of the first record "
-                f'`{{"partitions": N}}` in the topic `{channels.PARTITIONS_TOPIC}`, also where the events have more '
-                "partitions since."
-            ),
-            "parameters": {"partition": {"description": "Number of the partition, from 0."}},
-            "messages": _listed(events),
-        },
-        "contextRequests": {
-            "address": channels.CONTEXT_REQUESTS,
-            "title": "Context requests",
-            "description": (
-                "Redis stream; the field `data` holds the request as JSON. Responders share it as consumer group "
-                f"`{channels.CONTEXT_GROUP}`; those that have requests in hand stand in the sorted set "
-                f"`{channels.RESPONDERS}`, by the time in ms until which they are alive. On Kafka the topic "
-                f"`{channels.CONTEXT_REQUESTS_TOPIC}`, shared in the same way; the value of a record is the request."
-            ),
-            "messages": _listed(["context_request"]),
-        },
-        "contextReplies": {
-            "address": channels.context_replies("{client}"),
-            "title": "Context replies",
-            "description": (
-                "Redis Pub/Sub, one channel for each asking process; its full name is `reply_to` of the request. A "
-                "message is the request's id, a line feed, and the reply as JSON. On Kafka the same is a record of the "
-                f"topic `{channels.CONTEXT_REPLIES_TOPIC}`, in the partition that `reply_to` names as "
-                f"`{channels.context_replies_partition(0)}`; several processes may read one partition. The first "
-                "reply to a request counts."
-            ),
-            "parameters": {"client": {"description": "Name that the asking process gave itself."}},
-            "messages": _listed(["context_reply"]),
-        },
-        "deadLetters": {
-            "address": channels.DEAD_LETTERS,
-            "title": "Dead letters",
-            "description": (
-                f"Redis hash: id of the letter to the letter. `{channels.DEAD_LETTER_ORDER}` is a sorted set of "
-                "the ids by the time of writing."
-            ),
-            "messages": _listed(["dead_letter"]),
-        },
+    names = {name: value for name, value in vars(channels).items() if name.isupper()}
+    names["CONTEXT_REPLIES"] = channels.context_replies("{client}")
+    names["FIRST_REPLIES_PARTITION"] = channels.context_replies_partition(0)
+    text = files("graphweft_contracts").joinpath("asyncapi_channels.json").read_text(encoding="utf-8")
+    found: dict[str, dict[str, Any]] = json.loads(Template(text).substitute(names))
+    messages = {
+        "events": events,
+        "contextRequests": ["context_request"],
+        "contextReplies": ["context_reply"],
+        "deadLetters": ["dead_letter"],
     }
+    return {name: {**channel, "messages": _listed(messages[name])} for name, channel in found.items()}
 
 
 def _operations(events: list[str]) -> dict[str, Any]:
@@ -125,7 +90,7 @@ def _operations(events: list[str]) -> dict[str, Any]:
 
 
 def _messages() -> dict[str, Any]:
-    payloads = {**LIFECYCLE, **MEMORY, **EPISODES}
+    payloads = registered_payloads()
     summaries = {name: (payload.__doc__ or "").partition("``: ")[2] for name, payload in payloads.items()}
     return {
         **{name: _event(name, summary[:1].upper() + summary[1:]) for name, summary in summaries.items()},
@@ -139,7 +104,7 @@ def _messages() -> dict[str, Any]:
 
 
 def _event(name: str, summary: str) -> dict[str, Any]:
-    """Return the message of a CloudEvent in structured mode; its headers are the fields beside ``data``."""
+    """Return the message of a CloudEvent in structured mode; the fields other than ``data`` are its headers."""
     content_type = wire.STRUCTURED.decode()
     return {
         **_message(name, summary, content_type),

@@ -1,4 +1,4 @@
-"""Asking for context before an agent's turn, and the answer."""
+"""Context requests before an agent's turn, and their replies."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ ReasonCode = Literal[
     "timeout",
     "token_budget",
 ]
-"""Why a block, or the whole answer, is missing. A bounded set: it labels metrics."""
+"""Why a block, or the whole reply, is missing. A bounded set, because metrics use it as a label."""
 
 Format = Literal["list", "single", "json", "markdown", "results", "facts"]
 
@@ -130,11 +130,11 @@ class ContextReply(BaseModel):
 
     @property
     def injected(self) -> dict[str, Any]:
-        """Block values by name: what ``before_agent_turn`` of the rule contract returns."""
+        """Block values by name, as ``before_agent_turn`` of the rule contract returns them."""
         return {block.name: block.value for block in self.blocks}
 
     @property
     def results(self) -> list[dict[str, Any]]:
-        """The rows of the block ``search``, which answers a request with a search; best first."""
+        """The rows of the block ``search``, best first; empty for a request without a search."""
         value = self.injected.get("search")
         return value if isinstance(value, list) else []  # pyright: ignore[reportUnknownVariableType]

@@ -1,4 +1,4 @@
-"""What could not be applied, kept with its reason until somebody decides."""
+"""Dead letters: events and mutations that could not be applied, with the reason."""
 
 from __future__ import annotations
 
@@ -20,17 +20,17 @@ DeadLetterReason = Literal[
     "trimmed",
     "extraction_failed",
 ]
-"""Why something had no effect.
+"""Why an event or a mutation had no effect.
 
-- ``invalid_event``: the event breaks the contract.
+- ``invalid_event``: the event violates the contract.
 - ``query_error``, ``timeout``: the graph server refused a mutation, or aborted it at its time limit.
-- ``unresponsive``: the graph server stopped answering each time it got this mutation.
+- ``unresponsive``: the graph server became unavailable each time it got this mutation.
 - ``internal_error``: graphweft itself failed on this event; the worker's log has the traceback.
 - ``missing_rule``: a retried mutation is no longer in the rules.
-- ``skipped``: a rule matched, but a value that it needs was missing.
+- ``skipped``: a rule matched, but lacked a value.
 - ``no_rules``: no rules are loaded for the workflow of the event.
 - ``set_aside``: an operator told the worker to pass over the event.
-- ``quarantined``: the mutation failed again and again, so it was switched off for a while.
+- ``quarantined``: the mutation was switched off for a while after repeated failures.
 - ``trimmed``: the events left the bus before they were read.
 - ``extraction_failed``: no model could read the episode.
 """
@@ -67,7 +67,7 @@ class DeadLetter(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _of_older_versions(cls, read: Any) -> Any:
-        """Read letters that say by ``until`` where they end; they do not say which events they stand for."""
+        """Drop ``until``, which letters of older versions have instead of ``offsets``."""
         if isinstance(read, dict):
             return {name: value for name, value in cast("dict[str, Any]", read).items() if name != "until"}
         return read
@@ -94,7 +94,7 @@ class DeadLetter(BaseModel):
         return f"{self.partition}:{self.offsets[-1] if self.offsets else self.offset}"
 
     def of_entries(self, offsets: tuple[str, ...]) -> DeadLetter:
-        """Return the letter for other entries of the same partition, at least one, in order."""
+        """Return the letter for other entries of the same partition: at least one offset, in order."""
         return self.model_copy(
             update={"position": f"{self.partition}:{offsets[0]}", "offsets": offsets, "count": len(offsets)}
         )

@@ -1,7 +1,7 @@
-"""Episodes: texts, messages and JSON that knowledge is taken from, and what was taken from them.
+"""Episodes: texts, messages and JSON, and the entities and relations extracted from them.
 
-Structured JSON says itself what there is to know, so it goes into the graph without a model. Of other episodes a model
-says it, and its answer is an event as well: a replay rebuilds the graph without asking a model.
+Structured JSON states its entities and relations, so it needs no model. For other episodes a model extracts them, and
+its answer is an event, so a replay rebuilds the graph without a model.
 """
 
 from __future__ import annotations
@@ -23,31 +23,25 @@ from pydantic import (
 )
 
 from graphweft_contracts.errors import InvalidEvent
-from graphweft_contracts.events import Name, Payload
-from graphweft_contracts.memory import (
-    _SCOPED as SCOPED,  # pyright: ignore[reportPrivateUsage]
-)
-from graphweft_contracts.memory import (
-    _Scoped as Scoped,  # pyright: ignore[reportPrivateUsage]
-)
-from graphweft_contracts.memory import derived_id
+from graphweft_contracts.events import Name, Payload, register_payloads
+from graphweft_contracts.memory import SCOPE_REQUIRED, ScopedPayload, derived_id
 
 EpisodeType = Literal["text", "json", "message"]
 ANY_TYPE: Final = "Entity"
-"""The type of an entity that no other type fits; in the map of an ontology, an entity of any type."""
+"""The type of an entity that fits no other type; in the map of an ontology, any type."""
 TYPE_PATTERN: Final = r"^[A-Za-z][A-Za-z0-9_]{0,63}$"
-"""Names of types of entities and relations. With ``re`` use ``fullmatch``: its ``$`` admits a line end."""
+"""Types of entities and relations. With ``re`` use ``fullmatch``, because ``$`` also matches before a line end."""
 RESERVED_ATTRIBUTES: Final = frozenset(
     {
         *("id", "type", "name", "name_key", "stated", "terms", "length", "scopes", "embedding", "embedding_model"),
         *("application_id", "agent_id", "user_id", "thread_id"),
     }
 )
-"""Properties of entities that an episode cannot give."""
+"""Properties of entities that an episode cannot set."""
 MOST_ATTRIBUTE_NAMES: Final = 200
-"""Different names of attributes in one episode, over all its entities: more of them are data, and no names."""
+"""Limit of different attribute names in one episode: more of them are data rather than names."""
 MOST_ATTRIBUTES: Final = 10_000
-"""Attributes of all entities of one episode. They are written together, and other apps wait meanwhile."""
+"""Limit of attributes in one episode: they are written in one query, and other apps wait for it."""
 
 _ATTRIBUTE: Final = re.compile(r"[A-Za-z][A-Za-z0-9_]{0,63}")
 _MOST_CHARACTERS: Final = 1_000_000
@@ -122,7 +116,7 @@ class EpisodeEntity(BaseModel):
 
     @property
     def attributes(self) -> dict[str, Any]:
-        """What is said of the entity, by name; what is null is left out."""
+        """The attributes by name, without nulls."""
         return {name: value for name, value in (self.model_extra or {}).items() if value is not None}
 
 
@@ -172,14 +166,14 @@ class Structure(BaseModel):
 
     @classmethod
     def read(cls, content: Any) -> Self:
-        """Return what a structured content says. Raises ``InvalidEvent``, which says where it is wrong."""
+        """Return the structure of a content. Raises ``InvalidEvent`` with the location of the fault."""
         try:
             return cls.model_validate(content)
         except ValidationError as error:
             raise InvalidEvent(fault_of(error)) from None
 
     def entity(self, named: str | EntityName) -> EntityName:
-        """Return which entity the end of a relation means; the relation is one of this structure."""
+        """Return the entity at an end of a relation of this structure."""
         return self._resolve(named, "the end of a relation")
 
     def _resolve(self, named: str | EntityName, where: str) -> EntityName:
@@ -195,14 +189,14 @@ class Structure(BaseModel):
         return EntityName(type=types.pop(), name=named)
 
 
-class EpisodeAdd(Scoped):
+class EpisodeAdd(ScopedPayload):
     """``episode.add``: an episode is to be remembered, within a scope.
 
     JSON with the key ``entities`` or ``relations`` is structured: see ``Structure``, whose keys are all that it may
     have. Of any other episode a model says what there is to know (``episode.extracted``).
     """
 
-    model_config = ConfigDict(json_schema_extra={**SCOPED, **_TEXT_OR_JSON})
+    model_config = ConfigDict(json_schema_extra={**SCOPE_REQUIRED, **_TEXT_OR_JSON})
 
     name: Name | None = None
     content: Annotated[str, Field(min_length=1, max_length=_MOST_CHARACTERS)] | dict[str, Any] = Field(
@@ -228,16 +222,16 @@ class EpisodeAdd(Scoped):
 
     @property
     def text(self) -> str:
-        """The content as text; of an object its JSON, which is the same for equal objects."""
+        """The content as text. An object becomes JSON; equal objects give equal JSON."""
         if isinstance(self.content, str):
             return self.content
         return json.dumps(self.content, ensure_ascii=False, sort_keys=True, separators=(",", ":"))
 
     @property
     def structure(self) -> Structure | None:
-        """What a structured episode says; None when a model has to say it.
+        """The structure of a structured episode; None if a model must extract it.
 
-        Raises ``InvalidEvent`` for JSON that is none, is too long or breaks the rules of ``Structure``.
+        Raises ``InvalidEvent`` for invalid JSON, JSON that is too long, and JSON that violates ``Structure``.
         """
         if self.episode_type != "json":
             return None
@@ -256,7 +250,7 @@ class EpisodeAdd(Scoped):
         return Structure.read(content)
 
 
-class EpisodeExtracted(Scoped):
+class EpisodeExtracted(ScopedPayload):
     """``episode.extracted``: a model has said what there is to know in an episode.
 
     Said in the chat of the episode, with its scope and reference time; otherwise it has no effect. The first extraction
@@ -274,7 +268,7 @@ class EpisodeExtracted(Scoped):
 
     @property
     def structure(self) -> Structure:
-        """What the model said. Raises ``InvalidEvent`` for what breaks the rules of ``Structure``."""
+        """The structure that the model extracted. Raises ``InvalidEvent`` if it violates ``Structure``."""
         return Structure.read({"entities": self.entities, "relations": self.relations})
 
 
@@ -282,16 +276,17 @@ EPISODES: Final[Mapping[str, type[Payload]]] = {
     "episode.add": EpisodeAdd,
     "episode.extracted": EpisodeExtracted,
 }
-"""The types of events about episodes, with their payloads."""
+"""The payload models of the event types about episodes."""
+register_payloads(EPISODES)
 
 
 def episode_id(source: str, event_id: str) -> str:
-    """Return the id of the episode that an ``episode.add`` event makes."""
+    """Return the id of the episode that an ``episode.add`` event creates."""
     return derived_id(source, event_id, "episode")
 
 
 def attributes_fault(entities: Iterable[Collection[str]]) -> str | None:
-    """Return why an episode has too many attributes, None when it has not; of each entity the names are given."""
+    """Return the error for too many attributes, or None; ``entities`` holds the attribute names of each entity."""
     names: set[str] = set()
     count = 0
     for entity in entities:
@@ -312,9 +307,9 @@ def attributes_fault(entities: Iterable[Collection[str]]) -> str | None:
 
 
 def fault_of(error: ValidationError, *above: str) -> str:
-    """Return what is wrong first with a payload, and where below ``above``; of what was given it quotes nothing.
+    """Return the first fault of a payload with its location below ``above``, without any input.
 
-    A key that is unknown is not named, for it may hold what should have been a value.
+    An unknown key is not quoted, because it may be a misplaced value.
     """
     first = error.errors(include_input=False, include_url=False)[0]
     steps, what = [*above, *first["loc"]], first["msg"].removeprefix("Value error, ")

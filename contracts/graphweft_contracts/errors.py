@@ -3,33 +3,33 @@
 ::
 
     GraphweftError
-    ├── Permanent                 trying again changes nothing: dead letter, or tell the user
-    │   ├── InvalidEvent          an event that breaks the contract
+    ├── Permanent                 a retry fails again: write a dead letter, or tell the user
+    │   ├── InvalidEvent          an event that violates the contract
     │   ├── InvalidRules          rule files that do not load (carries every finding)
-    │   ├── InvalidSettings       settings that cannot work
+    │   ├── InvalidSettings       invalid settings
     │   ├── QueryFailed           the graph refused a query (syntax, type, null key, timeout)
-    │   └── NotRunning            nothing answers where a service was expected
-    └── Transient(retry_after_s)  the same call may succeed later: wait, try again
+    │   └── NotRunning            a service does not answer
+    └── Transient(retry_after_s)  the same call may succeed later: wait and retry
         ├── BusUnavailable
         ├── GraphUnavailable
-        └── Displaced             somebody else moved the graph's position: read it again
+        └── Fenced                another worker moved the checkpoint: read it again
 
-The first split is what a caller does about it.
+The two branches tell a caller whether to retry.
 """
 
 from __future__ import annotations
 
 
 class GraphweftError(Exception):
-    """Base of everything that graphweft raises on purpose."""
+    """Base of all errors that graphweft raises deliberately."""
 
 
 class Permanent(GraphweftError):
-    """The same call fails again however often it is repeated."""
+    """The same call fails however often it is repeated."""
 
 
 class InvalidEvent(Permanent):
-    """The event breaks the contract; the message names the field and the next step."""
+    """The event violates the contract. The message names the field and the next step."""
 
 
 class InvalidRules(Permanent):
@@ -41,14 +41,13 @@ class InvalidSettings(Permanent):
 
 
 class NotRunning(Permanent):
-    """No service answers where the settings say that one should."""
+    """The service that the settings name does not answer."""
 
 
 class QueryFailed(Permanent):
-    """The graph refused or aborted one query; nothing of that query took effect.
+    """The graph refused or aborted a query, which had no effect.
 
-    ``code`` is the bounded reason that goes to dead letters, replies and metrics:
-    ``query_error`` or ``timeout``.
+    ``code`` is ``query_error`` or ``timeout``; dead letters, replies and metrics carry it.
     """
 
     def __init__(self, message: str, *, code: str = "query_error") -> None:
@@ -65,12 +64,12 @@ class Transient(GraphweftError):
 
 
 class BusUnavailable(Transient):
-    """The bus (Redis, Kafka) cannot be reached or refuses work for now."""
+    """The bus cannot be reached or refuses work for now."""
 
 
 class GraphUnavailable(Transient):
     """The graph server cannot be reached, is loading, or refuses work for now."""
 
 
-class Displaced(Transient):
-    """Another worker has moved the position of a partition; reading it again and going on from there is right."""
+class Fenced(Transient):
+    """Another worker has moved the checkpoint of a partition: read it again and continue from there."""

@@ -11,16 +11,17 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Final, Literal, Self
 from uuid import uuid4
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints, model_validator
 
 APP_ID_PATTERN: Final = r"^[A-Za-z0-9_-]{1,64}$"
-"""Tenants name graphs, files and metrics, so the alphabet is small."""
+"""App ids name graphs, files and metrics, so few characters are allowed."""
 
 EXTENSION_NAME_PATTERN: Final = r"^[a-z0-9]{1,20}$"
-"""CloudEvents names its attributes so. With ``re`` use ``fullmatch``: its ``$`` admits a line end."""
+"""Attribute names of CloudEvents. With ``re`` use ``fullmatch``, because ``$`` also matches before a line end."""
 
 AppId = Annotated[str, StringConstraints(pattern=APP_ID_PATTERN)]
 Name = Annotated[str, StringConstraints(min_length=1, max_length=256)]
@@ -31,7 +32,7 @@ class Payload(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="allow")
     chat_pattern: ClassVar[str | None] = None
-    """What ``chatid`` of such an event has to match."""
+    """The pattern of ``chatid`` for these events."""
 
     context: dict[str, Any] = Field(default_factory=dict, description="Context variables: `$context.*` in rules.")
 
@@ -111,18 +112,37 @@ LIFECYCLE: Final[Mapping[str, type[Payload]]] = {
     "tool.call_start": ToolCallStart,
     "model.call_complete": ModelCallComplete,
 }
-"""The six event types of the rule contract, and three that runtimes tell beside them.
+"""The six event types of the rule contract, and three more that runtimes emit.
 
-Any other dotted name (``memory.add``, ``order.paid``) is admitted too.
+Events may have any other dotted type (``order.paid``).
 """
 
 
-def payload_of(type: str) -> type[Payload]:
-    """Return the model of the payload of a type of event; that of free payloads for types of a runtime's own."""
-    from graphweft_contracts.episodes import EPISODES  # their payloads build on ours
-    from graphweft_contracts.memory import MEMORY
+_payloads: Final[dict[str, type[Payload]]] = {}
 
-    return LIFECYCLE.get(type) or MEMORY.get(type) or EPISODES.get(type, Payload)
+
+def register_payloads(payloads: Mapping[str, type[Payload]]) -> None:
+    """Add the payload models of event types. An event of such a type is valid only if its ``data`` fits the model.
+
+    Raises ``ValueError`` for a type that has another model already.
+    """
+    for type, payload in payloads.items():
+        if _payloads.setdefault(type, payload) is not payload:
+            msg = f"event type {type!r} has the payload model {_payloads[type].__name__} already"
+            raise ValueError(msg)
+
+
+def registered_payloads() -> Mapping[str, type[Payload]]:
+    """Return the payload models by event type, in the order of their registration."""
+    return MappingProxyType(_payloads)
+
+
+def payload_of(type: str) -> type[Payload]:
+    """Return the payload model of an event type; ``Payload``, which takes any field, for an unregistered type."""
+    return _payloads.get(type, Payload)
+
+
+register_payloads(LIFECYCLE)
 
 
 class Event(BaseModel):
@@ -159,7 +179,7 @@ class Event(BaseModel):
     def _check(self) -> Self:
         for name, value in (self.model_extra or {}).items():
             if not re.fullmatch(EXTENSION_NAME_PATTERN, name):
-                msg = f"{name!r} is no CloudEvents attribute name: use 1 to 20 of a-z and 0-9, or put it into data"
+                msg = f"{name!r} is not a CloudEvents attribute name: use 1 to 20 of a-z and 0-9, or put it into data"
                 raise ValueError(msg)
             if value is not None and not isinstance(value, str | int | bool):
                 msg = f"the extension attribute {name!r} must be a string, an integer or a boolean; put it into data"
@@ -167,7 +187,7 @@ class Event(BaseModel):
         payload = payload_of(self.type)
         payload.model_validate(self.data)
         if payload.chat_pattern is not None and not re.fullmatch(payload.chat_pattern, self.chatid):
-            msg = "chatid: of an event of memory it has no control characters, and no blank at either end"
+            msg = "invalid chatid: events of memory allow no control characters, and no blank at either end"
             raise ValueError(msg)
         return self
 
@@ -186,10 +206,10 @@ class Event(BaseModel):
         source: str = "/graphweft",
         time: datetime | None = None,
     ) -> Self:
-        """Make an event for something that happened now (or at ``time``, which must know its zone).
+        """Create an event that happened now, or at ``time``, which must have a time zone.
 
-        Without an ``id`` a new random one is taken: pass your own where the same thing may be reported twice.
-        ``context`` becomes ``data["context"]``. Raises ``pydantic.ValidationError`` on a broken field.
+        Without an ``id`` the event gets a random one; pass an id if the same event may be reported twice. ``context``
+        becomes ``data["context"]``. Raises ``pydantic.ValidationError`` for an invalid field.
         """
         payload = dict(data or {})
         if context is not None:
@@ -208,17 +228,17 @@ class Event(BaseModel):
 
     @property
     def key(self) -> str:
-        """The ordering key ``app/chat``; events with equal keys take effect in the order of the log."""
+        """The ordering key ``app/chat``. Events with equal keys take effect in log order."""
         return f"{self.appid}/{self.chatid}"
 
     @property
     def identity(self) -> tuple[str, str]:
-        """``(source, id)``: two events with equal identity are one event delivered twice."""
+        """``(source, id)``: events with equal identity are the same event, delivered again."""
         return (self.source, self.id)
 
     @property
     def agent(self) -> str | None:
-        """The agent that the event is about, if it names one."""
+        """The agent in ``data["agent_name"]``, if any."""
         name = self.data.get("agent_name")
         return name if isinstance(name, str) else None
 

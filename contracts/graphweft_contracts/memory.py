@@ -1,7 +1,7 @@
-"""Memories of agents: who they belong to, and the events that make, enrich, consolidate and end them.
+"""Memories of agents: their scope, and the events that create, embed, summarize and delete them.
 
-Everything that changes memory is an event, a model's answer too: a replay rebuilds memory without asking a model. The
-ids of what events make derive from the event, so that a repetition makes nothing twice.
+Every change of memory is an event, including a model's answer, so a replay rebuilds memory without a model. Ids derive
+from the event, so a repeated event creates nothing twice.
 """
 
 from __future__ import annotations
@@ -15,18 +15,20 @@ from uuid import NAMESPACE_URL, uuid5
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from graphweft_contracts.events import Name, Payload
+from graphweft_contracts.events import Name, Payload, register_payloads
 
 MemoryRole = Literal["user", "assistant", "system"]
 MEMORY_ROLES: Final[tuple[MemoryRole, ...]] = ("user", "assistant", "system")
 SCOPE_PATTERN: Final = r"^[^\x00-\x20\x7f]([^\x00-\x1f\x7f]*[^\x00-\x20\x7f])?$"
-"""No control characters, and no blank at either end: FalkorDB's indexes lose these, and with them the memory."""
+"""No control characters, and no blank at either end: the index of a graph server may lose such a value."""
 SCOPES: Final = ("application_id", "agent_id", "user_id", "thread_id")
-"""What may limit a memory and a search for memories; all that are given must be equal."""
+"""The scopes of a memory and of a search for memories; all given scopes must match."""
 ScopeName = Annotated[str, StringConstraints(min_length=1, pattern=SCOPE_PATTERN, max_length=256)]
 _NO_SCOPE: Final = "a memory needs a scope: give at least one of application_id, agent_id, user_id, thread_id"
-_SCOPED: Final[dict[str, Any]] = {"anyOf": [{"required": [x], "properties": {x: {"type": "string"}}} for x in SCOPES]}
-"""The same for readers of the JSON Schema."""
+SCOPE_REQUIRED: Final[dict[str, Any]] = {
+    "anyOf": [{"required": [name], "properties": {name: {"type": "string"}}} for name in SCOPES]
+}
+"""The scope requirement, for readers of the JSON Schema."""
 _Id = Annotated[str, Field(min_length=1, max_length=256)]
 _FIELD_NAME: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_-]{0,63}")
 _MOST_MESSAGES: Final = 1_000
@@ -38,13 +40,13 @@ _FLOATS: Final[dict[str, Any]] = {
     "items": {"type": "number", "minimum": -_LARGEST, "maximum": _LARGEST},
     "contains": {"anyOf": [{"minimum": _SMALLEST}, {"maximum": -_SMALLEST}]},
 }
-"""Numbers of 32 bits that are not all zero, for readers of the JSON Schema."""
+"""32-bit numbers that are not all zero, for readers of the JSON Schema."""
 
 
 class MemoryScope(BaseModel):
     """Whose memories: at least one of the four, and all that are given apply. Without any it raises ``ValueError``."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", json_schema_extra=_SCOPED)
+    model_config = ConfigDict(frozen=True, extra="forbid", json_schema_extra=SCOPE_REQUIRED)
 
     application_id: ScopeName | None = Field(default=None, description="Memories of one application.")
     agent_id: ScopeName | None = Field(default=None, description="Memories of one agent.")
@@ -64,15 +66,15 @@ class MemoryScope(BaseModel):
 
 
 class _Payload(Payload):
-    """The chat is a property of memories, and they are found by it."""
+    """A payload whose chat becomes a property of memories, by which they are found."""
 
     chat_pattern: ClassVar[str | None] = SCOPE_PATTERN
 
 
-class _Scoped(_Payload):
-    """A payload that belongs to a scope; the fields stand beside its own."""
+class ScopedPayload(_Payload):
+    """A payload that belongs to a scope."""
 
-    model_config = ConfigDict(json_schema_extra=_SCOPED)
+    model_config = ConfigDict(json_schema_extra=SCOPE_REQUIRED)
 
     application_id: ScopeName | None = None
     agent_id: ScopeName | None = None
@@ -87,7 +89,7 @@ class _Scoped(_Payload):
 
     @property
     def scope(self) -> MemoryScope:
-        """Whose memory it is."""
+        """The scope of the memory."""
         return MemoryScope(**{name: getattr(self, name) for name in SCOPES})
 
 
@@ -114,11 +116,11 @@ class MemoryMessage(BaseModel):
 
     @property
     def searched(self) -> str:
-        """What searches go by: who said it, if that is known, and the text. Questions name people."""
+        """The text for searches: the author, if known, and the text, because questions name people."""
         return f"{self.author_name}: {self.text}" if self.author_name else self.text
 
 
-class MemoryAdd(_Scoped):
+class MemoryAdd(ScopedPayload):
     """``memory.add``: messages are to be remembered, within a scope."""
 
     messages: Annotated[tuple[MemoryMessage, ...], Field(min_length=1, max_length=_MOST_MESSAGES)]
@@ -142,7 +144,7 @@ class MemoryEmbedded(_Payload):
         except (OverflowError, struct.error) as error:
             msg = "a number does not fit into 32 bits"
             raise ValueError(msg) from error
-        if not all(-3.5e38 < number < 3.5e38 for number in rounded):  # False for what is no number, too
+        if not all(-3.5e38 < number < 3.5e38 for number in rounded):  # False for NaN, too
             msg = "a vector holds finite numbers only"
             raise ValueError(msg)
         if not any(rounded):
@@ -177,7 +179,7 @@ class ExtractedPreference(BaseModel):
     memory_ids: tuple[_Id, ...] = Field(default=(), description="The memories that it was taken from.")
 
 
-class MemorySummarized(_Scoped):
+class MemorySummarized(ScopedPayload):
     """``memory.summarized``: older memories of a conversation were condensed."""
 
     summary: Annotated[str, Field(min_length=1, max_length=_MOST_CHARACTERS)]
@@ -213,24 +215,25 @@ MEMORY: Final[Mapping[str, type[Payload]]] = {
     "memory.forget": MemoryForget,
     "memory.erase": MemoryErase,
 }
-"""The types of events that change memory, with their payloads."""
+"""The payload models of the event types that change memory."""
+register_payloads(MEMORY)
 
 
 def unknown_field(name: Any, *, also: Iterable[str] = ()) -> str:
-    """Return what is wrong with a message that has the field ``name``; ``also`` are names that a caller takes too.
+    """Return the error for a message with the unknown field ``name``; ``also`` holds further allowed names.
 
-    A name with blanks, or a long one, may hold what should have been a value, so it is not quoted.
+    A long name, or one with blanks, may be a misplaced value, so it is not quoted.
     """
     said = f"unknown field {name!r}" if isinstance(name, str) and _FIELD_NAME.fullmatch(name) else "an unknown field"
     allowed = ", ".join((*MemoryMessage.model_fields, *also))
-    return f"{said}: a message has {allowed}; leave it out, or keep it by an event and a rule of your own"
+    return f"{said}: a message has {allowed}; remove it, or store it with an event and a rule of your own"
 
 
 def memory_id(source: str, event_id: str, number: int) -> str:
-    """Return the id of the memory that the message ``number``, counted from 0, of a ``memory.add`` event makes."""
+    """Return the id of the memory that message ``number`` (from 0) of a ``memory.add`` event creates."""
     return derived_id(source, event_id, "memory", str(number))
 
 
 def derived_id(*parts: Any) -> str:
-    """Return a UUID (version 5) that the parts determine; no other parts have the same."""
+    """Return the UUID (version 5) of the parts; different parts have different ids."""
     return str(uuid5(NAMESPACE_URL, "graphweft" + "".join(f"\n{len(part)} {part}" for part in map(str, parts))))

@@ -1,8 +1,8 @@
-"""JSON Schemas of everything that crosses a process boundary, for runtimes that are not written in Python.
+"""JSON Schemas of all messages between processes, for runtimes in other languages.
 
-The models are the source and the files follow them: ``python -m graphweft_contracts.schemas --write`` renews the files
-that are committed beside this package, ``--check`` says which of them are stale. The other way round (models generated
-from schemas) was rejected: validators such as the one for extension names have no place in a schema.
+The models are the source: ``python -m graphweft_contracts.schemas --write`` writes the committed files beside this
+package, and ``--check`` lists stale ones. Models are not generated from schemas, because a schema cannot express
+validators such as the one for extension names.
 """
 
 from __future__ import annotations
@@ -20,29 +20,27 @@ from pydantic.json_schema import GenerateJsonSchema
 from graphweft_contracts import asyncapi
 from graphweft_contracts.context import ContextReply, ContextRequest
 from graphweft_contracts.dead_letters import DeadLetter
-from graphweft_contracts.episodes import EPISODES
-from graphweft_contracts.events import EXTENSION_NAME_PATTERN, LIFECYCLE, Event, Payload
-from graphweft_contracts.memory import MEMORY
+from graphweft_contracts.events import EXTENSION_NAME_PATTERN, Event, Payload, registered_payloads
 
 DIALECT: Final = "https://json-schema.org/draft/2020-12/schema"
 _RENEW: Final = "python -m graphweft_contracts.schemas --write"
 
 _REQUIRED: Final = frozenset({"specversion", "id", "source", "type", "appid", "chatid"})
-"""Attributes that a producer must send. ``time`` is not among them: a reader takes the log's own time instead."""
+"""Attributes that a producer must send. Without ``time``, a reader uses the log's time of the entry."""
 
 
 def schemas() -> dict[str, dict[str, Any]]:
     """Return every schema by its name; the file is ``schemas/<name>.json``.
 
-    Each stands on its own (references stay inside it). An event that its schema accepts is one that ``wire.decode``
-    accepts; formats such as ``date-time`` are told and left to the reader.
+    Each schema is self-contained. ``wire.decode`` accepts every event that the schema accepts; readers must check
+    formats such as ``date-time`` themselves.
     """
     found = {
         "event": _event(
             _with_payload(Payload), "Any event, also of a type of your own. `data.context` holds context variables."
         )
     }
-    for name, payload in {**LIFECYCLE, **MEMORY, **EPISODES}.items():
+    for name, payload in registered_payloads().items():
         found[name] = _event(_with_payload(payload, name), payload.__doc__ or name)
     for name, model in (
         ("context_request", ContextRequest),
@@ -76,7 +74,7 @@ def stale(out: Path) -> list[str]:
         elif file.read_text(encoding="utf-8") != text:
             problems.append(f"{file}: stale")
     strays = {file.relative_to(out) for file in out.glob("schemas/*.json")} - wanted.keys()
-    return problems + [f"{out / path}: no model has this name; delete the file" for path in sorted(strays)]
+    return problems + [f"{out / path}: no model has this name: delete the file" for path in sorted(strays)]
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -100,14 +98,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 
 class _Untitled(GenerateJsonSchema):
-    """Leaves out the titles that only repeat the names of fields."""
+    """Omits titles that only repeat the names of fields."""
 
     def field_title_should_be_set(self, schema: object) -> bool:
         return False
 
 
 def _with_payload(payload: type[Payload], name: str | None = None) -> type[BaseModel]:
-    """Return the envelope with a payload model, and with one event type where that is the payload's."""
+    """Return the envelope with a payload model, and with the event type ``name`` if given."""
     required = any(field.is_required() for field in payload.model_fields.values())
     fields: dict[str, Any] = {"data": (payload, ... if required else Field(default_factory=payload))}
     if name is not None:
@@ -121,7 +119,7 @@ def _with_payload(payload: type[Payload], name: str | None = None) -> type[BaseM
 
 
 def _event(model: type[BaseModel], description: str) -> dict[str, Any]:
-    """Return the schema of an envelope, with the rules for extension attributes that only a validator holds."""
+    """Return the schema of an envelope, with the rules for extension attributes, which the model has as validators."""
     schema = model.model_json_schema(schema_generator=_Untitled)
     required = _REQUIRED | (set(schema["required"]) - {"time"})
     schema["required"] = [name for name in schema["properties"] if name in required]

@@ -1,4 +1,4 @@
-"""What is searched for, and what of a conversation the search goes by."""
+"""Search queries, and the search text of a conversation."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ SEARCHED: Final[tuple[Searched, ...]] = (
     "all", "memories", "facts", "preferences", "summaries", "entities", "episodes",
 )  # fmt: skip
 EMBEDDED: Final[frozenset[Searched]] = frozenset({"all", "memories"})
-"""What of a scope can be searched by vector: there are memories in it."""
+"""The kinds that include memories, which can be searched by vector."""
 MOST_RESULTS: Final = 1_000
 _NAMED: Final[dict[Searched, str]] = {"all": "memories"}
-"""What an error calls it, where the name is no plural."""
+"""The plural in errors."""
 _ParameterName = Annotated[str, StringConstraints(pattern=r"^[A-Za-z_][A-Za-z0-9_]{0,127}$")]
 _LONGEST: Final = 200_000
 _ASKED_ROLES: Final = frozenset({"user", "assistant"})
@@ -49,7 +49,7 @@ _WORKS: Final[dict[str, Any]] = {
         },
     ]
 }
-"""What goes together, for readers of the JSON Schema."""
+"""The valid combinations of fields, for readers of the JSON Schema."""
 
 
 class SearchQuery(BaseModel):
@@ -142,15 +142,15 @@ class SearchQuery(BaseModel):
 
     @property
     def scope(self) -> dict[str, str]:
-        """The scopes that are given, by name; empty where an index is searched."""
+        """The given scopes by name; empty for the search of an index."""
         return self.memory.given if self.memory else {}
 
 
 def query_text(messages: Iterable[Any], history: int = 10) -> str:
-    """Return the text to search by: of the last ``history`` messages of user and assistant, joined by line ends.
+    """Return the search text: the last ``history`` messages of user and assistant, joined by line ends.
 
-    A message is a map or an object with ``role`` and ``text`` (or ``content``); others, and those without text, do not
-    count. No words are picked out: the whole text is searched for. Raises ``ValueError`` when ``history`` is below 1.
+    A message is a map or an object with ``role`` and ``text`` (or ``content``). Messages of other roles, and those
+    without text, do not count. Raises ``ValueError`` if ``history`` is below 1.
     """
     if history < 1:
         msg = "message_history_count must be at least 1"

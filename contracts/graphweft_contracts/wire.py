@@ -1,11 +1,11 @@
-"""Events as fields of a Redis stream entry, or as headers and value of a Kafka record.
+"""The wire form: events as the fields of an entry of the event log.
 
-CloudEvents has no Redis Streams binding, so the names are those of its Kafka binding (``kafka-protocol-binding.md``):
+The field names are those that CloudEvents binds to record headers:
 
 * structured mode: ``content-type: application/cloudevents+json`` and the whole event as JSON in ``data``;
 * binary mode: one field ``ce_<attribute>`` each, ``content-type`` for ``datacontenttype``, the payload in ``data``.
 
-We write structured mode and read both.
+``encode`` writes structured mode; ``decode`` reads both.
 """
 
 from __future__ import annotations
@@ -26,18 +26,18 @@ CONTENT_TYPE: Final = b"content-type"
 DATA: Final = b"data"
 STRUCTURED: Final = b"application/cloudevents+json"
 RETRY: Final = b"gw_retry"
-"""Field of an entry that retries a dead letter: a JSON list as ``Retry`` has it; only that mutation runs."""
+"""The field of an entry that retries a dead letter: the JSON list of a ``Retry``. Only that mutation runs."""
 _PREFIX: Final = b"ce_"
 
 
 class Retry(NamedTuple):
-    """Which dead letter an entry retries."""
+    """The dead letter that an entry retries."""
 
     letter: str
     rule: str
     mutation: str
     asks: bool = False
-    """Whether the mutation runs only if its rule is about the event: nobody knows yet that it is."""
+    """Whether the mutation runs only if its rule matches the event, which is not known yet."""
 
     def encode(self) -> bytes:
         """Return the value of the field ``RETRY``."""
@@ -45,7 +45,7 @@ class Retry(NamedTuple):
 
 
 def retry_of(fields: Mapping[bytes, bytes]) -> Retry | None:
-    """Return what an entry retries, None for most. Raises ``InvalidEvent``: anybody may write such a field."""
+    """Return the retry of an entry, or None. Raises ``InvalidEvent`` for a malformed field, which anybody may write."""
     value = fields.get(RETRY)
     if value is None:
         return None
@@ -59,27 +59,27 @@ def retry_of(fields: Mapping[bytes, bytes]) -> Retry | None:
         case [str() as letter, str() as rule, str() as mutation]:
             return Retry(letter, rule, mutation)
         case _:
-            raise InvalidEvent(f"the field {RETRY.decode()!r} is ours and holds no retry: write events without it")
+            raise InvalidEvent(f"the field {RETRY.decode()!r} is reserved for retries: write events without it")
 
 
 def encode(event: Event) -> dict[bytes, bytes]:
     """Return the event in structured mode.
 
-    JSON has no NaN and no infinity: such numbers in ``data`` become null. Raises ``InvalidEvent`` when ``data`` holds
-    what JSON cannot say.
+    NaN and infinity in ``data`` become null, because JSON has neither. Raises ``InvalidEvent`` if ``data`` has a value
+    that JSON cannot represent.
     """
     try:
         text = event.model_dump_json(exclude_none=True)
-    except PydanticSerializationError as error:  # its text names types, never values
-        raise InvalidEvent(f"data of {event.type!r} is no JSON: {error}; use text, numbers, lists and maps") from error
+    except PydanticSerializationError as error:  # the error names types, never values
+        raise InvalidEvent(f"data of {event.type!r} is not JSON: {error}; use text, numbers, lists, maps") from error
     return {CONTENT_TYPE: STRUCTURED, DATA: text.encode()}
 
 
 def decode(fields: Mapping[bytes, bytes], *, received: datetime | None = None) -> Event:
     """Read an event in structured or binary mode.
 
-    ``received`` is the log's own time of the entry; an event without ``time`` (CloudEvents allows that) gets it, so a
-    second reading of the log gives the same event. Raises ``InvalidEvent`` that names what is wrong.
+    An event without ``time`` gets ``received``, the log's time of the entry, so reading it again gives the same event.
+    Raises ``InvalidEvent`` with the field and the fault; it never quotes the payload.
     """
     content_type = fields.get(CONTENT_TYPE, b"")
     data = fields.get(DATA)
@@ -88,10 +88,10 @@ def decode(fields: Mapping[bytes, bytes], *, received: datetime | None = None) -
         raise InvalidEvent(f"the entry has no field 'data' (its fields: {names}); write events as CloudEvents")
     attributes: dict[str, Any]
     try:
-        if content_type.lower().startswith(STRUCTURED):  # media types know no case
+        if content_type.lower().startswith(STRUCTURED):  # media types are case-insensitive
             raw: Any = from_json(data)
             if not isinstance(raw, dict):
-                raise InvalidEvent("the structured event is no JSON object; see the CloudEvents JSON format")
+                raise InvalidEvent("the structured event is not a JSON object; see the CloudEvents JSON format")
             attributes = cast("dict[str, Any]", raw)
         elif any(name.startswith(_PREFIX) for name in fields):
             attributes = {
@@ -112,12 +112,12 @@ def decode(fields: Mapping[bytes, bytes], *, received: datetime | None = None) -
         return Event.model_validate(attributes)
     except ValidationError as error:
         raise InvalidEvent(explain(error)) from error
-    except ValueError as error:  # broken JSON or UTF-8; the text of these errors quotes no payload
+    except ValueError as error:  # broken JSON or UTF-8; these errors do not quote the payload
         raise InvalidEvent(f"the event cannot be decoded: {type(error).__name__} at the wire: {error}") from error
 
 
 def explain(error: ValidationError) -> str:
-    """Return what is wrong in one line, without quoting the input (it may hold personal data)."""
+    """Return the faults on one line, without the input, which may hold personal data."""
     parts = (
         f"{'.'.join(str(step) for step in item['loc']) or 'event'}: {item['msg']}"
         for item in error.errors(include_input=False, include_url=False, include_context=False)
@@ -126,7 +126,7 @@ def explain(error: ValidationError) -> str:
 
 
 def pack(fields: Mapping[bytes, bytes]) -> dict[str, str]:
-    """Return an entry's fields as JSON can carry them, whatever the bytes are: values become base64."""
+    """Return an entry's fields as text for JSON; each value becomes base64."""
     return {name.decode("latin-1"): base64.b64encode(value).decode() for name, value in fields.items()}
 
 

@@ -1,26 +1,17 @@
 """The rules of graphweft: from the YAML of a workflow to the queries for one event or one context request.
 
-Reading (what a file says, and where)
-    ``source``, ``tree``, ``shapes``, ``schema``   strict YAML with positions, and its shape
-    ``loader``, ``lint``, ``findings``             ``extends`` and merging; every finding at once
-    ``model``                                      the rules as plain values
+- ``files``: strict YAML with positions, its schema, ``extends``, lint and findings.
+- ``cypher``: queries as tokens, clauses and parts; their problems, batch queries and read/write sets.
+- ``matching``: parameters, conditions, searches and the clock, compiled into a rule set.
+- ``output``: rows as blocks, and blocks as text within a token budget.
 
-Meaning (what a rule does)
-    ``tokens``, ``clauses``, ``cypher``, ``traps`` queries: statement, keys, problems
-    ``clock``                                      time and ids that a replay repeats
-    ``params``, ``conditions``                     references and CEL, compiled
-    ``searches``, ``graphrag``                     searches of injection rules, and the facts that they ask for
-    ``workflow``, ``ruleset``                      compiled rules, matched through an index
-    ``formats``, ``packing``, ``token_count``      rows as blocks, blocks as text within a budget of tokens
-
-Pure: only ``loader``, ``lint`` and ``Ruleset.load`` read files, and nothing else reaches outside.
+Only ``files.loader``, ``files.lint`` and ``RuleSet.load`` read files; everything else is pure.
 """
 
-from graphweft_rules.findings import Finding, RulesError
-from graphweft_rules.formats import Rendered, assemble, render
-from graphweft_rules.lint import lint
-from graphweft_rules.loader import GraphInjectionLoader, discover
-from graphweft_rules.model import (
+from graphweft_rules.files.findings import Finding, RulesError
+from graphweft_rules.files.lint import lint
+from graphweft_rules.files.loader import GraphInjectionLoader, discover
+from graphweft_rules.files.model import (
     GraphInjectionConfig,
     InjectionGraphrag,
     InjectionQuery,
@@ -30,10 +21,19 @@ from graphweft_rules.model import (
     MutationRule,
     Place,
 )
-from graphweft_rules.packing import Found, Packed, pack
-from graphweft_rules.ruleset import BoundMutation, BoundQuery, Failed, Matched, MatchedQueries, Ruleset, Skipped
-from graphweft_rules.token_count import TokenCounter, count_characters, token_counter
-from graphweft_rules.workflow import CompiledMutation, Workflow, compile_workflow
+from graphweft_rules.matching.rule_set import (
+    BoundMutation,
+    BoundQuery,
+    Failed,
+    Matched,
+    MatchedQueries,
+    RuleSet,
+    Skipped,
+)
+from graphweft_rules.matching.workflow import CompiledMutation, Workflow, compile_workflow
+from graphweft_rules.output.formats import Rendered, assemble, render
+from graphweft_rules.output.packing import Found, Packed, pack
+from graphweft_rules.output.token_count import TokenCounter, count_characters, token_counter
 
 __all__ = (
     "BoundMutation",
@@ -55,8 +55,8 @@ __all__ = (
     "Packed",
     "Place",
     "Rendered",
+    "RuleSet",
     "RulesError",
-    "Ruleset",
     "Skipped",
     "TokenCounter",
     "Workflow",

@@ -6,7 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
 from graphweft_contracts import DeadLetter
-from graphweft_workers.bus.log import Committed, Entry, PartitionStatus, Stretch
+from graphweft_workers.ports.event_log import Batch, Committed, Entry, PartitionStatus
 
 __all__ = ("MemoryBus",)
 
@@ -29,7 +29,7 @@ class MemoryBus:
     async def claim(self, partition: int, owner: str, ttl_s: float) -> bool:
         return True
 
-    def wanted_back(self, partition: int) -> bool:
+    def is_revoked(self, partition: int) -> bool:
         return False
 
     async def release(self, partition: int, owner: str) -> None:
@@ -38,14 +38,14 @@ class MemoryBus:
     async def committed(self, partition: int) -> Committed:
         return self._committed[partition]
 
-    async def read(self, partition: int, after: Committed, *, limit: int, wait_s: float) -> Stretch:
+    async def read(self, partition: int, after: Committed, *, limit: int, wait_s: float) -> Batch:
         start = _number(after.offset)
         entries = self._entries[partition][start : start + limit]
         if not entries and wait_s:
             await asyncio.sleep(wait_s)
-        return Stretch(entries=entries)
+        return Batch(entries=entries)
 
-    async def reread(self, partition: int, after: Committed, *, limit: int) -> Stretch:
+    async def reread(self, partition: int, after: Committed, *, limit: int) -> Batch:
         return await self.read(partition, after, limit=limit, wait_s=0)
 
     async def entries(self, partition: int, offsets: Sequence[str]) -> Sequence[Entry]:
@@ -81,7 +81,7 @@ class MemoryBus:
             for number, log in enumerate(self._entries)
         ]
 
-    async def bury(self, letters: Sequence[DeadLetter]) -> None:
+    async def put_dead_letters(self, letters: Sequence[DeadLetter]) -> None:
         self.letters.update((letter.id, letter) for letter in letters)
 
     async def extend(self, letter: DeadLetter | None, longer: DeadLetter) -> bool:

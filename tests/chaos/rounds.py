@@ -9,10 +9,15 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from tests.services.rules import load_rules
+
 from graphweft import Client
 from graphweft_contracts import wire
-from graphweft_rules import Ruleset
-from graphweft_workers.bus.log import Bus, Entry
+from graphweft_rules import RuleSet
+from graphweft_workers.drivers.falkordb.dialect import FALKORDB
+from graphweft_workers.drivers.neo4j.dialect import NEO4J
+from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.event_log import Entry
 
 from .cases import Case
 from .faults import Fault
@@ -50,7 +55,7 @@ class Round:
             partitions = await patiently(bus.partitions)
         case = Case(random.Random(rng.random()), app, partitions)
         case.write_rules(folder / "rules")
-        rules = Ruleset.load(folder / "rules")
+        rules = load_rules(folder / "rules")
         if stack.graph_kind == "neo4j":
             await _clear(stack)
         async with stack.bus() as bus:
@@ -183,7 +188,7 @@ class Round:
             emitted.setdefault(event.chatid, []).append(event.data["name"])
         assert found == emitted
 
-    async def _as_serial(self, rules: Ruleset, logs: Sequence[Sequence[Entry]]) -> None:
+    async def _as_serial(self, rules: RuleSet, logs: Sequence[Sequence[Entry]]) -> None:
         async with self.stack.graph() as graph:
             app = self.case.app
             query = "MATCH (w:Witness) RETURN w.chat, w.n, w.seen"
@@ -193,8 +198,8 @@ class Round:
                 assert seen.get(chat) == witness, f"chat {chat}: {seen.get(chat)} instead of {witness}"
             assert seen.keys() == expected.keys()
             found = await Content.of(graph, app)
-        kind = self.stack.graph_kind
-        queries = [query for entries in logs for event in queries_of(entries, rules, kind, app) for query in event]
+        dialect = FALKORDB if self.stack.graph_kind == "falkordb" else NEO4J
+        queries = [query for entries in logs for event in queries_of(entries, rules, dialect, app) for query in event]
         if self.stack.graph_kind == "neo4j":
             await _clear(self.stack)
         async with self.stack.reference() as reference:

@@ -12,14 +12,17 @@ from falkordb.asyncio.graph import AsyncGraph
 from falkordb.helpers import stringify_param_value
 from redis.exceptions import ResponseError
 
-from graphweft.redis_connection import connect
+from graphweft.transports.redis.connection import connect
 from graphweft_contracts import InvalidEvent, Transient, wire
-from graphweft_rules import BoundMutation, Ruleset
-from graphweft_rules.batching import ROW, Dialect
-from graphweft_rules.neo4j_form import with_plain_vectors
-from graphweft_workers.bus.log import Bus, Entry
-from graphweft_workers.graph.digest import Digest, canonical, digest_of
-from graphweft_workers.graph.store import INTERNAL_PREFIX, Edge, GraphStore, Node
+from graphweft_rules import BoundMutation, RuleSet
+from graphweft_rules.cypher.batch_query import ROW
+from graphweft_workers.drivers.neo4j.batch_query import with_plain_vectors
+from graphweft_workers.drivers.neo4j.dialect import NEO4J
+from graphweft_workers.engine.digest import Digest, canonical, digest_of
+from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.dialect import GraphDialect
+from graphweft_workers.ports.event_log import Entry
+from graphweft_workers.ports.graph_store import INTERNAL_PREFIX, Edge, GraphStore, Node
 
 __all__ = (
     "Content",
@@ -100,7 +103,7 @@ async def log_of(bus: Bus, partition: int, after: str = "") -> Sequence[Entry]:
 
 
 def queries_of(
-    entries: Iterable[Entry], rules: Ruleset, dialect: Dialect, app_id: str | None = None
+    entries: Iterable[Entry], rules: RuleSet, dialect: GraphDialect, app_id: str | None = None
 ) -> list[list[Query]]:
     """Return for each event in order what it does to its graph; copies and what is no event do nothing."""
     found: list[list[Query]] = []
@@ -118,12 +121,12 @@ def queries_of(
     return found
 
 
-def query_of(bound: BoundMutation, dialect: Dialect) -> Query:
+def query_of(bound: BoundMutation, dialect: GraphDialect) -> Query:
     """Return a mutation as its author wrote it, but for a server that takes the author's in an order of its own."""
-    form = bound.mutation.cypher.form(dialect)
+    form = bound.mutation.cypher.batch_query(dialect)
     if not form.always:
         statement = bound.mutation.cypher.statement
-        return with_plain_vectors(statement) if dialect == "neo4j" else statement, bound.params
+        return with_plain_vectors(statement) if dialect is NEO4J else statement, bound.params
     row = [0, *(bound.params[name] for name in form.columns)]
     return f"UNWIND $rows AS {ROW} {form.statement}", {"rows": [row]}
 

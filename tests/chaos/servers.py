@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Literal, Protocol
 
-from graphweft_workers.embedded import EmbeddedServer
+from graphweft_workers.drivers.embedded.server import EmbeddedServer
 
 from .proxy import Proxy
 

@@ -1,8 +1,9 @@
 """Rounds of faults on every pair of bus and graph.
 
-By default each round has several faults, one after the other. With ``GRAPHWEFT_CHAOS_ROUNDS`` each fault has that many
-rounds of its own on each pair. ``GRAPHWEFT_CHAOS_SEED`` repeats what a seed decides: rules, events, and the moments of
-the faults as far as a machine repeats them.
+By default each round has several faults, one after the other, and the same seed in every run. With
+``GRAPHWEFT_CHAOS_ROUNDS`` each fault has that many rounds of its own on each pair, with random seeds.
+``GRAPHWEFT_CHAOS_SEED`` repeats what a seed decides: rules, events, and the moments of the faults as far as a machine
+repeats them.
 """
 
 from __future__ import annotations
@@ -34,14 +35,12 @@ _SEED = os.environ.get("GRAPHWEFT_CHAOS_SEED")
 
 _QUICK = {
     ("redis", "falkordb"): (
-        "worker-killed graph-killed bus-killed",
-        "one-of-two-killed worker-frozen",
-        "graph-cut worker-bus-cut producer-cut",
-        "everything",
+        "worker-killed graph-killed bus-killed graph-cut",
+        "one-of-two-killed worker-frozen worker-bus-cut producer-cut",
     ),
     ("redis", "falkordb-always"): ("graph-killed",),
-    ("redis", "neo4j"): ("worker-killed graph-killed graph-cut", "one-of-two-killed worker-frozen"),
-    ("kafka", "falkordb"): ("worker-killed bus-killed producer-cut", "one-of-two-killed worker-frozen worker-bus-cut"),
+    ("redis", "neo4j"): ("worker-killed graph-killed graph-cut one-of-two-killed worker-frozen",),
+    ("kafka", "falkordb"): ("worker-killed bus-killed producer-cut one-of-two-killed worker-frozen worker-bus-cut",),
     ("kafka", "neo4j"): ("everything",),
 }
 _FULL = {pair: tuple(FAULTS) for pair in _QUICK}
@@ -63,7 +62,7 @@ async def servers() -> AsyncIterator[Servers]:
 async def test_the_graph_ends_as_a_serial_pass_leaves_it(
     servers: Servers, tmp_path: Path, bus: str, graph: str, faults: str, number: int
 ) -> None:
-    seed = _SEED or str(random.SystemRandom().randrange(10**6))
+    seed = _SEED or (str(random.SystemRandom().randrange(10**6)) if _ROUNDS else "1")
     # Shown when the round fails.
     print(f"round {number}: GRAPHWEFT_CHAOS_SEED={seed}")
     stack = await Stack.of(servers, bus, graph)

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from graphweft_contracts import wire
-from graphweft_workers.bus.log import Entry
+from graphweft_workers.ports.event_log import Entry
 
 __all__ = ("Case", "Producer", "committed", "entry_of")
 

@@ -16,36 +16,38 @@ from tests.fuzz.events import Case
 from graphweft_contracts import Event, InvalidEvent, QueryFailed, wire
 from graphweft_contracts.episodes import EPISODES
 from graphweft_contracts.memory import MEMORY
-from graphweft_rules import Ruleset
-from graphweft_rules.batching import Dialect
-from graphweft_rules.packs.episodes import EpisodePack
-from graphweft_rules.packs.memory import MemoryPack
-from graphweft_workers.bus.log import Entry
-from graphweft_workers.graph.falkordb import _guarded as falkordb_query  # pyright: ignore[reportPrivateUsage]
-from graphweft_workers.graph.neo4j import _UNSENDABLE as NEO4J_REFUSES  # pyright: ignore[reportPrivateUsage]
-from graphweft_workers.graph.store import Mark
-from graphweft_workers.mutation.duplicates import RecentEvents, identity_of
-from graphweft_workers.mutation.order import Arranger
-from graphweft_workers.mutation.plan import Plan
-from graphweft_workers.mutation.reading import WHOLE, EventWork, Range, read_range
+from graphweft_rules import RuleSet
+from graphweft_workers.drivers.falkordb.dialect import FALKORDB
+from graphweft_workers.drivers.falkordb.statements import guarded as falkordb_query
+from graphweft_workers.drivers.neo4j.calls import _UNSENDABLE as NEO4J_REFUSES  # pyright: ignore[reportPrivateUsage]
+from graphweft_workers.drivers.neo4j.dialect import NEO4J
+from graphweft_workers.engine.duplicates import RecentEvents, identity_of
+from graphweft_workers.engine.order import Arranger
+from graphweft_workers.engine.plan import Plan
+from graphweft_workers.engine.read import WHOLE, MatchedEvent, Range, read_range
+from graphweft_workers.features.episodes.mutations import EpisodeMutations
+from graphweft_workers.features.memory.mutations import MemoryMutations
+from graphweft_workers.ports.dialect import GraphDialect
+from graphweft_workers.ports.event_log import Entry
+from graphweft_workers.ports.graph_store import Checkpoint
 
 __all__ = ("check",)
 
-_DIALECTS: Final[tuple[Dialect, ...]] = ("falkordb", "neo4j")
+_DIALECTS: Final[tuple[GraphDialect, ...]] = (FALKORDB, NEO4J)
 _PACKED: Final = {*MEMORY, *EPISODES}
 _PARTITION: Final = 3
 
 
 @cache
-def _rules() -> Ruleset:
+def _rules() -> RuleSet:
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "Fuzz").mkdir()
         shutil.copy(Path(__file__).parent / "rules.yaml", Path(folder) / "Fuzz/graph_injection.yaml")
-        return Ruleset.load(Path(folder), (MemoryPack(), EpisodePack()))
+        return RuleSet.load(Path(folder), (MemoryMutations(), EpisodeMutations()))
 
 
 @cache
-def _arranger(dialect: Dialect) -> Arranger:
+def _arranger(dialect: GraphDialect) -> Arranger:
     return Arranger(_rules(), dialect)
 
 
@@ -70,7 +72,7 @@ def _accounted(entries: Sequence[Entry], found: Range) -> Counter[str]:
     """Say of each entry what it came to: nothing may vanish, and nothing be a letter because of us."""
     works = [work for each in found.apps.values() for work in each]
     worked = {work.entry.offset for work in works}
-    assert len(works) == len(worked), "an event came to two works"
+    assert len(works) == len(worked), "an event was matched twice"
     ours = [letter for letter in found.letters if letter.reason == "internal_error"]
     assert not ours, f"{ours[0].position}: {ours[0].message}\n{getattr(found, 'defects', '')}"
     told = {letter.position.partition(":")[2] for letter in found.letters}
@@ -100,7 +102,7 @@ def _accounted(entries: Sequence[Entry], found: Range) -> Counter[str]:
     assert outcomes.total() == len(entries)
     for each in found.apps.values():
         offsets = [work.entry.offset for work in each]
-        assert offsets == sorted(offsets), "works are not in the order of the log"
+        assert offsets == sorted(offsets), "events are not in the order of the log"
     return outcomes
 
 
@@ -119,9 +121,9 @@ def _may_be_nothing(entry: Entry, event: Event) -> bool:
     return event.type not in _PACKED and not _rules().match_event(event).mutations
 
 
-def _planned(works: Sequence[EventWork], dialect: Dialect) -> Counter[str]:
-    """Plan the works of an app, and write each query as it is sent."""
-    plan = Plan.of(Mark(offset="", plan="", done=0), works, _arranger(dialect))
+def _planned(works: Sequence[MatchedEvent], dialect: GraphDialect) -> Counter[str]:
+    """Plan the events of an app, and write each query as it is sent."""
+    plan = Plan.of(Checkpoint(offset="", plan="", done=0), works, _arranger(dialect))
     rows = Counter(
         (work.entry.offset, bound.mutation.rule, bound.mutation.id) for work in works for bound in work.mutations
     )
@@ -131,12 +133,12 @@ def _planned(works: Sequence[EventWork], dialect: Dialect) -> Counter[str]:
     assert sum(len(write.rows) for write in writes) == rows.total()
     for write in writes:
         try:
-            if dialect == "falkordb":
+            if dialect is FALKORDB:
                 falkordb_query(_PARTITION, write).encode()
             else:
                 _packed([*map(dict[str, Any], write.rows), write.note])
         except QueryFailed:  # such a row becomes a dead letter
-            outcomes[f"refused by {dialect}"] += 1
+            outcomes[f"refused by {dialect.name}"] += 1
     return outcomes
 
 

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest_asyncio
 import redis.asyncio as redis
 
-from graphweft.drivers import make_transport
 from graphweft.transport import Transport
-from graphweft_workers.bus.redis_streams import RedisStreamsBus
-from graphweft_workers.embedded import EmbeddedServer
-from graphweft_workers.graph.falkordb import FalkorDBStore
+from graphweft.transports.registry import make_transport
+from graphweft_workers.drivers.embedded.server import EmbeddedServer
+from graphweft_workers.drivers.falkordb.store import FalkorDBStore
+from graphweft_workers.drivers.redis.event_log import RedisEventLog
 
 
 @pytest_asyncio.fixture(scope="session", loop_scope="session")
@@ -37,8 +37,8 @@ async def url(server: EmbeddedServer) -> str:
 
 
 @pytest_asyncio.fixture
-async def bus(url: str) -> AsyncIterator[RedisStreamsBus]:
-    driver = RedisStreamsBus(url, partitions=2)
+async def bus(url: str) -> AsyncIterator[RedisEventLog]:
+    driver = RedisEventLog(url, partitions=2)
     yield driver
     await driver.aclose()
 

@@ -9,15 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.services.plays import PLANNER, WRITER, WRITER_FAILS, Play, player, run_beside_up, said
+from tests.services.plays import PLANNER, WRITER, WRITER_FAILS, Play, Player, run_beside_up, said
 from tests.services.runtime_environments import ROOT, RUNTIME_ENVIRONMENT_S
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(RUNTIME_ENVIRONMENT_S)]
 
 
 @pytest.fixture(scope="module")
-def play(runtime_python: Callable[[str], Path]) -> Play:
-    return player(runtime_python("ag2-classic"), "ag2_classic")
+def play(player: Player) -> Play:
+    return player("ag2-classic", "ag2_classic")
 
 
 @pytest.mark.parametrize("command", [("conversation", "sync"), ("conversation", "async"), ("streamed",)], ids=" ".join)

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from pathlib import Path
-
 import pytest
-from tests.services.plays import PLANNER, WRITER, WRITER_FAILS, Play, player, said
+from tests.services.plays import PLANNER, WRITER, WRITER_FAILS, Play, Player, said
 from tests.services.runtime_environments import RUNTIME_ENVIRONMENT_S
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(RUNTIME_ENVIRONMENT_S)]
@@ -26,8 +23,8 @@ TURN = (
 
 
 @pytest.fixture(scope="module")
-def play(runtime_python: Callable[[str], Path]) -> Play:
-    return player(runtime_python("agent-framework"), "maf")
+def play(player: Player) -> Play:
+    return player("agent-framework", "maf")
 
 
 def turn(number: int = 1) -> list[str]:
@@ -262,7 +259,7 @@ def test_a_runtime_publishes_events_of_its_own(play: Play) -> None:
 
 
 def test_what_takes_no_context_is_refused(play: Play) -> None:
-    assert play("refused")["error"] == "attach takes agents with context providers, and workflows, not Fake"
+    assert play("refused")["error"] == "cannot attach to Fake: expected agents or workflows of Agent Framework"
 
 
 def test_turns_can_be_measured(play: Play) -> None:

@@ -21,9 +21,10 @@ from tests.services.roles import Responder, counted, role
 
 from graphweft import Client, Event
 from graphweft.adapters import agent_zero
-from graphweft.adapters.agent_zero_plugin import install
+from graphweft.adapters.agent_zero.plugin import install
 from graphweft_rules import lint
-from graphweft_workers.bus.redis_streams import RedisStreamsBus
+from graphweft_workers.drivers import dialects
+from graphweft_workers.drivers.redis.event_log import RedisEventLog
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
@@ -67,7 +68,7 @@ def folder(tmp_path: Path) -> Path:
     rules = tmp_path / "workflows" / "AgentZero" / "graph_injection.yaml"
     rules.parent.mkdir(parents=True)
     rules.write_text(RULES)
-    assert [str(finding) for finding in lint([tmp_path / "workflows"])] == []
+    assert [str(finding) for finding in lint([tmp_path / "workflows"], dialects())] == []
     return tmp_path
 
 
@@ -89,7 +90,7 @@ def zero(tmp_path: Path, url: str, monkeypatch: pytest.MonkeyPatch) -> Iterator[
 
 async def applied(url: str) -> None:
     """Wait until the worker has applied what was emitted."""
-    async with aclosing(RedisStreamsBus(url)) as bus, asyncio.timeout(60):
+    async with aclosing(RedisEventLog(url)) as bus, asyncio.timeout(60):
         while True:
             if not any(part.lag for part in await bus.status()):
                 return
@@ -152,8 +153,8 @@ async def test_the_example_of_the_page_runs_as_printed(tmp_path: Path, monkeypat
     root = make_root(tmp_path / "a0")
     up = Up(tmp_path, GRAPHRAG_ENABLED="true")
     try:
-        up.ok(*(str(root) if part == "/a0" else part for part in installs[1:]))
-        up.ok(*emits[1:])
+        up.ok(*(str(root) if part == "/a0" else part for part in installs[1:]), apart=True)
+        up.ok(*emits[1:], apart=True)
         for name in ("GRAPHWEFT_CONTEXT", "GRAPHWEFT_CAPTURE", "GRAPHWEFT_BUS_URL", "GRAPH_RAG_ENABLED"):
             monkeypatch.delenv(name, raising=False)
         monkeypatch.setenv("GRAPHRAG_ENABLED", "true")

@@ -9,14 +9,15 @@ from typing import Any
 
 import pytest
 import redis.asyncio as redis
+from tests.integration.test_answering import ended
 from tests.integration.test_memory_events import APP, add, applied, event
+from tests.services.rules import load_rules
 
 from graphweft_contracts import ContextReply, ContextRequest, GraphUnavailable, QueryFailed
-from graphweft_rules import Ruleset
-from graphweft_workers.graph.falkordb import FalkorDBStore
-from graphweft_workers.graph.store import GraphStore, Table
-from graphweft_workers.graphrag.retriever import HybridRetriever
-from graphweft_workers.injection.answering import Answerer
+from graphweft_workers.drivers.falkordb.store import FalkorDBStore
+from graphweft_workers.features.graphrag.retriever import HybridRetriever
+from graphweft_workers.injection.pipeline import ContextPipeline
+from graphweft_workers.ports.graph_store import GraphStore, Table
 
 pytestmark = pytest.mark.integration
 
@@ -95,25 +96,31 @@ async def spy(url: str, graph: FalkorDBStore) -> Spy:
 
 
 @pytest.fixture
-async def answerer(tmp_path: Path, spy: Any) -> AsyncIterator[Answerer]:
+async def pipeline(tmp_path: Path, spy: Any) -> AsyncIterator[ContextPipeline]:
     (tmp_path / "W").mkdir()
     (tmp_path / "W/graph_injection.yaml").write_text(RULES)
-    made = Answerer(Ruleset.load(tmp_path), spy, graphrag=HybridRetriever(spy, enabled=True))
+    made = ContextPipeline(load_rules(tmp_path), spy, facts=HybridRetriever(spy, enabled=True))
     yield made
     await made.aclose()
 
 
-async def ask(answerer: Answerer, agent: str = "Asker", *, budget_s: float = 5.0, **fields: Any) -> ContextReply:
+async def ask(pipeline: ContextPipeline, agent: str = "Asker", *, budget_s: float = 5.0, **fields: Any) -> ContextReply:
     request = {
         "id": "r", "app_id": APP, "workflow": "W", "agent": agent, "chat_id": "c",
         "context": {"user_id": "u1", "question": "What does Ann own?"},
         "deadline_ms": int((time.time() + budget_s) * 1000),
     } | fields  # fmt: skip
-    return await answerer.answer(ContextRequest.model_validate(request))
+    return await pipeline.answer(ContextRequest.model_validate(request))
 
 
-async def test_a_rule_brings_facts_of_what_the_question_names(answerer: Answerer) -> None:
-    reply = await ask(answerer, explain=True)
+async def warmed(pipeline: ContextPipeline) -> None:
+    """Ask once, and wait for the queries that the first question of an app starts in the background."""
+    await ask(pipeline)
+    await ended(pipeline)
+
+
+async def test_a_rule_brings_facts_of_what_the_question_names(pipeline: ContextPipeline) -> None:
+    reply = await ask(pipeline, explain=True)
     [block] = reply.blocks
     assert (block.name, block.format, reply.missing) == ("graphrag", "facts", ())
     assert OWNS in block.value
@@ -125,19 +132,19 @@ async def test_a_rule_brings_facts_of_what_the_question_names(answerer: Answerer
     assert block.explanation.params == {"query": "What does Ann own?", "seeds": 0, "memory": {"user_id": "u1"}}
 
 
-async def test_what_belongs_to_others_is_no_fact(answerer: Answerer) -> None:
+async def test_what_belongs_to_others_is_no_fact(pipeline: ContextPipeline) -> None:
     question = {"question": "Who are Ann and Eve?"}
-    theirs = await ask(answerer, context={"user_id": "u2", **question})
+    theirs = await ask(pipeline, context={"user_id": "u2", **question})
     assert ("Eve" in theirs.text, OWNS in theirs.text) == (True, False)
-    mine = await ask(answerer, context={"user_id": "u1", **question})
+    mine = await ask(pipeline, context={"user_id": "u1", **question})
     assert ("Eve" in mine.text, OWNS in mine.text) == (False, True)
-    nobodys = await ask(answerer, "Beside", context=question)
+    nobodys = await ask(pipeline, "Beside", context=question)
     assert [block.rows for block in nobodys.blocks] == [0, 1]
-    missing = await ask(answerer, context=question)
+    missing = await ask(pipeline, context=question)
     assert (missing.reason, missing.text) == ("missing_param", "")
 
 
-async def test_the_seeds_of_a_runtime_lead_there(answerer: Answerer, url: str, graph: FalkorDBStore) -> None:
+async def test_the_seeds_of_a_runtime_lead_there(pipeline: ContextPipeline, url: str, graph: FalkorDBStore) -> None:
     async with redis.Redis.from_url(url) as raw:
         await raw.execute_command(
             "GRAPH.QUERY", f"mozaiks_{APP}",
@@ -145,13 +152,13 @@ async def test_the_seeds_of_a_runtime_lead_there(answerer: Answerer, url: str, g
             "description: 'A place'})",
         )  # fmt: skip
     context = {"question": "and now?", "recalled": [{"id": "d1", "text": "the plan", "score": 0.9}, "d1"]}
-    [block] = (await ask(answerer, "Seeded", context=context)).blocks
+    [block] = (await ask(pipeline, "Seeded", context=context)).blocks
     assert (block.rows, list(block.value[0])) == (1, ["fact"])
     assert "Harbour" in str(block.value)
 
 
-async def test_what_a_search_finds_are_seeds(answerer: Answerer) -> None:
-    reply = await ask(answerer, "Searcher", context={"user_id": "u1", "question": "when does it open?"}, explain=True)
+async def test_what_a_search_finds_are_seeds(pipeline: ContextPipeline) -> None:
+    reply = await ask(pipeline, "Searcher", context={"user_id": "u1", "question": "when does it open?"}, explain=True)
     [block] = reply.blocks
     # The memory that is found names the house.
     assert OWNS in block.value
@@ -162,15 +169,15 @@ async def test_what_a_search_finds_are_seeds(answerer: Answerer) -> None:
 async def test_when_it_is_off_the_graph_is_not_asked(tmp_path: Path, spy: Any) -> None:
     (tmp_path / "W").mkdir()
     (tmp_path / "W/graph_injection.yaml").write_text(RULES)
-    answerer = Answerer(Ruleset.load(tmp_path), spy)
+    pipeline = ContextPipeline(load_rules(tmp_path), spy)
     for agent in ("Asker", "Searcher"):
-        reply = await ask(answerer, agent)
+        reply = await ask(pipeline, agent)
         assert [(missing.reason, reply.blocks) for missing in reply.missing] == [("disabled", ())]
         assert "GRAPHRAG_ENABLED" in reply.detail
     assert spy.asked == []
-    reply = await ask(answerer, "Beside")
+    reply = await ask(pipeline, "Beside")
     assert [block.name for block in reply.blocks] == ["count"]
-    await answerer.aclose()
+    await pipeline.aclose()
 
 
 @pytest.mark.parametrize(
@@ -182,26 +189,26 @@ async def test_when_it_is_off_the_graph_is_not_asked(tmp_path: Path, spy: Any) -
         (RuntimeError("a defect"), "query_error"),
     ],
 )
-async def test_why_there_are_no_facts(answerer: Answerer, spy: Spy, error: Exception, reason: str) -> None:
-    await ask(answerer)  # warm
+async def test_why_there_are_no_facts(pipeline: ContextPipeline, spy: Spy, error: Exception, reason: str) -> None:
+    await warmed(pipeline)
     spy.error = error
-    reply = await ask(answerer, budget_s=2.0)
+    reply = await ask(pipeline, budget_s=2.0)
     assert [(missing.name, missing.reason) for missing in reply.missing] == [("graphrag", reason)]
     assert reply.blocks == ()
 
 
-async def test_what_was_found_before_the_graph_went_away_is_there(answerer: Answerer, spy: Spy) -> None:
-    await ask(answerer)  # warm
+async def test_what_was_found_before_the_graph_went_away_is_there(pipeline: ContextPipeline, spy: Spy) -> None:
+    await warmed(pipeline)
     spy.error, spy.from_question = GraphUnavailable("away"), 2
     spy.asked.clear()
-    reply = await ask(answerer)
+    reply = await ask(pipeline)
     assert OWNS in reply.text
     assert [missing.reason for missing in reply.missing] == ["graph_unavailable"]
 
 
-async def test_facts_are_cut_behind_whole_ones(answerer: Answerer) -> None:
-    whole = await ask(answerer)
-    cut = await ask(answerer, max_tokens=whole.tokens - 1)
+async def test_facts_are_cut_behind_whole_ones(pipeline: ContextPipeline) -> None:
+    whole = await ask(pipeline)
+    cut = await ask(pipeline, max_tokens=whole.tokens - 1)
     assert cut.tokens < whole.tokens
     lines = cut.text.splitlines()
     assert not lines or (lines[-1] == "GRAPHRAG_CONTEXT_BLOCK_END" and set(lines) < set(whole.text.splitlines()))

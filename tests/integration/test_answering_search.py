@@ -11,15 +11,15 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 from tests.integration.test_memory_events import APP, add, applied, event
+from tests.services.rules import load_rules, rule_set
 
 from graphweft_contracts import ContextReply, ContextRequest, QueryFailed
 from graphweft_contracts.memory import MemoryScope, memory_id
 from graphweft_contracts.search import SearchQuery
-from graphweft_rules import Ruleset
+from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.embedding.hashing import HashingEmbedder
 from graphweft_workers.embedding.protocol import EmbedderUnavailable
-from graphweft_workers.graph.falkordb import FalkorDBStore
-from graphweft_workers.injection.answering import Answerer
+from graphweft_workers.injection.pipeline import ContextPipeline
 from graphweft_workers.retrieval.search import IndexNames
 
 pytestmark = pytest.mark.integration
@@ -78,29 +78,29 @@ async def embedder(url: str, graph: FalkorDBStore) -> Embedder:
 
 
 @pytest.fixture
-async def answerer(tmp_path: Path, graph: FalkorDBStore, embedder: Embedder) -> AsyncIterator[Answerer]:
+async def pipeline(tmp_path: Path, graph: FalkorDBStore, embedder: Embedder) -> AsyncIterator[ContextPipeline]:
     (tmp_path / "W").mkdir()
     (tmp_path / "W/graph_injection.yaml").write_text(RULES)
-    made = Answerer(Ruleset.load(tmp_path), graph, embedder=embedder)
+    made = ContextPipeline(load_rules(tmp_path), graph, embedder=embedder)
     yield made
     await made.aclose()
 
 
-async def ask(answerer: Answerer, *, budget_s: float = 5.0, **fields: Any) -> ContextReply:
+async def ask(pipeline: ContextPipeline, *, budget_s: float = 5.0, **fields: Any) -> ContextReply:
     request = {
         "id": "r", "app_id": APP, "workflow": "W", "agent": "A", "chat_id": "c",
         "context": {"user_id": "u1", "messages": [{"role": "user", "content": "What tea does Ann like?"}]},
         "deadline_ms": int((time.time() + budget_s) * 1000),
     } | fields  # fmt: skip
-    return await answerer.answer(ContextRequest.model_validate(request))
+    return await pipeline.answer(ContextRequest.model_validate(request))
 
 
 def search(**fields: Any) -> SearchQuery:
     return SearchQuery.model_validate({"text": "tea Ann likes", "memory": MemoryScope(user_id="u1"), **fields})
 
 
-async def test_a_rule_brings_what_is_remembered_within_its_scope(answerer: Answerer) -> None:
-    reply = await ask(answerer)
+async def test_a_rule_brings_what_is_remembered_within_its_scope(pipeline: ContextPipeline) -> None:
+    reply = await ask(pipeline)
     assert reply.missing == ()
     [memories, users] = reply.blocks
     assert (memories.name, memories.format, memories.rows) == ("MEMORIES", "results", 2)
@@ -112,19 +112,19 @@ async def test_a_rule_brings_what_is_remembered_within_its_scope(answerer: Answe
     assert "Ann likes green tea" in reply.text
 
 
-async def test_without_its_scope_a_rule_searches_nothing(answerer: Answerer) -> None:
-    reply = await ask(answerer, context={"messages": []})
+async def test_without_its_scope_a_rule_searches_nothing(pipeline: ContextPipeline) -> None:
+    reply = await ask(pipeline, context={"messages": []})
     assert [(missing.name, missing.reason) for missing in reply.missing] == [("memories", "missing_param")]
     assert [block.name for block in reply.blocks] == ["USERS"]
 
 
 @pytest.mark.parametrize("way", ["fails", "hangs", "breaks"])
 async def test_without_the_embedder_words_are_searched_and_it_is_said(
-    answerer: Answerer, embedder: Embedder, way: str
+    pipeline: ContextPipeline, embedder: Embedder, way: str
 ) -> None:
     embedder.hangs = way == "hangs"
     embedder.error = EmbedderUnavailable("busy") if way == "fails" else OSError("secret") if way == "breaks" else None
-    reply = await ask(answerer, budget_s=1.0)
+    reply = await ask(pipeline, budget_s=1.0)
     [memories, _] = reply.blocks
     assert (memories.name, memories.rows) == ("MEMORIES", 2)
     [missing] = reply.missing
@@ -133,24 +133,24 @@ async def test_without_the_embedder_words_are_searched_and_it_is_said(
     assert reply.partial
     # what was found without it is not kept for when it is back
     embedder.hangs, embedder.error = False, None
-    assert (await ask(answerer)).missing == ()
+    assert (await ask(pipeline)).missing == ()
 
 
 async def test_rows_of_a_search_are_kept_until_the_graph_changes(
-    url: str, graph: FalkorDBStore, answerer: Answerer
+    url: str, graph: FalkorDBStore, pipeline: ContextPipeline
 ) -> None:
     for _ in range(3):
-        await ask(answerer)
-    assert answerer.cache.hits >= 2
-    hits = answerer.cache.hits
+        await ask(pipeline)
+    assert pipeline.cache.hits >= 2
+    hits = pipeline.cache.hits
     await applied(url, graph, [add(30, "Ann likes black tea, too")])
-    reply = await ask(answerer)
+    reply = await ask(pipeline)
     assert "black tea" in reply.text
-    assert answerer.cache.hits == hits
+    assert pipeline.cache.hits == hits
 
 
-async def test_a_request_may_bring_a_search_of_its_own(answerer: Answerer) -> None:
-    reply = await ask(answerer, workflow="none", search=search(top_k=1))
+async def test_a_request_may_bring_a_search_of_its_own(pipeline: ContextPipeline) -> None:
+    reply = await ask(pipeline, workflow="none", search=search(top_k=1))
     [block] = reply.blocks
     assert (block.name, block.format) == ("search", "list")
     assert block.value[0]["text"] == TEXTS[0]
@@ -159,16 +159,16 @@ async def test_a_request_may_bring_a_search_of_its_own(answerer: Answerer) -> No
     assert reply.results == block.value
 
 
-async def test_a_requests_search_is_cut_to_its_tokens(answerer: Answerer) -> None:
-    reply = await ask(answerer, search=search(top_k=3, index_type="fulltext", text="tea"), max_tokens=45)
+async def test_a_requests_search_is_cut_to_its_tokens(pipeline: ContextPipeline) -> None:
+    reply = await ask(pipeline, search=search(top_k=3, index_type="fulltext", text="tea"), max_tokens=45)
     [block] = reply.blocks
     assert block.rows == len(block.value) == 1
     assert block.cut == 1
 
 
-async def test_a_requests_cypher_goes_on_from_the_hits(answerer: Answerer) -> None:
+async def test_a_requests_cypher_goes_on_from_the_hits(pipeline: ContextPipeline) -> None:
     query = "RETURN node.text AS text, score, size(node.text) AS size, $more AS more ORDER BY score DESC"
-    reply = await ask(answerer, search=search(retrieval_query=query, params={"more": 7}, top_k=1))
+    reply = await ask(pipeline, search=search(retrieval_query=query, params={"more": 7}, top_k=1))
     assert reply.results[0].keys() == {"text", "score", "size", "more"}
     assert reply.results[0]["more"] == 7
 
@@ -181,14 +181,14 @@ async def test_a_requests_cypher_goes_on_from_the_hits(answerer: Answerer) -> No
         ("CALL db.labels() YIELD label RETURN node.text AS text, score", "procedure"),
     ],
 )
-async def test_a_requests_cypher_may_only_read_on(answerer: Answerer, query: str, message: str) -> None:
-    reply = await ask(answerer, search=search(retrieval_query=query))
+async def test_a_requests_cypher_may_only_read_on(pipeline: ContextPipeline, query: str, message: str) -> None:
+    reply = await ask(pipeline, search=search(retrieval_query=query))
     assert (reply.blocks, reply.reason) == ((), "invalid_request")
     assert message in reply.detail
 
 
 async def test_where_there_is_no_embedder_vectors_cannot_be_searched(graph: FalkorDBStore, embedder: Embedder) -> None:
-    plain = Answerer(Ruleset({}), graph)
+    plain = ContextPipeline(rule_set(), graph)
     reply = await ask(plain, search=search(index_type="vector"))
     assert reply.reason == "invalid_request"
     assert "embedder is required when index_type='vector'" in reply.detail
@@ -211,11 +211,11 @@ async def test_where_there_is_no_embedder_vectors_cannot_be_searched(graph: Falk
 async def test_an_index_that_is_not_named_is_that_of_the_settings(
     graph: FalkorDBStore, embedder: Embedder, index_type: Any, names: IndexNames, meant: str
 ) -> None:
-    answerer = Answerer(Ruleset({}), graph, embedder=embedder, index_names=names)
-    reply = await ask(answerer, search=search(memory=None, index_type=index_type))
+    pipeline = ContextPipeline(rule_set(), graph, embedder=embedder, index_names=names)
+    reply = await ask(pipeline, search=search(memory=None, index_type=index_type))
     assert reply.reason == "query_error"
     assert repr(meant) in reply.detail
-    await answerer.aclose()
+    await pipeline.aclose()
 
 
 EVERYTHING = "x`=1 MATCH (node:Memory) WITH node, 1.0 AS score //"
@@ -239,18 +239,18 @@ async def test_a_parameters_name_is_no_cypher(graph: FalkorDBStore, embedder: Em
         ("CALL { USE neo4j MATCH (n) RETURN n LIMIT 1 } RETURN n.text AS text, score", "USE"),
     ],
 )
-async def test_a_requests_cypher_is_what_it_looks_like(answerer: Answerer, query: str, message: str) -> None:
-    reply = await ask(answerer, search=search(retrieval_query=query))
+async def test_a_requests_cypher_is_what_it_looks_like(pipeline: ContextPipeline, query: str, message: str) -> None:
+    reply = await ask(pipeline, search=search(retrieval_query=query))
     assert (reply.blocks, reply.reason) == ((), "invalid_request")
     assert message in reply.detail
 
 
 async def test_a_vector_of_another_length_costs_no_scope_its_memory(
-    url: str, graph: FalkorDBStore, answerer: Answerer, embedder: Embedder
+    url: str, graph: FalkorDBStore, pipeline: ContextPipeline, embedder: Embedder
 ) -> None:
     odd = {"memory_id": memory_id("/test", "e2", 0), "model": embedder.model, "embedding": [1.0, 0.5]}
     await applied(url, graph, [event("memory.embedded", 40, odd)])
     for index_type in ("vector", "hybrid"):
-        reply = await ask(answerer, search=search(index_type=index_type, top_k=1))
+        reply = await ask(pipeline, search=search(index_type=index_type, top_k=1))
         assert [row["text"] for row in reply.results] == [TEXTS[0]]
         assert [missing.reason for missing in reply.missing] == ["embedder_unavailable"]

@@ -26,27 +26,27 @@ from tests.integration.test_nothing_silent import (
 from graphweft import Event
 from graphweft.transport import Transport
 from graphweft_contracts import DeadLetter, GraphUnavailable, InvalidSettings, channels, wire
-from graphweft_workers.bus.redis_streams import RedisStreamsBus
-from graphweft_workers.cli.sending import wait_until_applied
-from graphweft_workers.graph.falkordb import FalkorDBStore
-from graphweft_workers.graph.store import GraphStore
-from graphweft_workers.mutation import history, lanes
-from graphweft_workers.mutation import reading as reading_module
-from graphweft_workers.mutation.position_note import PositionNote
-from graphweft_workers.mutation.retries import retry
-from graphweft_workers.mutation.set_aside import set_aside
-from graphweft_workers.mutation.skips import MOST_OFFSETS, Skips
-from graphweft_workers.mutation.worker import MutationWorker
+from graphweft_workers.cli.delivery import wait_until_applied
+from graphweft_workers.drivers.falkordb.store import FalkorDBStore
+from graphweft_workers.drivers.redis.event_log import RedisEventLog
+from graphweft_workers.engine import app_queues, history
+from graphweft_workers.engine import read as reading_module
+from graphweft_workers.engine.position_note import PositionNote
+from graphweft_workers.engine.retries import retry
+from graphweft_workers.engine.set_aside import set_aside
+from graphweft_workers.engine.skips import MOST_OFFSETS, Skips
+from graphweft_workers.engine.worker import MutationWorker
+from graphweft_workers.ports.graph_store import GraphStore
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(60)]
 PARTITIONS = 2
 
 
 async def test_emit_waits_for_its_app_while_another_one_is_parked(
-    bus: RedisStreamsBus, graph: FalkorDBStore, transport: Transport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bus: RedisEventLog, graph: FalkorDBStore, transport: Transport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """An app that takes a moment is not done because the note names another one that is behind."""
-    monkeypatch.setattr(lanes, "_PARK_S", 0.3)
+    monkeypatch.setattr(app_queues, "_PARK_S", 0.3)
     slow, mine = Slow(graph, "slow"), None
     mine = Slow(slow, "mine")  # type: ignore[arg-type]
     mine.free.set()
@@ -57,14 +57,14 @@ async def test_emit_waits_for_its_app_while_another_one_is_parked(
             return any("slow" in PositionNote.decode(part.note).parked for part in await bus.status())
 
         await until(parked)
-        monkeypatch.setattr(lanes, "_PARK_S", 30.0)  # as between 0.1 s, when nobody waits, and 1 s, when it is shown
+        monkeypatch.setattr(app_queues, "_PARK_S", 30.0)  # as between 0.1 s, when nobody waits, and 1 s
         mine.free.clear()
         positions = await put(transport, [placed(1, "mine", chat="c"), placed(1, "other", chat="c")])
         last = {int(at.partition(":")[0]): at.partition(":")[2] for at in positions}
         await mine.waits.wait()
         try:
             assert not await wait_until_applied(bus, last, apps={"mine"}, timeout_s=2.0)
-            monkeypatch.setattr(lanes, "_PARK_S", 0.3)  # now it is shown, and others need not wait for it
+            monkeypatch.setattr(app_queues, "_PARK_S", 0.3)  # now it is shown, and others need not wait for it
             assert await wait_until_applied(bus, last, apps={"other"}, timeout_s=10.0)
             mine.free.set()
             assert await wait_until_applied(bus, last, apps={"mine"}, timeout_s=10.0)
@@ -85,10 +85,10 @@ class Unmarked:
     def __getattr__(self, name: str) -> Any:
         return getattr(self._graph, name)
 
-    async def marks(self, app_id: str, *, timeout_s: float) -> Any:
+    async def checkpoints(self, app_id: str, *, timeout_s: float) -> Any:
         if app_id == self._app and not self.mended:
             raise GraphUnavailable("the mark was overwritten", retry_after_s=0.05)
-        return await self._graph.marks(app_id, timeout_s=timeout_s)
+        return await self._graph.checkpoints(app_id, timeout_s=timeout_s)
 
     async def progress(self, app_id: str, partition: int) -> Any:
         if app_id == self._app and not self.mended:
@@ -97,7 +97,7 @@ class Unmarked:
 
 
 async def test_an_app_whose_marks_cannot_be_read_waits_alone_with_events_without_rules(
-    bus: RedisStreamsBus, graph: FalkorDBStore, transport: Transport, tmp_path: Path
+    bus: RedisEventLog, graph: FalkorDBStore, transport: Transport, tmp_path: Path
 ) -> None:
     store = Unmarked(graph, "ill")
     await put(transport, [placed(number, app, workflow) for number in range(10)
@@ -116,9 +116,9 @@ async def test_an_app_whose_marks_cannot_be_read_waits_alone_with_events_without
 
 
 async def test_a_worker_stops_while_more_apps_are_ill_than_may_be_parked(
-    bus: RedisStreamsBus, graph: FalkorDBStore, transport: Transport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bus: RedisEventLog, graph: FalkorDBStore, transport: Transport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lanes, "_MOST_PARKED", 1)
+    monkeypatch.setattr(app_queues, "_MOST_PARKED", 1)
     broken = Broken(Broken(graph, "ill"), "bad")  # type: ignore[arg-type]
     await put(transport, [placed(number, app) for number in range(40) for app in ("ill", "bad")])
     worker = MutationWorker(bus, broken, rules_of(tmp_path), name="w", batch_events=4)  # type: ignore[arg-type]
@@ -137,18 +137,18 @@ async def test_a_worker_stops_while_more_apps_are_ill_than_may_be_parked(
         await asyncio.gather(running, return_exceptions=True)
 
 
-async def _missed(bus: RedisStreamsBus, transport: Transport, tmp_path: Path, number: int) -> list[Any]:
+async def _missed(bus: RedisEventLog, transport: Transport, tmp_path: Path, number: int) -> list[Any]:
     rules = rules_of(tmp_path, "order_idd")
     positions = await put(transport, [placed(each, chat="c") for each in range(number)])
     partition = int(positions[0].partition(":")[0])
     entries = await bus.after(partition, "", limit=number)
     read = reading_module.read_range(partition, entries, rules, history.RecentEvents())
-    assert len(read.missed) == number
-    return [partition, read.missed]
+    assert len(read.skips) == number
+    return [partition, read.skips]
 
 
 async def test_a_letter_of_skips_that_is_just_full_is_not_written_twice(
-    bus: RedisStreamsBus, transport: Transport, tmp_path: Path
+    bus: RedisEventLog, transport: Transport, tmp_path: Path
 ) -> None:
     """A worker dies behind the letter and in front of the commit: the next one counts the same events."""
     partition, missed = await _missed(bus, transport, tmp_path, MOST_OFFSETS)
@@ -164,7 +164,7 @@ async def test_a_letter_of_skips_that_is_just_full_is_not_written_twice(
 class Cut:
     """A bus that fails once, at the call with a number."""
 
-    def __init__(self, bus: RedisStreamsBus, fails_at: int) -> None:
+    def __init__(self, bus: RedisEventLog, fails_at: int) -> None:
         self._bus = bus
         self._left = fails_at
 
@@ -182,7 +182,7 @@ class Cut:
 
 @pytest.mark.parametrize("fails_at", range(7))
 async def test_skips_cut_off_anywhere_are_counted_once(
-    bus: RedisStreamsBus, transport: Transport, tmp_path: Path, fails_at: int
+    bus: RedisEventLog, transport: Transport, tmp_path: Path, fails_at: int
 ) -> None:
     partition, missed = await _missed(bus, transport, tmp_path, MOST_OFFSETS + 5)
     for driver in (Cut(bus, fails_at), bus):
@@ -196,7 +196,7 @@ async def test_skips_cut_off_anywhere_are_counted_once(
 
 
 async def test_rules_that_are_mended_while_an_app_is_behind_double_nothing(
-    bus: RedisStreamsBus, graph: FalkorDBStore, transport: Transport, tmp_path: Path
+    bus: RedisEventLog, graph: FalkorDBStore, transport: Transport, tmp_path: Path
 ) -> None:
     """What is skipped of an app that is behind counts when its works have taken effect: other rules may come first."""
     broken = Broken(graph, "ill")
@@ -217,9 +217,9 @@ async def test_rules_that_are_mended_while_an_app_is_behind_double_nothing(
 
 
 async def test_letters_that_were_dropped_do_not_come_back_with_an_app_that_is_parked_again(
-    bus: RedisStreamsBus, graph: FalkorDBStore, transport: Transport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bus: RedisEventLog, graph: FalkorDBStore, transport: Transport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lanes, "_PARK_S", 0.2)
+    monkeypatch.setattr(app_queues, "_PARK_S", 0.2)
     rules = rules_of(tmp_path, "order_idd")
     await put(transport, [placed(number, "slow") for number in range(60)])
     for last in (False, True):
@@ -243,7 +243,7 @@ async def test_letters_that_were_dropped_do_not_come_back_with_an_app_that_is_pa
 
 
 async def test_an_event_that_took_effect_is_not_set_aside(
-    bus: RedisStreamsBus, graph: FalkorDBStore, transport: Transport, tmp_path: Path
+    bus: RedisEventLog, graph: FalkorDBStore, transport: Transport, tmp_path: Path
 ) -> None:
     positions = await put(transport, [placed(number) for number in range(4)])
     async with working(bus, graph, rules_of(tmp_path)):
@@ -264,7 +264,7 @@ async def test_an_event_that_took_effect_is_not_set_aside(
 
 
 async def test_an_entry_whose_decoding_fails_does_not_keep_a_worker_from_starting(
-    bus: RedisStreamsBus, graph: FalkorDBStore, transport: Transport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bus: RedisEventLog, graph: FalkorDBStore, transport: Transport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     real = wire.decode
 
@@ -283,7 +283,7 @@ async def test_an_entry_whose_decoding_fails_does_not_keep_a_worker_from_startin
     assert await value(graph, "a", ORDERS) == 15
 
 
-async def test_a_letter_of_an_older_version_can_be_dropped(bus: RedisStreamsBus, transport: Transport) -> None:
+async def test_a_letter_of_an_older_version_can_be_dropped(bus: RedisEventLog, transport: Transport) -> None:
     await put(transport, [placed(1)])
     old = {"id": "0:1-0:r/m", "reason": "quarantined", "message": "m", "position": "0:1-0", "until": "0:9-0",
            "count": 9, "time": "2026-01-01T00:00:00Z", "app_id": "a", "rule": "r", "mutation": "m",
@@ -296,12 +296,12 @@ async def test_a_letter_of_an_older_version_can_be_dropped(bus: RedisStreamsBus,
 
 
 async def test_the_note_stays_short_when_many_apps_are_held(
-    bus: RedisStreamsBus, graph: FalkorDBStore, transport: Transport, tmp_path: Path
+    bus: RedisEventLog, graph: FalkorDBStore, transport: Transport, tmp_path: Path
 ) -> None:
     """Apps by the dozen whose marks cannot be read, with names as long as they may be."""
 
     class All(Unmarked):
-        async def marks(self, app_id: str, *, timeout_s: float) -> Any:
+        async def checkpoints(self, app_id: str, *, timeout_s: float) -> Any:
             raise GraphUnavailable("away", retry_after_s=1.0)
 
         async def progress(self, app_id: str, partition: int) -> Any:
@@ -322,21 +322,21 @@ async def test_the_note_stays_short_when_many_apps_are_held(
 
 
 async def test_a_slow_app_with_large_events_is_parked_before_they_fill_the_memory(
-    bus: RedisStreamsBus, graph: FalkorDBStore, transport: Transport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bus: RedisEventLog, graph: FalkorDBStore, transport: Transport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What waits in a queue is bounded in bytes, not only in events."""
-    monkeypatch.setattr(lanes, "_PARK_S", 0.2)
+    monkeypatch.setattr(app_queues, "_PARK_S", 0.2)
     slow = Slow(graph, "slow")
     queued: list[int] = []
-    real = lanes.Lanes._due
+    real = app_queues.AppQueues._due
 
     def due(self: Any, now: float) -> Any:
         found = real(self, now)
-        queued.append(sum(len(work.entry.fields[wire.DATA]) for lane in self._lanes.values()
-                          for load in lane.queue for work in load.works))  # fmt: skip
+        queued.append(sum(len(event.entry.fields[wire.DATA]) for queue in self._queues.values()
+                          for batch in queue.waiting for event in batch.events))  # fmt: skip
         return found
 
-    monkeypatch.setattr(lanes.Lanes, "_due", due)
+    monkeypatch.setattr(app_queues.AppQueues, "_due", due)
     for start in range(0, 80, 10):
         await put(transport, [
             Event.create("order.placed", app_id="slow", chat_id="c", workflow="Shop", id=f"s{number}",

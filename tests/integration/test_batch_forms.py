@@ -1,10 +1,9 @@
 """What FalkorDB makes of many rows in one query equals what it makes of one query per row.
 
-Random queries, rows, start graphs and indexes. Each query that ``falkordb_form`` accepts runs three times on the same
-start: row by row, and all rows at once in both ways in which a store may write it. The graphs must end alike. Rows of
-a ``disjoint`` form get keys of their own. Where the form is told which labels share nodes, the start graph keeps to
-that, and only forms that need to be told are tried. An error of the shared query is no difference: it leaves nothing
-behind, and the store then goes row by row.
+Random queries, rows, start graphs and indexes. Each query that ``falkordb_batch_query`` accepts runs three times on the
+same start: row by row, and all rows at once in both ways in which a store may write it. The graphs must end alike.
+Where the batch query depends on the labels that share nodes, the start graph keeps to them, and only such batch queries
+are tried. An error of the shared query is no difference: it leaves nothing behind, and the store then goes row by row.
 
 ``GRAPHWEFT_FUZZ_CASES=20000`` runs more cases than the suite does.
 """
@@ -24,13 +23,13 @@ import redis
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis import strategies as st
 
-from graphweft_rules.batching import BatchForm
-from graphweft_rules.cypher import parse
-from graphweft_rules.falkordb_form import falkordb_form
-from graphweft_rules.footprint import shared_labels
-from graphweft_workers.embedded import EmbeddedServer
-from graphweft_workers.graph.digest import digest_of
-from graphweft_workers.graph.store import Edge, Node
+from graphweft_rules.cypher.batch_query import BatchQuery
+from graphweft_rules.cypher.node_labels import shared_labels
+from graphweft_rules.cypher.query import parse
+from graphweft_workers.drivers.embedded.server import EmbeddedServer
+from graphweft_workers.drivers.falkordb.batch_query import falkordb_batch_query
+from graphweft_workers.engine.digest import digest_of
+from graphweft_workers.ports.graph_store import Edge, Node
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(3_600)]
 
@@ -63,8 +62,6 @@ class Maker:
     """Makes a case out of the choices of ``rng``."""
 
     rng: random.Random
-    apart: bool = False
-    """Rows have no key in common, as rows of a disjoint form have."""
     told: bool = False
     """Nodes begin with the labels that the query says may share a node."""
     types: dict[str, str] = field(default_factory=dict)
@@ -107,7 +104,7 @@ class Maker:
             return f" {{id: {self.param('key')}, kind: '{self.pick('c', 'd')}'}}"
         if dice < 0.91:
             return f" {{k: {self.param('key')}}}"
-        if dice < 0.95 and self.nodes and not self.apart:
+        if dice < 0.95 and self.nodes:
             return f" {{id: {self.rng.choice(self.nodes)}.{self.pick('x', 'id', 'y')}}}"
         return "" if free else f" {{id: {self.param('key')}}}"
 
@@ -296,10 +293,6 @@ class Maker:
         if dice < 0.15:
             chosen = ", ".join(dict.fromkeys(variables)) if self.chance(0.7) else "*"
             yield f"WITH {chosen} WHERE {self.condition(variables)}"
-        elif dice < 0.25:
-            yes, no = ("[1]", "[]") if self.chance(0.6) else ("[]", "[1]")
-            condition = self.condition(variables)
-            yield f"FOREACH (i IN CASE WHEN {condition} THEN {yes} ELSE {no} END | SET {self.items(variables, 1)})"
         if dice < 0.93:
             yield f"SET {self.items(variables)}"
         if dice > 0.9:
@@ -350,22 +343,22 @@ class Maker:
         strings, mixed = self.chance(0.25), self.chance(0.3)
         shared = self.shared(statement) if self.told else None
         rows = [
-            [self.value(kind, number, domain, strings=strings, mixed=mixed) for kind in self.types.values()]
-            for number in range(self.pick(2, 3, 4, 6, 8, 12))
+            [self.value(kind, domain, strings=strings, mixed=mixed) for kind in self.types.values()]
+            for _ in range(self.pick(2, 3, 4, 6, 8, 12))
         ]
-        start = self.start(len(rows), domain, shared, strings=strings)
+        start = self.start(domain, shared, strings=strings)
         indexes = [f"CREATE INDEX FOR (n:{label}) ON (n.id)" for label in "ABC" if self.chance(0.4)]
         return Case(statement, list(self.types), rows, start, indexes, shared)
 
-    def key(self, group: int, domain: int, *, strings: bool) -> Any:
-        number = group * 4 + self.rng.randrange(4) if self.apart else self.rng.randrange(domain)
+    def key(self, domain: int, *, strings: bool) -> Any:
+        number = self.rng.randrange(domain)
         return f"k{number}" if strings else number
 
-    def value(self, kind: str, row: int, domain: int, *, strings: bool, mixed: bool) -> Any:
+    def value(self, kind: str, domain: int, *, strings: bool, mixed: bool) -> Any:
         rng = self.rng
         match kind:
             case "key":
-                return self.key(row, domain, strings=strings)
+                return self.key(domain, strings=strings)
             case "value":
                 other = [f"s{rng.randrange(9)}", self.chance(0.5), 1.5] if mixed else []
                 return rng.choice([rng.randrange(100), rng.randrange(100), *other])
@@ -374,22 +367,20 @@ class Maker:
             case "number":
                 return rng.randrange(8)
             case "list":
-                return [self.key(row, domain, strings=strings) for _ in range(self.pick(0, 1, 2, 3))]
+                return [self.key(domain, strings=strings) for _ in range(self.pick(0, 1, 2, 3))]
             case "maps":
-                keys = [self.key(row, domain, strings=strings) for _ in range(self.pick(0, 1, 2, 3))]
+                keys = [self.key(domain, strings=strings) for _ in range(self.pick(0, 1, 2, 3))]
                 return [{"id": key, "v": rng.randrange(100)} for key in keys]
             case _:
                 return {"v": rng.randrange(100), "w": None if self.chance(0.2) else rng.randrange(9)}
 
-    def start(self, rows: int, domain: int, shared: frozenset[str] | None, *, strings: bool) -> str:
+    def start(self, domain: int, shared: frozenset[str] | None, *, strings: bool) -> str:
         if self.chance(0.25):
             return ""
         texts: list[str] = []
-        groups: list[int] = []
         seen: set[tuple[str, Any]] = set()
         for _ in range(self.pick(1, 3, 5, 7)):
-            group = self.rng.randrange(rows)
-            key = self.key(group, domain, strings=strings)
+            key = self.key(domain, strings=strings)
             labels = self.rng.sample("ABC", 2 if self.chance(0.15 if shared is None else 0.4) else 1)
             if shared is not None and shared.isdisjoint(labels):
                 labels = labels[:1]
@@ -404,16 +395,14 @@ class Maker:
             if self.chance(0.3):
                 found["lst"] = [7]
             if self.chance(0.2):
-                found["k"] = self.key(group, domain, strings=strings)
+                found["k"] = self.key(domain, strings=strings)
             if self.chance(0.2):
                 found["kind"] = "c"
             properties = ", ".join(f"{name}: {json.dumps(value)}" for name, value in found.items())
-            texts.append(f"(n{len(groups)}:{':'.join(labels)} {{{properties}}})")
-            groups.append(group)
+            texts.append(f"(n{len(texts)}:{':'.join(labels)} {{{properties}}})")
+        nodes = len(texts)
         for _ in range(self.pick(0, 2, 4)):
-            first, second = self.rng.randrange(len(groups)), self.rng.randrange(len(groups))
-            if self.apart and groups[first] != groups[second]:
-                continue
+            first, second = self.rng.randrange(nodes), self.rng.randrange(nodes)
             texts.append(f"(n{first})-[:{self.pick('R', 'S')} {{t: {self.rng.randrange(3)}, cnt: 1}}]->(n{second})")
         return "CREATE " + ", ".join(texts)
 
@@ -455,7 +444,7 @@ class Server:
             found.setdefault(number, {})[name] = [kind, value]
         return found
 
-    def one_each(self, case: Case, form: BatchForm) -> str:
+    def one_each(self, case: Case, form: BatchQuery) -> str:
         """Return the digest after the form for one row after the other."""
         self.prepare("each", case)
         for position, row in enumerate(case.rows):
@@ -475,7 +464,7 @@ class Server:
                 self.query("serial", GUARD + " RETURN 1", {"__gw_pos": position})
         return self.digest("serial")
 
-    def at_once(self, graph: str, case: Case, form: BatchForm, *, subquery: bool) -> str | None:
+    def at_once(self, graph: str, case: Case, form: BatchQuery, *, subquery: bool) -> str | None:
         """Return the digest; None when the server refuses the query."""
         self.prepare(graph, case)
         try:
@@ -485,7 +474,7 @@ class Server:
         return self.digest(graph)
 
     def together(
-        self, graph: str, case: Case, form: BatchForm, rows: list[list[Any]], position: int, *, subquery: bool
+        self, graph: str, case: Case, form: BatchQuery, rows: list[list[Any]], position: int, *, subquery: bool
     ) -> None:
         places = [case.names.index(name) for name in form.columns]
         values = [[number, *(row[place] for place in places)] for number, row in enumerate(rows)]
@@ -510,18 +499,18 @@ def literal(value: Any) -> str:
 class Outcome:
     """What became of one case."""
 
-    form: BatchForm
+    form: BatchQuery
     case: Case
     verdict: str
     """``equal``, ``refused by the server``, ``different`` or the mode when nothing was run."""
 
 
-def judge(server: Server, rng: random.Random, *, apart: bool, told: bool, subquery: bool) -> Outcome:
-    case = Maker(rng, apart=apart, told=told).case_of()
-    form = falkordb_form(case.statement, case.names, shared=case.shared)
-    if form.mode != ("disjoint" if apart else "ordered"):
+def judge(server: Server, rng: random.Random, *, told: bool, subquery: bool) -> Outcome:
+    case = Maker(rng, told=told).case_of()
+    form = falkordb_batch_query(case.statement, case.names, shared=case.shared)
+    if form.mode != "ordered":
         return Outcome(form, case, form.mode)
-    if told and falkordb_form(case.statement, case.names).mode == form.mode:
+    if told and falkordb_batch_query(case.statement, case.names).mode == form.mode:
         return Outcome(form, case, "as without being told")
     together = server.at_once("together", case, form, subquery=subquery)
     if together is None:
@@ -540,12 +529,8 @@ def batches(server: EmbeddedServer, url: str) -> Iterator[Server]:
     running.client.close()
 
 
-@pytest.mark.parametrize(
-    ("apart", "told", "equal"),
-    [(False, False, 0.2), (True, False, 0.2), (False, True, 0.2)],
-    ids=["ordered", "disjoint", "ordered by labels"],
-)
-def test_rows_together_do_what_rows_one_by_one_do(batches: Server, apart: bool, told: bool, equal: float) -> None:
+@pytest.mark.parametrize(("told", "equal"), [(False, 0.2), (True, 0.2)], ids=["ordered", "ordered by labels"])
+def test_rows_together_do_what_rows_one_by_one_do(batches: Server, told: bool, equal: float) -> None:
     verdicts: Counter[str] = Counter()
 
     @seed(20_260)
@@ -554,7 +539,7 @@ def test_rows_together_do_what_rows_one_by_one_do(batches: Server, apart: bool, 
     )
     @given(st.randoms(use_true_random=True), st.booleans())
     def check(rng: random.Random, subquery: bool) -> None:
-        outcome = judge(batches, rng, apart=apart, told=told, subquery=subquery)
+        outcome = judge(batches, rng, told=told, subquery=subquery)
         verdicts[outcome.verdict] += 1
         assert outcome.verdict != "different", (outcome.case, outcome.form)
 

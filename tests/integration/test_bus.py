@@ -7,6 +7,7 @@ import contextlib
 import itertools
 import random
 import tempfile
+import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,11 +16,19 @@ from typing import Any, Protocol
 import pytest
 import pytest_asyncio
 import redis.asyncio as redis
+from tests.ports import toy
+from tests.ports.toy import sqlite_url
 
 from graphweft_contracts import BusUnavailable, DeadLetter, InvalidSettings, channels, wire
-from graphweft_workers.bus.log import Bus, Committed, Entry, Stretch, retry_entry
-from graphweft_workers.bus.redis_streams import RedisStreamsBus
-from graphweft_workers.embedded import EmbeddedServer
+from graphweft_workers.drivers import bus_driver
+from graphweft_workers.drivers.embedded.server import EmbeddedServer
+from graphweft_workers.drivers.redis.event_log import RedisEventLog
+from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.dead_letters import retry_entry
+from graphweft_workers.ports.driver import BusOptions
+from graphweft_workers.ports.event_log import Batch, Committed, Entry
+
+__all__ = ("sqlite_url",)  # a fixture
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(30)]
 
@@ -51,7 +60,7 @@ class RedisKit:
         self.buses: list[Bus] = []
 
     def bus(self, partitions: int = PARTITIONS, group: str = channels.MUTATION_GROUP) -> Bus:
-        self.buses.append(RedisStreamsBus(self.url, partitions=partitions, group=group))
+        self.buses.append(RedisEventLog(self.url, partitions=partitions, group=group))
         return self.buses[-1]
 
     async def write(self, partition: int, values: Sequence[bytes]) -> None:
@@ -87,9 +96,11 @@ class KafkaKit:
         self.buses: list[Any] = []
 
     def bus(self, partitions: int = PARTITIONS, group: str = channels.MUTATION_GROUP) -> Bus:
-        from graphweft_workers.bus.kafka import KafkaBus
+        from graphweft_workers.drivers.kafka.event_log import KafkaEventLog
 
-        self.buses.append(KafkaBus(self.server.url, partitions=partitions, session_s=1.0, barrier_s=8.0, group=group))
+        self.buses.append(
+            KafkaEventLog(self.server.url, partitions=partitions, session_s=1.0, barrier_s=8.0, group=group)
+        )
         return self.buses[-1]
 
     async def write(self, partition: int, values: Sequence[bytes]) -> None:
@@ -146,8 +157,50 @@ async def _nothing() -> None:
     return None
 
 
-@pytest.fixture(params=["redis", "kafka"])
+class SqliteKit:
+    """A bus of another package, which is known by its URL alone."""
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        self.buses: list[Bus] = []
+
+    def bus(self, partitions: int = PARTITIONS, group: str = channels.MUTATION_GROUP) -> Bus:
+        options = BusOptions(group=group, partitions=partitions, lease_s=1.0)
+        self.buses.append(bus_driver(self.url).make_bus(self.url, options))
+        return self.buses[-1]
+
+    async def write(self, partition: int, values: Sequence[bytes]) -> None:
+        from toy_driver.file import append  # type: ignore[import-not-found]
+
+        entries = [{wire.DATA: value} for value in values]
+        await asyncio.to_thread(toy.execute, self.url, lambda db: append(db, partition, entries, time.time()))
+
+    async def trim(self, partition: int, keep: int) -> None:
+        newest = "SELECT last - ? FROM ends WHERE partition = ?"
+        delete = f"DELETE FROM events WHERE partition = ? AND number <= ({newest})"
+        toy.execute(self.url, lambda db: db.execute(delete, (partition, keep, partition)))
+
+    async def forget(self, bus: Bus) -> None:
+        """Nothing is read ahead."""
+
+    async def stop(self) -> None:
+        toy.stop(self.url)
+
+    async def start(self) -> None:
+        toy.start(self.url)
+
+    async def die(self, bus: Bus) -> None:
+        """Its lease runs out."""
+
+    async def aclose(self) -> None:
+        for bus in self.buses:
+            await bus.aclose()
+
+
+@pytest.fixture(params=["redis", "kafka", "sqlite"])
 def made(request: pytest.FixtureRequest) -> Kit:
+    if request.param == "sqlite":
+        return SqliteKit(request.getfixturevalue("sqlite_url"))
     if request.param == "redis":
         return RedisKit(request.getfixturevalue("url"), request.getfixturevalue("server"))
     request.getfixturevalue("kafka_url")
@@ -180,7 +233,7 @@ async def drained(bus: Bus, after: Committed = START, partition: int = 0, limit:
         after = behind(after, stretch)
 
 
-def behind(after: Committed, stretch: Stretch) -> Committed:
+def behind(after: Committed, stretch: Batch) -> Committed:
     offset = stretch.entries[-1].offset if stretch.entries else after.offset
     return Committed(offset=offset, count=after.count + stretch.lost + len(stretch.entries))
 
@@ -231,7 +284,7 @@ async def test_a_read_waits_for_what_is_not_there_yet(kit: Kit) -> None:
     bus = kit.bus()
     await bus.partitions()
     await claimed(bus)
-    assert await bus.read(0, START, limit=10, wait_s=0) == Stretch(entries=[])
+    assert await bus.read(0, START, limit=10, wait_s=0) == Batch(entries=[])
     reading = asyncio.create_task(bus.read(0, START, limit=10, wait_s=5))
     await asyncio.sleep(0.3)
     assert not reading.done()
@@ -333,7 +386,7 @@ async def test_a_partition_has_one_owner(kit: Kit) -> None:
                 continue
             assert owners.setdefault(partition, name) == name
             seen.add((partition, name))
-            if bus.wanted_back(partition):
+            if bus.is_revoked(partition):
                 del owners[partition]
                 await bus.release(partition, name)
             await asyncio.sleep(0.02)
@@ -384,17 +437,17 @@ async def test_the_next_owner_waits_until_the_batch_in_hand_is_committed(kit: Ki
         await kit.write(partition, numbered(10))
         await claimed(first, partition)
     extending = asyncio.create_task(_extend(first))
-    number_wanted = 1 if isinstance(kit, RedisKit) else PARTITIONS
+    number_wanted = PARTITIONS if isinstance(kit, KafkaKit) else 1  # a group of Kafka's gives all back
     cursors = dict.fromkeys(range(PARTITIONS), START)
     for partition in cursors:
         cursors[partition] = behind(START, await first.read(partition, START, limit=6, wait_s=0))
     joining = asyncio.create_task(_claim_any(second, "second"))
-    if not isinstance(kit, RedisKit):
+    if isinstance(kit, KafkaKit):
         waiting = asyncio.create_task(first.read(0, Committed(offset="9", count=10), limit=1, wait_s=5))
         async with asyncio.timeout(10):
             assert (await waiting).entries == []  # a read ends early then
     async with asyncio.timeout(10):
-        while sum(map(first.wanted_back, range(PARTITIONS))) != number_wanted:  # noqa: ASYNC110
+        while sum(map(first.is_revoked, range(PARTITIONS))) != number_wanted:  # noqa: ASYNC110
             await asyncio.sleep(0.02)
     await asyncio.sleep(1.5)  # longer than the session: who is at work stays a member
     assert not joining.done()
@@ -453,7 +506,7 @@ class Sharer:
                 taken = await self.bus.claim(partition, self.name, self.lease_s)
             except BusUnavailable:  # a member that was put out of the group joins anew
                 taken = False
-            if not taken or self.bus.wanted_back(partition):
+            if not taken or self.bus.is_revoked(partition):
                 self.owned.discard(partition)
                 if taken:
                     await self.bus.release(partition, self.name)
@@ -517,7 +570,7 @@ async def test_redis_leases_settle_whoever_comes_and_goes(url: str, seed: int) -
                 assert taken == (owners.get(partition) == name) or partition not in owners
                 if taken and partition not in owners:
                     owners[partition], moves = name, moves + 1
-                if bus.wanted_back(partition):
+                if bus.is_revoked(partition):
                     assert owners.pop(partition) == name
                     moves += 1
                     await bus.release(partition, name)
@@ -565,7 +618,7 @@ async def test_redis_one_name_is_one_worker(url: str) -> None:
             for bus in (one, twin):
                 for partition in range(PARTITIONS):
                     assert await bus.claim(partition, "twin", 60.0)
-                    assert not bus.wanted_back(partition)
+                    assert not bus.is_revoked(partition)
 
 
 async def test_commits_go_forward_only(kit: Kit) -> None:
@@ -602,7 +655,7 @@ async def test_groups_do_not_touch_each_other(kit: Kit) -> None:
     for partition in range(PARTITIONS):
         await claimed(bus, partition)
         await claimed(other, partition, "other")  # at once: nobody has to give anything back
-    assert not any(map(bus.wanted_back, range(PARTITIONS)))
+    assert not any(map(bus.is_revoked, range(PARTITIONS)))
     assert [status.owner for status in await bus.status()] == [OWNER] * PARTITIONS
     assert [status.owner for status in await other.status()] == ["other"] * PARTITIONS
     three = behind(START, await bus.read(0, START, limit=3, wait_s=0))
@@ -617,7 +670,7 @@ async def test_groups_do_not_touch_each_other(kit: Kit) -> None:
     for partition in range(PARTITIONS):
         await other.release(partition, "other")
     assert [status.owner for status in await bus.status()] == [OWNER] * PARTITIONS
-    await bus.bury([letter()])
+    await bus.put_dead_letters([letter()])
     assert await other.dead_letter_count() == 1
 
 
@@ -690,6 +743,15 @@ async def test_redis_counts_exactly_however_a_stream_is_trimmed(url: str) -> Non
         assert read > 150
 
 
+async def test_a_log_that_was_made_anew_is_said(kit: Kit) -> None:
+    bus = kit.bus()
+    await bus.partitions()
+    await claimed(bus)
+    offset = "99999999999999-0" if isinstance(kit, RedisKit) else "41"
+    with pytest.raises(BusUnavailable, match="recreated"):
+        await bus.read(0, Committed(offset=offset, count=42), limit=5, wait_s=1)
+
+
 async def test_redis_says_when_a_stream_was_made_anew(url: str) -> None:
     async with contextlib.aclosing(RedisKit(url, None)) as kit:  # type: ignore[arg-type]
         bus = kit.bus()
@@ -698,7 +760,7 @@ async def test_redis_says_when_a_stream_was_made_anew(url: str) -> None:
         cursor = behind(START, await bus.read(0, START, limit=10, wait_s=0))
         await kit.redis.delete(channels.events_stream(0))
         await kit.write(0, numbered(2))
-        with pytest.raises(BusUnavailable, match="anew"):
+        with pytest.raises(BusUnavailable, match="recreated"):
             await bus.read(0, cursor, limit=10, wait_s=0)
         assert values((await bus.read(0, await bus.committed(0), limit=10, wait_s=0)).entries) == numbered(2)
 
@@ -709,12 +771,12 @@ async def test_dead_letters_are_kept_by_id_oldest_first(kit: Kit) -> None:
     assert list(await bus.dead_letters(limit=5)) == []
     assert await bus.dead_letter("one") is None
     letters = [letter(str(number)) for number in range(5)]
-    await bus.bury(letters[:2])
-    await bus.bury(letters[2:])
+    await bus.put_dead_letters(letters[:2])
+    await bus.put_dead_letters(letters[2:])
     assert await bus.dead_letter_count() == 5
     assert list(await bus.dead_letters(limit=3)) == letters[:3]
     longer = letters[1].model_copy(update={"until": "0:9", "count": 8, "time": datetime.now(UTC)})
-    await bus.bury([longer])
+    await bus.put_dead_letters([longer])
     assert await bus.dead_letter("1") == longer
     assert await other.dead_letter_count() == 5
     assert list(await other.dead_letters(limit=9)) == [letters[0], *letters[2:], longer]
@@ -726,7 +788,7 @@ async def test_a_letter_is_put_back_once(kit: Kit) -> None:
     await claimed(bus)
     cursor = behind(START, await bus.read(0, START, limit=50, wait_s=0))
     buried = letter(rule="r", mutation="m")
-    await bus.bury([buried, letter("kept")])
+    await bus.put_dead_letters([buried, letter("kept")])
     assert await bus.requeue(buried, [retry_entry(buried), {wire.DATA: b"second"}])
     assert not await bus.requeue(buried, [retry_entry(buried)])
     assert [found.id for found in await bus.dead_letters(limit=5)] == ["kept"]
@@ -743,9 +805,9 @@ async def test_a_letter_that_changed_is_not_put_back(kit: Kit) -> None:
     await bus.partitions()
     await claimed(bus)
     old = letter(count=3, until="0:4")
-    await bus.bury([old])
+    await bus.put_dead_letters([old])
     new = old.model_copy(update={"count": 4})
-    await other.bury([new])
+    await other.put_dead_letters([new])
     assert not await bus.requeue(old, [retry_entry(old)])
     assert list(await bus.dead_letters(limit=5)) == [new]
     assert await drained(bus) == []
@@ -756,7 +818,7 @@ async def test_a_letter_is_put_back_in_parts(kit: Kit) -> None:
     await bus.partitions()
     await claimed(bus)
     whole = letter(count=3, until="0:4")
-    await bus.bury([whole])
+    await bus.put_dead_letters([whole])
     rest = whole.model_copy(update={"position": "0:2", "count": 2})
     assert await bus.requeue(whole, [{wire.DATA: b"1"}], rest)
     assert list(await bus.dead_letters(limit=5)) == [rest]
@@ -770,7 +832,7 @@ async def test_a_letter_is_put_back_in_parts(kit: Kit) -> None:
         {wire.DATA: b"2"},
         {b"no": b"data"},
     ]
-    await bus.bury([last])
+    await bus.put_dead_letters([last])
     assert await bus.requeue(last, [])
     assert await bus.dead_letter_count() == 0
 
@@ -780,7 +842,7 @@ async def test_two_that_put_a_letter_back_at_once_do_it_once(kit: Kit) -> None:
     await bus.partitions()
     await claimed(bus)
     buried = letter()
-    await bus.bury([buried])
+    await bus.put_dead_letters([buried])
     outcomes = await asyncio.gather(
         *(other.requeue(buried, [retry_entry(buried)]) for other in others), return_exceptions=True
     )
@@ -833,7 +895,7 @@ async def test_an_outage_is_said_and_passes(kit: Kit) -> None:
                 lambda: bus.before(0, "5-0" if isinstance(kit, RedisKit) else "4", limit=3),
                 lambda: bus.commit(0, Committed(offset=cursor.offset, count=6)),
                 bus.status,
-                lambda: bus.bury([letter()]),
+                lambda: bus.put_dead_letters([letter()]),
                 lambda: bus.dead_letters(limit=3),
                 lambda: bus.requeue(letter(), []),
             ):
@@ -853,7 +915,7 @@ async def test_an_outage_is_said_and_passes(kit: Kit) -> None:
             return found
 
         assert values(await eventually(rest)) == numbered(5, 5)
-        await eventually(lambda: bus.bury([letter()]))
+        await eventually(lambda: bus.put_dead_letters([letter()]))
         assert await eventually(bus.dead_letter_count) == 1
     finally:
         if isinstance(kit, RedisKit):
@@ -862,9 +924,9 @@ async def test_an_outage_is_said_and_passes(kit: Kit) -> None:
 
 
 def kafka_bus(url: str, **options: Any) -> Any:
-    from graphweft_workers.bus.kafka import KafkaBus
+    from graphweft_workers.drivers.kafka.event_log import KafkaEventLog
 
-    return KafkaBus(url, **{"partitions": PARTITIONS, "session_s": 1.0, "barrier_s": 8.0, **options})
+    return KafkaEventLog(url, **{"partitions": PARTITIONS, "session_s": 1.0, "barrier_s": 8.0, **options})
 
 
 @contextlib.asynccontextmanager
@@ -990,14 +1052,6 @@ async def test_kafka_gives_a_partition_back_whatever_its_consumer_says(
         await claimed(other, owner="other")
 
 
-async def test_kafka_says_when_the_topic_was_made_anew(kafka_url: str) -> None:
-    async with contextlib.aclosing(kafka_bus(kafka_url)) as bus:
-        await bus.partitions()
-        await claimed(bus)
-        with pytest.raises(BusUnavailable, match="made anew"):
-            await bus.read(0, Committed(offset="41", count=42), limit=5, wait_s=1)
-
-
 async def test_kafka_a_static_member_comes_back_to_its_partitions(kafka_url: str) -> None:
     other = kafka_bus(kafka_url, session_s=6.0, instance="two")
     first = kafka_bus(kafka_url, session_s=6.0, instance="one")
@@ -1005,7 +1059,7 @@ async def test_kafka_a_static_member_comes_back_to_its_partitions(kafka_url: str
         async with asyncio.timeout(25):
             mine = await _claim_any(first, OWNER)
             waiting = asyncio.create_task(_claim_any(other, "second"))
-            while not first.wanted_back(mine):  # noqa: ASYNC110
+            while not first.is_revoked(mine):  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
             await first.release(mine, OWNER)
             theirs = await waiting
@@ -1013,7 +1067,7 @@ async def test_kafka_a_static_member_comes_back_to_its_partitions(kafka_url: str
         await first.aclose()
         async with contextlib.aclosing(kafka_bus(kafka_url, session_s=6.0, instance="one")) as again:
             await claimed(again, mine)
-            assert not other.wanted_back(theirs)
+            assert not other.is_revoked(theirs)
 
 
 async def test_kafka_goes_on_when_a_worker_does_not_give_back_in_time(kafka_url: str) -> None:
@@ -1026,8 +1080,8 @@ async def test_kafka_goes_on_when_a_worker_does_not_give_back_in_time(kafka_url:
             taken = await _claim_any(second, "second")
         # Also of what it was assigned again: it has not claimed that since, and another may have been there.
         for partition in range(PARTITIONS):
-            assert first.wanted_back(partition)
-            with pytest.raises(BusUnavailable, match="does not hold"):
+            assert first.is_revoked(partition)
+            with pytest.raises(BusUnavailable, match="does not own"):
                 await first.commit(partition, Committed(offset="0", count=1))
         assert (await second.committed(taken)) == START
 
@@ -1044,7 +1098,7 @@ async def test_kafka_a_partition_that_comes_back_must_be_claimed_again(kafka_url
             # Both are assigned to the first again, which one that nobody had meanwhile tells.
             while not await first.claim(1 - taken, "other", 1.0):  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
-        with pytest.raises(BusUnavailable, match="does not hold"):
+        with pytest.raises(BusUnavailable, match="does not own"):
             await first.commit(taken, Committed(offset="0", count=1))
         await claimed(first, taken)
         await first.commit(taken, Committed(offset="0", count=1))

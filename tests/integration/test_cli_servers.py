@@ -261,7 +261,7 @@ def test_doctor_names_drivers_that_are_not_installed(tmp_path: Path) -> None:
 
 def without_drivers(folder: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
     code = (
-        "import sys; sys.modules |= {'aiokafka': None, 'neo4j': None}; from graphweft_workers.entry import main; main()"
+        "import sys; sys.modules |= {'aiokafka': None, 'neo4j': None}; from graphweft_workers.main import main; main()"
     )
     return subprocess.run(
         [sys.executable, "-c", code, *arguments],

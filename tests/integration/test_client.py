@@ -21,18 +21,18 @@ import pytest
 import pytest_asyncio
 import redis.asyncio as redis
 from pydantic import BaseModel, field_serializer
+from tests.services.rules import load_rules
 
 from graphweft import Client, ContextReply, Event, SyncClient
 from graphweft.client import _reserve_ms
-from graphweft.location import embedded_url
-from graphweft.redis_transport import RedisTransport
 from graphweft.transport import MAX_CONTEXT_BYTES, MAX_EVENT_BYTES, Outgoing
+from graphweft.transports.embedded import embedded_url
+from graphweft.transports.redis.transport import RedisTransport
 from graphweft_contracts import ContextRequest, InvalidSettings, channels, wire
-from graphweft_rules import Ruleset
-from graphweft_workers.embedded import EmbeddedServer
-from graphweft_workers.graph.falkordb import FalkorDBStore
-from graphweft_workers.injection.answering import Answerer
-from graphweft_workers.injection.redis_requests import RedisRequestQueue
+from graphweft_workers.drivers.embedded.server import EmbeddedServer
+from graphweft_workers.drivers.falkordb.store import FalkorDBStore
+from graphweft_workers.drivers.redis.requests import RedisRequestQueue
+from graphweft_workers.injection.pipeline import ContextPipeline
 from graphweft_workers.injection.responder import InjectionResponder
 
 pytestmark = pytest.mark.integration
@@ -115,8 +115,8 @@ async def responding(url: str, folder: Path) -> AsyncIterator[InjectionResponder
     rules.mkdir(parents=True)
     (rules / "graph_injection.yaml").write_text(RULES)
     queue, graph = RedisRequestQueue(url, consumer="r"), FalkorDBStore(url)
-    answerer = Answerer(Ruleset.load(rules.parent), graph)
-    responder = InjectionResponder(queue, answerer.answer)
+    pipeline = ContextPipeline(load_rules(rules.parent), graph)
+    responder = InjectionResponder(queue, pipeline.answer)
     async with redis.Redis.from_url(url) as connection:
         # There is nothing to read for an app without a graph.
         await connection.execute_command("GRAPH.QUERY", channels.graph_name(APP), "CREATE (:Shop)")
@@ -127,7 +127,7 @@ async def responding(url: str, folder: Path) -> AsyncIterator[InjectionResponder
         responder.stop()
         await task
         await queue.aclose()
-        await answerer.aclose()
+        await pipeline.aclose()
         await graph.aclose()
 
 
@@ -598,7 +598,7 @@ async def test_what_is_too_large_is_not_written_to_see_it(url: str, raw: Any, la
 async def test_context_that_has_taken_its_budget_to_write_is_not_sent(url: str, raw: Any) -> None:
     async with Client(url) as client:
         reply = await ask(client, Seen(takes_s=0.2), budget_ms=100)
-    assert (reply.reason, "before the request was written" in reply.detail) == ("timeout", True)
+    assert (reply.reason, "before the request was encoded" in reply.detail) == ("timeout", True)
     assert await raw.exists(channels.CONTEXT_REQUESTS) == 0
 
 
@@ -737,7 +737,7 @@ async def test_a_reply_channel_that_swallows_every_packet_comes_back(
     url: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """No reset and no end of stream, as when a firewall forgets a connection: only new connections get through."""
-    monkeypatch.setattr("graphweft.redis_transport._SILENCE_S", 0.2)
+    monkeypatch.setattr("graphweft.transports.redis.transport._SILENCE_S", 0.2)
     dead: list[asyncio.Event] = []
 
     async def pump(source: asyncio.StreamReader, sink: asyncio.StreamWriter, lost: asyncio.Event) -> None:
@@ -1002,7 +1002,7 @@ async def test_closing_from_many_threads_under_load_is_harmless(url: str) -> Non
 
 
 def test_a_broken_address_leaves_no_thread_behind() -> None:
-    with pytest.raises(ValueError, match="scheme"):
+    with pytest.raises(InvalidSettings, match="scheme"):
         SyncClient("nonsense")
     assert not [thread for thread in threading.enumerate() if thread.name == "graphweft-client"]
 
@@ -1057,5 +1057,5 @@ async def test_context_is_on_by_itself(url: str, monkeypatch: pytest.MonkeyPatch
 
 def test_a_switch_that_is_misspelt_is_no_switch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GRAPHWEFT_CONTEXT", "of")
-    with pytest.raises(InvalidSettings, match="GRAPHWEFT_CONTEXT='of': write on or off"):
+    with pytest.raises(InvalidSettings, match="invalid GRAPHWEFT_CONTEXT 'of': expected on or off"):
         Client("redis://127.0.0.1:1")

@@ -18,32 +18,32 @@ import pytest
 from tests.integration.test_memory_worker import rows, working
 from tests.services.models import Failure, ModelServer
 from tests.services.neo4j import Neo4jServer
+from tests.services.rules import rule_set
 
 from graphweft import Event
 from graphweft.transport import Outgoing, Transport
 from graphweft_contracts import channels, wire
 from graphweft_contracts.memory import MemoryScope, memory_id
-from graphweft_rules import Ruleset
-from graphweft_workers.bus.log import Bus
-from graphweft_workers.bus.redis_streams import RedisStreamsBus
-from graphweft_workers.graph.digest import Digest, read_digest
-from graphweft_workers.graph.falkordb import FalkorDBStore
-from graphweft_workers.graph.neo4j import Neo4jStore
-from graphweft_workers.graph.store import GraphStore
-from graphweft_workers.memory.consolidation import ConsolidationJob, MutationsBehind
-from graphweft_workers.memory.extractive import ExtractiveSummariser
-from graphweft_workers.memory.job import Seen
-from graphweft_workers.memory.retention import Retention
-from graphweft_workers.memory.summariser import Remembered, Summary
-from graphweft_workers.memory.worker import JobWorker
-from graphweft_workers.mutation.worker import MutationWorker
+from graphweft_workers.drivers.falkordb.store import FalkorDBStore
+from graphweft_workers.drivers.neo4j.store import Neo4jStore
+from graphweft_workers.drivers.redis.event_log import RedisEventLog
+from graphweft_workers.engine.digest import Digest, read_digest
+from graphweft_workers.engine.job_worker import JobWorker
+from graphweft_workers.engine.worker import MutationWorker
+from graphweft_workers.features.memory.consolidation import ConsolidationJob, MutationsBehind
+from graphweft_workers.features.memory.extractive_summariser import ExtractiveSummariser
+from graphweft_workers.features.memory.retention import Retention
+from graphweft_workers.features.memory.summariser import Remembered, Summary
+from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.graph_store import GraphStore
+from graphweft_workers.ports.job import Seen
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]  # Neo4j starts, and compiles long statements
 
 T0 = datetime(2026, 2, 1, 10, 0, tzinfo=UTC)
 APP = "shop"
 PARTITIONS = 2
-NO_RULES = Ruleset({})
+NO_RULES = rule_set()
 
 
 def add(
@@ -87,8 +87,8 @@ async def put(transport: Transport, events: Sequence[Event]) -> None:
 
 
 @pytest.fixture
-async def job_bus(url: str) -> AsyncIterator[RedisStreamsBus]:
-    made = RedisStreamsBus(url, partitions=PARTITIONS, group=channels.CONSOLIDATION_GROUP)
+async def job_bus(url: str) -> AsyncIterator[RedisEventLog]:
+    made = RedisEventLog(url, partitions=PARTITIONS, group=channels.CONSOLIDATION_GROUP)
     yield made
     await made.aclose()
 
@@ -152,7 +152,7 @@ async def events(bus: Bus, type: str) -> list[Event]:
 
 async def replayed(url: str, graph: GraphStore | None = None) -> Digest:
     """Return the digest of a graph that a fresh worker makes of the log."""
-    bus = RedisStreamsBus(url, partitions=PARTITIONS, group="graphweft-again")
+    bus = RedisEventLog(url, partitions=PARTITIONS, group="graphweft-again")
     again = graph or FalkorDBStore(url, graph_template="again_{app_id}")
     try:
         async with working(MutationWorker(bus, again, NO_RULES, name="again", batch_events=7)):
@@ -165,7 +165,7 @@ async def replayed(url: str, graph: GraphStore | None = None) -> Digest:
 
 
 def a_job(url: str, graph: GraphStore, summariser: Any = None, **options: Any) -> ConsolidationJob:
-    bus = RedisStreamsBus(url, partitions=PARTITIONS)
+    bus = RedisEventLog(url, partitions=PARTITIONS)
     return ConsolidationJob(graph, bus, summariser, **{"after": 12, "keep": 4} | options)
 
 
@@ -178,7 +178,7 @@ def mutations(bus: Bus, graph: GraphStore) -> MutationWorker:
 
 
 async def test_conversations_become_summaries_facts_and_preferences(
-    url: str, bus: RedisStreamsBus, job_bus: RedisStreamsBus, store: GraphStore, transport: Transport
+    url: str, bus: RedisEventLog, job_bus: RedisEventLog, store: GraphStore, transport: Transport
 ) -> None:
     job = a_job(url, store, ExtractiveSummariser())
     async with working(mutations(bus, store), worker_of(job, job_bus, transport)):
@@ -213,7 +213,7 @@ async def test_conversations_become_summaries_facts_and_preferences(
 
 
 async def test_a_summary_holds_what_was_said_in_its_thread_only(
-    url: str, bus: RedisStreamsBus, job_bus: RedisStreamsBus, graph: FalkorDBStore, transport: Transport
+    url: str, bus: RedisEventLog, job_bus: RedisEventLog, graph: FalkorDBStore, transport: Transport
 ) -> None:
     """Users and threads share a chat here."""
     said = [
@@ -231,7 +231,7 @@ async def test_a_summary_holds_what_was_said_in_its_thread_only(
 
 
 async def test_it_waits_until_the_graph_holds_what_it_is_about(
-    url: str, bus: RedisStreamsBus, job_bus: RedisStreamsBus, graph: FalkorDBStore, transport: Transport
+    url: str, bus: RedisEventLog, job_bus: RedisEventLog, graph: FalkorDBStore, transport: Transport
 ) -> None:
     job = a_job(url, graph, ExtractiveSummariser())
     await put(transport, [add(number, f"text {number}") for number in range(12)])
@@ -252,7 +252,7 @@ async def test_it_waits_until_the_graph_holds_what_it_is_about(
 
 
 async def test_an_event_that_changes_nothing_is_not_waited_for(
-    url: str, bus: RedisStreamsBus, job_bus: RedisStreamsBus, graph: FalkorDBStore, transport: Transport
+    url: str, bus: RedisEventLog, job_bus: RedisEventLog, graph: FalkorDBStore, transport: Transport
 ) -> None:
     """Such as a copy: no mark of a graph moves for it."""
     said = [add(number, f"text {number}") for number in range(12)]
@@ -271,7 +271,7 @@ async def holds(graph: GraphStore, memories: int) -> bool:
 
 
 async def test_two_workers_and_a_repetition_make_one_summary(
-    url: str, bus: RedisStreamsBus, job_bus: RedisStreamsBus, graph: FalkorDBStore, transport: Transport
+    url: str, bus: RedisEventLog, job_bus: RedisEventLog, graph: FalkorDBStore, transport: Transport
 ) -> None:
     """The model says something else each time; copies are too far apart to be known as such."""
     await put(transport, [add(number, f"text {number}") for number in range(12)])
@@ -304,10 +304,10 @@ async def test_two_workers_and_a_repetition_make_one_summary(
 
 
 async def test_a_summariser_that_is_away_is_waited_for(
-    url: str, bus: RedisStreamsBus, job_bus: RedisStreamsBus, graph: FalkorDBStore, transport: Transport,
+    url: str, bus: RedisEventLog, job_bus: RedisEventLog, graph: FalkorDBStore, transport: Transport,
     model_server: ModelServer,
 ) -> None:  # fmt: skip
-    from graphweft_workers.memory.openai_summariser import OpenAISummariser
+    from graphweft_workers.features.memory.openai_summariser import OpenAISummariser
 
     model_server.answer = lambda _: json.dumps({"summary": "What the model says."})
     model_server.fail(Failure.error(503, headers={"retry-after-ms": "20"}), Failure.garbage())
@@ -325,7 +325,7 @@ async def test_a_summariser_that_is_away_is_waited_for(
 
 
 async def test_what_has_outlived_its_time_is_forgotten_once_and_summaries_stay(
-    url: str, bus: RedisStreamsBus, job_bus: RedisStreamsBus, store: GraphStore, transport: Transport
+    url: str, bus: RedisEventLog, job_bus: RedisEventLog, store: GraphStore, transport: Transport
 ) -> None:
     job = a_job(url, store, ExtractiveSummariser())
     retention = Retention(store, keep_days=1)
@@ -353,7 +353,7 @@ async def test_what_has_outlived_its_time_is_forgotten_once_and_summaries_stay(
 
 
 async def test_the_newest_of_each_user_are_kept_and_of_each_thread_without_one(
-    url: str, bus: RedisStreamsBus, store: GraphStore, transport: Transport
+    url: str, bus: RedisEventLog, store: GraphStore, transport: Transport
 ) -> None:
     said = [add(number, f"text {number}", chat="c5", user_id=f"u{number % 3}", thread_id="t0") for number in range(30)]
     said += [add(number, f"text {number}", chat="c5", thread_id=f"t{number % 2}") for number in range(40, 50)]
@@ -371,7 +371,7 @@ async def test_the_newest_of_each_user_are_kept_and_of_each_thread_without_one(
 
 
 async def test_ticks_see_to_all_apps_that_have_a_graph(
-    url: str, bus: RedisStreamsBus, job_bus: RedisStreamsBus, graph: FalkorDBStore, transport: Transport
+    url: str, bus: RedisEventLog, job_bus: RedisEventLog, graph: FalkorDBStore, transport: Transport
 ) -> None:
     async with working(mutations(bus, graph)):
         await put(transport, [add(1, "old"), add(2, "new", at=datetime.now(UTC))])
@@ -391,7 +391,7 @@ async def test_ticks_see_to_all_apps_that_have_a_graph(
 
 
 async def test_what_is_erased_is_gone_for_good(
-    url: str, bus: RedisStreamsBus, job_bus: RedisStreamsBus, store: GraphStore, transport: Transport
+    url: str, bus: RedisEventLog, job_bus: RedisEventLog, store: GraphStore, transport: Transport
 ) -> None:
     mine = conversation()
     scope = {"user_id": "u2", "thread_id": "t1"}
@@ -422,7 +422,7 @@ async def test_what_is_erased_is_gone_for_good(
 
 
 async def test_a_summary_that_is_under_way_for_an_erased_user_leaves_nothing(
-    url: str, bus: RedisStreamsBus, job_bus: RedisStreamsBus, store: GraphStore, transport: Transport
+    url: str, bus: RedisEventLog, job_bus: RedisEventLog, store: GraphStore, transport: Transport
 ) -> None:
     inventive = Inventive()
     inventive.open.clear()
@@ -450,7 +450,7 @@ async def test_a_summary_that_is_under_way_for_an_erased_user_leaves_nothing(
 
 
 async def test_forgetting_a_memory_while_it_is_condensed_leaves_no_summary_of_it(
-    url: str, bus: RedisStreamsBus, job_bus: RedisStreamsBus, graph: FalkorDBStore, transport: Transport
+    url: str, bus: RedisEventLog, job_bus: RedisEventLog, graph: FalkorDBStore, transport: Transport
 ) -> None:
     inventive = Inventive()
     inventive.open.clear()
@@ -501,7 +501,7 @@ class Process:
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 async def test_killed_at_any_moment_every_memory_is_condensed_once_and_a_replay_asks_no_model(
-    url: str, bus: RedisStreamsBus, job_bus: RedisStreamsBus, graph: FalkorDBStore, transport: Transport,
+    url: str, bus: RedisEventLog, job_bus: RedisEventLog, graph: FalkorDBStore, transport: Transport,
     model_server: ModelServer, tmp_path: Path,
 ) -> None:  # fmt: skip
     dice = random.Random(int(os.environ.get("GRAPHWEFT_SEED", "0")))

@@ -12,16 +12,18 @@ from typing import Any
 
 import pytest
 import redis.asyncio as redis
+from tests.services.rules import load_rules
 
 from graphweft import Client, Event, GraphInjectionHooks
-from graphweft_rules import GraphInjectionLoader, RulesError, Ruleset, lint
-from graphweft_rules.core_schema import CORE_KEYS
-from graphweft_workers.bus.redis_streams import RedisStreamsBus
-from graphweft_workers.graph.falkordb import FalkorDBStore
-from graphweft_workers.injection.answering import Answerer
-from graphweft_workers.injection.redis_requests import RedisRequestQueue
+from graphweft_rules import GraphInjectionLoader, RulesError, RuleSet, lint
+from graphweft_workers.drivers import dialects
+from graphweft_workers.drivers.falkordb.store import FalkorDBStore
+from graphweft_workers.drivers.redis.event_log import RedisEventLog
+from graphweft_workers.drivers.redis.requests import RedisRequestQueue
+from graphweft_workers.engine.core_schema import CORE_KEYS
+from graphweft_workers.engine.worker import MutationWorker
+from graphweft_workers.injection.pipeline import ContextPipeline
 from graphweft_workers.injection.responder import InjectionResponder
-from graphweft_workers.mutation.worker import MutationWorker
 
 pytestmark = pytest.mark.integration
 CONTRACT = Path(__file__).parents[1] / "fixtures" / "contract"
@@ -36,20 +38,20 @@ MARKDOWN = """\
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """An idle responder waits this long for requests before it sees that it is to stop."""
-    monkeypatch.setattr("graphweft_workers.injection.redis_requests._WAIT_S", 0.05)
+    monkeypatch.setattr("graphweft_workers.drivers.redis.requests._WAIT_S", 0.05)
 
 
 @pytest.fixture
-def rules() -> Ruleset:
-    return Ruleset.load(CONTRACT)
+def rules() -> RuleSet:
+    return load_rules(CONTRACT)
 
 
 @pytest.fixture
-async def client(url: str, graph: FalkorDBStore, rules: Ruleset) -> AsyncIterator[Client]:
+async def client(url: str, graph: FalkorDBStore, rules: RuleSet) -> AsyncIterator[Client]:
     """A client with a responder at work on the contract's rules."""
     queue = RedisRequestQueue(url, consumer="r")
-    answerer = Answerer(rules, graph)
-    responder = InjectionResponder(queue, answerer.answer)
+    pipeline = ContextPipeline(rules, graph)
+    responder = InjectionResponder(queue, pipeline.answer)
     task = asyncio.create_task(responder.run())
     try:
         async with Client(url, app_id=APP, budget_ms=10_000) as made:
@@ -58,11 +60,11 @@ async def client(url: str, graph: FalkorDBStore, rules: Ruleset) -> AsyncIterato
         responder.stop()
         await task
         await queue.aclose()
-        await answerer.aclose()
+        await pipeline.aclose()
 
 
 @asynccontextmanager
-async def working(bus: RedisStreamsBus, graph: FalkorDBStore, rules: Ruleset) -> AsyncIterator[None]:
+async def working(bus: RedisEventLog, graph: FalkorDBStore, rules: RuleSet) -> AsyncIterator[None]:
     worker = MutationWorker(bus, graph, rules, name="w")
     task = asyncio.create_task(worker.run())
     try:
@@ -78,7 +80,7 @@ async def eventually(condition: Callable[[], Awaitable[bool]]) -> None:
             await asyncio.sleep(0.02)
 
 
-async def caught_up(bus: RedisStreamsBus) -> None:
+async def caught_up(bus: RedisEventLog) -> None:
     async def idle() -> bool:
         return sum(partition.lag for partition in await bus.status()) == 0
 
@@ -108,8 +110,8 @@ def turn(workflow: str, agent: str = "PatternAgent", *, success: bool | None = T
 
 
 def test_the_examples_lint_without_a_finding() -> None:
-    assert lint([CONTRACT]) == []
-    assert set(Ruleset.load(CONTRACT).workflows) == {
+    assert lint([CONTRACT], dialects()) == []
+    assert set(load_rules(CONTRACT).workflows) == {
         "AgentGenerator",
         "FullSchema",
         "InjectionExample",
@@ -154,7 +156,7 @@ async def test_no_more_than_five_patterns_are_injected(url: str, client: Client)
     assert (other.blocks, other.missing, other.reason) == ((), (), None)
 
 
-async def test_track_pattern_usage(bus: RedisStreamsBus, graph: FalkorDBStore, rules: Ruleset, client: Client) -> None:
+async def test_track_pattern_usage(bus: RedisEventLog, graph: FalkorDBStore, rules: RuleSet, client: Client) -> None:
     context = {"selected_pattern": "CRM Pattern", "brief_summary": "a shop's customers"}
     await client.emit(turn("MutationExample", **context))
     await client.emit(turn("MutationExample", **context))
@@ -172,7 +174,7 @@ async def test_track_pattern_usage(bus: RedisStreamsBus, graph: FalkorDBStore, r
 
 
 async def test_track_journey_is_inherited_from_the_base(
-    bus: RedisStreamsBus, graph: FalkorDBStore, rules: Ruleset, client: Client
+    bus: RedisEventLog, graph: FalkorDBStore, rules: RuleSet, client: Client
 ) -> None:
     await client.emit(turn("MutationExample", selected_pattern="CRM Pattern", brief_summary="s"))
     await client.emit(
@@ -222,7 +224,7 @@ async def test_the_base_and_the_child_inject_together(url: str, client: Client) 
 
 
 async def test_the_full_schema(
-    url: str, bus: RedisStreamsBus, graph: FalkorDBStore, rules: Ruleset, client: Client
+    url: str, bus: RedisEventLog, graph: FalkorDBStore, rules: RuleSet, client: Client
 ) -> None:
     await client.emit(turn("FullSchema", "AgentA", entity_id="e1"))
     await client.emit(turn("FullSchema", "AgentB", entity_id="e2"))
@@ -325,7 +327,7 @@ def test_a_base_that_is_not_there_stops_the_load(tmp_path: Path) -> None:
 
 
 async def test_a_new_apps_graph_has_the_recommended_indexes(
-    bus: RedisStreamsBus, graph: FalkorDBStore, rules: Ruleset, client: Client
+    bus: RedisEventLog, graph: FalkorDBStore, rules: RuleSet, client: Client
 ) -> None:
     await client.emit(turn("MutationExample", selected_pattern="CRM Pattern", brief_summary="s"))
     async with working(bus, graph, rules):

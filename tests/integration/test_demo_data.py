@@ -15,10 +15,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.services.commands import inside
 
-from graphweft.location import embedded_url
+from graphweft.transports.embedded import embedded_url
 from graphweft_contracts import BusUnavailable
-from graphweft_workers.bus.redis_streams import RedisStreamsBus
+from graphweft_workers.drivers.redis.event_log import RedisEventLog
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(180)]
 
@@ -62,17 +63,11 @@ class Deployment:
     def running(self) -> bool:
         return self._process is not None
 
-    def command(self, *arguments: str, check: bool = True) -> subprocess.CompletedProcess[str]:
-        done = subprocess.run(
-            [sys.executable, "-m", "graphweft_workers.cli", *arguments],
-            env=self._environment,
-            capture_output=True,
-            text=True,
-            timeout=120,
-            check=False,
-        )
-        assert not check or done.returncode == 0, done.stderr
-        return done
+    def command(self, *arguments: str) -> str:
+        """Run a command in this process, and return what it printed."""
+        done = inside(arguments, self._environment)
+        assert done.code == 0, done.err
+        return done.out
 
     def in_background(self, *arguments: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
@@ -84,7 +79,7 @@ class Deployment:
         )
 
     def json(self, *arguments: str) -> Any:
-        return json.loads(self.command(*arguments, "--json").stdout)
+        return json.loads(self.command(*arguments, "--json"))
 
     def kill(self, role: str) -> None:
         """End a process as a crash would; waits for it where it is just being started again."""
@@ -105,7 +100,7 @@ class Deployment:
         """Wait until at most ``left`` events are not applied; False when it is over before that was seen."""
 
         async def lag() -> int | None:
-            bus = RedisStreamsBus(embedded_url(self.data))
+            bus = RedisEventLog(embedded_url(self.data))
             try:
                 status = await bus.status()
                 return sum(part.lag for part in status) if any(part.end for part in status) else None
@@ -123,7 +118,7 @@ class Deployment:
     def wait_until_applied(self) -> None:
         until = time.monotonic() + 90
         while self.lag() > 0:
-            assert time.monotonic() < until, self.command("status").stdout
+            assert time.monotonic() < until, self.command("status")
             time.sleep(0.1)
 
 
@@ -142,7 +137,7 @@ def deployed(data: Path) -> Iterator[Deployment]:
 def reference(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
     """An undisturbed import."""
     with deployed(tmp_path_factory.mktemp("reference")) as deployment:
-        sent = json.loads(deployment.command(*IMPORT, "--wait", "--json").stdout)["sent"]
+        sent = json.loads(deployment.command(*IMPORT, "--wait", "--json"))["sent"]
         assert sent == 2034
         yield deployment
 
@@ -180,7 +175,7 @@ def test_an_agent_turn_gets_its_context(reference: Deployment) -> None:
     assert reply["partial"] is False
     assert reply["reason"] is None
     assert "Sophia Silva" in reply["text"]
-    text = reference.command(*asked, "--var", "user_id=sophia_silva_7557", "--budget-ms", "5000").stdout
+    text = reference.command(*asked, "--var", "user_id=sophia_silva_7557", "--budget-ms", "5000")
     assert text.strip() == reply["text"].strip()
 
 

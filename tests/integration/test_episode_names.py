@@ -10,15 +10,15 @@ from tests.integration.test_episodes import PERSON, having, structured
 from tests.integration.test_memory_events import APP, add, rows, store, worked
 
 from graphweft import Client
-from graphweft.drivers import make_transport
 from graphweft.transport import Outgoing
+from graphweft.transports.registry import make_transport
 from graphweft_contracts import Event, wire
 from graphweft_contracts.channels import MUTATION_GROUP, events_stream, graph_name
-from graphweft_workers.bus.redis_streams import RedisStreamsBus
-from graphweft_workers.graph.digest import read_digest
-from graphweft_workers.graph.falkordb import FalkorDBStore
-from graphweft_workers.graph.store import GraphStore
-from graphweft_workers.mutation.reading import WHOLE
+from graphweft_workers.drivers.falkordb.store import FalkorDBStore
+from graphweft_workers.drivers.redis.event_log import RedisEventLog
+from graphweft_workers.engine.digest import read_digest
+from graphweft_workers.engine.read import WHOLE
+from graphweft_workers.ports.graph_store import GraphStore
 
 pytestmark = pytest.mark.integration
 pytest_plugins = ["tests.services.fixtures"]
@@ -44,7 +44,7 @@ def of_neighbour(number: int) -> Event:
 
 @pytest.mark.slow
 async def test_more_names_than_a_graph_can_have_cost_it_none(
-    url: str, bus: RedisStreamsBus, graph: FalkorDBStore
+    url: str, bus: RedisEventLog, graph: FalkorDBStore
 ) -> None:
     events: list[Event] = []
     for number in range(_ALL // 200 + 1):
@@ -65,7 +65,7 @@ async def test_more_names_than_a_graph_can_have_cost_it_none(
     assert await rows(graph, "MATCH (m:Memory) RETURN count(m)", NEIGHBOUR) == [(20,)]
 
 
-async def test_an_event_with_too_many_names_is_a_dead_letter(url: str, bus: RedisStreamsBus, store: GraphStore) -> None:
+async def test_an_event_with_too_many_names_is_a_dead_letter(url: str, bus: RedisEventLog, store: GraphStore) -> None:
     entities = [
         {"type": "Thing", "name": f"t{part}", **{f"a{part}_{name}": 1 for name in range(60)}} for part in range(1_000)
     ]
@@ -93,7 +93,7 @@ async def test_an_event_with_too_many_names_is_a_dead_letter(url: str, bus: Redi
         assert await rows(store, "MATCH (m:Memory) RETURN count(m)", NEIGHBOUR) == [(1,)]
 
 
-async def test_names_of_one_app_are_none_of_another(url: str, bus: RedisStreamsBus, graph: FalkorDBStore) -> None:
+async def test_names_of_one_app_are_none_of_another(url: str, bus: RedisEventLog, graph: FalkorDBStore) -> None:
     """The same entity with equal names in two apps and for two users: four values."""
     events: list[Event] = []
     for number, (app_id, user_id) in enumerate((a, u) for a in ("shop", NEIGHBOUR) for u in ("u1", "u2")):
@@ -108,7 +108,7 @@ async def test_names_of_one_app_are_none_of_another(url: str, bus: RedisStreamsB
 
 
 async def test_a_graph_with_attributes_as_properties_is_built_anew_from_the_log(
-    url: str, bus: RedisStreamsBus, graph: FalkorDBStore
+    url: str, bus: RedisEventLog, graph: FalkorDBStore
 ) -> None:
     """As the page about episodes says; the neighbour's graph stays as it is."""
     events = [structured(number, {**PERSON, "role": f"r{number}"}, chat=f"c{number}") for number in range(5)]

@@ -14,16 +14,16 @@ from tests.integration.test_memory_events import event, rows, worked
 
 from graphweft import Client
 from graphweft_contracts import Event, QueryFailed
-from graphweft_rules.packs.episodes import EpisodePack
-from graphweft_workers.bus.redis_streams import RedisStreamsBus
-from graphweft_workers.graph.digest import read_digest
-from graphweft_workers.graph.falkordb import FalkorDBStore
-from graphweft_workers.graph.store import Applied, Write
-from graphweft_workers.mutation.retries import retry
+from graphweft_workers.drivers.falkordb.store import FalkorDBStore
+from graphweft_workers.drivers.redis.event_log import RedisEventLog
+from graphweft_workers.engine.digest import read_digest
+from graphweft_workers.engine.retries import retry
+from graphweft_workers.features.episodes.mutations import EpisodeMutations
+from graphweft_workers.ports.graph_store import Applied, Write
 
 pytestmark = pytest.mark.integration
 
-STEPS = {(part.rule, part.id): part.cypher.statement for part in EpisodePack().mutations}
+STEPS = {(part.rule, part.id): part.cypher.statement for part in EpisodeMutations().mutations}
 
 
 class Refusing:
@@ -65,7 +65,7 @@ def erased(app_id: str) -> Event:
 
 @pytest.mark.parametrize("step", [each for each in STEPS if each[0] != "episode.extracted"], ids="/".join)
 async def test_a_step_that_failed_is_made_up_for(
-    url: str, graph: FalkorDBStore, bus: RedisStreamsBus, step: tuple[str, str]
+    url: str, graph: FalkorDBStore, bus: RedisEventLog, step: tuple[str, str]
 ) -> None:
     store = Refusing(graph, STEPS[step])
     async with Client(url) as client:
@@ -111,7 +111,7 @@ async def test_a_step_that_failed_is_made_up_for(
     ],
 )
 async def test_what_no_graph_keeps_is_refused_and_puts_nothing_in_quarantine(
-    url: str, graph: FalkorDBStore, bus: RedisStreamsBus, changed: dict[str, Any], said: str
+    url: str, graph: FalkorDBStore, bus: RedisEventLog, changed: dict[str, Any], said: str
 ) -> None:
     bad = [
         event("episode.add", number, {"episode_type": "json", "user_id": "u1", **changed}) for number in range(1, 22)

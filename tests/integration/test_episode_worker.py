@@ -29,31 +29,32 @@ from tests.integration.test_memory_worker import (
     working,
 )
 from tests.services.models import Failure, ModelRequest, ModelServer
+from tests.services.rules import rule_set
 
 from graphweft import Event
-from graphweft.drivers import make_transport
 from graphweft.transport import Outgoing, Transport
+from graphweft.transports.registry import make_transport
 from graphweft_contracts import channels, wire
 from graphweft_contracts.episodes import episode_id
 from graphweft_contracts.memory import derived_id
-from graphweft_rules import Ruleset
-from graphweft_rules.ontologies import Ontologies, Ontology
-from graphweft_rules.packs.episodes import EpisodePack
-from graphweft_rules.packs.memory import MemoryPack
-from graphweft_workers.bus.log import Bus
-from graphweft_workers.bus.redis_streams import RedisStreamsBus
-from graphweft_workers.extraction.graphiti import GraphitiExtractor
-from graphweft_workers.graph.digest import read_digest
-from graphweft_workers.graph.falkordb import FalkorDBStore
-from graphweft_workers.graph.store import GraphStore
-from graphweft_workers.memory import worker as worker_module
-from graphweft_workers.memory.embedding import SOURCE
-from graphweft_workers.memory.episodes import EpisodesJob
-from graphweft_workers.memory.worker import JobWorker
-from graphweft_workers.mutation.retries import retry
-from graphweft_workers.mutation.worker import MutationWorker
-from graphweft_workers.services import make_bus
-from graphweft_workers.settings import Settings
+from graphweft_rules import RuleSet
+from graphweft_workers.drivers.falkordb.store import FalkorDBStore
+from graphweft_workers.drivers.redis.event_log import RedisEventLog
+from graphweft_workers.engine import job_worker as worker_module
+from graphweft_workers.engine.digest import read_digest
+from graphweft_workers.engine.job_worker import JobWorker
+from graphweft_workers.engine.retries import retry
+from graphweft_workers.engine.worker import MutationWorker
+from graphweft_workers.features.episodes.extraction.graphiti import GraphitiExtractor
+from graphweft_workers.features.episodes.job import EpisodesJob
+from graphweft_workers.features.episodes.mutations import EpisodeMutations
+from graphweft_workers.features.episodes.ontologies import Ontologies, Ontology
+from graphweft_workers.features.memory.embedding import SOURCE
+from graphweft_workers.features.memory.mutations import MemoryMutations
+from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.graph_store import GraphStore
+from graphweft_workers.roles.connections import make_bus
+from graphweft_workers.roles.settings import Settings
 
 pytestmark = pytest.mark.integration
 __all__ = ("bus_url",)  # a fixture
@@ -61,7 +62,7 @@ __all__ = ("bus_url",)  # a fixture
 T0 = datetime(2026, 2, 1, 10, 0, tzinfo=UTC)
 APP = "shop"
 PARTITIONS = 2
-RULES = Ruleset({}, packs=(MemoryPack(), EpisodePack()))
+RULES = rule_set()
 STRUCTURE = {
     "entities": [{"type": "Person", "name": "Zoe"}, {"type": "Project", "name": "Web"}],
     "relations": [{"type": "OWNS", "source": "Zoe", "target": "Web", "fact": "Zoe owns Web"}],
@@ -83,8 +84,8 @@ def fact(number: int, more: str = "") -> str:
 
 
 @pytest.fixture
-async def episodes_bus(url: str) -> AsyncIterator[RedisStreamsBus]:
-    made = RedisStreamsBus(url, partitions=PARTITIONS, group=channels.EPISODES_GROUP)
+async def episodes_bus(url: str) -> AsyncIterator[RedisEventLog]:
+    made = RedisEventLog(url, partitions=PARTITIONS, group=channels.EPISODES_GROUP)
     yield made
     await made.aclose()
 
@@ -98,7 +99,7 @@ async def new_job(url: str, model_server: ModelServer) -> AsyncIterator[Callable
         timeout_s = more.get("timeout_s", 5.0)
         job = EpisodesJob(
             GraphitiExtractor(endpoint, "m", timeout_s=timeout_s),
-            RedisStreamsBus(url, partitions=PARTITIONS),
+            RedisEventLog(url, partitions=PARTITIONS),
             ontologies,
             **{"pause_s": 0.01, "attempts": 3} | more,
         )
@@ -176,7 +177,7 @@ async def test_each_text_is_read_and_what_is_structured_is_not(
 
 @pytest.mark.parametrize("name", ["no server", "wrong key", "busy", "error", "garbage", "hangs"])
 async def test_while_nothing_is_read_the_position_waits(
-    bus: RedisStreamsBus, episodes_bus: RedisStreamsBus, graph: FalkorDBStore, transport: Transport,
+    bus: RedisEventLog, episodes_bus: RedisEventLog, graph: FalkorDBStore, transport: Transport,
     model_server: ModelServer, new_job: Callable[..., EpisodesJob], monkeypatch: pytest.MonkeyPatch, name: str,
 ) -> None:  # fmt: skip
     """However many tries an episode has: it is not to blame for an outage."""
@@ -227,7 +228,7 @@ def cursed(failure: Failure) -> Callable[[ModelRequest], Failure | None]:
     ],
 )
 async def test_an_episode_that_fails_alone_becomes_a_dead_letter_and_goes_through_after_a_retry(
-    bus: RedisStreamsBus, episodes_bus: RedisStreamsBus, graph: FalkorDBStore, transport: Transport,
+    bus: RedisEventLog, episodes_bus: RedisEventLog, graph: FalkorDBStore, transport: Transport,
     model_server: ModelServer, new_job: Callable[..., EpisodesJob], failure: Failure, reason: str,
 ) -> None:  # fmt: skip
     model_server.fails = cursed(failure)
@@ -281,7 +282,7 @@ async def facts_are(graph: GraphStore, name: str, wanted: list[str]) -> bool:
 
 
 async def test_a_retry_is_about_the_same_time_when_the_event_says_none(
-    bus: RedisStreamsBus, episodes_bus: RedisStreamsBus, graph: FalkorDBStore, transport: Transport,
+    bus: RedisEventLog, episodes_bus: RedisEventLog, graph: FalkorDBStore, transport: Transport,
     model_server: ModelServer, new_job: Callable[..., EpisodesJob],
 ) -> None:  # fmt: skip
     """The log's own time of an entry counts then, and the retry's entry is a later one."""
@@ -303,7 +304,7 @@ async def test_a_retry_is_about_the_same_time_when_the_event_says_none(
 
 
 async def test_an_episode_of_an_unknown_schema_is_read_when_its_letter_is_retried(
-    bus: RedisStreamsBus, episodes_bus: RedisStreamsBus, graph: FalkorDBStore, transport: Transport,
+    bus: RedisEventLog, episodes_bus: RedisEventLog, graph: FalkorDBStore, transport: Transport,
     model_server: ModelServer, new_job: Callable[..., EpisodesJob],
 ) -> None:  # fmt: skip
     await put(transport, [add(1, fact(1), schema_id="ours")])
@@ -315,7 +316,7 @@ async def test_an_episode_of_an_unknown_schema_is_read_when_its_letter_is_retrie
     [letter] = await bus.dead_letters(limit=10)
     assert letter.rule == "episode.add"
     known = Ontologies([Ontology(schema_id="ours", entity_types={}, edge_types={}, edge_type_map={})])
-    rules = Ruleset({}, packs=(MemoryPack(), EpisodePack(known)))
+    rules = RuleSet({}, packs=(MemoryMutations(), EpisodeMutations(known)))
     assert (await retry(bus, letter)).events == 1
     async with working(
         JobWorker(episodes_bus, transport, new_job(known), name="e"), MutationWorker(bus, graph, rules, name="m")
@@ -327,7 +328,7 @@ async def test_an_episode_of_an_unknown_schema_is_read_when_its_letter_is_retrie
 
 
 async def test_other_retries_ask_no_model(
-    episodes_bus: RedisStreamsBus, transport: Transport, model_server: ModelServer,
+    episodes_bus: RedisEventLog, transport: Transport, model_server: ModelServer,
     new_job: Callable[..., EpisodesJob],
 ) -> None:  # fmt: skip
     retries = [wire.Retry("0:1", rule, mutation) for rule, mutation in [("turns", "count"), ("episode.add", "owner")]]
@@ -338,7 +339,7 @@ async def test_other_retries_ask_no_model(
 
 
 async def test_what_is_on_the_bus_is_not_asked_again(
-    bus: RedisStreamsBus, episodes_bus: RedisStreamsBus, graph: FalkorDBStore, transport: Transport,
+    bus: RedisEventLog, episodes_bus: RedisEventLog, graph: FalkorDBStore, transport: Transport,
     model_server: ModelServer, new_job: Callable[..., EpisodesJob],
 ) -> None:  # fmt: skip
     """An interruption in front of the commit, and another owner who knows nothing."""
@@ -366,7 +367,7 @@ async def test_what_is_on_the_bus_is_not_asked_again(
 
 
 async def test_what_was_read_stays_read_when_the_endpoint_goes_away(
-    bus: RedisStreamsBus, episodes_bus: RedisStreamsBus, transport: Transport, model_server: ModelServer,
+    bus: RedisEventLog, episodes_bus: RedisEventLog, transport: Transport, model_server: ModelServer,
     new_job: Callable[..., EpisodesJob], monkeypatch: pytest.MonkeyPatch,
 ) -> None:  # fmt: skip
     monkeypatch.setattr(worker_module, "_LAST_WAIT_S", 0.05)
@@ -408,7 +409,7 @@ class Dice:
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 async def test_killed_at_any_moment_nothing_is_lost_and_nothing_doubled_and_a_replay_asks_no_model(
-    url: str, bus: RedisStreamsBus, episodes_bus: RedisStreamsBus, graph: FalkorDBStore, transport: Transport,
+    url: str, bus: RedisEventLog, episodes_bus: RedisEventLog, graph: FalkorDBStore, transport: Transport,
     model_server: ModelServer, tmp_path: Path,
 ) -> None:  # fmt: skip
     seed = int(os.environ.get("GRAPHWEFT_SEED", "0"))
@@ -493,7 +494,7 @@ async def test_killed_at_any_moment_nothing_is_lost_and_nothing_doubled_and_a_re
     asked = len(model_server.requests)
     print(f"{kills} kills, {len(failed)} letters, {len(log) - len(texts)} events repeated, {asked} requests")
 
-    again_bus = RedisStreamsBus(url, partitions=PARTITIONS, group="graphweft-again")
+    again_bus = RedisEventLog(url, partitions=PARTITIONS, group="graphweft-again")
     other = FalkorDBStore(url, graph_template="again_{app_id}")
     async with working(MutationWorker(again_bus, other, RULES, name="again")):
         await done(again_bus)

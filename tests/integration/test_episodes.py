@@ -16,22 +16,22 @@ from tests.integration.test_memory_events import APP, T0, applied, empty, event,
 from tests.integration.test_memory_order import FalkorDB, Server, falkordb, merged, story
 from tests.integration.test_memory_order import server as serial  # of another name: there is one in conftest
 from tests.services.neo4j import Neo4jServer
+from tests.services.rules import rule_set
 
 from graphweft_contracts import Event
 from graphweft_contracts.episodes import episode_id
-from graphweft_rules import Ruleset
-from graphweft_rules.packs.episodes import EpisodePack, entity_id
-from graphweft_rules.packs.memory import MemoryPack
-from graphweft_workers.graph.digest import read_digest
-from graphweft_workers.graph.falkordb import FalkorDBStore
-from graphweft_workers.graph.neo4j import Neo4jStore
-from graphweft_workers.graph.store import GraphStore
+from graphweft_rules import RuleSet
+from graphweft_workers.drivers.falkordb.store import FalkorDBStore
+from graphweft_workers.drivers.neo4j.store import Neo4jStore
+from graphweft_workers.engine.digest import read_digest
+from graphweft_workers.features.episodes.mutations import entity_id
+from graphweft_workers.ports.graph_store import GraphStore
 
 pytestmark = pytest.mark.integration
 pytest_plugins = ["tests.services.fixtures"]
 __all__ = ("falkordb", "serial", "store")  # fixtures
 
-RULES = Ruleset({}, packs=(MemoryPack(), EpisodePack()))
+RULES = rule_set()
 U1 = {"user_id": "u1"}
 _EXAMPLES = int(os.environ.get("GRAPHWEFT_EXAMPLES", "100"))
 
@@ -257,7 +257,7 @@ mutation_rules:
 async def test_nodes_of_rules_with_the_same_labels_are_left_alone(url: str, store: GraphStore, tmp_path: Path) -> None:
     (tmp_path / "Things").mkdir()
     (tmp_path / "Things/graph_injection.yaml").write_text(OWN_NODES)
-    rules = Ruleset.load(tmp_path, RULES.packs)
+    rules = RuleSet.load(tmp_path, RULES.packs)
     thing = {"name": "Lamp", "role": "light", "user": "u1"}
     seen = [
         event("thing.seen", number, thing).model_copy(update={"workflow": "Things"}) for number in (1, 2)

@@ -12,8 +12,9 @@ from tests.integration.test_cli_memory import Up
 
 from graphweft_contracts.episodes import RESERVED_ATTRIBUTES
 from graphweft_rules import lint
-from graphweft_rules.ontologies import apart, lint_ontologies, load_ontologies
-from graphweft_rules.ontologies.agent_memory_v1 import ONTOLOGY
+from graphweft_workers.drivers import dialects
+from graphweft_workers.features.episodes.ontologies import apart, lint_ontologies, load_ontologies
+from graphweft_workers.features.episodes.ontologies.agent_memory_v1 import ONTOLOGY
 
 pytestmark = pytest.mark.integration
 
@@ -53,7 +54,7 @@ def test_its_ontology_and_rules_are_sound(tmp_path: Path) -> None:
         file.parent.mkdir(parents=True)
         file.write_text(text)
     rules, ontologies = apart([tmp_path / "workflows"])
-    assert [str(finding) for finding in (*lint(rules), *lint_ontologies(ontologies))] == []
+    assert [str(finding) for finding in (*lint(rules, dialects()), *lint_ontologies(ontologies))] == []
     found = load_ontologies(tmp_path / "ontologies").get("support_v1")
     assert found.edge_types_between("Customer", "Feature") == ("USES", "ASKED_FOR")
 

@@ -11,15 +11,15 @@ from tests.integration.test_memory_events import rows, worked
 
 from graphweft import Client
 from graphweft_contracts import Event
-from graphweft_rules import Ruleset
-from graphweft_rules.ontologies import Ontologies, Ontology
-from graphweft_rules.ontologies.ontology import type_model
-from graphweft_rules.packs.episodes import EpisodePack
-from graphweft_rules.packs.memory import MemoryPack
-from graphweft_workers.bus.redis_streams import RedisStreamsBus
-from graphweft_workers.graph.falkordb import FalkorDBStore
-from graphweft_workers.mutation.reading import WHOLE
-from graphweft_workers.mutation.retries import retry
+from graphweft_rules import RuleSet
+from graphweft_workers.drivers.falkordb.store import FalkorDBStore
+from graphweft_workers.drivers.redis.event_log import RedisEventLog
+from graphweft_workers.engine.read import WHOLE
+from graphweft_workers.engine.retries import retry
+from graphweft_workers.features.episodes.mutations import EpisodeMutations
+from graphweft_workers.features.episodes.ontologies import Ontologies, Ontology
+from graphweft_workers.features.episodes.ontologies.ontology import type_model
+from graphweft_workers.features.memory.mutations import MemoryMutations
 
 pytestmark = pytest.mark.integration
 
@@ -29,8 +29,8 @@ PETS = Ontology(schema_id="pets_v1", entity_types={"Dog": type_model("Dog", "Bar
 
 
 @pytest.fixture
-async def bus(url: str) -> AsyncIterator[RedisStreamsBus]:
-    made = RedisStreamsBus(url, partitions=2)
+async def bus(url: str) -> AsyncIterator[RedisEventLog]:
+    made = RedisEventLog(url, partitions=2)
     yield made
     await made.aclose()
 
@@ -54,7 +54,7 @@ async def names(store: FalkorDBStore) -> list[str]:
 @pytest.mark.parametrize(
     ("data", "message"),
     [
-        ({"schema_id": "pets_v1"}, "schema_id names no ontology: use agent_memory_v1, or leave it out"),
+        ({"schema_id": "pets_v1"}, "unknown schema_id: use agent_memory_v1, or leave it out"),
         (
             {"schema_id": "agent_memory_v1"},
             "entities[0].type: agent_memory_v1 has no type 'Dog': use Person, Team, Agent",
@@ -71,7 +71,7 @@ async def names(store: FalkorDBStore) -> list[str]:
     ],
 )
 async def test_its_letter_says_what_is_wrong_where_and_what_to_do(
-    url: str, bus: RedisStreamsBus, store: FalkorDBStore, data: dict[str, Any], message: str
+    url: str, bus: RedisEventLog, store: FalkorDBStore, data: dict[str, Any], message: str
 ) -> None:
     refused, accepted = structured(1, DOG, **data), structured(2, PERSON)
     await sent(url, [refused, accepted])
@@ -84,7 +84,7 @@ async def test_its_letter_says_what_is_wrong_where_and_what_to_do(
     assert await rows(store, "MATCH (p:Episode) RETURN p.event_id") == [("e2",)]
 
 
-async def test_it_goes_through_once_its_ontology_is_there(url: str, bus: RedisStreamsBus, store: FalkorDBStore) -> None:
+async def test_it_goes_through_once_its_ontology_is_there(url: str, bus: RedisEventLog, store: FalkorDBStore) -> None:
     relation = {"type": "OWNS", "source": PERSON, "target": SHOP}
     events = [structured(1, DOG, schema_id="pets_v1"), structured(2, PERSON, relations=[relation])]
     await sent(url, events)
@@ -94,7 +94,7 @@ async def test_it_goes_through_once_its_ontology_is_there(url: str, bus: RedisSt
     assert (again.message, again.event_id) == (letter.message, letter.event_id)
     assert await names(store) == ["Ann", "Shop"]
     assert (await retry(bus, again)).events == 1
-    mended = Ruleset({}, packs=(MemoryPack(), EpisodePack(Ontologies([PETS]))))
+    mended = RuleSet({}, packs=(MemoryMutations(), EpisodeMutations(Ontologies([PETS]))))
     assert await worked(bus, store, mended) == []
     assert await names(store) == ["Ann", "Shop", SECRET]
     assert await rows(store, "MATCH (p:Episode {schema_id: 'pets_v1'}) RETURN count(p)") == [(1,)]

@@ -25,18 +25,20 @@ from typing import Any
 import pytest
 import redis.asyncio as redis
 from structlog.testing import capture_logs
+from tests.services.rules import load_rules
 
 from graphweft import Client, Event
-from graphweft_rules import Ruleset, lint
-from graphweft_workers.bus.redis_streams import RedisStreamsBus
-from graphweft_workers.embedded import EmbeddedServer
-from graphweft_workers.graph.falkordb import FalkorDBStore
-from graphweft_workers.graph.store import Table
-from graphweft_workers.injection.answering import Answerer
-from graphweft_workers.injection.redis_requests import RedisRequestQueue
+from graphweft_rules import RuleSet, lint
+from graphweft_workers.drivers import dialects
+from graphweft_workers.drivers.embedded.server import EmbeddedServer
+from graphweft_workers.drivers.falkordb.store import FalkorDBStore
+from graphweft_workers.drivers.redis.event_log import RedisEventLog
+from graphweft_workers.drivers.redis.requests import RedisRequestQueue
+from graphweft_workers.engine.worker import MutationWorker
+from graphweft_workers.injection.pipeline import ContextPipeline
 from graphweft_workers.injection.responder import InjectionResponder
-from graphweft_workers.mutation.worker import MutationWorker
-from graphweft_workers.settings import Settings
+from graphweft_workers.ports.graph_store import Table
+from graphweft_workers.roles.settings import Settings
 
 pytestmark = pytest.mark.integration
 APP = "shop"
@@ -104,23 +106,23 @@ mutation_rules:
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """An idle responder waits this long for requests before it sees that it is to stop."""
-    monkeypatch.setattr("graphweft_workers.injection.redis_requests._WAIT_S", 0.05)
+    monkeypatch.setattr("graphweft_workers.drivers.redis.requests._WAIT_S", 0.05)
 
 
 @pytest.fixture
-def rules(tmp_path: Path) -> Ruleset:
+def rules(tmp_path: Path) -> RuleSet:
     (tmp_path / "Shop").mkdir()
     (tmp_path / "Shop" / "graph_injection.yaml").write_text(RULES)
-    assert lint([tmp_path]) == []
-    return Ruleset.load(tmp_path)
+    assert lint([tmp_path], dialects()) == []
+    return load_rules(tmp_path)
 
 
 @asynccontextmanager
-async def responding(url: str, graph: Any, rules: Ruleset, **options: Any) -> AsyncIterator[InjectionResponder]:
+async def responding(url: str, graph: Any, rules: RuleSet, **options: Any) -> AsyncIterator[InjectionResponder]:
     queue = RedisRequestQueue(url, consumer="r")
     # Without a cache nothing stands in for what is missing.
-    answerer = Answerer(rules, graph, cache_bytes=0, **options)
-    responder = InjectionResponder(queue, answerer.answer)
+    pipeline = ContextPipeline(rules, graph, cache_bytes=0, **options)
+    responder = InjectionResponder(queue, pipeline.answer)
     task = asyncio.create_task(responder.run())
     try:
         yield responder
@@ -128,11 +130,11 @@ async def responding(url: str, graph: Any, rules: Ruleset, **options: Any) -> As
         responder.stop()
         await task
         await queue.aclose()
-        await answerer.aclose()
+        await pipeline.aclose()
 
 
 @asynccontextmanager
-async def working(bus: RedisStreamsBus, graph: FalkorDBStore, rules: Ruleset) -> AsyncIterator[MutationWorker]:
+async def working(bus: RedisEventLog, graph: FalkorDBStore, rules: RuleSet) -> AsyncIterator[MutationWorker]:
     worker = MutationWorker(bus, graph, rules, name="w")
     task = asyncio.create_task(worker.run())
     try:
@@ -152,7 +154,7 @@ async def eventually(condition: Callable[[], Awaitable[bool]]) -> None:
             await asyncio.sleep(0.02)
 
 
-async def caught_up(bus: RedisStreamsBus) -> None:
+async def caught_up(bus: RedisEventLog) -> None:
     async def idle() -> bool:
         return sum(partition.lag for partition in await bus.status()) == 0
 
@@ -211,7 +213,7 @@ def test_broken_rules_keep_a_service_from_starting(tmp_path: Path, command: list
 # Cypher syntax error
 
 
-async def test_a_query_the_server_refuses_is_skipped_and_logged(url: str, graph: FalkorDBStore, rules: Ruleset) -> None:
+async def test_a_query_the_server_refuses_is_skipped_and_logged(url: str, graph: FalkorDBStore, rules: RuleSet) -> None:
     await graph.progress(APP, 0)
     with capture_logs() as logs:
         async with responding(url, graph, rules), asking(url) as client:
@@ -227,7 +229,7 @@ async def test_a_query_the_server_refuses_is_skipped_and_logged(url: str, graph:
 
 
 async def test_a_mutation_the_server_refuses_is_buried_and_the_others_applied(
-    url: str, bus: RedisStreamsBus, graph: FalkorDBStore, rules: Ruleset
+    url: str, bus: RedisEventLog, graph: FalkorDBStore, rules: RuleSet
 ) -> None:
     with capture_logs() as logs:
         async with asking(url) as client, working(bus, graph, rules):
@@ -249,7 +251,7 @@ async def test_a_mutation_the_server_refuses_is_buried_and_the_others_applied(
 
 
 async def test_a_query_that_lacks_a_parameter_is_skipped_and_warned_of(
-    url: str, graph: FalkorDBStore, rules: Ruleset
+    url: str, graph: FalkorDBStore, rules: RuleSet
 ) -> None:
     await graph.progress(APP, 0)
     with capture_logs() as logs:
@@ -272,7 +274,7 @@ async def test_a_query_that_lacks_a_parameter_is_skipped_and_warned_of(
 
 
 async def test_a_mutation_that_lacks_a_parameter_is_skipped_and_warned_of_once(
-    url: str, bus: RedisStreamsBus, graph: FalkorDBStore, rules: Ruleset
+    url: str, bus: RedisEventLog, graph: FalkorDBStore, rules: RuleSet
 ) -> None:
     with capture_logs() as logs:
         async with asking(url) as client, working(bus, graph, rules):
@@ -339,8 +341,8 @@ async def servers() -> AsyncIterator[Servers]:
 
 
 @pytest.fixture
-async def far_bus(servers: Servers) -> AsyncIterator[RedisStreamsBus]:
-    driver = RedisStreamsBus(servers.bus_url, partitions=2)
+async def far_bus(servers: Servers) -> AsyncIterator[RedisEventLog]:
+    driver = RedisEventLog(servers.bus_url, partitions=2)
     await driver.partitions()  # before a client settles on another number
     yield driver
     await driver.aclose()
@@ -349,7 +351,7 @@ async def far_bus(servers: Servers) -> AsyncIterator[RedisStreamsBus]:
 @pytest.fixture
 async def far_graph(servers: Servers, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[FalkorDBStore]:
     # A writer gives a silent server up after a second instead of ten.
-    monkeypatch.setattr("graphweft_workers.graph.falkordb._WRITER_GRACE_S", 0.5)
+    monkeypatch.setattr("graphweft_workers.drivers.falkordb.store._WRITER_GRACE_S", 0.5)
     driver = FalkorDBStore(servers.graph_url, write_timeout_ms=500)
     yield driver
     await driver.aclose()
@@ -361,7 +363,7 @@ async def visits(client: Client) -> Any:
 
 @pytest.mark.parametrize("how", ["killed", "stopped"])
 async def test_requests_are_answered_at_once_without_the_graph_server(
-    servers: Servers, far_graph: FalkorDBStore, rules: Ruleset, how: str
+    servers: Servers, far_graph: FalkorDBStore, rules: RuleSet, how: str
 ) -> None:
     await far_graph.progress(APP, 0)
     async with responding(servers.bus_url, far_graph, rules), asking(servers.bus_url) as client:
@@ -385,7 +387,7 @@ async def test_requests_are_answered_at_once_without_the_graph_server(
 
 
 async def test_mutations_wait_on_the_bus_for_the_graph_server(
-    servers: Servers, far_bus: RedisStreamsBus, far_graph: FalkorDBStore, rules: Ruleset
+    servers: Servers, far_bus: RedisEventLog, far_graph: FalkorDBStore, rules: RuleSet
 ) -> None:
     async with asking(servers.bus_url) as client, working(far_bus, far_graph, rules) as worker:
         for number in range(20):
@@ -409,7 +411,7 @@ async def test_mutations_wait_on_the_bus_for_the_graph_server(
 
 
 async def test_a_worker_and_a_responder_start_without_the_graph_server(
-    servers: Servers, far_bus: RedisStreamsBus, far_graph: FalkorDBStore, rules: Ruleset
+    servers: Servers, far_bus: RedisEventLog, far_graph: FalkorDBStore, rules: RuleSet
 ) -> None:
     await servers.graph.stop()
     with capture_logs() as logs:
@@ -431,10 +433,10 @@ async def test_a_worker_and_a_responder_start_without_the_graph_server(
 
 
 async def test_a_silent_graph_server_costs_no_more_than_the_budget(
-    servers: Servers, far_graph: FalkorDBStore, rules: Ruleset, monkeypatch: pytest.MonkeyPatch
+    servers: Servers, far_graph: FalkorDBStore, rules: RuleSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # More of the budget is kept back for the way of the reply than 50 ms, which a busy machine does not hold.
-    monkeypatch.setattr("graphweft_workers.injection.answering._ROAD_S", (2.0, 2.0))
+    monkeypatch.setattr("graphweft_workers.injection.pipeline._RESERVE_S", (2.0, 2.0))
     await far_graph.progress(APP, 0)
     async with responding(servers.bus_url, far_graph, rules) as responder, asking(servers.bus_url) as client:
         assert (await client.context(agent="Any", chat_id="c")).injected == {"visits": None}
@@ -457,7 +459,7 @@ async def test_a_silent_graph_server_costs_no_more_than_the_budget(
 
 
 async def test_mutations_sent_to_a_silent_graph_server_take_effect_once(
-    servers: Servers, far_bus: RedisStreamsBus, far_graph: FalkorDBStore, rules: Ruleset
+    servers: Servers, far_bus: RedisEventLog, far_graph: FalkorDBStore, rules: RuleSet
 ) -> None:
     async with asking(servers.bus_url) as client, working(far_bus, far_graph, rules):
         for number in range(9):
@@ -503,7 +505,7 @@ async def patient_server(url: str) -> AsyncIterator[None]:
 
 @pytest.mark.usefixtures("patient_server")
 async def test_a_query_that_takes_too_long_is_aborted_and_logged(
-    url: str, graph: FalkorDBStore, rules: Ruleset
+    url: str, graph: FalkorDBStore, rules: RuleSet
 ) -> None:
     await graph.progress(APP, 0)
     with capture_logs() as logs:
@@ -523,7 +525,7 @@ async def test_a_query_that_takes_too_long_is_aborted_and_logged(
 
 @pytest.mark.usefixtures("patient_server")
 async def test_a_query_is_aborted_when_the_budget_ends_before_the_limit(
-    url: str, graph: FalkorDBStore, rules: Ruleset
+    url: str, graph: FalkorDBStore, rules: RuleSet
 ) -> None:
     await graph.progress(APP, 0)
     async with responding(url, graph, rules), asking(url) as client:
@@ -539,7 +541,7 @@ async def test_a_query_is_aborted_when_the_budget_ends_before_the_limit(
 
 
 async def test_the_limit_is_five_seconds_or_what_is_left_of_the_budget(
-    url: str, graph: FalkorDBStore, rules: Ruleset
+    url: str, graph: FalkorDBStore, rules: RuleSet
 ) -> None:
     limits: list[float] = []
 
@@ -561,7 +563,7 @@ async def test_the_limit_is_five_seconds_or_what_is_left_of_the_budget(
 
 @pytest.mark.usefixtures("patient_server")
 async def test_a_mutation_that_takes_too_long_is_rolled_back_and_buried(
-    url: str, bus: RedisStreamsBus, graph: FalkorDBStore, rules: Ruleset
+    url: str, bus: RedisEventLog, graph: FalkorDBStore, rules: RuleSet
 ) -> None:
     with capture_logs() as logs:
         async with asking(url) as client, working(bus, graph, rules):
@@ -583,7 +585,7 @@ async def test_a_mutation_that_takes_too_long_is_rolled_back_and_buried(
 
 @pytest.mark.parametrize("age", ["old", [1], {"years": 3}, None], ids=repr)
 async def test_a_condition_that_breaks_skips_its_rule_alone(
-    url: str, graph: FalkorDBStore, rules: Ruleset, age: Any
+    url: str, graph: FalkorDBStore, rules: RuleSet, age: Any
 ) -> None:
     await graph.progress(APP, 0)
     with capture_logs() as logs:
@@ -598,7 +600,7 @@ async def test_a_condition_that_breaks_skips_its_rule_alone(
 
 @pytest.mark.parametrize(("context", "blocks"), [({}, 1), ({"age": 17}, 1), ({"age": 18.5}, 2), ({"age": 19}, 2)])
 async def test_a_rule_whose_condition_does_not_hold_is_not_missing(
-    url: str, graph: FalkorDBStore, rules: Ruleset, context: dict[str, Any], blocks: int
+    url: str, graph: FalkorDBStore, rules: RuleSet, context: dict[str, Any], blocks: int
 ) -> None:
     async with responding(url, graph, rules), asking(url) as client:
         reply = await client.context(agent="Typed", chat_id="c", context=context)
@@ -606,7 +608,7 @@ async def test_a_rule_whose_condition_does_not_hold_is_not_missing(
 
 
 async def test_a_condition_that_breaks_skips_its_mutations_alone(
-    url: str, bus: RedisStreamsBus, graph: FalkorDBStore, rules: Ruleset
+    url: str, bus: RedisEventLog, graph: FalkorDBStore, rules: RuleSet
 ) -> None:
     with capture_logs() as logs:
         async with asking(url) as client, working(bus, graph, rules):

@@ -14,22 +14,23 @@ import pytest
 import redis.asyncio as redis
 from tests.services.memories import empty_neo4j
 from tests.services.neo4j import Neo4jServer
+from tests.services.rules import rule_set
 
 from graphweft import Client, MemoryClient
 from graphweft_contracts import Event, QueryFailed, channels
 from graphweft_contracts.search import SEARCHED, Searched, SearchQuery
-from graphweft_rules import BoundQuery, Ruleset
-from graphweft_rules.packs.episodes import EpisodePack
+from graphweft_rules import BoundQuery
+from graphweft_workers.drivers.falkordb.literals import header
+from graphweft_workers.drivers.falkordb.store import FalkorDBStore
+from graphweft_workers.drivers.neo4j.store import Neo4jStore
+from graphweft_workers.drivers.redis.requests import RedisRequestQueue
 from graphweft_workers.embedding.hashing import HashingEmbedder
-from graphweft_workers.graph.falkordb import FalkorDBStore
-from graphweft_workers.graph.literals import header
-from graphweft_workers.graph.neo4j import Neo4jStore
-from graphweft_workers.graph.store import GraphStore
-from graphweft_workers.injection.answering import Answerer
-from graphweft_workers.injection.asked import asked
+from graphweft_workers.features.episodes.mutations import EpisodeMutations
 from graphweft_workers.injection.cache import key_of
-from graphweft_workers.injection.redis_requests import RedisRequestQueue
+from graphweft_workers.injection.match import bind_search
+from graphweft_workers.injection.pipeline import ContextPipeline
 from graphweft_workers.injection.responder import InjectionResponder
+from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.retrieval.search import Searcher
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
@@ -41,7 +42,7 @@ U1 = {"user_id": "u1"}
 
 
 class Place:
-    """A graph, filled by what ``EpisodePack`` says of events."""
+    """A graph, filled by what ``EpisodeMutations`` says of events."""
 
     def __init__(self, store: GraphStore, url: str) -> None:
         self.store = store
@@ -49,10 +50,10 @@ class Place:
         self.searcher = Searcher(store, HashingEmbedder(8))
 
     async def fill(self, events: Sequence[Event]) -> None:
-        pack = EpisodePack()
+        pack = EpisodeMutations()
         await self.store.prepare(APP, pack.keys, pack.indexes)
         written = [(each.cypher.statement, params) for event in events for each, params in pack.match(event)]
-        if self.store.dialect == "falkordb":
+        if self.store.dialect.name == "falkordb":
             client = redis.Redis.from_url(self.url)
             for statement, params in written:
                 await client.execute_command("GRAPH.QUERY", channels.graph_name(APP), header(params) + statement)
@@ -66,7 +67,7 @@ class Place:
             driver.execute_query("CALL db.awaitIndexes(60)")
 
     async def write(self, statement: str) -> None:
-        if self.store.dialect == "falkordb":
+        if self.store.dialect.name == "falkordb":
             client = redis.Redis.from_url(self.url)
             await client.execute_command("GRAPH.QUERY", channels.graph_name(APP), statement)
             await client.aclose()
@@ -277,7 +278,7 @@ async def test_nothing_is_found_beyond_the_scope_and_nobody_starves(place: Place
 async def test_the_indexes_of_episodes_are_searched_within_a_scope_only(place: Place) -> None:
     await place.fill([episode(1, knows("tea"), **U1)])
     names = ("Relation", "Relation.terms", "Entity", "Episode.scopes")
-    for name in names if place.store.dialect == "falkordb" else ("graphweft_Relation_terms", "Entity.terms"):
+    for name in names if place.store.dialect.name == "falkordb" else ("graphweft_Relation_terms", "Entity.terms"):
         query = SearchQuery(text="tea", index_type="fulltext", index_name=name)
         with pytest.raises(QueryFailed, match="searched within a scope only"):
             await place.searcher.search(APP, query, timeout_s=20)
@@ -311,16 +312,16 @@ def test_searches_that_can_never_work(query: dict[str, Any], message: str) -> No
 def test_facts_are_asked_for_each_time() -> None:
     """A fact ends without any write, so the graph is at the same version with other rows."""
     for of in SEARCHED:
-        bound = asked(SearchQuery.model_validate({"of": of, "memory": U1, "text": "tea"}), NOW)
+        bound = bind_search(SearchQuery.model_validate({"of": of, "memory": U1, "text": "tea"}), NOW)
         assert isinstance(bound, BoundQuery)
         assert (key_of(APP, bound) is None) == (of in {"all", "facts"})
 
 
 async def test_a_client_searches_facts(url: str, falkordb: Place) -> None:
     await falkordb.fill([episode(1, knows("Ann drinks tea", "Bob sleeps"), **U1)])
-    answerer = Answerer(Ruleset({}), falkordb.store)
+    pipeline = ContextPipeline(rule_set(), falkordb.store)
     queue = RedisRequestQueue(url, consumer="r")
-    responder = InjectionResponder(queue, answerer.answer)
+    responder = InjectionResponder(queue, pipeline.answer)
     task = asyncio.create_task(responder.run())
     try:
         async with Client(url, app_id=APP) as client:
@@ -334,4 +335,4 @@ async def test_a_client_searches_facts(url: str, falkordb: Place) -> None:
         responder.stop()
         await task
         await queue.aclose()
-        await answerer.aclose()
+        await pipeline.aclose()

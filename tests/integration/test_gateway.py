@@ -27,9 +27,9 @@ from pydantic import ValidationError
 from starlette.datastructures import Headers
 
 from graphweft import Client
-from graphweft.location import embedded_url
-from graphweft.redis_transport import RedisTransport
 from graphweft.transport import MAX_EVENT_BYTES
+from graphweft.transports.embedded import embedded_url
+from graphweft.transports.redis.transport import RedisTransport
 from graphweft_contracts import (
     MEMORY,
     BusUnavailable,
@@ -40,19 +40,20 @@ from graphweft_contracts import (
     SearchQuery,
     channels,
 )
-from graphweft_workers.bus.redis_streams import RedisStreamsBus
-from graphweft_workers.embedded import EmbeddedServer
+from graphweft_workers.drivers.embedded.server import EmbeddedServer
+from graphweft_workers.drivers.falkordb.store import FalkorDBStore
+from graphweft_workers.drivers.redis.event_log import RedisEventLog
+from graphweft_workers.engine.digest import read_digest
 from graphweft_workers.gateway import app as app_module
-from graphweft_workers.gateway import serving as serving_module
 from graphweft_workers.gateway.app import make_app
 from graphweft_workers.gateway.cloud_events import BATCH, SINGLE, read_events
-from graphweft_workers.gateway.document import ContextQuestion, SearchQuestion, document
+from graphweft_workers.gateway.document import document
 from graphweft_workers.gateway.limits import Limits
 from graphweft_workers.gateway.problems import Problem
+from graphweft_workers.gateway.questions import ContextQuestion, SearchQuestion
 from graphweft_workers.gateway.tokens import Token, Tokens, new_token, read_tokens, sha256_of
-from graphweft_workers.graph.digest import read_digest
-from graphweft_workers.graph.falkordb import FalkorDBStore
-from graphweft_workers.settings import Settings
+from graphweft_workers.roles import gateway as serving_module
+from graphweft_workers.roles.settings import Settings
 
 pytestmark = pytest.mark.integration
 BUDGET_MS = 10_000
@@ -395,14 +396,14 @@ def test_tokens_of_a_file(tmp_path: Path) -> None:
     ("text", "said"),
     [
         (None, "cannot be read"),
-        ("tokens: [", ":1:10: no YAML"),
-        ("tokens: []", "holds no token"),
+        ("tokens: [", ":1:10: invalid YAML"),
+        ("tokens: []", "has no tokens"),
         ("", "the file"),
         ("tokens: [{app_id: a}]", "tokens.0.sha256: Field required"),
         (f"tokens: [{{app_id: 'a b', sha256: {'0a' * 32}}}]", "tokens.0.app_id"),
         (f"tokens: [{{app_id: a, sha256: {'0a' * 31}}}]", "tokens.0.sha256"),
         (f"tokens: [{{app_id: a, sha256: {'0a' * 32}, token: secret}}]", "tokens.0.token: Extra"),
-        (f"tokens: [{{app_id: a, sha256: {'0a' * 32}}}, {{app_id: b, sha256: {'0A' * 32}}}]", "tokens.1: the same"),
+        (f"tokens: [{{app_id: a, sha256: {'0a' * 32}}}, {{app_id: b, sha256: {'0A' * 32}}}]", "tokens.1: duplicate"),
     ],
 )
 def test_a_broken_file_of_tokens_is_named(tmp_path: Path, text: str | None, said: str) -> None:
@@ -1128,7 +1129,7 @@ async def test_a_token_gets_and_changes_nothing_of_another_app(stack: Stack, app
             assert sum(statuses.values()) == REQUESTS
             assert statuses.keys() <= {200, 202, 400, 401, 403, 422}
             assert min(statuses[200], statuses[202], statuses[403]) > REQUESTS // 50, f"seed {seed}: {statuses}"
-            async with contextlib.aclosing(cast("Any", RedisStreamsBus(stack.url))) as bus:
+            async with contextlib.aclosing(cast("Any", RedisEventLog(stack.url))) as bus:
 
                 async def applied() -> bool:
                     return not sum(partition.lag for partition in await bus.status())

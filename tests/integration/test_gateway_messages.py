@@ -27,32 +27,33 @@ from tests.integration.test_gateway import (
     stack,
     tokens_of,
 )
+from tests.services.rules import rule_set
 
 from graphweft import Client
-from graphweft.location import embedded_url
-from graphweft.redis_transport import RedisTransport
+from graphweft.transports.embedded import embedded_url
+from graphweft.transports.redis.transport import RedisTransport
 from graphweft_contracts import channels
 from graphweft_contracts.episodes import episode_id
-from graphweft_rules import Ruleset
-from graphweft_rules.ontologies import Ontologies
-from graphweft_rules.packs.episodes import EpisodePack
-from graphweft_workers.bus.redis_streams import RedisStreamsBus
-from graphweft_workers.embedded import EmbeddedServer
+from graphweft_rules import RuleSet
+from graphweft_workers.drivers.embedded.server import EmbeddedServer
+from graphweft_workers.drivers.falkordb.store import FalkorDBStore
+from graphweft_workers.drivers.redis.event_log import RedisEventLog
+from graphweft_workers.drivers.redis.requests import RedisRequestQueue
+from graphweft_workers.engine.worker import MutationWorker
+from graphweft_workers.features.episodes.mutations import EpisodeMutations
+from graphweft_workers.features.episodes.ontologies import Ontologies
 from graphweft_workers.gateway.app import make_app
 from graphweft_workers.gateway.document import document
 from graphweft_workers.gateway.limits import Limits
 from graphweft_workers.gateway.messages import SOURCE, Message
 from graphweft_workers.gateway.tokens import Tokens
-from graphweft_workers.graph.falkordb import FalkorDBStore
-from graphweft_workers.injection.answering import Answerer
-from graphweft_workers.injection.redis_requests import RedisRequestQueue
+from graphweft_workers.injection.pipeline import ContextPipeline
 from graphweft_workers.injection.responder import InjectionResponder
-from graphweft_workers.mutation.worker import MutationWorker
 
 pytestmark = pytest.mark.integration
 __all__ = ("stack",)  # a fixture
 
-PACK = EpisodePack()
+PACK = EpisodeMutations()
 FACT = {"uuid", "name", "fact", "valid_at", "invalid_at", "created_at", "expired_at"}
 
 
@@ -88,7 +89,7 @@ async def send(gateway: Gateway, *messages: Any, group: Any = "g1", **more: Any)
 
 async def applied(url: str) -> None:
     """Wait until workers have done with what is on the bus."""
-    async with aclosing(cast("Any", RedisStreamsBus(url))) as bus:
+    async with aclosing(cast("Any", RedisEventLog(url))) as bus:
 
         async def done() -> bool:
             return not sum(partition.lag for partition in await bus.status())
@@ -353,15 +354,15 @@ async def test_without_an_answer_no_facts_are_not_an_empty_list(
     try:
         await ask(0.2)  # no responder
         nowhere = FalkorDBStore("redis://127.0.0.1:1")
-        answerer = Answerer(Ruleset({}), nowhere)
+        pipeline = ContextPipeline(rule_set(), nowhere)
         queue = RedisRequestQueue(url, consumer="r")
-        responder = InjectionResponder(queue, answerer.answer)
+        responder = InjectionResponder(queue, pipeline.answer)
         task = asyncio.create_task(responder.run())
         await ask(5)  # no graph
         responder.stop()
         await task
         await queue.aclose()
-        await answerer.aclose()
+        await pipeline.aclose()
         await nowhere.aclose()
     finally:
         await own.stop()
@@ -386,8 +387,8 @@ async def test_without_an_answer_no_facts_are_not_an_empty_list(
 
 async def read_by_workers(url: str) -> None:
     """Let a worker apply what is on a bus."""
-    bus, store = RedisStreamsBus(url), FalkorDBStore(url)
-    worker = MutationWorker(bus, store, Ruleset({}, packs=(PACK,)), name="w")
+    bus, store = RedisEventLog(url), FalkorDBStore(url)
+    worker = MutationWorker(bus, store, RuleSet({}, packs=(PACK,)), name="w")
     task = asyncio.create_task(worker.run())
     try:
         await applied(url)
@@ -521,7 +522,7 @@ async def test_what_is_answered_with_202_is_found_and_nothing_else(gateway: Gate
     there = await episodes(stack.url, app_id, "id")
     assert set(taken) <= set(there), f"seed {seed}"
     assert len(there) == len(set(taken)) + unnamed, f"seed {seed}"
-    async with aclosing(cast("Any", RedisStreamsBus(stack.url))) as bus:
+    async with aclosing(cast("Any", RedisEventLog(stack.url))) as bus:
         letters: Sequence[Any] = await bus.dead_letters(limit=1_000)
     assert not [letter for letter in letters if app_id in letter.model_dump_json()], f"seed {seed}"
 

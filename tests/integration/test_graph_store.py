@@ -13,23 +13,24 @@ import redis.asyncio as redis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from graphweft_contracts import Displaced, GraphUnavailable, QueryFailed, channels
-from graphweft_rules.cypher import parse
-from graphweft_workers.graph.digest import read_digest
-from graphweft_workers.graph.falkordb import FalkorDBStore, _guarded
-from graphweft_workers.graph.store import START, Mark, Write
+from graphweft_contracts import Fenced, GraphUnavailable, QueryFailed, channels
+from graphweft_rules.cypher.query import parse
+from graphweft_workers.drivers.falkordb.statements import guarded
+from graphweft_workers.drivers.falkordb.store import FalkorDBStore
+from graphweft_workers.engine.digest import read_digest
+from graphweft_workers.ports.graph_store import START, Checkpoint, Write
 
 pytestmark = pytest.mark.integration
 APP = "shop"
 COUNT = "MERGE (c:Counter {id: 1}) ON CREATE SET c.n = 1 ON MATCH SET c.n = c.n + 1"
 
 
-def chain(*statements: str, start: Mark = START, **params: Any) -> list[Write]:
+def chain(*statements: str, start: Checkpoint = START, **params: Any) -> list[Write]:
     """Writes of one event each, at offsets 1-0, 2-0, …"""
     writes: list[Write] = []
     before = start
     for number, statement in enumerate(statements, start=1):
-        after = Mark(offset=f"{number}-0")
+        after = Checkpoint(offset=f"{number}-0")
         writes.append(Write(query=parse(statement, role="mutation"), rows=[params], before=before, after=after))
         before = after
     return writes
@@ -41,11 +42,11 @@ async def value(graph: FalkorDBStore, statement: str) -> Any:
 
 
 async def test_writes_take_effect_in_order_and_move_the_mark(graph: FalkorDBStore) -> None:
-    assert (await graph.progress(APP, 0)).mark == START
+    assert (await graph.progress(APP, 0)).checkpoint == START
     writes = chain("MERGE (a:A {id: $id}) SET a.x = 1", "MATCH (a:A {id: $id}) SET a.x = a.x + 10", id="k")
     assert (await graph.apply(APP, 0, writes)).count == 2
     assert await value(graph, "MATCH (a:A) RETURN a.x") == 11
-    assert (await graph.progress(APP, 0)).mark == Mark(offset="2-0")
+    assert (await graph.progress(APP, 0)).checkpoint == Checkpoint(offset="2-0")
 
 
 async def test_applying_again_changes_nothing(graph: FalkorDBStore) -> None:
@@ -73,10 +74,10 @@ WRITES_FROM_NOTHING = [
 async def test_a_displaced_writer_changes_nothing(graph: FalkorDBStore, statement: str) -> None:
     await graph.progress(APP, 0)
     await graph.apply(APP, 0, chain(COUNT, COUNT, COUNT))
-    with pytest.raises(Displaced):
+    with pytest.raises(Fenced):
         await graph.apply(APP, 0, chain(statement))
     assert await value(graph, "MATCH (s:Stale) RETURN count(s)") == 0
-    assert (await graph.progress(APP, 0)).mark == Mark(offset="3-0")
+    assert (await graph.progress(APP, 0)).checkpoint == Checkpoint(offset="3-0")
 
 
 @pytest.mark.parametrize("statement", WRITES_FROM_NOTHING)
@@ -99,7 +100,7 @@ async def test_a_slow_query_leaves_the_server_to_others(graph: FalkorDBStore, ur
     answered = 0
     async with redis.Redis.from_url(url) as writer, redis.Redis.from_url(url) as neighbour:
         await neighbour.ping()
-        command = ("GRAPH.QUERY", channels.graph_name(APP), _guarded(0, write), "TIMEOUT", 1_000)
+        command = ("GRAPH.QUERY", channels.graph_name(APP), guarded(0, write), "TIMEOUT", 1_000)
         writing = asyncio.create_task(writer.execute_command(*command))
         await asyncio.sleep(0.1)  # it is under way
         while not writing.done():
@@ -131,7 +132,7 @@ async def test_a_write_that_is_cancelled_while_it_waits_for_another_is_not_sent(
         assert (await waiting[1]).count == 1
         with pytest.raises(asyncio.CancelledError):
             await waiting[0]
-        assert (await store.progress(APP, 1)).mark == START
+        assert (await store.progress(APP, 1)).checkpoint == START
         assert await value(store, "MATCH (c:Counter) RETURN c.n") == 1
 
 
@@ -181,7 +182,7 @@ async def test_a_slow_write_is_aborted_and_rolled_back(graph: FalkorDBStore) -> 
     assert applied.failure is not None
     assert applied.failure.code == "timeout"
     assert await value(graph, "MATCH (f:Flood) RETURN count(f)") == 0
-    assert (await graph.progress(APP, 0)).mark == START
+    assert (await graph.progress(APP, 0)).checkpoint == START
 
 
 async def test_reading_cannot_write(graph: FalkorDBStore) -> None:
@@ -320,7 +321,7 @@ async def test_who_waits_for_a_store_that_is_closed_or_defect_is_told(
     # Half a surrogate cannot be sent, and rules cannot have one: what is not foreseen must not end in silence.
     broken = dataclasses.replace(parse("MATCH (n:A) SET n.x = 1", role="mutation"), statement="\ud800")
     with pytest.raises(UnicodeEncodeError):
-        await store.apply(APP, 0, [Write(query=broken, rows=[{}], before=START, after=Mark(offset="1-0"))])
+        await store.apply(APP, 0, [Write(query=broken, rows=[{}], before=START, after=Checkpoint(offset="1-0"))])
     await store.aclose()
 
 
@@ -408,14 +409,14 @@ async def test_a_refusal_says_where_in_the_rules_query(graph: FalkorDBStore, sta
 async def test_rows_arrive_as_they_are(graph: FalkorDBStore, given_values: list[Any]) -> None:
     app = "rows"
     await graph.progress(app, 0)
-    start = (await graph.progress(app, 0)).mark
+    start = (await graph.progress(app, 0)).checkpoint
     query = parse("MERGE (n:N {id: $id}) SET n.v = $v", role="mutation")
     storable = [value for value in given_values if _storable(value)]
     rows = [{"id": number, "v": value} for number, value in enumerate(storable)]
     if len(rows) < 2:
         return
     await graph._redis.execute_command("GRAPH.QUERY", "mozaiks_rows", "MATCH (n:N) DELETE n")
-    after = Mark(offset=f"{int(start.offset or 0) + 1}")
+    after = Checkpoint(offset=f"{int(start.offset or 0) + 1}")
     assert (await graph.apply(app, 0, [Write(query=query, rows=rows, before=start, after=after)])).count == 1
     table = await graph.read(app, "MATCH (n:N) RETURN n.id, n.v", {}, timeout_s=2)
     assert same(dict(table.rows), {row["id"]: row["v"] for row in rows})
@@ -432,8 +433,8 @@ async def test_the_items_of_a_list_take_effect_in_their_order_whatever_shares_th
     query = parse("UNWIND $items AS m MERGE (b:B {id: m.id}) SET b.v = m.v", role="mutation")
     rows = [{"items": [{"id": key, "v": v} for v in (1, 2, 3)]} for key in (1, 2)]
     await graph.progress(APP, 0)
-    first = Write(query=query, rows=rows[:1], before=START, after=Mark(offset="1-0"))
-    both = Write(query=query, rows=rows, before=first.after, after=Mark(offset="2-0"))
+    first = Write(query=query, rows=rows[:1], before=START, after=Checkpoint(offset="1-0"))
+    both = Write(query=query, rows=rows, before=first.after, after=Checkpoint(offset="2-0"))
     assert (await graph.apply(APP, 0, [first])).count == 1
     assert await value(graph, "MATCH (b:B) RETURN collect(b.v)") == [3]
     assert (await graph.apply(APP, 0, [both])).count == 1
@@ -458,5 +459,5 @@ async def test_other_blanks_are_found_again(graph: FalkorDBStore) -> None:
     await graph.progress(APP, 0)
     rows = [{"id": key} for key in ("\u2028", "\xa0a", "a\u3000") for _ in range(3)]
     query = parse("MERGE (n:N {id: $id})", role="mutation")
-    await graph.apply(APP, 0, [Write(query=query, rows=rows, before=START, after=Mark(offset="1-0"))])
+    await graph.apply(APP, 0, [Write(query=query, rows=rows, before=START, after=Checkpoint(offset="1-0"))])
     assert await value(graph, "MATCH (n:N) RETURN count(n)") == 3

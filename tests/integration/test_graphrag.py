@@ -23,16 +23,17 @@ from tests.services.neo4j import Neo4jServer
 
 from graphweft_contracts import GraphUnavailable, QueryFailed
 from graphweft_contracts.memory import SCOPES, MemoryScope
-from graphweft_rules.formats import FACTS_START
-from graphweft_workers.graph.falkordb import FalkorDBStore
-from graphweft_workers.graph.literals import header
-from graphweft_workers.graph.neo4j import Neo4jStore
-from graphweft_workers.graph.store import GraphStore, Table
-from graphweft_workers.graphrag import pack as packing
-from graphweft_workers.graphrag.caps import Caps
-from graphweft_workers.graphrag.retriever import TOO_SLOW, UNREACHABLE, GraphContext, HybridRetriever
-from graphweft_workers.graphrag.safe_cypher import KEYS, RELATIONSHIPS, TEMPLATES, checked
-from graphweft_workers.settings import Settings
+from graphweft_rules.output.formats import FACTS_START
+from graphweft_workers.drivers.falkordb.literals import header
+from graphweft_workers.drivers.falkordb.store import FalkorDBStore
+from graphweft_workers.drivers.neo4j.store import Neo4jStore
+from graphweft_workers.features.graphrag import context_block as packing
+from graphweft_workers.features.graphrag.caps import Caps
+from graphweft_workers.features.graphrag.retriever import UNREACHABLE, GraphContext, HybridRetriever
+from graphweft_workers.features.graphrag.safe_cypher import KEYS, RELATIONSHIPS, checked, templates
+from graphweft_workers.ports.fact_retriever import TOO_SLOW
+from graphweft_workers.ports.graph_store import GraphStore, Table
+from graphweft_workers.roles.settings import Settings
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
@@ -68,7 +69,7 @@ class Watched:
 
     def check(self) -> None:
         """Nothing but the queries that there are was asked, with parameters that are allowed."""
-        names: Any = {text: name for name, text in TEMPLATES[self.dialect].items()}
+        names: Any = {text: name for name, text in templates(self.dialect).items()}
         for statement, params, timeout_s in self.asked:
             checked(self.dialect, names[statement], params.get("asked", params))
             assert 0 < timeout_s <= 60
@@ -99,18 +100,18 @@ class Place:
             for label in labels:
                 rows = [{"p": dict(said), "n": n} for n, (own, said) in enumerate(graph.nodes) if own == label]
                 # In another order than they are numbered, as servers give what they find first.
-                random.Random(self.store.dialect).shuffle(rows)
+                random.Random(self.store.dialect.name).shuffle(rows)
                 for at in range(0, len(rows), 20_000):
                     await run(
                         f"UNWIND $rows AS row CREATE (n:{label}:Any) SET n = row.p, n.__n = row.n"
-                        if self.store.dialect == "neo4j"
+                        if self.store.dialect.name == "neo4j"
                         else f"UNWIND $rows AS row CREATE (n:{label}:Any) SET n = row.p SET n.__n = row.n",
                         {"rows": rows[at : at + 20_000]},
                     )
             kinds = sorted({kind for _, kind, _, _ in graph.edges})
             for kind in kinds:
                 rows = [{"a": a, "b": b, "p": dict(said)} for a, own, b, said in graph.edges if own == kind]
-                random.Random(self.store.dialect).shuffle(rows)
+                random.Random(self.store.dialect.name).shuffle(rows)
                 for at in range(0, len(rows), 20_000):
                     await run(
                         f"UNWIND $rows AS row MATCH (a:Any {{__n: row.a}}) MATCH (b:Any {{__n: row.b}}) "
@@ -124,7 +125,7 @@ class Place:
 
     @contextlib.asynccontextmanager
     async def _client(self) -> AsyncGenerator[Callable[[str, Mapping[str, Any]], Any]]:
-        if self.store.dialect == "falkordb":
+        if self.store.dialect.name == "falkordb":
             client: Any = redis.Redis.from_url(self.url, socket_timeout=60)
 
             async def ask(statement: str, params: Mapping[str, Any]) -> None:
@@ -365,7 +366,7 @@ async def test_a_server_is_warmed_up_by_every_query_there_is(place: Place) -> No
     assert watched.asked == []
     await retriever(watched).warm(APP)
     watched.check()
-    assert {statement for statement, _, _ in watched.asked} == set(TEMPLATES[place.store.dialect].values())
+    assert {statement for statement, _, _ in watched.asked} == set(templates(place.store.dialect).values())
     await retriever(place.store).warm("no such app")
 
     class Failing(Watched):
@@ -391,7 +392,7 @@ async def test_arguments_of_all_kinds_do_not_raise(falkordb: Place) -> None:
 
 
 async def test_an_app_without_a_graph_has_no_context(place: Place) -> None:
-    other = "other" if place.store.dialect == "falkordb" else APP
+    other = "other" if place.store.dialect.name == "falkordb" else APP
     assert await retriever(place.store).retrieve(other, "Redis") == GraphContext(outcome="empty")
     await place.fill(SHOP)
     assert await retriever(place.store).retrieve(APP, "nothing of this is there") == GraphContext(outcome="empty")
@@ -816,7 +817,7 @@ async def test_facts_are_true(falkordb: Place) -> None:
 
 
 async def test_hubs_cost_no_more_than_their_bounds(place: Place) -> None:
-    count = 100_000 if place.store.dialect == "falkordb" else 20_000
+    count = 100_000 if place.store.dialect.name == "falkordb" else 20_000
     nodes = [entity("Hub"), entity("Second"), ("Document", {"id": "doc", "name": "Doc"})]
     nodes += [entity(f"Leaf{n}", type="T") for n in range(count)]
     nodes += [("Memory", {"id": f"m{n}"}) for n in range(2_000)]
@@ -879,7 +880,9 @@ async def test_the_work_on_a_hub_is_bounded(falkordb: Place) -> None:
     await falkordb.fill(Graph(nodes=nodes, edges=[(n + 1, "MENTIONS", 0, {}) for n in range(count)]))
     [[hub]] = (await falkordb.store.read(APP, "MATCH (n:Entity) RETURN id(n)", {}, timeout_s=5)).rows
     text, params = checked(
-        "falkordb", "neighbours", {"handles": [hub], "scan": 200, "each": 100, "most": 100, **NOBODY, "now": NOW}
+        falkordb.store.dialect,
+        "neighbours",
+        {"handles": [hub], "scan": 200, "each": 100, "most": 100, **NOBODY, "now": NOW},
     )
     plan = await client.execute_command("GRAPH.PROFILE", f"mozaiks_{APP}", header(params) + text)
     produced = [int(line.split(b"Records produced: ")[1].split(b",")[0]) for line in plan]

@@ -19,16 +19,17 @@ from uuid import UUID
 import pytest
 import pytest_asyncio
 import redis.asyncio as redis
+from tests.services.rules import load_rules
 
 from graphweft import Client, Event, GraphInjectionHooks, create_graph_injection_hook, create_graph_mutation_hook
 from graphweft_contracts import ContextRequest, channels, wire
-from graphweft_rules import Ruleset
-from graphweft_workers.bus.redis_streams import RedisStreamsBus
-from graphweft_workers.graph.falkordb import FalkorDBStore
-from graphweft_workers.injection.answering import Answerer
-from graphweft_workers.injection.redis_requests import RedisRequestQueue
+from graphweft_rules import RuleSet
+from graphweft_workers.drivers.falkordb.store import FalkorDBStore
+from graphweft_workers.drivers.redis.event_log import RedisEventLog
+from graphweft_workers.drivers.redis.requests import RedisRequestQueue
+from graphweft_workers.engine.worker import MutationWorker
+from graphweft_workers.injection.pipeline import ContextPipeline
 from graphweft_workers.injection.responder import InjectionResponder
-from graphweft_workers.mutation.worker import MutationWorker
 
 pytestmark = pytest.mark.integration
 IDS = {"app_id": "shop", "chat_id": "c1", "workflow_name": "Shop", "user_id": "u1"}
@@ -65,11 +66,11 @@ mutation_rules:
 
 
 @pytest.fixture
-def rules(tmp_path: Path) -> Ruleset:
+def rules(tmp_path: Path) -> RuleSet:
     folder = tmp_path / "Shop"
     folder.mkdir()
     (folder / "graph_injection.yaml").write_text(RULES)
-    return Ruleset.load(tmp_path)
+    return load_rules(tmp_path)
 
 
 @pytest_asyncio.fixture
@@ -79,10 +80,10 @@ async def client(url: str) -> AsyncIterator[Client]:
 
 
 @asynccontextmanager
-async def responding(url: str, graph: FalkorDBStore, rules: Ruleset) -> AsyncIterator[None]:
+async def responding(url: str, graph: FalkorDBStore, rules: RuleSet) -> AsyncIterator[None]:
     queue = RedisRequestQueue(url, consumer="r")
-    answerer = Answerer(rules, graph)
-    responder = InjectionResponder(queue, answerer.answer)
+    pipeline = ContextPipeline(rules, graph)
+    responder = InjectionResponder(queue, pipeline.answer)
     task = asyncio.create_task(responder.run())
     try:
         yield
@@ -90,10 +91,10 @@ async def responding(url: str, graph: FalkorDBStore, rules: Ruleset) -> AsyncIte
         responder.stop()
         await task
         await queue.aclose()
-        await answerer.aclose()
+        await pipeline.aclose()
 
 
-async def apply_all(bus: RedisStreamsBus, graph: FalkorDBStore, rules: Ruleset) -> None:
+async def apply_all(bus: RedisEventLog, graph: FalkorDBStore, rules: RuleSet) -> None:
     worker = MutationWorker(bus, graph, rules, name="w")
     task = asyncio.create_task(worker.run())
     try:
@@ -128,7 +129,7 @@ def test_signatures_are_the_contract_s() -> None:
 
 
 async def test_what_an_event_hook_wrote_the_turn_hook_reads(
-    url: str, client: Client, bus: RedisStreamsBus, graph: FalkorDBStore, rules: Ruleset
+    url: str, client: Client, bus: RedisEventLog, graph: FalkorDBStore, rules: RuleSet
 ) -> None:
     write = create_graph_mutation_hook(client)
     read = create_graph_injection_hook(client, budget_ms=30_000)
@@ -340,7 +341,7 @@ async def test_a_broken_app_id_gives_no_context(client: Client, caplog: pytest.L
 
 
 async def test_with_the_graph_down_a_turn_goes_on(
-    url: str, client: Client, rules: Ruleset, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    url: str, client: Client, rules: RuleSet, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = FalkorDBStore(f"unix://{tmp_path}/nobody.sock")
     async with contextlib.aclosing(store) as graph, responding(url, graph, rules):
@@ -378,7 +379,7 @@ async def test_hooks_without_a_client_make_one(url: str, monkeypatch: pytest.Mon
 
 
 async def test_a_turn_says_which_context_it_was_given(
-    url: str, client: Client, graph: FalkorDBStore, rules: Ruleset
+    url: str, client: Client, graph: FalkorDBStore, rules: RuleSet
 ) -> None:
     hooks = GraphInjectionHooks(client, budget_ms=30_000)
     async with responding(url, graph, rules):

@@ -17,16 +17,16 @@ from faststream.redis import RedisBroker, RedisRouter, StreamSub
 from structlog.testing import capture_logs
 
 from graphweft import Client
-from graphweft.redis_transport import RedisTransport
+from graphweft.transports.redis.transport import RedisTransport
 from graphweft_contracts import Event
 from graphweft_rules import RulesError
-from graphweft_workers.bus.redis_streams import RedisStreamsBus
-from graphweft_workers.cli.sending import Sent, send, wait_until_applied
-from graphweft_workers.embedded import EmbeddedServer
-from graphweft_workers.graph.falkordb import FalkorDBStore
-from graphweft_workers.hosting import injection_app, mutation_app
-from graphweft_workers.mutation.worker import MutationWorker
-from graphweft_workers.settings import Settings
+from graphweft_workers.cli.delivery import Sent, send, wait_until_applied
+from graphweft_workers.drivers.embedded.server import EmbeddedServer
+from graphweft_workers.drivers.falkordb.store import FalkorDBStore
+from graphweft_workers.drivers.redis.event_log import RedisEventLog
+from graphweft_workers.engine.worker import MutationWorker
+from graphweft_workers.roles.hosting import injection_app, mutation_app
+from graphweft_workers.roles.settings import Settings
 
 pytestmark = pytest.mark.integration
 
@@ -115,12 +115,12 @@ async def applied(graph: FalkorDBStore) -> int:
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_faststream_runs_it_and_a_signal_lets_it_finish(
-    settings: Settings, bus: RedisStreamsBus, graph: FalkorDBStore, number: signal.Signals
+    settings: Settings, bus: RedisEventLog, graph: FalkorDBStore, number: signal.Signals
 ) -> None:
     events = 300
     sent = await turns(settings.bus, events)
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "faststream", "run", "--factory", "graphweft_workers.hosting:mutation_app"),
+        *(sys.executable, "-m", "faststream", "run", "--factory", "graphweft_workers.roles.hosting:mutation_app"),
         env={k: v for k, v in os.environ.items() if not k.startswith("GRAPHWEFT_")}
         | {
             "GRAPHWEFT_BUS_URL": settings.bus,
@@ -169,7 +169,7 @@ async def test_broken_rules_end_it_before_anything_starts(settings: Settings, bu
 
 
 async def test_without_rules_it_keeps_the_events(
-    settings: Settings, bus: RedisStreamsBus, caplog: pytest.LogCaptureFixture
+    settings: Settings, bus: RedisEventLog, caplog: pytest.LogCaptureFixture
 ) -> None:
     (settings.rules / "Support/graph_injection.yaml").unlink()
     await turns(settings.bus, 5)
@@ -203,7 +203,7 @@ async def test_rules_that_ask_for_facts_while_these_are_off_are_told(
 
 
 async def test_a_router_of_the_users_lives_beside_the_worker(
-    settings: Settings, bus: RedisStreamsBus, graph: FalkorDBStore
+    settings: Settings, bus: RedisEventLog, graph: FalkorDBStore
 ) -> None:
     router = RedisRouter()
     heard: asyncio.Queue[str] = asyncio.Queue()

@@ -13,11 +13,11 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from tests.services.kafka import KafkaServer
 
 from graphweft import Client, Event, SyncClient
-from graphweft.kafka_transport import KafkaTransport
 from graphweft.transport import MAX_CONTEXT_BYTES, MAX_EVENT_BYTES, Outgoing
+from graphweft.transports.kafka.transport import KafkaTransport
 from graphweft_contracts import BusUnavailable, ContextReply, InvalidEvent, InvalidSettings, channels, wire
-from graphweft_workers.bus.kafka import KafkaBus
-from graphweft_workers.bus.log import Committed
+from graphweft_workers.drivers.kafka.event_log import KafkaEventLog
+from graphweft_workers.ports.event_log import Committed
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(60)]
 
@@ -31,7 +31,7 @@ def outgoing(key: str, data: bytes) -> Outgoing:
 async def contents(url: str) -> list[list[bytes]]:
     """Return the values of each partition."""
     found: list[list[bytes]] = []
-    async with contextlib.aclosing(KafkaBus(url)) as bus:
+    async with contextlib.aclosing(KafkaEventLog(url)) as bus:
         for partition in range(await bus.partitions()):
             found.append([entry.fields[wire.DATA] for entry in await bus.after(partition, "", limit=100_000)])
     return found
@@ -56,7 +56,7 @@ async def test_who_comes_second_follows_the_topic(kafka_url: str) -> None:
     async with (
         contextlib.aclosing(KafkaTransport(kafka_url, partitions=PARTITIONS)) as first,
         contextlib.aclosing(KafkaTransport(kafka_url, partitions=8)) as second,
-        contextlib.aclosing(KafkaBus(kafka_url, partitions=5)) as bus,
+        contextlib.aclosing(KafkaEventLog(kafka_url, partitions=5)) as bus,
     ):
         one, two, count = await asyncio.gather(
             first.append([outgoing("k", b"1")]), second.append([outgoing("k", b"2")]), bus.partitions()
@@ -103,7 +103,7 @@ async def test_a_client_goes_on_behind_an_event_that_is_too_large(
 
 
 async def test_a_topic_with_a_smaller_limit_refuses_what_is_larger_only(kafka: KafkaServer, kafka_url: str) -> None:
-    async with contextlib.aclosing(KafkaBus(kafka_url, partitions=1)) as bus:
+    async with contextlib.aclosing(KafkaEventLog(kafka_url, partitions=1)) as bus:
         await bus.partitions()
     admin = AIOKafkaAdminClient(bootstrap_servers=kafka.bootstrap)
     await admin.start()
@@ -134,7 +134,7 @@ async def test_the_environment_may_name_kafka(kafka_url: str, monkeypatch: pytes
 
 
 def test_a_missing_driver_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in ("graphweft.kafka_transport", "graphweft.kafka_connection"):
+    for name in ("graphweft.transports.kafka.transport", "graphweft.transports.kafka.connection"):
         monkeypatch.delitem(sys.modules, name)
     monkeypatch.setitem(sys.modules, "aiokafka", None)
     with pytest.raises(InvalidSettings, match=r"graphweft\[kafka\]"):
@@ -263,7 +263,7 @@ def event(number: int, text: str = "") -> Event:
 async def test_the_bus_reads_what_the_client_writes(kafka_url: str) -> None:
     async with Client(transport=KafkaTransport(kafka_url, partitions=1)) as client:
         assert await client.emit(event(1), wait_s=10) == "0:0"
-    async with contextlib.aclosing(KafkaBus(kafka_url)) as bus:
+    async with contextlib.aclosing(KafkaEventLog(kafka_url)) as bus:
         while not await bus.claim(0, "one", 10.0):  # noqa: ASYNC110
             await asyncio.sleep(0.02)
         (entry,) = (await bus.read(0, Committed(), limit=5, wait_s=5)).entries

@@ -14,28 +14,31 @@ import pytest
 from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
 from structlog.testing import capture_logs
+from tests.services.rules import load_rules
 
 from graphweft import Client
-from graphweft.kafka_connection import record_of
-from graphweft.kafka_partitions import agreed_partitions, written_partitions
-from graphweft.kafka_transport import KafkaTransport
 from graphweft.transport import Outgoing
+from graphweft.transports.kafka.connection import record_of
+from graphweft.transports.kafka.partitions import agreed_partitions, written_partitions
+from graphweft.transports.kafka.transport import KafkaTransport
 from graphweft_contracts import BusUnavailable, DeadLetter, Event, channels, wire
-from graphweft_rules import Ruleset
-from graphweft_workers.bus import kafka_group, owning
-from graphweft_workers.bus.kafka import KafkaBus
-from graphweft_workers.bus.redis_streams import RedisStreamsBus
-from graphweft_workers.doctor import kafka_cluster, redis_servers
-from graphweft_workers.graph.falkordb import FalkorDBStore
-from graphweft_workers.hosting import mutation_app
+from graphweft_rules import RuleSet
+from graphweft_workers.drivers.falkordb.store import FalkorDBStore
+from graphweft_workers.drivers.kafka import doctor as kafka_cluster
+from graphweft_workers.drivers.kafka import group as kafka_group
+from graphweft_workers.drivers.kafka.event_log import KafkaEventLog
+from graphweft_workers.drivers.redis import doctor as redis_servers
+from graphweft_workers.drivers.redis.event_log import RedisEventLog
+from graphweft_workers.engine import leases as owning
+from graphweft_workers.engine.job_worker import JobWorker
+from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.injection.background import Background
 from graphweft_workers.injection.breaker import Breaker
 from graphweft_workers.injection.positions import InvalidPosition, Position, Positions
 from graphweft_workers.injection.versions import Versions
-from graphweft_workers.memory.job import Job, Seen
-from graphweft_workers.memory.worker import JobWorker
-from graphweft_workers.mutation.worker import MutationWorker
-from graphweft_workers.settings import Settings
+from graphweft_workers.ports.job import Job, Seen
+from graphweft_workers.roles.hosting import mutation_app
+from graphweft_workers.roles.settings import Settings
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 
@@ -62,11 +65,11 @@ type Written = dict[tuple[str, str], list[str]]
 
 
 @pytest.fixture
-def rules(tmp_path: Path) -> Ruleset:
+def rules(tmp_path: Path) -> RuleSet:
     folder = tmp_path / "Shop"
     folder.mkdir()
     (folder / "graph_injection.yaml").write_text(RULES)
-    return Ruleset.load(tmp_path)
+    return load_rules(tmp_path)
 
 
 @pytest.fixture
@@ -173,13 +176,13 @@ class Load:
 
 
 @asynccontextmanager
-async def workers(url: str, graph: FalkorDBStore, rules: Ruleset) -> AsyncIterator[list[MutationWorker]]:
+async def workers(url: str, graph: FalkorDBStore, rules: RuleSet) -> AsyncIterator[list[MutationWorker]]:
     """Two mutation workers, each with its own member of the group."""
     async with AsyncExitStack() as stack:
         made: list[MutationWorker] = []
         tasks: list[asyncio.Task[None]] = []
         for name in ("one", "two"):
-            bus = await stack.enter_async_context(aclosing(KafkaBus(url, session_s=6.0)))
+            bus = await stack.enter_async_context(aclosing(KafkaEventLog(url, session_s=6.0)))
             made.append(MutationWorker(bus, graph, rules, name=name, batch_events=50, lease_s=1.0))
             tasks.append(asyncio.create_task(made[-1].run()))
         try:
@@ -190,7 +193,7 @@ async def workers(url: str, graph: FalkorDBStore, rules: Ruleset) -> AsyncIterat
             await asyncio.gather(*tasks)
 
 
-async def read_up(bus: KafkaBus, partitions: int) -> None:
+async def read_up(bus: KafkaEventLog, partitions: int) -> None:
     """Wait until all partitions have an owner and nothing is left on them."""
     async with asyncio.timeout(40):
         while True:
@@ -201,7 +204,7 @@ async def read_up(bus: KafkaBus, partitions: int) -> None:
             await asyncio.sleep(0.05)
 
 
-async def check_graphs(graph: FalkorDBStore, bus: KafkaBus, written: Written) -> None:
+async def check_graphs(graph: FalkorDBStore, bus: KafkaEventLog, written: Written) -> None:
     """Every event took effect once, in the order of its chat; mutations that fail are dead letters, once."""
     left_out: Counter[str | None] = Counter()
     for letter in await bus.dead_letters(limit=10_000):
@@ -219,11 +222,11 @@ async def check_graphs(graph: FalkorDBStore, bus: KafkaBus, written: Written) ->
 
 @pytest.mark.usefixtures("_looks_often")
 async def test_added_partitions_are_read_and_no_chat_moves(
-    kafka_url: str, url: str, graph: FalkorDBStore, rules: Ruleset
+    kafka_url: str, url: str, graph: FalkorDBStore, rules: RuleSet
 ) -> None:
     written: Written = defaultdict(list)
     places: dict[tuple[str, str], set[str]] = defaultdict(set)
-    async with aclosing(KafkaBus(kafka_url)) as bus:
+    async with aclosing(KafkaEventLog(kafka_url)) as bus:
         with capture_logs() as logs:
             async with workers(kafka_url, graph, rules):
                 await read_up(bus, 4)
@@ -282,7 +285,7 @@ async def test_a_job_of_memory_takes_up_added_partitions(kafka_url: str) -> None
     job = Noting()
     written: Written = defaultdict(list)
     async with (
-        aclosing(KafkaBus(kafka_url, partitions=2, group=job.group, session_s=6.0)) as bus,
+        aclosing(KafkaEventLog(kafka_url, partitions=2, group=job.group, session_s=6.0)) as bus,
         aclosing(KafkaTransport(kafka_url)) as transport,
     ):
         worker = JobWorker(bus, transport, job, name="one", lease_s=1.0)
@@ -313,7 +316,7 @@ async def test_a_topic_from_before_keeps_the_partitions_it_is_first_seen_with(ka
         async with aclosing(KafkaTransport(kafka_url, partitions=8)) as transport:
             positions = await transport.append([outgoing(key) for key in keys])
         places.append([int(position.partition(":")[0]) for position in positions])
-        async with aclosing(KafkaBus(kafka_url, partitions=2)) as bus:
+        async with aclosing(KafkaEventLog(kafka_url, partitions=2)) as bus:
             assert (await bus.keyed_partitions(), await bus.partitions()) == (3, partitions)
     assert places == [[channels.partition_of(key, 3) for key in keys]] * 3
 
@@ -351,49 +354,49 @@ async def test_records_of_others_do_not_set_the_number(
         await admin.create_topics([NewTopic(channels.EVENTS_TOPIC, 3, 1), NewTopic(channels.PARTITIONS_TOPIC, 1, 1)])
         await put(kafka_url, channels.PARTITIONS_TOPIC, [(0, strange, {})])
         assert await agreed_partitions(servers, admin, 3) == 3
-        assert "offset 0 is not graphweft's" in caplog.text
+        assert "ignored a foreign record" in caplog.text
         await put(kafka_url, channels.PARTITIONS_TOPIC, [(0, b'{"partitions": 1}', {})])
         assert await agreed_partitions(servers, admin, 3) == 3
 
 
 async def test_events_made_anew_with_fewer_partitions_are_refused_with_the_next_step(kafka_url: str) -> None:
-    async with aclosing(KafkaBus(kafka_url, partitions=4)) as bus:
+    async with aclosing(KafkaEventLog(kafka_url, partitions=4)) as bus:
         await bus.partitions()
     async with administrator(kafka_url) as admin:
         await admin.delete_topics([channels.EVENTS_TOPIC])
         while channels.EVENTS_TOPIC in await admin.list_topics():  # noqa: ASYNC110 - only asking tells
             await asyncio.sleep(0.02)
         await admin.create_topics([NewTopic(channels.EVENTS_TOPIC, 2, 1)])
-    async with aclosing(KafkaBus(kafka_url)) as bus, aclosing(KafkaTransport(kafka_url)) as transport:
-        with pytest.raises(BusUnavailable, match=r"has 2 partitions.*says 4.*Delete graphweft\.partitions too"):
+    async with aclosing(KafkaEventLog(kafka_url)) as bus, aclosing(KafkaTransport(kafka_url)) as transport:
+        with pytest.raises(BusUnavailable, match=r"has 2 partitions.*says 4.*delete graphweft\.partitions too"):
             await bus.partitions()
-        with pytest.raises(BusUnavailable, match=r"Delete graphweft\.partitions too"):
+        with pytest.raises(BusUnavailable, match=r"delete graphweft\.partitions too"):
             await transport.append([outgoing("k")])
     found = {check.name: check for check in await kafka_cluster.examine(kafka_url, "", partitions=4)}
     assert found["bus partitions"].state == "fail"
 
 
 async def test_positions_on_added_partitions_are_known(
-    kafka_url: str, url: str, graph: FalkorDBStore, rules: Ruleset
+    kafka_url: str, url: str, graph: FalkorDBStore, rules: RuleSet
 ) -> None:
     """A responder that runs since before the growth."""
-    async with aclosing(KafkaBus(kafka_url, partitions=2)) as bus, aclosing(Background()) as background:
+    async with aclosing(KafkaEventLog(kafka_url, partitions=2)) as bus, aclosing(Background()) as background:
         assert await bus.partitions() == 2
         positions = Positions(bus, Versions(graph, Breaker(), background), rules, background)
         soon = time.monotonic() + 20
-        with pytest.raises(InvalidPosition, match="the bus has 2"):
+        with pytest.raises(InvalidPosition, match="partitions 0 to 1"):
             await positions.read("2:0", soon)
         await grow(kafka_url, 3)
         # A bus that was never told anew can still say where the group stands.
         assert (await bus.committed(2)).count == 0
         assert await positions.read("2:0", soon) == Position(partition=2, offset="0")
-        with pytest.raises(InvalidPosition, match="the bus has 3"):
+        with pytest.raises(InvalidPosition, match="partitions 0 to 2"):
             await positions.read("3:0", soon)
         assert [part.id for part in await bus.status()] == [0, 1, 2]
 
 
 async def test_a_dead_letter_of_an_added_partition_goes_back_there(kafka_url: str) -> None:
-    async with aclosing(KafkaBus(kafka_url, partitions=2)) as bus:
+    async with aclosing(KafkaEventLog(kafka_url, partitions=2)) as bus:
         await bus.partitions()
         await grow(kafka_url, 3)
         fields = wire.encode(tool("shop", "c", "t"))
@@ -401,7 +404,7 @@ async def test_a_dead_letter_of_an_added_partition_goes_back_there(kafka_url: st
             {"id": "one", "reason": "query_error", "message": "no", "position": "2:0", "time": "2026-01-01T00:00:00Z",
              "fields": wire.pack(fields)}
         )  # fmt: skip
-        await bus.bury([letter])
+        await bus.put_dead_letters([letter])
         assert await bus.requeue(letter, [fields])
         (entry,) = await bus.after(2, "", limit=10)
         assert entry.fields[wire.DATA] == fields[wire.DATA]
@@ -424,7 +427,7 @@ async def test_a_setting_of_other_partitions_is_reported(
     kind: str,
     request: pytest.FixtureRequest,
     url: str,
-    rules: Ruleset,
+    rules: RuleSet,
     tmp_path: Path,
     caplog: pytest.LogCaptureFixture,
 ) -> None:
@@ -433,9 +436,9 @@ async def test_a_setting_of_other_partitions_is_reported(
         from tests.services.fixtures import empty_kafka
 
         await empty_kafka(kafka)
-        bus_url, bus = kafka.url, KafkaBus(kafka.url, partitions=4)
+        bus_url, bus = kafka.url, KafkaEventLog(kafka.url, partitions=4)
     else:
-        bus_url, bus = url, RedisStreamsBus(url, partitions=4)
+        bus_url, bus = url, RedisEventLog(url, partitions=4)
     async with aclosing(bus):
         await bus.partitions()
     if kind == "kafka":
@@ -445,7 +448,7 @@ async def test_a_setting_of_other_partitions_is_reported(
         checks = (
             await kafka_cluster.examine(bus_url, "", partitions=4, asked=asked)
             if kind == "kafka"
-            else await redis_servers.examine_bus(bus_url, "", asked=asked)
+            else await redis_servers.examine(bus_url, "", asked=asked)
         )
         return [(each.found, each.advice) for each in checks if each.name == "bus partitions" and each.state == "warn"]
 
@@ -466,7 +469,7 @@ async def test_a_setting_of_other_partitions_is_reported(
 
 
 async def test_doctor_says_that_added_partitions_move_no_chat(kafka_url: str) -> None:
-    async with aclosing(KafkaBus(kafka_url, partitions=2)) as bus:
+    async with aclosing(KafkaEventLog(kafka_url, partitions=2)) as bus:
         await bus.partitions()
     await grow(kafka_url, 3)
     found = {check.name: check for check in await kafka_cluster.examine(kafka_url, "", partitions=4)}
@@ -497,7 +500,7 @@ async def abort_one(url: str, partition: int, transaction: str) -> None:
         await producer.stop()
 
 
-async def test_workers_step_over_marks_of_transactions(kafka_url: str, url: str, rules: Ruleset) -> None:
+async def test_workers_step_over_marks_of_transactions(kafka_url: str, url: str, rules: RuleSet) -> None:
     """Whether they come while a worker is idle, while its commit is slow, or in front of a new worker."""
     slow = asyncio.Event()
 
@@ -508,7 +511,7 @@ async def test_workers_step_over_marks_of_transactions(kafka_url: str, url: str,
                 await asyncio.sleep(2.5)
             await super().durable(run)
 
-    async with aclosing(KafkaBus(kafka_url)) as watch, aclosing(Store(url)) as graph:
+    async with aclosing(KafkaEventLog(kafka_url)) as watch, aclosing(Store(url)) as graph:
         count = await watch.partitions()
         async with workers(kafka_url, graph, rules):
             await read_up(watch, count)

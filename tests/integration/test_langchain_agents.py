@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.services.plays import PLANNER, WRITER, WRITER_FAILS, Play, player, run_beside_up, said
+from tests.services.plays import PLANNER, WRITER, WRITER_FAILS, Play, Player, run_beside_up, said
 from tests.services.runtime_environments import ROOT, RUNTIME_ENVIRONMENT_S
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(RUNTIME_ENVIRONMENT_S)]
@@ -19,8 +19,8 @@ MODEL = "model.call_complete Planner 1 True"
 
 
 @pytest.fixture(scope="module")
-def play(runtime_python: Callable[[str], Path]) -> Play:
-    return player(runtime_python("langchain"), "langchain_agents")
+def play(player: Player) -> Play:
+    return player("langchain", "langchain_agents")
 
 
 def run_of(*steps: str, start: str = "agent.turn_start Planner 1", end: str = "completed") -> list[str]:

@@ -42,7 +42,7 @@ def test_lint_explain_says_how_each_mutation_runs_on_each_kind_of_server(tmp_pat
         ["totals/count", "neo4j", "ordered"],
     ]
     assert lines[0].startswith(f"{file}:6:9 ")
-    assert lines[-2].startswith("2 queries were not shown to a graph server")
+    assert lines[-2].startswith("2 queries were not checked by a graph server")
     assert "`count(…)` aggregates over all rows" in lines[2]
     found = json.loads(lint("--explain", "--json", str(file)).stdout)
     assert [(each["line"], each["mode"]) for each in found["mutations"]][:2] == [(6, "ordered"), (6, "ordered")]

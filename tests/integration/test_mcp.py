@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import inspect
 import io
 import json
 import os
@@ -23,9 +22,9 @@ from mcp import StdioServerParameters
 from mcp.client.stdio import stdio_client
 
 from graphweft import Client, Event, MemoryClient, MemoryScope
-from graphweft.location import embedded_url
+from graphweft.transports.embedded import embedded_url
 from graphweft_contracts import InvalidSettings
-from graphweft_workers.cli.mcp import make_access
+from graphweft_workers.cli.mcp_access import McpOptions
 from graphweft_workers.mcp.access import Access
 from graphweft_workers.mcp.tools import Tools
 
@@ -288,7 +287,7 @@ async def test_wrong_arguments_are_errors_of_the_tool(stack: Stack, app_id: str)
             (
                 "memory_add",
                 {"text": "x" * 4_097},
-                "text: it has 4097 characters, and at most 4096 are taken: remember it",
+                "text: it has 4097 characters; the maximum is 4096: remember it",
             ),
             ("memory_add", {"text": "x", "role": "system"}, "role: "),
             ("memory_add", {"text": "x", "message_id": "\0"}, "message_id: "),
@@ -299,7 +298,7 @@ async def test_wrong_arguments_are_errors_of_the_tool(stack: Stack, app_id: str)
             ("memory_search", {"thread_id": " t"}, "thread_id: "),
             ("memory_search", {"query": ["a"]}, "query: "),
             ("memory_search", {"query": "x" * 100_001}, "query: String should have at most 100000 characters"),
-            ("get_context", {}, "there is no such tool here; there are memory_search, memory_add"),
+            ("get_context", {}, "unknown tool; the tools are memory_search, memory_add"),
         ):
             assert (await refusal(client, tool, **arguments)).startswith(said)
         assert len(await refusal(client, "memory_add", text="x", **{"y" * 5_000: 1})) < 1_300
@@ -332,7 +331,7 @@ async def test_a_long_memory_hides_nothing(stack: Stack, app_id: str) -> None:
         for arguments in ({}, {"max_tokens": 20}):  # to ask for more would be in vain
             none = await small.call("memory_search", {"query": "giraffe", **arguments})
             assert none.error
-            assert "more tokens than an answer may have" in none.text
+            assert "more tokens than a result may have" in none.text
 
 
 async def test_what_had_no_room_is_told(stack: Stack, app_id: str) -> None:
@@ -341,7 +340,7 @@ async def test_what_had_no_room_is_told(stack: Stack, app_id: str) -> None:
             await call(client, "memory_add", text=f"Heron {number}. " + "It stands in the water. " * 20)
         assert len(await found(client, "heron")) == 4
         data = await call(client, "memory_search", query="heron", max_tokens=400)
-        assert (len(data["results"]), data["notes"]) == (2, ["2 more of search had no room in this answer"])
+        assert (len(data["results"]), data["notes"]) == (2, ["2 more of search did not fit into this result"])
 
 
 # --- what goes wrong ------------------------------------------------------------------------------------------------
@@ -379,7 +378,7 @@ async def test_a_defect_is_an_error_of_the_tool(app_id: str, caplog: pytest.LogC
     for tool, arguments in (("memory_search", {}), ("memory_add", {"text": "x"})):
         answer = await tools.call(tool, arguments)
         assert (answer.error, answer.data) == (True, None)
-        assert "there is a defect" in answer.text
+        assert "internal error" in answer.text
     assert [record.levelname for record in caplog.records] == ["ERROR"] * 2
 
 
@@ -389,7 +388,7 @@ async def test_what_is_switched_off(stack: Stack, app_id: str) -> None:
         assert [tool.name for tool in (await client.list_tools()).tools] == ["memory_search", "get_context"]
         assert "switched context off" in await refusal(client, "memory_search")
         assert (await call(client, "get_context", agent="Cook"))["text"] == ""
-        assert "no such tool" in await refusal(client, "memory_add", text="x")
+        assert "unknown tool" in await refusal(client, "memory_add", text="x")
 
 
 INITIALIZE = {
@@ -524,15 +523,15 @@ REFUSED = [
 
 @pytest.mark.parametrize(("given", "said"), REFUSED, ids=[str(given) for given, _ in REFUSED])
 def test_what_cannot_work_is_refused(given: dict[str, Any], said: str) -> None:
-    names = inspect.signature(make_access).parameters
+    options = McpOptions(**{"app": "acme", "user": "ada"} | given)
     with pytest.raises(InvalidSettings, match=re.escape(said)):
-        make_access(**dict.fromkeys(names) | {"app": "acme", "user": "ada"} | given)
+        options.access()
 
 
 def test_a_refusal_goes_to_standard_error(stack: Stack) -> None:
     for arguments, said in (
         (("mcp", "--app", "acme"), "`run mcp` needs a scope"),
-        (("mutation", "--workflow", "Kitchen"), "go with `run mcp` only"),
+        (("mutation", "--workflow", "Kitchen"), "work with `run mcp` only"),
     ):
         process = stack.command("run", *arguments)
         out, errors = process.communicate(timeout=30)
@@ -549,7 +548,7 @@ def test_a_stream_that_is_closed_is_named(stack: Stack, closed: str) -> None:
         env=stack.environment, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=60, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (2, "")
-    assert done.stderr.startswith("error: `run mcp` speaks on standard input and output")
+    assert done.stderr.startswith("error: `run mcp` needs standard input and output")
 
 
 async def test_app_and_scope_may_stand_in_the_environment(stack: Stack, app_id: str) -> None:

@@ -16,21 +16,21 @@ from typing import Any
 
 import pytest
 import redis.asyncio as redis
+from tests.services.rules import rule_set
 
 from graphweft import Client, ContextReply, Event, MemoryClient, MemoryScope, SyncClient, SyncMemoryClient
 from graphweft.memory import add_event, chat_of
 from graphweft.transport import Outgoing, encoded
 from graphweft_contracts import ContextRequest, MemoryAdd, MemoryMessage, SearchQuery, channels, wire
 from graphweft_contracts.memory import memory_id
-from graphweft_rules import Ruleset
-from graphweft_workers.bus.redis_streams import RedisStreamsBus
+from graphweft_workers.drivers.falkordb.store import FalkorDBStore
+from graphweft_workers.drivers.redis.event_log import RedisEventLog
+from graphweft_workers.drivers.redis.requests import RedisRequestQueue
 from graphweft_workers.embedding.hashing import HashingEmbedder
 from graphweft_workers.embedding.protocol import Embedder
-from graphweft_workers.graph.falkordb import FalkorDBStore
-from graphweft_workers.injection.answering import Answerer
-from graphweft_workers.injection.redis_requests import RedisRequestQueue
+from graphweft_workers.engine.worker import MutationWorker
+from graphweft_workers.injection.pipeline import ContextPipeline
 from graphweft_workers.injection.responder import InjectionResponder
-from graphweft_workers.mutation.worker import MutationWorker
 
 pytestmark = pytest.mark.integration
 APP = "shop"
@@ -76,7 +76,7 @@ def said(text: str, role: str = "user", **more: Any) -> dict[str, Any]:
 
 USER = MemoryScope(user_id="u1")
 NEVER: list[tuple[dict[str, Any], str]] = [
-    ({}, "index_name is required: name the index, or give memory a scope"),
+    ({}, "index_name is required: name the index, or pass a scope as memory"),
     ({"index_name": "chunks", "index_type": "hybrid"}, "fulltext_index_name is required when index_type='hybrid'"),
     ({"memory": USER, "index_name": "chunks"}, "memories have indexes of their own"),
     ({"memory": USER, "top_k": 0}, "top_k must be at least 1"),
@@ -114,9 +114,9 @@ def test_the_synchronous_client_refuses_it_too() -> None:
         ({"user_id": "u" * 257}, "user_id: String should have at most 256 characters"),
         ({"user_id": 5}, "user_id: Input should be a valid string"),
         ({"scope_to_per_operation_thread_id": True, "user_id": ""}, "user_id: "),
-        ({"user_id": "u1", "memory_roles": ()}, "memory_roles must be some of user, assistant, system"),
-        ({"user_id": "u1", "memory_roles": "user"}, "memory_roles must be some of"),
-        ({"user_id": "u1", "memory_roles": ("user", "tool")}, "memory_roles must be some of"),
+        ({"user_id": "u1", "memory_roles": ()}, "memory_roles must be one or more of user, assistant, system"),
+        ({"user_id": "u1", "memory_roles": "user"}, "memory_roles must be one or more of"),
+        ({"user_id": "u1", "memory_roles": ("user", "tool")}, "memory_roles must be one or more of"),
         ({"user_id": "u1", "message_history_count": 0}, "message_history_count must be at least 1"),
         ({"user_id": "u1", "app_id": "a/b"}, "appid: "),
         ({"user_id": "u1", "source": ""}, "source: "),
@@ -131,7 +131,7 @@ async def test_memories_that_can_never_work_are_refused_at_once(
 
 async def test_memories_need_an_app(bus_seen: Bus) -> None:
     async with Client(transport=bus_seen) as client:
-        with pytest.raises(ValueError, match="app_id is needed"):
+        with pytest.raises(ValueError, match="app_id is required"):
             MemoryClient(client, user_id="u1")
         assert MemoryClient(client, app_id=APP, user_id="u1").scope == USER
 
@@ -148,10 +148,10 @@ class Hostile:
 @pytest.mark.parametrize(
     ("query", "params", "said"),
     [
-        (None, None, "query: a text or a list of messages is wanted"),
-        (5, None, "query: a text or a list of messages is wanted"),
-        ({"role": "user", "text": "x"}, None, "query: a text or a list of messages is wanted"),
-        ([Hostile()], None, "reading it failed: RuntimeError"),
+        (None, None, "query: expected a text or a list of messages"),
+        (5, None, "query: expected a text or a list of messages"),
+        ({"role": "user", "text": "x"}, None, "query: expected a text or a list of messages"),
+        ([Hostile()], None, "reading it failed with RuntimeError"),
         ("half \ud800", None, "search.text: Value error, it holds half a character (a lone surrogate)"),
         ("x", 5, "search.params: Input should be a valid dictionary"),
         ("x", {1: 2}, "search.params.1.[key]: Input should be a valid string"),
@@ -172,9 +172,9 @@ async def test_what_a_conversation_brings_raises_nothing(
 async def test_params_that_no_json_can_say_are_answered(url: str) -> None:
     async with Client(url, app_id=APP, budget_ms=BUDGET_MS) as client:
         for value, said in (
-            (float("nan"), "context or params is no JSON: a number in it is NaN"),
-            (iter([1]), "params.a: reading would use up the iterator"),
-            (object(), "context or params is no JSON: "),
+            (float("nan"), "context or params is not JSON: it has a number that is NaN"),
+            (iter([1]), "params.a: reading would consume the iterator"),
+            (object(), "context or params is not JSON: "),
         ):
             reply = await client.search("x", memory=USER, params={"a": value})
             assert reply.reason == "invalid_request"
@@ -399,7 +399,7 @@ async def test_messages_that_cannot_be_remembered_disturb_nobody(
     assert "messages: Tuple should have at most 1000 items" in caplog.text
     assert "secret" not in caplog.text
     for wrong in ("a text", {"role": "user", "text": "x"}):
-        with pytest.raises(ValueError, match="a list of messages is wanted"):
+        with pytest.raises(ValueError, match="must be a list of messages"):
             await memories.remember(wrong)
 
 
@@ -409,17 +409,17 @@ async def test_messages_that_cannot_be_remembered_disturb_nobody(
 async def test_the_thread_of_the_operation_is_captured_once(client: Client, bus_seen: Bus) -> None:
     memories = MemoryClient(client, user_id="u1", thread_id="fixed", scope_to_per_operation_thread_id=True)
     for early in (memories.remember([said("x")]), memories.recall("x")):
-        with pytest.raises(ValueError, match="scope_to_per_operation_thread_id needs a thread id: call thread_created"):
+        with pytest.raises(ValueError, match="scope_to_per_operation_thread_id requires a thread id: call"):
             await early
     memories.thread_created(None)
-    with pytest.raises(ValueError, match="needs a thread id"):
+    with pytest.raises(ValueError, match="requires a thread id"):
         await memories.recall("x")
     with pytest.raises(ValueError, match="thread_id: String should have at least 1 character"):
         memories.thread_created("")
     memories.thread_created("t1")
     memories.thread_created("t1")
     memories.thread_created(None)
-    with pytest.raises(ValueError, match="belong to one thread at a time") as refused:
+    with pytest.raises(ValueError, match="belong to one thread; ") as refused:
         memories.thread_created("t2")
     assert "t2" not in str(refused.value)
     assert memories.scope == MemoryScope(user_id="u1", thread_id="t1")
@@ -488,7 +488,7 @@ async def test_erasing_names_a_user_and_a_time(client: Client, bus_seen: Bus) ->
     assert own.id != other.id
     with pytest.raises(ValueError, match="before: Input should have timezone info"):
         await memories.erase_user("u2", before=datetime(2026, 1, 1))
-    with pytest.raises(ValueError, match="name the user whose memories are to be erased"):
+    with pytest.raises(ValueError, match="name the user whose memories to erase"):
         await MemoryClient(client, thread_id="t").erase_user()
 
 
@@ -511,12 +511,12 @@ async def test_recall_waits_for_what_was_written_here_where_that_is_wanted(clien
 @asynccontextmanager
 async def deployed(url: str, embedder: Embedder | None = None) -> AsyncIterator[FalkorDBStore]:
     """A mutation worker and a responder."""
-    bus, graph = RedisStreamsBus(url, partitions=2), FalkorDBStore(url, write_timeout_ms=5_000)
-    rules = Ruleset({})
+    bus, graph = RedisEventLog(url, partitions=2), FalkorDBStore(url, write_timeout_ms=5_000)
+    rules = rule_set()
     worker = MutationWorker(bus, graph, rules, name="w")
-    answerer = Answerer(rules, graph, bus=bus, embedder=embedder)
+    pipeline = ContextPipeline(rules, graph, bus=bus, embedder=embedder)
     queue = RedisRequestQueue(url, consumer="r")
-    responder = InjectionResponder(queue, answerer.answer)
+    responder = InjectionResponder(queue, pipeline.answer)
     running = [asyncio.create_task(each.run()) for each in (worker, responder)]
     try:
         yield graph
@@ -525,7 +525,7 @@ async def deployed(url: str, embedder: Embedder | None = None) -> AsyncIterator[
         responder.stop()
         await asyncio.gather(*running)
         await queue.aclose()
-        await answerer.aclose()
+        await pipeline.aclose()
         await graph.aclose()
         await bus.aclose()
 

@@ -11,17 +11,18 @@ import neo4j
 import pytest
 from redis.asyncio import Redis
 from tests.services.neo4j import Neo4jServer
+from tests.services.rules import rule_set
 
 from graphweft import Client
 from graphweft_contracts import DeadLetter, Event
 from graphweft_contracts.memory import derived_id, memory_id
-from graphweft_rules import Ruleset
-from graphweft_workers.bus.redis_streams import RedisStreamsBus
-from graphweft_workers.graph.digest import read_digest
-from graphweft_workers.graph.falkordb import FalkorDBStore
-from graphweft_workers.graph.neo4j import Neo4jStore
-from graphweft_workers.graph.store import GraphStore
-from graphweft_workers.mutation.worker import MutationWorker
+from graphweft_rules import RuleSet
+from graphweft_workers.drivers.falkordb.store import FalkorDBStore
+from graphweft_workers.drivers.neo4j.store import Neo4jStore
+from graphweft_workers.drivers.redis.event_log import RedisEventLog
+from graphweft_workers.engine.digest import read_digest
+from graphweft_workers.engine.worker import MutationWorker
+from graphweft_workers.ports.graph_store import GraphStore
 
 pytestmark = pytest.mark.integration
 pytest_plugins = ["tests.services.fixtures"]
@@ -64,11 +65,11 @@ def add(number: int, *texts: str, chat: str = "c1", at: int | None = None, **sco
     return event("memory.add", number, {"messages": said, **(scope or {"user_id": "u1"})}, chat=chat, at=at)
 
 
-NO_RULES = Ruleset({})
+NO_RULES = rule_set()
 """The packs alone."""
 
 
-async def worked(bus: RedisStreamsBus, store: Any, rules: Ruleset = NO_RULES) -> list[DeadLetter]:
+async def worked(bus: RedisEventLog, store: Any, rules: RuleSet = NO_RULES) -> list[DeadLetter]:
     """Let a worker come to the end of the log; return the dead letters that there are then."""
     worker = MutationWorker(bus, store, rules, name="w")
     task = asyncio.create_task(worker.run())
@@ -82,10 +83,10 @@ async def worked(bus: RedisStreamsBus, store: Any, rules: Ruleset = NO_RULES) ->
     return list(await bus.dead_letters(limit=100))
 
 
-async def applied(url: str, store: GraphStore, events: Sequence[Event], rules: Ruleset = NO_RULES) -> None:
+async def applied(url: str, store: GraphStore, events: Sequence[Event], rules: RuleSet = NO_RULES) -> None:
     async with Client(url) as client:
         assert all(await client.emit_all(events, wait_s=5))
-    bus = RedisStreamsBus(url, partitions=2)
+    bus = RedisEventLog(url, partitions=2)
     try:
         assert await worked(bus, store, rules) == []
     finally:

@@ -23,16 +23,18 @@ from structlog.testing import capture_logs
 from tests.chaos.memory_bus import MemoryBus
 from tests.chaos.serial import Content, FalkorDBReference, Neo4jReference, Query, Reference, query_of
 from tests.services.neo4j import Neo4jServer
+from tests.services.rules import rule_set
 
 from graphweft import Event
 from graphweft_contracts import wire
 from graphweft_contracts.memory import memory_id
-from graphweft_rules import Ruleset
-from graphweft_rules.batching import Dialect
-from graphweft_workers.bus.log import Entry
-from graphweft_workers.embedded import EmbeddedServer
-from graphweft_workers.graph.falkordb import FalkorDBStore
-from graphweft_workers.mutation.worker import MutationWorker
+from graphweft_workers.drivers.embedded.server import EmbeddedServer
+from graphweft_workers.drivers.falkordb.dialect import FALKORDB
+from graphweft_workers.drivers.falkordb.store import FalkorDBStore
+from graphweft_workers.drivers.neo4j.dialect import NEO4J
+from graphweft_workers.engine.worker import MutationWorker
+from graphweft_workers.ports.dialect import GraphDialect
+from graphweft_workers.ports.event_log import Entry
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(3_600)]
 
@@ -147,11 +149,11 @@ class _Quick(FalkorDBStore):
 class Server:
     """A graph server; one event loop for all examples."""
 
-    def __init__(self, runner: asyncio.Runner, reference: Reference, dialect: Dialect) -> None:
+    def __init__(self, runner: asyncio.Runner, reference: Reference, dialect: GraphDialect) -> None:
         self.runner = runner
         self.reference = reference
-        self.dialect: Dialect = dialect
-        self.rules = Ruleset({})
+        self.dialect = dialect
+        self.rules = rule_set()
 
     async def serial(self, events: Sequence[Event]) -> Content:
         """Return what is left by one query per mutation. Nothing is dropped as a copy: copies may be far apart."""
@@ -168,7 +170,7 @@ class FalkorDB(Server):
 
     def __init__(self, runner: asyncio.Runner, url: str) -> None:
         self.graphs = FalkorDBReference(url)
-        super().__init__(runner, self.graphs, "falkordb")
+        super().__init__(runner, self.graphs, FALKORDB)
         self.store = _Quick(url)
         self.numbers = count()
 
@@ -220,7 +222,7 @@ def server(request: pytest.FixtureRequest) -> Iterator[Server]:
 
         reference = runner.run(connect())
         runner.run(reference.clear())
-        yield Server(runner, reference, "neo4j")
+        yield Server(runner, reference, NEO4J)
         runner.run(reference.aclose())
 
 

@@ -20,38 +20,40 @@ import redis.asyncio as redis
 from pydantic import SecretStr
 from structlog.testing import capture_logs
 from tests.services.models import Failure, ModelServer, embedding_of
+from tests.services.rules import load_rules, rule_set
 
 from graphweft import Event
-from graphweft.drivers import make_transport
-from graphweft.location import embedded_url
 from graphweft.transport import Outgoing, Transport
+from graphweft.transports.embedded import embedded_url
+from graphweft.transports.registry import make_transport
 from graphweft_contracts import BusUnavailable, GraphUnavailable, channels, wire
 from graphweft_contracts.memory import derived_id, memory_id
-from graphweft_rules import Ruleset
-from graphweft_workers.bus.log import Bus, Entry
-from graphweft_workers.bus.redis_streams import RedisStreamsBus
+from graphweft_rules import RuleSet
+from graphweft_workers.drivers.falkordb.store import FalkorDBStore
+from graphweft_workers.drivers.redis.event_log import RedisEventLog
 from graphweft_workers.embedding.cached import CachedEmbedder
 from graphweft_workers.embedding.hashing import HashingEmbedder
 from graphweft_workers.embedding.openai import OpenAIEmbedder
 from graphweft_workers.embedding.protocol import Embedder
-from graphweft_workers.graph.digest import read_digest
-from graphweft_workers.graph.falkordb import FalkorDBStore
-from graphweft_workers.graph.store import Applied, GraphStore, Write
-from graphweft_workers.memory import worker as worker_module
-from graphweft_workers.memory.embedding import SOURCE, EmbeddingJob
-from graphweft_workers.memory.job import Job, Seen
-from graphweft_workers.memory.worker import JobWorker
-from graphweft_workers.mutation.retries import retry
-from graphweft_workers.mutation.worker import MutationWorker
-from graphweft_workers.services import make_bus
-from graphweft_workers.settings import Settings
+from graphweft_workers.engine import job_worker as worker_module
+from graphweft_workers.engine.digest import read_digest
+from graphweft_workers.engine.job_worker import JobWorker
+from graphweft_workers.engine.retries import retry
+from graphweft_workers.engine.worker import MutationWorker
+from graphweft_workers.features.memory.embedding import SOURCE, EmbeddingJob
+from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.event_log import Entry
+from graphweft_workers.ports.graph_store import Applied, GraphStore, Write
+from graphweft_workers.ports.job import Job, Seen
+from graphweft_workers.roles.connections import make_bus
+from graphweft_workers.roles.settings import Settings
 
 pytestmark = pytest.mark.integration
 
 T0 = datetime(2026, 2, 1, 10, 0, tzinfo=UTC)
 APP = "shop"
 PARTITIONS = 2
-NO_RULES = Ruleset({})
+NO_RULES = rule_set()
 RULES = """\
 version: "1.0"
 mutation_rules:
@@ -96,8 +98,8 @@ async def put(transport: Transport, events: Sequence[Event]) -> None:
 
 
 @pytest.fixture
-async def memory_bus(url: str) -> AsyncIterator[RedisStreamsBus]:
-    made = RedisStreamsBus(url, partitions=PARTITIONS, group=channels.MEMORY_GROUP)
+async def memory_bus(url: str) -> AsyncIterator[RedisEventLog]:
+    made = RedisEventLog(url, partitions=PARTITIONS, group=channels.MEMORY_GROUP)
     yield made
     await made.aclose()
 
@@ -233,7 +235,7 @@ class FirstCommitsFail:
 
 
 async def test_what_is_repeated_in_front_of_a_commit_is_the_same_event(
-    bus: RedisStreamsBus, memory_bus: RedisStreamsBus, graph: FalkorDBStore, transport: Transport
+    bus: RedisEventLog, memory_bus: RedisEventLog, graph: FalkorDBStore, transport: Transport
 ) -> None:
     events = [add(number, f"text {number}") for number in range(20)]
     await put(transport, events)
@@ -255,7 +257,7 @@ async def test_what_is_repeated_in_front_of_a_commit_is_the_same_event(
 
 
 async def test_a_copy_is_embedded_once_and_a_retry_again(
-    bus: RedisStreamsBus, memory_bus: RedisStreamsBus, graph: FalkorDBStore, transport: Transport
+    bus: RedisEventLog, memory_bus: RedisEventLog, graph: FalkorDBStore, transport: Transport
 ) -> None:
     """A retry adds a memory that was not there when its vector came."""
     embedder = Counting()
@@ -292,7 +294,7 @@ FAILURES = {
 
 @pytest.mark.parametrize("name", FAILURES)
 async def test_while_the_embedder_fails_the_position_waits(
-    bus: RedisStreamsBus, memory_bus: RedisStreamsBus, graph: FalkorDBStore, transport: Transport,
+    bus: RedisEventLog, memory_bus: RedisEventLog, graph: FalkorDBStore, transport: Transport,
     model_server: ModelServer, monkeypatch: pytest.MonkeyPatch, name: str,
 ) -> None:  # fmt: skip
     monkeypatch.setattr(worker_module, "_LAST_WAIT_S", 0.1)
@@ -336,7 +338,7 @@ class Odd(Embedder):
 
 
 async def test_too_few_vectors_are_asked_for_again_and_no_vectors_are_left_out(
-    bus: RedisStreamsBus, memory_bus: RedisStreamsBus, graph: FalkorDBStore, transport: Transport
+    bus: RedisEventLog, memory_bus: RedisEventLog, graph: FalkorDBStore, transport: Transport
 ) -> None:
     job = EmbeddingJob(Odd([[1.0, 2.0]], [[1.0, 2.0], [0.0, 0.0], [float("nan"), 1.0]]))
     await put(transport, [add(1, "a good one", "of zeros", "no number")])
@@ -354,7 +356,7 @@ async def test_too_few_vectors_are_asked_for_again_and_no_vectors_are_left_out(
 
 
 async def test_a_text_that_is_refused_holds_up_no_other(
-    bus: RedisStreamsBus, memory_bus: RedisStreamsBus, graph: FalkorDBStore, transport: Transport,
+    bus: RedisEventLog, memory_bus: RedisEventLog, graph: FalkorDBStore, transport: Transport,
     model_server: ModelServer,
 ) -> None:  # fmt: skip
     model_server.refuses = lambda text: "poison" in text
@@ -377,11 +379,11 @@ async def test_a_text_that_is_refused_holds_up_no_other(
     assert await bus.dead_letter_count() == 0, "a retry of one would go to a worker that embeds nothing"
 
 
-async def test_a_slow_embedder_costs_no_partition(url: str, memory_bus: RedisStreamsBus, transport: Transport) -> None:
+async def test_a_slow_embedder_costs_no_partition(url: str, memory_bus: RedisEventLog, transport: Transport) -> None:
     """The lease is extended while a batch takes long, so nobody does the same at once."""
     slow, other = Counting(), Counting()
     slow.open.clear()
-    second_bus = RedisStreamsBus(url, partitions=PARTITIONS, group=channels.MEMORY_GROUP)
+    second_bus = RedisEventLog(url, partitions=PARTITIONS, group=channels.MEMORY_GROUP)
     first = JobWorker(memory_bus, transport, EmbeddingJob(slow), name="a", lease_s=0.5)
     second = JobWorker(second_bus, transport, EmbeddingJob(other), name="b", lease_s=0.5)
     number = channels.partition_of(f"{APP}/c1", PARTITIONS)
@@ -424,12 +426,12 @@ class SlowLookBack(CountedReads):
 
 
 async def test_a_long_look_back_costs_no_partition(
-    url: str, bus: RedisStreamsBus, graph: FalkorDBStore, transport: Transport
+    url: str, bus: RedisEventLog, graph: FalkorDBStore, transport: Transport
 ) -> None:
     """Vectors make entries long, and a mutation worker begins by reading 10,000 of them back."""
     await put(transport, [add(number, "tea") for number in range(5)])
     slow = SlowLookBack(bus)
-    second_bus = RedisStreamsBus(url, partitions=PARTITIONS)
+    second_bus = RedisEventLog(url, partitions=PARTITIONS)
     with capture_logs() as logs:
         async with working(MutationWorker(slow, graph, NO_RULES, name="a", lease_s=0.5)):
             await until(lambda: slow.reads == PARTITIONS)
@@ -446,7 +448,7 @@ async def shared(bus: Bus) -> bool:
 
 
 async def test_it_stops_while_the_embedder_hangs(
-    memory_bus: RedisStreamsBus, transport: Transport, monkeypatch: pytest.MonkeyPatch
+    memory_bus: RedisEventLog, transport: Transport, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(worker_module, "_GRACE_S", 0.1)
     embedder = Counting()
@@ -461,7 +463,7 @@ async def test_it_stops_while_the_embedder_hangs(
         await done(memory_bus)
 
 
-async def test_a_batch_in_hand_is_finished_before_the_stop(memory_bus: RedisStreamsBus, transport: Transport) -> None:
+async def test_a_batch_in_hand_is_finished_before_the_stop(memory_bus: RedisEventLog, transport: Transport) -> None:
     embedder = Counting()
     embedder.open.clear()
     await put(transport, [add(1, "tea")])
@@ -476,7 +478,7 @@ async def test_a_batch_in_hand_is_finished_before_the_stop(memory_bus: RedisStre
 
 
 async def test_without_rules_memories_take_effect_and_the_rest_is_counted(
-    bus: RedisStreamsBus, graph: FalkorDBStore, transport: Transport, tmp_path: Path
+    bus: RedisEventLog, graph: FalkorDBStore, transport: Transport, tmp_path: Path
 ) -> None:
     free = Event.create("note.taken", app_id=APP, chat_id="c1", id="n1")
     await put(transport, [add(1, "tea"), free, add(2, "coffee"), turn(3), add(4, "behind it"), turn(5)])
@@ -502,10 +504,10 @@ async def lag_is(bus: Bus, lag: int) -> bool:
     return sum(part.lag for part in await bus.status()) == lag
 
 
-def support(folder: Path) -> Ruleset:
+def support(folder: Path) -> RuleSet:
     (folder / "Support").mkdir()
     (folder / "Support/graph_injection.yaml").write_text(RULES)
-    return Ruleset.load(folder)
+    return load_rules(folder)
 
 
 class OneWrite:
@@ -527,7 +529,7 @@ class OneWrite:
 
 
 async def test_a_half_done_batch_waits_for_the_rules_that_it_was_begun_with(
-    bus: RedisStreamsBus, graph: FalkorDBStore, transport: Transport, tmp_path: Path
+    bus: RedisEventLog, graph: FalkorDBStore, transport: Transport, tmp_path: Path
 ) -> None:
     rules = support(tmp_path)
     await put(transport, [add(1, "tea"), turn(2), turn(3)])
@@ -587,7 +589,7 @@ class Process:
 @pytest.mark.slow
 @pytest.mark.timeout(240)
 async def test_killed_at_any_moment_each_memory_has_its_vector_and_a_replay_asks_no_model(
-    url: str, bus: RedisStreamsBus, memory_bus: RedisStreamsBus, graph: FalkorDBStore, transport: Transport,
+    url: str, bus: RedisEventLog, memory_bus: RedisEventLog, graph: FalkorDBStore, transport: Transport,
     model_server: ModelServer, tmp_path: Path,
 ) -> None:  # fmt: skip
     seed = int(os.environ.get("GRAPHWEFT_SEED", "0"))
@@ -639,7 +641,7 @@ async def test_killed_at_any_moment_each_memory_has_its_vector_and_a_replay_asks
     asked = len(model_server.requests)
     print(f"{kills} kills, {repeated} events repeated, the model was asked {len(model_server.texts)} texts")
 
-    again_bus = RedisStreamsBus(url, partitions=PARTITIONS, group="graphweft-again")
+    again_bus = RedisEventLog(url, partitions=PARTITIONS, group="graphweft-again")
     again = FalkorDBStore(url, graph_template="again_{app_id}")
     async with working(MutationWorker(again_bus, again, NO_RULES, name="again")):
         await done(again_bus)
@@ -704,7 +706,7 @@ async def test_up_runs_it_when_an_embedder_is_set(tmp_path: Path) -> None:
 
 
 async def test_the_log_is_read_by_whoever_comes_later(
-    url: str, bus: RedisStreamsBus, memory_bus: RedisStreamsBus, graph: FalkorDBStore, transport: Transport
+    url: str, bus: RedisEventLog, memory_bus: RedisEventLog, graph: FalkorDBStore, transport: Transport
 ) -> None:
     """An embedder that is set later gives vectors to what was remembered before."""
     await put(transport, [add(1, "tea")])
@@ -757,7 +759,7 @@ async def test_a_job_gets_its_events_and_its_ticks_and_what_it_makes_is_put_on_t
     url: str, transport: Transport
 ) -> None:
     job = Notes(0.2)
-    bus = RedisStreamsBus(url, partitions=PARTITIONS, group=job.group)
+    bus = RedisEventLog(url, partitions=PARTITIONS, group=job.group)
     await put(transport, [turn(1), add(2, "passed by"), turn(3)])
     with capture_logs() as logs:
         async with working(JobWorker(bus, transport, job, name="n")):
@@ -778,7 +780,7 @@ async def notes_are(bus: Bus, wanted: set[str]) -> bool:
 
 
 async def test_what_was_trimmed_unread_is_told_and_passed_over(
-    url: str, memory_bus: RedisStreamsBus, transport: Transport
+    url: str, memory_bus: RedisEventLog, transport: Transport
 ) -> None:
     """Without a dead letter: the events themselves may have taken effect long ago."""
     await put(transport, [add(number, f"text {number}") for number in range(10)])

@@ -13,19 +13,20 @@ from typing import Any
 import pytest
 import redis.asyncio as redis
 from structlog.testing import capture_logs
+from tests.services.rules import load_rules
 
 from graphweft import Client, Event
 from graphweft_contracts import BusUnavailable, DeadLetter, GraphUnavailable, channels, wire
-from graphweft_rules import Ruleset
-from graphweft_workers.bus.log import Committed
-from graphweft_workers.bus.redis_streams import RedisStreamsBus
-from graphweft_workers.embedded import EmbeddedServer
-from graphweft_workers.graph.falkordb import FalkorDBStore
-from graphweft_workers.graph.store import Applied, Write
-from graphweft_workers.mutation.applying import FAILURES_TO_QUARANTINE
-from graphweft_workers.mutation.duplicates import RecentEvents
-from graphweft_workers.mutation.retries import retry
-from graphweft_workers.mutation.worker import MutationWorker
+from graphweft_rules import RuleSet
+from graphweft_workers.drivers.embedded.server import EmbeddedServer
+from graphweft_workers.drivers.falkordb.store import FalkorDBStore
+from graphweft_workers.drivers.redis.event_log import RedisEventLog
+from graphweft_workers.engine.apply import FAILURES_TO_QUARANTINE
+from graphweft_workers.engine.duplicates import RecentEvents
+from graphweft_workers.engine.retries import retry
+from graphweft_workers.engine.worker import MutationWorker
+from graphweft_workers.ports.event_log import Committed
+from graphweft_workers.ports.graph_store import Applied, Write
 
 pytestmark = pytest.mark.integration
 APP = "shop"
@@ -57,16 +58,16 @@ mutation_rules:
 
 
 @pytest.fixture
-def rules(tmp_path: Path) -> Ruleset:
+def rules(tmp_path: Path) -> RuleSet:
     folder = tmp_path / "Shop"
     folder.mkdir()
     (folder / "graph_injection.yaml").write_text(RULES)
-    return Ruleset.load(tmp_path)
+    return load_rules(tmp_path)
 
 
 @asynccontextmanager
 async def running(
-    bus: RedisStreamsBus, graph: Any, rules: Ruleset, name: str = "w", batch_events: int = 50
+    bus: RedisEventLog, graph: Any, rules: RuleSet, name: str = "w", batch_events: int = 50
 ) -> AsyncIterator[MutationWorker]:
     worker = MutationWorker(bus, graph, rules, name=name, batch_events=batch_events)
     task = asyncio.create_task(worker.run())
@@ -83,7 +84,7 @@ async def eventually(condition: Callable[[], Awaitable[bool]], timeout_s: float 
             await asyncio.sleep(0.02)
 
 
-async def caught_up(bus: RedisStreamsBus) -> None:
+async def caught_up(bus: RedisEventLog) -> None:
     async def idle() -> bool:
         return sum(partition.lag for partition in await bus.status()) == 0
 
@@ -106,9 +107,7 @@ async def column(graph: FalkorDBStore, statement: str, app: str = APP) -> list[A
     return [row[0] for row in (await graph.read(app, statement, {}, timeout_s=5)).rows]
 
 
-async def test_events_take_effect_in_order(
-    url: str, bus: RedisStreamsBus, graph: FalkorDBStore, rules: Ruleset
-) -> None:
+async def test_events_take_effect_in_order(url: str, bus: RedisEventLog, graph: FalkorDBStore, rules: RuleSet) -> None:
     async with Client(url) as client:
         for number in range(60):
             assert await client.emit(tool(f"t{number}", chat=f"c{number % 3}"))
@@ -121,11 +120,11 @@ async def test_events_take_effect_in_order(
 
 @pytest.mark.parametrize("where", ["claim", "read", "commit", "release", "graph"])
 async def test_a_cancellation_by_a_driver_ends_no_partition(
-    where: str, url: str, rules: Ruleset, monkeypatch: pytest.MonkeyPatch
+    where: str, url: str, rules: RuleSet, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A task that ends by one that nobody asked for ends without a word, and its partition lies unread."""
     left = [asyncio.CancelledError() for _ in range(3)]
-    owner, name = (FalkorDBStore, "apply") if where == "graph" else (RedisStreamsBus, where)
+    owner, name = (FalkorDBStore, "apply") if where == "graph" else (RedisEventLog, where)
     plain = getattr(owner, name)
 
     async def cancelled(*args: Any, **kwargs: Any) -> Any:
@@ -135,7 +134,7 @@ async def test_a_cancellation_by_a_driver_ends_no_partition(
 
     monkeypatch.setattr(owner, name, cancelled)
     async with (
-        contextlib.aclosing(RedisStreamsBus(url)) as bus,
+        contextlib.aclosing(RedisEventLog(url)) as bus,
         contextlib.aclosing(FalkorDBStore(url)) as graph,
         Client(url) as client,
     ):
@@ -152,7 +151,7 @@ async def test_a_cancellation_by_a_driver_ends_no_partition(
 
 
 async def test_datetime_is_the_time_of_the_event(
-    url: str, bus: RedisStreamsBus, graph: FalkorDBStore, rules: Ruleset
+    url: str, bus: RedisEventLog, graph: FalkorDBStore, rules: RuleSet
 ) -> None:
     event = tool("t")
     async with Client(url) as client, running(bus, graph, rules):
@@ -162,7 +161,7 @@ async def test_datetime_is_the_time_of_the_event(
 
 
 async def test_the_second_copy_of_an_event_has_no_effect(
-    url: str, bus: RedisStreamsBus, graph: FalkorDBStore, rules: Ruleset
+    url: str, bus: RedisEventLog, graph: FalkorDBStore, rules: RuleSet
 ) -> None:
     events = [tool("t", id=f"e{number}") for number in range(20)]
     async with Client(url) as client:
@@ -216,7 +215,7 @@ class Breaking:
 
 @pytest.mark.parametrize("after", [1, 2, 3, 7, 10])
 async def test_whatever_is_interrupted_goes_on_where_it_stood(
-    url: str, bus: RedisStreamsBus, graph: FalkorDBStore, rules: Ruleset, after: int
+    url: str, bus: RedisEventLog, graph: FalkorDBStore, rules: RuleSet, after: int
 ) -> None:
     async with Client(url) as client:
         for number in range(10):
@@ -231,7 +230,7 @@ async def test_whatever_is_interrupted_goes_on_where_it_stood(
 
 
 async def test_two_workers_at_once_double_nothing(
-    url: str, bus: RedisStreamsBus, graph: FalkorDBStore, rules: Ruleset
+    url: str, bus: RedisEventLog, graph: FalkorDBStore, rules: RuleSet
 ) -> None:
     async with Client(url) as client:
         for number in range(300):
@@ -244,7 +243,7 @@ async def test_two_workers_at_once_double_nothing(
 
 
 async def test_a_second_worker_waits_for_the_lease(
-    url: str, bus: RedisStreamsBus, graph: FalkorDBStore, rules: Ruleset
+    url: str, bus: RedisEventLog, graph: FalkorDBStore, rules: RuleSet
 ) -> None:
     async with running(bus, graph, rules, "one"):
 
@@ -259,7 +258,7 @@ async def test_a_second_worker_waits_for_the_lease(
 
 
 async def test_a_mutation_that_fails_is_buried_and_hurts_no_other(
-    url: str, bus: RedisStreamsBus, graph: FalkorDBStore, rules: Ruleset
+    url: str, bus: RedisEventLog, graph: FalkorDBStore, rules: RuleSet
 ) -> None:
     async with Client(url) as client:
         for number, parts in enumerate([2, 0, 4, 0, 5]):
@@ -279,7 +278,7 @@ async def test_a_mutation_that_fails_is_buried_and_hurts_no_other(
 
 
 async def test_a_retry_runs_only_what_failed_and_once(
-    url: str, bus: RedisStreamsBus, graph: FalkorDBStore, rules: Ruleset, tmp_path: Path
+    url: str, bus: RedisEventLog, graph: FalkorDBStore, rules: RuleSet, tmp_path: Path
 ) -> None:
     async with Client(url) as client:
         await client.emit(split(0, "o1"))
@@ -290,7 +289,7 @@ async def test_a_retry_runs_only_what_failed_and_once(
     file.write_text(RULES.replace("100 / $parts", "100 / (CASE WHEN $parts = 0 THEN 1 ELSE $parts END)"))
     assert await retry(bus, letter)
     assert not (await retry(bus, letter)).events
-    async with running(bus, graph, Ruleset.load(tmp_path)):
+    async with running(bus, graph, load_rules(tmp_path)):
         await caught_up(bus)
     assert await column(graph, "MATCH (s:Share) RETURN s.part") == [100]
     assert await column(graph, "MATCH (c:Step) RETURN c.n") == [1, 1]
@@ -298,7 +297,7 @@ async def test_a_retry_runs_only_what_failed_and_once(
 
 
 async def test_a_retry_that_fails_again_is_buried_again(
-    url: str, bus: RedisStreamsBus, graph: FalkorDBStore, rules: Ruleset
+    url: str, bus: RedisEventLog, graph: FalkorDBStore, rules: RuleSet
 ) -> None:
     async with Client(url) as client:
         await client.emit(split(0, "o1"))
@@ -319,12 +318,12 @@ async def test_a_retry_that_fails_again_is_buried_again(
         ({b"data": b"\xff\xfe", b"content-type": wire.STRUCTURED}, "cannot be decoded"),
         ({b"hello": b"world"}, "no field 'data'"),
         ({b"data": b"{}", b"content-type": wire.STRUCTURED}, "appid: Field required"),
-        ({b"data": b"[1]", b"content-type": wire.STRUCTURED}, "no JSON object"),
+        ({b"data": b"[1]", b"content-type": wire.STRUCTURED}, "not a JSON object"),
         ({b"data": b"{}"}, "neither structured mode"),
     ],
 )
 async def test_a_broken_entry_is_buried_with_its_bytes(
-    url: str, bus: RedisStreamsBus, graph: FalkorDBStore, rules: Ruleset, fields: dict[bytes, bytes], expected: str
+    url: str, bus: RedisEventLog, graph: FalkorDBStore, rules: RuleSet, fields: dict[bytes, bytes], expected: str
 ) -> None:
     await bus.partitions()
     async with redis.Redis.from_url(url) as raw:
@@ -341,7 +340,7 @@ async def test_a_broken_entry_is_buried_with_its_bytes(
 
 
 async def test_a_message_with_an_unknown_field_is_a_dead_letter_that_names_it(
-    url: str, bus: RedisStreamsBus, graph: FalkorDBStore, rules: Ruleset
+    url: str, bus: RedisEventLog, graph: FalkorDBStore, rules: RuleSet
 ) -> None:
     await bus.partitions()
     async with redis.Redis.from_url(url) as raw:
@@ -367,7 +366,7 @@ async def test_a_message_with_an_unknown_field_is_a_dead_letter_that_names_it(
 
 
 async def test_an_app_id_that_names_another_tenants_graph_is_refused(
-    url: str, bus: RedisStreamsBus, graph: FalkorDBStore, rules: Ruleset
+    url: str, bus: RedisEventLog, graph: FalkorDBStore, rules: RuleSet
 ) -> None:
     body = json.loads(wire.encode(tool("t"))[wire.DATA])
     body["appid"] = "../other"
@@ -383,12 +382,12 @@ async def test_an_app_id_that_names_another_tenants_graph_is_refused(
 
 
 async def test_a_missing_parameter_skips_that_mutation_and_warns_once(
-    url: str, bus: RedisStreamsBus, graph: FalkorDBStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    url: str, bus: RedisEventLog, graph: FalkorDBStore, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     folder = tmp_path / "Shop"
     folder.mkdir()
     (folder / "graph_injection.yaml").write_text(RULES.replace("$event.tool_name, chat", "$context.absent, chat"))
-    async with Client(url) as client, running(bus, graph, Ruleset.load(tmp_path)):
+    async with Client(url) as client, running(bus, graph, load_rules(tmp_path)):
         for number in range(3):
             await client.emit(tool(f"t{number}"))
         await caught_up(bus)
@@ -399,7 +398,7 @@ async def test_a_missing_parameter_skips_that_mutation_and_warns_once(
 
 
 async def test_positions_are_seen_by_redis_itself(
-    url: str, bus: RedisStreamsBus, graph: FalkorDBStore, rules: Ruleset
+    url: str, bus: RedisEventLog, graph: FalkorDBStore, rules: RuleSet
 ) -> None:
     async with Client(url) as client:
         position = await client.emit(tool("t"))
@@ -417,7 +416,7 @@ async def test_positions_are_seen_by_redis_itself(
 
 @pytest.mark.parametrize("retry", [b"x", b"\xff\xfe", b'["a", "b"]', b'["a", "b", 1]'])
 async def test_a_foreign_retry_field_is_buried_and_stops_nothing(
-    url: str, bus: RedisStreamsBus, graph: FalkorDBStore, rules: Ruleset, retry: bytes
+    url: str, bus: RedisEventLog, graph: FalkorDBStore, rules: RuleSet, retry: bytes
 ) -> None:
     fields = {**wire.encode(tool("odd")), wire.RETRY: retry}
     async with redis.Redis.from_url(url) as raw:
@@ -435,7 +434,7 @@ async def test_a_foreign_retry_field_is_buried_and_stops_nothing(
 
 
 async def test_an_entry_with_an_id_beyond_all_years_stops_nothing(
-    url: str, bus: RedisStreamsBus, graph: FalkorDBStore, rules: Ruleset
+    url: str, bus: RedisEventLog, graph: FalkorDBStore, rules: RuleSet
 ) -> None:
     async with redis.Redis.from_url(url) as raw:
         await bus.partitions()
@@ -447,7 +446,7 @@ async def test_an_entry_with_an_id_beyond_all_years_stops_nothing(
 
 
 async def test_rules_that_change_within_an_event_touch_that_event_only(
-    url: str, bus: RedisStreamsBus, graph: FalkorDBStore, rules: Ruleset, tmp_path: Path
+    url: str, bus: RedisEventLog, graph: FalkorDBStore, rules: RuleSet, tmp_path: Path
 ) -> None:
     class Killed(BaseException):
         pass
@@ -471,13 +470,13 @@ async def test_rules_that_change_within_an_event_touch_that_event_only(
       - {id: late, cypher: "MERGE (:Late {id: 1})"}
 """
     (tmp_path / "Shop" / "graph_injection.yaml").write_text(RULES + more)
-    async with running(bus, graph, Ruleset.load(tmp_path)):
+    async with running(bus, graph, load_rules(tmp_path)):
         await caught_up(bus)
     assert await column(graph, "MATCH (c:Step) RETURN c.n") == [1, 1]
 
 
 async def test_an_app_whose_graph_is_none_does_not_hold_up_the_others(
-    url: str, bus: RedisStreamsBus, graph: FalkorDBStore, rules: Ruleset
+    url: str, bus: RedisEventLog, graph: FalkorDBStore, rules: RuleSet
 ) -> None:
     chat = next(f"c{n}" for n in range(99) if channels.partition_of(f"bad/c{n}", 2) == channels.partition_of(APP, 2))
     near = next(f"c{n}" for n in range(99) if channels.partition_of(f"{APP}/c{n}", 2) == channels.partition_of(APP, 2))
@@ -504,7 +503,7 @@ async def test_an_app_whose_graph_is_none_does_not_hold_up_the_others(
 
 
 async def test_a_server_that_takes_no_writes_is_waited_out(
-    url: str, bus: RedisStreamsBus, graph: FalkorDBStore, rules: Ruleset, tmp_path: Path
+    url: str, bus: RedisEventLog, graph: FalkorDBStore, rules: RuleSet, tmp_path: Path
 ) -> None:
     other = EmbeddedServer(tmp_path / "graph")
     await other.start()
@@ -529,7 +528,7 @@ async def test_a_server_that_takes_no_writes_is_waited_out(
 
 
 async def test_a_graph_that_was_deleted_gets_its_indexes_again(
-    url: str, bus: RedisStreamsBus, graph: FalkorDBStore, rules: Ruleset
+    url: str, bus: RedisEventLog, graph: FalkorDBStore, rules: RuleSet
 ) -> None:
     async with redis.Redis.from_url(url) as raw, Client(url) as client, running(bus, graph, rules):
         await client.emit(tool("t"))
@@ -556,7 +555,7 @@ async def test_slow_queries_of_some_chats_do_not_time_out_quick_ones_of_others(
     measured = "UNWIND range(0, 500) AS a UNWIND range(0, 1000) AS b RETURN max(a * b)"
     await graph._graph("measured").query(measured)
     size = int(500 * 0.3 / (asyncio.get_running_loop().time() - began))  # 0.3 s of 0.5 s that a query may take
-    async with contextlib.aclosing(RedisStreamsBus(url, partitions=4)) as bus:
+    async with contextlib.aclosing(RedisEventLog(url, partitions=4)) as bus:
         await bus.partitions()
         chats = {channels.partition_of(f"{APP}/c{number}", 4): f"c{number}" for number in range(100)}
         async with Client(url) as client:
@@ -568,7 +567,7 @@ async def test_slow_queries_of_some_chats_do_not_time_out_quick_ones_of_others(
                     await client.emit(event)
             for _ in range(20):
                 await client.emit(tool("t", chat=chats[3]))
-            async with running(bus, graph, Ruleset.load(tmp_path)):
+            async with running(bus, graph, load_rules(tmp_path)):
 
                 async def idle() -> bool:
                     return sum(partition.lag for partition in await bus.status()) == 0
@@ -580,7 +579,7 @@ async def test_slow_queries_of_some_chats_do_not_time_out_quick_ones_of_others(
 
 
 async def test_a_worker_that_starts_reads_the_window_back_in_pages(
-    url: str, bus: RedisStreamsBus, graph: FalkorDBStore, rules: Ruleset
+    url: str, bus: RedisEventLog, graph: FalkorDBStore, rules: RuleSet
 ) -> None:
     events = [tool("t", id=f"e{number}") for number in range(250)]
     async with Client(url) as client:
@@ -611,14 +610,14 @@ async def test_a_worker_that_starts_reads_the_window_back_in_pages(
     assert await column(graph, "MATCH (t:Tool) RETURN t.calls") == [250]
 
 
-async def rules_of(folder: Path, *mutations: tuple[str, str]) -> Ruleset:
+async def rules_of(folder: Path, *mutations: tuple[str, str]) -> RuleSet:
     lines = ["mutation_rules:"]
     for number, (event, cypher) in enumerate(mutations):
         lines += [f"- name: rule{number}", f"  events: [{event}]", "  mutations:"]
         lines += [f"  - {{id: m, cypher: {json.dumps(cypher)}}}"]
     (folder / "Shop").mkdir(exist_ok=True)
     (folder / "Shop/graph_injection.yaml").write_text("\n".join(lines))
-    return Ruleset.load(folder)
+    return load_rules(folder)
 
 
 def plain(kind: str) -> Event:
@@ -626,7 +625,7 @@ def plain(kind: str) -> Event:
 
 
 async def test_a_mutation_may_begin_with_with(
-    url: str, bus: RedisStreamsBus, graph: FalkorDBStore, tmp_path: Path
+    url: str, bus: RedisEventLog, graph: FalkorDBStore, tmp_path: Path
 ) -> None:
     rules = await rules_of(
         tmp_path, ("a.b", "WITH 1 AS k MERGE (n:N {id: k})"), ("a.b", "with count(*) AS c CREATE (:M {c: c})")
@@ -640,7 +639,7 @@ async def test_a_mutation_may_begin_with_with(
     assert await column(graph, "MATCH (n:M) RETURN n.c") == [1]
 
 
-async def test_a_limit_above_the_servers_is_lowered(url: str, bus: RedisStreamsBus, rules: Ruleset) -> None:
+async def test_a_limit_above_the_servers_is_lowered(url: str, bus: RedisEventLog, rules: RuleSet) -> None:
     graph = FalkorDBStore(url, write_timeout_ms=600_000)
     try:
         async with Client(url) as client:
@@ -653,7 +652,7 @@ async def test_a_limit_above_the_servers_is_lowered(url: str, bus: RedisStreamsB
         await graph.aclose()
 
 
-async def test_a_late_commit_does_not_set_the_position_back(url: str, bus: RedisStreamsBus) -> None:
+async def test_a_late_commit_does_not_set_the_position_back(url: str, bus: RedisEventLog) -> None:
     async with Client(url) as client:
         for number in range(3):
             await client.emit(tool(f"t{number}"))
@@ -683,7 +682,7 @@ class SlowDisk:
 
 
 async def test_nothing_is_committed_before_the_graph_has_it_on_disk(
-    url: str, bus: RedisStreamsBus, graph: FalkorDBStore, rules: Ruleset
+    url: str, bus: RedisEventLog, graph: FalkorDBStore, rules: RuleSet
 ) -> None:
     slow = SlowDisk(graph)
     async with Client(url) as client, running(bus, slow, rules) as worker:
@@ -704,14 +703,14 @@ async def test_nothing_is_committed_before_the_graph_has_it_on_disk(
 @pytest.mark.parametrize("end", ["DETACH DELETE n", "SET n.done = 'yes'"], ids=["deleted", "overwritten"])
 async def test_a_rule_that_takes_the_mark_away_stops_nobody(
     url: str,
-    bus: RedisStreamsBus,
+    bus: RedisEventLog,
     graph: FalkorDBStore,
     tmp_path: Path,
     monkeypatch: pytest.MonkeyPatch,
     end: str,
     batch_events: int,
 ) -> None:
-    monkeypatch.setattr("graphweft_rules.cypher.bare_nodes", lambda _: ())  # which would refuse the rule
+    monkeypatch.setattr("graphweft_rules.cypher.problems.bare_nodes", lambda _: ())  # which would refuse the rule
     (tmp_path / "Shop").mkdir()
     (tmp_path / "Shop/graph_injection.yaml").write_text(f"""
 mutation_rules:
@@ -724,7 +723,7 @@ mutation_rules:
     mutations:
       - {{id: m, cypher: "OPTIONAL MATCH (x:X {{n: 1}}) WITH 1 AS one MATCH (n) WHERE NOT n:N {end}"}}
 """)
-    rules = Ruleset.load(tmp_path)
+    rules = load_rules(tmp_path)
     async with Client(url) as client, running(bus, graph, rules, batch_events=batch_events):
         for kind in ("a.count", "a.take", "a.count", "a.count", "a.take", "a.count"):
             await client.emit(Event.create(kind, app_id=APP, chat_id="c1", workflow="Shop"))
@@ -749,7 +748,7 @@ class Counting:
 
 
 async def test_a_rule_that_always_fails_is_put_in_quarantine_and_comes_back_whole(
-    url: str, bus: RedisStreamsBus, graph: FalkorDBStore, rules: Ruleset, tmp_path: Path
+    url: str, bus: RedisEventLog, graph: FalkorDBStore, rules: RuleSet, tmp_path: Path
 ) -> None:
     counting = Counting(graph)
     async with Client(url, app_id=APP) as client:
@@ -776,7 +775,7 @@ async def test_a_rule_that_always_fails_is_put_in_quarantine_and_comes_back_whol
     file.write_text(RULES.replace("100 / $parts", "100 / (CASE WHEN $parts = 0 THEN 1 ELSE $parts END)"))
     assert sum([(await retry(bus, letter)).events for letter in letters]) == 120
     assert not (await retry(bus, whole)).events
-    async with running(bus, graph, Ruleset.load(tmp_path)):
+    async with running(bus, graph, load_rules(tmp_path)):
         await caught_up(bus)
     expected = [(f"o{number}", 1) for number in range(120)]
     found = await graph.read(APP, "MATCH (s:Share) RETURN s.id, count(s) AS n", {}, timeout_s=5)
@@ -786,7 +785,7 @@ async def test_a_rule_that_always_fails_is_put_in_quarantine_and_comes_back_whol
 
 
 async def test_a_rule_that_fails_now_and_then_is_not_put_in_quarantine(
-    url: str, bus: RedisStreamsBus, graph: FalkorDBStore, rules: Ruleset
+    url: str, bus: RedisEventLog, graph: FalkorDBStore, rules: RuleSet
 ) -> None:
     async with Client(url, app_id=APP) as client:
         for number in range(4 * FAILURES_TO_QUARANTINE):
@@ -803,7 +802,7 @@ async def test_a_rule_that_fails_now_and_then_is_not_put_in_quarantine(
 
 @pytest.mark.parametrize("stop", ["left out, not told", "told"])
 async def test_a_worker_that_dies_while_it_leaves_a_row_out_loses_and_doubles_nothing(
-    url: str, bus: RedisStreamsBus, graph: FalkorDBStore, rules: Ruleset, tmp_path: Path, stop: str
+    url: str, bus: RedisEventLog, graph: FalkorDBStore, rules: RuleSet, tmp_path: Path, stop: str
 ) -> None:
     class Dying:
         broke = False
@@ -811,9 +810,9 @@ async def test_a_worker_that_dies_while_it_leaves_a_row_out_loses_and_doubles_no
         def __getattr__(self, name: str) -> Any:
             return getattr(bus, name)
 
-        async def bury(self, letters: Sequence[DeadLetter]) -> None:
+        async def put_dead_letters(self, letters: Sequence[DeadLetter]) -> None:
             if stop == "told" or self.broke:
-                await bus.bury(letters)
+                await bus.put_dead_letters(letters)
             if not self.broke:
                 self.broke = True
                 raise BusUnavailable("the bus went away", retry_after_s=0.01)
@@ -834,13 +833,13 @@ async def test_a_worker_that_dies_while_it_leaves_a_row_out_loses_and_doubles_no
     await asyncio.gather(running_first, return_exceptions=True)
     # Whoever goes on has other rules, by which the row would not fail. It has been given up, and stays so.
     (tmp_path / "Shop" / "graph_injection.yaml").write_text(mended)
-    async with running(bus, graph, Ruleset.load(tmp_path)):
+    async with running(bus, graph, load_rules(tmp_path)):
         await caught_up(bus)
     assert sorted(await column(graph, "MATCH (s:Share) RETURN s.id")) == ["o2", "o5"]
     [letter] = await bus.dead_letters(limit=10)
     assert letter.event_id == "o0"
     assert (await retry(bus, letter)).events == 1
-    async with running(bus, graph, Ruleset.load(tmp_path)):
+    async with running(bus, graph, load_rules(tmp_path)):
         await caught_up(bus)
     assert sorted(await column(graph, "MATCH (s:Share) RETURN s.id")) == ["o0", "o2", "o5"]
     assert await column(graph, "MATCH (c:Step) RETURN c.n ORDER BY c.id") == [3, 3]

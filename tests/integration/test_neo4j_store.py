@@ -15,15 +15,17 @@ import pytest
 import pytest_asyncio
 from tests.services.neo4j import Neo4jServer
 
-from graphweft_contracts import Displaced, GraphUnavailable, QueryFailed, Transient
-from graphweft_rules.cypher import parse
-from graphweft_workers.graph import neo4j as neo4j_module
-from graphweft_workers.graph.neo4j import Neo4jStore
-from graphweft_workers.graph.store import START, Applied, Mark, Write
+from graphweft_contracts import Fenced, GraphUnavailable, QueryFailed, Transient
+from graphweft_rules.cypher.query import parse
+from graphweft_workers.drivers.neo4j import store as neo4j_module
+from graphweft_workers.drivers.neo4j.dialect import NEO4J
+from graphweft_workers.drivers.neo4j.statements import database_name
+from graphweft_workers.drivers.neo4j.store import Neo4jStore
+from graphweft_workers.ports.graph_store import START, Applied, Checkpoint, Write
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 APP = "shop"
-END = Mark(offset="1")
+END = Checkpoint(offset="1")
 
 
 def execute(server: Neo4jServer, statement: str) -> list[list[Any]]:
@@ -44,7 +46,7 @@ async def graph(server: Neo4jServer) -> AsyncIterator[Neo4jStore]:
         yield store
 
 
-def write(text: str, *rows: dict[str, Any], before: Mark = START, after: Mark = END) -> Write:
+def write(text: str, *rows: dict[str, Any], before: Checkpoint = START, after: Checkpoint = END) -> Write:
     return Write(query=parse(text, role="mutation"), rows=rows or ({},), before=before, after=after)
 
 
@@ -75,7 +77,7 @@ async def test_a_graph_that_was_replaced_is_another_one(server: Neo4jServer, gra
     execute(server, "MATCH (n) DETACH DELETE n")
     async with contextlib.aclosing(Neo4jStore(server.uri)) as other:
         await other.progress("other", 0)
-        with pytest.raises(Displaced):
+        with pytest.raises(Fenced):
             await graph.apply(APP, 0, [write("CREATE (:Private {x: 1})")])
         assert execute(server, "MATCH (n:Private) RETURN n") == []
         with pytest.raises(QueryFailed):
@@ -102,20 +104,20 @@ async def test_a_url_may_name_a_server_for_each_app(server: Neo4jServer) -> None
     ],
 )
 def test_databases_have_names_that_neo4j_takes(app_id: str, template: str, name: str) -> None:
-    made = neo4j_module._database_name(app_id, template)
+    made = database_name(app_id, template)
     assert made == name or (made.startswith(name) and name != "mozaiks-shop")
     assert len(made) <= 63
 
 
 def test_apps_whose_names_differ_in_what_neo4j_does_not_take_have_two_databases() -> None:
-    names = {neo4j_module._database_name(app, "{app_id}-x") for app in ("abc", "ABC", "aBC", "a_c", "a-c")}
+    names = {database_name(app, "{app_id}-x") for app in ("abc", "ABC", "aBC", "a_c", "a-c")}
     assert len(names) == 5
 
 
 @pytest.mark.parametrize(("app_id", "template"), [("1", "{app_id}"), ("x", "system-{app_id}"), ("a", "{app_id}")])
 def test_a_name_that_neo4j_refuses_says_what_to_change(app_id: str, template: str) -> None:
     with pytest.raises(QueryFailed, match="GRAPHWEFT_GRAPH_TEMPLATE"):
-        neo4j_module._database_name(app_id, template)
+        database_name(app_id, template)
 
 
 async def test_a_database_that_is_not_there_is_named(server: Neo4jServer) -> None:
@@ -168,13 +170,13 @@ async def test_what_cannot_share_a_query_runs_as_it_is(server: Neo4jServer, grap
     values = {name: {"p": 1, "q": {"x": 1}}[name] for name in parse(text, role="mutation").columns}
     assert await graph.apply(APP, 0, [write(text, values)]) == Applied(count=1)
     assert execute(server, "MATCH (n:N) RETURN count(n)") == [[1]]
-    assert (await graph.progress(APP, 0)).mark == END
+    assert (await graph.progress(APP, 0)).checkpoint == END
 
 
 async def test_a_form_that_the_server_does_not_compile_runs_row_by_row(server: Neo4jServer, graph: Neo4jStore) -> None:
     """The text does not tell; the store asks the server."""
     text = "CREATE (n:N) WITH n CALL (n) { MATCH (a:Nothing) WITH n, count(a) + $p AS c SET n.x = c }"
-    assert parse(text, role="mutation").form("neo4j").mode == "ordered"
+    assert parse(text, role="mutation").batch_query(NEO4J).mode == "ordered"
     assert await graph.apply(APP, 0, [write(text, {"p": 1}, {"p": 2})]) == Applied(count=1)
     assert execute(server, "MATCH (n:N) RETURN count(n)") == [[2]]
 
@@ -197,7 +199,10 @@ def mixed(seed: int, size: int) -> tuple[list[Write], dict[str, str]]:
     writes: list[Write] = []
     logs: dict[str, str] = {}
     for number in range(size):
-        places = {"before": writes[-1].after if writes else START, "after": Mark(offset="", plan="p", done=number + 1)}
+        places = {
+            "before": writes[-1].after if writes else START,
+            "after": Checkpoint(offset="", plan="p", done=number + 1),
+        }
         if pick.random() < 0.1:
             writes.append(Write(**places))
             continue
@@ -237,7 +242,7 @@ async def test_writes_that_share_a_statement_take_effect_in_their_order(
     for part in (writes[:30], writes[30:]):
         assert await apply_all(graph, part) == Applied(count=30)
     assert dict(execute(server, "MATCH (n:N) RETURN n.id, n.log")) == logs
-    assert (await graph.progress(APP, 0)).mark == writes[-1].after
+    assert (await graph.progress(APP, 0)).checkpoint == writes[-1].after
 
 
 async def test_a_write_that_fails_among_others_is_the_one_that_is_named(server: Neo4jServer, graph: Neo4jStore) -> None:
@@ -246,13 +251,13 @@ async def test_a_write_that_fails_among_others_is_the_one_that_is_named(server: 
     for number in range(10):
         row = {"id": "one", "x": {"no": "property"} if number == 6 else number}
         text = count if number % 2 else keep
-        marks = {"before": writes[-1].after if writes else START, "after": Mark(offset=str(number))}
-        writes.append(write(text, row if text == keep else {"id": "one"}, **marks))
+        checkpoints = {"before": writes[-1].after if writes else START, "after": Checkpoint(offset=str(number))}
+        writes.append(write(text, row if text == keep else {"id": "one"}, **checkpoints))
     applied = await graph.apply(APP, 0, writes)
     assert applied.count == 6
     assert applied.failure is not None
     assert execute(server, "MATCH (n:N) RETURN n.x, n.count") == [[4, 3]]
-    assert (await graph.progress(APP, 0)).mark == writes[5].after
+    assert (await graph.progress(APP, 0)).checkpoint == writes[5].after
 
 
 def test_mutations_in_turn_are_one_part_and_the_statement_stays_the_same() -> None:
@@ -261,13 +266,13 @@ def test_mutations_in_turn_are_one_part_and_the_statement_stays_the_same() -> No
     writes = [Write(query=(keep, count)[number % 2], before=START, after=END) for number in range(40)]
     [part] = store._parts([(each, store._form(each)) for each in writes])
     [turned] = store._parts([(each, store._form(each)) for each in reversed(writes)])
-    assert part.forms == turned.forms
-    assert len(part.forms) == 2
+    assert part.batch_queries == turned.batch_queries
+    assert len(part.batch_queries) == 2
 
 
 async def test_of_very_many_rows_the_first_are_applied(server: Neo4jServer, graph: Neo4jStore) -> None:
     rows = [{"x": number} for number in range(3_000)]
-    middle = Mark(offset="0")
+    middle = Checkpoint(offset="0")
     writes = [write("CREATE (:N {x: $x})", *rows, after=middle), write("CREATE (:M {x: $x})", *rows, before=middle)]
     assert await graph.apply(APP, 0, writes) == Applied(count=1)
     assert await graph.apply(APP, 0, writes[1:]) == Applied(count=1)
@@ -288,7 +293,7 @@ async def test_many_may_open_a_new_database_at_once(server: Neo4jServer) -> None
         async def open_both(number: int, store: Neo4jStore) -> None:
             for partition in (2 * number, 2 * number + 1):
                 await store.prepare(APP, keys)
-                assert (await store.progress(APP, partition)).mark == START
+                assert (await store.progress(APP, partition)).checkpoint == START
 
         await asyncio.gather(*(open_both(number, store) for number, store in enumerate(stores)))
         assert execute(server, "SHOW CONSTRAINTS YIELD name RETURN count(*)") == [[2]]
@@ -312,8 +317,11 @@ async def test_a_graph_without_its_indexes_works(graph: Neo4jStore) -> None:
 async def test_a_deadlock_with_another_program_is_tried_again(server: Neo4jServer, graph: Neo4jStore) -> None:
     execute(server, "CREATE (:A {n: 0}), (:B {n: 0})")
     ours = [
-        write("MATCH (a:A) SET a.n = a.n + $x", {"x": 1}, after=Mark(offset="0")),
-        write("UNWIND range(1, 300000) AS i WITH count(i) AS c MATCH (b:B) SET b.n = b.n + 1", before=Mark(offset="0")),
+        write("MATCH (a:A) SET a.n = a.n + $x", {"x": 1}, after=Checkpoint(offset="0")),
+        write(
+            "UNWIND range(1, 300000) AS i WITH count(i) AS c MATCH (b:B) SET b.n = b.n + 1",
+            before=Checkpoint(offset="0"),
+        ),
     ]
     with neo4j.GraphDatabase.driver(server.uri) as driver, driver.session() as session:
 
@@ -332,7 +340,7 @@ async def test_a_deadlock_with_another_program_is_tried_again(server: Neo4jServe
 async def test_waiting_for_the_lock_is_not_the_rules_fault(
     server: Neo4jServer, graph: Neo4jStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(neo4j_module, "_ADMIN_S", 1.0)
+    monkeypatch.setattr(neo4j_module, "ADMIN_S", 1.0)
     async with contextlib.aclosing(Neo4jStore(server.uri, write_timeout_ms=1_000)) as store:
         await store.progress(APP, 0)
         with neo4j.GraphDatabase.driver(server.uri) as driver, driver.session() as session:
@@ -378,7 +386,7 @@ async def test_a_server_that_stands_still_counts_as_away(
     # What was sent may take effect when the server goes on; the mark tells.
     while True:
         try:
-            here = (await graph.progress(APP, 0)).mark
+            here = (await graph.progress(APP, 0)).checkpoint
             await graph.apply(APP, 0, [Write(before=here, after=here)])
             break
         except Transient as error:
@@ -392,7 +400,7 @@ async def test_what_the_server_refuses_at_the_end_is_the_rules_fault(
 ) -> None:
     """A node that still has relationships: the server looks at that when the transaction ends."""
     execute(server, "CREATE (:Linked)-[:R]->(:Other)")
-    middle = Mark(offset="0")
+    middle = Checkpoint(offset="0")
     writes = [write("CREATE (:N)", after=middle), write("MATCH (n:Linked) DELETE n", before=middle)][-count:]
     if count == 1:
         await graph.apply(APP, 0, [Write(before=START, after=middle)])
@@ -401,4 +409,4 @@ async def test_what_the_server_refuses_at_the_end_is_the_rules_fault(
     assert applied.failure is not None
     assert "relationships" in str(applied.failure)
     assert execute(server, "MATCH (n:Linked) RETURN count(n)") == [[1]]
-    assert (await graph.progress(APP, 0)).mark == middle
+    assert (await graph.progress(APP, 0)).checkpoint == middle

@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 from tests.services.memories import empty_neo4j
 from tests.services.neo4j import Neo4jServer
+from tests.services.rules import load_rules
 
 from graphweft import Client, Event
 from graphweft_contracts import ContextRequest
-from graphweft_rules import Ruleset
-from graphweft_workers.bus.redis_streams import RedisStreamsBus
-from graphweft_workers.graph.neo4j import Neo4jStore
-from graphweft_workers.injection.answering import Answerer
-from graphweft_workers.mutation.worker import MutationWorker
+from graphweft_workers.drivers.neo4j.store import Neo4jStore
+from graphweft_workers.drivers.redis.event_log import RedisEventLog
+from graphweft_workers.engine.worker import MutationWorker
+from graphweft_workers.injection.pipeline import ContextPipeline
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 OWNED = """
@@ -34,12 +34,12 @@ mutation_rules:
 
 
 async def test_a_refused_app_learns_the_name_of_no_other_app(
-    neo4j_server: Neo4jServer, url: str, bus: RedisStreamsBus, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    neo4j_server: Neo4jServer, url: str, bus: RedisEventLog, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     empty_neo4j(neo4j_server.uri)
     (tmp_path / "Support").mkdir()
     (tmp_path / "Support" / "graph_injection.yaml").write_text(OWNED)
-    rules = Ruleset.load(tmp_path)
+    rules = load_rules(tmp_path)
     async with contextlib.aclosing(Neo4jStore(neo4j_server.uri)) as graph, Client(url) as client:
         await graph.progress("first-tenant", 0)
         for app in ("other", "third"):
@@ -54,15 +54,15 @@ async def test_a_refused_app_learns_the_name_of_no_other_app(
         await running
         every = await bus.dead_letters(limit=10)
         letters = {app: [letter for letter in every if letter.app_id == app] for app in ("other", "third")}
-        answerer = Answerer(rules, graph)
+        pipeline = ContextPipeline(rules, graph)
         deadline_ms = int((time.time() + 10) * 1000)
         asked = {"id": "r", "workflow": "Support", "agent": "A", "chat_id": "c", "deadline_ms": deadline_ms}
         replies = [
-            await answerer.answer(ContextRequest.model_validate({**asked, "app_id": app, **more}))
+            await pipeline.answer(ContextRequest.model_validate({**asked, "app_id": app, **more}))
             for app in letters
             for more in ({}, {"search": {"text": "x", "memory": {"user_id": "u"}}})
         ]
-        await answerer.aclose()
+        await pipeline.aclose()
     assert [len(found) for found in letters.values()] == [1, 1]
     told = [letter.model_dump_json() for found in letters.values() for letter in found]
     told += [reply.model_dump_json() for reply in replies]

@@ -15,26 +15,28 @@ from structlog.testing import capture_logs
 from tests.chaos.serial import Neo4jReference
 from tests.services.fixtures import empty_kafka
 from tests.services.kafka import KafkaServer
+from tests.services.rules import load_rules
 
 from graphweft import Event
-from graphweft.drivers import make_transport
 from graphweft.transport import Outgoing, Transport
+from graphweft.transports.registry import make_transport
 from graphweft_contracts import GraphUnavailable, channels, wire
-from graphweft_rules import Ruleset
-from graphweft_rules.packs.memory import MemoryPack
-from graphweft_workers.bus.kafka import KafkaBus
-from graphweft_workers.bus.log import Bus, Committed
-from graphweft_workers.bus.redis_streams import RedisStreamsBus
-from graphweft_workers.cli.sending import Sent, outcome_of
-from graphweft_workers.dead_letter_counts import count_causes
-from graphweft_workers.graph.falkordb import FalkorDBStore
-from graphweft_workers.graph.neo4j import Neo4jStore
-from graphweft_workers.graph.store import Applied, GraphStore, Write
-from graphweft_workers.mutation import lanes
-from graphweft_workers.mutation.position_note import PositionNote
-from graphweft_workers.mutation.retries import retry
-from graphweft_workers.mutation.set_aside import set_aside
-from graphweft_workers.mutation.worker import MutationWorker
+from graphweft_rules import RuleSet
+from graphweft_workers.cli.delivery import Sent, outcome_of
+from graphweft_workers.drivers.falkordb.store import FalkorDBStore
+from graphweft_workers.drivers.kafka.event_log import KafkaEventLog
+from graphweft_workers.drivers.neo4j.store import Neo4jStore
+from graphweft_workers.drivers.redis.event_log import RedisEventLog
+from graphweft_workers.engine import app_queues
+from graphweft_workers.engine.dead_letter_counts import count_causes
+from graphweft_workers.engine.position_note import PositionNote
+from graphweft_workers.engine.retries import retry
+from graphweft_workers.engine.set_aside import set_aside
+from graphweft_workers.engine.worker import MutationWorker
+from graphweft_workers.features.memory.mutations import MemoryMutations
+from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.event_log import Committed
+from graphweft_workers.ports.graph_store import Applied, GraphStore, Write
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 PARTITIONS = 2
@@ -52,11 +54,11 @@ mutation_rules:
 """
 
 
-def rules_of(folder: Path, field: str = "order_id", workflows: Sequence[str] = ("Shop",)) -> Ruleset:
+def rules_of(folder: Path, field: str = "order_id", workflows: Sequence[str] = ("Shop",)) -> RuleSet:
     for name in workflows:
         (folder / name).mkdir(parents=True, exist_ok=True)
         (folder / name / "graph_injection.yaml").write_text(RULES.replace("ORDER", field))
-    return Ruleset.load(folder)
+    return load_rules(folder)
 
 
 def placed(number: int, app: str = "a", workflow: str | None = "Shop", chat: str | None = None) -> Event:
@@ -71,7 +73,7 @@ async def put(transport: Transport, events: Sequence[Event]) -> Sequence[str]:
 
 
 @asynccontextmanager
-async def working(bus: Bus, graph: Any, rules: Ruleset, **options: Any) -> AsyncIterator[MutationWorker]:
+async def working(bus: Bus, graph: Any, rules: RuleSet, **options: Any) -> AsyncIterator[MutationWorker]:
     worker = MutationWorker(bus, graph, rules, name="w", **options)
     task = asyncio.create_task(worker.run())
     try:
@@ -104,7 +106,7 @@ COUNT = "MATCH (c:Count) RETURN c.n"
 
 
 async def test_a_skipped_mutation_is_counted_once_and_comes_back(
-    bus: RedisStreamsBus, graph: FalkorDBStore, transport: Transport, tmp_path: Path
+    bus: RedisEventLog, graph: FalkorDBStore, transport: Transport, tmp_path: Path
 ) -> None:
     typo, mended = rules_of(tmp_path / "typo", "order_idd"), rules_of(tmp_path / "mended")
     positions = await put(transport, [placed(number, app) for number in range(50) for app in ("a", "b")])
@@ -139,7 +141,7 @@ async def test_a_skipped_mutation_is_counted_once_and_comes_back(
 
 
 async def test_what_is_sent_again_does_not_count_as_applied(
-    bus: RedisStreamsBus, graph: FalkorDBStore, transport: Transport, tmp_path: Path
+    bus: RedisEventLog, graph: FalkorDBStore, transport: Transport, tmp_path: Path
 ) -> None:
     events = [placed(number, app) for number in range(20) for app in ("a", "b")]
     async with working(bus, graph, rules_of(tmp_path / "typo", "order_idd")):
@@ -154,7 +156,7 @@ async def test_what_is_sent_again_does_not_count_as_applied(
 
 
 @asynccontextmanager
-async def _rewound(bus: RedisStreamsBus, partition: int, at: Committed) -> AsyncIterator[None]:
+async def _rewound(bus: RedisEventLog, partition: int, at: Committed) -> AsyncIterator[None]:
     """Set the position back, as a crash before its commit leaves it; the note stays."""
     entries = await bus.before(partition, at.offset, limit=5)
     await bus._redis.execute_command(  # pyright: ignore[reportPrivateUsage]
@@ -165,9 +167,9 @@ async def _rewound(bus: RedisStreamsBus, partition: int, at: Committed) -> Async
 
 
 async def test_a_letter_of_skips_that_is_full_is_followed_by_another(
-    bus: RedisStreamsBus, graph: FalkorDBStore, transport: Transport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bus: RedisEventLog, graph: FalkorDBStore, transport: Transport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("graphweft_workers.mutation.skips.MOST_OFFSETS", 8)
+    monkeypatch.setattr("graphweft_workers.engine.skips.MOST_OFFSETS", 8)
     await put(transport, [placed(number, chat="one") for number in range(30)])
     async with working(bus, graph, rules_of(tmp_path / "typo", "order_idd"), batch_events=5):
         await caught_up(bus)
@@ -180,7 +182,7 @@ async def test_a_letter_of_skips_that_is_full_is_followed_by_another(
 
 
 async def test_events_of_a_workflow_whose_rules_come_later_are_kept(
-    bus: RedisStreamsBus, graph: FalkorDBStore, transport: Transport, tmp_path: Path
+    bus: RedisEventLog, graph: FalkorDBStore, transport: Transport, tmp_path: Path
 ) -> None:
     rules = rules_of(tmp_path)
     await put(transport, [placed(number, workflow=name) for number, name in enumerate(("Shop", "Late", "Later") * 4)])
@@ -199,7 +201,7 @@ async def test_events_of_a_workflow_whose_rules_come_later_are_kept(
 
 
 async def test_a_retry_whose_events_left_the_bus_keeps_its_letter(
-    bus: RedisStreamsBus, graph: FalkorDBStore, transport: Transport, tmp_path: Path
+    bus: RedisEventLog, graph: FalkorDBStore, transport: Transport, tmp_path: Path
 ) -> None:
     positions = await put(transport, [placed(number, chat="one") for number in range(10)])
     async with working(bus, graph, rules_of(tmp_path / "typo", "order_idd")):
@@ -251,14 +253,14 @@ class Slow(Over):
 
 @pytest.mark.parametrize("batch_events", [4, 1_000])
 async def test_a_slow_app_does_not_hold_up_its_neighbours(
-    bus: RedisStreamsBus,
+    bus: RedisEventLog,
     graph: FalkorDBStore,
     transport: Transport,
     tmp_path: Path,
     batch_events: int,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(lanes, "_PARK_S", 0.3)
+    monkeypatch.setattr(app_queues, "_PARK_S", 0.3)
     rules = rules_of(tmp_path)
     slow = Slow(graph, "slow")
     await put(transport, [placed(number, app) for number in range(10) for app in ("slow", "quick")])
@@ -291,9 +293,9 @@ async def test_a_slow_app_does_not_hold_up_its_neighbours(
 
 
 async def test_a_worker_that_dies_with_a_parked_app_loses_and_doubles_nothing(
-    bus: RedisStreamsBus, graph: FalkorDBStore, transport: Transport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bus: RedisEventLog, graph: FalkorDBStore, transport: Transport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(lanes, "_PARK_S", 0.2)
+    monkeypatch.setattr(app_queues, "_PARK_S", 0.2)
     typo = rules_of(tmp_path / "typo", "order_idd")
     slow = Slow(graph, "slow")
     await put(transport, [placed(number, app) for number in range(40) for app in ("slow", "quick")])
@@ -336,7 +338,7 @@ class Broken(Over):
 
 
 async def test_an_app_whose_graph_refuses_work_waits_alone(
-    bus: RedisStreamsBus, graph: FalkorDBStore, transport: Transport, tmp_path: Path
+    bus: RedisEventLog, graph: FalkorDBStore, transport: Transport, tmp_path: Path
 ) -> None:
     broken = Broken(graph, "ill")
     await put(transport, [placed(number, app) for number in range(20) for app in ("ill", "well")])
@@ -370,7 +372,7 @@ class Silent(Over):
 
 
 async def test_a_write_that_the_server_never_answers_is_cut_and_left_out(
-    bus: RedisStreamsBus, graph: FalkorDBStore, transport: Transport, tmp_path: Path
+    bus: RedisEventLog, graph: FalkorDBStore, transport: Transport, tmp_path: Path
 ) -> None:
     await put(transport, [placed(number, app, chat="one") for number in range(20) for app in ("a", "b")])
     async with working(bus, Silent(graph, "o7"), rules_of(tmp_path)):
@@ -421,9 +423,9 @@ async def test_an_event_at_the_end_of_time_stops_nobody(
         async with contextlib.aclosing(Neo4jReference(uri)) as reference:
             await reference.clear()
         store = Neo4jStore(uri)
-    driver: Bus = RedisStreamsBus(url, partitions=PARTITIONS)
+    driver: Bus = RedisEventLog(url, partitions=PARTITIONS)
     if bus_name == "kafka":
-        driver = KafkaBus(bus_url, partitions=PARTITIONS)
+        driver = KafkaEventLog(bus_url, partitions=PARTITIONS)
     async with (
         contextlib.aclosing(store) as graph,
         contextlib.aclosing(driver) as bus,
@@ -438,7 +440,7 @@ async def test_an_event_at_the_end_of_time_stops_nobody(
         assert memories + 2 * await bus.dead_letter_count() == 16
 
 
-class Exploding(MemoryPack):
+class Exploding(MemoryMutations):
     """A pack with a defect: it raises what nobody expects, for one text."""
 
     def match(self, event: Event) -> Any:
@@ -453,10 +455,10 @@ def memory(text: str, app: str, number: int) -> Event:
 
 
 async def test_a_defect_becomes_a_letter_and_the_others_go_on(
-    bus: RedisStreamsBus, graph: FalkorDBStore, transport: Transport, tmp_path: Path
+    bus: RedisEventLog, graph: FalkorDBStore, transport: Transport, tmp_path: Path
 ) -> None:
     rules = rules_of(tmp_path)
-    exploding = Ruleset(rules.workflows, packs=(Exploding(),))
+    exploding = RuleSet(rules.workflows, packs=(Exploding(),))
     events = [
         memory("boom secret" if number % 5 == 0 else "tea", app, number) for number in range(20) for app in ("a", "b")
     ]
@@ -488,7 +490,7 @@ class Unsendable(Over):
 
 
 async def test_a_row_that_the_store_chokes_on_is_found_and_left_out(
-    bus: RedisStreamsBus, graph: FalkorDBStore, transport: Transport, tmp_path: Path
+    bus: RedisEventLog, graph: FalkorDBStore, transport: Transport, tmp_path: Path
 ) -> None:
     await put(transport, [placed(number, app) for number in range(30) for app in ("a", "b")])
     async with working(bus, Unsendable(graph, "o11"), rules_of(tmp_path)):
@@ -503,9 +505,9 @@ async def test_a_row_that_the_store_chokes_on_is_found_and_left_out(
 
 
 async def test_a_defect_that_nothing_catches_holds_up_its_partition_until_the_event_is_set_aside(
-    bus: RedisStreamsBus, graph: FalkorDBStore, transport: Transport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    bus: RedisEventLog, graph: FalkorDBStore, transport: Transport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from graphweft_workers.mutation import worker as worker_module
+    from graphweft_workers.engine import worker as worker_module
 
     real = worker_module.read_range
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.services.plays import PLANNER, WRITER, WRITER_FAILS, Play, player, run_beside_up, said
+from tests.services.plays import PLANNER, WRITER, WRITER_FAILS, Play, Player, run_beside_up, said
 from tests.services.runtime_environments import ROOT, RUNTIME_ENVIRONMENT_S
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(RUNTIME_ENVIRONMENT_S)]
@@ -19,8 +19,8 @@ PLANNED = [line for line in PLANNER if line not in HAND_OVER]
 
 
 @pytest.fixture(scope="module")
-def play(runtime_python: Callable[[str], Path]) -> Play:
-    return player(runtime_python("openai-agents"), "openai_agents")
+def play(player: Player) -> Play:
+    return player("openai-agents", "openai_agents")
 
 
 def turns(found: dict[str, Any]) -> list[str]:

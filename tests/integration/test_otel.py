@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import pytest
 import redis.asyncio as redis
-from tests.services.plays import PLANNER, SOURCES, WRITER, WRITER_FAILS, Play, player, run_beside_up, said
+from tests.services.plays import PLANNER, SOURCES, WRITER, WRITER_FAILS, Play, Player, run_beside_up, said
 from tests.services.runtime_environments import ROOT, RUNTIME_ENVIRONMENT_S
 
 from graphweft_contracts import channels
@@ -35,8 +35,8 @@ def python(runtime_python: Callable[[str], Path]) -> Path:
 
 
 @pytest.fixture(scope="module")
-def play(python: Path) -> Play:
-    return player(python, "otel")
+def play(player: Player) -> Play:
+    return player("otel", "otel")
 
 
 def unnumbered(lines: list[str]) -> list[str]:

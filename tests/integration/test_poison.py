@@ -18,13 +18,13 @@ from structlog.testing import capture_logs
 from tests.chaos.serial import Neo4jReference, patiently
 from tests.chaos.servers import Servers
 from tests.chaos.stack import Stack
+from tests.services.rules import load_rules
 
 from graphweft import Event
 from graphweft.transport import Outgoing
 from graphweft_contracts import wire
-from graphweft_rules import Ruleset
-from graphweft_workers.bus.log import Bus
-from graphweft_workers.mutation.worker import MutationWorker
+from graphweft_workers.engine.worker import MutationWorker
+from graphweft_workers.ports.bus import Bus
 
 pytestmark = [
     pytest.mark.integration,
@@ -123,7 +123,7 @@ async def test_broken_events_hold_up_nothing(servers: Servers, tmp_path: Path, b
             await reference.clear()
     (tmp_path / "Shop").mkdir()
     (tmp_path / "Shop/graph_injection.yaml").write_text(RULES)
-    rules = Ruleset.load(tmp_path)
+    rules = load_rules(tmp_path)
     app = f"poison{uuid4().hex[:8]}"
     rng = random.Random(5)
     poisons = [*NO_EVENT, *REFUSED, *ONLY_ON]

@@ -18,22 +18,22 @@ from typing import Any
 import pytest
 from tests.integration.test_search_kinds import write
 from tests.services.memories import empty_neo4j
+from tests.services.rules import rule_set
 
 from graphweft import Client
 from graphweft.adapters import agent_framework
-from graphweft.adapters.agent_framework_memory import GraphContextProvider
+from graphweft.adapters.agent_framework.memory import GraphContextProvider
 from graphweft.adapters.core import Adapter
 from graphweft_contracts import Event
 from graphweft_contracts.memory import memory_id
-from graphweft_rules import Ruleset
+from graphweft_workers.drivers.falkordb.store import FalkorDBStore
+from graphweft_workers.drivers.neo4j.store import Neo4jStore
+from graphweft_workers.drivers.redis.requests import RedisRequestQueue
 from graphweft_workers.embedding.hashing import HashingEmbedder
 from graphweft_workers.embedding.protocol import Embedder
-from graphweft_workers.graph.falkordb import FalkorDBStore
-from graphweft_workers.graph.neo4j import Neo4jStore
-from graphweft_workers.graph.store import GraphStore
-from graphweft_workers.injection.answering import Answerer
-from graphweft_workers.injection.redis_requests import RedisRequestQueue
+from graphweft_workers.injection.pipeline import ContextPipeline
 from graphweft_workers.injection.responder import InjectionResponder
+from graphweft_workers.ports.graph_store import GraphStore
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
@@ -42,7 +42,7 @@ START = datetime(2026, 2, 1, 10, tzinfo=UTC)
 BROKEN: dict[str, tuple[dict[str, Any], str, str, str]] = {
     "index": (
         {"index_name": "nowhere", "index_type": "fulltext"},
-        "query_error", "there is no fulltext index 'nowhere' in the graph", "correct the query or the index",
+        "query_error", "unknown fulltext index 'nowhere'", "correct the query or the index",
     ),
     "embedder": (
         {"index_name": "chunks"},
@@ -50,7 +50,7 @@ BROKEN: dict[str, tuple[dict[str, Any], str, str, str]] = {
     ),
     "cypher": (
         {"index_name": "chunks", "index_type": "fulltext", "retrieval_query": "RETURN nod.text AS text, score, }"},
-        "invalid_request", "retrieval_query, line 1", "correct what is named here",
+        "invalid_request", "retrieval_query, line 1", "correct the value named here",
     ),
 }  # fmt: skip
 """Options, the reason, and what the log says of it and of what to do."""
@@ -71,9 +71,9 @@ def framework(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setitem(sys.modules, "agent_framework", module)
     for name in ("GRAPHWEFT_CONTEXT", "GRAPHWEFT_CAPTURE"):
         monkeypatch.delenv(name, raising=False)
-    agent_framework._as_provider.cache_clear()
+    agent_framework.adapter._as_provider.cache_clear()
     yield
-    agent_framework._as_provider.cache_clear()
+    agent_framework.adapter._as_provider.cache_clear()
 
 
 @pytest.fixture(params=["falkordb", "neo4j"])
@@ -92,10 +92,10 @@ async def store(request: pytest.FixtureRequest, url: str) -> AsyncIterator[Graph
 @asynccontextmanager
 async def responding(url: str, store: GraphStore, embedder: Embedder | None = None) -> AsyncIterator[None]:
     async with (
-        contextlib.aclosing(Answerer(Ruleset({}), store, embedder=embedder)) as answerer,
+        contextlib.aclosing(ContextPipeline(rule_set(), store, embedder=embedder)) as pipeline,
         contextlib.aclosing(RedisRequestQueue(url, consumer="r")) as queue,
     ):
-        responder = InjectionResponder(queue, answerer.answer)
+        responder = InjectionResponder(queue, pipeline.answer)
         running = asyncio.create_task(responder.run())
         try:
             yield
@@ -147,7 +147,7 @@ async def test_what_a_provider_cannot_search_is_counted_and_said_once(
             assert len(said) == 4, "once for each provider and reason, and equal providers are one"
             for _, reason, detail, step in BROKEN.values():
                 [first, *_] = [line for line in said if detail in line]
-                assert f"are not answered: {reason} (" in first
+                assert f"have no answer: {reason} (" in first
                 assert step in first
             assert "secret" not in str(said)
             stats = one.core.stats
@@ -223,8 +223,8 @@ async def test_searches_without_an_answer_are_told_apart(url: str, caplog: pytes
             assert adapter.core.stats.missing_results == {reason: 6}
             said = warnings(caplog)
             assert [line.partition(" (")[0] for line in said] == [
-                f"searches of the index 'chunks' are not answered: {reason}",
-                f"searches of memories are not answered: {reason}",
+                f"searches of the index 'chunks' have no answer: {reason}",
+                f"searches of memories have no answer: {reason}",
             ]
             assert step in said[0]
     closed = adapter.core.stats.missing_results
@@ -236,12 +236,12 @@ async def test_searches_without_an_answer_are_told_apart(url: str, caplog: pytes
     ("options", "said"),
     [
         ({"retrieval_query": " // nothing"}, "retrieval_query is empty"),
-        ({"retrieval_query": "THIS IS NOT CYPHER"}, "retrieval_query: it does not return text and score"),
-        ({"retrieval_query": "RETURN node.text AS text"}, "retrieval_query: it does not return score"),
-        ({"retrieval_query": "SET node.text = '' RETURN node.text AS text, score"}, "it has SET"),
-        ({"retrieval_query": "MATCH (node)\nDETACH DELETE node RETURN 1 AS text, 2 AS score"}, "it has DETACH"),
-        ({"retrieval_query": "CALL db.labels() YIELD label RETURN label AS text, score"}, "it has CALL"),
-        ({"index_name": None, "retrieval_query": "RETURN node.text AS text, score"}, "go with an index"),
+        ({"retrieval_query": "THIS IS NOT CYPHER"}, "retrieval_query does not return text and score"),
+        ({"retrieval_query": "RETURN node.text AS text"}, "retrieval_query does not return score"),
+        ({"retrieval_query": "SET node.text = '' RETURN node.text AS text, score"}, "remove SET"),
+        ({"retrieval_query": "MATCH (node)\nDETACH DELETE node RETURN 1 AS text, 2 AS score"}, "remove DETACH"),
+        ({"retrieval_query": "CALL db.labels() YIELD label RETURN label AS text, score"}, "remove CALL"),
+        ({"index_name": None, "retrieval_query": "RETURN node.text AS text, score"}, "require an index"),
         ({"index_type": "graph"}, "index_type"),
         ({"index_type": "hybrid"}, "fulltext_index_name is required"),
     ],

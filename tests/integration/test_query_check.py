@@ -22,23 +22,23 @@ import redis.asyncio as redis
 from tests.services.neo4j import Neo4jServer
 
 from graphweft import Client
-from graphweft.redis_transport import RedisTransport
+from graphweft.transports.redis.transport import RedisTransport
 from graphweft_contracts import Event, GraphUnavailable, QueryFailed, channels
 from graphweft_rules import RulesError
-from graphweft_rules.cypher import parse
-from graphweft_rules.lint import workflows
-from graphweft_rules.packs.episodes import EpisodePack
-from graphweft_rules.packs.memory import MemoryPack
-from graphweft_workers.bus.redis_streams import RedisStreamsBus
-from graphweft_workers.cli.sending import send
-from graphweft_workers.embedded import EmbeddedServer
-from graphweft_workers.graph.digest import read_digest
-from graphweft_workers.graph.falkordb import FalkorDBStore
-from graphweft_workers.graph.neo4j import Neo4jStore
-from graphweft_workers.graph.store import GraphStore
-from graphweft_workers.hosting import injection_app, mutation_app
-from graphweft_workers.query_check import Checked, check_queries
-from graphweft_workers.settings import Settings
+from graphweft_rules.cypher.query import parse
+from graphweft_rules.files.lint import workflows
+from graphweft_workers.cli.delivery import send
+from graphweft_workers.drivers.embedded.server import EmbeddedServer
+from graphweft_workers.drivers.falkordb.store import FalkorDBStore
+from graphweft_workers.drivers.neo4j.store import Neo4jStore
+from graphweft_workers.drivers.redis.event_log import RedisEventLog
+from graphweft_workers.engine.digest import read_digest
+from graphweft_workers.features.episodes.mutations import EpisodeMutations
+from graphweft_workers.features.memory.mutations import MemoryMutations
+from graphweft_workers.ports.graph_store import GraphStore
+from graphweft_workers.roles.hosting import injection_app, mutation_app
+from graphweft_workers.roles.query_check import Checked, check_queries
+from graphweft_workers.roles.settings import Settings
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
@@ -149,8 +149,8 @@ async def graph(backend: Backend) -> AsyncIterator[GraphStore]:
 
 def unmarked(text: str, dialect: str) -> tuple[str, tuple[int, int]]:
     """Return a query without its marks, and the line and column of the mark that counts."""
-    mark = "~" if dialect == "neo4j" and "~" in text else "^"
-    before = text[: text.index(mark)].replace("^", "").replace("~", "").split("\n")
+    checkpoint = "~" if dialect == "neo4j" and "~" in text else "^"
+    before = text[: text.index(checkpoint)].replace("^", "").replace("~", "").split("\n")
     return text.replace("^", "").replace("~", ""), (len(before), len(before[-1]) + 1)
 
 
@@ -272,7 +272,7 @@ READS = (
 async def test_sound_queries_of_every_kind_are_taken(graph: GraphStore, tmp_path: Path) -> None:
     for number, text in enumerate(WRITES):
         query = parse(text, role="mutation")
-        assert await graph.check_query(query, query.form(graph.dialect)) is None, text
+        assert await graph.check_query(query, query.batch_query(graph.dialect)) is None, text
         rules_of(tmp_path, workflow=f"W{number}", mutation=text.replace("$list", "$id").replace("$map", "$id"))
     for number, text in enumerate(READS):
         assert await graph.check_query(parse(text, role="injection")) is None, text
@@ -295,7 +295,7 @@ async def test_rules_of_examples_and_pages_are_taken(graph: GraphStore, tmp_path
 
 
 async def test_mutations_of_packs_are_taken(graph: GraphStore) -> None:
-    found = await check_queries(graph, [*MemoryPack().mutations, *EpisodePack().mutations])
+    found = await check_queries(graph, [*MemoryMutations().mutations, *EpisodeMutations().mutations])
     assert found.findings == ()
     assert found.count > 20
 
@@ -397,12 +397,12 @@ async def turns(url: str, *apps: str) -> None:
         await transport.aclose()
 
 
-async def lag(bus: RedisStreamsBus) -> int:
+async def lag(bus: RedisEventLog) -> int:
     return sum(partition.lag for partition in await bus.status())
 
 
 async def test_worker_and_responder_do_not_start_with_a_query_that_is_refused(
-    backend: Backend, bus: RedisStreamsBus, url: str, tmp_path: Path
+    backend: Backend, bus: RedisEventLog, url: str, tmp_path: Path
 ) -> None:
     await turns(url, APPS[0])
     file = rules_of(tmp_path, mutation=WRONG, injection=WRONG_READ)
@@ -421,7 +421,7 @@ async def test_worker_and_responder_do_not_start_with_a_query_that_is_refused(
 
 
 async def test_a_role_needs_only_its_own_queries(
-    backend: Backend, bus: RedisStreamsBus, url: str, tmp_path: Path
+    backend: Backend, bus: RedisEventLog, url: str, tmp_path: Path
 ) -> None:
     await turns(url, APPS[0])
     rules_of(tmp_path, injection=WRONG_READ)
@@ -495,13 +495,13 @@ async def test_doctor_says_what_the_server_says(backend: Backend, url: str, tmp_
 async def test_lint_asks_the_server_when_it_is_told_to(backend: Backend, tmp_path: Path) -> None:
     file = rules_of(tmp_path, mutation=WRONG)
     rules_of(tmp_path, workflow="Sales", injection="RETURN acme.text.join([$id], 'b') AS x")
-    note = "5 queries were not shown to a graph server, which may refuse them: `graphweft lint --server` asks it\n"
+    note = "5 queries were not checked by a graph server: run `graphweft lint --server` to check them\n"
     assert await command("lint", str(tmp_path)) == (0, f"{note}0 errors, 0 warnings\n", "")
     assert await command("lint", "--json", str(tmp_path)) == (0, "[]\n", note)
     code, out, err = await command("lint", "--server", str(tmp_path), GRAPHWEFT_GRAPH_URL=backend.address)
     assert (code, err) == (1, "")
     assert f"{file}:14:42: error server-refused" in out
-    assert out.endswith("the graph server was asked about 5 queries\n1 errors, 1 warnings\n")
+    assert out.endswith("a graph server checked 5 queries\n1 errors, 1 warnings\n")
     code, out, err = await command("lint", "--server", "--json", str(tmp_path), GRAPHWEFT_GRAPH_URL=backend.address)
     assert [finding["level"] for finding in json.loads(out)] == ["warning", "error"]
     assert (code, err) == (1, "")
@@ -511,12 +511,12 @@ async def test_lint_says_what_to_do_where_no_server_runs(tmp_path: Path) -> None
     rules_of(tmp_path)
     code, _, err = await command("lint", "--server", str(tmp_path), "--data", str(tmp_path / "none"))
     assert code == 2
-    assert "start `graphweft up" in err
+    assert "run `graphweft up" in err
 
 
 @pytest.mark.parametrize("wrong", [False, True])
 async def test_while_the_server_is_away_a_worker_waits_and_then_checks_first(
-    bus: RedisStreamsBus, url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, wrong: bool
+    bus: RedisEventLog, url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, wrong: bool
 ) -> None:
     await turns(url, *APPS)
     rules_of(tmp_path, mutation=WRONG if wrong else SOUND_WRITE)
@@ -564,7 +564,7 @@ async def test_a_worker_that_waits_for_the_server_can_be_stopped(
 
 
 async def test_a_server_that_lets_nobody_check_is_warned_of(
-    bus: RedisStreamsBus, url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+    bus: RedisEventLog, url: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     await turns(url, *APPS)
     rules_of(tmp_path)
@@ -580,7 +580,7 @@ async def test_a_server_that_lets_nobody_check_is_warned_of(
                 await asyncio.sleep(0.05)
             app.exit()
             await running
-        [said] = [record.message for record in caplog.records if "unchecked" in record.message]
+        [said] = [record.message for record in caplog.records if "not checked" in record.message]
         assert "GRAPH.EXPLAIN" in said
         assert "secret" not in said
     finally:

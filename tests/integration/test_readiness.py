@@ -30,12 +30,12 @@ from tests.integration.test_cli import (
 )
 from tests.unit.test_settings import SERVICES, link_variables, service_variables
 
-from graphweft.location import embedded_url
+from graphweft.transports.embedded import embedded_url
 from graphweft_contracts import channels
-from graphweft_workers import supervisor as supervisor_module
-from graphweft_workers.embedded import EmbeddedServer
-from graphweft_workers.settings import Settings
-from graphweft_workers.supervisor import Supervisor
+from graphweft_workers.drivers.embedded.server import EmbeddedServer
+from graphweft_workers.roles import supervisor as supervisor_module
+from graphweft_workers.roles.settings import Settings
+from graphweft_workers.roles.supervisor import Supervisor
 
 __all__ = ("call", "rules")  # fixtures
 
@@ -242,7 +242,7 @@ def test_a_worker_that_hangs_is_unhealthy_and_its_neighbour_is_not(url: str, rul
             time.sleep(0.05)
         two.kill()
         two.wait(timeout=20)
-        assert health("worker", folders[1]) == (1, "it is gone, without a word: killed, or out of memory")
+        assert health("worker", folders[1]) == (1, "it ended without an error message: killed, or out of memory")
         assert health("worker", folders[0])[0] == 0
 
 
@@ -291,9 +291,9 @@ def test_every_role_starts_beside_variables_of_others(url: str, rules: Path, tmp
             until_it_runs(role, folder, started)
         assert started.returncode == 0
         log = (folder / "log").read_text()
-        assert log.count("'GRAPHWEFT_PARTITONS' is no setting and has no effect; did you mean") == 1
-        assert log.count("'GRAPHWEFT_ZZZ' is no setting and has no effect") == 1
-        assert log.count("is no setting") == 2
+        assert log.count("unknown environment variable 'GRAPHWEFT_PARTITONS' is ignored; did you mean") == 1
+        assert log.count("unknown environment variable 'GRAPHWEFT_ZZZ' is ignored") == 1
+        assert log.count("is ignored") == 2
         assert "private" not in log
     # Elsewhere a mistake ends the command, as it did.
     done = inside(("status",), clean_environment(**injected, **servers, **mistaken))

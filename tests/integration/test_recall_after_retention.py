@@ -15,27 +15,27 @@ from tests.integration.test_consolidation import a_job, put, quiet, replayed, wo
 from tests.integration.test_memory_worker import rows, working
 from tests.services.neo4j import Neo4jServer
 from tests.services.probes import ADA, BEN, START, Planted, conversation, within_reach
+from tests.services.rules import load_rules, rule_set
 
 from graphweft import Client, MemoryClient
 from graphweft.transport import Transport
 from graphweft_contracts import Event, MemoryScope, channels
 from graphweft_contracts.memory import memory_id
 from graphweft_contracts.search import SEARCHED, SearchQuery
-from graphweft_rules import Ruleset
-from graphweft_workers.bus.redis_streams import RedisStreamsBus
-from graphweft_workers.gateway.facts import FactsQuestion, find_facts
-from graphweft_workers.graph.digest import read_digest
-from graphweft_workers.graph.falkordb import FalkorDBStore
-from graphweft_workers.graph.neo4j import Neo4jStore
-from graphweft_workers.graph.store import GraphStore
-from graphweft_workers.injection.answering import Answerer
-from graphweft_workers.injection.redis_requests import RedisRequestQueue
+from graphweft_workers.drivers.falkordb.store import FalkorDBStore
+from graphweft_workers.drivers.neo4j.store import Neo4jStore
+from graphweft_workers.drivers.redis.event_log import RedisEventLog
+from graphweft_workers.drivers.redis.requests import RedisRequestQueue
+from graphweft_workers.engine.digest import read_digest
+from graphweft_workers.engine.worker import MutationWorker
+from graphweft_workers.features.memory.extractive_summariser import ExtractiveSummariser
+from graphweft_workers.features.memory.retention import Retention
+from graphweft_workers.gateway.fact_search import FactsQuestion, find_facts
+from graphweft_workers.injection.pipeline import ContextPipeline
 from graphweft_workers.injection.responder import InjectionResponder
 from graphweft_workers.mcp.access import Access
 from graphweft_workers.mcp.tools import Tools
-from graphweft_workers.memory.extractive import ExtractiveSummariser
-from graphweft_workers.memory.retention import Retention
-from graphweft_workers.mutation.worker import MutationWorker
+from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.retrieval.search import Searcher
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
@@ -45,8 +45,8 @@ AFTER, KEEP, NEWEST = 30, 6, 15
 
 
 @pytest.fixture
-async def job_bus(url: str) -> AsyncIterator[RedisStreamsBus]:
-    made = RedisStreamsBus(url, partitions=2, group=channels.CONSOLIDATION_GROUP)
+async def job_bus(url: str) -> AsyncIterator[RedisEventLog]:
+    made = RedisEventLog(url, partitions=2, group=channels.CONSOLIDATION_GROUP)
     yield made
     await made.aclose()
 
@@ -85,13 +85,13 @@ async def answered(
 
 @asynccontextmanager
 async def kept(
-    url: str, bus: RedisStreamsBus, job_bus: RedisStreamsBus, store: GraphStore, transport: Transport,
+    url: str, bus: RedisEventLog, job_bus: RedisEventLog, store: GraphStore, transport: Transport,
     talks: Sequence[Sequence[Event]], between: Callable[[], Any] | None = None,
 ) -> AsyncIterator[None]:  # fmt: skip
     """Remember conversations, condense them and let go of the messages; a mutation worker runs on inside."""
     retention = Retention(store, keep_count=NEWEST, condensed=True)
     retention.note([APP])
-    async with working(MutationWorker(bus, store, Ruleset({}), name="m", lease_s=1)):
+    async with working(MutationWorker(bus, store, rule_set(), name="m", lease_s=1)):
         await put(transport, [event for talk in talks for event in talk])
         await quiet(bus)
         if between is not None:
@@ -108,7 +108,7 @@ async def kept(
 
 
 async def test_every_question_is_answered_as_well_as_before(
-    url: str, bus: RedisStreamsBus, job_bus: RedisStreamsBus, store: GraphStore, transport: Transport
+    url: str, bus: RedisEventLog, job_bus: RedisEventLog, store: GraphStore, transport: Transport
 ) -> None:
     """Two users who say the contrary of everything, in two chats each; none of the messages that said it is left."""
     asked: list[dict[tuple[str, bool], dict[str, bool]]] = []
@@ -146,7 +146,7 @@ async def test_every_question_is_answered_as_well_as_before(
 
 
 async def test_an_erased_user_has_nothing_left_to_find(
-    url: str, bus: RedisStreamsBus, job_bus: RedisStreamsBus, store: GraphStore, transport: Transport
+    url: str, bus: RedisEventLog, job_bus: RedisEventLog, store: GraphStore, transport: Transport
 ) -> None:
     talks = [conversation(APP, "ada", ADA), conversation(APP, "ben", BEN)]
     async with kept(url, bus, job_bus, store, transport, talks):
@@ -192,7 +192,7 @@ def lives_in(where: str) -> dict[str, Any]:
 
 
 async def test_only_what_holds_now_is_a_fact_also_in_its_thread(
-    bus: RedisStreamsBus, store: GraphStore, transport: Transport
+    bus: RedisEventLog, store: GraphStore, transport: Transport
 ) -> None:
     """The same said again elsewhere ends nothing for the thread in which it was said first; something else does."""
     allergic = {"subject": "user", "predicate": "is allergic to peanuts", "object": "yes"}
@@ -203,7 +203,7 @@ async def test_only_what_holds_now_is_a_fact_also_in_its_thread(
         *summarised(3, first, facts=[allergic]),
         *summarised(4, {"user_id": "u"}, facts=[lives_in("Paris") | {"valid_from": "2999-01-01T00:00:00Z"}]),
     ]
-    async with working(MutationWorker(bus, store, Ruleset({}), name="m", lease_s=1)):
+    async with working(MutationWorker(bus, store, rule_set(), name="m", lease_s=1)):
         await put(transport, events)
         await quiet(bus)
     for of, scope, objects in (
@@ -221,7 +221,7 @@ async def test_only_what_holds_now_is_a_fact_also_in_its_thread(
 
 
 async def test_without_a_user_threads_say_nothing_about_each_other(
-    bus: RedisStreamsBus, store: GraphStore, transport: Transport
+    bus: RedisEventLog, store: GraphStore, transport: Transport
 ) -> None:
     """Customers of one application who are known by their threads only."""
     scopes = [{"application_id": "desk", "thread_id": f"customer-{number}"} for number in range(2)]
@@ -229,7 +229,7 @@ async def test_without_a_user_threads_say_nothing_about_each_other(
         *summarised(1, scopes[0], facts=[lives_in("Oslo")]),
         *summarised(2, scopes[1], facts=[lives_in("Rome")]),
     ]
-    async with working(MutationWorker(bus, store, Ruleset({}), name="m", lease_s=1)):
+    async with working(MutationWorker(bus, store, rule_set(), name="m", lease_s=1)):
         await put(transport, events)
         await quiet(bus)
     for of in ("all", "facts"):
@@ -239,14 +239,14 @@ async def test_without_a_user_threads_say_nothing_about_each_other(
 
 
 async def test_each_kind_can_be_asked_for_alone_and_the_latest_come_first(
-    bus: RedisStreamsBus, store: GraphStore, transport: Transport
+    bus: RedisEventLog, store: GraphStore, transport: Transport
 ) -> None:
     scope = {"user_id": "u", "thread_id": "t"}
     events = [event for number in range(1, 4) for event in summarised(
         number, scope, facts=[{"subject": f"s{number}", "predicate": "is", "object": "red"}],
         preferences=[f"likes tea {number}"],
     )]  # fmt: skip
-    async with working(MutationWorker(bus, store, Ruleset({}), name="m", lease_s=1)):
+    async with working(MutationWorker(bus, store, rule_set(), name="m", lease_s=1)):
         await put(transport, events)
         await quiet(bus)
     last = {
@@ -279,7 +279,7 @@ injection_rules:
 
 
 async def test_every_way_of_asking_finds_what_is_left(
-    url: str, bus: RedisStreamsBus, job_bus: RedisStreamsBus, graph: FalkorDBStore, transport: Transport,
+    url: str, bus: RedisEventLog, job_bus: RedisEventLog, graph: FalkorDBStore, transport: Transport,
     tmp_path: Path,
 ) -> None:  # fmt: skip
     folder = tmp_path / "Travel"
@@ -288,9 +288,9 @@ async def test_every_way_of_asking_finds_what_is_left(
     question = "Am I allergic to peanuts?"
     talks = [conversation(APP, "ada", ADA), conversation(APP, "ben", BEN)]
     async with kept(url, bus, job_bus, graph, transport, talks):
-        answerer = Answerer(Ruleset.load(tmp_path), graph)
+        pipeline = ContextPipeline(load_rules(tmp_path), graph)
         queue = RedisRequestQueue(url, consumer="r")
-        responder = InjectionResponder(queue, answerer.answer)
+        responder = InjectionResponder(queue, pipeline.answer)
         task = asyncio.create_task(responder.run())
         try:
             async with Client(url, app_id=APP) as client:
@@ -307,7 +307,7 @@ async def test_every_way_of_asking_finds_what_is_left(
             responder.stop()
             await task
             await queue.aclose()
-            await answerer.aclose()
+            await pipeline.aclose()
     for text in (recalled.text, turn.text, answer.text, facts.facts[0].fact):
         assert "The user is allergic to peanuts" in text
         assert "not allergic to peanuts" not in text

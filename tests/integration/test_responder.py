@@ -19,19 +19,20 @@ import redis.asyncio as redis
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
+from tests.services.rules import load_rules, rule_set
 
 from graphweft import Client
 from graphweft_contracts import Block, ContextReply, ContextRequest, channels
-from graphweft_rules import InjectionQuery, InjectionRule, Place, Ruleset, Workflow, assemble
-from graphweft_rules.cypher import parse
-from graphweft_rules.workflow import CompiledInjection, CompiledInjectionRule
-from graphweft_workers.embedded import EmbeddedServer
-from graphweft_workers.graph.digest import read_digest
-from graphweft_workers.graph.falkordb import FalkorDBStore
-from graphweft_workers.graph.store import START, Table
-from graphweft_workers.injection.answering import Answerer
-from graphweft_workers.injection.redis_requests import RedisRequestQueue
+from graphweft_rules import InjectionQuery, InjectionRule, Place, RuleSet, Workflow, assemble
+from graphweft_rules.cypher.query import parse
+from graphweft_rules.matching.workflow import CompiledInjection, CompiledInjectionRule
+from graphweft_workers.drivers.embedded.server import EmbeddedServer
+from graphweft_workers.drivers.falkordb.store import FalkorDBStore
+from graphweft_workers.drivers.redis.requests import RedisRequestQueue
+from graphweft_workers.engine.digest import read_digest
+from graphweft_workers.injection.pipeline import ContextPipeline
 from graphweft_workers.injection.responder import InjectionResponder
+from graphweft_workers.ports.graph_store import START, Table
 
 pytestmark = pytest.mark.integration
 APP = "shop"
@@ -101,23 +102,23 @@ DATA = """CREATE (:Product {name: 'Anvil', price: 10, note: 'heavy'})-[:IN {sinc
 @pytest.fixture(autouse=True)
 def short_waits(monkeypatch: pytest.MonkeyPatch) -> None:
     """An idle responder waits this long for requests before it sees that it is to stop."""
-    monkeypatch.setattr("graphweft_workers.injection.redis_requests._WAIT_S", 0.05)
+    monkeypatch.setattr("graphweft_workers.drivers.redis.requests._WAIT_S", 0.05)
 
 
 @pytest.fixture
-def rules(tmp_path: Path) -> Ruleset:
+def rules(tmp_path: Path) -> RuleSet:
     (tmp_path / "Shop").mkdir()
     (tmp_path / "Shop" / "graph_injection.yaml").write_text(RULES)
-    return Ruleset.load(tmp_path)
+    return load_rules(tmp_path)
 
 
 @asynccontextmanager
 async def responding(
-    url: str, graph: Any, rules: Ruleset, name: str = "r", **options: Any
+    url: str, graph: Any, rules: RuleSet, name: str = "r", **options: Any
 ) -> AsyncIterator[InjectionResponder]:
     queue = RedisRequestQueue(url, consumer=name)
-    answerer = Answerer(rules, graph)
-    responder = InjectionResponder(queue, answerer.answer, **options)
+    pipeline = ContextPipeline(rules, graph)
+    responder = InjectionResponder(queue, pipeline.answer, **options)
     task = asyncio.create_task(responder.run())
     try:
         yield responder
@@ -125,11 +126,11 @@ async def responding(
         responder.stop()
         await task
         await queue.aclose()
-        await answerer.aclose()
+        await pipeline.aclose()
 
 
 @pytest.fixture
-async def client(url: str, graph: FalkorDBStore, rules: Ruleset) -> AsyncIterator[Client]:
+async def client(url: str, graph: FalkorDBStore, rules: RuleSet) -> AsyncIterator[Client]:
     async with responding(url, graph, rules), asking(url) as made:
         yield made
 
@@ -295,7 +296,7 @@ async def test_an_agent_without_rules_gets_nothing_and_nothing_is_wrong(client: 
     assert (reply.reason, reply.blocks, reply.missing, reply.text, reply.partial) == (None, (), (), "", False)
 
 
-async def test_an_expired_request_is_dropped(url: str, graph: FalkorDBStore, rules: Ruleset) -> None:
+async def test_an_expired_request_is_dropped(url: str, graph: FalkorDBStore, rules: RuleSet) -> None:
     late, live = request(budget_ms=-1), request()
     async with redis.Redis.from_url(url) as raw, Listener(url) as replies:
         await put(raw, [late.model_dump_json().encode(), live.model_dump_json().encode()])
@@ -306,7 +307,7 @@ async def test_an_expired_request_is_dropped(url: str, graph: FalkorDBStore, rul
         assert replies.ids == [live.id]
 
 
-async def test_of_two_replicas_one_answers(url: str, graph: FalkorDBStore, rules: Ruleset) -> None:
+async def test_of_two_replicas_one_answers(url: str, graph: FalkorDBStore, rules: RuleSet) -> None:
     requests = [request() for _ in range(100)]
     async with redis.Redis.from_url(url) as raw, Listener(url) as replies:
         async with responding(url, graph, rules, "one") as one, responding(url, graph, rules, "two") as two:
@@ -318,7 +319,7 @@ async def test_of_two_replicas_one_answers(url: str, graph: FalkorDBStore, rules
         assert sorted(replies.ids) == sorted(each.id for each in requests)
 
 
-async def test_who_is_idle_gets_what_comes_before_who_is_full(url: str, graph: FalkorDBStore, rules: Ruleset) -> None:
+async def test_who_is_idle_gets_what_comes_before_who_is_full(url: str, graph: FalkorDBStore, rules: RuleSet) -> None:
     gate = Gate(graph)
     requests = [request() for _ in range(30)]
     async with redis.Redis.from_url(url) as raw, Listener(url) as replies:
@@ -346,7 +347,7 @@ async def test_who_is_idle_gets_what_comes_before_who_is_full(url: str, graph: F
         assert sorted(replies.ids) == sorted(each.id for each in requests)
 
 
-async def test_a_stopped_responder_finishes_what_it_has(url: str, graph: FalkorDBStore, rules: Ruleset) -> None:
+async def test_a_stopped_responder_finishes_what_it_has(url: str, graph: FalkorDBStore, rules: RuleSet) -> None:
     gate = Gate(graph)
     async with asking(url) as client:
         async with responding(url, gate, rules) as responder:
@@ -392,7 +393,7 @@ async def test_a_broken_request_hurts_no_other(url: str, client: Client, body: b
 
 
 @pytest.mark.parametrize("lost", [False, True], ids=["data kept", "data lost"])
-async def test_an_outage_of_the_bus_is_survived(graph: FalkorDBStore, url: str, rules: Ruleset, lost: bool) -> None:
+async def test_an_outage_of_the_bus_is_survived(graph: FalkorDBStore, url: str, rules: RuleSet, lost: bool) -> None:
     await write(url, DATA)
     with tempfile.TemporaryDirectory(prefix="graphweft-test-") as folder:
         server = EmbeddedServer(Path(folder))
@@ -418,7 +419,7 @@ async def test_an_outage_of_the_bus_is_survived(graph: FalkorDBStore, url: str, 
             await server.stop()
 
 
-async def test_many_requests_at_once_are_all_answered(url: str, graph: FalkorDBStore, rules: Ruleset) -> None:
+async def test_many_requests_at_once_are_all_answered(url: str, graph: FalkorDBStore, rules: RuleSet) -> None:
     await write(url, DATA)
     async with AsyncExitStack() as opened, responding(url, graph, rules) as responder:
         clients = [await opened.enter_async_context(asking(url)) for _ in range(4)]
@@ -440,11 +441,11 @@ async def test_many_reads_at_once_need_no_connection_each(url: str, graph: Falko
 
 
 async def test_as_many_partitions_write_at_once_as_there_can_be(graph: FalkorDBStore) -> None:
-    marks = await asyncio.gather(*(graph.progress(APP, partition) for partition in range(256)))
-    assert {progress.mark for progress in marks} == {START}
+    checkpoints = await asyncio.gather(*(graph.progress(APP, partition) for partition in range(256)))
+    assert {progress.checkpoint for progress in checkpoints} == {START}
 
 
-async def test_a_block_that_breaks_costs_no_other(url: str, graph: FalkorDBStore, rules: Ruleset) -> None:
+async def test_a_block_that_breaks_costs_no_other(url: str, graph: FalkorDBStore, rules: RuleSet) -> None:
     class Odd:
         dialect = "falkordb"
 
@@ -498,7 +499,7 @@ async def test_the_server_keeps_injection_from_writing(url: str, graph: FalkorDB
             for query in queries
         ),
     )
-    slipped = Ruleset({"Shop": Workflow("Shop", [], [compiled])})
+    slipped = rule_set({"Shop": Workflow("Shop", [], [compiled])})
     before, indexes = await read_digest(graph, APP), await graph.read(APP, "CALL db.indexes()", {}, timeout_s=5)
     async with responding(url, graph, slipped), asking(url) as client:
         reply = await client.context(agent="Any", chat_id="c1")
@@ -590,11 +591,11 @@ def same(one: Any, other: Any) -> bool:
 @example(v={"a`:1} CREATE (:Evil) RETURN {`b": 1}, w=1)
 @example(v={"": 1}, w="x")
 @example(v={"\ud800": 1}, w={"\0": "\0"})
-async def test_a_value_never_breaks_out_of_its_parameter(graph: FalkorDBStore, rules: Ruleset, v: Any, w: Any) -> None:
+async def test_a_value_never_breaks_out_of_its_parameter(graph: FalkorDBStore, rules: RuleSet, v: Any, w: Any) -> None:
     await graph.progress(APP, 0)
-    answerer = Answerer(rules, graph)
-    reply = await answerer.answer(request("Echo", context={"v": v, "w": w}))
-    await answerer.aclose()
+    pipeline = ContextPipeline(rules, graph)
+    reply = await pipeline.answer(request("Echo", context={"v": v, "w": w}))
+    await pipeline.aclose()
     blocks = {block.name: block.value for block in reply.blocks}
     assert blocks["sure"] == {"n": 1}
     assert blocks["one"] == {"n": 1}

@@ -18,12 +18,12 @@ from tests.services.neo4j import Neo4jServer
 
 from graphweft_contracts import InvalidSettings, QueryFailed
 from graphweft_contracts.search import SearchQuery
-from graphweft_rules.packs.memory import MemoryPack
+from graphweft_workers.drivers.falkordb.store import FalkorDBStore
+from graphweft_workers.drivers.neo4j.store import Neo4jStore
 from graphweft_workers.embedding.hashing import HashingEmbedder
 from graphweft_workers.embedding.protocol import EmbedderUnavailable, EmbeddingRefused
-from graphweft_workers.graph.falkordb import FalkorDBStore
-from graphweft_workers.graph.neo4j import Neo4jStore
-from graphweft_workers.graph.store import GraphStore
+from graphweft_workers.features.memory.mutations import MemoryMutations
+from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.retrieval.search import Found, Searcher
 
 # The first test on Neo4j waits for its start, and each new query is compiled for 50 ms and more.
@@ -44,7 +44,7 @@ class Place:
     url: str
 
     async def fill(self, made: Sequence[Batch]) -> Model:
-        if self.store.dialect == "falkordb":
+        if self.store.dialect.name == "falkordb":
             await fill(self.store, self.url, APP, made)
         else:
             await fill_neo4j(self.store, self.url, APP, made)
@@ -52,7 +52,7 @@ class Place:
 
     async def write(self, *statements: str) -> None:
         """Run Cypher; ``vecf32`` is for FalkorDB only."""
-        if self.store.dialect == "falkordb":
+        if self.store.dialect.name == "falkordb":
             client = redis.Redis.from_url(self.url)
             for statement in statements:
                 await client.execute_command("GRAPH.QUERY", f"mozaiks_{APP}", statement)
@@ -339,13 +339,7 @@ async def test_vectors_of_another_length_under_the_same_name_are_told(place: Pla
     for index_type in ("vector", "hybrid"):
         found = await search(place.searcher(changed), query("tea", index_type))
         assert texts(found) == ["tea"]
-        assert "'hash:64' gives 2 numbers, and there are memories with other vectors" in (found.degraded or "")
-
-
-async def test_memories_under_another_label(place: Place) -> None:
-    await place.fill(await batches([({"user_id": "u1"}, ["tea"])]))
-    found = await Searcher(place.store, memory_label="Recollection").search(APP, query("tea"), timeout_s=5)
-    assert texts(found) == []
+        assert "'hash:64' returns 2 numbers, but memories have vectors of another length" in (found.degraded or "")
 
 
 # -- enrichment --
@@ -399,8 +393,8 @@ async def test_the_order_that_a_retrieval_query_gives_stays(place: Place) -> Non
 @pytest.mark.parametrize(
     ("retrieval_query", "message"),
     [
-        ("RETURN node.text AS content, score", "must return text too"),
-        ("RETURN node.id AS id", "must return text and score too"),
+        ("RETURN node.text AS content, score", "returns content, score but not text"),
+        ("RETURN node.id AS id", "returns id but not text and score"),
         ("MATCH (node RETURN node", "."),
         ("CREATE (:X) RETURN node.text AS text, score", "."),
         ("SET node.text = 'x' RETURN node.text AS text, score", "."),
@@ -432,7 +426,7 @@ class Broken(HashingEmbedder):
 
 FAILURES = [
     (EmbedderUnavailable("no answer from the endpoint"), "no answer from the endpoint"),
-    (EmbeddingRefused("m", [None]), "gives no vector for 1 of 1 texts"),
+    (EmbeddingRefused("m", [None]), "refuses 1 of 1 texts"),
     (ZeroDivisionError("secret"), "ZeroDivisionError"),
     (None, "no vector within"),
 ]
@@ -486,7 +480,7 @@ async def test_a_search_that_takes_too_long_fails_as_a_timeout(place: Place) -> 
 async def test_of_very_many_candidates_the_rarest_terms_are_weighed(
     place: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("graphweft_workers.retrieval.words.MOST_TERMED", 20)
+    monkeypatch.setattr("graphweft_workers.retrieval.fulltext.MOST_TERMED", 20)
     said = [f"dog {n}" for n in range(30)] + [f"cat {n}" for n in range(12)] + ["zebra dog", "zebra"]
     model = await place.fill(await batches([({"user_id": "u1"}, said)]))
     found = await search(place.searcher(), query("dog cat zebra", "fulltext", 100))
@@ -503,7 +497,7 @@ async def test_of_very_many_candidates_the_rarest_terms_are_weighed(
 
 async def documents(place: Place) -> None:
     """Chunks with vectors of (cos, sin), texts, and what they are about."""
-    if place.store.dialect == "falkordb":
+    if place.store.dialect.name == "falkordb":
         await place.write(
             "CREATE VECTOR INDEX FOR (n:Chunk) ON (n.embedding) OPTIONS {dimension: 2, similarityFunction: 'cosine'}",
             "CREATE VECTOR INDEX FOR (n:Far) ON (n.embedding) OPTIONS {dimension: 2, similarityFunction: 'euclidean'}",
@@ -596,7 +590,7 @@ async def test_euclidean_vectors(place: Place) -> None:
 
 async def test_an_index_is_searched_by_words(place: Place) -> None:
     await documents(place)
-    name = "Chunk" if place.store.dialect == "falkordb" else "search_chunks"
+    name = "Chunk" if place.store.dialect.name == "falkordb" else "search_chunks"
     for asked in ("risks", "the risk", "RISK!"):
         found = await search(place.searcher(), indexed(asked, "fulltext", name))
         assert texts(found) == ["The risks of competition", "A risk"]
@@ -635,14 +629,14 @@ async def test_errors_of_indexes_say_what_there_is(place: Place) -> None:
     await documents(place)
     await place.fill(await batches([({"user_id": "u1"}, ["tea"])]))
     searcher = place.searcher(Fixed(1.0, 0.0))
-    with pytest.raises(QueryFailed, match=r"no vector index 'nope' in the graph; there is: .*Chunk\.embedding"):
+    with pytest.raises(QueryFailed, match=r"unknown vector index 'nope'; the graph has: .*Chunk\.embedding"):
         await search(searcher, indexed("x", "vector", "nope"))
-    with pytest.raises(QueryFailed, match=r"no fulltext index 'Chunk\.embedding'.*Chunk\.text"):
+    with pytest.raises(QueryFailed, match=r"unknown fulltext index 'Chunk\.embedding'.*Chunk\.text"):
         await search(searcher, indexed("x", "fulltext", "Chunk.embedding"))
-    with pytest.raises(QueryFailed, match="holds vectors of 2 numbers, and the embedder 'hash:8' gives 3"):
+    with pytest.raises(QueryFailed, match="holds vectors of 2 numbers, but the embedder 'hash:8' returns 3"):
         await search(place.searcher(Fixed(1.0, 0.0, 0.0)), indexed("x", "vector", "Chunk.embedding"))
-    index = MemoryPack().indexes[0]
-    for name in ("Memory.terms", index.name if place.store.dialect == "neo4j" else "Memory"):
+    index = MemoryMutations().indexes[0]
+    for name in ("Memory.terms", index.name if place.store.dialect.name == "neo4j" else "Memory"):
         with pytest.raises(QueryFailed, match="within a scope only"):
             await search(searcher, indexed("tea", "fulltext", name))
 
@@ -652,7 +646,7 @@ async def test_an_index_that_is_made_later_is_found(place: Place) -> None:
     await place.write("CREATE (:Later {text: 'tea'})")
     with pytest.raises(QueryFailed):
         await search(searcher, indexed("tea", "fulltext", "Later.text"))
-    if place.store.dialect == "falkordb":
+    if place.store.dialect.name == "falkordb":
         await place.write("CALL db.idx.fulltext.createNodeIndex('Later', 'text')")
     else:
         await place.write("CREATE FULLTEXT INDEX later IF NOT EXISTS FOR (n:Later) ON EACH [n.text]")

@@ -17,13 +17,13 @@ from tests.services.neo4j import Neo4jServer
 from graphweft_contracts import Event, channels
 from graphweft_contracts.memory import SCOPES, memory_id
 from graphweft_contracts.search import Searched, SearchQuery
-from graphweft_rules.packs.episodes import EpisodePack
-from graphweft_rules.packs.memory import MemoryPack
+from graphweft_workers.drivers.falkordb.literals import header
+from graphweft_workers.drivers.falkordb.store import FalkorDBStore
+from graphweft_workers.drivers.neo4j.store import Neo4jStore
 from graphweft_workers.embedding.hashing import HashingEmbedder
-from graphweft_workers.graph.falkordb import FalkorDBStore
-from graphweft_workers.graph.literals import header
-from graphweft_workers.graph.neo4j import Neo4jStore
-from graphweft_workers.graph.store import GraphStore
+from graphweft_workers.features.episodes.mutations import EpisodeMutations
+from graphweft_workers.features.memory.mutations import MemoryMutations
+from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.retrieval.search import Searcher
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
@@ -104,13 +104,13 @@ def some(app: str, seed: int, count: int = 40) -> tuple[list[Event], list[Said]]
 
 
 async def write(store: GraphStore, url: str, app: str, events: Sequence[Event]) -> None:
-    packs = (MemoryPack(), EpisodePack())
+    packs = (MemoryMutations(), EpisodeMutations())
     for pack in packs:
         await store.prepare(app, pack.keys, pack.indexes)
     written = [
         (each.cypher.statement, params) for event in events for pack in packs for each, params in pack.match(event)
     ]
-    if store.dialect == "falkordb":
+    if store.dialect.name == "falkordb":
         client = redis.Redis.from_url(url)
         for statement, params in written:
             await client.execute_command("GRAPH.QUERY", channels.graph_name(app), header(params) + statement)

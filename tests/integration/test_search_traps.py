@@ -8,13 +8,13 @@ from typing import Any
 import pytest
 import redis
 
-from graphweft_rules.packs.memory import MemoryPack
-from graphweft_rules.terms import scope_term
-from graphweft_workers.embedded import EmbeddedServer
-from graphweft_workers.graph.falkordb import FalkorDBStore
-from graphweft_workers.graph.literals import header
-from graphweft_workers.retrieval.dialects import language
-from graphweft_workers.retrieval.target import memories
+from graphweft_workers.drivers.embedded.server import EmbeddedServer
+from graphweft_workers.drivers.falkordb.dialect import FALKORDB
+from graphweft_workers.drivers.falkordb.literals import header
+from graphweft_workers.drivers.falkordb.store import FalkorDBStore
+from graphweft_workers.features.memory.mutations import MemoryMutations
+from graphweft_workers.retrieval.targets import memories
+from graphweft_workers.terms import scope_term
 
 pytestmark = pytest.mark.integration
 
@@ -24,7 +24,7 @@ type Ask = Callable[..., list[Any]]
 @pytest.fixture
 async def ask(server: EmbeddedServer, graph: FalkorDBStore) -> Ask:
     """Run a query in a graph with the indexes of memory; return its rows."""
-    pack = MemoryPack()
+    pack = MemoryMutations()
     await graph.prepare("t", pack.keys, pack.indexes)
     return _asking(str(server.socket))
 
@@ -67,9 +67,9 @@ def test_a_scope_holds_for_all_words_of_a_question(ask: Ask) -> None:
     mine, other = scope_term("user_id", "a-b"), scope_term("user_id", "a")
     ask("CREATE (:Memory {id: 'mine', terms: 'x y', scopes: $s})", s=mine)
     ask("CREATE (:Memory {id: 'other', terms: 'x y', scopes: $s})", s=other)
-    side = memories().text
+    side = memories({}).text
     assert side is not None
-    question = language("falkordb").question(side, {"user_id": "a-b"}, ["x", "y"])
+    question = FALKORDB.question(side, {"user_id": "a-b"}, ["x", "y"])
     assert question == f'@terms:("x"|"y") @scopes:("{mine}")'
     assert holding(ask, question) == ["mine"]
 
@@ -89,7 +89,7 @@ def test_trap_an_index_finds_no_value_that_begins_or_ends_with_a_blank(ask: Ask,
     assert ask("MATCH (m:Memory) WHERE m.thread_id = $value RETURN m.id", value=value) == []
     # Behind WITH too, for the server moves the condition back.
     assert ask(f"{by_key} WITH m WHERE m.thread_id = $value RETURN m.id", value=value) == []
-    equal = language("falkordb").equal("m.thread_id", "$value")
+    equal = FALKORDB.equal("m.thread_id", "$value")
     assert ask(f"{by_key} WHERE {equal} RETURN m.id", value=value) == [["a"]]
 
 

@@ -3,8 +3,9 @@ from __future__ import annotations
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphweft_rules.cypher import Role, parse
-from graphweft_rules.tokens import tokenize
+from graphweft_rules.cypher.query import Role, parse
+from graphweft_rules.cypher.tokens import tokenize
+from graphweft_workers.drivers import dialects
 
 PIECES = st.sampled_from(
     [
@@ -81,7 +82,7 @@ def test_tokens_give_the_text_back(text: str) -> None:
 
 @given(TEXTS, ROLES)
 def test_any_text_can_be_parsed(text: str, role: Role) -> None:
-    cypher = parse(text, role=role)
+    cypher = parse(text, role=role, dialects=dialects())
     lines = text.split("\n")
     for problem in cypher.problems:
         assert 1 <= problem.column <= len(lines[problem.line - 1]) + 1

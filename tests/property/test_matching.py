@@ -4,8 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphweft_contracts import ContextRequest, Event
-from graphweft_rules.conditions import Verdict
-from graphweft_rules.model import (
+from graphweft_rules.files.model import (
     GraphInjectionConfig,
     InjectionQuery,
     InjectionRule,
@@ -13,8 +12,9 @@ from graphweft_rules.model import (
     MutationRule,
     Place,
 )
-from graphweft_rules.params import Scope
-from graphweft_rules.workflow import compile_workflow
+from graphweft_rules.matching.conditions import Verdict
+from graphweft_rules.matching.parameters import Scope
+from graphweft_rules.matching.workflow import compile_workflow
 
 PLACE = Place(file="rules.yaml")
 TYPES = st.lists(st.sampled_from(["a", "b", "ab"]), min_size=2, max_size=4).map(".".join)

@@ -7,8 +7,8 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphweft_rules.loader import merge
-from graphweft_rules.model import GraphInjectionConfig, InjectionRule, MutationRule, Place
+from graphweft_rules.files.loader import merge
+from graphweft_rules.files.model import GraphInjectionConfig, InjectionRule, MutationRule, Place
 
 NAMES = st.lists(st.sampled_from("abcde"), unique=True)
 

@@ -8,7 +8,7 @@ from typing import Any
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from graphweft.adapters.turns import Chat, Failure, Told, TurnBook
+from graphweft.adapters.turn_book import Chat, EmittedEvent, Failure, Moment, TurnBook
 
 CHATS = (Chat(app_id="shop", chat_id="c1"), Chat(app_id="shop", chat_id="c2"), Chat(app_id="other", chat_id="c1"))
 chats = st.sampled_from([CHATS[0], *CHATS])  # what meets in one chat is what can go wrong
@@ -50,21 +50,21 @@ steps = st.one_of(
 gaps = st.sampled_from([0.0, 0.0, 0.5, 4.0, 11.0, 200.0])
 
 
-def play(book: TurnBook, script: list[tuple[tuple[str, Chat, dict[str, Any]], float]]) -> list[Told]:
+def play(book: TurnBook, script: list[tuple[tuple[str, Chat, dict[str, Any]], float]]) -> list[EmittedEvent]:
     now_s, told = 0.0, []
     for (name, chat, arguments), gap_s in script:
         now_s += gap_s
         if name == "tick":
             told += book.tick(now_s)
         else:
-            told += getattr(book, name)(chat=chat, context={"at": now_s}, now_s=now_s, **arguments)
+            told += getattr(book, name)(Moment(chat=chat, context={"at": now_s}, now_s=now_s), **arguments)
     return [*told, *book.close(now_s)]
 
 
 @settings(max_examples=300, deadline=None)
 @given(st.lists(st.tuples(steps, gaps), min_size=20, max_size=60), st.sampled_from([1, 100, 100]))
-def test_every_turn_starts_once_and_completes_once(script: list[Any], most_chats: int) -> None:
-    book = TurnBook(idle_s=10, most_chats=most_chats)
+def test_every_turn_starts_once_and_completes_once(script: list[Any], max_chats: int) -> None:
+    book = TurnBook(idle_s=10, max_chats=max_chats)
     open_turns: dict[tuple[Any, ...], str] = {}
     open_calls: Counter[tuple[Any, ...]] = Counter()
     over: set[tuple[Any, ...]] = set()
@@ -93,7 +93,7 @@ def test_every_turn_starts_once_and_completes_once(script: list[Any], most_chats
         call = (told.chat.key, told.data.get("call_id"))
         if told.type == "tool.call_start":
             over.discard(call)
-        elif told.type == "tool.call_complete" and most_chats > 1:  # a chat that was forgotten knows no calls
+        elif told.type == "tool.call_complete" and max_chats > 1:  # a chat that was forgotten knows no calls
             assert call not in over or "duration_ms" in told.data  # calls of two turns may have one id
             over.add(call)
     assert (open_turns, starts) == ({}, completes)
@@ -136,6 +136,6 @@ def test_chats_do_not_meet(script: list[Any]) -> None:
             if name == "tick":
                 apart += book.tick(at_s)
             else:
-                apart += getattr(book, name)(chat=where, context={"at": at_s}, now_s=at_s, **arguments)
+                apart += getattr(book, name)(Moment(chat=where, context={"at": at_s}, now_s=at_s), **arguments)
         apart += book.close(now_s)
         assert [told for told in together if told.chat == chat] == apart

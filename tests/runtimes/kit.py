@@ -6,10 +6,12 @@ Runs in the environment of a runtime, which has graphweft's client and nothing o
 import asyncio
 import json
 import os
+import signal
 import sys
+import traceback
 import warnings
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from graphweft import Client
 from graphweft.adapters.core import Adapter
@@ -20,6 +22,8 @@ IDS = {"app_id": "shop", "chat_id": "c1", "workflow_name": "Sales", "user_id": "
 """The ids of the chat of every scene."""
 BLOCK = "## Notes\n- block "
 """The context of every turn, with the number of the request behind it."""
+SCENE_S = 120
+"""The time limit of a scene."""
 PROMPTS: list[tuple[str, Any]] = []
 """What the fake model was asked with: the agent's name, and its messages in the runtime's own words."""
 
@@ -79,9 +83,32 @@ def result(core: Adapter, bus: Bus, **more: Any) -> dict[str, Any]:
 
 
 def play(*scenes: Callable[..., dict[str, Any]]) -> None:
-    """Play the scene that the command line names, with its further arguments, and print what came of it as JSON."""
+    """Play the scene that the command line names, with its further arguments, and print what came of it as JSON.
+
+    Without a name, each line of the standard input is ``[[name, argument, ...], folder]``: the scene is played in a
+    process of its own, which has the runtime imported already and writes ``output`` and ``errors`` into the folder. Its
+    exit code is printed.
+    """
     warnings.simplefilter("ignore")
-    name, *arguments = sys.argv[1:]
-    found = {scene.__name__: scene for scene in scenes}[name](*arguments)
-    print(json.dumps(found, default=str), flush=True)
+    named = {scene.__name__: scene for scene in scenes}
+    if len(sys.argv) > 1:
+        _play(named, sys.argv[1:])
+    for line in sys.stdin:
+        command, folder = json.loads(line)
+        child = os.fork()
+        if child == 0:
+            signal.alarm(SCENE_S)
+            for number, name in enumerate((os.devnull, f"{folder}/output", f"{folder}/errors")):
+                os.dup2(os.open(name, os.O_RDWR | os.O_CREAT), number)
+            _play(named, command)
+        _, status = os.waitpid(child, 0)
+        print(os.waitstatus_to_exitcode(status), flush=True)
+
+
+def _play(scenes: dict[str, Callable[..., dict[str, Any]]], command: Sequence[str]) -> NoReturn:
+    try:
+        print(json.dumps(scenes[command[0]](*command[1:]), default=str), flush=True)
+    except BaseException:  # noqa: BLE001 - a process ends here, whatever its scene raised
+        traceback.print_exc()
+        os._exit(1)
     os._exit(0)  # a reader that went away may leave a thread of the runtime waiting

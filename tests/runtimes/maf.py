@@ -34,7 +34,7 @@ from agent_framework.orchestrations import ConcurrentBuilder, HandoffBuilder, Se
 from kit import IDS, PROMPTS, Bus, play, result, settings_of
 
 from graphweft.adapters.agent_framework import AgentFrameworkAdapter
-from graphweft.adapters.agent_framework_memory import GraphContextProvider
+from graphweft.adapters.agent_framework.memory import GraphContextProvider
 from graphweft_contracts import ContextReply, ContextRequest
 from graphweft_contracts.context import Block
 

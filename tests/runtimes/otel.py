@@ -35,7 +35,8 @@ from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
 from opentelemetry.trace import Status, StatusCode
 
 from graphweft.adapters.genai import events_of
-from graphweft.adapters.otel import GraphweftSpanProcessor, _read
+from graphweft.adapters.otel import GraphweftSpanProcessor
+from graphweft.adapters.otel.adapter import _read
 
 PLACED = {"graphweft.app_id": IDS["app_id"], "graphweft.workflow_name": IDS["workflow_name"], "user.id": IDS["user_id"]}
 """Resource attributes that place the spans; the chat is what the spans say."""
@@ -263,7 +264,7 @@ def forked(held: str = "") -> dict[str, Any]:
 
 def without_provider() -> dict[str, Any]:
     """An exporter that is made before there is a provider: ended spans, in batches."""
-    from graphweft.adapters.otel_exporter import GraphweftSpanExporter
+    from graphweft.adapters.otel.exporter import GraphweftSpanExporter
 
     traced = Traced("none")
     trip(traced)

@@ -15,7 +15,7 @@ from typing import Final, NoReturn
 
 import pytest
 
-__all__ = ("free_port", "jars", "require_java", "unavailable")
+__all__ = ("cache", "free_port", "jars", "require_java", "unavailable")
 
 _COPY: Final = "org.apache.maven.plugins:maven-dependency-plugin:3.8.1:copy-dependencies"
 _FETCH_S: Final = 600
@@ -26,6 +26,11 @@ def unavailable(reason: str) -> NoReturn:
     if os.environ.get("CI", "").lower() == "true":
         pytest.fail(reason, pytrace=False)
     pytest.skip(reason)
+
+
+def cache() -> Path:
+    """Return the folder for what tests fetch once for a machine."""
+    return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "graphweft"
 
 
 def require_java() -> None:
@@ -43,16 +48,15 @@ def jars(name: str, pom: Path) -> Path:
     is there is complete. Skips, or fails with ``CI=true``, when they cannot be fetched.
     """
     require_java()
-    cache = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "graphweft"
-    folder = cache / f"{name}-{hashlib.sha256(pom.read_bytes()).hexdigest()[:12]}"
+    folder = cache() / f"{name}-{hashlib.sha256(pom.read_bytes()).hexdigest()[:12]}"
     if folder.is_dir():
         return folder
-    cache.mkdir(parents=True, exist_ok=True)
-    with (cache / f"{folder.name}.lock").open("w") as lock:
+    folder.parent.mkdir(parents=True, exist_ok=True)
+    with folder.with_name(f"{folder.name}.lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if folder.is_dir():
             return folder
-        with tempfile.TemporaryDirectory(dir=cache, prefix=f".{name}-") as scratch:
+        with tempfile.TemporaryDirectory(dir=folder.parent, prefix=f".{name}-") as scratch:
             # Maven writes a target folder beside the pom, so it gets a copy.
             shutil.copy(pom, Path(scratch) / "pom.xml")
             arguments = ["mvn", "--batch-mode", "--quiet", _COPY, f"-DoutputDirectory={scratch}/jars"]

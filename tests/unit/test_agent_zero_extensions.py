@@ -17,7 +17,7 @@ from tests.services.agent_zero import Agent, HandledError, Tool, make_root, runn
 
 from graphweft import Client
 from graphweft.adapters import agent_zero
-from graphweft.adapters.agent_zero_plugin import install
+from graphweft.adapters.agent_zero.plugin import install
 from graphweft.adapters.core import Adapter
 from graphweft.transport import Outgoing
 from graphweft_contracts import ContextReply, ContextRequest, Event, wire
@@ -90,7 +90,7 @@ class Scene:
         return [line for line in self.printed if line.startswith("GRAPHRAG_")]
 
 
-class Waiting:
+class PendingRequest:
     """A tool that waits for good."""
 
     def __init__(self) -> None:
@@ -237,7 +237,7 @@ async def test_what_the_user_says_within_a_step_goes_on_with_the_turn(scene: Sce
 
 
 async def test_an_answer_that_the_user_interrupts_is_none(scene: Scene) -> None:
-    agent = scene.agent(ANSWER, Tool("wait", {}, waiting := Waiting()))
+    agent = scene.agent(ANSWER, Tool("wait", {}, waiting := PendingRequest()))
     agent.interventions = {"after": "Wait."}
     await waiting.give_up(agent.monologue("hello"))
     assert scene.told[-2:] == [
@@ -268,7 +268,7 @@ async def test_a_monologue_that_ends_late_leaves_the_next_one_alone(scene: Scene
 
 
 async def test_a_turn_whose_task_was_killed_is_abandoned_when_the_next_one_begins(scene: Scene) -> None:
-    agent = scene.agent(Tool("wait", {}, waiting := Waiting()), ANSWER)
+    agent = scene.agent(Tool("wait", {}, waiting := PendingRequest()), ANSWER)
     agent.alive = False
     await waiting.give_up(agent.monologue("wait"))
     agent.alive = True
@@ -299,7 +299,7 @@ async def test_a_subordinate_has_a_turn_within_the_tool_that_calls_it(scene: Sce
 
 
 async def test_an_agent_that_is_stopped_fails_as_such(scene: Scene) -> None:
-    agent = scene.agent(Tool("wait", {}, waiting := Waiting()))
+    agent = scene.agent(Tool("wait", {}, waiting := PendingRequest()))
     await waiting.give_up(agent.monologue("wait"))
     assert scene.told[-3:] == [
         "tool.call_complete A0 1 False wait CancelledError",

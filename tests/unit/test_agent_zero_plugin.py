@@ -12,7 +12,7 @@ from tests.services.agent_zero import make_root
 from typer.testing import CliRunner
 
 from graphweft.adapters.agent_zero import DEFAULTS, AgentZeroPlugin
-from graphweft.adapters.agent_zero_plugin import install, plugin_files, uninstall
+from graphweft.adapters.agent_zero.plugin import install, plugin_files, uninstall
 from graphweft_contracts import InvalidSettings
 from graphweft_workers.cli import app
 
@@ -104,7 +104,7 @@ def test_what_was_interrupted_is_finished(root: Path) -> None:
 @pytest.mark.parametrize("place", ["~nobody-of-this-name/a0", "loop", "a\0b"])
 def test_a_path_that_leads_nowhere_is_refused(tmp_path: Path, place: str) -> None:
     (tmp_path / "loop").symlink_to(tmp_path / "loop")
-    with pytest.raises(InvalidSettings, match="is no path"):
+    with pytest.raises(InvalidSettings, match="invalid path"):
         install(tmp_path / place if place == "loop" else Path(place))
 
 
@@ -112,7 +112,7 @@ def test_a_file_in_the_place_of_the_folder_is_refused(root: Path) -> None:
     place = root / "usr/plugins/graphweft"
     place.parent.mkdir(parents=True, exist_ok=True)
     place.write_text("mine")
-    with pytest.raises(InvalidSettings, match="is not this plugin"):
+    with pytest.raises(InvalidSettings, match="is a file, expected a folder"):
         install(root, force=True)
     assert uninstall(root).removed == ()
     assert place.read_text() == "mine"
@@ -156,7 +156,7 @@ def test_another_plugin_of_the_name_is_refused(root: Path) -> None:
 
 
 def test_a_folder_that_is_no_agent_zero_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(InvalidSettings, match=r"is no Agent Zero.*agent\.py.*/a0 in its container"):
+    with pytest.raises(InvalidSettings, match=r"is not Agent Zero.*agent\.py.*/a0 in its container"):
         install(tmp_path)
     assert list(tmp_path.iterdir()) == []
 
@@ -165,7 +165,7 @@ def test_an_agent_zero_without_plugin_folders_is_told(tmp_path: Path) -> None:
     for name in ("agent.py", "python/helpers/extension.py"):
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text("")
-    with pytest.raises(InvalidSettings, match="older than its plugin folders"):
+    with pytest.raises(InvalidSettings, match="too old for plugins"):
         install(tmp_path)
 
 

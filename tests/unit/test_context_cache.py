@@ -13,14 +13,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphweft_rules import BoundQuery, InjectionQuery, Place
-from graphweft_rules.cypher import parse
-from graphweft_workers.graph.store import Mark, Table
+from graphweft_rules.cypher.query import parse
 from graphweft_workers.injection.breaker import Breaker
 from graphweft_workers.injection.cache import Cache, Key, key_of
 from graphweft_workers.injection.versions import Version
+from graphweft_workers.ports.graph_store import Checkpoint, Table
 
 PLACE = Place(file=Path("rules.yaml"), line=1, column=1)
-VERSION = Version(marks={0: Mark(offset="1-0")}, seen=0.0)
+VERSION = Version(checkpoints={0: Checkpoint(offset="1-0")}, seen=0.0)
 
 
 def bound(cypher: str = "RETURN $v", **params: Any) -> BoundQuery:

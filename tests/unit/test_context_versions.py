@@ -16,14 +16,16 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from graphweft_rules import BoundQuery, InjectionQuery, Place
-from graphweft_rules.cypher import parse
-from graphweft_workers.graph.store import Mark, Table
-from graphweft_workers.graphrag.retriever import HybridRetriever
+from graphweft_rules.cypher.query import parse
+from graphweft_workers.drivers.falkordb.dialect import FALKORDB
 from graphweft_workers.injection.background import Background
 from graphweft_workers.injection.breaker import Breaker
 from graphweft_workers.injection.cache import Cache
-from graphweft_workers.injection.reading import Reading, Rows
+from graphweft_workers.injection.fetch import RowFetcher
+from graphweft_workers.injection.query_runner import QueryRunner
+from graphweft_workers.injection.rows import Rows
 from graphweft_workers.injection.versions import Versions
+from graphweft_workers.ports.graph_store import Checkpoint, Table
 from graphweft_workers.retrieval.search import Searcher
 
 QUERY = InjectionQuery(id="q", cypher="RETURN 1", inject_as="q", place=Place(file=Path("r.yaml"), line=1, column=1))
@@ -44,7 +46,7 @@ class Graph:
     """A graph that is written at once, and read when it is told to."""
 
     settle_s = 0.0
-    dialect = "falkordb"
+    dialect = FALKORDB
 
     def __init__(self) -> None:
         self.number = 1
@@ -60,8 +62,8 @@ class Graph:
     async def read(self, *_: Any, **__: Any) -> Table:
         return Table(columns=("n",), rows=((await self._call("read"),),))
 
-    async def marks(self, *_: Any, **__: Any) -> Mapping[int, Mark]:
-        return {0: Mark(offset=str(await self._call("marks")))}
+    async def checkpoints(self, *_: Any, **__: Any) -> Mapping[int, Checkpoint]:
+        return {0: Checkpoint(offset=str(await self._call("checkpoints")))}
 
 
 async def settle() -> None:
@@ -74,7 +76,8 @@ async def play(steps: list[tuple[str, int]]) -> tuple[int, int]:
     graph = Graph()
     cache, breaker, background = Cache(10**6), Breaker(), Background()
     versions = Versions(graph, breaker, background)  # type: ignore[arg-type]
-    reading = Reading(graph, cache, versions, breaker, background, 60.0, Searcher(graph), HybridRetriever(graph))  # type: ignore[arg-type]
+    runner = QueryRunner(graph, Searcher(graph), None, background)  # type: ignore[arg-type]
+    fetcher = RowFetcher(runner, cache, versions, breaker, background, query_timeout_s=60.0)
     asked: list[tuple[int, asyncio.Task[Any]]] = []
     loop = asyncio.get_running_loop()
 
@@ -82,7 +85,7 @@ async def play(steps: list[tuple[str, int]]) -> tuple[int, int]:
         if step == "write":
             graph.number += 1
         elif step == "ask":
-            rows = reading.rows("shop", [BOUND], loop.time() + 60, None)
+            rows = fetcher.fetch("shop", [BOUND], loop.time() + 60, None)
             asked.append((graph.number, asyncio.create_task(rows)))
         elif step == "look":
             if waiting := [call for call in graph.calls if call.seen is None]:

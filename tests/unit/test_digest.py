@@ -11,8 +11,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphweft_workers.graph.digest import canonical, digest_of
-from graphweft_workers.graph.store import Edge, Node
+from graphweft_workers.engine.digest import canonical, digest_of
+from graphweft_workers.ports.graph_store import Edge, Node
 
 type Graph = tuple[list[Node], list[Edge]]
 
@@ -132,8 +132,8 @@ def test_a_difference_far_away_is_seen() -> None:
     # Two chains of nodes that look alike, whose far ends differ: it takes as many rounds as the chain is long.
     def chains(swap: bool) -> Graph:
         nodes, edges = plain(12, [*((i, i + 1) for i in range(5)), *((i, i + 1) for i in range(6, 11))])
-        marks = {0: "x", 6: "y", 5: "q" if swap else "p", 11: "p" if swap else "q"}
-        return [Node(id=n.id, labels=n.labels, properties={"m": marks.get(n.id)}) for n in nodes], edges
+        checkpoints = {0: "x", 6: "y", 5: "q" if swap else "p", 11: "p" if swap else "q"}
+        return [Node(id=n.id, labels=n.labels, properties={"m": checkpoints.get(n.id)}) for n in nodes], edges
 
     assert sha(chains(False)) == sha(chains(False))
     assert sha(chains(False)) != sha(chains(True))

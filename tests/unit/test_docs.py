@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from graphweft.adapters import vocabulary
+from graphweft.adapters import events
 from graphweft_contracts.events import LIFECYCLE, Payload
 from graphweft_rules import lint
+from graphweft_workers.drivers import dialects
 
 ROOT = Path(__file__).parents[2]
 PAGES = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"), *ROOT.glob("examples/**/*.md")]
@@ -25,7 +26,7 @@ def test_the_rules_of_the_guide_are_sound(tmp_path: Path) -> None:
         rules = tmp_path / f"Guide{number}/graph_injection.yaml"
         rules.parent.mkdir()
         rules.write_text(example)
-    assert [str(finding) for finding in lint([tmp_path])] == []
+    assert [str(finding) for finding in lint([tmp_path], dialects())] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -34,7 +35,7 @@ def test_no_example_takes_a_scope_from_what_an_agent_may_write(page: Path) -> No
 
 
 def test_the_demo_rules_are_sound() -> None:
-    assert [str(finding) for finding in lint([ROOT / "examples/airline/workflows"])] == []
+    assert [str(finding) for finding in lint([ROOT / "examples/airline/workflows"], dialects())] == []
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
@@ -47,7 +48,7 @@ def test_the_page_on_events_has_every_type_with_its_fields() -> None:
     rows = re.findall(r"(?m)^\| `([a-z_.]+)` \| [^|]+ \| ([^|]+) \|$", (ROOT / "docs/events.md").read_text("utf-8"))
     told = {type: set(re.findall(r"`(\w+)`", fields)) for type, fields in rows}
     assert told.keys() == LIFECYCLE.keys()
-    lines = re.split(r"\n(?=``)", vocabulary.__doc__ or "")
+    lines = re.split(r"\n(?=``)", events.__doc__ or "")
     by_adapters = {
         line.split("``")[1]: set(re.findall(r"``([a-z_]+)``", line)) for line in lines if line.startswith("``")
     }

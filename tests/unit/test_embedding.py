@@ -17,7 +17,6 @@ import pytest
 from graphweft_contracts import InvalidSettings
 from graphweft_contracts.memory import MemoryEmbedded
 from graphweft_workers.embedding.cached import CachedEmbedder
-from graphweft_workers.embedding.factory import make_embedder
 from graphweft_workers.embedding.hashing import HashingEmbedder
 from graphweft_workers.embedding.local import LocalEmbedder
 from graphweft_workers.embedding.openai import OpenAIEmbedder, azure_url
@@ -29,7 +28,8 @@ from graphweft_workers.embedding.protocol import (
     as_vector,
     embed_each,
 )
-from graphweft_workers.settings import Settings
+from graphweft_workers.roles.embedder import make_embedder
+from graphweft_workers.roles.settings import Settings
 
 
 def cosine(one: list[float], other: list[float]) -> float:
@@ -237,7 +237,7 @@ async def test_a_refused_text_does_not_take_the_others_with_it() -> None:
     inner = Slow()
     cache = CachedEmbedder(inner)
     for _ in range(2):
-        with pytest.raises(EmbeddingRefused, match="no vector for 2 of 4 texts") as caught:
+        with pytest.raises(EmbeddingRefused, match="refuses 2 of 4 texts") as caught:
             await cache.embed(["a", "bad", "bb", "bad"])
         assert caught.value.vectors == [[1.0, 1.0], None, [2.0, 1.0], None]
     assert await embed_each(cache, ["bad", "a"]) == [None, [1.0, 1.0]]
@@ -349,17 +349,17 @@ async def test_a_local_model_that_fails_says_so_and_quotes_no_text() -> None:
 
     embedder = LocalEmbedder(load, model="m")
     for told in ("OSError: no such model)", "ImportError: no torch)"):
-        with pytest.raises(EmbedderUnavailable, match="cannot be loaded") as caught:
+        with pytest.raises(EmbedderUnavailable, match="cannot load the model") as caught:
             await embedder.embed(["a"])
         assert str(caught.value).endswith(told)
     with pytest.raises(EmbedderUnavailable) as caught:
         await embedder.embed(["broken"])
-    assert str(caught.value) == "the model 'm' fails (RuntimeError)"
+    assert str(caught.value) == "the model 'm' failed (RuntimeError)"
     assert caught.value.__cause__ is None
     with pytest.raises(EmbeddingRefused) as refused:
         await embedder.embed(["a", "nan"])
     assert refused.value.vectors == [as_vector([0.1, 1.0]), None]
-    with pytest.raises(EmbedderUnavailable, match="can be compared"):
+    with pytest.raises(EmbedderUnavailable, match="zero or not finite"):
         await embedder.embed(["nan", "nan"])
     await embedder.aclose()
 
@@ -439,8 +439,8 @@ def test_an_embedder_that_is_not_installed_names_its_extra(
 def test_making_an_embedder_does_not_import_what_others_need() -> None:
     code = (
         "import sys; sys.modules['httpx'] = None\n"
-        "from graphweft_workers.embedding.factory import make_embedder\n"
-        "from graphweft_workers.settings import Settings\n"
+        "from graphweft_workers.roles.embedder import make_embedder\n"
+        "from graphweft_workers.roles.settings import Settings\n"
         "print(make_embedder(Settings()), make_embedder(Settings(embedder='hash:8')).model)"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)

@@ -167,7 +167,7 @@ def test_a_chat_is_that_of_the_span_then_of_its_trace_then_the_trace() -> None:
 
 
 def test_conversations_are_few_and_each_is_of_one_app() -> None:
-    known = Conversations(most=2)
+    known = Conversations(limit=2)
     for number in range(3):
         known.add("app", str(number), f"c{number}")
     known.add("app", "2", "another")

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from graphweft_contracts import GraphUnavailable
-from graphweft_workers.graph import places as module
-from graphweft_workers.graph.places import Places, Query
+from graphweft_workers.drivers.falkordb import limiter as module
+from graphweft_workers.drivers.falkordb.limiter import Places, Query
 
 QUICK, SLOW = 0.25, 500.0
 

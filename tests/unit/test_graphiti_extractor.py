@@ -21,15 +21,15 @@ from tests.services.models import Failure, ModelServer
 from graphweft.transport import MAX_EVENT_BYTES
 from graphweft_contracts import Event, InvalidSettings, wire
 from graphweft_contracts.episodes import EntityName, EpisodeExtracted, EpisodeType, Structure
-from graphweft_rules.ontologies import Ontologies, Ontology
-from graphweft_rules.ontologies.ontology import type_model
-from graphweft_rules.packs.episodes import EpisodePack
-from graphweft_workers.extraction.factory import make_extractor
-from graphweft_workers.extraction.graphiti import GraphitiExtractor
-from graphweft_workers.extraction.protocol import ExtractionFailed, ExtractorUnavailable, TextEpisode
-from graphweft_workers.extraction.shaping import SaidEntity, SaidRelation, shaped
-from graphweft_workers.memory import jobs
-from graphweft_workers.settings import Settings
+from graphweft_workers.features.episodes.extraction.graphiti import GraphitiExtractor
+from graphweft_workers.features.episodes.extraction.protocol import ExtractionFailed, ExtractorUnavailable, TextEpisode
+from graphweft_workers.features.episodes.extraction.shaping import SaidEntity, SaidRelation, shaped
+from graphweft_workers.features.episodes.mutations import EpisodeMutations
+from graphweft_workers.features.episodes.ontologies import Ontologies, Ontology
+from graphweft_workers.features.episodes.ontologies.ontology import type_model
+from graphweft_workers.roles import features as jobs
+from graphweft_workers.roles.extractor import make_extractor
+from graphweft_workers.roles.settings import Settings
 
 AGENT_MEMORY = Ontologies().get("agent_memory_v1")
 SMALL = Ontology(
@@ -40,7 +40,7 @@ SMALL = Ontology(
     excluded_entity_types=("Secret",),
 )
 WHEN = datetime(2026, 2, 3, 4, 5, tzinfo=UTC)
-PACK = EpisodePack()
+PACK = EpisodeMutations()
 
 
 def episode(text: str, *, episode_type: EpisodeType = "text", ontology: Ontology | None = AGENT_MEMORY) -> TextEpisode:
@@ -339,9 +339,9 @@ before = dict(os.environ)
 def told(*_, **__):
     seen["dotenv"] = True
 dotenv.load_dotenv = told
-from graphweft_workers.extraction.factory import make_extractor
-from graphweft_workers.extraction.protocol import TextEpisode
-from graphweft_workers.settings import Settings
+from graphweft_workers.roles.extractor import make_extractor
+from graphweft_workers.features.episodes.extraction.protocol import TextEpisode
+from graphweft_workers.roles.settings import Settings
 from datetime import UTC, datetime
 async def main():
     extractor = make_extractor(Settings.load())
@@ -386,11 +386,11 @@ def test_it_asks_the_endpoint_and_nobody_else_and_writes_nothing(model_server: M
 
 def test_without_an_extractor_graphiti_is_not_imported(tmp_path: Path) -> None:
     code = (
-        "import json, sys\nfrom graphweft_workers.memory import jobs\n"
-        "from graphweft_workers.services import make_graph\n"
-        "from graphweft_workers.settings import Settings\nsettings = Settings.load()\n"
+        "import json, sys\nfrom graphweft_workers.roles import features as jobs\n"
+        "from graphweft_workers.roles.connections import make_graph\n"
+        "from graphweft_workers.roles.settings import Settings\nsettings = Settings.load()\n"
         "print(json.dumps([len(jobs.make_jobs(settings, make_graph(settings))), "
-        "'graphiti_core' in sys.modules, 'graphweft_workers.extraction' in sys.modules]))"
+        "'graphiti_core' in sys.modules, 'graphweft_workers.features.episodes.extraction' in sys.modules]))"
     )
     assert alone(code, tmp_path, GRAPHWEFT_EMBEDDER="hash:32") == [1, False, False]
 
@@ -431,7 +431,7 @@ def test_a_missing_package_is_told_with_its_extra(monkeypatch: pytest.MonkeyPatc
 
 
 def test_a_package_that_is_there_in_part_is_told_with_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "graphweft_workers.extraction.graphiti")
+    monkeypatch.delitem(sys.modules, "graphweft_workers.features.episodes.extraction.graphiti")
     monkeypatch.setitem(sys.modules, "graphiti_core.edges", None)
     told = r"needs the Python package 'graphiti_core.edges', .* pip install 'graphweft\[graphiti\]'"
     with pytest.raises(InvalidSettings, match=told):

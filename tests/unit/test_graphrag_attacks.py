@@ -6,10 +6,10 @@ from typing import Final
 
 import pytest
 
-from graphweft_workers.graphrag.expand import Expansion
-from graphweft_workers.graphrag.pack import pack
-from graphweft_workers.graphrag.rows import Node, Relation
-from graphweft_workers.graphrag.secrets import REDACTED, redact, redact_beside
+from graphweft_workers.features.graphrag.context_block import pack
+from graphweft_workers.features.graphrag.expansion import Expansion
+from graphweft_workers.features.graphrag.rows import Node, Relation
+from graphweft_workers.redaction import REDACTED, redact, redact_beside
 
 # Put together here, so that no scanner takes this file for a leak.
 WORD: Final = "hunter2" + "-Zx"
@@ -122,6 +122,7 @@ MORE: Final = (
     ("{}", "378282246" + "310005"),
     ("The password for the staging box is {}.", "hunter" + "2"),
     ("his PIN is {}", "47" + "11"),
+    ("pin: {}", "47" + "11"),
     ("Log in with admin / {}", "Winter" + "2024!"),
     ("{} is the admin password.", "hunter" + "2"),
 )
@@ -227,7 +228,9 @@ def node(handle: int, name: str, kind: str = "", description: str = "") -> Node:
 
 def shown(one: Node, other: Node, fact: str = "") -> str:
     relation = Relation(handle=1, source=one, type="RELATED_TO", target=other, fact=fact, hop=1)
-    return pack(Expansion(pinned=(one,), nodes={1: one, 2: other}, relations={1: relation}), most=50).text
+    *_, packed = pack(Expansion(pinned=(one,), nodes={1: one, 2: other}, relations={1: relation}), most=50)
+    assert packed is not None
+    return packed.text
 
 
 @pytest.mark.parametrize("secret", [WORD, RANDOM, "Summer" + "2024!", "tr0ub4dor" + "&3"])

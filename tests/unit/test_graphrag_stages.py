@@ -13,21 +13,24 @@ import pytest
 from structlog.testing import capture_logs
 
 from graphweft_contracts.memory import SCOPES
-from graphweft_rules.cypher import parse
-from graphweft_rules.formats import FACTS_END, FACTS_START
-from graphweft_rules.terms import name_key
-from graphweft_workers.graphrag import pack as packing_module
-from graphweft_workers.graphrag import safe_cypher
-from graphweft_workers.graphrag import seed as seed_module
-from graphweft_workers.graphrag.caps import Caps
-from graphweft_workers.graphrag.expand import Expansion, bounds, connect, expand
-from graphweft_workers.graphrag.pack import pack, packing
-from graphweft_workers.graphrag.pin import Pinned, documents_of, named, pin
-from graphweft_workers.graphrag.rows import Node, Relation
-from graphweft_workers.graphrag.safe_cypher import RELATIONSHIPS, TEMPLATES, checked
-from graphweft_workers.graphrag.secrets import REDACTED, redact
-from graphweft_workers.graphrag.seed import entity_terms, seed
-from graphweft_workers.settings import Settings
+from graphweft_rules.cypher.query import parse
+from graphweft_rules.output.formats import FACTS_END, FACTS_START
+from graphweft_workers.drivers import dialects
+from graphweft_workers.drivers.falkordb.dialect import FALKORDB
+from graphweft_workers.drivers.neo4j.dialect import NEO4J
+from graphweft_workers.features.graphrag import context_block as packing_module
+from graphweft_workers.features.graphrag import safe_cypher
+from graphweft_workers.features.graphrag import seeds as seed_module
+from graphweft_workers.features.graphrag.caps import Caps
+from graphweft_workers.features.graphrag.context_block import pack
+from graphweft_workers.features.graphrag.expansion import Expansion, bounds, connect, expand
+from graphweft_workers.features.graphrag.rows import Node, Relation
+from graphweft_workers.features.graphrag.safe_cypher import RELATIONSHIPS, checked, templates
+from graphweft_workers.features.graphrag.seeds import entity_terms, seed
+from graphweft_workers.features.graphrag.starting_entities import Pinned, documents_of, named, pin
+from graphweft_workers.redaction import REDACTED, redact
+from graphweft_workers.roles.settings import Settings
+from graphweft_workers.terms import name_key
 
 NOBODY: dict[str, Any] = dict.fromkeys(SCOPES)
 TIMED: dict[str, Any] = {**NOBODY, "now": "2026-02-01T10:00:00.000000Z"}
@@ -96,7 +99,7 @@ def test_a_long_question_has_a_bounded_number_of_names() -> None:
     assert len(seeds.names) <= 200
     assert len(seeds.keys) <= 200
     assert all(0 < len(name) <= 300 for name in (*seeds.names, *seeds.keys))
-    for dialect in TEMPLATES:
+    for dialect in dialects():
         checked(dialect, "names", {"names": seeds.names, "keys": seeds.keys, **NOBODY})
         checked(dialect, "documents", {"ids": seeds.ids, **NOBODY})
 
@@ -135,7 +138,7 @@ def test_what_no_server_takes_is_not_sent() -> None:
 def test_a_name_that_gets_too_long_in_a_spelling_is_left_out() -> None:
     seeds = seed(f"'{chr(0xFDFA) * 60}' Redis")
     assert "redis" in seeds.keys
-    for dialect in TEMPLATES:
+    for dialect in dialects():
         checked(dialect, "names", {"names": seeds.names, "keys": seeds.keys, **NOBODY})
 
 
@@ -275,8 +278,8 @@ def test_bounds_hold_for_any_frontier() -> None:
     for frontier in range(101):
         for room in (1, 5, 50, 100):
             scan, each = bounds(frontier, room)
-            for dialect in TEMPLATES:
-                handle: Any = 1 if dialect == "falkordb" else "4:x:1"
+            for dialect in dialects():
+                handle: Any = 1 if dialect is FALKORDB else "4:x:1"
                 checked(
                     dialect,
                     "neighbours",
@@ -296,7 +299,8 @@ def packed(*relations: Relation, pinned: tuple[Node, ...] = (), **bounded: Any) 
         nodes={**{one.handle: one for one in pinned}, **nodes},
         relations={each.handle: each for each in relations},
     )
-    result = pack(found, most=bounded.pop("most", 50), **bounded)
+    *_, result = pack(found, most=bounded.pop("most", 50), **bounded)
+    assert result is not None
     return result.text, result.facts
 
 
@@ -438,11 +442,13 @@ def test_a_secret_behind_a_relationship_of_that_name_goes() -> None:
 def test_when_the_time_is_up_no_more_facts_are_packed() -> None:
     many = [relation(n, node(n), node(n + 500)) for n in range(40)]
     found = Expansion(relations={each.handle: each for each in many})
-    late = pack(found, most=50, until=time.monotonic())
+    *_, late = pack(found, most=50, until=time.monotonic())
+    assert late is not None
     assert (late.text, late.facts, late.complete) == ("", (), False)
-    steps = packing(found, most=50, max_chars=8_000, max_tokens=None, count=len, until=time.monotonic() + 60)
-    assert sum(1 for _ in steps) == 40
-    assert pack(found, most=50).complete
+    *steps, whole = pack(found, most=50, until=time.monotonic() + 60)
+    assert steps == [None] * 40
+    assert whole is not None
+    assert whole.complete
 
 
 @pytest.mark.parametrize("unit", ["\ufdfa", "\u043f\u0430\u0440\u043e\u043b\u044c ", "pw ", "password=x1 ", "\u00e9"])
@@ -529,17 +535,17 @@ def test_the_log_says_once_what_was_cut_down() -> None:
 
 def test_the_relationships_are_those_of_the_contract_and_no_query_follows_others() -> None:
     assert set(RELATIONSHIPS) == ALLOWED
-    for templates in TEMPLATES.values():
-        for text in templates.values():
+    for asked in map(templates, dialects()):
+        for text in asked.values():
             assert {part.split("]")[0] for part in text.split("[r:")[1:]} <= ALLOWED | {"|".join(RELATIONSHIPS)}
             assert "-[" not in text.replace("-[r:", "")
             assert "--" not in text
             assert "*" not in text
 
 
-@pytest.mark.parametrize("dialect", list(TEMPLATES))
+@pytest.mark.parametrize("dialect", dialects())
 def test_the_rules_linter_takes_every_query_for_one_that_reads(dialect: Any) -> None:
-    for text in TEMPLATES[dialect].values():
+    for text in templates(dialect).values():
         parse(text, role="injection")
 
 
@@ -582,21 +588,21 @@ def test_the_rules_linter_takes_every_query_for_one_that_reads(dialect: Any) -> 
 )
 def test_other_queries_and_parameters_are_refused(template: Any, params: dict[str, Any]) -> None:
     given = {**SOUND.get(template, {}), **params}
-    with pytest.raises(ValueError, match=r"no query|parameter"):
-        checked("falkordb", template, given)
+    with pytest.raises(ValueError, match=r"unknown query|parameter"):
+        checked(FALKORDB, template, given)
 
 
 def test_no_parameter_may_be_missing() -> None:
     for template, params in SOUND.items():
-        checked("falkordb", template, params)
+        checked(FALKORDB, template, params)
         for name in params:
-            with pytest.raises(ValueError, match="has the parameters"):
-                checked("falkordb", template, {key: value for key, value in params.items() if key != name})
+            with pytest.raises(ValueError, match="invalid parameters"):
+                checked(FALKORDB, template, {key: value for key, value in params.items() if key != name})
 
 
 def test_a_refusal_does_not_quote_what_was_given() -> None:
-    with pytest.raises(ValueError, match="beyond its bounds") as caught:
-        checked("neo4j", "documents", {"ids": ["private" * 100], **NOBODY})
+    with pytest.raises(ValueError, match="outside its limits") as caught:
+        checked(NEO4J, "documents", {"ids": ["private" * 100], **NOBODY})
     assert "private" not in str(caught.value)
 
 

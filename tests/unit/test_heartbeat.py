@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from graphweft_contracts import InvalidRules
-from graphweft_workers import heartbeat
+from graphweft_workers.roles import heartbeat
 
 MUTATION = ("mutation", "worker")
 
@@ -84,7 +84,7 @@ def test_a_process_that_is_gone_is_a_failure(folder: Path) -> None:
     put(folder, "mutation", pid=pid)
     states, said = look("worker")
     assert states == ["fail"]
-    assert f"{pid} fail it is gone" in said
+    assert f"{pid} fail it ended without" in said
     assert "graphweft run mutation" in said
 
 
@@ -211,7 +211,7 @@ def test_the_folder_comes_back_when_it_was_removed(folder: Path) -> None:
 
 PROBE = """
 import sys
-from graphweft_workers.entry import main
+from graphweft_workers.main import main
 try:
     main()
 except SystemExit as end:

@@ -24,7 +24,7 @@ def test_the_client_needs_no_extra() -> None:
 
 
 def test_the_command_names_the_extra_that_is_missing() -> None:
-    done = python("from graphweft_workers.entry import main; main()")
+    done = python("from graphweft_workers.main import main; main()")
     assert done.returncode == 2
     assert "'typer'" in done.stderr
     assert "pip install 'graphweft[embedded]'" in done.stderr

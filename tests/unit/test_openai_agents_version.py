@@ -27,11 +27,11 @@ def test_a_runtime_that_is_missing_is_named_with_the_command(monkeypatch: pytest
 @pytest.mark.parametrize("version", ["0.23.9", "0.25.0", "1.0", "unknown"])
 def test_another_version_is_named(monkeypatch: pytest.MonkeyPatch, version: str) -> None:
     installed(monkeypatch, version)
-    with pytest.raises(InvalidSettings, match=rf"0\.24 and later, before 0\.25, and {version} is installed"):
+    with pytest.raises(InvalidSettings, match=rf"{version}: expected at least 0\.24 and below 0\.25"):
         OpenAIAgentsAdapter()
 
 
 def test_another_package_of_the_same_name_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     installed(monkeypatch, "0.24.1")
-    with pytest.raises(InvalidSettings, match=r"the agents that is installed has no agents\.run"):
+    with pytest.raises(InvalidSettings, match=r"the installed agents has no agents\.run"):
         OpenAIAgentsAdapter()

@@ -11,11 +11,14 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.services.rules import load_rules
 
-from graphweft_rules import BoundMutation, Ruleset
-from graphweft_rules.batching import Dialect
-from graphweft_rules.footprint import Touch, commute, footprints
-from graphweft_workers.mutation.order import MOST_ROWS, Arranger
+from graphweft_rules import BoundMutation, RuleSet
+from graphweft_rules.cypher.accesses import Access, commute
+from graphweft_rules.cypher.read_write_sets import read_write_sets
+from graphweft_workers.drivers.falkordb.dialect import FALKORDB
+from graphweft_workers.engine.order import MOST_ROWS, Arranger
+from graphweft_workers.ports.dialect import GraphDialect
 
 SEE = "MERGE (s:Session {id: $s}) SET s.seen = $v"
 CALL = "MERGE (s:Session {id: $s}) MERGE (t:Tool {name: $t}) MERGE (s)-[:CALLED]->(t)"
@@ -29,7 +32,7 @@ REKEY = "MATCH (s:Session {id: $s}) SET s.id = $t"
 COPY = "MATCH (a:Session {id: $s}), (b:Session {id: $t}) SET a.score = b.score"
 
 
-def ruleset(folder: Path, **cyphers: str) -> Ruleset:
+def ruleset(folder: Path, **cyphers: str) -> RuleSet:
     mutations = [
         {"id": name, "cypher": cypher, "params": {p: f"$event.{p}" for p in ("s", "t", "v") if f"${p}" in cypher}}
         for name, cypher in cyphers.items()
@@ -37,13 +40,13 @@ def ruleset(folder: Path, **cyphers: str) -> Ruleset:
     (folder / "W").mkdir(parents=True)
     rules = [{"name": "r", "events": ["*"], "mutations": mutations}]
     (folder / "W/graph_injection.yaml").write_text(yaml.safe_dump({"mutation_rules": rules}))
-    return Ruleset.load(folder)
+    return load_rules(folder)
 
 
 class Rows:
     """Rows of a rule set's mutations, and the steps that they are put in."""
 
-    def __init__(self, rules: Ruleset, dialect: Dialect = "falkordb") -> None:
+    def __init__(self, rules: RuleSet, dialect: GraphDialect = FALKORDB) -> None:
         self.mutations = {part.id: part for part in rules.workflows["W"].mutation_rules[0].parts}
         self.arranger = Arranger(rules, dialect)
 
@@ -103,11 +106,12 @@ def test_a_merge_of_another_shape_may_make_a_second_entity(tmp_path: Path) -> No
     assert found == [("see", [0]), ("kind", [1]), ("see", [2])]
 
 
-def test_rows_that_only_strangers_may_share_with_stay_alone_where_nobody_knows_who_is_one(tmp_path: Path) -> None:
-    gone = "MATCH (s:Session {id: $s}) DETACH DELETE s WITH 1 AS one CREATE (:Ghost {v: $v})"
-    rows = Rows(ruleset(tmp_path, gone=gone))
-    assert rows.mutations["gone"].cypher.form("falkordb").mode == "disjoint"
-    assert rows.steps(rows.row("gone", s="a", v=1), rows.row("gone", s="a", v=2)) == [("gone", [0]), ("gone", [1])]
+@pytest.mark.parametrize("opaque", [True, False])
+def test_each_row_of_a_query_without_a_batch_query_has_a_step(tmp_path: Path, opaque: bool) -> None:
+    gone = "MATCH (s:Session {id: $s}) DETACH DELETE s WITH 1 AS one CREATE (:Ghost {v: $t})"
+    rows = Rows(ruleset(tmp_path, m=gone if opaque else COPY))
+    assert rows.mutations["m"].cypher.batch_query(FALKORDB).mode == "single"
+    assert rows.steps(rows.row("m", s="a", t="b"), rows.row("m", s="c", t="d")) == [("m", [0]), ("m", [1])]
 
 
 def test_a_merge_that_only_finds_stays_in_front_of_what_is_made_later(tmp_path: Path) -> None:
@@ -142,13 +146,6 @@ def test_what_a_batch_may_not_hold_together_stays_apart(tmp_path: Path) -> None:
     assert steps == [("only", [0, 2]), ("only", [1, 3]), ("only", [4]), ("only", [5]), ("only", [6])]
 
 
-def test_rows_of_a_query_that_suits_only_strangers_share_a_step_when_they_are(tmp_path: Path) -> None:
-    rows = Rows(ruleset(tmp_path, copy=COPY))
-    assert rows.mutations["copy"].cypher.form("falkordb").mode == "disjoint"
-    pairs = [("a", "b"), ("c", "d"), ("b", "c"), ("e", "f")]
-    assert rows.steps(*(rows.row("copy", s=s, t=t) for s, t in pairs)) == [("copy", [0, 1, 3]), ("copy", [2])]
-
-
 def test_a_step_has_an_end(tmp_path: Path) -> None:
     rows = Rows(ruleset(tmp_path, only=ONLY))
     steps = rows.steps(*(rows.row("only", s=str(number)) for number in range(MOST_ROWS + 1)))
@@ -170,7 +167,7 @@ VALUES = st.sampled_from(["a", "b", "c", 1])
 ROWS = st.lists(st.tuples(st.sampled_from(sorted(CYPHERS)), VALUES, VALUES), max_size=25)
 
 
-def conflict(first: tuple[Touch, Any], second: tuple[Touch, Any]) -> bool:
+def conflict(first: tuple[Access, Any], second: tuple[Access, Any]) -> bool:
     (one, value), (other, another) = first, second
     meets = one.resource == other.resource and (value is None or another is None or value == another)
     return meets and not commute(one.access, other.access)
@@ -188,7 +185,7 @@ def test_rows_that_touch_the_same_thing_keep_their_order(world: Rows, drawn: lis
     order = [number for _, numbers in steps for number in numbers]
     assert sorted(order) == list(range(len(rows)))
     place = {number: position for position, number in enumerate(order)}
-    known = footprints(part.cypher for part in world.mutations.values())
+    known = read_write_sets(part.cypher for part in world.mutations.values())
     touches = [
         [(touch, touch.key and touch.key.of(row.params)) for touch in known[row.mutation.cypher.statement].touches]
         for row in rows

@@ -45,5 +45,5 @@ def test_another_version_is_named(monkeypatch: pytest.MonkeyPatch, version: str)
         module.__path__ = []
         monkeypatch.setitem(sys.modules, name, module)
     sys.modules[SDK[-1]].__version__ = version  # type: ignore[attr-defined]
-    with pytest.raises(InvalidSettings, match=rf"1\.27 and later, before 2, and {version} is installed"):
+    with pytest.raises(InvalidSettings, match=rf"{version}: expected at least 1\.27 and below 2"):
         make()

@@ -13,15 +13,18 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
+from tests.services.rules import load_rules, rule_set
 
 from graphweft_contracts import Event, GraphUnavailable, wire
-from graphweft_rules import Ruleset
-from graphweft_workers.bus.log import Entry
-from graphweft_workers.graph.store import START, Mark, Progress, Write
-from graphweft_workers.mutation.duplicates import RecentEvents
-from graphweft_workers.mutation.order import Arranger
-from graphweft_workers.mutation.plan import LeftOut, Plan, planned_end, resumed, unwritten
-from graphweft_workers.mutation.reading import EventWork, read_range
+from graphweft_rules import RuleSet
+from graphweft_workers.drivers.falkordb.dialect import FALKORDB
+from graphweft_workers.drivers.neo4j.dialect import NEO4J
+from graphweft_workers.engine.duplicates import RecentEvents
+from graphweft_workers.engine.order import Arranger
+from graphweft_workers.engine.plan import FailedRows, Plan, planned_end, resumed, unwritten
+from graphweft_workers.engine.read import MatchedEvent, read_range
+from graphweft_workers.ports.event_log import Entry
+from graphweft_workers.ports.graph_store import START, Checkpoint, Progress, Write
 
 NOW = datetime(2026, 2, 1, tzinfo=UTC)
 PARTS = {
@@ -32,7 +35,7 @@ PARTS = {
 
 
 @pytest.fixture(scope="module")
-def rules(tmp_path_factory: pytest.TempPathFactory) -> Ruleset:
+def rules(tmp_path_factory: pytest.TempPathFactory) -> RuleSet:
     folder = tmp_path_factory.mktemp("rules")
     (folder / "W").mkdir()
     mutations = [
@@ -41,15 +44,15 @@ def rules(tmp_path_factory: pytest.TempPathFactory) -> Ruleset:
     ]
     text = yaml.safe_dump({"mutation_rules": [{"name": "r", "events": ["*"], "mutations": mutations}]})
     (folder / "W/graph_injection.yaml").write_text(text)
-    return Ruleset.load(folder)
+    return load_rules(folder)
 
 
 @pytest.fixture(scope="module")
-def arranger(rules: Ruleset) -> Arranger:
-    return Arranger(rules, "falkordb")
+def arranger(rules: RuleSet) -> Arranger:
+    return Arranger(rules, FALKORDB)
 
 
-def works_of(rules: Ruleset, sessions: Sequence[str]) -> list[EventWork]:
+def events_of(rules: RuleSet, sessions: Sequence[str]) -> list[MatchedEvent]:
     entries = [
         Entry(
             offset=f"{number:04}",
@@ -72,11 +75,11 @@ class Graph:
     bad: frozenset[tuple[str, str]] = frozenset()
 
     def apply(self, write: Write, names: Sequence[tuple[str, str]]) -> bool:
-        assert write.before == self.progress.mark
+        assert write.before == self.progress.checkpoint
         if set(names) & self.bad:
             return False
         note = self.progress.note if write.note is None else write.note
-        self.progress = Progress(mark=write.after, note=note)
+        self.progress = Progress(checkpoint=write.after, note=note)
         self.done += names
         return True
 
@@ -93,21 +96,21 @@ def run(graph: Graph, plan: Plan, arranger: Arranger, letters: list[str], fuel: 
             rows = plan.rows[done : done + len(write.rows)]
             if graph.apply(write, [(row.name[0], row.name[2]) for row in rows]):
                 done += len(rows)
-                if write.after == Mark(offset=plan.end):
+                if write.after == Checkpoint(offset=plan.end):
                     return fuel
                 continue
             if len(rows) > 1:
                 size = max(1, len(rows) // 2)
                 break
             [row] = rows
-            why = LeftOut(rule="r", mutation=row.name[2], offsets=(row.name[0],), reason="query_error", message="no")
+            why = FailedRows(rule="r", mutation=row.name[2], offsets=(row.name[0],), reason="query_error", message="no")
             plan = plan.without(done, why, arranger)
             done, size = 0, 1_000
             assert graph.apply(plan.opening(), [])
             if not fuel:
                 return 0
             letters += [f"{offset}/{why.mutation}" for offset in why.offsets]
-            plan = plan.told()
+            plan = plan.reported()
             break
 
 
@@ -115,23 +118,23 @@ def run(graph: Graph, plan: Plan, arranger: Arranger, letters: list[str], fuel: 
     sessions=st.lists(st.sampled_from("abc"), min_size=1, max_size=12),
     data=st.data(),
 )
-def test_whatever_interrupts_it(rules: Ruleset, arranger: Arranger, sessions: list[str], data: st.DataObject) -> None:
-    works = works_of(rules, sessions)
-    names = [(work.entry.offset, bound.mutation.id) for work in works for bound in work.mutations]
+def test_whatever_interrupts_it(rules: RuleSet, arranger: Arranger, sessions: list[str], data: st.DataObject) -> None:
+    events = events_of(rules, sessions)
+    names = [(event.entry.offset, bound.mutation.id) for event in events for bound in event.mutations]
     graph = Graph(bad=data.draw(st.frozensets(st.sampled_from(names), max_size=4)))
     letters: list[str] = []
     for fuel in [*data.draw(st.lists(st.integers(0, 6), max_size=8)), 10_000]:
         progress = graph.progress
-        if progress.mark.plan:
+        if progress.checkpoint.plan:
             # Marks name rows by their place, so what resumes must not depend on the batch that it happens to read.
-            assert planned_end(progress) == works[-1].entry.offset
-            left_out = unwritten(progress)
-            if left_out:
-                letters += [f"{offset}/{left_out.mutation}" for offset in left_out.offsets]
-            run(graph, resumed(progress, works)[0], arranger, letters, fuel)
-        elif progress.mark.offset != works[-1].entry.offset:
-            run(graph, Plan.of(progress.mark, works, arranger), arranger, letters, fuel)
-    assert graph.progress == Progress(mark=Mark(offset=works[-1].entry.offset))
+            assert planned_end(progress) == events[-1].entry.offset
+            failed = unwritten(progress)
+            if failed:
+                letters += [f"{offset}/{failed.mutation}" for offset in failed.offsets]
+            run(graph, resumed(progress, events)[0], arranger, letters, fuel)
+        elif progress.checkpoint.offset != events[-1].entry.offset:
+            run(graph, Plan.of(progress.checkpoint, events, arranger), arranger, letters, fuel)
+    assert graph.progress == Progress(checkpoint=Checkpoint(offset=events[-1].entry.offset))
     assert sorted(graph.done) == sorted(set(names) - graph.bad)
     assert set(letters) == {"/".join(name) for name in graph.bad}
     place = {name: number for number, name in enumerate(graph.done)}
@@ -140,37 +143,37 @@ def test_whatever_interrupts_it(rules: Ruleset, arranger: Arranger, sessions: li
         assert [place[name] for name in mine] == sorted(place[name] for name in mine)
 
 
-def test_a_plan_of_one_write_needs_no_note(rules: Ruleset, arranger: Arranger) -> None:
-    [work] = works_of(rules, ["a"])
-    only = EventWork(entry=work.entry, event=work.event, mutations=work.mutations[:1])
+def test_a_plan_of_one_write_needs_no_note(rules: RuleSet, arranger: Arranger) -> None:
+    [event] = events_of(rules, ["a"])
+    only = MatchedEvent(entry=event.entry, event=event.event, mutations=event.mutations[:1])
     [write] = Plan.of(START, [only], arranger).writes(0, lambda _: 10)
-    assert (write.before, write.after, write.note) == (START, Mark(offset="0001"), None)
+    assert (write.before, write.after, write.note) == (START, Checkpoint(offset="0001"), None)
 
 
-def test_rows_whose_rules_are_gone_are_passed_over(rules: Ruleset, arranger: Arranger) -> None:
-    works = works_of(rules, ["a", "b"])
-    plan = Plan.of(START, works, arranger)
+def test_rows_whose_rules_are_gone_are_passed_over(rules: RuleSet, arranger: Arranger) -> None:
+    events = events_of(rules, ["a", "b"])
+    plan = Plan.of(START, events, arranger)
     first, *_ = plan.writes(0, lambda _: 1)
-    progress = Progress(mark=first.after, note=first.note or "")
-    fewer = [EventWork(entry=w.entry, event=w.event, mutations=w.mutations[:2]) for w in works]
+    progress = Progress(checkpoint=first.after, note=first.note or "")
+    fewer = [MatchedEvent(entry=w.entry, event=w.event, mutations=w.mutations[:2]) for w in events]
     left = [row.name for row in resumed(progress, fewer)[0].rows]
     assert left == [row.name for row in plan.rows[1:] if row.name[2] != "all"]
 
 
 def test_a_note_of_another_version_is_not_guessed_at() -> None:
-    progress = Progress(mark=Mark(plan="p", done=1), note=json.dumps({"format": 99}))
+    progress = Progress(checkpoint=Checkpoint(plan="p", done=1), note=json.dumps({"format": 99}))
     with pytest.raises(GraphUnavailable, match="another version"):
         planned_end(progress)
 
 
-def test_marks_never_repeat(rules: Ruleset, arranger: Arranger) -> None:
-    works = works_of(rules, "abcab")
-    plan = Plan.of(START, works, arranger)
+def test_marks_never_repeat(rules: RuleSet, arranger: Arranger) -> None:
+    events = events_of(rules, "abcab")
+    plan = Plan.of(START, events, arranger)
     writes = plan.writes(0, lambda _: 1)
-    marks: list[Any] = [START, *(write.after for write in writes)]
-    assert len(set(marks)) == len(marks)
-    other = Plan.of(START, works[:3], arranger)
-    assert {write.after for write in other.writes(0, lambda _: 1)}.isdisjoint(marks)
+    checkpoints: list[Any] = [START, *(write.after for write in writes)]
+    assert len(set(checkpoints)) == len(checkpoints)
+    other = Plan.of(START, events[:3], arranger)
+    assert {write.after for write in other.writes(0, lambda _: 1)}.isdisjoint(checkpoints)
 
 
 def test_where_a_row_fails_that_was_to_make_an_entity_later_ones_go_back_to_their_places(tmp_path: Path) -> None:
@@ -179,35 +182,35 @@ def test_where_a_row_fails_that_was_to_make_an_entity_later_ones_go_back_to_thei
     mutations = [{"id": name, "cypher": cypher, "params": {"s": "$event.s"}} for name, cypher in cyphers.items()]
     text = yaml.safe_dump({"mutation_rules": [{"name": "r", "events": ["*"], "mutations": mutations}]})
     (tmp_path / "W/graph_injection.yaml").write_text(text)
-    rules = Ruleset.load(tmp_path)
-    arranger = Arranger(rules, "falkordb")
-    plan = Plan.of(START, works_of(rules, ["a", "a"]), arranger)
+    rules = load_rules(tmp_path)
+    arranger = Arranger(rules, FALKORDB)
+    plan = Plan.of(START, events_of(rules, ["a", "a"]), arranger)
     assert [row.name[0] + row.name[2] for row in plan.rows] == ["0001only", "0002only", "0001read", "0002read"]
-    why = LeftOut(rule="r", mutation="only", offsets=("0001",), reason="query_error", message="no")
+    why = FailedRows(rule="r", mutation="only", offsets=("0001",), reason="query_error", message="no")
     rest = plan.without(0, why, arranger)
     assert [row.name[0] + row.name[2] for row in rest.rows] == ["0001read", "0002only", "0002read"]
 
 
 def test_events_of_many_items_share_no_query() -> None:
     """FalkorDB serves nobody else while a query writes: 10,000 items take it a quarter of a second."""
-    rules = Ruleset({})
+    rules = rule_set()
     entries: list[Entry] = []
     for number in range(5):
         said = [{"type": "T", "name": f"n{each}", **{f"a{n}": n for n in range(50)}} for each in range(80)]
         data = {"user_id": "u", "episode_type": "json", "content": {"entities": said}}
         event = Event.create("episode.add", app_id="app", chat_id=f"c{number}", id=f"e{number}", data=data)
         entries.append(Entry(offset=f"{number:04}", fields=wire.encode(event), received=NOW))
-    works = read_range(0, entries, rules, RecentEvents()).apps["app"]
+    events = read_range(0, entries, rules, RecentEvents()).apps["app"]
     sizes: dict[str, dict[str, list[int]]] = {}
-    for dialect in ("falkordb", "neo4j"):
-        plan = Plan.of(START, works, Arranger(rules, dialect))
+    for dialect in (FALKORDB, NEO4J):
+        plan = Plan.of(START, events, Arranger(rules, dialect))
         found: dict[str, list[int]] = {}
         for write, name in zip(writes := plan.writes(0, lambda _: 1_000), _names(plan, writes), strict=True):
             found.setdefault(name, []).append(len(write.rows))
         assert sum(map(sum, found.values())) == len(plan.rows)
         sizes[dialect] = found
-    assert sizes["falkordb"] == {"add": [5], "entities": [5], "attributes": [2, 2, 1]}
-    assert sizes["neo4j"] == {"add": [5], "entities": [5], "attributes": [5]}
+    assert sizes[FALKORDB] == {"add": [5], "entities": [5], "attributes": [2, 2, 1]}
+    assert sizes[NEO4J] == {"add": [5], "entities": [5], "attributes": [5]}
 
 
 def _names(plan: Plan, writes: Sequence[Write]) -> list[str]:

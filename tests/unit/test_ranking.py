@@ -7,8 +7,8 @@ import random
 
 import pytest
 
+from graphweft_workers.retrieval.fulltext import Selection, select
 from graphweft_workers.retrieval.ranking import Candidate, Hit, bm25, falling, fused, ranked
-from graphweft_workers.retrieval.words import Selection, select
 
 
 def hits(**scores: float) -> list[Hit]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from graphweft_contracts.search import SEARCHED, Searched
-from graphweft_workers.retrieval.target import scoped
+from graphweft_workers.retrieval.targets import scoped
 
 NOW = "2026-02-01T10:00:00.000000Z"
 ALL = {"application_id": "p", "agent_id": "a", "user_id": "u", "thread_id": "t"}

@@ -14,14 +14,14 @@ import pytest
 import structlog
 from pydantic import SecretStr
 
-from graphweft.location import embedded_url
 from graphweft.settings import ClientSettings
+from graphweft.transports.embedded import embedded_url
 from graphweft_contracts import InvalidSettings
-from graphweft_workers import settings as settings_module
-from graphweft_workers.graph.neo4j_url import NEO4J_SCHEMES, split_neo4j_url
+from graphweft_workers.drivers.neo4j.url import NEO4J_SCHEMES, split_neo4j_url
 from graphweft_workers.logs import set_up_logs
-from graphweft_workers.services import make_bus, make_graph, make_transport
-from graphweft_workers.settings import CONFIG_FILE, Settings
+from graphweft_workers.roles import settings as settings_module
+from graphweft_workers.roles.connections import make_bus, make_graph, make_transport
+from graphweft_workers.roles.settings import CONFIG_FILE, Settings
 
 ROOT = Path(__file__).parents[2]
 
@@ -173,11 +173,9 @@ def test_all_unknown_names_are_told_at_once(folder: Path, monkeypatch: pytest.Mo
     (folder / CONFIG_FILE).write_text("partitons: 5\nzzz: 1\n")
     monkeypatch.setenv("GRAPHWEFT_BATCH_EVENT", "5")
     told = refusal()
-    assert "graphweft.yaml: 'partitons' is no setting; did you mean 'partitions'?" in told
-    assert "graphweft.yaml: 'zzz' is no setting; known: batch_events, bus_url, " in told
-    assert (
-        "the environment variable 'GRAPHWEFT_BATCH_EVENT' is no setting; did you mean 'GRAPHWEFT_BATCH_EVENTS'?" in told
-    )
+    assert "graphweft.yaml: unknown setting 'partitons'; did you mean 'partitions'?" in told
+    assert "graphweft.yaml: unknown setting 'zzz'; known: batch_events, bus_url, " in told
+    assert "unknown environment variable 'GRAPHWEFT_BATCH_EVENT'; did you mean 'GRAPHWEFT_BATCH_EVENTS'?" in told
 
 
 @pytest.mark.parametrize(
@@ -343,10 +341,10 @@ def test_the_url_chooses_the_driver(tmp_path: Path) -> None:
         made = make_bus(settings), make_graph(settings), make_transport(settings)
         return tuple(type(service).__name__ for service in made)  # type: ignore[return-value]
 
-    assert kinds() == ("RedisStreamsBus", "FalkorDBStore", "RedisTransport")
+    assert kinds() == ("RedisEventLog", "FalkorDBStore", "RedisTransport")
     for scheme in NEO4J_SCHEMES:
         assert kinds(graph_url=f"{scheme}://h")[1] == "Neo4jStore"
-    assert kinds(bus_url="kafka://h:1") == ("KafkaBus", "FalkorDBStore", "KafkaTransport")
+    assert kinds(bus_url="kafka://h:1") == ("KafkaEventLog", "FalkorDBStore", "KafkaTransport")
 
 
 @pytest.mark.parametrize(
@@ -365,7 +363,7 @@ def test_a_driver_that_is_not_installed_names_its_extra(
                 raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 
     monkeypatch.setattr(sys, "meta_path", [Missing(), *sys.meta_path])
-    ours = ("graphweft_workers.graph.neo4j", "graphweft_workers.bus.kafka", "graphweft.kafka")
+    ours = ("graphweft_workers.drivers.neo4j", "graphweft_workers.drivers.kafka", "graphweft.transports.kafka")
     for name in list(sys.modules):
         if name.partition(".")[0] == module or name.startswith(ours):
             monkeypatch.delitem(sys.modules, name)
@@ -384,10 +382,10 @@ def test_a_driver_that_is_not_installed_names_its_extra(
         (b"\tpartitions: 1\n", "graphweft.yaml:1:1: "),
         (b"- partitions\n", "name: value"),
         (b"partitions\n", "name: value"),
-        (b"partitions: 1\npartitions: 2\n", "'partitions' stands there more than once"),
-        (b"\xff\xfe\xff", "no YAML"),
-        (b"worker_name: \x07\n", "no YAML"),
-        (b"? [a]\n: 1\n", "no YAML"),
+        (b"partitions: 1\npartitions: 2\n", "repeated setting 'partitions'"),
+        (b"\xff\xfe\xff", "invalid YAML"),
+        (b"worker_name: \x07\n", "invalid YAML"),
+        (b"? [a]\n: 1\n", "invalid YAML"),
         (b"worker_name: !!python/object:os.system x\n", "graphweft.yaml:1:14: "),
     ],
 )
@@ -697,8 +695,10 @@ def test_a_role_that_is_to_run_is_warned_of_variables_only(monkeypatch: pytest.M
     unknown: list[str] = []
     assert Settings.load(unknown=unknown).partitions == 4
     first, second = sorted(unknown)
-    assert first.endswith("'GRAPHWEFT_PARTITONS' is no setting and has no effect; did you mean 'GRAPHWEFT_PARTITIONS'?")
-    assert second.endswith("'GRAPHWEFT_ZZZ' is no setting and has no effect")
+    assert first.endswith(
+        "unknown environment variable 'GRAPHWEFT_PARTITONS' is ignored; did you mean 'GRAPHWEFT_PARTITIONS'?"
+    )
+    assert second.endswith("unknown environment variable 'GRAPHWEFT_ZZZ' is ignored")
     (folder / CONFIG_FILE).write_text("partitons: 5\n")
-    with pytest.raises(InvalidSettings, match="'partitons' is no setting"):
+    with pytest.raises(InvalidSettings, match="unknown setting 'partitons'"):
         Settings.load(unknown=[])

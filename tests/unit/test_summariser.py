@@ -11,8 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphweft_contracts.memory import MEMORY_ROLES, MemoryRole, MemoryScope, MemorySummarized
-from graphweft_workers.memory.extractive import ExtractiveSummariser
-from graphweft_workers.memory.summariser import Remembered, Summary
+from graphweft_workers.features.memory.extractive_summariser import ExtractiveSummariser
+from graphweft_workers.features.memory.summariser import Remembered, Summary
 
 T0 = datetime(2026, 2, 1, 10, 0, tzinfo=UTC)
 USER = MemoryScope(user_id="u1")

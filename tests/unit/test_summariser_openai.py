@@ -13,8 +13,8 @@ from pydantic import SecretStr
 from tests.services.models import Failure, ModelServer
 
 from graphweft_contracts.memory import MemoryRole, MemoryScope
-from graphweft_workers.memory.openai_summariser import OpenAISummariser
-from graphweft_workers.memory.summariser import Remembered, SummariserUnavailable, Summary
+from graphweft_workers.features.memory.openai_summariser import OpenAISummariser
+from graphweft_workers.features.memory.summariser import Remembered, SummariserUnavailable, Summary
 
 T0 = datetime(2026, 2, 1, 10, 0, tzinfo=UTC)
 SAID: list[tuple[MemoryRole, str]] = [

@@ -9,10 +9,10 @@ from typing import Any
 import pytest
 
 from graphweft_contracts import InvalidSettings, channels
-from graphweft_workers.memory import jobs
-from graphweft_workers.memory.upkeep import make_consolidation, make_summariser
-from graphweft_workers.services import make_graph
-from graphweft_workers.settings import Settings
+from graphweft_workers.roles import features as jobs
+from graphweft_workers.roles.connections import make_graph
+from graphweft_workers.roles.consolidation import make_consolidation, make_summariser
+from graphweft_workers.roles.settings import Settings
 
 
 @pytest.fixture(autouse=True)

@@ -1,15 +1,14 @@
-"""The side of graphweft that runs as services.
+"""The services of graphweft.
 
-=============  ========================================================================================
-``settings``   everything that can be set, from ``GRAPHWEFT_*`` and ``graphweft.yaml``
-``bus``        reading events in order from partitions; dead letters; the Redis Streams driver
-``graph``      applying writes once and reading; the FalkorDB driver; the digest of a graph's content
-``mutation``   events -> matched rules -> plan -> graph -> commit
-``injection``  request -> matched rules -> queries -> formatted reply, inside the budget
-``imports``    recorded runs of other tools -> events
-``embedded``   bus and graph in one local process; ``supervisor`` runs it with worker and responder, and ``readiness``
-               says when they serve
-``heartbeat``  each role's process says that it is alive; health checks read that
-``cli``        the ``graphweft`` command
-=============  ========================================================================================
+================  ======================================================================================
+``ports``         protocols and their promises
+``drivers``       one folder per product that implements a port
+``engine``        events to matched rules, to a plan, to the graph, exactly once and in order
+``injection``     context requests to replies, within their deadlines
+``retrieval``     search by words and vectors; ``embedding`` makes the vectors
+``features``      memory, episodes and graphrag, built on the engine
+``gateway``       the HTTP gateway; ``mcp`` the MCP server; ``imports`` recorded runs of other tools
+``roles``         what a process can be, put together from all of these
+``doctor``        checks of an installation; ``cli`` the ``graphweft`` command
+================  ======================================================================================
 """

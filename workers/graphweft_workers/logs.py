@@ -1,4 +1,4 @@
-"""How services log: structlog events with fields, on standard error, for people or as JSON lines."""
+"""The logs of services: structlog events on standard error, for people or as JSON lines."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import structlog
 
 
 def set_up_logs(level: str, style: Literal["console", "json"]) -> None:
-    """Send structlog and standard logging to standard error in one form. Called once, by a command."""
+    """Send structlog and standard logging to standard error in one form. A command calls it once."""
     shared: list[structlog.typing.Processor] = [
         structlog.contextvars.merge_contextvars,
         structlog.stdlib.add_log_level,
@@ -36,7 +36,7 @@ def set_up_logs(level: str, style: Literal["console", "json"]) -> None:
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(
         structlog.stdlib.ProcessorFormatter(
-            # As text, here as above: a renderer's own traceback shows local variables, which hold private data.
+            # Format tracebacks as text: a renderer's own traceback shows local variables, which hold private data.
             foreign_pre_chain=[*shared, structlog.processors.format_exc_info],
             processors=[structlog.stdlib.ProcessorFormatter.remove_processors_meta, renderer],
         )

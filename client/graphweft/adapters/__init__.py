@@ -1,4 +1,4 @@
-"""Adapters: what makes events of a runtime's own callbacks, and puts context into its prompts.
+"""Adapters: they turn the callbacks of agent runtimes into events, and put context into prompts.
 
-Importing this package imports no runtime; each adapter is a module with an extra of the same name.
+Importing this package imports no runtime. Each adapter is a module with an extra of the same name.
 """

@@ -1,8 +1,8 @@
-"""What all adapters share: a runtime's callbacks become events, and a turn gets its context, once.
+"""The part that all adapters share: it turns a runtime's callbacks into events and gives each turn its context.
 
 Rejected: a client on the runtime's own event loop. Some runtimes call back synchronously, some from several threads,
-and a runtime that blocks its loop would hold up events and timers. So each adapter has a thread with a loop of its own,
-and what a callback does in the runtime's thread is bookkeeping and a copy of its values.
+and a runtime that blocks its loop would delay events and timers. So each adapter has a thread with its own loop, and a
+callback only does bookkeeping and copies values in the runtime's thread.
 """
 
 from __future__ import annotations
@@ -17,35 +17,36 @@ from concurrent.futures import Future
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, Final, Self
+from typing import Any, Concatenate, Final, Self
 
-from graphweft.adapters.background import BackgroundLoop
-from graphweft.adapters.sending import AdapterStats, Redact, Sender, no_context
-from graphweft.adapters.turns import Chat, Failure, Told, Turn, TurnBook
-from graphweft.adapters.vocabulary import TURN_COMPLETE, TURN_START
+from graphweft.adapters.background_loop import BackgroundLoop
+from graphweft.adapters.events import TURN_COMPLETE, TURN_START
+from graphweft.adapters.sender import AdapterStats, Redact, Sender, no_context
+from graphweft.adapters.turn_book import Chat, EmittedEvent, Failure, Moment, Turn, TurnBook
+from graphweft.bounded import BoundedDict
 from graphweft.client import Client, ClientStats
-from graphweft.plain import plain
+from graphweft.json_copy import json_copy
 from graphweft.settings import CONTEXT_VARIABLE, ClientSettings
 from graphweft_contracts import ContextReply
 
 __all__ = ("Adapter", "Stamp")
 
-type Stamp = Callable[[list[Told]], list[Told]]
-"""Adds what a runtime knows of events: their ids, times, further fields. It must change neither types nor chats."""
+type Stamp = Callable[[list[EmittedEvent]], list[EmittedEvent]]
+"""Adds ids, times or fields that the runtime knows to events. It must not change their types or chats."""
 
-_MOST_VALUES: Final = 20_000
-"""Values of one callback that are copied: a few tens of milliseconds at worst."""
-_MOST_CHARACTERS: Final = 200_000
-"""Characters of a text that are copied; an event of a megabyte is refused by the bus altogether."""
-_TICK_S: Final = 5.0
-"""Most seconds between two looks for abandoned turns."""
-_CHATS: Final = 10_000
-"""Chats of which the last event's position is kept."""
+_MAX_VALUES: Final = 20_000
+"""Values copied from one callback: a few tens of milliseconds at worst."""
+_MAX_CHARACTERS: Final = 200_000
+"""Characters copied from one text; the bus refuses an event of a megabyte."""
+_MAX_TICK_S: Final = 5.0
+"""Longest time between two checks for abandoned turns."""
+_MAX_CHATS: Final = 10_000
+"""Chats whose latest event position is kept."""
 
 
 @dataclass(slots=True, kw_only=True)
-class _Ask:
-    """A turn's one request for context."""
+class _Request:
+    """The one context request of a turn."""
 
     after: Future[str | None] | None
     """The position of the event before the turn."""
@@ -53,23 +54,37 @@ class _Ask:
     future: Future[ContextReply] | None = None
     deadline_s: float = 0.0
     reply: ContextReply | None = None
-    sealed: bool = False
-    """Whether somebody has got the reply, which is final then."""
+    answered: bool = False
+    """Whether a caller has received the reply, which is then final."""
+
+
+def _callback[**P](
+    step: Callable[Concatenate[TurnBook, Moment, P], list[EmittedEvent]],
+) -> Callable[Concatenate[Adapter, Mapping[str, Any], P], None]:
+    """Return a method that records ``step`` and takes the runtime's context variables in place of the moment."""
+
+    def record(self: Adapter, variables: Mapping[str, Any], /, *args: P.args, **values: P.kwargs) -> None:
+        self._record(variables, step, *args, values=values)  # pyright: ignore[reportPrivateUsage]
+
+    record.__name__, record.__doc__ = step.__name__, step.__doc__
+    return record
 
 
 class Adapter:
-    """Takes a runtime's callbacks from any thread. Nothing here raises, and nothing waits but ``context``.
+    """Takes a runtime's callbacks from any thread and emits the events. No method raises; only context methods wait.
 
-    ``client`` is one that nobody else uses; without it there is a new one. ``variables`` of a callback are the
-    runtime's context variables; ``app_id``, ``chat_id``, ``workflow_name`` and ``user_id`` are among them unless they
-    are given here once for all. Only those named by ``carried`` go to the bus; without it all do.
+    Pass a ``client`` that nobody else uses, or let the adapter make one. The ``variables`` of a callback are the
+    runtime's context variables. ``app_id``, ``chat_id``, ``workflow_name`` and ``user_id`` come from there unless you
+    set them here. Only variables named in ``carried`` are published; by default all are.
 
-    A turn is asked for its context once, and waits ``budget_ms`` for it at most; with ``read_own_writes`` the answer
-    holds, if it comes in time, what this adapter published of the chat before the turn. ``redact`` sees all but the
-    ids before the bus does; where it raises, nothing is sent. A turn without any callback for ``idle_s`` seconds was
-    abandoned. At most ``buffer`` events wait for the adapter's thread, besides those that the client keeps.
+    A turn requests its context once and waits at most ``budget_ms`` milliseconds. With ``read_own_writes`` the context
+    reflects, if it arrives in time, the events that this adapter published for the chat before the turn. ``redact``
+    sees everything but the ids before it is sent; if it raises, nothing is sent. A turn without callbacks for
+    ``idle_s`` seconds ends as abandoned. At most ``buffer`` events wait for the adapter's thread; the client buffers
+    further ones of its own.
 
-    ``GRAPHWEFT_CONTEXT=off`` and ``GRAPHWEFT_CAPTURE=off`` switch asking and publishing off.
+    ``GRAPHWEFT_CONTEXT=off`` disables context requests, ``GRAPHWEFT_CAPTURE=off`` disables events. Raises
+    ``InvalidSettings`` for settings that cannot work.
     """
 
     def __init__(
@@ -99,117 +114,56 @@ class Adapter:
         self._fixed = {"app_id": app_id, "chat_id": chat_id, "workflow_name": workflow_name, "user_id": user_id}
         self._carried = None if carried is None else frozenset(carried)
         self._budget_ms = budget_ms
-        self._tick_s = min(_TICK_S, max(0.01, idle_s / 4))
+        self._tick_s = min(_MAX_TICK_S, max(0.01, idle_s / 4))
         self._buffer = buffer
         self._clock = clock
         self._lock = threading.Lock()
         self._book = TurnBook(idle_s=idle_s)
-        self._asks: dict[tuple[tuple[str, str], int], _Ask] = {}
-        self._last: dict[tuple[str, str], Future[str | None]] = {}
-        self._waiting = 0
+        self._requests: dict[tuple[tuple[str, str], int], _Request] = {}
+        self._positions: BoundedDict[tuple[str, str], Future[str | None]] = BoundedDict(_MAX_CHATS)
+        self._queued = 0
         self._loop = BackgroundLoop("graphweft-adapter")
         self._ticking = False
         self._closed = False
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        """Return the adapter itself: a copy of an agent, or of its settings, tells the same books."""
+        """Return the adapter itself: a copied agent, or its copied settings, reports to the same adapter."""
         return self
 
     @property
     def stats(self) -> AdapterStats:
-        """What became of the callbacks."""
+        """Counts of callbacks, requests and failures."""
         return self._sender.stats
 
     @property
     def client_stats(self) -> ClientStats:
-        """What became of the events that the client was given."""
+        """Counts of the events passed to the client."""
         return self._client.stats
 
-    # Callbacks
+    # Callbacks: the methods of ``TurnBook``, with context variables in place of the moment
 
-    def start_run(self, variables: Mapping[str, Any]) -> None:
-        """Tell that a run of the workflow begins."""
-        self._record(variables, TurnBook.start_run)
-
-    def end_run(self, variables: Mapping[str, Any], *, outputs: Any = None) -> None:
-        """Tell that the run has ended well."""
-        self._record(variables, TurnBook.end_run, outputs=outputs)
+    start_run = _callback(TurnBook.start_run)
+    end_run = _callback(TurnBook.end_run)
+    start_turn = _callback(TurnBook.start_turn)
+    hand_over = _callback(TurnBook.hand_over)
+    abandon_turn = _callback(TurnBook.abandon_turn)
+    start_tool = _callback(TurnBook.start_tool)
+    end_tool = _callback(TurnBook.end_tool)
+    model_call = _callback(TurnBook.model_call)
 
     def fail_run(self, variables: Mapping[str, Any], error: BaseException) -> None:
-        """Tell that the run has failed; one that a turn failed with is not told again."""
-        self._record(variables, TurnBook.fail_run, raised=error)
-
-    def start_turn(
-        self,
-        variables: Mapping[str, Any],
-        agent: str,
-        *,
-        run: str = "",
-        fresh: bool = False,
-        sequential: bool = False,
-    ) -> None:
-        """See ``TurnBook.start_turn``."""
-        self._record(variables, partial(TurnBook.start_turn, agent=agent, run=run, fresh=fresh, sequential=sequential))
+        """See ``TurnBook.fail_run``."""
+        self._record(variables, partial(TurnBook.fail_run, failure=_failure(error)))
 
     def end_turn(self, variables: Mapping[str, Any], agent: str, *, run: str = "", response: Any = None) -> None:
-        """Tell that the agent has answered."""
-        self._record(variables, partial(TurnBook.end_turn, agent=agent, run=run), response=response)
+        """End the agent's turn successfully; see ``TurnBook.end_turn``."""
+        self._record(variables, partial(TurnBook.end_turn, agent=agent, run=run), values={"response": response})
 
     def fail_turn(self, variables: Mapping[str, Any], agent: str, error: BaseException, *, run: str = "") -> None:
-        """Tell that the agent's turn failed."""
-        self._record(variables, partial(TurnBook.end_turn, agent=agent, run=run), raised=error)
+        """End the agent's turn as failed; see ``TurnBook.end_turn``."""
+        self._record(variables, partial(TurnBook.end_turn, agent=agent, run=run, failure=_failure(error)))
 
-    def hand_over(self, variables: Mapping[str, Any], agent: str, to: str, *, run: str = "") -> None:
-        """Tell that the agent hands the chat over to another one."""
-        self._record(variables, partial(TurnBook.hand_over, agent=agent, to=to, run=run))
-
-    def abandon_turn(self, variables: Mapping[str, Any], agent: str, *, run: str = "") -> None:
-        """Tell that nobody waits for the agent's answer any more, such as the reader of a stream that was closed."""
-        self._record(variables, partial(TurnBook.abandon_turn, agent=agent, run=run))
-
-    def start_tool(
-        self,
-        variables: Mapping[str, Any],
-        tool: str,
-        call_id: str,
-        *,
-        arguments: Any = None,
-        agent: str | None = None,
-        run: str = "",
-    ) -> None:
-        """Tell that a tool is about to be called."""
-        step = partial(TurnBook.start_tool, tool=tool, call_id=call_id, agent=agent, run=run)
-        self._record(variables, step, arguments=arguments)
-
-    def end_tool(
-        self,
-        variables: Mapping[str, Any],
-        tool: str,
-        call_id: str,
-        *,
-        result: Any = None,
-        success: bool | None = None,
-        error: str | None = None,
-        agent: str | None = None,
-        run: str = "",
-    ) -> None:
-        """Tell that the tool has returned or failed; ``agent`` and ``run`` are those of its start."""
-        step = partial(TurnBook.end_tool, tool=tool, call_id=call_id, success=success, agent=agent, run=run)
-        self._record(variables, step, result=result, error=error)
-
-    def model_call(
-        self,
-        variables: Mapping[str, Any],
-        agent: str,
-        *,
-        run: str = "",
-        success: bool,
-        about: Mapping[str, Any] | None = None,
-    ) -> None:
-        """Tell that a model has answered the agent, or failed to."""
-        self._record(variables, partial(TurnBook.model_call, agent=agent, run=run, success=success), about=about or {})
-
-    def tell(
+    def emit(
         self,
         variables: Mapping[str, Any],
         type: str,
@@ -218,98 +172,84 @@ class Adapter:
         agent: str | None = None,
         run: str = "",
     ) -> None:
-        """Publish an event of the runtime's own; ``type`` is a lower-case dotted name."""
-        self._record(variables, partial(TurnBook.tell, type=type, agent=agent, run=run), data=data)
+        """Emit an event of the runtime's own; ``type`` is a lower-case dotted name. See ``TurnBook.emit``."""
+        self._record(variables, partial(TurnBook.emit, type=type, agent=agent, run=run), values={"data": data})
 
     def record(
-        self, variables: Mapping[str, Any], step: Callable[..., list[Told]], stamp: Stamp, **values: Any
+        self, variables: Mapping[str, Any], step: Callable[..., list[EmittedEvent]], stamp: Stamp, **values: Any
     ) -> None:
-        """Tell what a step of ``TurnBook`` makes of ``values``, and of what ``stamp`` adds to each event.
+        """Call a method of ``TurnBook`` with ``values``, and apply ``stamp`` to its events.
 
-        For runtimes that know ids and times of what they tell, and may tell it later.
+        For runtimes that know the ids and times of events, and may report them later.
         """
-        self._record(variables, step, stamp=stamp, **values)
+        self._record(variables, step, stamp=stamp, values=values)
 
     def tick(self) -> None:
-        """Close the turns that were abandoned. The adapter's own thread does so every few seconds."""
+        """Close abandoned turns. The adapter's thread calls this every few seconds."""
         if self._loop.forked:
             return
         with self.guarded("tick"), self._lock:
-            self._hand_on(self._book.tick(self._clock()))
+            self._enqueue(self._book.tick(self._clock()))
 
     # Context
 
     def context(self, variables: Mapping[str, Any], agent: str, *, run: str = "") -> ContextReply:
-        """Return the context of the agent's turn, which it begins if none is open; wait for it at most the budget.
+        """Return the context of the agent's turn, and start the turn if none is open. Waits at most ``budget_ms``.
 
-        The second call of a turn returns what the first one did.
+        Later calls in the same turn return the same reply.
         """
         try:
-            ask = self._asking(variables, agent, run)
-            if isinstance(ask, ContextReply):
-                return ask
-            if ask.reply is None and ask.future is not None:
+            request = self._request(variables, agent, run)
+            if isinstance(request, ContextReply):
+                return request
+            if request.reply is None and request.future is not None:
                 with contextlib.suppress(TimeoutError):
-                    ask.future.result(max(0.0, ask.deadline_s - time.monotonic()))
-            return self._sealed(ask)
-        except Exception as error:  # noqa: BLE001 - the agent's turn goes on whatever happens here
+                    request.future.result(max(0.0, request.deadline_s - time.monotonic()))
+            return self._answer(request)
+        except Exception as error:  # noqa: BLE001 - the agent continues whatever happens here
             return self._sender.without_context(error)
 
     async def acontext(self, variables: Mapping[str, Any], agent: str, *, run: str = "") -> ContextReply:
-        """Return what ``context`` does, without blocking the event loop."""
+        """Do the same as ``context`` without blocking the event loop."""
         try:
-            ask = self._asking(variables, agent, run)
-            if isinstance(ask, ContextReply):
-                return ask
-            if ask.reply is None and ask.future is not None:
-                left_s = max(0.0, ask.deadline_s - time.monotonic())
-                await asyncio.wait({asyncio.wrap_future(ask.future)}, timeout=left_s)
-            return self._sealed(ask)
-        except Exception as error:  # noqa: BLE001 - the agent's turn goes on whatever happens here
+            request = self._request(variables, agent, run)
+            if isinstance(request, ContextReply):
+                return request
+            if request.reply is None and request.future is not None:
+                left_s = max(0.0, request.deadline_s - time.monotonic())
+                await asyncio.wait({asyncio.wrap_future(request.future)}, timeout=left_s)
+            return self._answer(request)
+        except Exception as error:  # noqa: BLE001 - the agent continues whatever happens here
             return self._sender.without_context(error)
 
-    # Other work
+    # Searches and other work
 
     @property
     def budget_ms(self) -> int:
-        """Most milliseconds that a turn waits."""
+        """The longest that a turn waits for its context, in milliseconds."""
         return self._budget_ms
 
     @property
     def context_on(self) -> bool:
-        """Whether anything is asked for at all: not with ``GRAPHWEFT_CONTEXT=off``."""
+        """Whether context is requested at all; False with ``GRAPHWEFT_CONTEXT=off``."""
         return self._context_on
 
     @property
     def capture_on(self) -> bool:
-        """Whether anything is published at all: not with ``GRAPHWEFT_CAPTURE=off``."""
+        """Whether events are published at all; False with ``GRAPHWEFT_CAPTURE=off``."""
         return self._capture_on
 
     def submit[T](self, work: Callable[[Client], Coroutine[Any, Any, T]]) -> Future[T | None] | None:
-        """Have ``work`` use the client in the adapter's thread, behind what was told before, and return its future.
+        """Run ``work`` with the client in the adapter's thread, after all earlier callbacks, and return its future.
 
-        What it raises is counted and gives None; None is also returned where the adapter is closed. Texts go through
-        ``redacted`` first.
+        If ``work`` raises, the error is counted and the result is None. Returns None if the adapter is closed. Pass
+        texts through ``redacted`` first.
         """
         if self._forked():
             return None
         with self._lock:
             self._begin()
             return None if self._closed else self._loop.submit(partial(self._guard, work))
-
-    async def asubmit[T](
-        self, work: Callable[[Client], Coroutine[Any, Any, T]], budget_ms: float | None = None
-    ) -> T | None:
-        """Return what ``submit`` gives, or None when that takes longer than the budget; then the work is cancelled."""
-        future = self.submit(work)
-        if future is None:
-            return None
-        try:
-            waiting = asyncio.wrap_future(future)
-            await asyncio.wait({waiting}, timeout=(self._budget_ms if budget_ms is None else budget_ms) / 1000)
-            return waiting.result() if waiting.done() and not waiting.cancelled() else None
-        finally:
-            future.cancel()
 
     async def asearch(
         self,
@@ -319,10 +259,10 @@ class Adapter:
         who: Hashable,
         budget_ms: float,
     ) -> dict[str, ContextReply]:
-        """Have ``work`` put the reply of each search of ``asked`` into its map, as ``submit`` does; return all of them.
+        """Run ``work``, which puts the reply of each search named in ``asked`` into its map, and return that map.
 
-        A search without a reply within the budget gets one that says why. What replies lack is counted by reason, and
-        said once for each ``who`` and reason; there ``asked`` name what is searched.
+        A search without a reply within the budget gets an empty reply with a reason. Missing results are counted by
+        reason and logged once for each ``who`` and reason, by the names in ``asked``.
         """
         replies: dict[str, ContextReply] = {}
         future = self.submit(partial(work, replies))
@@ -345,47 +285,47 @@ class Adapter:
 
     @contextlib.contextmanager
     def guarded(self, where: str) -> Generator[None]:
-        """Count what is raised within, and go on behind it: an adapter's own failure is none of the agent's."""
+        """Count and suppress errors raised in the block, so that the agent continues."""
         try:
             yield
-        except Exception as error:  # noqa: BLE001 - the agent's turn goes on whatever happens here
+        except Exception as error:  # noqa: BLE001 - the agent continues whatever happens here
             self._sender.failed(where, error)
 
     def redacted(self, type: str, data: Mapping[str, Any]) -> dict[str, Any] | None:
-        """Return what of ``data`` may go to the bus by the ``redact`` setting, or None for nothing."""
+        """Return ``data`` after the ``redact`` hook, or None if nothing may be sent."""
         return self._sender.redacted(type, dict(data))
 
     def redacted_request(self, data: Mapping[str, Any]) -> dict[str, Any] | ContextReply:
-        """Return what of a request may go to the bus by the ``redact`` setting, or the reply where nothing may."""
+        """Return the data of a request after the ``redact`` hook, or a reply if nothing may be sent."""
         return self._sender.redacted_request(dict(data))
 
-    # The end
+    # Closing
 
     def flush(self, timeout_s: float = 5.0) -> bool:
-        """Wait until all that was told is on the bus; return False when that takes longer."""
+        """Wait until all events are on the bus; return False if that takes longer than ``timeout_s``."""
         future = self._loop.submit(partial(self._client.flush, timeout_s)) if self._loop.started else None
         if future is None:
-            return self._waiting == 0
+            return self._queued == 0
         try:
             return future.result(timeout_s + 1)
-        except Exception:  # noqa: BLE001 - closed meanwhile
+        except Exception:  # noqa: BLE001 - the adapter was closed
             return False
 
     def close(self, drain_s: float = 2.0) -> None:
-        """Close open turns as abandoned, send what is buffered, for at most ``drain_s`` seconds, and end the thread."""
+        """Close open turns as abandoned, send buffered events for at most ``drain_s`` seconds, and end the thread."""
         with self.guarded("close"):
             if self._loop.forked:
                 return
             with self._lock:
                 if self._closed:
                     return
-                self._hand_on(self._book.close(self._clock()))
+                self._enqueue(self._book.close(self._clock()))
                 self._closed = True
             atexit.unregister(self.close)
             self._loop.stop(partial(self._client.aclose, drain_s))
 
     async def aclose(self, drain_s: float = 2.0) -> None:
-        """``close`` without blocking the event loop."""
+        """Do the same as ``close`` without blocking the event loop."""
         await asyncio.to_thread(self.close, drain_s)
 
     # In the runtime's thread
@@ -393,11 +333,10 @@ class Adapter:
     def _record(
         self,
         variables: Mapping[str, Any],
-        step: Callable[..., list[Told]],
-        *,
-        raised: BaseException | None = None,
+        step: Callable[..., list[EmittedEvent]],
+        *args: Any,
         stamp: Stamp | None = None,
-        **values: Any,
+        values: Mapping[str, Any] | None = None,
     ) -> None:
         if self._forked() or not (self._context_on or self._capture_on):
             return
@@ -405,16 +344,14 @@ class Adapter:
             chat = self.chat(variables)
             if chat is None:
                 return
-            copied = plain(values, most_values=_MOST_VALUES, most_characters=_MOST_CHARACTERS)
-            if raised is not None:
-                copied["failure"] = _failure(raised)
-            context = self._carry(variables)
+            copied, context = _copy(values or {}), self._carry(variables)
             with self._lock:
-                told = step(self._book, chat=chat, context=context, now_s=self._clock(), **copied)
-                self._hand_on(told if stamp is None else stamp(told))
+                at = Moment(chat=chat, context=context, now_s=self._clock())
+                events = step(self._book, at, *args, **copied)
+                self._enqueue(events if stamp is None else stamp(events))
 
     def chat(self, variables: Mapping[str, Any]) -> Chat | None:
-        """Return the chat that context variables belong to; None, counted, where they name none."""
+        """Return the chat that the context variables name, or None, which is counted, if they name none."""
 
         def text(name: str) -> str | None:
             value = self._fixed[name] or variables.get(name)
@@ -423,55 +360,50 @@ class Adapter:
         app_id, chat_id = text("app_id") or self._client.app_id, text("chat_id")
         if not app_id or not chat_id:
             self._sender.count("unplaced")
-            self._sender.say_once(
-                "app_id and chat_id are needed: pass them to the adapter or put them into the context"
-            )
+            self._sender.warn_once("app_id and chat_id are required: pass them to the adapter, or as context variables")
             return None
         workflow = text("workflow_name") or self._client.workflow
         return Chat(app_id=app_id, chat_id=chat_id, workflow=workflow, user_id=text("user_id"))
 
     def _forked(self) -> bool:
-        """Return whether this is a copy in a forked process. It does nothing, for its thread stayed behind and what
-        that held at that moment is locked for good.
-        """
+        """Return whether this is a copy in a forked process, where the thread is gone and its locks may stay held."""
         if self._loop.forked:
-            self._sender.say_once("no events and no context: the adapter was made before a fork; make one behind it")
+            self._sender.warn_once(
+                "no events and no context: the adapter was made before a fork; make it after the fork"
+            )
         return self._loop.forked
 
     def _carry(self, variables: Mapping[str, Any]) -> dict[str, Any]:
         wanted = self._carried
         chosen = variables if wanted is None else {name: variables[name] for name in variables if name in wanted}
-        return plain(chosen, most_values=_MOST_VALUES, most_characters=_MOST_CHARACTERS)
+        return _copy(chosen)
 
-    def _hand_on(self, told: list[Told]) -> None:
-        """Give the events to the adapter's thread, in order; the lock is held."""
-        if told:
+    def _enqueue(self, events: list[EmittedEvent]) -> None:
+        """Pass the events to the adapter's thread, in order. Call this with the lock held."""
+        if events:
             self._begin()
-        for one in told:
-            number = one.data.get("turn_number") if one.type in {TURN_START, TURN_COMPLETE} else None
-            key = None if number is None else (one.chat.key, number)
-            if key is not None and one.type == TURN_START:
-                self._asks[key] = _Ask(after=self._last.get(one.chat.key))
+        for event in events:
+            number = event.data.get("turn_number") if event.type in {TURN_START, TURN_COMPLETE} else None
+            key = None if number is None else (event.chat.key, number)
+            if key is not None and event.type == TURN_START:
+                self._requests[key] = _Request(after=self._positions.get(event.chat.key))
             elif key is not None:
-                self._asks.pop(key, None)
+                self._requests.pop(key, None)
             if not self._capture_on:
                 continue
             position: Future[str | None] = Future()
-            if self._waiting >= self._buffer or self._closed:
+            if self._queued >= self._buffer or self._closed:
                 self._drop(position)
                 continue
-            self._waiting += 1
-            if not self._loop.call(partial(self._send, one, datetime.now(UTC), position)):
-                self._waiting -= 1
+            self._queued += 1
+            if not self._loop.call(partial(self._send, event, datetime.now(UTC), position)):
+                self._queued -= 1
                 self._drop(position)
                 continue
-            self._last.pop(one.chat.key, None)
-            self._last[one.chat.key] = position
-            if len(self._last) > _CHATS:
-                del self._last[next(iter(self._last))]
+            self._positions[event.chat.key] = position
 
     def _begin(self) -> None:
-        """Have the thread look for abandoned turns, and the process close the adapter at its end; the lock is held."""
+        """Start the timer for abandoned turns, and close the adapter at exit. Call this with the lock held."""
         if not self._ticking and not self._closed and self._loop.call(self._tick_on):
             self._ticking = True
             atexit.register(self.close)
@@ -479,12 +411,12 @@ class Adapter:
     def _drop(self, position: Future[str | None]) -> None:
         position.set_result(None)
         self._sender.count("dropped")
-        self._sender.say_once(
-            "events are dropped: the adapter is closed, its thread does not keep up, or the system gives it no thread"
+        self._sender.warn_once(
+            "events are dropped: the adapter is closed, its thread is too slow, or the system refuses it a thread"
         )
 
-    def _asking(self, variables: Mapping[str, Any], agent: str, run: str) -> _Ask | ContextReply:
-        """Return the turn's request, sent by now, or an answer for which none is needed."""
+    def _request(self, variables: Mapping[str, Any], agent: str, run: str) -> _Request | ContextReply:
+        """Send the turn's request, if that has not happened yet, and return it, or a reply if it needs no request."""
         if not self._context_on:
             return no_context("disabled", f"{CONTEXT_VARIABLE} is off in this process")
         started_s = time.monotonic()
@@ -492,55 +424,57 @@ class Adapter:
             return no_context("bus_unavailable", "the adapter belongs to another process")
         chat = self.chat(variables)
         if chat is None:
-            return no_context("invalid_request", "app_id and chat_id are needed")
+            return no_context("invalid_request", "app_id and chat_id are required")
         context = self._carry(variables)
         with self._lock:
             if self._closed:
                 return no_context("bus_unavailable", "the adapter is closed")
             turn = self._book.turn(chat, agent, run)
             if turn is None:
-                self._hand_on(self._book.start_turn(chat, agent, context, self._clock(), run=run))
+                self._enqueue(
+                    self._book.start_turn(Moment(chat=chat, context=context, now_s=self._clock()), agent, run=run)
+                )
                 turn = self._book.turn(chat, agent, run)
                 assert turn is not None
-            ask = self._asks[chat.key, turn.number]
-            if ask.future is None and ask.reply is None:
+            request = self._requests[chat.key, turn.number]
+            if request.future is None and request.reply is None:
                 self._sender.count("asked")
-                ask.turn = turn
-                ask.deadline_s = started_s + self._budget_ms / 1000
-                ask.future = self._loop.submit(
-                    partial(self._sender.ask, chat, agent, context, ask.after, ask.deadline_s)
+                request.turn = turn
+                request.deadline_s = started_s + self._budget_ms / 1000
+                request.future = self._loop.submit(
+                    partial(self._sender.ask, chat, agent, context, request.after, request.deadline_s)
                 )
-                ask.reply = None if ask.future else no_context("bus_unavailable", "the adapter is closed")
-            return ask
+                request.reply = None if request.future else no_context("bus_unavailable", "the adapter is closed")
+            return request
 
-    def _sealed(self, ask: _Ask) -> ContextReply:
-        """Return the turn's answer: what has come by now, for good."""
+    def _answer(self, request: _Request) -> ContextReply:
+        """Return the final reply of the turn: the one that has arrived, or an empty one."""
         with self._lock:
-            if ask.reply is None and ask.future is not None:
-                if ask.future.done() and not ask.future.cancelled():
-                    ask.reply = ask.future.result()
+            if request.reply is None and request.future is not None:
+                if request.future.done() and not request.future.cancelled():
+                    request.reply = request.future.result()
                 else:
-                    ask.future.cancel()
-                    ask.reply = no_context("timeout", f"no answer within {self._budget_ms} ms")
-            assert ask.reply is not None
-            if ask.turn is not None:
-                ask.turn.context_id = ask.reply.context_id or None
-            reply, first, ask.sealed = ask.reply, not ask.sealed, True
-        if first:  # a log handler may be anybody's code, so the lock is not held
+                    request.future.cancel()
+                    request.reply = no_context("timeout", f"no answer within {self._budget_ms} ms")
+            assert request.reply is not None
+            if request.turn is not None:
+                request.turn.context_id = request.reply.context_id or None
+            reply, first, request.answered = request.reply, not request.answered, True
+        if first:  # without the lock: log handlers may be user code
             self._sender.answered(reply)
         return reply
 
     # In the adapter's thread
 
-    def _send(self, told: Told, time: datetime, position: Future[str | None]) -> None:
+    def _send(self, event: EmittedEvent, time: datetime, position: Future[str | None]) -> None:
         with self._lock:
-            self._waiting -= 1
-        self._sender.publish(told, time, position)
+            self._queued -= 1
+        self._sender.publish(event, time, position)
 
     async def _guard[T](self, work: Callable[[Client], Coroutine[Any, Any, T]]) -> T | None:
         try:
             return await work(self._client)
-        except Exception as error:  # noqa: BLE001 - the loop goes on
+        except Exception as error:  # noqa: BLE001 - the loop continues
             self._sender.failed("submitted work", error)
             return None
 
@@ -549,9 +483,13 @@ class Adapter:
         asyncio.get_running_loop().call_later(self._tick_s, self._tick_on)
 
 
+def _copy(values: Mapping[str, Any]) -> dict[str, Any]:
+    return json_copy(values, max_values=_MAX_VALUES, max_characters=_MAX_CHARACTERS)
+
+
 def _failure(error: BaseException) -> Failure:
     try:
-        message = str(error)[:_MOST_CHARACTERS].encode(errors="replace").decode()
+        message = str(error)[:_MAX_CHARACTERS].encode(errors="replace").decode()
     except Exception:  # noqa: BLE001 - an exception's own code
         message = None
     return Failure(error_type=type(error).__name__, error_message=message)

@@ -1,8 +1,8 @@
-"""GenAI spans, by OpenTelemetry's semantic conventions, as lifecycle events. No I/O, and nothing of OpenTelemetry.
+"""Turns GenAI spans into lifecycle events. No I/O, and no import of OpenTelemetry.
 
-The conventions are those of https://github.com/open-telemetry/semantic-conventions-genai. A span is two moments: its
-start and its end give an event each. An event's id derives from trace, span and moment, and all have one ``SOURCE``,
-so a span that is told twice, by two ways or after a lost answer, takes effect once.
+The conventions are those of https://github.com/open-telemetry/semantic-conventions-genai. A span has two moments, its
+start and its end, with one event each. Event ids derive from trace, span and moment, and all events have one
+``SOURCE``, so a span that arrives twice, on two paths or after a lost reply, takes effect once.
 """
 
 from __future__ import annotations
@@ -15,9 +15,7 @@ from typing import Any, Final, Literal, cast
 
 from pydantic_core import from_json
 
-from graphweft.adapters.turns import Failure
-from graphweft.adapters.values import milliseconds
-from graphweft.adapters.vocabulary import (
+from graphweft.adapters.events import (
     MODEL_CALL_COMPLETE,
     TOOL_CALL_COMPLETE,
     TOOL_CALL_START,
@@ -27,31 +25,18 @@ from graphweft.adapters.vocabulary import (
     WORKFLOW_ERROR,
     WORKFLOW_START,
 )
-
-__all__ = (
-    "APP_ID",
-    "ATTRIBUTES",
-    "CONVERSATION",
-    "OPERATION",
-    "RESOURCE_ATTRIBUTES",
-    "SOURCE",
-    "Conversations",
-    "Kind",
-    "Place",
-    "Span",
-    "SpanEvent",
-    "events_of",
-    "time_of",
-)
+from graphweft.adapters.turn_book import Failure
+from graphweft.adapters.values import milliseconds
+from graphweft.bounded import BoundedDict
 
 SOURCE: Final = "/graphweft/otel"
-"""``source`` of the events, however the spans came."""
+"""``source`` of the events, on all paths."""
 OPERATION: Final = "gen_ai.operation.name"
 CONVERSATION: Final = "gen_ai.conversation.id"
 APP_ID: Final = "graphweft.app_id"
-"""Resource attribute: whose the spans are."""
+"""Resource attribute: the app of the spans."""
 _WORKFLOW_NAME: Final = "graphweft.workflow_name"
-"""Resource attribute: the workflow whose rules the events are for, whatever spans say."""
+"""Resource attribute: the workflow of the events; it overrides that of spans."""
 _AGENT_NAME: Final = "gen_ai.agent.name"
 _AGENT_ID: Final = "gen_ai.agent.id"
 _WORKFLOW: Final = "gen_ai.workflow.name"
@@ -67,7 +52,7 @@ _OUTPUT_TOKENS: Final = "gen_ai.usage.output_tokens"
 _ERROR: Final = "error.type"
 _USERS: Final = ("user.id", "enduser.id")
 _MAF_ID, _MAF_NAME = "workflow.id", "workflow.name"
-"""Agent Framework has workflows in spans ``workflow.run`` of its own."""
+"""Attributes of the spans ``workflow.run`` of Agent Framework."""
 
 ATTRIBUTES: Final = frozenset(
     {
@@ -75,9 +60,9 @@ ATTRIBUTES: Final = frozenset(
         _RESPONSE_MODEL, _REQUEST_MODEL, _INPUT_TOKENS, _OUTPUT_TOKENS, _ERROR, _MAF_ID, _MAF_NAME, *_USERS,
     }
 )  # fmt: skip
-"""The attributes of spans that are read here."""
+"""The attributes of spans that this module reads."""
 RESOURCE_ATTRIBUTES: Final = frozenset({APP_ID, _WORKFLOW_NAME, *_USERS})
-"""The attributes of resources that are read here."""
+"""The attributes of resources that this module reads."""
 
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 
@@ -92,17 +77,17 @@ _KINDS: Final[Mapping[str, Kind]] = {
     "text_completion": "model",
 }
 _NAMED: Final = frozenset({"invoke_workflow", "invoke_agent", "execute_tool"})
-"""Operations that a span's name tells, too: ``invoke_agent Planner``. Other programs have spans named "chat …"."""
+"""Operations that the name of a span may start with, as in ``invoke_agent Planner``. "chat …" is too common."""
 _UNKNOWN: Final = "unknown"
 _NO_ERROR_TYPE: Final = "_OTHER"
-"""What the conventions write for an error without a type."""
-_PARSED: Final = 200_000
-"""Characters of JSON in an attribute that are read; longer ones stay texts, and no response is found in them."""
+"""The conventions' value for an error without a type."""
+_MAX_JSON: Final = 200_000
+"""Longest JSON attribute that is parsed, in characters; a longer one stays a text and yields no response."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Span:
-    """A span, or what is known of one that is still open; ids are hexadecimal, times nanoseconds since 1970."""
+    """A span, ended or open. Ids are hexadecimal, times are nanoseconds since 1970."""
 
     trace_id: str
     span_id: str
@@ -113,14 +98,14 @@ class Span:
     attributes: Mapping[str, Any] = field(default_factory=dict[str, Any])
     resource: Mapping[str, Any] = field(default_factory=dict[str, Any])
     failed: bool = False
-    """Its status is ERROR."""
+    """Whether its status is ERROR."""
     status_message: str | None = None
     exception_type: str | None = None
     exception_message: str | None = None
 
     @property
     def kind(self) -> Kind | None:
-        """What the span tells of; None: nothing that agents do."""
+        """The kind of operation, or None for spans that are not about agents."""
         operation = self.attributes.get(OPERATION)
         if operation is not None:
             return _KINDS.get(str(operation))
@@ -131,7 +116,7 @@ class Span:
 
     @property
     def agent(self) -> str:
-        """The agent's name, of a span of an agent."""
+        """The agent's name, for a span of an agent."""
         return self._text(_AGENT_NAME) or self._rest_of_name() or self._text(_AGENT_ID) or _UNKNOWN
 
     @property
@@ -141,44 +126,44 @@ class Span:
 
     @property
     def conversation(self) -> str | None:
-        """The conversation that the span itself names."""
+        """The conversation in the span's own attributes."""
         return self._text(CONVERSATION)
 
     @property
     def workflow(self) -> str | None:
-        """The workflow that the span itself names."""
+        """The workflow in the span's own attributes."""
         own = self._text(_WORKFLOW)
         return own or ((self._text(_MAF_NAME) or self._rest_of_name()) if self.kind == "workflow" else None)
 
     @property
     def user_id(self) -> str | None:
-        """The user that the span itself, or its resource, names."""
+        """The user in the attributes of the span or its resource."""
         named = (_name(values.get(name)) for values in (self.attributes, self.resource) for name in _USERS)
         return next((name for name in named if name), None)
 
     @property
     def tool(self) -> str:
-        """The tool's name, of a span of a tool."""
+        """The tool's name, for a span of a tool."""
         return self._text(_TOOL) or self._rest_of_name() or _UNKNOWN
 
     @property
     def call_id(self) -> str:
-        """What tells this call of a tool from others."""
+        """The id of the tool call, by default of the span."""
         return self._text(_CALL_ID) or self.span_id
 
     @property
     def arguments(self) -> Any:
-        """What the tool was called with."""
+        """The arguments of the tool call."""
         return _structured(self.attributes.get(_ARGUMENTS))
 
     @property
     def result(self) -> Any:
-        """What the tool returned."""
+        """The result of the tool call."""
         return _structured(self.attributes.get(_RESULT))
 
     @property
     def response(self) -> str | None:
-        """The text of the last message that the agent answered with, where the spans hold messages."""
+        """The text of the agent's last message, if the span holds messages."""
         messages: Any = _structured(self.attributes.get(_MESSAGES))
         for message in reversed(_items(messages)):
             if isinstance(message, Mapping) and cast("Any", message).get("role") == "assistant":
@@ -189,7 +174,7 @@ class Span:
 
     @property
     def failure(self) -> Failure | None:
-        """What went wrong."""
+        """The failure of the span, if any."""
         named = self._text(_ERROR)
         if named is None and not self.failed:
             return None
@@ -198,11 +183,11 @@ class Span:
 
     @property
     def duration_s(self) -> float:
-        """Seconds from its start to its end."""
+        """The duration in seconds."""
         return max(0, self.end_ns - self.start_ns) / 1e9
 
     def model_fields(self) -> dict[str, Any]:
-        """Return what an event says of a model call, beside its success."""
+        """Return the further fields of a model call's event."""
         failure = self.failure
         known: dict[str, Any] = {
             "duration_ms": milliseconds(self.duration_s),
@@ -214,13 +199,13 @@ class Span:
         return {name: value for name, value in known.items() if value is not None}
 
     def event_id(self, moment: Literal["start", "end"]) -> str:
-        """Return the id of the event of one of the span's moments."""
+        """Return the id of the event of a moment."""
         return f"{self.trace_id}-{self.span_id}-{moment}"
 
     def error_id(self, failure: Failure, chat_id: str) -> str:
-        """Return the id of the event of a failure: in its trace it is told once a chat, however many spans it ended."""
-        said = f"{chat_id}\0{failure.error_type}\0{failure.error_message or ''}".encode(errors="replace")
-        return f"{self.trace_id}-error-{hashlib.sha256(said).hexdigest()[:16]}"
+        """Return the id of the event of a failure, the same for all spans of a trace and chat that it ended."""
+        text = f"{chat_id}\0{failure.error_type}\0{failure.error_message or ''}".encode(errors="replace")
+        return f"{self.trace_id}-error-{hashlib.sha256(text).hexdigest()[:16]}"
 
     def _text(self, name: str) -> str | None:
         return _name(self.attributes.get(name))
@@ -232,7 +217,7 @@ class Span:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Place:
-    """Where a span belongs: its chat, and the agent that is at work in it, with the id of the agent's span."""
+    """The chat of a span, and the agent that runs it, with the id of the agent's span."""
 
     chat_id: str
     workflow: str | None = None
@@ -240,11 +225,11 @@ class Place:
     agent: str | None = None
     run: str = ""
     workflows: int = 0
-    """Spans of workflows down to here: the second one is a part of the first, and not told."""
+    """The number of workflow spans around and including this one; inner workflows emit no events."""
 
     @classmethod
     def of(cls, span: Span, above: Place | None, conversation: str | None) -> Place:
-        """Return a span's place; ``above`` is that of its parent, ``conversation`` one that its trace is known for."""
+        """Return a span's place from that of its parent, ``above``, and the known conversation of its trace."""
         kind = span.kind
         inherited = above or cls(chat_id=conversation or span.trace_id)
         agent, run = (span.agent, span.span_id) if kind == "agent" else (inherited.agent, inherited.run)
@@ -260,11 +245,10 @@ class Place:
 
 
 class Conversations:
-    """The conversations of the latest traces, at most ``most`` of them."""
+    """The conversations of the latest traces, at most ``limit`` of them."""
 
-    def __init__(self, most: int = 10_000) -> None:
-        self._most = most
-        self._known: dict[tuple[str, str], str] = {}
+    def __init__(self, limit: int = 10_000) -> None:
+        self._known: BoundedDict[tuple[str, str], str] = BoundedDict(limit)
 
     def find(self, app_id: str, trace_id: str) -> str | None:
         """Return the conversation of a trace."""
@@ -272,14 +256,13 @@ class Conversations:
 
     def add(self, app_id: str, trace_id: str, conversation: str) -> None:
         """Keep the first conversation of a trace."""
-        self._known.setdefault((app_id, trace_id), conversation)
-        if len(self._known) > self._most:
-            del self._known[next(iter(self._known))]
+        if (app_id, trace_id) not in self._known:
+            self._known[app_id, trace_id] = conversation
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SpanEvent:
-    """One event of a span; ``data`` is without ``context``."""
+    """An event of a span; ``data`` excludes ``context``."""
 
     type: str
     id: str
@@ -290,17 +273,17 @@ class SpanEvent:
 
 
 def time_of(ns: int) -> datetime:
-    """Return a time of nanoseconds since 1970. Raises ``OverflowError`` for one that no calendar has."""
+    """Return the time from nanoseconds since 1970. Raises ``OverflowError`` if it is out of range."""
     return _EPOCH + timedelta(microseconds=ns // 1000)
 
 
 def events_of(
     spans: Iterable[Span], conversation: Callable[[str], str | None] = lambda trace_id: None
 ) -> list[SpanEvent]:
-    """Return the events of spans that have ended, by time.
+    """Return the events of ended spans, ordered by time.
 
-    ``conversation`` says what is known of a trace already. A span that stands there twice counts once. Where a span's
-    parents are not among ``spans``, nothing is known of its agent. Numbers of turns and calls are not known either.
+    ``conversation`` returns the known conversation of a trace. Duplicate spans count once. A span whose parents are not
+    among ``spans`` has no agent. Events have no numbers of turns and calls.
     """
     by_id = {(span.trace_id, span.span_id): span for span in spans}
     named: dict[str, str] = {}
@@ -312,32 +295,32 @@ def events_of(
         for moment, span, place in _walk(by_id, lambda trace_id: named.get(trace_id) or conversation(trace_id))
         for event in (_started if moment == "start" else _ended)(span, place)
     ]
-    return sorted(found, key=lambda event: event.time_ns)  # stable: of one time, what is inside stays inside
+    return sorted(found, key=lambda event: event.time_ns)  # stable: events of inner spans stay inside
 
 
 def _walk(
     by_id: Mapping[tuple[str, str], Span], conversation: Callable[[str], str | None]
 ) -> Iterator[tuple[Literal["start", "end"], Span, Place]]:
-    """Yield each span's start, then what is below it, then its end; without recursion, for traces may be deep."""
+    """Yield each span's start, then its descendants, then its end. Not recursive, because traces may be deep."""
     below: dict[tuple[str, str], list[Span]] = {}
     roots: list[Span] = []
     for span in sorted(by_id.values(), key=lambda span: span.start_ns):
         above = (span.trace_id, span.parent_id or "")
         (below.setdefault(above, []) if above in by_id else roots).append(span)
     seen: set[tuple[str, str]] = set()
-    for root in (*roots, *by_id.values()):  # spans that are one another's parents hang on no root
-        waiting: list[tuple[Span, Place | None, bool]] = [(root, None, False)]
-        while waiting:
-            span, place, begun = waiting.pop()
+    for root in (*roots, *by_id.values()):  # a cycle of parents has no root
+        stack: list[tuple[Span, Place | None, bool]] = [(root, None, False)]
+        while stack:
+            span, place, started = stack.pop()
             key = (span.trace_id, span.span_id)
-            if begun and place is not None:
+            if started and place is not None:
                 yield "end", span, place
             elif key not in seen:
                 seen.add(key)
                 place = Place.of(span, place, conversation(span.trace_id))
                 yield "start", span, place
-                waiting.append((span, place, True))
-                waiting += [(child, place, False) for child in reversed(below.get(key, []))]
+                stack.append((span, place, True))
+                stack += [(child, place, False) for child in reversed(below.get(key, []))]
 
 
 def _started(span: Span, place: Place) -> Iterator[SpanEvent]:
@@ -402,13 +385,13 @@ def _agent(place: Place) -> dict[str, Any]:
 
 
 def _name(value: Any) -> str | None:
-    """Return a name that is a text or a number; lists and maps, which any attribute may hold, name nothing."""
+    """Return a text or a number as a name, and None for lists and maps, which any attribute may hold."""
     return str(value) or None if isinstance(value, str | int | float) else None
 
 
 def _structured(value: Any) -> Any:
-    """Return what an attribute holds: where it cannot be a map or a list, the conventions write that as JSON."""
-    if not isinstance(value, str) or not value.startswith(("{", "[")) or len(value) > _PARSED:
+    """Return an attribute's value. The conventions allow maps and lists as JSON."""
+    if not isinstance(value, str) or not value.startswith(("{", "[")) or len(value) > _MAX_JSON:
         return value
     try:
         return from_json(value, allow_inf_nan=False)

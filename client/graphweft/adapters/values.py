@@ -1,34 +1,63 @@
-"""How values of runtimes are told: the same in the events of all adapters."""
+"""Values of runtimes in the form that the events of all adapters use."""
 
 from __future__ import annotations
 
 import contextlib
 import json
 import time
-from typing import Any
+from collections.abc import Mapping
+from typing import Any, Final
 
-__all__ = ("error_text", "milliseconds", "ms_since", "parsed")
+IDS: Final = ("app_id", "chat_id", "workflow_name", "user_id")
+"""The context variables that identify a chat."""
+
+
+def with_ids(variables: dict[str, Any], ids: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the variables, with each of the ids that they lack."""
+    return {**variables, **{name: value for name, value in ids.items() if not variables.get(name)}}
+
+
+def about_model(
+    started_s: float | None,
+    *,
+    model: object = None,
+    input_tokens: object = None,
+    output_tokens: object = None,
+    error: BaseException | None = None,
+) -> dict[str, Any]:
+    """Return the further fields of ``model.call_complete``, without those that are None or empty.
+
+    ``started_s`` is a ``time.monotonic`` value.
+    """
+    fields = {
+        "duration_ms": None if started_s is None else ms_since(started_s),
+        "model": str(model) if model else None,
+        "input_tokens": input_tokens,
+        "output_tokens": output_tokens,
+        "error_type": None if error is None else type(error).__name__,
+    }
+    return {name: value for name, value in fields.items() if value is not None}
 
 
 def milliseconds(seconds: float) -> float:
-    """Return a duration as events have it."""
+    """Return a duration in the milliseconds of events."""
     return round(seconds * 1000, 3)
 
 
 def ms_since(started_s: float) -> float:
-    """Return the milliseconds since a time of ``time.monotonic``."""
+    """Return the milliseconds since a ``time.monotonic`` value."""
     return milliseconds(time.monotonic() - started_s)
 
 
 def parsed(arguments: Any) -> Any:
-    """Return what a model's arguments for a tool say in JSON; what is no JSON stays the text that it is."""
+    """Return a model's arguments for a tool, parsed if they are JSON."""
     with contextlib.suppress(TypeError, ValueError):
         return json.loads(arguments)
     return arguments
 
 
 def error_text(error: BaseException) -> str:
-    """Return an exception's message, or its type where it has none, or its own code fails."""
+    """Return an exception's message, or its type if the message is empty or cannot be read."""
     with contextlib.suppress(Exception):
         return str(error) or type(error).__name__
     return type(error).__name__

@@ -1,4 +1,4 @@
-"""Whether the runtime of an adapter is there, and one that it knows."""
+"""Checks that a supported version of a runtime is installed."""
 
 from __future__ import annotations
 
@@ -8,16 +8,15 @@ from types import ModuleType
 
 from graphweft_contracts import InvalidSettings
 
-__all__ = ("require",)
-
 
 def require(
     module: str, *, extra: str, lowest: str, below: str, part: str | None = None, instead: str = ""
 ) -> ModuleType:
-    """Import and return ``module``, a runtime whose ``__version__`` is at least ``lowest`` and before ``below``.
+    """Import and return ``module``, a runtime whose ``__version__`` is at least ``lowest`` and below ``below``.
 
-    Raises ``InvalidSettings`` with what to install: when it is missing, another version, or (``part`` of it, a
-    submodule, is missing) another package of the same name. An ``ImportError`` inside the runtime passes through.
+    Raises ``InvalidSettings``, naming what to install, if the module is missing, has another version, or lacks the
+    submodule ``part``: then it is another package of the same name. An ``ImportError`` inside the runtime passes
+    through.
     """
     install = f"pip install 'graphweft[{extra}]'"
     try:
@@ -25,8 +24,7 @@ def require(
         version = str(getattr(found, "__version__", "unknown"))
         if not _numbers(lowest) <= _numbers(version) < _numbers(below):
             raise InvalidSettings(
-                f"this adapter knows {module} {lowest} and later, before {below}, and {version} is installed{instead}: "
-                f"{install}"
+                f"unsupported {module} {version}: expected at least {lowest} and below {below}{instead}: {install}"
             )
         if part is not None:
             importlib.import_module(f"{module}.{part}")
@@ -34,12 +32,12 @@ def require(
         if error.name is not None and f"{module}.".startswith(f"{error.name}."):
             raise InvalidSettings(f"{module} is not installed: {install}") from error
         if part is not None and error.name is not None and f"{module}.{part}".startswith(error.name):
-            raise InvalidSettings(f"the {module} that is installed has no {error.name}: {install}") from error
+            raise InvalidSettings(f"the installed {module} has no {error.name}: {install}") from error
         raise
     return found
 
 
 def _numbers(version: str) -> tuple[int, ...]:
-    """Return the leading numbers of a version; a pre-release counts as its release, none as older than all."""
+    """Return the leading numbers of a version. A pre-release counts as its release, an unknown one as the oldest."""
     match = re.match(r"\d+(?:\.\d+)*", version)
     return tuple(int(number) for number in match[0].split(".")) if match else ()

@@ -8,21 +8,25 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path
-from typing import get_args
 
 import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphweft_rules.batching import ROW, Dialect, Mode, batch_form
-from graphweft_rules.clauses import outline
-from graphweft_rules.cypher import Cypher, parse
-from graphweft_rules.falkordb_form import falkordb_form
-from graphweft_rules.footprint import shared_labels
-from graphweft_rules.lint import explain
-from graphweft_rules.loader import RuleFiles
-from graphweft_rules.patterns import PatternError, read_parts, uses
+from graphweft_rules.cypher.batch_query import ROW, Mode
+from graphweft_rules.cypher.clauses import outline
+from graphweft_rules.cypher.expressions import uses
+from graphweft_rules.cypher.node_labels import shared_labels
+from graphweft_rules.cypher.part_parser import read_parts
+from graphweft_rules.cypher.parts import PatternError
+from graphweft_rules.cypher.query import Cypher, parse
+from graphweft_rules.files.lint import explain
+from graphweft_rules.files.loader import RuleFiles
+from graphweft_workers.drivers import dialects
+from graphweft_workers.drivers.falkordb.batch_query import falkordb_batch_query
+from graphweft_workers.drivers.falkordb.dialect import FALKORDB
+from graphweft_workers.ports.dialect import GraphDialect
 
 ROOT = Path(__file__).parents[3]
 HERE = Path(__file__).parent
@@ -36,7 +40,7 @@ WORDS = (
     *("COUNT", "IS", "NOT", "NULL", "(a:A", "(b", "[r:R]", "->", "<-", "$p", "{id:", "a.x", "1", "..", "reduce", "any"),
 )
 RULES = (ROOT / "examples" / "airline" / "workflows", ROOT / "tests" / "fixtures" / "contract")
-MODES = ("single", "disjoint", "ordered")
+MODES = ("single", "ordered")
 
 
 def queries() -> Iterator[tuple[str, Cypher, frozenset[str] | None]]:
@@ -62,9 +66,9 @@ def golden() -> str:
     lines: list[str] = []
     for name, cypher, shared in queries():
         lines += [f"# {name}", " ".join(cypher.statement.split())]
-        for dialect in get_args(Dialect):
-            form = cypher.form(dialect, shared)
-            lines.append(f"  {dialect}: {form.mode}" + (f", keys {', '.join(form.keys)}" if form.keys else ""))
+        for dialect in dialects():
+            form = cypher.batch_query(dialect, shared)
+            lines.append(f"  {dialect.name}: {form.mode}" + (f", keys {', '.join(form.keys)}" if form.keys else ""))
             if form.reason:
                 lines.append(f"    because {form.reason}")
             if form.mode != "single":
@@ -77,10 +81,10 @@ def test_the_forms_are_those_that_are_written_down() -> None:
     assert golden() == GOLDEN.read_text()
 
 
-@pytest.mark.parametrize("dialect", get_args(Dialect))
-def test_a_form_has_a_reason_unless_any_rows_may_share_it(dialect: Dialect) -> None:
+@pytest.mark.parametrize("dialect", dialects())
+def test_a_form_has_a_reason_unless_any_rows_may_share_it(dialect: GraphDialect) -> None:
     for name, cypher, shared in queries():
-        form = cypher.form(dialect, shared)
+        form = cypher.batch_query(dialect, shared)
         assert bool(form.reason) == (form.mode != "ordered"), name
         assert form.columns == cypher.columns
         if form.mode == "single":
@@ -91,7 +95,7 @@ def test_a_form_has_a_reason_unless_any_rows_may_share_it(dialect: Dialect) -> N
 
 def test_who_knows_more_of_labels_never_gets_less() -> None:
     for name, cypher, shared in queries():
-        form, other = cypher.form("falkordb", shared), cypher.form("falkordb")
+        form, other = cypher.batch_query(FALKORDB, shared), cypher.batch_query(FALKORDB)
         assert MODES.index(form.mode) >= MODES.index(other.mode), name
         assert form.statement == other.statement or form.mode != other.mode, name
 
@@ -102,17 +106,17 @@ SEEN = "MERGE (s:Session {id: $s}) SET s.seen = $t MERGE (u:User {id: $u}) SET u
 @pytest.mark.parametrize(
     ("shared", "mode"),
     [
-        (None, "disjoint"),
+        (None, "single"),
         (frozenset[str](), "ordered"),
         (frozenset({"Tool"}), "ordered"),
-        (frozenset({"User"}), "disjoint"),
-        (frozenset({"Session"}), "disjoint"),
+        (frozenset({"User"}), "single"),
+        (frozenset({"Session"}), "single"),
     ],
 )
 def test_nodes_whose_labels_share_no_node_may_have_properties_of_one_name(
     shared: frozenset[str] | None, mode: Mode
 ) -> None:
-    assert batch_form(SEEN, ["s", "t", "u"], "falkordb", shared=shared).mode == mode
+    assert FALKORDB.batch_query(SEEN, ["s", "t", "u"], shared=shared).mode == mode
 
 
 def test_a_rule_that_puts_two_labels_on_one_node_changes_the_forms_of_others(tmp_path: Path) -> None:
@@ -120,14 +124,14 @@ def test_a_rule_that_puts_two_labels_on_one_node_changes_the_forms_of_others(tmp
         mutations = [{"id": f"m{number}", "cypher": text, "params": PARAMS} for number, text in enumerate(texts)]
         rules = [{"name": "r", "events": ["*"], "mutations": mutations}]
         (tmp_path / "graph_injection.yaml").write_text(yaml.safe_dump({"mutation_rules": rules}))
-        return [each.mode for each in explain([tmp_path]) if each.dialect == "falkordb"]
+        return [each.mode for each in explain([tmp_path], dialects()) if each.dialect == "falkordb"]
 
     assert modes(SEEN) == ["ordered"]
-    assert modes(SEEN, "MATCH (s:Session {id: $s}) SET s:User") == ["disjoint", "ordered"]
+    assert modes(SEEN, "MATCH (s:Session {id: $s}) SET s:User") == ["single", "ordered"]
 
 
 def test_parameters_become_values_of_the_row_in_the_order_of_columns() -> None:
-    form = batch_form("MERGE (n:A {id: $b}) SET n.x = $ `a`, n.y = '$a'", ["a", "b"], "falkordb")
+    form = FALKORDB.batch_query("MERGE (n:A {id: $b}) SET n.x = $ `a`, n.y = '$a'", ["a", "b"])
     assert f"{{id: {ROW}[2]}}" in form.statement
     assert f"n.x = {ROW}[1]" in form.statement
     assert "n.y = '$a'" in form.statement
@@ -135,7 +139,7 @@ def test_parameters_become_values_of_the_row_in_the_order_of_columns() -> None:
 
 def test_a_relationship_that_is_not_used_later_is_not_carried_on() -> None:
     # Carried on, it would make the server tell parallel relationships apart, and a counter would go wrong.
-    form = falkordb_form("MATCH (a:A {id: $id})-[r:R]->(b:B) SET b.r = coalesce(b.r, 0) + 1", ["id"])
+    form = falkordb_batch_query("MATCH (a:A {id: $id})-[r:R]->(b:B) SET b.r = coalesce(b.r, 0) + 1", ["id"])
     assert f"WITH {ROW}, b ORDER BY {ROW}[0] SET b.r" in form.statement
 
 
@@ -145,7 +149,7 @@ def test_an_item_does_not_carry_the_row_or_its_list_on() -> None:
         "MATCH (a:A {id: $id}) UNWIND $in.items AS item UNWIND $tags AS tag MERGE (b:B {id: item.id}) "
         "WITH a, b, item, tag AS name MERGE (a)-[r:R]->(b) SET r.name = name, b.text = $text"
     )
-    form = falkordb_form(text, ["id", "in", "tags", "text"])
+    form = falkordb_batch_query(text, ["id", "in", "tags", "text"])
     assert form.mode == "ordered"
     head, made, rest = form.statement.partition(" MATCH ")
     assert "__gw_row[2].items AS __gw_l0" in head
@@ -170,31 +174,26 @@ def test_an_item_does_not_carry_the_row_or_its_list_on() -> None:
     ],
 )
 def test_keys_name_the_columns_and_their_fields(expression: str, keys: tuple[str, ...]) -> None:
-    form = falkordb_form(f"UNWIND $c AS item MERGE (n:A {{id: {expression}}})", ["a", "b", "c"])
+    form = falkordb_batch_query(f"UNWIND $c AS item MERGE (n:A {{id: {expression}}})", ["a", "b", "c"])
     assert (form.mode, form.keys) == ("ordered", keys)
 
 
 @given(st.text() | st.lists(st.sampled_from(WORDS)).map(" ".join))
 def test_no_text_makes_it_raise(text: str) -> None:
-    for dialect in get_args(Dialect):
-        form = batch_form(text, ["p"], dialect)
-        assert form.mode in ("ordered", "disjoint", "single")
+    for dialect in dialects():
+        form = dialect.batch_query(text, ["p"])
+        assert form.mode in ("ordered", "single")
     query = outline(text)
     for reading in (lambda: read_parts(query), lambda: uses(query, range(len(query.words.tokens)))):
         with contextlib.suppress(PatternError):
             reading()
 
 
-def test_keys_are_named_inside_foreach_too() -> None:
-    form = falkordb_form("FOREACH (x IN $xs | MERGE (n:A {id: x.id}))", ["xs"])
-    assert (form.mode, form.keys) == ("disjoint", ("xs.id",))
-
-
 def test_explain_names_each_mutation_once_for_each_kind_of_server() -> None:
-    explained = explain(RULES)
+    explained = explain(RULES, dialects())
     named = {(each.place.file, each.place.line, each.dialect) for each in explained}
     assert len(named) == len(explained)
-    assert {each.dialect for each in explained} == set(get_args(Dialect))
+    assert {each.dialect for each in explained} == {dialect.name for dialect in dialects()}
     assert all(Path(each.place.file).is_file() for each in explained)
     assert {each.mode for each in explained} == {"ordered"}
     assert explained[0].to_dict()["mutation"] == explained[0].mutation

@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from graphweft_contracts import Event
-from graphweft_rules.conditions import ConditionError, Verdict, compile_condition
-from graphweft_rules.params import Scope
+from graphweft_rules.matching.conditions import ConditionError, Verdict, compile_condition
+from graphweft_rules.matching.parameters import Scope
 
 CONTEXT = {"phase": "planning", "n": 3, "none": None, "user": {"id": "u1"}, "tags": ["a", {"b": 1}]}
 
@@ -106,7 +106,7 @@ def test_values_that_cel_cannot_take_are_an_error_not_an_exception(value: Any) -
         ("$context.a == phase", 15, "'$context.phase' or '$event.phase'"),
         ("v0 == $context.a", 1, "'v0'"),
         (" $contxt.a == 1", 2, "did you mean '$context.a'?"),
-        ("$context == 1", 1, "names no field"),
+        ("$context == 1", 1, "has no field"),
         ("$workflow.nme == 1", 1, "did you mean '$workflow.name'?"),
         ("has($contxt.x)", 5, "did you mean '$context.x'?"),
         ("$context.phase == 'x' && && true", 26, "'&&'"),

@@ -7,15 +7,16 @@ from typing import Any
 import pytest
 import yaml
 
-from graphweft_rules.clock import clock_values, utc_text, uuid_values
-from graphweft_rules.cypher import Cypher, Role, parse
+from graphweft_rules.cypher.query import Cypher, Role, parse
+from graphweft_rules.matching.clock import clock_values, utc_text, uuid_values
+from graphweft_workers.drivers import dialects
 
 CONTRACT = Path(__file__).parents[2] / "fixtures" / "contract"
 WHEN = datetime(2026, 2, 1, 11, 0, tzinfo=timezone(timedelta(hours=1)))
 
 
 def codes(text: str, role: Role = "mutation") -> list[str]:
-    return [problem.code for problem in parse(text, role=role).problems]
+    return [problem.code for problem in parse(text, role=role, dialects=dialects()).problems]
 
 
 def statement(text: str, role: Role = "mutation") -> str:
@@ -33,7 +34,7 @@ def contract_queries() -> list[tuple[str, Role]]:
 
 @pytest.mark.parametrize(("text", "role"), contract_queries())
 def test_the_contracts_examples_have_no_problem(text: str, role: Role) -> None:
-    cypher = parse(text, role=role)
+    cypher = parse(text, role=role, dialects=dialects())
     assert cypher.problems == ()
     assert cypher.writes == (role == "mutation")
     assert cypher.returns == (role == "injection")
@@ -272,7 +273,7 @@ def test_keys_are_what_nodes_are_looked_up_by(text: str, keys: set[tuple[str, st
     ],
 )
 def test_problems_have_a_code_and_a_place(code: str, role: Role, text: str, place: tuple[int, int]) -> None:
-    problems = parse(text, role=role).problems
+    problems = parse(text, role=role, dialects=dialects()).problems
     assert [(problem.code, problem.line, problem.column) for problem in problems if problem.code == code] == [
         (code, *place)
     ]

@@ -4,26 +4,28 @@ from __future__ import annotations
 
 import pytest
 
-from graphweft_rules.cypher import parse
-from graphweft_rules.footprint import Footprint, Key, Touch, commute, footprints, shared_labels
+from graphweft_rules.cypher.accesses import Access, Key, ReadWriteSet, commute
+from graphweft_rules.cypher.node_labels import shared_labels
+from graphweft_rules.cypher.query import parse
+from graphweft_rules.cypher.read_write_sets import read_write_sets
 
 WORLD = ("MERGE (s:Session {id: $s})", "MERGE (u:User {id: $u})", "MERGE (t:Tool {name: $t})")
 """Queries that make ``id`` the key of sessions and users, and ``name`` that of tools."""
 
 
-def touched(text: str, *others: str) -> Footprint:
+def touched(text: str, *others: str) -> ReadWriteSet:
     """Return the footprint of a query among others."""
     cyphers = [parse(each, role="mutation") for each in (*WORLD, *others, text)]
-    return footprints(cyphers)[cyphers[-1].statement]
+    return read_write_sets(cyphers)[cyphers[-1].statement]
 
 
-def lines(footprint: Footprint) -> list[str]:
+def lines(read_write_set: ReadWriteSet) -> list[str]:
     """Return one line a touch: access, resource, and the key's value in brackets, ``*`` for any."""
     return [
         f"{touch.access} {'.'.join(touch.resource)} [{named(touch.key)}]"
         + (" if created" if touch.if_created else "")
         + (" certain" if touch.certain else "")
-        for touch in footprint.touches
+        for touch in read_write_set.touches
     ]
 
 
@@ -45,7 +47,7 @@ def conflict(one: str, other: str, params: dict[str, object], others: dict[str, 
     )
 
 
-def meets(one: Touch, other: Touch, params: dict[str, object], others: dict[str, object]) -> bool:
+def meets(one: Access, other: Access, params: dict[str, object], others: dict[str, object]) -> bool:
     if one.key is None or other.key is None:
         return True
     return one.key.of(params) == other.key.of(others)

@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from graphweft_contracts import Block
-from graphweft_rules.formats import FACTS_END, FACTS_START, Rendered, assemble, render
-from graphweft_rules.model import Format
+from graphweft_rules.files.model import Format
+from graphweft_rules.output.formats import FACTS_END, FACTS_START, Rendered, assemble, render
 
 
 def markdown(columns: list[str], *rows: tuple[Any, ...]) -> str:

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.services.rules import load_rules
 from tests.unit.rules.test_searches import findings, load, write
 
 from graphweft_contracts import ContextRequest
@@ -20,13 +21,14 @@ from graphweft_rules import (
     InjectionSearch,
     Place,
     RulesError,
-    Ruleset,
+    RuleSet,
     Skipped,
     compile_workflow,
     lint,
     render,
 )
-from graphweft_rules.graphrag import GraphragQuery
+from graphweft_rules.matching.graphrag import GraphragQuery
+from graphweft_workers.drivers import dialects
 
 WHEN = datetime(2026, 2, 1, 10, tzinfo=UTC)
 ASKED: dict[str, Any] = {"user_id": "u1", "messages": [{"role": "user", "content": "Who is Ann?"}]}
@@ -36,7 +38,7 @@ def graphrag(keys: str, more: str = "") -> str:
     return f"{{id: q, inject_as: x, graphrag: {{{keys}}}{more}}}"
 
 
-def bound(rules: Ruleset, context: dict[str, Any]) -> GraphragQuery | Skipped:
+def bound(rules: RuleSet, context: dict[str, Any]) -> GraphragQuery | Skipped:
     request = ContextRequest(
         id="r", app_id="a", workflow="W", agent="A", chat_id="c", context=context, deadline_ms=1_000
     )
@@ -75,13 +77,13 @@ def test_seeds_that_leave_out_every_query_are_told(tmp_path: Path, seeds: str) -
     found, place = findings(tmp_path, graphrag(f"query: x, seeds: {seeds}"))
     assert [(each.level, each.code) for each in found] == [("warning", "unusable-seeds")]
     assert f"{found[0].place.line}:{found[0].place.column}" == place
-    assert isinstance(bound(Ruleset.load(tmp_path), {}), Skipped)
+    assert isinstance(bound(load_rules(tmp_path), {}), Skipped)
 
 
 @pytest.mark.parametrize("seeds", ["$context.recalled", "[one]", "[{id: $context.one}]", "[]", "null"])
 def test_seeds_that_may_do_are_not(tmp_path: Path, seeds: str) -> None:
     load(tmp_path, graphrag(f"query: x, seeds: {seeds}"))
-    assert lint([tmp_path]) == []
+    assert lint([tmp_path], dialects()) == []
 
 
 def test_a_search_within_has_the_query_and_the_scope_above(tmp_path: Path) -> None:
@@ -117,7 +119,7 @@ def test_without_scope_or_question_nothing_is_asked(tmp_path: Path, context: dic
         (
             graphrag("query: x, memory: {user_id: u}, search: {retrieval_query: »RETURN node.text AS text}"),
             "conflicting-keys",
-            "leave retrieval_query out",
+            "remove retrieval_query",
         ),
         ("{id: q, inject_as: x, search: {memory: {user_id: u}}, »graphrag: {query: x}}", "conflicting-keys", "several"),
         ("»{id: q, inject_as: x}", "missing-key", "'graphrag'"),
@@ -131,7 +133,7 @@ def test_what_is_refused(tmp_path: Path, marked: str, code: str, message: str) -
     assert message in wanted[0].message
     assert f"{wanted[0].place.line}:{wanted[0].place.column}" == place
     with pytest.raises(RulesError):
-        Ruleset.load(tmp_path)
+        load_rules(tmp_path)
 
 
 def test_rules_made_by_hand_are_checked() -> None:
@@ -166,4 +168,4 @@ def test_facts_stand_between_the_lines_that_runtimes_know() -> None:
 def test_other_rules_ask_for_no_facts(tmp_path: Path) -> None:
     rules = load(tmp_path, "{id: q, inject_as: x, cypher: RETURN 1 AS one}")
     assert not rules.asks_for_facts
-    assert not lint([write(tmp_path, graphrag("query: $context.messages")) / "W" / "graph_injection.yaml"])
+    assert not lint([write(tmp_path, graphrag("query: $context.messages")) / "W" / "graph_injection.yaml"], dialects())

@@ -7,12 +7,17 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from graphweft_rules.findings import Finding, RulesError, errors, ordered
-from graphweft_rules.lint import lint
-from graphweft_rules.loader import GraphInjectionLoader
-from graphweft_rules.model import Place
+from graphweft_rules.files import lint as linter
+from graphweft_rules.files.findings import Finding, RulesError, errors, ordered
+from graphweft_rules.files.loader import GraphInjectionLoader
+from graphweft_rules.files.model import Place
+from graphweft_workers.drivers import dialects
 
 CONTRACT = Path(__file__).parents[2] / "fixtures" / "contract"
+
+
+def lint(paths: list[Path]) -> list[Finding]:
+    return linter.lint(paths, dialects())
 
 
 def write(file: Path, text: str) -> Path:

@@ -6,9 +6,9 @@ from pathlib import Path
 import pytest
 
 from graphweft_contracts.errors import InvalidRules, Permanent
-from graphweft_rules.findings import Finding, RulesError
-from graphweft_rules.loader import GraphInjectionLoader, discover
-from graphweft_rules.model import GraphInjectionConfig, InjectionRule, Place
+from graphweft_rules.files.findings import Finding, RulesError
+from graphweft_rules.files.loader import GraphInjectionLoader, discover
+from graphweft_rules.files.model import GraphInjectionConfig, InjectionRule, Place
 
 CONTRACT = Path(__file__).parents[2] / "fixtures" / "contract"
 
@@ -277,7 +277,7 @@ def test_a_circle_is_refused_with_its_way(tmp_path: Path) -> None:
     write(tmp_path, "extends: [c.yaml]", "b.yaml")
     write(tmp_path, "extends: ./sub/../a.yaml", "c.yaml")
     assert refused(tmp_path / "a.yaml") == ["c.yaml:1:10 error extends-cycle"]
-    with pytest.raises(RulesError, match=r"a\.yaml -> \S*b\.yaml -> \S*c\.yaml -> \S*a\.yaml is a circle"):
+    with pytest.raises(RulesError, match=r"a\.yaml -> \S*b\.yaml -> \S*c\.yaml -> \S*a\.yaml is a cycle"):
         GraphInjectionLoader().load(tmp_path / "a.yaml")
     assert refused(write(tmp_path, "extends: self.yaml", "self.yaml")) == ["self.yaml:1:10 error extends-cycle"]
 
@@ -506,13 +506,13 @@ def test_messages_name_the_value_and_the_next_step(tmp_path: Path) -> None:
     )
     assert "did you mean" not in message(tmp_path, INJECTION.replace("name: i", "name: i, names: i"))
     assert message(tmp_path, INJECTION.replace("[A]", "PatternAgent")) == (
-        'agents is \'PatternAgent\' here: it must be a list, ["AgentA"], or ["*"] for all'
+        'agents is \'PatternAgent\': it must be a list, ["AgentA"], or ["*"] for all'
     )
     assert message(tmp_path, INJECTION.replace("name: i", "name: i, max_tokens: 0")) == (
-        "max_tokens is 0: write 1 or more, or drop it"
+        "max_tokens is 0: write 1 or more, or remove the key"
     )
     assert message(tmp_path, INJECTION.replace("name: i", "name: i, timeout_ms: 50ms")) == (
-        "timeout_ms is '50ms' here: it must be a whole number from 1"
+        "timeout_ms is '50ms': it must be a whole number from 1"
     )
     assert "(did you mean 'timeout_ms'?)" in message(tmp_path, INJECTION.replace("name: i", "name: i, timeout: 5"))
     assert "did you mean 'markdown'?" in message(tmp_path, INJECTION.replace("as: x", "as: x, format: markdwon"))

@@ -17,8 +17,8 @@ from hypothesis import strategies as st
 
 from graphweft_contracts import Block, Explanation, Missing
 from graphweft_rules import BoundQuery, Found, Packed, TokenCounter, assemble, count_characters, pack
-from graphweft_rules.cypher import parse
-from graphweft_rules.model import FORMATS, Format, InjectionQuery, Place
+from graphweft_rules.cypher.query import parse
+from graphweft_rules.files.model import FORMATS, Format, InjectionQuery, Place
 
 CASES = Path(__file__).parent / "golden" / "answers.yaml"
 GOLDEN = Path(__file__).parent / "golden" / "answers.txt"

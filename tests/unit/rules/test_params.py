@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from graphweft_contracts import ContextRequest, Event
-from graphweft_rules.params import Absent, ParamError, Scope, compile_param
+from graphweft_rules.matching.parameters import Absent, ParamError, Scope, compile_param
 
 EVENT = Event.create(
     "agent.turn_complete",

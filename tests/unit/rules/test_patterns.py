@@ -2,17 +2,10 @@ from __future__ import annotations
 
 import pytest
 
-from graphweft_rules.clauses import Outline, outline
-from graphweft_rules.patterns import (
-    NodePattern,
-    PatternError,
-    PatternPart,
-    ProjectionPart,
-    SetPart,
-    literal_map,
-    read_parts,
-    uses,
-)
+from graphweft_rules.cypher.clauses import Outline, outline
+from graphweft_rules.cypher.expressions import uses
+from graphweft_rules.cypher.part_parser import literal_map, read_parts
+from graphweft_rules.cypher.parts import NodePattern, PatternError, PatternPart, ProjectionPart, SetPart
 
 
 def text(query: Outline, span: range | None) -> str | None:

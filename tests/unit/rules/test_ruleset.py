@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.services.rules import load_rules
 
 from graphweft_contracts import ContextRequest, Event
-from graphweft_rules import RulesError, Ruleset, compile_workflow
-from graphweft_rules.clock import uuid_values
-from graphweft_rules.model import (
+from graphweft_rules import RulesError, RuleSet, compile_workflow
+from graphweft_rules.files.model import (
     GraphInjectionConfig,
     InjectionQuery,
     InjectionRule,
@@ -18,7 +18,8 @@ from graphweft_rules.model import (
     MutationRule,
     Place,
 )
-from graphweft_rules.ruleset import BoundMutation, Skipped
+from graphweft_rules.matching.clock import uuid_values
+from graphweft_rules.matching.rule_set import BoundMutation, Skipped
 
 CONTRACT = Path(__file__).parents[2] / "fixtures" / "contract"
 WHEN = datetime(2026, 2, 1, 10, tzinfo=UTC)
@@ -42,12 +43,12 @@ def rule(name: str = "r", *mutations: Mutation, **changes: Any) -> MutationRule:
     return replace(made, **changes)
 
 
-def ruleset(*rules: MutationRule, injections: tuple[InjectionRule, ...] = ()) -> Ruleset:
+def ruleset(*rules: MutationRule, injections: tuple[InjectionRule, ...] = ()) -> RuleSet:
     config = GraphInjectionConfig(mutation_rules=rules, injection_rules=injections)
-    return Ruleset(workflows={"W": compile_workflow("W", config)})
+    return RuleSet(workflows={"W": compile_workflow("W", config)})
 
 
-def matched(rules: Ruleset, happened: Event) -> list[str]:
+def matched(rules: RuleSet, happened: Event) -> list[str]:
     return [f"{bound.mutation.rule}/{bound.mutation.id}" for bound in rules.match_event(happened).mutations]
 
 
@@ -203,7 +204,7 @@ def test_rules_made_by_hand_are_checked_all_at_once() -> None:
 
 
 def test_the_contracts_rules_load() -> None:
-    rules = Ruleset.load(CONTRACT)
+    rules = load_rules(CONTRACT)
     assert set(rules.workflows) == {"AgentGenerator", "FullSchema", "InjectionExample", "MutationExample"}
     assert {("User", "id"), ("Journey", "id"), ("Pattern", "name")} <= rules.keys
     happened = Event.create("workflow.complete", app_id="app", chat_id="chat_1", workflow="AgentGenerator", time=WHEN)
@@ -224,20 +225,20 @@ def write(root: Path, **workflows: str) -> Path:
 def test_loading_tells_the_findings_of_all_workflows(tmp_path: Path) -> None:
     write(tmp_path, One="nope: 1\n", Two=GOOD, Three=GOOD.replace("CREATE", "CRETE ("))
     with pytest.raises(RulesError) as caught:
-        Ruleset.load(tmp_path)
+        load_rules(tmp_path)
     files = {Path(finding.place.file).parent.name for finding in caught.value.findings}
     assert files == {"One", "Three"}
 
 
 def test_the_digest_tells_rules_apart_wherever_they_lie(tmp_path: Path) -> None:
-    first = Ruleset.load(write(tmp_path / "1", W=GOOD)).digest
+    first = load_rules(write(tmp_path / "1", W=GOOD)).digest
     assert len(first) == 64
-    assert Ruleset.load(write(tmp_path / "2", W=GOOD)).digest == first
-    assert Ruleset.load(write(tmp_path / "3", W=GOOD + "# more\n")).digest != first
-    assert Ruleset.load(write(tmp_path / "4", V=GOOD)).digest != first
+    assert load_rules(write(tmp_path / "2", W=GOOD)).digest == first
+    assert load_rules(write(tmp_path / "3", W=GOOD + "# more\n")).digest != first
+    assert load_rules(write(tmp_path / "4", V=GOOD)).digest != first
 
     child = "extends: ../_shared/base.yaml\n"
     for root, base in (("5", GOOD), ("6", GOOD + "# more\n")):
         write(tmp_path / root, W=child, _shared="")
         (tmp_path / root / "_shared" / "base.yaml").write_text(base)
-    assert Ruleset.load(tmp_path / "5").digest != Ruleset.load(tmp_path / "6").digest
+    assert load_rules(tmp_path / "5").digest != load_rules(tmp_path / "6").digest

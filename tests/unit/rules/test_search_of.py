@@ -9,7 +9,7 @@ from tests.unit.rules.test_searches import bind, load, one, search
 
 from graphweft_contracts.search import SEARCHED, SearchQuery
 from graphweft_rules import BoundQuery, InjectionSearch, Skipped
-from graphweft_rules.searches import SearchError, compile_search
+from graphweft_rules.matching.searches import SearchError, compile_search
 
 SCOPE = "memory: {user_id: $context.user_id}"
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from pydantic import ValidationError
+from tests.services.rules import load_rules
 
 from graphweft_contracts import ContextRequest
 from graphweft_contracts.memory import MemoryScope
@@ -19,12 +20,13 @@ from graphweft_rules import (
     InjectionSearch,
     Place,
     RulesError,
-    Ruleset,
+    RuleSet,
     Skipped,
     compile_workflow,
     lint,
 )
-from graphweft_rules.searches import parse_retrieval
+from graphweft_rules.matching.searches import parse_retrieval
+from graphweft_workers.drivers import dialects
 
 WHEN = datetime(2026, 2, 1, 10, tzinfo=UTC)
 PLACE = Place(file="by-hand.yaml")
@@ -42,8 +44,8 @@ def write(root: Path, *queries: str) -> Path:
     return root
 
 
-def load(root: Path, *queries: str) -> Ruleset:
-    return Ruleset.load(write(root, *queries))
+def load(root: Path, *queries: str) -> RuleSet:
+    return load_rules(write(root, *queries))
 
 
 def search(keys: str, more: str = "") -> str:
@@ -53,7 +55,7 @@ def search(keys: str, more: str = "") -> str:
 def findings(root: Path, marked: str) -> tuple[list[Finding], str]:
     """Return what lint finds in a query, and the place of its ``»`` (which is taken out), as ``line:column``."""
     before = (RULE + "  - " + marked.replace("\n", "\n    ").split("»")[0]).split("\n")
-    found = lint([write(root, marked.replace("»", "")) / "W" / "graph_injection.yaml"])
+    found = lint([write(root, marked.replace("»", "")) / "W" / "graph_injection.yaml"], dialects())
     return found, f"{len(before)}:{len(before[-1]) + 1}"
 
 
@@ -64,7 +66,7 @@ def one(root: Path, marked: str) -> tuple[str, str, str]:
     return finding.level, finding.code, finding.message
 
 
-def bind(rules: Ruleset, user_id: str | None = "ada", **context: Any) -> list[BoundQuery | Skipped]:
+def bind(rules: RuleSet, user_id: str | None = "ada", **context: Any) -> list[BoundQuery | Skipped]:
     request = ContextRequest(
         id="1",
         app_id="app",
@@ -160,12 +162,12 @@ def test_a_query_of_cypher_has_no_search(tmp_path: Path) -> None:
         (
             f"{{id: q, inject_as: x, cypher: RETURN 1, »search: {{{INDEX}}}}}",
             "conflicting-keys",
-            "a query has one of 'cypher', 'search' and 'graphrag': make several queries of it",
+            "a query has only one of 'cypher', 'search' and 'graphrag': write several queries",
         ),
         (
             "{id: q, inject_as: x, search: »chunks}",
             "wrong-type",
-            "a search is 'chunks' here: it must be a mapping of filter_stop_words, fulltext_index_name, index_name, "
+            "a search is 'chunks': it must be a mapping of filter_stop_words, fulltext_index_name, index_name, "
             "index_type, memory, message_history_count, of, query, retrieval_query, top_k",
         ),
         (
@@ -201,11 +203,11 @@ def test_a_query_of_cypher_has_no_search(tmp_path: Path) -> None:
         ),
         (search(f"{INDEX}, top_k: »0"), "bad-value", "top_k must be at least 1, and at most 1000"),
         (search(f"{INDEX}, top_k: »1001"), "bad-value", "top_k must be at least 1, and at most 1000"),
-        (search(f"{INDEX}, top_k: »'5'"), "wrong-type", "top_k is '5' here: it must be a whole number"),
+        (search(f"{INDEX}, top_k: »'5'"), "wrong-type", "top_k is '5': it must be a whole number"),
         (
             search(f"{INDEX}, top_k: »$context.k"),
             "wrong-type",
-            "top_k is '$context.k' here: it must be a whole number",
+            "top_k is '$context.k': it must be a whole number",
         ),
         (
             search(f"{INDEX}, message_history_count: »0"),
@@ -215,18 +217,18 @@ def test_a_query_of_cypher_has_no_search(tmp_path: Path) -> None:
         (
             search(f"{INDEX}, message_history_count: »true"),
             "wrong-type",
-            "message_history_count is True here: it must be a whole number",
+            "message_history_count is True: it must be a whole number",
         ),
         (
             search(f"{INDEX}, index_type: »vektor"),
             "bad-value",
             "the index_type 'vektor' is unknown (did you mean 'vector'?): write one of vector, fulltext, hybrid",
         ),
-        (search(f"{INDEX}, index_type: »1"), "wrong-type", "index_type is 1 here: it must be a string"),
+        (search(f"{INDEX}, index_type: »1"), "wrong-type", "index_type is 1: it must be a string"),
         (
             search("query: hello, index_name: »$context.index"),
             "bad-value",
-            "index_name is '$context.index' here: it must be the name of an index, which is the same for every request",
+            "index_name is '$context.index': it must be the name of an index, which is the same for every request",
         ),
         (
             search(f"query: hello, index_name: »{'x' * 257}"),
@@ -236,17 +238,17 @@ def test_a_query_of_cypher_has_no_search(tmp_path: Path) -> None:
         (
             search(f"{INDEX}, filter_stop_words: »1"),
             "wrong-type",
-            "filter_stop_words is 1 here: it must be true or false",
+            "filter_stop_words is 1: it must be true or false",
         ),
         (
             search("index_name: chunks, query: »7"),
             "wrong-type",
-            "query is 7 here: it must be a text or a list of messages",
+            "query is 7: it must be a text or a list of messages",
         ),
         (
             search("index_name: chunks, query:» "),
             "wrong-type",
-            "query is empty here: it must be a text or a list of messages",
+            "query is empty: it must be a text or a list of messages",
         ),
         (
             search("index_name: chunks, query: »[]"),
@@ -261,7 +263,7 @@ def test_a_query_of_cypher_has_no_search(tmp_path: Path) -> None:
         (
             search("index_name: chunks, query: »$contxt.messages"),
             "bad-param",
-            "query: '$contxt.messages' is no reference: did you mean '$context.messages'? "
+            "query: '$contxt.messages' is not a reference: did you mean '$context.messages'? "
             "(a literal that starts with '$' is written with '$$')",
         ),
         (
@@ -272,7 +274,7 @@ def test_a_query_of_cypher_has_no_search(tmp_path: Path) -> None:
         (
             search("memory: »$context.user_id, query: hello"),
             "wrong-type",
-            "memory is '$context.user_id' here: it must be a mapping of agent_id, application_id, thread_id, user_id",
+            "memory is '$context.user_id': it must be a mapping of agent_id, application_id, thread_id, user_id",
         ),
         (
             search("memory: {»userid: ada}, query: hello"),
@@ -283,17 +285,17 @@ def test_a_query_of_cypher_has_no_search(tmp_path: Path) -> None:
         (
             search("memory: {user_id: »7}, query: hello"),
             "wrong-type",
-            "user_id is 7 here: it must be a text, or a reference such as $workflow.user_id",
+            "user_id is 7: it must be a text, or a reference such as $workflow.user_id",
         ),
         (
             search("memory: {user_id: ada, thread_id:» }, query: hello"),
             "wrong-type",
-            "thread_id is empty here: it must be a text, or a reference such as $workflow.user_id",
+            "thread_id is empty: it must be a text, or a reference such as $workflow.user_id",
         ),
         (
             search("memory: {user_id: »''}, query: hello"),
             "bad-value",
-            "user_id is empty: write something, or drop it if it is optional",
+            "user_id is empty: write a value, or remove the key if it is optional",
         ),
         (
             search(f"memory: {{user_id: »{'x' * 257}}}, query: hello"),
@@ -315,7 +317,7 @@ def test_a_query_of_cypher_has_no_search(tmp_path: Path) -> None:
         (
             search(f"{INDEX}, retrieval_query: »''"),
             "bad-value",
-            "retrieval_query is empty: write something, or drop it if it is optional",
+            "retrieval_query is empty: write a value, or remove the key if it is optional",
         ),
         (
             search(f"{INDEX}, retrieval_query: 'RETURN node.text AS text, score, »$a AS a ORDER BY score DESC'"),
@@ -355,7 +357,7 @@ def test_a_query_of_cypher_has_no_search(tmp_path: Path) -> None:
         (
             search(f"{INDEX}, retrieval_query: 'RETURN 1 AS text, score »UNION RETURN node.text AS text, score'"),
             "cypher-retrieval-union",
-            "node and score are not there behind UNION: put both parts into CALL (node, score) { … }",
+            "node and score are not visible after UNION: put both parts into CALL (node, score) { … }",
         ),
     ],
 )
@@ -365,7 +367,7 @@ def test_what_is_refused(tmp_path: Path, marked: str, code: str, message: str) -
     assert (error.code, error.message) == (code, message)
     assert f"{error.place.line}:{error.place.column}" == place
     with pytest.raises(RulesError):
-        Ruleset.load(tmp_path)
+        load_rules(tmp_path)
 
 
 @pytest.mark.parametrize(
@@ -374,52 +376,52 @@ def test_what_is_refused(tmp_path: Path, marked: str, code: str, message: str) -
         (
             search(f"{INDEX}, retrieval_query: '»RETURN node.text AS text, score'"),
             "cypher-retrieval-order",
-            "the order is not said to be that of the score: end the retrieval_query with ORDER BY score DESC",
+            "the retrieval_query does not order by score: end it with ORDER BY score DESC",
         ),
         (
             search(f"{INDEX}, retrieval_query: 'RETURN node.text AS text, score »ORDER BY score'"),
             "cypher-retrieval-order",
-            "the order is not said to be that of the score: end the retrieval_query with ORDER BY score DESC",
+            "the retrieval_query does not order by score: end it with ORDER BY score DESC",
         ),
         (
             search(f"{INDEX}, retrieval_query: 'RETURN node.text AS text, score »ORDER BY text DESC, score DESC'"),
             "cypher-retrieval-order",
-            "the order is not said to be that of the score: end the retrieval_query with ORDER BY score DESC",
+            "the retrieval_query does not order by score: end it with ORDER BY score DESC",
         ),
         (
             search(
                 f"{INDEX}, retrieval_query: 'WITH node, score ORDER BY score DESC »RETURN node.text AS text, score'"
             ),
             "cypher-retrieval-order",
-            "the order is not said to be that of the score: end the retrieval_query with ORDER BY score DESC",
+            "the retrieval_query does not order by score: end it with ORDER BY score DESC",
         ),
         (
             search(
                 f"{INDEX}, retrieval_query: 'RETURN node.text AS text, score ORDER BY score DESC'", ", params: {»a: 1}"
             ),
             "unused-param",
-            "the retrieval_query does not use $a: drop it from params",
+            "the retrieval_query does not use $a: remove it from params",
         ),
         (
             search(INDEX, ", params: {»a: 1}"),
             "unused-param",
-            "there is no retrieval_query that could use $a: drop it from params",
+            "no retrieval_query uses $a: remove it from params",
         ),
         (
             search(f"{INDEX}, index_type: fulltext, »fulltext_index_name: words"),
             "unused-key",
-            "fulltext_index_name counts when index_type='hybrid' only: drop it, or write index_type: hybrid",
+            "fulltext_index_name needs index_type='hybrid': remove it, or write index_type: hybrid",
         ),
         (
             search("index_name: chunks, query: »about $context.topic"),
             "reference-in-text",
-            "query: $context.topic inside a text stays as it is: pass it alone, and join texts in the query",
+            "query: $context.topic inside a text is not replaced: pass it alone, and join texts in the query",
         ),
     ],
 )
 def test_what_is_suspicious(tmp_path: Path, marked: str, code: str, message: str) -> None:
     assert one(tmp_path, marked) == ("warning", code, message)
-    assert Ruleset.load(tmp_path).workflows
+    assert load_rules(tmp_path).workflows
 
 
 @pytest.mark.parametrize(
@@ -500,16 +502,16 @@ def test_messages_may_stand_in_the_rule(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("context", "detail"),
     [
-        ({}, "the search's query needs $context.messages, which is not there: publish it"),
-        ({"messages": None}, "the search's query must be a text or a list of messages, and is null"),
-        ({"messages": 7}, "the search's query must be a text or a list of messages, and is a number"),
-        ({"messages": True}, "the search's query must be a text or a list of messages, and is true or false"),
-        ({"messages": {"role": "user"}}, "the search's query must be a text or a list of messages, and is a map"),
+        ({}, "the search's query needs $context.messages, which is missing: publish it"),
+        ({"messages": None}, "the search's query must be a text or a list of messages, not null"),
+        ({"messages": 7}, "the search's query must be a text or a list of messages, not a number"),
+        ({"messages": True}, "the search's query must be a text or a list of messages, not true or false"),
+        ({"messages": {"role": "user"}}, "the search's query must be a text or a list of messages, not a map"),
         (
             {"messages": ["hello"]},
             "the search's query is a list without messages: give each item a role and a text",
         ),
-        ({"messages": "half \ud800"}, "the search cannot be made: text: it holds half a character (a lone surrogate)"),
+        ({"messages": "half \ud800"}, "invalid search: text: it holds half a character (a lone surrogate)"),
     ],
 )
 def test_without_a_query_there_is_no_search(tmp_path: Path, context: dict[str, Any], detail: str) -> None:
@@ -520,17 +522,17 @@ def test_without_a_query_there_is_no_search(tmp_path: Path, context: dict[str, A
 @pytest.mark.parametrize(
     ("context", "detail"),
     [
-        ({}, "the scope 'agent_id' needs $context.who, which is not there: publish it, "),
-        ({"who": None}, "the scope 'agent_id' must be a text, and is null: "),
-        ({"who": 7}, "the scope 'agent_id' must be a text, and is a number: "),
-        ({"who": ["ada"]}, "the scope 'agent_id' must be a text, and is a list: "),
-        ({"who": {}}, "the scope 'agent_id' must be a text, and is a map: "),
-        ({"who": ""}, "the scope cannot be used: agent_id: String should have at least 1 character"),
+        ({}, "the scope 'agent_id' needs $context.who, which is missing: publish it, "),
+        ({"who": None}, "the scope 'agent_id' must be a text, not null: "),
+        ({"who": 7}, "the scope 'agent_id' must be a text, not a number: "),
+        ({"who": ["ada"]}, "the scope 'agent_id' must be a text, not a list: "),
+        ({"who": {}}, "the scope 'agent_id' must be a text, not a map: "),
+        ({"who": ""}, "invalid scope: agent_id: String should have at least 1 character"),
         (
             {"who": "a\n"},
-            "the scope cannot be used: agent_id: no control characters are admitted, and no blank at either end",
+            "invalid scope: agent_id: control characters, and blanks at either end, are not allowed",
         ),
-        ({"who": "secret" * 50}, "the scope cannot be used: agent_id: String should have at most 256 characters"),
+        ({"who": "secret" * 50}, "invalid scope: agent_id: String should have at most 256 characters"),
     ],
 )
 def test_a_scope_never_becomes_wider(tmp_path: Path, context: dict[str, Any], detail: str) -> None:
@@ -578,7 +580,7 @@ def test_what_retrieval_queries_look_up_gets_an_index(tmp_path: Path) -> None:
     [
         ({"search": InjectionSearch(memory={})}, "a memory needs a scope: give at least one of"),
         ({"search": InjectionSearch(memory={"user": "x"})}, "user: Extra inputs are not permitted"),
-        ({"search": InjectionSearch(memory={"user_id": "$nope.x"})}, "'$nope.x' is no reference"),
+        ({"search": InjectionSearch(memory={"user_id": "$nope.x"})}, "'$nope.x' is not a reference"),
         ({"search": InjectionSearch(index_name="i", top_k=0)}, "top_k must be at least 1"),
         (
             {"search": InjectionSearch(index_name="i", message_history_count=0)},

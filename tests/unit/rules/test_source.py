@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphweft_rules.model import Place
-from graphweft_rules.source import parse
-from graphweft_rules.tree import Entry, Items, Scalar, Table, plain
+from graphweft_rules.files.model import Place
+from graphweft_rules.files.source import parse
+from graphweft_rules.files.tree import Entry, Items, Scalar, Table, plain
 
 FILE = "w/graph_injection.yaml"
 
@@ -102,7 +102,7 @@ def test_every_refusal_says_what_to_do() -> None:
     )
     assert "'12:30'" in message_of("a: 12:30")
     assert "quote it" in message_of("a: 12:30")
-    assert message_of("on: 1") == "the bare key 'on' is no string to every YAML reader: quote it, \"on\":"
+    assert message_of("on: 1") == "the bare key 'on' is not a string to every YAML reader: quote it, \"on\":"
     assert "spaces, not with tabs" in message_of("a:\n\t- b")
     assert 'needs quotes, "*"' in message_of("agents: [*]")
     assert "line 1" in message_of("a: 1\na: 2")

@@ -1,56 +1,55 @@
-"""The ``graphweft`` command. Each command's module is imported when the command is named, so that each starts fast."""
+"""The ``graphweft`` command. It imports the module of a command only when you name the command, so each starts fast."""
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Mapping
-from importlib import import_module, metadata
+from importlib import import_module
 from typing import Annotated, Any, Final, override
 
 import typer
 from typer.core import TyperGroup
 
-from graphweft_workers.cli.output import say
-
 __all__ = ("app", "main")
 
 _GROUPS: Final[Mapping[str, tuple[str, Mapping[str, str]]]] = {
-    "token": ("Tokens of the HTTP gateway.", {"new": "services:token_new"}),
-    "import": ("Publish recorded runs of other tools as events.", {"openai-chat": "publish:import_openai_chat"}),
+    "token": ("Tokens for the HTTP gateway.", {"new": "tokens:token_new"}),
+    "import": ("Publish recorded runs of other tools as events.", {"openai-chat": "emit:import_openai_chat"}),
     "memory": (
-        "Memories of agents: remember, find, list, forget, erase.",
+        "Memories of agents: add, search, list, forget, erase.",
         {name: f"memory:memory_{name}" for name in ("add", "search", "list", "forget", "erase")},
     ),
     "dlq": (
         "Dead letters: events and mutations that could not be applied.",
-        {name: f"letters:dlq_{name}" for name in ("list", "show", "retry", "drop", "skip")},
+        {name: f"dead_letters:dlq_{name}" for name in ("list", "show", "retry", "drop", "skip")},
     ),
     "agent-zero": (
-        "The plugin for Agent Zero: put it there, take it away.",
+        "Install or remove the plugin for Agent Zero.",
         {name: f"agent_zero:agent_zero_{name}" for name in ("install", "uninstall")},
     ),
 }
 _COMMANDS: Final[Mapping[str, str | None]] = {
-    "up": "services:up",
-    "run": "services:run",
+    "up": "run:up",
+    "run": "run:run",
     "token": None,
-    "emit": "publish:emit",
+    "emit": "emit:emit",
     "import": None,
-    "context": "reading:context",
-    "query": "reading:query",
-    "digest": "reading:digest",
+    "context": "context:context",
+    "query": "graph:query",
+    "digest": "graph:digest",
     "memory": None,
-    "status": "operating:status",
+    "status": "status:status",
     "dlq": None,
     "agent-zero": None,
-    "lint": "operating:lint",
-    "doctor": "operating:doctor",
+    "lint": "checks:lint",
+    "doctor": "checks:doctor",
     "demo": "demo:demo",
 }
-"""In the order of ``--help``: a command's module and function, None for a group."""
+"""Module and function of each command, in the order of ``--help``; None for a group."""
 
 
 def _loading(commands: Mapping[str, str | None]) -> type[TyperGroup]:
-    """Return a group that imports a command when it is asked for it."""
+    """Return a group that imports a command on first use."""
 
     class Loading(TyperGroup):
         @override
@@ -59,7 +58,7 @@ def _loading(commands: Mapping[str, str | None]) -> type[TyperGroup]:
 
         @override
         def get_command(self, ctx: Any, cmd_name: str) -> Any:
-            # An unknown name is compared with those of all commands, to suggest the nearest one.
+            # An unknown name is compared with the names of all commands, to suggest the nearest one.
             for name in (cmd_name,) if cmd_name in commands else commands:
                 place = commands[name]
                 if place is not None and name not in self.commands:
@@ -87,9 +86,11 @@ for _name, (_help, _commands) in _GROUPS.items():
     app.add_typer(typer.Typer(cls=_loading(_commands), no_args_is_help=True, help=_help), name=_name)
 
 
-def _version(asked: bool) -> None:
-    if asked:
-        say(f"graphweft {metadata.version('graphweft')}")
+def _version(given: bool) -> None:
+    if given:
+        from importlib import metadata
+
+        sys.stdout.write(f"graphweft {metadata.version('graphweft')}\n")
         raise typer.Exit
 
 

@@ -1,4 +1,4 @@
-"""Lets ``python -m graphweft_workers.cli`` be the ``graphweft`` command, whichever environment runs it."""
+"""``python -m graphweft_workers.cli`` is the ``graphweft`` command of the running Python environment."""
 
 from graphweft_workers.cli import main
 

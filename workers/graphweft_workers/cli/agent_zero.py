@@ -1,4 +1,4 @@
-"""``graphweft agent-zero``: the plugin in a folder of Agent Zero."""
+"""``graphweft agent-zero``: install or remove the plugin in a folder of Agent Zero."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ _Root = Annotated[Path, typer.Argument(help="Folder of Agent Zero, the one with 
 @command
 async def agent_zero_install(
     path: _Root,
-    force: Annotated[bool, typer.Option("--force", help="Write over what somebody has changed, too.")] = False,
+    force: Annotated[bool, typer.Option("--force", help="Also overwrite files that were changed.")] = False,
     json: Json = False,
 ) -> None:
-    """Put the plugin into an Agent Zero, or bring it up to date. Say what was written."""
-    from graphweft.adapters.agent_zero_plugin import install
+    """Install the plugin into an Agent Zero, or update it. Prints the files that it wrote."""
+    from graphweft.adapters.agent_zero.plugin import install
 
     done = install(path, force=force)
     if json:
@@ -29,20 +29,20 @@ async def agent_zero_install(
     for name in done.written:
         say(f"wrote {done.folder / name}")
     for name in done.kept:
-        say(f"kept {done.folder / name}: it was changed; --force writes over it")
+        say(f"kept {done.folder / name}: it was changed; --force overwrites it")
     if not done.written:
         say(f"{done.folder} is up to date")
         return
     say(
-        "Next: `pip install graphweft` in Agent Zero's Python, set GRAPHRAG_ENABLED=true and GRAPHWEFT_BUS_URL for it, "
-        "and start it again."
+        "Next: run `pip install graphweft` in Agent Zero's Python, set GRAPHRAG_ENABLED=true and GRAPHWEFT_BUS_URL for "
+        "it, and restart it."
     )
 
 
 @command
 async def agent_zero_uninstall(path: _Root, json: Json = False) -> None:
-    """Take the plugin's files away again; what somebody changed or added stays."""
-    from graphweft.adapters.agent_zero_plugin import uninstall
+    """Remove the plugin's files. Files that were changed or added stay."""
+    from graphweft.adapters.agent_zero.plugin import uninstall
 
     done = uninstall(path)
     if json:
@@ -51,6 +51,6 @@ async def agent_zero_uninstall(path: _Root, json: Json = False) -> None:
     for name in done.removed:
         say(f"removed {done.folder / name}")
     for name in done.kept:
-        say(f"kept {done.folder / name}: it was changed or added by somebody")
+        say(f"kept {done.folder / name}: it was changed or added")
     if not done.removed:
         say(f"nothing to remove in {done.folder}")

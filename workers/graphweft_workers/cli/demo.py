@@ -1,9 +1,8 @@
-"""``graphweft demo``: recorded customer-service runs become a graph, and the graph comes back as context."""
+"""``graphweft demo``: imports recorded customer-service runs into a graph and prints context from it."""
 
 from __future__ import annotations
 
 import asyncio
-import shutil
 import signal
 import sys
 import time
@@ -12,23 +11,20 @@ from pathlib import Path
 from typing import Annotated, Final
 
 import typer
-from rich.panel import Panel
-from rich.text import Text
 
 from graphweft import Client
 from graphweft_contracts import Event, InvalidSettings
-from graphweft_workers.bus.log import Bus
+from graphweft_workers.cli.delivery import send, wait_until_applied
 from graphweft_workers.cli.options import command
-from graphweft_workers.cli.output import console, print_table, say
-from graphweft_workers.cli.publish import bar
-from graphweft_workers.cli.sending import send, wait_until_applied
-from graphweft_workers.embedded import DataFolder
-from graphweft_workers.graph.digest import read_digest
-from graphweft_workers.graph.store import INTERNAL_PREFIX, GraphStore
+from graphweft_workers.cli.output import print_table, say, stdout
+from graphweft_workers.cli.publishing import bar
+from graphweft_workers.engine.digest import read_digest
 from graphweft_workers.imports.files import read_runs
 from graphweft_workers.imports.openai_chat import ImportOptions, events_of_runs
-from graphweft_workers.services import make_bus, make_graph, make_transport
-from graphweft_workers.settings import Settings
+from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.graph_store import INTERNAL_PREFIX, GraphStore
+from graphweft_workers.roles.connections import make_bus, make_graph, make_transport
+from graphweft_workers.roles.settings import Settings
 
 _APP: Final = "airline"
 _WORKFLOW: Final = "AirlineSupport"
@@ -46,24 +42,24 @@ _BUSIEST_USER: Final = (
 @command
 async def demo(
     data: Annotated[
-        Path | None, typer.Option("--data", help="Folder to keep the data in.", show_default=f"{_DATA}, made anew")
+        Path | None, typer.Option("--data", help="Folder for the data.", show_default=f"{_DATA}, emptied first")
     ] = None,
-    example: Annotated[Path, typer.Option("--example", help="The airline example of the project.")] = _EXAMPLE,
+    example: Annotated[Path, typer.Option("--example", help="Folder of the airline example.")] = _EXAMPLE,
 ) -> int | None:
-    """Start everything, import 100 recorded runs, show the graph, and ask for the context of one agent turn."""
+    """Start everything, import 100 recorded runs, show the graph, and request the context of one agent turn."""
     from graphweft_workers.logs import set_up_logs
-    from graphweft_workers.supervisor import Supervisor
+    from graphweft_workers.roles.supervisor import Supervisor, empty_data
 
     if not (example / _RUNS).is_file():
         raise InvalidSettings(
-            f"{example / _RUNS} is not there: run the demo in the project's folder, or give --example"
+            f"{example / _RUNS} does not exist: run the demo in the project's folder, or give --example"
         )
     settings = Settings.load(data=data or _DATA, rules=example / "workflows", log_level="warning")
     if not settings.embedded or settings.graph != settings.bus:
-        raise InvalidSettings("the demo runs on a server of its own: unset GRAPHWEFT_BUS_URL and GRAPHWEFT_GRAPH_URL")
+        raise InvalidSettings("the demo starts its own server: unset GRAPHWEFT_BUS_URL and GRAPHWEFT_GRAPH_URL")
     set_up_logs(settings.log_level, settings.log_format)
     if data is None and _DATA.is_dir():
-        _empty(_DATA)
+        empty_data(_DATA)
     supervisor = Supervisor(settings)
     loop = asyncio.get_running_loop()
     shown = asyncio.current_task()
@@ -75,7 +71,7 @@ async def demo(
         started = asyncio.create_task(ready.wait())
         await asyncio.wait([running, started], return_when=asyncio.FIRST_COMPLETED)
         if running.done():
-            running.result()  # raises what kept it from starting
+            running.result()  # raises the error that stopped it
             return 1
         return await _show(settings, example / _RUNS)
     except asyncio.CancelledError:
@@ -83,25 +79,9 @@ async def demo(
         return 130
     finally:
         supervisor.stop()
-        for number in (signal.SIGINT, signal.SIGTERM):  # the end is on its way: a signal must not break that off
+        for number in (signal.SIGINT, signal.SIGTERM):  # a second signal must not interrupt the shutdown
             loop.add_signal_handler(number, supervisor.stop)
         await asyncio.gather(running, return_exceptions=True)
-
-
-def _empty(data: Path) -> None:
-    """Remove what an earlier demo left. Raises ``InvalidSettings`` while something runs on it."""
-    folder = DataFolder(data)
-    folder.acquire()
-    try:
-        for path in data.iterdir():
-            if path.is_dir() and not path.is_symlink():
-                shutil.rmtree(path)
-            elif path.name != "lock":
-                path.unlink()
-    except OSError as error:
-        raise InvalidSettings(f"the old demo data in {data} cannot be removed: {error}; remove it yourself") from error
-    finally:
-        folder.release()
 
 
 async def _show(settings: Settings, runs: Path) -> int:
@@ -164,21 +144,24 @@ async def _tables(events: list[Event], seconds: float, graph: GraphStore) -> Non
 
 
 async def _context(settings: Settings, graph: GraphStore) -> None:
+    from rich.panel import Panel
+    from rich.text import Text
+
     user = str((await graph.read(_APP, _BUSIEST_USER, {}, timeout_s=5.0)).rows[0][0])
     async with Client(settings.bus, app_id=_APP, workflow=_WORKFLOW, budget_ms=2_000) as client:
         variables = {"user_id": user}
-        # The first request also opens connections; a runtime keeps its client, so the second one is what a turn costs.
+        # A runtime keeps its client, so the second request, with its connections open, shows the cost of a turn.
         await client.context(agent=_AGENT, chat_id="demo", user_id=user, context=variables)
         reply = await client.context(agent=_AGENT, chat_id="demo", user_id=user, context=variables)
-    title = f"what {_AGENT} reads before its next turn with {user}"
-    console.print(Panel(Text(reply.text), title=title, title_align="left"))
+    title = f"the context of {_AGENT} for its next turn with {user}"
+    stdout().print(Panel(Text(reply.text), title=title, title_align="left"))
     for item in reply.missing:
         say(f"missing {item.name}: {item.reason}: {item.detail}")
     say(f"{len(reply.blocks)} blocks in {reply.elapsed_ms:.1f} ms")
 
 
 def _as_typed(program: str) -> str:
-    """Return how to call this program again from the working folder: it may not be on the PATH."""
+    """Return the command that starts this program from the working folder; it may not be on the PATH."""
     path = Path(program)
     if path.name != "graphweft":
         return "graphweft"

@@ -1,20 +1,26 @@
-"""Options that several commands share, and how a command body runs."""
+"""Options that several commands share, and the decorator that turns an asynchronous function into a command."""
 
 from __future__ import annotations
 
 import asyncio
 import functools
+import inspect
+import json
 import logging
 import re
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable, Iterator
+from dataclasses import MISSING, fields, is_dataclass
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, get_type_hints
 
 import typer
 
+from graphweft.transports import NOISY_LOGGERS
 from graphweft_contracts import GraphweftError, InvalidSettings
 from graphweft_contracts.events import APP_ID_PATTERN
-from graphweft_workers.cli.output import any_text, fail
+from graphweft_workers.cli.output import escape_unprintable, fail
+
+MAX_BUDGET_MS: Final = 3_600_000
 
 Data = Annotated[
     Path | None,
@@ -26,23 +32,46 @@ Rules = Annotated[
 ]
 App = Annotated[str, typer.Option("--app", help="The app (tenant).")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+Params = Annotated[list[str] | None, typer.Option("--param", help="Query parameter: k=text, or k:=JSON; repeatable.")]
+BudgetMs = Annotated[
+    int, typer.Option("--budget-ms", min=1, max=MAX_BUDGET_MS, help="Maximum time for the reply, in milliseconds.")
+]
+MaxTokens = Annotated[
+    int | None,
+    typer.Option("--max-tokens", min=1, help="Maximum number of tokens in the text.", show_default="no limit"),
+]
+After = Annotated[
+    str | None,
+    typer.Option(
+        "--after", metavar="POSITION", help="Wait, within the budget, until the graph holds the event at POSITION."
+    ),
+]
+Explain = Annotated[bool, typer.Option("--explain", help="Show how each block was made.")]
 
-_AIOKAFKA: Final = logging.getLogger("aiokafka")
 _SILENT: Final = logging.NullHandler()
-"""aiokafka warns of what it then raises, at each attempt; without any handler Python would print that."""
 
 
-def command[**P](body: Callable[P, Coroutine[Any, Any, int | None]]) -> Callable[P, None]:
-    """Run an asynchronous command body; its number is the exit code, and our own errors end it with a message."""
+def command(body: Callable[..., Coroutine[Any, Any, int | None]]) -> Callable[..., None]:
+    """Make a command of an asynchronous function. Its result is the exit code; a ``GraphweftError`` exits with 1 or 2.
 
-    @functools.wraps(body)
-    def run(*args: P.args, **kwargs: P.kwargs) -> None:
-        any_text()
-        _AIOKAFKA.addHandler(_SILENT)
+    A parameter whose type is a dataclass stands for several options, one for each field.
+    """
+    parameters = inspect.signature(body, eval_str=True).parameters
+    groups: dict[str, Any] = {name: each.annotation for name, each in parameters.items() if _is_group(each)}
+
+    def run(**values: Any) -> None:
+        escape_unprintable()
+        for name in NOISY_LOGGERS:
+            logging.getLogger(name).addHandler(_SILENT)
         try:
-            for name, value in kwargs.items():
+            for name, value in values.items():
                 _check_text(name, value)
-            code = asyncio.run(body(*args, **kwargs))
+            for name, parameter in parameters.items():
+                if parameter.annotation is App:
+                    check_app(values[name])
+            for name, group in groups.items():
+                values[name] = group(**{field.name: values.pop(field.name) for field in fields(group)})
+            code = asyncio.run(body(**values))
         except GraphweftError as error:
             fail(error)
         except KeyboardInterrupt:
@@ -50,17 +79,55 @@ def command[**P](body: Callable[P, Coroutine[Any, Any, int | None]]) -> Callable
         if code:
             raise SystemExit(code)
 
+    functools.update_wrapper(run, body)
+    run.__signature__ = inspect.Signature(list(_options(parameters.values())))  # type: ignore[attr-defined]
     return run
 
 
 def check_app(app: str) -> None:
-    """Raise ``InvalidSettings`` for a name that no app can have: it would read as an app without data."""
+    """Raise ``InvalidSettings`` unless ``app`` can be the name of an app."""
     if not re.fullmatch(APP_ID_PATTERN, app):
-        raise InvalidSettings(f"--app {app!r}: an app's name is 1 to 64 of A-Z, a-z, 0-9, _ and -")
+        raise InvalidSettings(f"invalid --app {app!r}: expected 1 to 64 characters from A-Z, a-z, 0-9, '_' and '-'")
+
+
+def assignments(given: list[str], option: str) -> dict[str, Any]:
+    """Return the values of ``name=text`` and ``name:=JSON``. Raises ``InvalidSettings`` for anything else."""
+    values: dict[str, Any] = {}
+    for text in given:
+        name, equals, value = text.partition("=")
+        if not equals or not name.rstrip(":"):
+            raise InvalidSettings(f"invalid {option} {text!r}: expected name=text or name:=JSON")
+        if name.endswith(":"):
+            try:
+                values[name[:-1]] = json.loads(value)
+            except (ValueError, RecursionError) as error:
+                raise InvalidSettings(f"invalid JSON in {option} {text[:200]!r}: {error}") from error
+        else:
+            values[name] = value
+    return values
+
+
+def _is_group(parameter: inspect.Parameter) -> bool:
+    return is_dataclass(parameter.annotation)
+
+
+def _options(parameters: Iterable[inspect.Parameter]) -> Iterator[inspect.Parameter]:
+    """Yield a parameter for each option, with the fields of a dataclass in place of the parameter that holds it."""
+    for parameter in parameters:
+        group = parameter.annotation
+        if not _is_group(parameter):
+            yield parameter.replace(kind=inspect.Parameter.KEYWORD_ONLY)
+            continue
+        hints = get_type_hints(group, include_extras=True)
+        for field in fields(group):
+            default = inspect.Parameter.empty if field.default is MISSING else field.default
+            yield inspect.Parameter(
+                field.name, inspect.Parameter.KEYWORD_ONLY, default=default, annotation=hints[field.name]
+            )
 
 
 def _check_text(name: str, value: object) -> None:
-    """Refuse bytes that are no UTF-8, which Python hands on as surrogates, before they fail half-way."""
+    """Refuse bytes that are not UTF-8: Python passes them on as surrogates, which fail later."""
     for item in value if isinstance(value, list) else [value]:  # pyright: ignore[reportUnknownVariableType]
         if isinstance(item, str) and not item.isascii():
             try:

@@ -1,4 +1,7 @@
-"""What commands print: tables for people, JSON for scripts, errors that say what to do next."""
+"""How commands print: tables for people, JSON for scripts, errors with the next step.
+
+``rich`` takes a third of a command's start, so it is imported on first use.
+"""
 
 from __future__ import annotations
 
@@ -8,34 +11,51 @@ import math
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
-from typing import Any, NoReturn, TextIO
-
-from rich.console import Console
-from rich.markup import escape
-from rich.table import Table
+from functools import cache
+from typing import TYPE_CHECKING, Any, NoReturn, TextIO
 
 from graphweft_contracts import GraphweftError, Transient
 
-# What a graph holds is printed as it is: ":warning:" is a text, not a picture.
-console = Console(highlight=False, emoji=False)
-stderr = Console(stderr=True, highlight=False, emoji=False)
+if TYPE_CHECKING:
+    from rich.console import Console
 
 
-def any_text() -> None:
-    """Let what a terminal or file cannot show be escaped, from here on: printing must not end a command."""
+@cache
+def stdout() -> Console:
+    """Return the console of standard output. It prints text unchanged: ":warning:" does not become a picture."""
+    from rich.console import Console
+
+    return Console(highlight=False, emoji=False)
+
+
+@cache
+def stderr() -> Console:
+    """Return the console of standard error."""
+    from rich.console import Console
+
+    return Console(stderr=True, highlight=False, emoji=False)
+
+
+def escape_unprintable() -> None:
+    """Make standard output and error escape characters that they cannot encode, so that printing never fails."""
     for stream in (sys.stdout, sys.stderr):
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
 
 
 def say(text: str) -> None:
-    """Print text for people, as it is."""
+    """Print text for people, unchanged."""
     sys.stdout.write(text + "\n")
     sys.stdout.flush()
 
 
+def warn(text: str) -> None:
+    """Print a warning or a hint in yellow on standard error."""
+    stderr().print(text, style="yellow", markup=False, soft_wrap=True)
+
+
 def say_aligned(rows: Iterable[tuple[str, ...]], *, to: TextIO | None = None) -> None:
-    """Print rows one a line whatever the width of the terminal, so that they can be searched."""
+    """Print each row on one line, whatever the width of the terminal, so that ``grep`` works on it."""
     lines = list(rows)
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
@@ -44,7 +64,7 @@ def say_aligned(rows: Iterable[tuple[str, ...]], *, to: TextIO | None = None) ->
 
 
 def print_json(value: Any) -> None:
-    """Print one JSON document, unwrapped and uncoloured; NaN and infinities, which JSON has not, as null."""
+    """Print one JSON document on one line. NaN and infinities, which JSON does not have, become null."""
     text = json.dumps(_finite(value), default=_plain, ensure_ascii=False)
     try:
         text.encode(sys.stdout.encoding or "utf-8")
@@ -54,7 +74,10 @@ def print_json(value: Any) -> None:
 
 
 def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title: str | None = None) -> None:
-    """Print a table; numbers stand right."""
+    """Print a table. Columns of numbers are aligned to the right."""
+    from rich.markup import escape
+    from rich.table import Table
+
     lines = [tuple(row) for row in rows]
     table = Table(title=title, title_justify="left")
     for index, name in enumerate(columns):
@@ -62,16 +85,18 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title:
         table.add_column(escape(name), justify="right" if numeric else "left", overflow="fold")
     for row in lines:
         table.add_row(*(escape(_cell(value)) for value in row))
-    console.print(table)
+    stdout().print(table)
 
 
 def print_error(error: BaseException) -> None:
-    """Print what went wrong to standard error."""
-    stderr.print(f"[bold red]error:[/] {escape(str(error))}", soft_wrap=True)
+    """Print an error on standard error."""
+    from rich.text import Text
+
+    stderr().print(Text.assemble(("error:", "bold red"), " ", str(error)), soft_wrap=True)
 
 
 def fail(error: GraphweftError) -> NoReturn:
-    """Print the error and end: 1 when trying again later may help, 2 when something has to be changed first."""
+    """Print the error and exit: with 1 if a later attempt may work, with 2 if you have to change something first."""
     print_error(error)
     raise SystemExit(1 if isinstance(error, Transient) else 2)
 

@@ -1,4 +1,4 @@
-"""What ``graphweft doctor`` looks at: each check says what it found and what to do about it."""
+"""The checks of ``graphweft doctor``. Each says what it found and what to do."""
 
 from __future__ import annotations
 
@@ -6,24 +6,23 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from graphweft.drivers import KAFKA
 from graphweft_contracts import BusUnavailable, GraphweftError, InvalidSettings, QueryFailed
-from graphweft_rules.findings import errors
-from graphweft_workers.bus.log import PartitionStatus
-from graphweft_workers.dead_letter_counts import SKIPS, Cause, count_causes
-from graphweft_workers.doctor import redis_servers
-from graphweft_workers.doctor.check import Check
-from graphweft_workers.embedding.factory import make_embedder
-from graphweft_workers.extraction.factory import make_extractor
-from graphweft_workers.graph.neo4j_url import NEO4J_SCHEMES
-from graphweft_workers.memory import jobs
-from graphweft_workers.mutation.position_note import PositionNote
-from graphweft_workers.query_check import check_queries
-from graphweft_workers.services import load_rules, make_bus, make_graph
-from graphweft_workers.settings import Settings
+from graphweft_rules.files.findings import errors
+from graphweft_workers.engine.dead_letter_counts import SKIPS, Cause, count_causes
+from graphweft_workers.engine.position_note import PositionNote
+from graphweft_workers.ports.check import Check
+from graphweft_workers.ports.event_log import PartitionStatus
+from graphweft_workers.roles import connections
+from graphweft_workers.roles import features as jobs
+from graphweft_workers.roles.connections import make_bus, make_graph
+from graphweft_workers.roles.embedder import make_embedder
+from graphweft_workers.roles.extractor import make_extractor
+from graphweft_workers.roles.query_check import check_queries
+from graphweft_workers.roles.rules import load_rules
+from graphweft_workers.roles.settings import Settings
 
 if TYPE_CHECKING:
-    from graphweft_rules import Ruleset
+    from graphweft_rules import RuleSet
 
 __all__ = ("Check", "examine")
 
@@ -32,7 +31,7 @@ _MOST_NAMES: Final = 10
 
 
 async def examine(settings: Settings) -> list[Check]:
-    """Return all checks in the order in which a fault explains the ones after it."""
+    """Return all checks, in an order in which a fault explains later ones."""
     rules, rules_check = _rules(settings)
     checks = [_python(), rules_check, await _embedder(settings), await _extractor(settings), _graphrag(settings, rules)]
     bus = await _bus(settings)
@@ -44,12 +43,12 @@ async def examine(settings: Settings) -> list[Check]:
     states = {check.name: check.state for check in bus}
     if states["bus"] != "ok":
         return checks
-    # Asking a bus for its partitions makes those of a new one, so a topic that is not there is not asked for.
+    # Asking a new bus for its partitions would create them.
     if states.get("bus topic", "ok") == "ok":
         checks += await _services(settings)
         checks += [await _memory(settings, group) for group in jobs.groups(settings)]
     elif states["bus topic"] == "warn":
-        checks.append(_no_worker("no mutation worker runs, nor ever did"))
+        checks.append(_no_worker("no mutation worker has ever run"))
     checks.append(await _responders(settings))
     return checks
 
@@ -59,11 +58,11 @@ def _python() -> Check:
     return Check(name="python", state="ok", found=version)
 
 
-def _rules(settings: Settings) -> tuple[Ruleset | None, Check]:
+def _rules(settings: Settings) -> tuple[RuleSet | None, Check]:
     try:
         rules = load_rules(settings)
     except InvalidSettings as error:
-        advice = "make the folder, or name yours by --rules or GRAPHWEFT_RULES"
+        advice = "create the folder, or set --rules or GRAPHWEFT_RULES"
         return None, Check(name="rules", state="fail", found=str(error), advice=advice)
     except GraphweftError as error:
         return None, Check(name="rules", state="fail", found=str(error), advice=f"graphweft lint {settings.rules}")
@@ -74,24 +73,29 @@ def _rules(settings: Settings) -> tuple[Ruleset | None, Check]:
     return rules, Check(name="rules", state="ok", found=f"{settings.rules}: {names}")
 
 
-def _graphrag(settings: Settings, rules: Ruleset | None) -> Check:
-    """Say whether ``graphrag:`` queries ask the graph, by the settings that are here."""
+def _graphrag(settings: Settings, rules: RuleSet | None) -> Check:
+    """Say whether ``graphrag:`` queries are on, by these settings."""
     if settings.graphrag_enabled:
-        return Check(name="graphrag", state="ok", found="on: `graphrag:` queries of rules ask the graph")
+        return Check(name="graphrag", state="ok", found="on")
     if rules is not None and rules.asks_for_facts:
-        advice = "set GRAPHRAG_ENABLED=true where the responder runs (and here), or take `graphrag:` out of the rules"
-        return Check(name="graphrag", state="warn", found="off, and rules ask for facts by `graphrag:`", advice=advice)
-    return Check(name="graphrag", state="ok", found="off: `graphrag:` queries of rules would bring nothing")
+        advice = "set GRAPHRAG_ENABLED=true for the responder (and here), or remove `graphrag:` from the rules"
+        return Check(name="graphrag", state="warn", found="off, but rules use `graphrag:`", advice=advice)
+    return Check(name="graphrag", state="ok", found="off: `graphrag:` queries of rules return nothing")
 
 
 async def _embedder(settings: Settings) -> Check:
-    """Say what turns texts into vectors; it is not asked, for that may cost money."""
+    """Say which embedder is set. It is not called, because that may cost money."""
     try:
         embedder = make_embedder(settings)
     except InvalidSettings as error:
-        return Check(name="embedder", state="fail", found=str(error), advice="set GRAPHWEFT_EMBEDDER and what it needs")
+        return Check(
+            name="embedder",
+            state="fail",
+            found=str(error),
+            advice="set GRAPHWEFT_EMBEDDER and the settings that it needs",
+        )
     if embedder is None:
-        return Check(name="embedder", state="ok", found="none: memories are found by words and by time, not by meaning")
+        return Check(name="embedder", state="ok", found="none: searches use words and time, not meaning")
     try:
         return Check(name="embedder", state="ok", found=f"{settings.embedder}, recorded as {embedder.model!r}")
     finally:
@@ -99,67 +103,52 @@ async def _embedder(settings: Settings) -> Check:
 
 
 async def _extractor(settings: Settings) -> Check:
-    """Say what reads text episodes; it is not asked, for that may cost money."""
+    """Say which extractor is set. It is not called, because that may cost money."""
     try:
         extractor = make_extractor(settings)
     except InvalidSettings as error:
         return Check(
-            name="extractor", state="fail", found=str(error), advice="set GRAPHWEFT_EXTRACTOR and what it needs"
+            name="extractor",
+            state="fail",
+            found=str(error),
+            advice="set GRAPHWEFT_EXTRACTOR and the settings that it needs",
         )
     if extractor is None:
-        return Check(name="extractor", state="ok", found="none: text episodes are kept, and found by their words")
+        return Check(name="extractor", state="ok", found="none: text episodes are stored, and found by their words")
     await extractor.aclose()
     return Check(name="extractor", state="ok", found=settings.extractor)
 
 
 async def _bus(settings: Settings) -> list[Check]:
-    """Return what is found out about the bus; the first check says whether it answers."""
-    advice = "check GRAPHWEFT_BUS_URL and that the server runs and lets this machine in"
+    """Return the checks of the bus; the first one says whether it answers."""
+    advice = "check GRAPHWEFT_BUS_URL, and that the server runs and accepts this machine"
     if settings.bus_url is None:
         advice = _start(settings, "GRAPHWEFT_BUS_URL", other=settings.graph_url is not None)
-    asked = settings.partitions if "partitions" in settings.model_fields_set else None
-    if not settings.bus.startswith(KAFKA):
-        return await redis_servers.examine_bus(settings.bus, advice, asked=asked)
     try:
-        await make_bus(settings).aclose()
+        return await connections.examine_bus(settings, advice)
     except InvalidSettings as error:
         return [_not_installed("bus", error)]
-    from graphweft_workers.doctor import kafka_cluster
-
-    return await kafka_cluster.examine(settings.bus, advice, partitions=settings.partitions, asked=asked)
 
 
 async def _graph(settings: Settings) -> list[Check]:
-    advice = "check GRAPHWEFT_GRAPH_URL and that the server runs and lets this machine in"
+    advice = "check GRAPHWEFT_GRAPH_URL, and that the server runs and accepts this machine"
     if settings.graph_url is None:
         advice = _start(settings, "GRAPHWEFT_GRAPH_URL", other=settings.bus_url is not None)
-    if settings.graph.partition("://")[0] not in NEO4J_SCHEMES:
-        return await redis_servers.examine_graph(settings.graph, advice)
     try:
-        store = make_graph(settings)
+        return await connections.examine_graph(settings, advice)
     except InvalidSettings as error:
         return [_not_installed("graph", error)]
-    from graphweft_workers.doctor import neo4j_server
-
-    try:
-        await store.check()
-    except GraphweftError as error:
-        advice = "check GRAPHWEFT_GRAPH_URL, or NEO4J_URI and the others, and that the server runs"
-        return [Check(name="graph", state="fail", found=" ".join(str(error).split()), advice=advice)]
-    finally:
-        await store.aclose()
-    return await neo4j_server.examine(settings.graph)
 
 
-async def _queries(settings: Settings, rules: Ruleset) -> Check:
-    """Say whether the graph server takes the queries of the rules."""
+async def _queries(settings: Settings, rules: RuleSet) -> Check:
+    """Say whether the graph server accepts the queries of the rules."""
     store = make_graph(settings)
     try:
         checked = await check_queries(store, (*rules.mutations, *rules.injections))
     except GraphweftError as error:
-        advice = "try again; if it stays so, look into the log of the server"
+        advice = "try again; if it persists, look into the log of the server"
         if isinstance(error, QueryFailed):
-            advice = "let graphweft ask, or look for what fails in the dead letters"
+            advice = "allow graphweft to check queries, or watch the dead letters"
         return Check(name="queries", state="warn", found=f"not checked: {error}", advice=advice)
     finally:
         await store.aclose()
@@ -167,13 +156,13 @@ async def _queries(settings: Settings, rules: Ruleset) -> Check:
         return Check(name="queries", state="ok", found=f"{checked.count} queries were checked by the server")
     found = "\n".join(map(str, checked.findings))
     if errors(checked.findings):
-        advice = "correct them, then start worker and responder again: they do not start with these"
+        advice = "correct them, then restart the worker and the responder: they do not start with these"
         return Check(name="queries", state="fail", found=found, advice=advice)
-    return Check(name="queries", state="warn", found=found, advice="see whether the server lacks a plugin")
+    return Check(name="queries", state="warn", found=found, advice="check whether the server lacks a plugin")
 
 
 def _start(settings: Settings, variable: str, *, other: bool) -> str:
-    """Return what to do about a server that no URL names; ``up`` runs only where neither of the two is named."""
+    """Return the advice for a server without a URL. ``up`` runs only if neither URL is set."""
     return f"set {variable} too" if other else f"start `graphweft up --data {settings.data}`, or set {variable}"
 
 
@@ -182,12 +171,12 @@ def _not_installed(name: str, error: InvalidSettings) -> Check:
 
 
 async def _memory(settings: Settings, group: str) -> Check:
-    """Say whether a job of memory is done."""
+    """Say whether a job of memory runs."""
     bus = make_bus(settings, group=group)
     try:
         partitions = await bus.status()
     except BusUnavailable as error:
-        advice = "try again; if it stays so, look into the log of the server"
+        advice = "try again; if it persists, look into the log of the server"
         return Check(name=group, state="fail", found=f"not known: {error}", advice=advice)
     finally:
         await bus.aclose()
@@ -206,7 +195,7 @@ async def _services(settings: Settings) -> list[Check]:
         letters = await bus.dead_letter_count()
         causes = count_causes(await bus.dead_letters(limit=_MOST_LETTERS)) if letters else []
     except BusUnavailable as error:
-        advice = "try again; if it stays so, look into the log of the server"
+        advice = "try again; if it persists, look into the log of the server"
         return [Check(name="workers", state="fail", found=f"not known: {error}", advice=advice)]
     finally:
         await bus.aclose()
@@ -217,8 +206,8 @@ async def _services(settings: Settings) -> list[Check]:
         checks = [Check(name="workers", state="ok", found=f"all {len(partitions)} partitions are read, lag {lag}")]
     elif len(idle) == len(partitions):
         checks = [_no_worker(f"no mutation worker runs: {found}")]
-    else:  # workers share them anew, or one has just gone
-        advice = "look again in a minute; if it stays so, start another `graphweft run mutation`"
+    else:  # a rebalance, or a worker has just ended
+        advice = "look again in a minute; if it persists, start another `graphweft run mutation`"
         checks = [Check(name="workers", state="warn", found=found, advice=advice)]
     return [*checks, *_without_effect(letters, causes), *_parked(partitions)]
 
@@ -244,12 +233,12 @@ def _without_effect(letters: int, causes: Sequence[Cause]) -> list[Check]:
 
 
 def _parked(partitions: Iterable[PartitionStatus]) -> list[Check]:
-    """Say which apps are behind the others of their partition."""
+    """Say which apps are parked: behind the others of their partition."""
     apps = sorted({app for partition in partitions for app in PositionNote.decode(partition.note).parked})
     if not apps:
         return []
     names = ", ".join(apps[:_MOST_NAMES]) + (" and others" if len(apps) > _MOST_NAMES else "")
-    advice = "`graphweft status` says since when and why; look into the workers' log and at the queries of their rules"
+    advice = "`graphweft status` shows since when and why; check the workers' log and the queries of their rules"
     return [Check(name="parked", state="warn", found=f"apps behind the others: {names}", advice=advice)]
 
 
@@ -258,8 +247,13 @@ def _no_worker(found: str) -> Check:
 
 
 async def _responders(settings: Settings) -> Check:
-    if not settings.bus.startswith(KAFKA):
-        return await redis_servers.examine_responders(settings.bus)
-    from graphweft_workers.doctor import kafka_cluster
-
-    return await kafka_cluster.examine_responders(settings.bus)
+    try:
+        alive = await connections.responders(settings)
+    except BusUnavailable as error:
+        advice = "try again; if it persists, look into the log of the server"
+        return Check(name="responders", state="fail", found=f"not known: {error}", advice=advice)
+    if alive:
+        return Check(name="responders", state="ok", found=f"{len(alive)} answer context requests")
+    return Check(
+        name="responders", state="fail", found="no responder answers", advice="start `graphweft run injection`"
+    )

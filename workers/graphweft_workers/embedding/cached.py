@@ -1,4 +1,4 @@
-"""An embedder that remembers: a question that is asked again costs no call."""
+"""A cache in front of an embedder: the same text is embedded once."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from typing import Final, override
 from graphweft_workers.embedding.protocol import Embedder, EmbedderUnavailable, EmbeddingRefused, embed_each
 
 type _Outcome = array[float] | Exception | None
-"""A vector; what went wrong; None for a text that is refused."""
+"""A vector, an error, or None for a refused text."""
 
 _OVERHEAD: Final = 400
-"""Bytes that a kept vector costs beside its numbers: the key, the array, its place in the table; rounded up."""
+"""Bytes of an entry beside its numbers: key, array and table slot; rounded up."""
 
 
 class CachedEmbedder(Embedder):
-    """Keeps the vectors that were asked for last, and asks for a text that is on its way only once.
+    """Caches the most recently used vectors, and merges concurrent requests for the same text.
 
-    It keeps hashes of texts, not the texts. A call that is given up does not end the request that it started: others
-    may wait for its vectors, and they are kept for the next one. Refusals and failures are not kept.
+    Keys are hashes of texts. A cancelled call does not cancel its request: other callers may wait for it, and its
+    vectors are cached. Refusals and failures are not cached.
     """
 
     def __init__(self, inner: Embedder, *, max_bytes: int = 64 * 1024**2, max_entries: int = 100_000) -> None:
-        """Closes ``inner`` with itself. Both bounds hold; a bound of 0 keeps nothing and still asks once at a time."""
+        """Closes ``inner`` with itself. With a limit of 0 it caches nothing, and still merges concurrent requests."""
         self._inner = inner
         self._max_bytes = max_bytes
         self._max_entries = max_entries
@@ -34,11 +34,11 @@ class CachedEmbedder(Embedder):
         self._flights: dict[bytes, asyncio.Future[_Outcome]] = {}
         self._tasks: set[asyncio.Task[None]] = set()
         self.bytes = 0
-        """Memory of what is kept, about."""
+        """Approximate memory of the cache."""
         self.hits = 0
-        """Texts that were kept."""
+        """Texts that were in the cache."""
         self.misses = 0
-        """Texts that the inner embedder was asked for."""
+        """Texts that ``inner`` was asked for."""
 
     @property
     @override
@@ -46,7 +46,7 @@ class CachedEmbedder(Embedder):
         return self._inner.model
 
     def __len__(self) -> int:
-        """How many vectors are kept."""
+        """Number of cached vectors."""
         return len(self._kept)
 
     @override
@@ -89,7 +89,7 @@ class CachedEmbedder(Embedder):
 
     def _vectors(self, outcomes: list[_Outcome]) -> list[list[float]]:
         for outcome in outcomes:
-            if isinstance(outcome, EmbedderUnavailable):  # one for each caller: raising adds to an exception
+            if isinstance(outcome, EmbedderUnavailable):  # one for each caller: raising changes an exception
                 raise EmbedderUnavailable(str(outcome), retry_after_s=outcome.retry_after_s) from outcome
             if isinstance(outcome, Exception):
                 raise outcome
@@ -104,7 +104,7 @@ class CachedEmbedder(Embedder):
         try:
             vectors = await embed_each(self._inner, list(wanted.values()))
             outcomes = [None if vector is None else array("f", vector) for vector in vectors]
-        except Exception as error:  # noqa: BLE001 - a defect, too, must reach those who wait
+        except Exception as error:  # noqa: BLE001 - any error must reach the waiting callers
             outcomes = [error] * len(wanted)
         finally:
             for key, outcome in zip(wanted, outcomes, strict=True):

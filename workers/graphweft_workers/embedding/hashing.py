@@ -1,4 +1,4 @@
-"""An embedder without a model, for laptops, demos and tests."""
+"""An embedder without a model, for development, demos and tests."""
 
 from __future__ import annotations
 
@@ -9,25 +9,25 @@ from collections.abc import Sequence
 from hashlib import blake2b
 from typing import Final, override
 
-from graphweft_rules.terms import STOP_WORDS, terms
 from graphweft_workers.embedding.protocol import MOST_DIMENSIONS, Embedder, as_vector
+from graphweft_workers.terms import STOP_WORDS, terms
 
 _STOPPED: Final = frozenset(term for word in STOP_WORDS for term in terms(word))
 
 
 class HashingEmbedder(Embedder):
-    """Finds words, not meaning: texts are near each other as far as they share words, as in fulltext search.
+    """Embeds words, not meaning: the cosine of two texts grows with the words that they share.
 
-    Each term of a text adds to one of the dimensions, which its hash chooses along with the sign; terms that are
-    repeated count by their logarithm, stop words only where there is nothing else, and the vector has length 1. Terms
-    that fall on the same dimension cannot be told apart: with 256 dimensions texts that share no word mostly have a
-    cosine within 0.2 of 0. The vectors are the same on every machine.
+    The hash of each term selects a dimension and a sign (feature hashing). A term that occurs n times weighs
+    1 + ln(n); stop words count only in texts of stop words. Vectors have length 1 and are equal on every machine. Terms
+    of the same dimension collide: with 256 dimensions, texts without a common word mostly have a cosine within 0.2
+    of 0.
     """
 
     def __init__(self, dimensions: int) -> None:
-        """Raises ``ValueError`` unless there are 8 to 8,192 ``dimensions``."""
+        """Raises ``ValueError`` unless ``dimensions`` is 8 to 8,192."""
         if not 8 <= dimensions <= MOST_DIMENSIONS:
-            message = f"a hashing embedder has 8 to {MOST_DIMENSIONS} dimensions"
+            message = f"invalid number of dimensions {dimensions}: expected 8 to {MOST_DIMENSIONS}"
             raise ValueError(message)
         self._dimensions = dimensions
 
@@ -41,12 +41,12 @@ class HashingEmbedder(Embedder):
         vectors: list[list[float]] = []
         for text in texts:
             vectors.append(self._vector(text))
-            await asyncio.sleep(0)  # a text may be long, and others wait for the loop
+            await asyncio.sleep(0)  # long texts must not block the event loop
         return vectors
 
     @override
     async def aclose(self) -> None:
-        """Nothing is held."""
+        """Do nothing."""
 
     def _vector(self, text: str) -> list[float]:
         found = terms(text)
@@ -58,7 +58,7 @@ class HashingEmbedder(Embedder):
         length = math.sqrt(math.fsum(number * number for number in numbers))
         vector = as_vector(number / length for number in numbers) if length else None
         if vector is None:
-            # No words, or words that cancel each other out: the text is found by itself.
+            # No terms, or terms that cancel out: only the same text is near.
             at, sign = self._place("\0" + text)
             vector = [sign if number == at else 0.0 for number in range(self._dimensions)]
         return vector

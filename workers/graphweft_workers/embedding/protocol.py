@@ -1,4 +1,4 @@
-"""What an embedder promises, and how it fails."""
+"""The protocol of embedders, and their errors."""
 
 from __future__ import annotations
 
@@ -10,55 +10,54 @@ from typing import Final, Protocol
 from graphweft_contracts.errors import Permanent, Transient
 
 MOST_DIMENSIONS: Final = 8_192
-"""Numbers of a vector: ``memory.embedded`` events take no more."""
+"""Limit of numbers in a vector: that of a ``memory.embedded`` event."""
 
 
 class EmbedderUnavailable(Transient):
-    """The embedder cannot be asked, is busy, is set up wrongly, or answers with what is no embedding.
+    """The embedder is unreachable, busy or misconfigured, or returns invalid vectors.
 
-    It says nothing about the texts: the same ones may be taken after ``retry_after_s`` seconds.
+    The texts are not the cause: try again after ``retry_after_s`` seconds.
     """
 
 
 class EmbeddingRefused(Permanent):
-    """The embedder takes other texts, but at least one of these never.
+    """The embedder refuses at least one text for good, and accepts others.
 
-    ``vectors`` has one item for each text that was asked for, in their order: its vector, or None for a text that is
-    refused. So the other texts need not be asked for again.
+    ``vectors`` has one item for each text, in order: its vector, or None for a refused text.
     """
 
     def __init__(self, model: str, vectors: Sequence[list[float] | None]) -> None:
         refused = sum(vector is None for vector in vectors)
         super().__init__(
-            f"the embedder {model!r} gives no vector for {refused} of {len(vectors)} texts: as a rule a text that is "
-            "empty, or longer than the model takes"
+            f"the embedder {model!r} refuses {refused} of {len(vectors)} texts: usually a text is empty or longer than "
+            "the model accepts"
         )
         self.vectors = list(vectors)
 
 
 class Embedder(Protocol):
-    """Turns texts into vectors whose directions can be compared. Belongs to one event loop; calls may run at once."""
+    """Turns texts into vectors that are compared by cosine. Belongs to one event loop; calls may run concurrently."""
 
     @property
     def model(self) -> str:
-        """The name that is recorded beside vectors; vectors of different names are never compared."""
+        """The name that is stored with vectors; only vectors of the same name are compared."""
         ...
 
     async def embed(self, texts: Sequence[str]) -> list[list[float]]:
-        """Return one vector for each text, in their order; all have the same length.
+        """Return one vector for each text, in order; all have the same number of dimensions.
 
-        The numbers are 32-bit floats, so they come out of JSON as they went in. They are finite, and at least one of
-        a vector is not 0; its length need not be 1. Raises ``EmbedderUnavailable`` or ``EmbeddingRefused``.
+        The numbers are finite 32-bit floats, and at least one of a vector is not 0. Vectors need not have length 1.
+        Raises ``EmbedderUnavailable`` or ``EmbeddingRefused``.
         """
         ...
 
     async def aclose(self) -> None:
-        """Let go of connections and threads; calls that are running may fail."""
+        """Release connections and threads; running calls may fail."""
         ...
 
 
 def as_vector(numbers: Iterable[float]) -> list[float] | None:
-    """Return the numbers rounded to 32 bits, or None if they are no vector: not finite, all 0, none or too many."""
+    """Return the numbers rounded to 32 bits; None if there are none or too many, all are 0, or one is not finite."""
     try:
         rounded = array("f", numbers).tolist()
     except OverflowError:
@@ -69,7 +68,7 @@ def as_vector(numbers: Iterable[float]) -> list[float] | None:
 
 
 async def embed_each(embedder: Embedder, texts: Sequence[str]) -> list[list[float] | None]:
-    """Return one item for each text, in their order: its vector, or None for a text that the embedder never takes.
+    """Return one item for each text, in order: its vector, or None for a refused text.
 
     Raises ``EmbedderUnavailable``.
     """

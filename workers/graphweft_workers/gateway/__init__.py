@@ -1,1 +1,1 @@
-"""The HTTP gateway: events in, context out, for runtimes that have no client of their own. It knows the client only."""
+"""The HTTP gateway, for runtimes without a Python client. It depends on the client only."""

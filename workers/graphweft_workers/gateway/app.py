@@ -1,8 +1,7 @@
-"""The ASGI application: events and OTLP spans in, context out, the routes of Graphiti's server, and whether it works.
+"""The ASGI application of the gateway: its routes and their errors.
 
-Starlette and a document of our own, not FastAPI: a CloudEvent comes in three forms, which parameters of a function
-cannot say, the size of a body is checked before it is read, and a validation error is a problem (RFC 9457). Each of the
-three would replace what FastAPI does for a route. Litestar brings 20 packages for two routes.
+It uses Starlette and not FastAPI: a CloudEvent comes in three forms, which function parameters cannot describe, the
+size of a body is checked before the body is read, and a validation error is a problem document (RFC 9457).
 """
 
 from __future__ import annotations
@@ -11,11 +10,12 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import AsyncGenerator, Awaitable, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
+from dataclasses import dataclass, field
 from typing import Any, Final
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ValidationError
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
@@ -26,21 +26,22 @@ from graphweft import Client
 from graphweft.transport import Transport
 from graphweft_contracts import Event, Permanent, Transient
 from graphweft_workers.gateway.cloud_events import read_events
-from graphweft_workers.gateway.document import ContextQuestion, document
-from graphweft_workers.gateway.facts import FactsQuestion, find_facts
-from graphweft_workers.gateway.limits import Gate, Limits, encoding_of, media_type, read_body, read_json
+from graphweft_workers.gateway.document import document
+from graphweft_workers.gateway.fact_search import FactsQuestion, find_facts
+from graphweft_workers.gateway.limits import Limits, RequestLimiter, encoding_of, media_type, read_body, read_json
 from graphweft_workers.gateway.messages import Refusal, read_messages
 from graphweft_workers.gateway.problems import Problem, faults_of
-from graphweft_workers.gateway.replies import without_addresses
+from graphweft_workers.gateway.questions import ContextQuestion
+from graphweft_workers.gateway.redaction import without_addresses
 from graphweft_workers.gateway.tokens import Tokens
-from graphweft_workers.gateway.traces import JSON, PROTOBUF, Traces, read_traces, unpacked
+from graphweft_workers.gateway.traces import JSON, PROTOBUF, Traces, decompress, read_traces
 
 logger = logging.getLogger("graphweft.gateway")
 
 _RETRY_S: Final = 2
 _PROBE_MS: Final = 500
 _PROBE_KEPT_S: Final = 1.0
-"""Anybody may ask whether the gateway is ready, so the bus is not asked each time."""
+"""Requests for readiness need no token, so the bus is asked at most once in this time."""
 _PROBE: Final = "graphweft-readyz"
 _REACH_S: Final = 2.0
 _LOOPBACK: Final = re.compile(r"(127\.0\.0\.1|localhost)(:[0-9]{1,5})?", re.IGNORECASE | re.ASCII)
@@ -56,26 +57,27 @@ def make_app(
     refusal: Refusal | None = None,
     schema_ids: Sequence[str] | None = None,
 ) -> Starlette:
-    """Return the application; it closes ``client`` at its end.
+    """Return the application; it closes ``client`` when it shuts down.
 
-    ``connect`` makes a transport to the bus of ``client``, by which it is seen whether the bus is there. ``refusal``
-    says why a message would have no effect; without it, such ones become dead letters. ``schema_ids`` are the
-    ontologies that the document names; None: it names none.
+    ``connect`` makes a new transport to the bus, to check that the bus answers. ``refusal`` returns the reason why a
+    message would have no effect; without it, such messages become dead letters. ``schema_ids`` are the ontologies that
+    the OpenAPI document names.
 
-    Requests are of the app of their token. Without ``tokens`` they are of ``insecure_app`` and have to be addressed to
-    this machine by name, so that no web page in a browser here can send them. Raises ``ValueError`` unless exactly one
-    of the two is given.
+    The token of a request decides its app. Without ``tokens``, every request belongs to ``insecure_app`` and must
+    address this machine by name, so that web pages in a local browser cannot send requests. Raises ``ValueError``
+    unless exactly one of ``tokens`` and ``insecure_app`` is given.
     """
     if (tokens is None) == (insecure_app is None):
         raise ValueError("give either tokens or insecure_app")
+    limits = limits or Limits()
     gateway = _Gateway(
-        client,
+        client=client,
         connect=connect,
         tokens=tokens,
         insecure_app=insecure_app or "",
-        limits=limits or Limits(),
+        limits=limits,
         refusal=refusal,
-        schema_ids=schema_ids,
+        document=document(limits, secured=tokens is not None, schema_ids=schema_ids),
     )
 
     @asynccontextmanager
@@ -102,176 +104,149 @@ def make_app(
     return app
 
 
+@dataclass(kw_only=True, eq=False)
 class _Gateway:
-    def __init__(
-        self,
-        client: Client,
-        *,
-        connect: Callable[[], Transport],
-        tokens: Tokens | None,
-        insecure_app: str,
-        limits: Limits,
-        refusal: Refusal | None,
-        schema_ids: Sequence[str] | None,
-    ) -> None:
-        self._client = client
-        self._connect = connect
-        self._tokens = tokens
-        self._insecure_app = insecure_app
-        self._limits = limits
-        self._gate = Gate(limits)
-        self._refusal = refusal
-        self._document = document(limits, secured=tokens is not None, schema_ids=schema_ids)
-        self._probing = asyncio.Lock()
-        self._probed: tuple[float, dict[str, str] | None] = (-_PROBE_KEPT_S, None)
+    client: Client
+    connect: Callable[[], Transport]
+    tokens: Tokens | None
+    insecure_app: str
+    limits: Limits
+    refusal: Refusal | None
+    document: dict[str, Any]
+    probing: asyncio.Lock = field(default_factory=asyncio.Lock)
+    probed: tuple[float, dict[str, str] | None] = (-_PROBE_KEPT_S, None)
+
+    def __post_init__(self) -> None:
+        self.limiter = RequestLimiter(self.limits)
 
     async def events(self, request: Request) -> Response:
-        """Answer when the bus has the events."""
-        limits = self._limits
+        """Publish CloudEvents. The answer means that the bus has them."""
         app_id = self._app_of(request)
-        with self._gate.enter(app_id):
+        with self.limiter.enter(app_id):
             kind = media_type(request)
-            body = await read_body(request, most=limits.events_bytes, seconds=limits.body_s)
-            events = await self._gate.read(
-                app_id, body, lambda body: read_events(kind, request.headers, body, app_id=app_id, limits=limits)
-            )
-            positions = await self._published(events)
+
+            def read(body: bytes) -> list[Event]:
+                return read_events(kind, request.headers, body, app_id=app_id, limits=self.limits)
+
+            positions = await self._publish(await self._read(app_id, request, read, self.limits.events_bytes))
         return JSONResponse({"positions": positions}, 202)
 
     async def messages(self, request: Request) -> Response:
-        """Answer when the bus has an episode for each message."""
-        limits = self._limits
+        """Publish an episode for each message. The answer means that the bus has them."""
         app_id = self._app_of(request)
-        with self._gate.enter(app_id):
+        with self.limiter.enter(app_id):
             _check_json(request)
-            body = await read_body(request, most=limits.events_bytes, seconds=limits.body_s)
-            events = await self._gate.read(
-                app_id,
-                body,
-                lambda body: read_messages(body, app_id=app_id, limits=limits, refusal=self._refusal),
-            )
-            positions = await self._published(events)
-        said = {"message": "the bus has the messages", "success": True, "positions": positions}
-        return JSONResponse(said, 202)
+
+            def read(body: bytes) -> list[Event]:
+                return read_messages(body, app_id=app_id, limits=self.limits, refusal=self.refusal)
+
+            positions = await self._publish(await self._read(app_id, request, read, self.limits.events_bytes))
+        return JSONResponse({"message": "the bus has the messages", "success": True, "positions": positions}, 202)
 
     async def traces(self, request: Request) -> Response:
-        """Answer when the bus has the events of all spans that give some."""
-        limits = self._limits
+        """Publish the events of spans. The answer means that the bus has them."""
         app_id = self._app_of(request)
-        with self._gate.enter(app_id):
+        with self.limiter.enter(app_id):
             kind = media_type(request)
             if kind not in {PROTOBUF, JSON}:
                 raise Problem(415, "unsupported-media-type", f"send OTLP as {PROTOBUF} or {JSON}")
             encoding = encoding_of(request)
-            body = await read_body(request, most=limits.events_bytes, seconds=limits.body_s, gzip=True)
 
             def read(body: bytes) -> Traces:
-                plain = unpacked(encoding, body, most=limits.unpacked_bytes)
-                return read_traces(kind, plain, app_id=app_id, limits=limits)
+                plain = decompress(encoding, body, limit=self.limits.unpacked_bytes)
+                return read_traces(kind, plain, app_id=app_id, limits=self.limits)
 
-            found = await self._gate.read(app_id, body, read, packed=encoding == "gzip")
-            await self._published(found.events)
+            found = await self._read(app_id, request, read, self.limits.events_bytes, gzip=True)
+            await self._publish(found.events)
         if found.rejected:
             logger.warning("%d spans of app %s give no event: %s", found.rejected, app_id, "; ".join(found.reasons))
         return Response(found.answer(kind), media_type=kind)
 
     async def search(self, request: Request) -> Response:
-        """Answer with the facts of some groups, or with why they are not known."""
-        limits = self._limits
+        """Return facts of some groups. An error means that the search failed, so an empty list means no facts."""
         app_id = self._app_of(request)
-        with self._gate.enter(app_id):
-            _check_json(request)
-            body = await read_body(request, most=limits.context_bytes, seconds=limits.body_s)
-            try:
-                question = await self._gate.read(
-                    app_id, body, lambda body: FactsQuestion.model_validate(read_json(body))
-                )
-            except ValidationError as error:
-                raise _invalid_question(error) from None
-            budget_ms = round(limits.search_s * 1000)
-            found = await find_facts(self._client, app_id, question, budget_ms=budget_ms)
-        return Response(found.model_dump_json(), media_type="application/json")
-
-    async def healthcheck(self, _: Request) -> Response:
-        """Answer: the process does, in the words of Graphiti's server."""
-        return JSONResponse({"status": "healthy"})
+        with self.limiter.enter(app_id):
+            question = await self._question(app_id, request, FactsQuestion)
+            budget_ms = round(self.limits.search_s * 1000)
+            found = await find_facts(self.client, app_id, question, budget_ms=budget_ms)
+        return Response(found.model_dump_json(), media_type=JSON)
 
     async def context(self, request: Request) -> Response:
-        """Answer with what is ready, always with 200."""
+        """Return the context that is ready within the budget, always with status 200."""
         app_id = self._app_of(request)
-        with self._gate.enter(app_id):
-            _check_json(request)
-            body = await read_body(request, most=self._limits.context_bytes, seconds=self._limits.body_s)
-            try:
-                question = await self._gate.read(
-                    app_id, body, lambda body: ContextQuestion.model_validate(read_json(body))
-                )
-            except ValidationError as error:
-                raise _invalid_question(error) from None
+        with self.limiter.enter(app_id):
+            question = await self._question(app_id, request, ContextQuestion)
             if question.app_id not in {None, app_id}:
-                fault = {"pointer": "#/app_id", "detail": "leave it out, or name the app of the token"}
-                raise Problem(403, "other-app", "the token is of another app", faults=[fault])
-            reply = await self._client.context(
-                agent=question.agent,
-                chat_id=question.chat_id,
-                app_id=app_id,
-                workflow=question.workflow,
-                user_id=question.user_id,
-                context=question.context,
-                budget_ms=question.budget_ms,
-                max_tokens=question.max_tokens,
-                after=question.after,
-                explain=question.explain,
-                search=question.search,
-            )
-        return Response(without_addresses(reply).model_dump_json(), media_type="application/json")
+                fault = {"pointer": "#/app_id", "detail": "remove it, or name the app of the token"}
+                raise Problem(403, "other-app", "the token belongs to another app", faults=[fault])
+            given: dict[str, Any] = {name: getattr(question, name) for name in ContextQuestion.model_fields}
+            given["app_id"] = app_id
+            reply = await self.client.context(**given)
+        return Response(without_addresses(reply).model_dump_json(), media_type=JSON)
+
+    async def healthcheck(self, _: Request) -> Response:
+        """Answer as long as the process runs, as Graphiti's server does."""
+        return JSONResponse({"status": "healthy"})
 
     async def health(self, _: Request) -> Response:
-        """Answer: the process does."""
+        """Answer as long as the process runs."""
         return JSONResponse({"process": "ok"})
 
     async def readiness(self, _: Request) -> Response:
-        """Ask for context that no rules have, and the bus itself when that is not answered."""
-        async with self._probing:
-            at, state = self._probed
+        """Check that a responder answers, or at least the bus."""
+        async with self.probing:
+            at, state = self.probed
             if time.monotonic() - at >= _PROBE_KEPT_S:
                 state = await self._probe()
-                self._probed = (time.monotonic(), state)
+                self.probed = (time.monotonic(), state)
         if state is None:
-            raise Problem(
-                503,
-                "bus-unavailable",
-                "the bus does not answer",
-                headers={"Retry-After": str(_RETRY_S)},
-            )
+            raise Problem(503, "bus-unavailable", "the bus does not answer", headers={"Retry-After": str(_RETRY_S)})
         return JSONResponse(state)
 
     async def openapi(self, _: Request) -> Response:
         """Return the OpenAPI document."""
-        return JSONResponse(self._document)
+        return JSONResponse(self.document)
 
-    async def _published(self, events: Sequence[Event]) -> list[str]:
-        """Return the positions of all events on the bus. Raises ``Problem``, which says which of them it confirmed."""
-        positions = await self._client.emit_all(events, wait_s=self._limits.emit_s)
+    async def _read[T](
+        self, app_id: str, request: Request, reader: Callable[[bytes], T], limit: int, *, gzip: bool = False
+    ) -> T:
+        body = await read_body(request, limit=limit, seconds=self.limits.body_s, gzip=gzip)
+        packed = gzip and encoding_of(request) == "gzip"
+        return await self.limiter.read(app_id, body, reader, packed=packed)
+
+    async def _question[Q: BaseModel](self, app_id: str, request: Request, model: type[Q]) -> Q:
+        _check_json(request)
+        try:
+            return await self._read(
+                app_id, request, lambda body: model.model_validate(read_json(body)), self.limits.context_bytes
+            )
+        except ValidationError as error:
+            detail = "the question breaks the contract"
+            raise Problem(422, "invalid-question", detail, faults=faults_of(error)) from None
+
+    async def _publish(self, events: Sequence[Event]) -> list[str]:
+        """Publish events and return their positions. Raises ``Problem`` with the positions that the bus confirmed."""
+        positions = await self.client.emit_all(events, wait_s=self.limits.emit_s)
         confirmed = [position for position in positions if position is not None]
         if len(confirmed) < len(positions):
             logger.warning("the bus did not confirm %d of %d events in time", positions.count(None), len(positions))
             raise Problem(
                 503,
                 "bus-unavailable",
-                "the bus did not confirm all events in time; those without a position may still take effect. Send the "
-                "same request again until it is taken: what is on the bus already has no second effect",
+                "the bus did not confirm all events in time; events without a position may still take effect. Send the "
+                "same request again until it is taken: events that are on the bus already have no second effect",
                 headers={"Retry-After": str(_RETRY_S)},
                 positions=positions,
             )
         return confirmed
 
     async def _probe(self) -> dict[str, str] | None:
-        reply = await self._client.context(
+        """Request context that no rule has, and ask the bus itself if no responder answers."""
+        reply = await self.client.context(
             agent=_PROBE, chat_id=_PROBE, app_id=_PROBE, workflow=_PROBE, budget_ms=_PROBE_MS
         )
         match reply.reason:
-            case "disabled" if reply.context_id:  # a responder wrote it
+            case "disabled" if reply.context_id:  # only a responder sets it
                 return {"bus": "ok", "responder": "context is off"}
             case "disabled":
                 responder = "not asked: context is off here"
@@ -282,23 +257,23 @@ class _Gateway:
         return {"bus": "ok", "responder": responder} if await self._reached() else None
 
     async def _reached(self) -> bool:
-        """Return whether the bus takes events: appending none, by a new transport, asks for its partitions."""
+        """Return whether the bus takes events: to append none, a new transport asks for the partitions."""
         try:
-            async with aclosing(self._connect()) as transport, asyncio.timeout(_REACH_S):
+            async with aclosing(self.connect()) as transport, asyncio.timeout(_REACH_S):
                 await transport.append(())
         except (TimeoutError, Transient, Permanent) as error:
-            logger.debug("the bus is not reached: %s", error)
+            logger.debug("the bus does not answer: %s", error)
             return False
         return True
 
     def _app_of(self, request: Request) -> str:
-        """Return whose the request is. Raises ``Problem`` without a token that is known."""
-        if self._tokens is None:
+        """Return the app of the request. Raises ``Problem`` without a known token."""
+        if self.tokens is None:
             if not _LOOPBACK.fullmatch(request.headers.get("host", "")):
                 raise Problem(403, "other-host", "without tokens the gateway answers to 127.0.0.1 and localhost only")
-            return self._insecure_app
+            return self.insecure_app
         scheme, _, presented = request.headers.get("authorization", "").partition(" ")
-        token = self._tokens.find(presented.strip()) if scheme.lower() == "bearer" else None
+        token = self.tokens.find(presented.strip()) if scheme.lower() == "bearer" else None
         if token is None:
             raise Problem(
                 401,
@@ -310,15 +285,8 @@ class _Gateway:
 
 
 def _check_json(request: Request) -> None:
-    if media_type(request) != "application/json":
-        raise Problem(415, "unsupported-media-type", "send the body as application/json")
-
-
-def _invalid_question(error: ValidationError) -> Problem:
-    return Problem(422, "invalid-question", "the question breaks the contract", faults=faults_of(error))
-
-
-type _Handler = Callable[[Request, Any], Awaitable[Response]]
+    if media_type(request) != JSON:
+        raise Problem(415, "unsupported-media-type", f"send the body as {JSON}")
 
 
 async def _problem(_: Request, problem: Any) -> Response:
@@ -327,18 +295,17 @@ async def _problem(_: Request, problem: Any) -> Response:
 
 async def _http(_: Request, error: Any) -> Response:
     code, detail = {
-        404: ("not-found", "nothing is here; /openapi.json says what there is"),
-        405: ("method-not-allowed", "the header Allow says which methods there are"),
+        404: ("not-found", "this path does not exist; /openapi.json lists the paths"),
+        405: ("method-not-allowed", "the header Allow lists the methods of this path"),
     }.get(error.status_code, ("http", error.detail))
     return Problem(error.status_code, code, detail, headers=error.headers).response()
 
 
 async def _gone(_: Request, error: Any) -> Response:
-    return Response(status_code=400)  # nobody reads it
+    return Response(status_code=400)  # the client has disconnected
 
 
 async def _defect(_: Request, error: Any) -> Response:
-    # Starlette raises it again behind the answer, and the server logs it.
-    return Problem(
-        500, "defect", "the gateway has a defect, which its log names; nothing is known to be taken"
-    ).response()
+    # Starlette raises the error again after the answer, and the server logs it.
+    detail = "the gateway has a defect; its log has the details. The request may or may not have been taken"
+    return Problem(500, "defect", detail).response()

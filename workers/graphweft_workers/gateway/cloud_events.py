@@ -16,15 +16,16 @@ from graphweft_contracts import Event, InvalidEvent, wire
 from graphweft_contracts.admission import admission_faults
 from graphweft_contracts.events import payload_of
 from graphweft_workers.gateway.limits import Limits, read_json, whole
-from graphweft_workers.gateway.problems import MOST_FAULTS, Loc, Problem, faults_of, pointer
+from graphweft_workers.gateway.problems import MAX_FAULTS, Loc, Problem, faults_of, pointer
 
 SINGLE: Final = "application/cloudevents+json"
 BATCH: Final = "application/cloudevents-batch+json"
 _JSON: Final = "application/json"
 _PREFIX: Final = "ce-"
-MOST_ATTRIBUTES: Final = 100
-"""Each that is wrong costs time, in which nobody else is answered."""
-_MANY: Final = f"an event has at most {MOST_ATTRIBUTES} attributes here: put the rest into its data"
+MAX_ATTRIBUTES: Final = 100
+"""Each invalid attribute takes time to report, and other requests wait meanwhile."""
+_TOO_MANY: Final = f"an event has at most {MAX_ATTRIBUTES} attributes: put the rest into its data"
+_INVALID: Final = "an event breaks the contract; nothing was taken"
 _EXPECTED: Final = (
     f"send one event as {SINGLE}, several as {BATCH}, or in binary mode: headers ce-specversion, ce-id, ce-source, "
     f"ce-type, ce-chatid, and the data as {_JSON}"
@@ -32,10 +33,10 @@ _EXPECTED: Final = (
 
 
 def read_events(kind: str, headers: Headers, body: bytes, *, app_id: str, limits: Limits) -> list[Event]:
-    """Return the events of a request in their order; those that name no app are of ``app_id``.
+    """Return the events of a request in their order. ``app_id`` is the default app, and the only one allowed.
 
-    ``kind`` is the media type. An event without ``time`` happens now. Raises ``Problem`` for the whole request when
-    one of them breaks the contract, is of another app or too large.
+    ``kind`` is the media type. The time of an event without ``time`` is now. Raises ``Problem`` for the whole request
+    when one event breaks the contract, names another app or is too large.
     """
     now = datetime.now(UTC).isoformat()
     if kind == SINGLE:
@@ -46,7 +47,7 @@ def read_events(kind: str, headers: Headers, body: bytes, *, app_id: str, limits
             raise Problem(422, "invalid-event", f"a batch is a JSON array of events; {_EXPECTED}")
         items: list[Any] = raw  # pyright: ignore[reportUnknownVariableType]
         if len(items) > limits.events:
-            raise Problem(422, "batch-too-large", f"a batch has at most {limits.events} events here: send more batches")
+            raise Problem(422, "batch-too-large", f"a batch has at most {limits.events} events: send smaller batches")
         return _checked([((number,), item) for number, item in enumerate(items)], app_id, now)
     if "ce-specversion" in headers and not kind.startswith("application/cloudevents"):
         return [_binary(kind, headers, body, app_id, now)]
@@ -57,14 +58,14 @@ def _checked(items: Sequence[tuple[tuple[int, ...], Any]], app_id: str, now: str
     events: list[Event] = []
     faults: list[dict[str, str]] = []
     for above, item in items:
-        if len(faults) >= MOST_FAULTS:
+        if len(faults) >= MAX_FAULTS:
             break
         if not isinstance(item, dict):
             faults.append({"pointer": pointer(*above), "detail": "an event is a JSON object"})
             continue
         attributes = cast("dict[str, Any]", item)
-        if len(attributes) > MOST_ATTRIBUTES:
-            faults.append({"pointer": pointer(*above), "detail": _MANY})
+        if len(attributes) > MAX_ATTRIBUTES:
+            faults.append({"pointer": pointer(*above), "detail": _TOO_MANY})
             continue
         try:
             event = _event(attributes, app_id, now)
@@ -72,9 +73,9 @@ def _checked(items: Sequence[tuple[tuple[int, ...], Any]], app_id: str, now: str
             faults += faults_of(error, *above, place=_place_in(attributes))
         else:
             events.append(event)
-            faults += _refused(event, *above)
+            faults += _refusals(event, *above)
     if faults:
-        raise Problem(422, "invalid-event", "an event breaks the contract; nothing was taken", faults=faults)
+        raise Problem(422, "invalid-event", _INVALID, faults=faults)
     _own(events, [pointer(*above, "appid") for above, _ in items], "pointer", app_id)
     check_fitting(events, [pointer(*above) for above, _ in items])
     return events
@@ -82,7 +83,7 @@ def _checked(items: Sequence[tuple[tuple[int, ...], Any]], app_id: str, now: str
 
 def _binary(kind: str, headers: Headers, body: bytes, app_id: str, now: str) -> Event:
     if kind != _JSON and (kind or body):
-        raise Problem(415, "unsupported-media-type", f"data of an event in binary mode is {_JSON}")
+        raise Problem(415, "unsupported-media-type", f"the data of an event in binary mode is {_JSON}")
     attributes: dict[str, Any] = {}
     faults: list[dict[str, str]] = []
     for raw_name, raw_value in headers.raw:
@@ -91,29 +92,29 @@ def _binary(kind: str, headers: Headers, body: bytes, app_id: str, now: str) -> 
             continue
         attribute = name.removeprefix(_PREFIX)
         if attribute in attributes or attribute in {"data", "datacontenttype"}:
-            faults.append({"header": name, "detail": "this header stands there twice, or is none of binary mode"})
+            faults.append({"header": name, "detail": "this header appears twice, or does not belong to binary mode"})
             continue
         try:
             attributes[attribute] = unquote_to_bytes(raw_value).decode()
         except UnicodeDecodeError:
-            faults.append({"header": name, "detail": "write what is not ASCII as percent-encoded UTF-8"})
-    if len(attributes) >= MOST_ATTRIBUTES:  # the data is one more
-        faults.append({"header": f"{_PREFIX}*", "detail": _MANY})
+            faults.append({"header": name, "detail": "write other characters than ASCII as percent-encoded UTF-8"})
+    if len(attributes) >= MAX_ATTRIBUTES:  # the data counts as one more
+        faults.append({"header": f"{_PREFIX}*", "detail": _TOO_MANY})
     data: Any = read_json(body) if body else {}
     if faults:
-        raise Problem(422, "invalid-event", "an event breaks the contract; nothing was taken", faults=faults)
+        raise Problem(422, "invalid-event", _INVALID, faults=faults)
     try:
         event = _event({**attributes, "data": data}, app_id, now)
     except ValidationError as error:
         raise Problem(
             422,
             "invalid-event",
-            "an event breaks the contract; nothing was taken",
+            _INVALID,
             faults=[_of_header(fault) for fault in faults_of(error, place=_place_in(attributes))],
         ) from None
-    if refused := _refused(event):
+    if refused := _refusals(event):
         raise Problem(
-            422, "invalid-event", "an event breaks the contract; nothing was taken",
+            422, "invalid-event", _INVALID,
             faults=[_of_header(fault) for fault in refused],
         )  # fmt: skip
     _own([event], ["ce-appid"], "header", app_id)
@@ -122,18 +123,18 @@ def _binary(kind: str, headers: Headers, body: bytes, app_id: str, now: str) -> 
 
 
 def _event(attributes: dict[str, Any], app_id: str, now: str) -> Event:
-    """Validate by JSON's own types, so that what the schema refuses is refused."""
+    """Validate as JSON, so that the model refuses the same types as the schema."""
     plain = {name: whole(value) for name, value in attributes.items()}
     return Event.model_validate_json(to_json({"appid": app_id, "time": now, **plain}), strict=True)
 
 
-def _refused(event: Event, *above: int) -> list[dict[str, str]]:
-    """Return the faults of an event that the contract admits, and that a client would not send either."""
+def _refusals(event: Event, *above: int) -> list[dict[str, str]]:
+    """Return the faults that the contract's schema cannot express; clients refuse these events too."""
     return [{"pointer": pointer(*above, *where), "detail": fault} for where, fault in admission_faults(event)]
 
 
 def _place_in(attributes: dict[str, Any]) -> Callable[[Loc], Loc]:
-    """Return where faults are: the envelope reports those of a payload, which are below ``data``, as its own."""
+    """Return a function that puts the faults of a payload below ``data``; the event reports them as its own."""
     payload = payload_of(str(attributes.get("type"))).model_fields
 
     def place(loc: Loc) -> Loc:
@@ -143,7 +144,7 @@ def _place_in(attributes: dict[str, Any]) -> Callable[[Loc], Loc]:
 
 
 def _of_header(fault: dict[str, str]) -> dict[str, str]:
-    """Say where a fault is in binary mode: attributes are headers, and the body is the data."""
+    """Return the fault with its place in binary mode: attributes are headers, and the body is the data."""
     first, _, rest = fault["pointer"].removeprefix("#").removeprefix("/").partition("/")
     if first == "data":
         return {"pointer": f"#/{rest}" if rest else "#", "detail": fault["detail"]}
@@ -152,16 +153,16 @@ def _of_header(fault: dict[str, str]) -> dict[str, str]:
 
 def _own(events: Sequence[Event], places: Sequence[str], kind: str, app_id: str) -> None:
     others = [
-        {kind: place, "detail": "leave it out, or name the app of the token"}
+        {kind: place, "detail": "remove it, or name the app of the token"}
         for event, place in zip(events, places, strict=True)
         if event.appid != app_id
     ]
     if others:
-        raise Problem(403, "other-app", "the token is of another app; nothing was taken", faults=others)
+        raise Problem(403, "other-app", "the token belongs to another app; nothing was taken", faults=others)
 
 
 def check_fitting(events: Sequence[Event], places: Sequence[str]) -> None:
-    """Raise ``Problem`` when the bus takes no event of this size; ``places`` are their JSON pointers."""
+    """Raise ``Problem`` when an event is too large for the bus. ``places`` are the JSON pointers of the events."""
     for event, place in zip(events, places, strict=True):
         try:
             check_sizes([Outgoing(key=event.key, fields=wire.encode(event))])

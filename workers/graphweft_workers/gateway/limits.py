@@ -1,4 +1,4 @@
-"""How much one request, one app and all of them may take."""
+"""Limits of one request, of one app and of all apps, and the reading of bodies."""
 
 from __future__ import annotations
 
@@ -14,32 +14,32 @@ from starlette.requests import Request
 from graphweft_workers.gateway.problems import Problem, pointer
 
 _INFINITY: Final = b"Infinity"
-_AT_ONCE_BYTES: Final = 32_768
-"""A body up to this size is read where it is: in a few milliseconds, the time of some changes of threads."""
+_INLINE_BYTES: Final = 32_768
+"""A smaller body is read on the event loop: it takes a few milliseconds at most."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
-    """Bounds of what a gateway takes."""
+    """Limits of a gateway."""
 
     events_bytes: int = 4_000_000
-    """Body of ``/v1/events``, ``/messages`` and ``/v1/traces``. One event has the bus's own limit besides."""
+    """Body of ``/v1/events``, ``/messages`` and ``/v1/traces``. The bus also limits the size of one event."""
     unpacked_bytes: int = 16_000_000
-    """Body of ``/v1/traces`` when it is unpacked."""
+    """Decompressed body of ``/v1/traces``."""
     context_bytes: int = 1_000_000
-    """Body of ``/v1/context`` and ``/search``: a Kafka broker takes little more in one record."""
+    """Body of ``/v1/context`` and ``/search``. Some buses take little more in one record."""
     body_s: float = 10.0
-    """Longest that a body may take to arrive."""
+    """Maximum time for a body to arrive."""
     events: int = 500
-    """Events of one batch, messages of one request: as many as go to the bus in one round trip."""
+    """Events of one batch, or messages of one request. So many go to the bus in one round trip."""
     spans: int = 10_000
     """Spans of one request."""
     span_events: int = 5_000
-    """Events that the spans of one request give: half of what a client keeps for the bus."""
+    """Events from the spans of one request: half of the client's buffer."""
     emit_s: float = 5.0
-    """Longest wait for the bus to confirm."""
+    """Maximum wait for the bus to confirm."""
     search_s: float = 5.0
-    """Longest wait for the facts of ``/search``."""
+    """Maximum wait for the facts of ``/search``."""
     requests: int = 512
     requests_per_app: int = 128
 
@@ -50,8 +50,8 @@ class _App:
     reading: asyncio.Lock = field(default_factory=asyncio.Lock)
 
 
-class Gate:
-    """Counts the requests that are worked on, and reads their bodies so that no app holds up the others."""
+class RequestLimiter:
+    """Limits the open requests of each app and of all apps, and reads bodies so that no app delays the others."""
 
     def __init__(self, limits: Limits) -> None:
         self._limits = limits
@@ -60,13 +60,13 @@ class Gate:
 
     @contextmanager
     def enter(self, app_id: str) -> Generator[None]:
-        """Count one request of an app while the block runs. Raises ``Problem`` when there are too many."""
+        """Count one open request of an app while the block runs. Raises ``Problem`` when there are too many."""
         app = self._apps.get(app_id) or _App()
         if app.open >= self._limits.requests_per_app:
             raise Problem(
                 429,
                 "too-many-requests",
-                f"this app has {self._limits.requests_per_app} requests open here already; nothing of this one was "
+                f"this app already has {self._limits.requests_per_app} open requests; nothing of this one was "
                 "taken: send it again when others are answered",
                 headers={"Retry-After": "1"},
             )
@@ -74,7 +74,7 @@ class Gate:
             raise Problem(
                 503,
                 "overloaded",
-                "the gateway has as many requests as it takes; nothing of this one was taken: send it again",
+                "the gateway has too many open requests; nothing of this one was taken: send it again",
                 headers={"Retry-After": "1"},
             )
         self._apps[app_id] = app
@@ -89,19 +89,19 @@ class Gate:
                 del self._apps[app_id]
 
     async def read[T](self, app_id: str, body: bytes, reader: Callable[[bytes], T], *, packed: bool = False) -> T:
-        """Return what ``reader`` makes of the body of an app that has entered.
+        """Return the result of ``reader`` for the body of an app that has entered.
 
-        It runs in a thread for large bodies, of an app one after the other: four megabytes take most of a second. How
-        large one is that is ``packed`` shows when it is unpacked only.
+        Large bodies are read in a thread, one at a time for each app: four megabytes take most of a second. The size of
+        a ``packed`` body is unknown, so it counts as large.
         """
-        if len(body) <= _AT_ONCE_BYTES and not packed:
+        if len(body) <= _INLINE_BYTES and not packed:
             return reader(body)
         async with self._apps[app_id].reading:
             return await asyncio.to_thread(reader, body)
 
 
 def media_type(request: Request) -> str:
-    """Return the media type of the body in lower case, "" without one. Raises ``Problem`` unless its text is UTF-8."""
+    """Return the media type of the body in lower case, or "". Raises ``Problem`` for a charset other than UTF-8."""
     kind, _, parameters = request.headers.get("content-type", "").partition(";")
     for parameter in parameters.split(";"):
         name, _, value = parameter.partition("=")
@@ -111,55 +111,56 @@ def media_type(request: Request) -> str:
 
 
 def encoding_of(request: Request) -> str:
-    """Return the content encoding of the body in lower case, ``identity`` without one."""
+    """Return the content encoding of the body in lower case; the default is ``identity``."""
     return request.headers.get("content-encoding", "identity").strip().lower()
 
 
-async def read_body(request: Request, *, most: int, seconds: float, gzip: bool = False) -> bytes:
-    """Return the body as it comes, which may be packed with ``gzip`` only.
+async def read_body(request: Request, *, limit: int, seconds: float, gzip: bool = False) -> bytes:
+    """Return the body as it was sent. ``gzip`` allows that encoding.
 
-    Raises ``Problem`` when it is larger than ``most`` bytes, packed otherwise, or slow to come.
+    Raises ``Problem`` for a body of more than ``limit`` bytes, for another encoding, and for a body that takes longer
+    than ``seconds`` to arrive.
     """
     if encoding_of(request) not in ({"identity", "gzip"} if gzip else {"identity"}):
-        how = "as it is, or with gzip" if gzip else "as it is, without a Content-Encoding"
+        how = "uncompressed or with gzip" if gzip else "uncompressed, without a Content-Encoding"
         raise Problem(415, "unsupported-media-type", f"send the body {how}")
     length = request.headers.get("content-length", "")
-    if length.isascii() and length.isdigit() and int(length[:20]) > most:
-        raise _too_large(most)
+    if length.isascii() and length.isdigit() and int(length[:20]) > limit:
+        raise _too_large(limit)
     body = bytearray()
     try:
         async with asyncio.timeout(seconds):
             async for chunk in request.stream():
                 body += chunk
-                if len(body) > most:
-                    raise _too_large(most)
+                if len(body) > limit:
+                    raise _too_large(limit)
     except TimeoutError:
         raise Problem(408, "slow-body", f"the body did not arrive within {seconds:g} s; send it again") from None
     return bytes(body)
 
 
 def read_json(body: bytes) -> Any:
-    """Parse a body. Raises ``Problem`` when it is no JSON (RFC 8259: UTF-8, no NaN, no infinity)."""
+    """Parse a body. Raises ``Problem`` unless it is JSON (RFC 8259: UTF-8, no NaN, no infinity)."""
     try:
         value = from_json(body, allow_inf_nan=False)
-    except ValueError as error:  # its text names line and column and quotes nothing
+    except ValueError as error:  # its text names line and column and does not quote the body
         raise _no_json(str(error)) from None
-    if _INFINITY in (text := to_json(value)):  # 1e999 is read as one
+    if _INFINITY in (text := to_json(value)):  # 1e999 is parsed as infinity
         try:
             from_json(text, allow_inf_nan=False)
         except ValueError:
-            raise _no_json("a number is larger than JSON's readers take: at most about 1.8e308") from None
+            raise _no_json("a number is too large: the maximum is about 1.8e308") from None
     return value
 
 
 def whole(value: Any) -> Any:
-    """Return 2 for 2.0, which JSON Schema counts as an integer, and everything else as it is."""
+    """Return 2 for 2.0, which is an integer in JSON Schema; return other values unchanged."""
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
 def _no_json(detail: str) -> Problem:
-    return Problem(400, "no-json", "the body is no JSON", faults=[{"pointer": pointer(), "detail": detail}])
+    return Problem(400, "no-json", "the body is not valid JSON", faults=[{"pointer": pointer(), "detail": detail}])
 
 
-def _too_large(most: int) -> Problem:
-    return Problem(413, "body-too-large", f"a body has at most {most:,} bytes here: send less at a time")
+def _too_large(limit: int) -> Problem:
+    return Problem(413, "body-too-large", f"a body has at most {limit:,} bytes: send less at a time")

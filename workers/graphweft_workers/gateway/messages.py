@@ -1,4 +1,4 @@
-"""``POST /messages``: what was said in a group, as clients of Graphiti's server send it, becomes episodes."""
+"""``POST /messages``: the messages of a group, as clients of Graphiti's server send them, become episodes."""
 
 from __future__ import annotations
 
@@ -26,24 +26,24 @@ from graphweft_contracts.memory import derived_id
 from graphweft_workers.gateway.cloud_events import check_fitting
 from graphweft_workers.gateway.limits import Limits, read_json
 from graphweft_workers.gateway.patterns import GROUP, LINE, NO_NUL
-from graphweft_workers.gateway.problems import MOST_FAULTS, Problem, faults_of, pointer
+from graphweft_workers.gateway.problems import MAX_FAULTS, Problem, faults_of, pointer
 
 type Refusal = Callable[[Event], str | None]
-"""Says why an event would have no effect, without quoting it; None when it has."""
+"""Returns the reason why an event would have no effect, without quoting it, or None."""
 
 SOURCE: Final = "/graphweft/messages"
 """``source`` of the events."""
 _DAY: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt _][0-9]{2}:")
-_LONGEST: Final = 999_000
-"""Characters of a content: with who said it in front, it still fits into an episode."""
+_MAX_CONTENT: Final = 999_000
+"""Characters of a content. With the speaker in front, it still fits into an episode."""
 
 _Short = Annotated[str, StringConstraints(max_length=256, pattern=NO_NUL)]
 _Line = Annotated[str, StringConstraints(max_length=256, pattern=LINE)]
 
 
 def _dated(value: Any) -> Any:
-    if not isinstance(value, str) or not _DAY.match(value):  # a number would count as seconds, in a text as well
-        msg = "write the time as in 2026-02-01T10:00:00Z (ISO 8601)"
+    if not isinstance(value, str) or not _DAY.match(value):  # pydantic would take a number, also in a text, for seconds
+        msg = "expected an ISO 8601 time such as 2026-02-01T10:00:00Z"
         raise ValueError(msg)
     return value
 
@@ -53,32 +53,32 @@ def _zoned(value: datetime) -> datetime:
 
 
 class Message(BaseModel):
-    """One message. Members that are not known here do not count."""
+    """One message. Unknown members are ignored."""
 
     model_config = ConfigDict(frozen=True, strict=True)
 
-    content: Annotated[str, StringConstraints(max_length=_LONGEST, pattern=NO_NUL)]
+    content: Annotated[str, StringConstraints(max_length=_MAX_CONTENT, pattern=NO_NUL)]
     role_type: Literal["user", "assistant", "system"]
-    role: _Line | None = Field(default=None, description="Who said it: the name of a user or an agent.")
+    role: _Line | None = Field(default=None, description="The speaker: the name of a user or an agent.")
     uuid: _Short | None = Field(
         default=None,
-        description="The client's own name of the message: the same message again with it has no second effect.",
+        description="The client's own id of the message. The same message with the same id takes effect once.",
     )
     name: _Line | None = Field(default=None, description="Name of the episode.")
     timestamp: Annotated[datetime, Strict(strict=False), BeforeValidator(_dated), AfterValidator(_zoned)] | None = (
-        Field(default=None, description="When it was said, without a zone in UTC; by default now.")
+        Field(default=None, description="Time of the message, in UTC unless it has a zone; by default now.")
     )
     source_description: Annotated[str, StringConstraints(max_length=4_096, pattern=NO_NUL)] | None = None
 
     @property
     def text(self) -> str:
-        """The content of the episode: who said it, and what."""
+        """The content of the episode, with the speaker in front."""
         return f"{self.role or ''}({self.role_type}): {self.content}"
 
     def event_id(self, group_id: str, schema_id: str | None) -> str:
-        """Return the id of its event, which the message determines where it has a uuid or a timestamp.
+        """Return the id of its event. A message with a uuid or a timestamp always has the same id.
 
-        Of one uuid only the same text is the same message: another one would otherwise be dropped without a word.
+        The text is part of the id: a corrected text with the same uuid is another event, and is not dropped.
         """
         said = (group_id, schema_id or "", self.role or "", self.role_type, self.content)
         if self.uuid:
@@ -89,30 +89,30 @@ class Message(BaseModel):
 
 
 class MessagesRequest(BaseModel):
-    """Messages of one group, in the order in which they were said. Members that are not known here do not count."""
+    """Messages of one group, in their order. Unknown members are ignored."""
 
     model_config = ConfigDict(frozen=True, strict=True)
 
     group_id: Annotated[str, StringConstraints(min_length=1, max_length=256, pattern=GROUP)] = Field(
-        description="Whose they are: the scope `user_id` of the episodes, and their chat."
+        description="The group: the scope `user_id` and the chat of the episodes."
     )
     messages: tuple[Message, ...]
     schema_id: Name | None = Field(
         default=None,
-        description="The ontology to go by; without it `agent_memory_v1` for a content with `<graphiti_episode`.",
+        description="The ontology of the episodes; by default `agent_memory_v1` for contents with `<graphiti_episode`.",
     )
 
 
 def read_messages(body: bytes, *, app_id: str, limits: Limits, refusal: Refusal | None) -> list[Event]:
     """Return an ``episode.add`` event of ``app_id`` for each message, in their order.
 
-    Raises ``Problem`` for the whole request when it breaks the contract, or one of them is too large or would have no
-    effect.
+    Raises ``Problem`` for the whole request when it breaks the contract, or when a message is too large or would have
+    no effect.
     """
     raw: Any = read_json(body)
-    said: Any = cast("dict[str, Any]", raw).get("messages") if isinstance(raw, dict) else None
-    if isinstance(said, list) and len(said) > limits.events:  # pyright: ignore[reportUnknownArgumentType]
-        raise Problem(422, "batch-too-large", f"a request has at most {limits.events} messages here: send more of them")
+    given: Any = cast("dict[str, Any]", raw).get("messages") if isinstance(raw, dict) else None
+    if isinstance(given, list) and len(given) > limits.events:  # pyright: ignore[reportUnknownArgumentType]
+        raise Problem(422, "batch-too-large", f"a request has at most {limits.events} messages: send smaller requests")
     try:
         request = MessagesRequest.model_validate_json(to_json(raw))
         events = _events(request, app_id)
@@ -149,7 +149,7 @@ def _events(request: MessagesRequest, app_id: str) -> list[Event]:
                 data={name: value for name, value in said.items() if value is not None},
                 id=message.event_id(request.group_id, request.schema_id),
                 source=SOURCE,
-                time=now + timedelta(microseconds=number),  # so that messages without a time keep their order
+                time=now + timedelta(microseconds=number),  # keeps the order of messages without a time
             )
         )
     return made
@@ -160,7 +160,7 @@ def _check_effect(events: Sequence[Event], places: Sequence[str], refusal: Refus
     for event, place in zip(events, places, strict=True):
         if (why := refusal(event)) is not None:
             faults.append({"pointer": place, "detail": why})
-        if len(faults) == MOST_FAULTS:
+        if len(faults) == MAX_FAULTS:
             break
     if faults:
         raise Problem(422, "no-effect", "a message would have no effect; nothing was taken", faults=faults)

@@ -1,4 +1,4 @@
-"""What is wrong with a request, as ``application/problem+json`` (RFC 9457): what, where, and what to do."""
+"""Errors of a request as ``application/problem+json`` (RFC 9457): the fault, its place and the next step."""
 
 from __future__ import annotations
 
@@ -11,21 +11,22 @@ from pydantic import ValidationError
 from pydantic_core import ErrorDetails
 from starlette.responses import JSONResponse
 
-from graphweft_workers.gateway.patterns import IN_WORDS
+from graphweft_workers.gateway.patterns import ERRORS
 
 MEDIA_TYPE: Final = "application/problem+json"
-MOST_FAULTS: Final = 20
-"""So many are named: what a body may hold of them has no end."""
+MAX_FAULTS: Final = 20
+"""A body can have any number of faults; only so many are reported."""
 
 type Loc = tuple[str | int, ...]
-"""Steps into a body."""
+"""Steps from the root of a body to a value."""
 
 
 class Problem(Exception):
-    """Ends the handling of a request with an answer that says why.
+    """Ends the handling of a request with an error answer.
 
-    ``code`` is the bounded name of the kind of problem; ``detail`` is for people and never quotes the request's values.
-    ``faults`` have a ``detail`` and either a ``pointer`` into the body (RFC 6901, as a URI fragment) or a ``header``.
+    ``code`` names the kind of problem, one of a fixed set. ``detail`` is for people and never quotes values of the
+    request. ``faults`` have a ``detail`` and a place: a ``pointer`` into the body (RFC 6901, as a URI fragment) or a
+    ``header``.
     """
 
     def __init__(
@@ -47,7 +48,7 @@ class Problem(Exception):
         self.more = more
 
     def response(self) -> JSONResponse:
-        """Return the answer."""
+        """Return the HTTP response."""
         content: dict[str, Any] = {
             "type": f"urn:graphweft:problem:{self.code}",
             "title": HTTPStatus(self.status).phrase,
@@ -56,12 +57,12 @@ class Problem(Exception):
             **self.more,
         }
         if self.faults:
-            content["errors"] = [dict(fault) for fault in self.faults[:MOST_FAULTS]]
+            content["errors"] = [dict(fault) for fault in self.faults[:MAX_FAULTS]]
         return JSONResponse(content, self.status, self.headers, MEDIA_TYPE)
 
 
 def pointer(*steps: str | int) -> str:
-    """Return the JSON pointer to a place in the body, as a URI fragment."""
+    """Return the JSON pointer to a value in the body, as a URI fragment."""
     escaped = (quote(str(step).replace("~", "~0").replace("/", "~1"), safe="~") for step in steps)
     return "#" + "".join(f"/{step}" for step in escaped)
 
@@ -69,14 +70,14 @@ def pointer(*steps: str | int) -> str:
 def faults_of(
     error: ValidationError, *above: str | int, place: Callable[[Loc], Loc] = lambda loc: loc
 ) -> list[dict[str, str]]:
-    """Return the first faults of a body: each stands below ``above``, where ``place`` says."""
+    """Return the first faults of a body. ``place`` maps a fault's location; the result lies below ``above``."""
     return [
         {"pointer": pointer(*above, *place(fault["loc"])), "detail": _detail(fault)}
-        for fault in error.errors(include_input=False, include_url=False)[:MOST_FAULTS]
+        for fault in error.errors(include_input=False, include_url=False)[:MAX_FAULTS]
     ]
 
 
 def _detail(fault: ErrorDetails) -> str:
     if fault["type"] == "string_pattern_mismatch":
-        return IN_WORDS.get(fault.get("ctx", {}).get("pattern", ""), "it has not the form that the contract asks for")
+        return ERRORS.get(fault.get("ctx", {}).get("pattern", ""), "it does not match the pattern of the contract")
     return fault["msg"].removeprefix("Value error, ")

@@ -1,6 +1,6 @@
-"""Bearer tokens: each speaks for one app. The file holds hashes, so whoever reads it cannot use them.
+"""Bearer tokens, each for one app. The file holds only hashes, so it cannot be used to send requests.
 
-A token is 256 random bits, which nobody guesses: a plain SHA-256 keeps it as safe as a slow hash would.
+A token has 256 random bits and cannot be guessed, so a plain SHA-256 is as safe as a slow hash.
 """
 
 from __future__ import annotations
@@ -20,12 +20,12 @@ from graphweft_contracts import InvalidSettings
 from graphweft_contracts.events import AppId
 
 _PREFIX: Final = "gw_"
-"""So that scanners for leaked secrets, and people, know one when they see it."""
+"""Lets people and scanners for leaked secrets recognise a token."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Token:
-    """Whose a token is; the token itself is nowhere."""
+    """The app and the hash of a token. The token itself is not stored."""
 
     app_id: str
     name: str
@@ -33,13 +33,13 @@ class Token:
 
 
 class Tokens:
-    """The tokens that are admitted."""
+    """The tokens that a gateway accepts."""
 
     def __init__(self, tokens: Sequence[Token]) -> None:
         self._tokens = tuple(tokens)
 
     def find(self, presented: str) -> Token | None:
-        """Return whose the token is, None for an unknown one. It takes as long for every one."""
+        """Return the entry of a token, or None. The time does not depend on the token."""
         digest = hashlib.sha256(presented.encode(errors="replace")).digest()
         found = None
         for token in self._tokens:
@@ -49,17 +49,17 @@ class Tokens:
 
 
 def new_token() -> str:
-    """Return a fresh token, of letters that a header and a shell take as they are."""
+    """Return a new token. A header and a shell take its characters without escaping."""
     return _PREFIX + secrets.token_urlsafe(32)
 
 
 def sha256_of(token: str) -> str:
-    """Return the hash that stands in the file."""
+    """Return the hash of a token for the file."""
     return hashlib.sha256(token.encode()).hexdigest()
 
 
 def read_tokens(path: Path) -> Tokens:
-    """Read ``tokens: [{sha256: …, app_id: …, name: …}]``. Raises ``InvalidSettings`` that names each fault."""
+    """Read ``tokens: [{sha256: …, app_id: …, name: …}]``. Raises ``InvalidSettings`` with each fault."""
     try:
         raw: Any = yaml.safe_load(path.read_text("utf-8-sig"))
     except OSError as error:
@@ -67,9 +67,9 @@ def read_tokens(path: Path) -> Tokens:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
-        raise InvalidSettings(f"gateway_tokens: {path}{where}: no YAML: {error.problem}") from None
+        raise InvalidSettings(f"gateway_tokens: {path}{where}: invalid YAML: {error.problem}") from None
     except (yaml.YAMLError, ValueError) as error:
-        raise InvalidSettings(f"gateway_tokens: {path} is no YAML: {error}") from error
+        raise InvalidSettings(f"gateway_tokens: {path}: invalid YAML: {error}") from error
     try:
         entries = _File.model_validate(raw).tokens
     except ValidationError as error:
@@ -79,10 +79,10 @@ def read_tokens(path: Path) -> Tokens:
         )
         raise InvalidSettings("\n".join([*faults, f"each token is {_FORM}"])) from None
     if not entries:
-        raise InvalidSettings(f"gateway_tokens: {path} holds no token: `graphweft token new --app APP` makes one")
+        raise InvalidSettings(f"gateway_tokens: {path} has no tokens: `graphweft token new --app APP` makes one")
     digests = [entry.sha256.lower() for entry in entries]
     if twice := next((number for number, digest in enumerate(digests) if digest in digests[:number]), None):
-        raise InvalidSettings(f"gateway_tokens: {path}: tokens.{twice}: the same token stands there before; keep one")
+        raise InvalidSettings(f"gateway_tokens: {path}: tokens.{twice}: duplicate of an earlier token: remove one")
     return Tokens(
         [Token(app_id=entry.app_id, name=entry.name, sha256=bytes.fromhex(entry.sha256)) for entry in entries]
     )

@@ -1,28 +1,26 @@
 """``POST /v1/traces``: OTLP over HTTP (https://opentelemetry.io/docs/specs/otlp/#otlphttp); GenAI spans become events.
 
-Nothing is remembered from one request to the next. What is known of a trace by other requests would be another thing
-after a restart, and a request that is repeated then would put its events into another chat, where they have effect
-again. So a span's chat and agent are what its own request says.
+The gateway keeps nothing between requests, so the chat and the agent of a span come from its own request only. State
+would be lost by a restart; a repeated request would then put its events into another chat, where they apply again.
 """
 
 from __future__ import annotations
 
 import base64
-import json
 import math
 import re
 import zlib
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, Final, Protocol, cast
+from typing import Any, Final, cast
 
+from google.protobuf import json_format
 from google.protobuf.message import DecodeError
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
 )
-from pydantic import BaseModel, BeforeValidator, ConfigDict, FailFast, Field, ValidationError, WithJsonSchema
-from pydantic.alias_generators import to_camel
+from pydantic import ValidationError
 
 from graphweft.adapters.genai import (
     APP_ID,
@@ -37,8 +35,8 @@ from graphweft.adapters.genai import (
 from graphweft.transport import MAX_EVENT_BYTES, Outgoing, check_sizes
 from graphweft_contracts import Event, InvalidEvent, wire
 from graphweft_contracts.admission import admission_faults
-from graphweft_workers.gateway.limits import Limits, read_json, whole
-from graphweft_workers.gateway.problems import MOST_FAULTS, Problem, faults_of, pointer
+from graphweft_workers.gateway.limits import Limits, read_json
+from graphweft_workers.gateway.problems import MAX_FAULTS, Problem, pointer
 
 PROTOBUF: Final = "application/x-protobuf"
 JSON: Final = "application/json"
@@ -46,148 +44,16 @@ _ERROR: Final = 2
 """``STATUS_CODE_ERROR``."""
 _EXCEPTION: Final = "exception"
 _EXCEPTION_ATTRIBUTES: Final = frozenset({"exception.type", "exception.message"})
-_REASONS: Final = 5
-"""So many different reasons are named."""
-_UINT64: Final = 2**64 - 1
-_DIGITS: Final = r"^[0-9]{1,19}$"
-_INTEGER: Final = r"^-?[0-9]{1,19}$"
-_VALUES: Final = 1_000_000
-"""Values of a body in JSON: it has room for eight times as many, which take gigabytes when they are read."""
-_NO_NUMBERS: Final = frozenset({"NaN", "Infinity", "-Infinity"})
-
-
-def _integer(pattern: str) -> BeforeValidator:
-    def read(value: Any) -> Any:
-        if isinstance(value, str):
-            if not re.fullmatch(pattern, value):
-                msg = "write an integer, or its digits as a string"
-                raise ValueError(msg)
-            return int(value)
-        return whole(value)
-
-    return BeforeValidator(read)
-
-
-def _double(value: Any) -> Any:
-    return None if isinstance(value, str) and value in _NO_NUMBERS else value
-
-
-_Nanoseconds = Annotated[
-    int,
-    _integer(_DIGITS),
-    Field(ge=0, le=_UINT64),
-    WithJsonSchema(
-        {"anyOf": [{"type": "integer", "minimum": 0, "maximum": _UINT64}, {"type": "string", "pattern": _DIGITS}]}
-    ),
-]
-_Int64 = Annotated[
-    int,
-    _integer(_INTEGER),
-    WithJsonSchema({"anyOf": [{"type": "integer"}, {"type": "string", "pattern": _INTEGER}]}),
-]
-_Double = Annotated[
-    float | None,
-    BeforeValidator(_double),
-    WithJsonSchema({"anyOf": [{"type": "number"}, {"enum": [*sorted(_NO_NUMBERS), None]}]}),
-]
-_Enum = Annotated[int, BeforeValidator(whole)]
-type _Many[T] = Annotated[tuple[T, ...], FailFast()]
-"""A fault takes a kilobyte or more, and a body has room for millions: of a list the first one is told."""
-
-
-class _Message(BaseModel):
-    """A message of OTLP as JSON writes it: every member may be missing or null, and unknown ones do not count."""
-
-    model_config = ConfigDict(frozen=True, strict=True, alias_generator=to_camel)
-
-
-class AnyValue(_Message):
-    """A value: one of these."""
-
-    string_value: str | None = None
-    bool_value: bool | None = None
-    int_value: _Int64 | None = None
-    double_value: _Double = None
-    array_value: ArrayValue | None = None
-    kvlist_value: KeyValueList | None = None
-    bytes_value: str | None = None
-
-
-class ArrayValue(_Message):
-    """Several values."""
-
-    values: _Many[AnyValue] | None = None
-
-
-class KeyValue(_Message):
-    """An attribute."""
-
-    key: str | None = None
-    value: AnyValue | None = None
-
-
-class KeyValueList(_Message):
-    """A map."""
-
-    values: _Many[KeyValue] | None = None
-
-
-class Resource(_Message):
-    """What made the spans. ``graphweft.app_id`` among its attributes has to be the token's app."""
-
-    attributes: _Many[KeyValue] | None = None
-
-
-class SpanMoment(_Message):
-    """An event of a span."""
-
-    name: str | None = None
-    attributes: _Many[KeyValue] | None = None
-
-
-class Status(_Message):
-    """How a span ended."""
-
-    message: str | None = None
-    code: _Enum | None = Field(default=None, description="2: an error.")
-
-
-class TracedSpan(_Message):
-    """A span that has ended."""
-
-    trace_id: str | None = Field(default=None, description="32 hexadecimal digits.")
-    span_id: str | None = Field(default=None, description="16 hexadecimal digits.")
-    parent_span_id: str | None = None
-    name: str | None = None
-    start_time_unix_nano: _Nanoseconds | None = None
-    end_time_unix_nano: _Nanoseconds | None = None
-    attributes: _Many[KeyValue] | None = None
-    events: _Many[SpanMoment] | None = None
-    status: Status | None = None
-
-
-class ScopeSpans(_Message):
-    """Spans of one library."""
-
-    spans: _Many[TracedSpan] | None = None
-
-
-class ResourceSpans(_Message):
-    """Spans of one program."""
-
-    resource: Resource | None = None
-    scope_spans: _Many[ScopeSpans] | None = None
-
-
-class TracesRequest(_Message):
-    """``ExportTraceServiceRequest`` of OTLP 1, as far as it is read here."""
-
-    resource_spans: _Many[ResourceSpans] | None = None
+_MAX_REASONS: Final = 5
+_MAX_VALUES: Final = 1_000_000
+"""Values of a JSON body. The body has room for eight times as many, which would take gigabytes of memory."""
+_IDS: Final = ("traceId", "spanId", "parentSpanId")
+_FIELDS: Final = re.compile(r"Failed to parse (\w+) field: ")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Traces:
-    """What came of a request: the events, by time, and how many spans can never become any, and why."""
+    """The events of a request, by time, and the number of spans that can never become an event, with the reasons."""
 
     events: Sequence[Event]
     rejected: int
@@ -195,52 +61,47 @@ class Traces:
 
     def answer(self, kind: str) -> bytes:
         """Return ``ExportTraceServiceResponse`` in the form of the request."""
-        said = "; ".join(self.reasons)
-        if kind == JSON:
-            partial = {"partialSuccess": {"rejectedSpans": str(self.rejected), "errorMessage": said}}
-            return json.dumps(partial if self.rejected else {}).encode()
         response = ExportTraceServiceResponse()
         if self.rejected:
             response.partial_success.rejected_spans = self.rejected
-            response.partial_success.error_message = said
+            response.partial_success.error_message = "; ".join(self.reasons)
+        if kind == JSON:
+            return str(json_format.MessageToJson(response, indent=None)).encode()
         written: bytes = response.SerializeToString()
         return written
 
 
-def unpacked(encoding: str, body: bytes, *, most: int) -> bytes:
-    """Return a body without its encoding, which is ``gzip`` or ``identity``.
+def decompress(encoding: str, body: bytes, *, limit: int) -> bytes:
+    """Return a body without its encoding, ``gzip`` or ``identity``.
 
-    Raises ``Problem`` where it is no gzip, or has more than ``most`` bytes.
+    Raises ``Problem`` when the body is not valid gzip, or has more than ``limit`` bytes decompressed.
     """
     if encoding != "gzip":
         return body
     reader = zlib.decompressobj(wbits=31)
     try:
-        content = reader.decompress(body, most + 1)
+        content = reader.decompress(body, limit + 1)
     except zlib.error:
-        raise Problem(400, "no-gzip", "the body is no gzip, as the header Content-Encoding says") from None
-    if len(content) > most:
-        raise Problem(
-            413, "body-too-large", f"a body has at most {most:,} bytes when unpacked here: send less at a time"
-        )
+        raise Problem(400, "no-gzip", "the body is not gzip, although the header Content-Encoding says so") from None
+    if len(content) > limit:
+        raise Problem(413, "body-too-large", f"a body has at most {limit:,} bytes decompressed: send less at a time")
     if not reader.eof or reader.unused_data:
-        raise Problem(400, "no-gzip", "the body is no whole gzip, or more than one")
+        raise Problem(400, "no-gzip", "the body is not exactly one complete gzip stream")
     return content
 
 
 def read_traces(kind: str, body: bytes, *, app_id: str, limits: Limits) -> Traces:
-    """Return the events of a request's spans, which are of ``app_id``.
+    """Return the events of a request's spans, all of ``app_id``. Spans of other libraries than agents are ignored.
 
-    Spans that agents do not make are passed over. Raises ``Problem`` for the whole request when it is broken, names
-    another app or has more than a request may have.
+    Raises ``Problem`` for the whole request when it is invalid, names another app or exceeds a limit.
     """
     spans, reasons = _spans(kind, body, app_id, limits)
-    told = events_of(spans)
-    if len(told) > limits.span_events:
-        raise _too_many(f"the spans of a request give at most {limits.span_events:,} events here")
+    found = events_of(spans)
+    if len(found) > limits.span_events:
+        raise _too_many(f"the spans of a request give at most {limits.span_events:,} events")
     made: list[tuple[_Key, Event]] = []
     refused: dict[_Key, str] = {}
-    for one in told:
+    for one in found:
         key = (one.span.trace_id, one.span.span_id)
         try:
             event = _event(one, app_id)
@@ -259,11 +120,12 @@ def read_traces(kind: str, body: bytes, *, app_id: str, limits: Limits) -> Trace
     return Traces(
         events=[event for key, event in made if key not in refused],
         rejected=len(reasons),
-        reasons=list(dict.fromkeys(reasons))[:_REASONS],
+        reasons=list(dict.fromkeys(reasons))[:_MAX_REASONS],
     )
 
 
 type _Key = tuple[str, str]
+type _Place = tuple[str | int, ...]
 
 
 def _event(one: SpanEvent, app_id: str) -> Event:
@@ -289,143 +151,162 @@ def _event(one: SpanEvent, app_id: str) -> Event:
 
 
 def _spans(kind: str, body: bytes, app_id: str, limits: Limits) -> tuple[list[Span], list[str]]:
-    """Return the spans of a body, and why others, of agents, are none."""
-    request = _json(body) if kind == JSON else _protobuf(body)
-    reader = _of_json if kind == JSON else _of_protobuf
-    resources: Sequence[Any] = request.resource_spans or ()
-    if len(resources) > limits.spans or sum(len(each.scope_spans or ()) for each in resources) > limits.spans:
-        raise _too_many(f"a request has at most {limits.spans:,} resources and scopes here")
-    many = sum(len(scope.spans or ()) for each in resources for scope in each.scope_spans or ())
-    if many > limits.spans:
-        raise _too_many(f"a request has at most {limits.spans:,} spans here")
+    """Return the valid spans of a body, and for each invalid span of an agent the reason."""
+    request = _of_json(body) if kind == JSON else _of_protobuf(body)
+    resources = request.resource_spans
+    if len(resources) > limits.spans or sum(len(each.scope_spans) for each in resources) > limits.spans:
+        raise _too_many(f"a request has at most {limits.spans:,} resources and scopes")
+    if sum(len(scope.spans) for each in resources for scope in each.scope_spans) > limits.spans:
+        raise _too_many(f"a request has at most {limits.spans:,} spans")
     spans: list[Span] = []
     reasons: list[str] = []
     others: list[str] = []
     for number, each in enumerate(resources):
-        resource = _attributes(each.resource and each.resource.attributes, RESOURCE_ATTRIBUTES, reader)
+        resource = _attributes(each.resource.attributes, RESOURCE_ATTRIBUTES)
         if resource.get(APP_ID, app_id) != app_id:
             others.append(pointer("resourceSpans", number, "resource"))
-        for scope in each.scope_spans or ():
-            for raw in scope.spans or ():
-                span = _span(raw, resource, reader)
+        for scope in each.scope_spans:
+            for raw in scope.spans:
+                span = _span(raw, resource)
                 if span.kind is not None and (reason := _misplaced(span)):
                     reasons.append(reason)
                 else:
                     spans.append(span)
     if others:
-        detail = f"leave {APP_ID} out of the resource, or name the app of the token"
-        faults = [{"pointer": place, "detail": detail} for place in others[:MOST_FAULTS]]
-        raise Problem(403, "other-app", "the token is of another app; nothing was taken", faults=faults)
+        detail = f"remove {APP_ID} from the resource, or set it to the app of the token"
+        faults = [{"pointer": place, "detail": detail} for place in others[:MAX_FAULTS]]
+        raise Problem(403, "other-app", "the token belongs to another app; nothing was taken", faults=faults)
     return spans, reasons
 
 
-def _span(raw: Any, resource: Mapping[str, Any], reader: _Reader) -> Span:
+def _span(raw: Any, resource: Mapping[str, Any]) -> Span:
     exception: Mapping[str, Any] = {}
-    for moment in raw.events or ():
+    for moment in raw.events:
         if moment.name == _EXCEPTION:
-            exception = _attributes(moment.attributes, _EXCEPTION_ATTRIBUTES, reader)
-    status = raw.status
+            exception = _attributes(moment.attributes, _EXCEPTION_ATTRIBUTES)
     return Span(
-        trace_id=reader.id(raw.trace_id, 16),
-        span_id=reader.id(raw.span_id, 8),
-        parent_id=reader.id(raw.parent_span_id, 8) or None,
-        name=raw.name or "",
-        start_ns=raw.start_time_unix_nano or 0,
-        end_ns=raw.end_time_unix_nano or 0,
-        attributes=_attributes(raw.attributes, ATTRIBUTES, reader),
+        trace_id=_id(raw.trace_id, 16),
+        span_id=_id(raw.span_id, 8),
+        parent_id=_id(raw.parent_span_id, 8) or None,
+        name=raw.name,
+        start_ns=raw.start_time_unix_nano,
+        end_ns=raw.end_time_unix_nano,
+        attributes=_attributes(raw.attributes, ATTRIBUTES),
         resource=resource,
-        failed=status is not None and status.code == _ERROR,
-        status_message=(status.message or None) if status is not None else None,
+        failed=raw.status.code == _ERROR,
+        status_message=raw.status.message or None,
         exception_type=exception.get("exception.type"),
         exception_message=exception.get("exception.message"),
     )
 
 
 def _misplaced(span: Span) -> str | None:
-    """Return why a span can become no event."""
+    """Return why a span cannot become an event, or None."""
     if not span.trace_id:
-        return "a span has no trace id: 16 bytes, not all of them 0"
+        return "a span has no trace id of 16 bytes, not all 0"
     if not span.span_id:
-        return "a span has no id: 8 bytes, not all of them 0"
+        return "a span has no id of 8 bytes, not all 0"
     return None if span.start_ns and span.end_ns else "a span has no start or no end"
 
 
-def _attributes(raw: Iterable[Any] | None, wanted: frozenset[str], reader: _Reader) -> dict[str, Any]:
-    """Return those attributes that are wanted; the others are not even read."""
-    return {each.key: reader.value(each.value) for each in raw or () if each.key in wanted}
+def _attributes(raw: Iterable[Any], wanted: frozenset[str]) -> dict[str, Any]:
+    return {each.key: _value(each.value) for each in raw if each.key in wanted}
 
 
-class _Reader(Protocol):
-    """What protobuf and JSON write differently."""
-
-    def id(self, raw: Any, size: int) -> str:
-        """Return an id of ``size`` bytes as hexadecimal digits, "" for what is none."""
-        ...
-
-    def value(self, raw: Any) -> Any:
-        """Return a value as JSON can say it."""
-        ...
+def _id(raw: bytes, size: int) -> str:
+    """Return an id as hexadecimal digits, or "" unless it has ``size`` bytes that are not all 0."""
+    return raw.hex() if len(raw) == size and any(raw) else ""
 
 
-class _Protobuf:
-    def id(self, raw: Any, size: int) -> str:
-        known: bytes = raw
-        return known.hex() if len(known) == size and any(known) else ""
-
-    def value(self, raw: Any) -> Any:
-        match raw.WhichOneof("value"):
-            case None:
-                return None
-            case "array_value":
-                return [self.value(each) for each in raw.array_value.values]
-            case "kvlist_value":
-                return {each.key: self.value(each.value) for each in raw.kvlist_value.values}
-            case "bytes_value":
-                return base64.b64encode(raw.bytes_value).decode()
-            case "double_value":
-                return raw.double_value if math.isfinite(raw.double_value) else None
-            case name:
-                return getattr(raw, name)
-
-
-class _Json:
-    def id(self, raw: Any, size: int) -> str:
-        known = str(raw or "").lower()
-        return known if re.fullmatch(f"[0-9a-f]{{{2 * size}}}", known) and known.strip("0") else ""
-
-    def value(self, raw: Any) -> Any:
-        if not isinstance(raw, AnyValue):
+def _value(raw: Any) -> Any:
+    """Return an ``AnyValue`` as JSON can write it."""
+    match raw.WhichOneof("value"):
+        case None:
             return None
-        if raw.array_value is not None:
-            return [self.value(each) for each in raw.array_value.values or ()]
-        if raw.kvlist_value is not None:
-            return {each.key or "": self.value(each.value) for each in raw.kvlist_value.values or ()}
-        simple = (raw.string_value, raw.bool_value, raw.int_value, raw.double_value, raw.bytes_value)
-        return next((each for each in simple if each is not None), None)
+        case "array_value":
+            return [_value(each) for each in raw.array_value.values]
+        case "kvlist_value":
+            return {each.key: _value(each.value) for each in raw.kvlist_value.values}
+        case "bytes_value":
+            return base64.b64encode(raw.bytes_value).decode()
+        case "double_value":
+            return raw.double_value if math.isfinite(raw.double_value) else None
+        case name:
+            return getattr(raw, name)
 
 
-_of_protobuf: Final = _Protobuf()
-_of_json: Final = _Json()
-
-
-def _protobuf(body: bytes) -> Any:
+def _of_protobuf(body: bytes) -> ExportTraceServiceRequest:
     try:
-        return ExportTraceServiceRequest.FromString(body)
+        request: ExportTraceServiceRequest = ExportTraceServiceRequest.FromString(body)
     except DecodeError:
-        raise Problem(400, "no-protobuf", "the body is no ExportTraceServiceRequest of OTLP in protobuf") from None
+        detail = "the body is not an ExportTraceServiceRequest of OTLP in protobuf"
+        raise Problem(400, "no-protobuf", detail) from None
+    return request
 
 
-def _json(body: bytes) -> TracesRequest:
-    _check_values(read_json(body))
+def _of_json(body: bytes) -> ExportTraceServiceRequest:
+    """Return the request of a JSON body. Raises ``Problem`` with the place of the first fault."""
+    raw = read_json(body)
+    _check_values(raw)
+    request = ExportTraceServiceRequest()
+    if not isinstance(raw, dict):
+        raise _invalid()
+    for resource, place in _objects(cast("Any", raw), "resourceSpans"):
+        read = request.resource_spans.add()
+        _parse(resource.get("resource"), read.resource, *place, "resource")
+        for scope, within in _objects(resource, "scopeSpans", *place):
+            spans = read.scope_spans.add().spans
+            for span, at in _objects(scope, "spans", *within):
+                # JSON has hexadecimal digits where protobuf's own JSON has base64.
+                ids = {name: _base64(span[name]) for name in _IDS if name in span}
+                _parse({**span, "links": None, **ids}, spans.add(), *at)
+    return request
+
+
+def _objects(parent: dict[str, Any], name: str, *above: str | int) -> Iterator[tuple[dict[str, Any], _Place]]:
+    """Yield the objects of a list, with their places. Raises ``Problem`` for a value of another type."""
+    values = parent.get(name)
+    if values is not None and not isinstance(values, list):
+        raise _invalid(*above, name)
+    for number, value in enumerate(cast("list[Any]", values or ())):
+        if not isinstance(value, dict):
+            raise _invalid(*above, name, number)
+        yield cast("dict[str, Any]", value), (*above, name, number)
+
+
+def _parse(raw: Any, message: Any, *place: str | int) -> None:
+    if not isinstance(raw, dict | None):
+        raise _invalid(*place)
     try:
-        return TracesRequest.model_validate_json(body)
-    except ValidationError as error:
-        detail = "the spans are not written as OTLP writes them in JSON; nothing was taken"
-        raise Problem(422, "invalid-traces", detail, faults=faults_of(error)) from None
+        json_format.ParseDict(cast("dict[str, Any]", raw or {}), message, ignore_unknown_fields=True)
+    except (json_format.ParseError, TypeError) as error:
+        # Its text begins with the names of the fields on the way to the fault; the rest may quote the body.
+        fields: list[str] = []
+        text = str(error)
+        while found := _FIELDS.match(text):
+            fields.append(found[1])
+            text = text[found.end() :]
+        raise _invalid(*place, *fields) from None
+
+
+def _base64(digits: Any) -> Any:
+    """Return hexadecimal digits as base64, "" for any other text; a value that is not a text stays."""
+    if not isinstance(digits, str):
+        return digits
+    try:
+        return base64.b64encode(bytes.fromhex(digits)).decode()
+    except ValueError:
+        return ""
+
+
+def _invalid(*place: str | int) -> Problem:
+    detail = "the spans do not have the form of OTLP in JSON; nothing was taken"
+    fault = {"pointer": pointer(*place), "detail": "this value does not fit the OTLP field, or a value in it does not"}
+    return Problem(422, "invalid-traces", detail, faults=[fault])
 
 
 def _check_values(body: Any) -> None:
-    """Raise ``Problem`` where a body has more values, one in another, than are read."""
+    """Raise ``Problem`` when a body has more than 1,000,000 values, those in objects and arrays included."""
     found, waiting = 1, [body]
     while waiting:
         part = waiting.pop()
@@ -436,8 +317,8 @@ def _check_values(body: Any) -> None:
         else:
             continue
         found += len(inside)
-        if found > _VALUES:
-            raise _too_many(f"a body in JSON has at most {_VALUES:,} values here")
+        if found > _MAX_VALUES:
+            raise _too_many(f"a JSON body has at most {_MAX_VALUES:,} values")
         waiting += inside
 
 

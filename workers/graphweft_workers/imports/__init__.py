@@ -1,9 +1,10 @@
-"""Recorded runs in: events made of what agents did before graphweft listened.
+"""Imports recorded runs: makes events of runs from before graphweft was installed.
 
-* ``runs``         what a record is, and what is wrong with a file
-* ``files``        JSON and JSON-lines files, plain or gzip, and standard input
-* ``messages``     one chat-completion message, checked
-* ``openai_chat``  messages -> turns -> events
+* ``files``        reads JSON and JSON-lines files, plain or gzip, and standard input
+* ``runs``         splits records into messages and other fields
+* ``messages``     validates one chat-completion message
+* ``turns``        groups messages into turns with tool calls
+* ``openai_chat``  makes events of turns
 """
 
 from graphweft_workers.imports.files import read_runs

@@ -1,6 +1,6 @@
-"""Where recorded runs come from: the one module of the importer that reads anything.
+"""Reads files with recorded runs. No other module of the importer reads files.
 
-JSON-lines files are read line by line, so their size does not matter; a ``.json`` file is read whole.
+JSON-lines files are read line by line, so they can have any size. A ``.json`` file is read whole into memory.
 """
 
 from __future__ import annotations
@@ -20,14 +20,14 @@ _LINES: Final = (".jsonl", ".ndjson")
 _WHOLE: Final = (".json",)
 _GZIP_MAGIC: Final = b"\x1f\x8b"
 _DAMAGED: Final = (EOFError, gzip.BadGzipFile, zlib.error)
-"""What the gzip module raises; of these, BadGzipFile is an OSError too and must be caught before that."""
+"""Errors of the gzip module. BadGzipFile is also an OSError, so catch these first."""
 
 
 def read_runs(path: Path | str) -> Iterator[Run]:
-    """Read the runs of a ``.jsonl`` or ``.json`` file, each also as ``.gz``, in file order; ``-`` is standard input.
+    """Yield the runs of a ``.jsonl`` or ``.json`` file, plain or ``.gz``, in file order; ``-`` is standard input.
 
-    Standard input may be either form, compressed or not. Raises ``ImportProblem`` when it comes to something that it
-    cannot read; the runs before that have been handed out by then.
+    Standard input can have any of these forms. Raises ``ImportProblem`` at the first invalid record, after the runs
+    before it have been yielded.
     """
     file = str(path)
     try:
@@ -37,7 +37,7 @@ def read_runs(path: Path | str) -> Iterator[Run]:
         name = file.lower().removesuffix(".gz")
         if not name.endswith((*_LINES, *_WHOLE)):
             raise ImportProblem(
-                f"{file}: the file name says neither .jsonl nor .json (each may end in .gz); rename the file, "
+                f"{file}: unknown file type: expected .jsonl, .ndjson or .json, optionally with .gz; rename the file, "
                 "or pass its content on standard input as '-'"
             )
         with _opened(Path(path)) as stream:
@@ -53,7 +53,7 @@ def read_runs(path: Path | str) -> Iterator[Run]:
 
 
 def runs_of_lines(lines: Iterator[bytes] | BinaryIO, *, file: str) -> Iterator[Run]:
-    """Read JSON lines: one value a line, empty lines skipped."""
+    """Yield the runs of JSON lines: one value on each line; empty lines are skipped."""
     number = 0
     for line, raw in enumerate(lines, start=1):
         place = f"{file}:{line}"
@@ -64,8 +64,8 @@ def runs_of_lines(lines: Iterator[bytes] | BinaryIO, *, file: str) -> Iterator[R
             value = parse_json(text)
         except ValueError as error:
             raise ImportProblem(
-                f"{place}: the line is not JSON ({error}); a .jsonl file has one JSON value a line, "
-                "a file that is one JSON value over several lines must be named .json"
+                f"{place}: invalid JSON ({error}); a .jsonl file has one JSON value on each line; name a file with one "
+                "value over several lines .json"
             ) from error
         for where, record in records_in(value, place=place):
             yield run_of(record, place=where, number=number)
@@ -73,12 +73,12 @@ def runs_of_lines(lines: Iterator[bytes] | BinaryIO, *, file: str) -> Iterator[R
 
 
 def runs_of_json(content: bytes, *, file: str) -> Iterator[Run]:
-    """Read one JSON value: a record or an array of records."""
+    """Yield the runs of one JSON value: a record or an array of records."""
     try:
         value = parse_json(_decoded(content, place=file))
     except ValueError as error:
         raise ImportProblem(
-            f"{file}: the content is not JSON ({error}); a file with one JSON value a line must be named .jsonl"
+            f"{file}: invalid JSON ({error}); name a file with one JSON value on each line .jsonl"
         ) from error
     for number, (place, record) in enumerate(records_in(value, place=file)):
         yield run_of(record, place=place, number=number)
@@ -89,7 +89,7 @@ def _opened(path: Path) -> BinaryIO:
 
 
 def runs_of_stream(stream: BinaryIO, *, file: str) -> Iterator[Run]:
-    """Read a stream that has no name to tell its form: lines, unless its first line is no JSON value in itself."""
+    """Yield the runs of a stream without a name: JSON lines if its first line is a JSON value, else one value."""
     content = stream.read()
     if content.startswith(_GZIP_MAGIC):
         try:
@@ -106,7 +106,7 @@ def runs_of_stream(stream: BinaryIO, *, file: str) -> Iterator[Run]:
 
 
 def _damaged(file: str, error: Exception) -> ImportProblem:
-    return ImportProblem(f"{file}: the gzip content is damaged or cut off ({error}); copy it again")
+    return ImportProblem(f"{file}: the gzip content is damaged or incomplete ({error}): copy the file again")
 
 
 def _decoded(raw: bytes, *, place: str) -> str:
@@ -114,5 +114,5 @@ def _decoded(raw: bytes, *, place: str) -> str:
         return raw.decode("utf-8-sig")
     except UnicodeDecodeError as error:
         raise ImportProblem(
-            f"{place}: byte {error.start} ({raw[error.start]:#04x}) is not UTF-8; convert the file to UTF-8"
+            f"{place}: byte {error.start} ({raw[error.start]:#04x}) is not UTF-8: convert the file to UTF-8"
         ) from error

@@ -1,7 +1,7 @@
-"""One message of the chat-completions format, checked, and what can be read out of it.
+"""Validates one message of the chat-completions format.
 
-The format: https://platform.openai.com/docs/api-reference/chat/create, ``messages``; both its present form
-(``tool_calls``, role ``tool``) and the deprecated one (``function_call``, role ``function``) occur in recordings.
+The format is ``messages`` of https://platform.openai.com/docs/api-reference/chat/create. Recordings use its
+current form (``tool_calls``, role ``tool``) and the deprecated one (``function_call``, role ``function``).
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _Text = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 
 
 class FunctionCall(BaseModel):
-    """The function that a model wants called."""
+    """A function call of a model."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -32,7 +32,7 @@ class FunctionCall(BaseModel):
 
 
 class ToolCall(BaseModel):
-    """One call of an assistant message; its id is unique inside that message, and not always beyond it."""
+    """One call of an assistant message. Its id is unique within that message, but not always within the run."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -42,7 +42,7 @@ class ToolCall(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _custom(cls, value: Any) -> Any:
-        """Take a call of type "custom", whose input is free text, for a function call."""
+        """Read a call of type "custom", which has free text as input, as a function call."""
         match value:
             case {"type": "custom", "custom": {"name": name, **more}}:
                 return {"id": value.get("id"), "function": {"name": name, "arguments": more.get("input")}}  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
@@ -51,7 +51,7 @@ class ToolCall(BaseModel):
 
 
 class Message(BaseModel):
-    """A message, as far as events need it; other fields of the format are not looked at."""
+    """The fields of a message that events need; other fields are ignored."""
 
     model_config = ConfigDict(frozen=True)
 
@@ -65,7 +65,7 @@ class Message(BaseModel):
 
     @property
     def text(self) -> str | None:
-        """The text of the message, or its refusal, or None. Text parts are joined by newlines, other parts left out."""
+        """The text of the message, or its refusal, or None. Text parts are joined by newlines; others are ignored."""
         if isinstance(self.content, str):
             return self.content or self.refusal
         texts = (
@@ -75,21 +75,21 @@ class Message(BaseModel):
 
     @property
     def calls(self) -> tuple[ToolCall, ...]:
-        """The tool calls in their order; a deprecated ``function_call`` is one without an id."""
+        """The tool calls in their order. A deprecated ``function_call`` becomes a call without an id."""
         if self.tool_calls:
             return tuple(self.tool_calls)
         return (ToolCall(function=self.function_call),) if self.function_call else ()
 
 
 def messages_of(run: Run) -> tuple[Message, ...]:
-    """Check every message of a run. Raises ``ImportProblem`` at the first that breaks the format."""
+    """Return the messages of a run. Raises ``ImportProblem`` at the first invalid one."""
     return tuple(_message(value, place=f"{run.place}, messages[{i}]") for i, value in enumerate(run.messages))
 
 
 def parsed(text: str) -> JsonValue:
-    """Return what the text says as JSON when that is an object or an array, otherwise the text.
+    """Return the JSON object or array in the text, or else the text.
 
-    Numbers and words stay text: a flight ``007`` or a tool's ``true`` is not for us to interpret.
+    Numbers and words stay text: a flight ``007`` must not become 7.
     """
     if not text.lstrip().startswith(("{", "[")):
         return text
@@ -100,10 +100,10 @@ def parsed(text: str) -> JsonValue:
 
 
 def error_in(result: JsonValue) -> str | None:
-    """Return what a tool's result says went wrong, or None for a result that reports no error.
+    """Return the error that a tool's result reports, or None.
 
-    An error is a text that begins with the word "error", or an object with a non-empty ``error`` or with ``isError``
-    or ``is_error`` true (the Model Context Protocol's and Anthropic's flags).
+    An error is a text that begins with the word "error", or an object with a non-empty ``error``, or with ``isError``
+    or ``is_error`` true (the flags of the Model Context Protocol and of Anthropic).
     """
     match result:
         case str() if _ERROR_TEXT.match(result):
@@ -120,14 +120,13 @@ def error_in(result: JsonValue) -> str | None:
 
 def _message(value: JsonValue, *, place: str) -> Message:
     if not isinstance(value, dict):
-        raise ImportProblem(f"{place}: a message must be an object, but this is {type(value).__name__}")
+        raise ImportProblem(f"{place}: expected a message as an object, found {type(value).__name__}")
     role = value.get("role")
     if role not in _ROLES:
         raise ImportProblem(
-            f"{place}: unknown role {role!r}; the roles of the format are {', '.join(_ROLES)}: rename it or take the "
-            "message out"
+            f"{place}: unknown role {role!r}; the roles are {', '.join(_ROLES)}: rename it or remove the message"
         )
     try:
         return Message.model_validate(value)
     except ValidationError as error:
-        raise ImportProblem(f"{place}: {explain(error)}; correct the message or take the record out") from error
+        raise ImportProblem(f"{place}: {explain(error)}; correct the message or remove the record") from error

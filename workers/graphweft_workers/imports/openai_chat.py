@@ -1,8 +1,7 @@
-"""Recorded chat-completion runs as lifecycle events.
+"""Makes lifecycle events of recorded chat-completion runs.
 
-Importing the same file again gives equal events to the byte: ids come from chat, turn and call, and times from the
-record or from its place in the file, never from a clock. So a second import, or one that goes on after a failure, puts
-nothing into the graph twice.
+A second import of the same file gives identical events, byte for byte: ids come from chat, turn and call, and times
+from the record or from its place in the file, never from a clock. So no event of a repeated import takes effect twice.
 """
 
 from __future__ import annotations
@@ -28,41 +27,41 @@ _CHAT_FIELDS: Final = ("chat_id", "conversation_id", "session_id", "id")
 _TIME_FIELDS: Final = ("created", "created_at", "timestamp")
 _USER_FIELD: Final = "user_id"
 _MESSAGE_STEP: Final = timedelta(seconds=5)
-"""Recordings seldom carry the time of a message; runs of up to 720 messages end before the next one starts."""
+"""Recordings seldom have times of messages. With this step, a run of 720 messages ends before the next one starts."""
 _RUN_STEP: Final = timedelta(hours=1)
 _NEXT: Final = timedelta(milliseconds=1)
-"""Between two events of one message, so that times within a run always rise."""
-_CHAT_ID_LIMIT: Final = 200
-"""Characters. Event ids add a turn and a call to it and must stay under the contract's 256."""
+"""Between two events of one message, so that times within a run always increase."""
+_MAX_CHAT_ID: Final = 200
+"""Characters. Event ids add a turn and a call to it, and the contract allows 256."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ImportOptions:
-    """How runs become events."""
+    """Options of the import."""
 
     app_id: str
     workflow: str
     agent: str | None = None
-    """Agent of every turn; without it each assistant message's ``name``, or "assistant"."""
+    """Agent of every turn; by default the ``name`` of each assistant message, or "assistant"."""
     chat_id: str | None = None
-    """Template over the record's fields, ``"order{order}-{attempt:02d}"``; without it the record's own chat id."""
+    """Template over the record's fields, ``"order{order}-{attempt:02d}"``; by default the record's own chat id."""
     start: datetime = datetime(2024, 1, 1, tzinfo=UTC)
-    """Time of a file's first run, for records that do not tell theirs; each further run starts an hour later."""
+    """Time of a file's first run, for records without a time. Each further run starts an hour later."""
     context_fields: tuple[str, ...] = ()
-    """Fields of the record that rules shall see as ``$context.*``; every record must have them (null is fine)."""
+    """Fields of the record that rules see as ``$context.*``. Every record must have them (null is fine)."""
     handover_tools: tuple[str, ...] = ("transfer_to_*",)
-    """Shell patterns of tools that pass the chat on: a turn that ends with such a call is complete without a text."""
+    """Shell patterns of tools that hand the chat over. A turn that ends with such a call needs no text to succeed."""
 
     @property
     def source(self) -> str:
-        """The CloudEvents source: the same run imported for two apps or workflows makes different events."""
+        """The CloudEvents source. It names app and workflow, so an import for another one gives other events."""
         return f"/import/openai-chat/{self.app_id}/{self.workflow}"
 
 
 def events_of_runs(runs: Iterable[Run], options: ImportOptions) -> Iterator[Event]:
-    """Return the events of many runs, each run's whole or not at all.
+    """Yield the events of many runs; of each run either all events or none.
 
-    Raises ``ImportProblem`` at the first run that cannot be imported or whose chat id another one has already.
+    Raises ``ImportProblem`` at the first run that is invalid or has the chat id of an earlier run.
     """
     places: dict[str, str] = {}
     for run in runs:
@@ -70,17 +69,17 @@ def events_of_runs(runs: Iterable[Run], options: ImportOptions) -> Iterator[Even
         chat_id = events[0].chatid
         if chat_id in places:
             raise ImportProblem(
-                f"{run.place}: the chat id {chat_id!r} is that of {places[chat_id]} too; choose a chat id template "
-                f"that tells them apart, from the fields {named(_scalars(run.fields))}"
+                f"{run.place}: the chat id {chat_id!r} is also that of {places[chat_id]}: choose a chat id template "
+                f"that gives them different ids, from the fields {named(_scalars(run.fields))}"
             )
         places[chat_id] = run.place
         yield from events
 
 
 def events_of(run: Run, options: ImportOptions) -> tuple[Event, ...]:
-    """Return the events of one run in the order of their times, at least its ``workflow.complete``.
+    """Return the events of one run in the order of their times; there is at least a ``workflow.complete``.
 
-    Raises ``ImportProblem`` that names the place and what to do.
+    Raises ``ImportProblem`` with the place and the next step.
     """
     messages = messages_of(run)
     turns = turns_of(messages, agent=options.agent, place=run.place)
@@ -104,7 +103,7 @@ def events_of(run: Run, options: ImportOptions) -> tuple[Event, ...]:
 
 def _write_turn(writer: _Writer, turn: Turn, number: int, options: ImportOptions) -> None:
     who: dict[str, JsonValue] = {"agent_name": turn.agent, "turn_number": number}
-    # The agent starts to work as soon as the message before its own is there.
+    # The agent starts at the time of the message before its own.
     started = writer.moment(max(turn.first - 1, 0))
     writer.add("agent.turn_start", f"{number}/start", at=started, user_message=turn.user_message, data=who)
     for k, call in enumerate(turn.calls, start=1):
@@ -141,7 +140,7 @@ def _handed_over(turn: Turn, options: ImportOptions) -> bool:
 
 
 class _Writer:
-    """Gives the events of one run what they have in common."""
+    """Makes the events of one run, with their common fields."""
 
     def __init__(self, *, run: Run, options: ImportOptions, chat_id: str) -> None:
         self._run = run
@@ -157,12 +156,12 @@ class _Writer:
         self.events: list[Event] = []
 
     def moment(self, message: int) -> datetime:
-        """Return the time of the next event if it happens with this message: always later than the event before."""
+        """Return the time of the next event at this message. It is always later than the event before."""
         try:
             return max(self.start + message * _MESSAGE_STEP, self._earliest)
         except OverflowError as error:
             raise ImportProblem(
-                f"{self._run.place}: the run ends after the year 9999; give an earlier start"
+                f"{self._run.place}: the run ends after the year 9999: give an earlier start"
             ) from error
 
     def add(self, type: str, id: str, *, at: datetime, user_message: str | None, data: Mapping[str, JsonValue]) -> None:
@@ -189,23 +188,23 @@ class _Writer:
 
 
 def _chat_id(run: Run, options: ImportOptions) -> tuple[str, str | None]:
-    """Return the chat id and the record's field that is one, if one is."""
+    """Return the chat id, and the record's field that it comes from, if any."""
     used: str | None = None
     if options.chat_id is not None:
         chat_id = _filled(options.chat_id, run)
     else:
         used = next((name for name in _CHAT_FIELDS if _is_key(run.fields.get(name))), None)
         chat_id = _digest(run) if used is None else str(run.fields[used])
-    if not 0 < len(chat_id) <= _CHAT_ID_LIMIT:
+    if not 0 < len(chat_id) <= _MAX_CHAT_ID:
         raise ImportProblem(
-            f"{run.place}: the chat id {chat_id!r} has {len(chat_id)} characters, 1 to {_CHAT_ID_LIMIT} are possible; "
-            "choose a shorter chat id template"
+            f"{run.place}: the chat id {chat_id!r} has {len(chat_id)} characters; expected 1 to {_MAX_CHAT_ID}: "
+            "choose another chat id template"
         )
     return chat_id, used
 
 
 def _filled(template: str, run: Run) -> str:
-    """Fill the template from plain fields only: no attributes, no indexes, no conversions."""
+    """Fill the template from plain fields. It cannot use attributes, indexes or conversions."""
     fields = _scalars(run.fields)
     parts: list[str] = []
     try:
@@ -215,13 +214,13 @@ def _filled(template: str, run: Run) -> str:
                 continue
             if name not in fields or conversion:
                 raise ImportProblem(
-                    f"{run.place}: the chat id template {template!r} asks for {name!r}, but the record's fields are "
-                    f"{named(fields)}; name one of these in braces"
+                    f"{run.place}: the chat id template {template!r} uses {name!r}, but the record's fields are "
+                    f"{named(fields)}: use one of these"
                 )
             parts.append(format(fields[name], spec or ""))
     except (ValueError, TypeError) as error:
         raise ImportProblem(
-            f"{run.place}: the chat id template {template!r} does not work ({error}); write it like 'order{{id}}'"
+            f"{run.place}: invalid chat id template {template!r} ({error}): write it like 'order{{id}}'"
         ) from error
     return "".join(parts)
 
@@ -237,7 +236,7 @@ def _user_id(run: Run) -> str | None:
         return None
     if not _is_key(value):
         raise ImportProblem(
-            f"{run.place}: 'user_id' must be a string or a whole number, but it is {value!r}; correct it or take it out"
+            f"{run.place}: invalid 'user_id' {value!r}: expected a string or a whole number; correct it or remove it"
         )
     return str(value)
 
@@ -246,14 +245,14 @@ def _context(run: Run, options: ImportOptions) -> dict[str, JsonValue]:
     absent = [name for name in options.context_fields if name not in run.fields]
     if absent:
         raise ImportProblem(
-            f"{run.place}: the context field {absent[0]!r} is not among the record's fields ({named(run.fields)}); "
-            "leave it out of the context fields, or add it to the record (null is fine)"
+            f"{run.place}: the context field {absent[0]!r} is not among the record's fields ({named(run.fields)}): "
+            "remove it from the context fields, or add it to the record (null is fine)"
         )
     return {name: run.fields[name] for name in options.context_fields}
 
 
 def _start(run: Run, options: ImportOptions) -> tuple[datetime, str | None]:
-    """Return the time of the run's first message and the record's field that says it, if one does."""
+    """Return the time of the run's first message, and the record's field that it comes from, if any."""
     name = next((name for name in _TIME_FIELDS if run.fields.get(name) is not None), None)
     value = run.fields[name] if name else None
     try:
@@ -261,22 +260,22 @@ def _start(run: Run, options: ImportOptions) -> tuple[datetime, str | None]:
             case None:
                 return _in_utc(options.start) + run.number * _RUN_STEP, None
             case bool():
-                raise ValueError("a boolean is no time")
+                raise ValueError("it is a boolean")
             case int() | float():
                 return datetime.fromtimestamp(value, UTC), name
             case str():
                 return _in_utc(datetime.fromisoformat(value)), name
             case _:
-                raise ValueError("neither a number nor a text")
+                raise ValueError("it is neither a number nor a text")
     except (ValueError, OverflowError, OSError) as error:
         raise ImportProblem(
-            f"{run.place}: {name or 'start'!r} is {value or str(options.start)!r}, which is no time to start at "
-            f"({error}); write seconds since 1970 or an ISO 8601 time such as 2024-05-01T10:00:00Z"
+            f"{run.place}: invalid {name or 'start'!r} {value or str(options.start)!r} ({error}): expected seconds "
+            "since 1970 or an ISO 8601 time such as 2024-05-01T10:00:00Z"
         ) from error
 
 
 def _in_utc(time: datetime) -> datetime:
-    """Take a time without a zone for UTC: the zone of the importing machine must not change the events."""
+    """Read a time without a zone as UTC, so that the zone of the importing machine does not change the events."""
     return time.astimezone(UTC) if time.tzinfo else time.replace(tzinfo=UTC)
 
 

@@ -1,7 +1,7 @@
-"""What a recorded run is, before anybody looks at its messages.
+"""Splits records into messages and other fields.
 
-A record is a JSON array of messages, or an object with ``messages`` and other fields. One JSON value, be it a line or
-a whole file, holds one record or an array of records.
+A record is a JSON array of messages, or an object with ``messages`` and other fields. A line, or a ``.json`` file, is
+one JSON value and holds one record or an array of records.
 """
 
 from __future__ import annotations
@@ -20,15 +20,15 @@ _SURROGATE_ESCAPE: Final = re.compile(r"\\u[dD][89a-fA-F]")
 
 
 class ImportProblem(Permanent):
-    """A record that cannot be imported; the message names the file, the record, the message, and what to do."""
+    """A record cannot be imported. The text names the file, the record, the message and the next step."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Run:
-    """One record of a file: its messages as they stand there, and its other fields."""
+    """One record of a file: its raw messages and its other fields."""
 
     place: str
-    """Where the record stands, for messages to people: ``runs.jsonl:12`` or ``runs.json, record 3``."""
+    """The place of the record, for errors: ``runs.jsonl:12`` or ``runs.json, record 3``."""
     number: int
     """The record's position in its file, from 0."""
     messages: tuple[JsonValue, ...]
@@ -36,10 +36,9 @@ class Run:
 
 
 def parse_json(text: str) -> JsonValue:
-    """Read strict JSON; raises ``ValueError`` on broken JSON, on NaN and infinities, and on bottomless nesting.
+    """Parse strict JSON. Raises ``ValueError`` for invalid JSON, NaN, infinities and JSON that is nested too deeply.
 
-    Halves of surrogate pairs (an emoji cut in two by a length limit) become U+FFFD: they have no UTF-8 form and could
-    not travel any further.
+    Halves of surrogate pairs (an emoji that a length limit has cut in two) become U+FFFD: UTF-8 cannot encode them.
     """
     try:
         value: JsonValue = json.loads(text, parse_constant=_refuse)
@@ -49,7 +48,7 @@ def parse_json(text: str) -> JsonValue:
 
 
 def records_in(value: JsonValue, *, place: str) -> Iterator[tuple[str, JsonValue]]:
-    """Return each record of one JSON value with its place; an array of messages is one record, not several."""
+    """Yield each record of one JSON value with its place. An array of messages is one record."""
     if isinstance(value, list) and not (value and _is_message(value[0])):
         for number, record in enumerate(value, start=1):
             yield f"{place}, record {number}", record
@@ -68,21 +67,21 @@ def run_of(record: JsonValue, *, place: str, number: int) -> Run:
             if not isinstance(found, list):
                 raise ImportProblem(
                     f"{place}: the record has no array 'messages' (its fields: {named(record)}); "
-                    "write one object with 'messages' per run, or the bare array of messages"
+                    "write one object with 'messages' for each run, or only the array of messages"
                 )
             messages = found
         case _:
             raise ImportProblem(
-                f"{place}: a record must be an array of messages or an object with 'messages', "
-                f"but this is {type(record).__name__}"
+                f"{place}: expected a record, an array of messages or an object with 'messages'; "
+                f"found {type(record).__name__}"
             )
     if not messages:
-        raise ImportProblem(f"{place}: the record has no messages; take it out of the file")
+        raise ImportProblem(f"{place}: the record has no messages: remove it from the file")
     return Run(place=place, number=number, messages=tuple(messages), fields=fields)
 
 
 def named(names: Mapping[str, JsonValue]) -> str:
-    """Return the names for a message, or ``none``."""
+    """Return the names for an error text, or ``none``."""
     return ", ".join(repr(name) for name in names) or "none"
 
 

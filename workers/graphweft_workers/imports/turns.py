@@ -1,7 +1,7 @@
-"""From a flat list of messages to turns with their tool calls.
+"""Groups a flat list of messages into turns with their tool calls.
 
-Tool call ids cannot be trusted beyond one assistant message: recordings exist in which an id comes back several times
-in one run. So a result belongs to a call of the assistant message that it follows, and to no other.
+Some recordings repeat a tool call id within a run. So a result belongs to a call of the last assistant message
+before it.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _DEFAULT_AGENT: Final = "assistant"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Call:
-    """A tool call with its result; ``at`` is the index of the message that ends it."""
+    """A tool call with its result. ``at`` is the index of the message with the result, or with the call without one."""
 
     tool: str
     id: str | None
@@ -31,18 +31,18 @@ class Call:
 
     @property
     def error(self) -> str | None:
-        """What went wrong, in the tool's words; None when nothing did or nothing is known."""
+        """The error that the tool reported, or None."""
         return error_in(self.result)
 
     @property
     def success(self) -> bool | None:
-        """Whether the tool did its work; None for a call that has no result in the recording."""
+        """Whether the tool succeeded; None for a call without a result in the recording."""
         return self.error is None if self.answered else None
 
 
 @dataclass(slots=True, kw_only=True)
 class Turn:
-    """What one agent does between two messages of the user, from message ``first`` to message ``last``."""
+    """The work of one agent between two user messages, from message ``first`` to message ``last``."""
 
     agent: str
     first: int
@@ -55,9 +55,10 @@ class Turn:
 def turns_of(messages: Sequence[Message], *, agent: str | None, place: str) -> list[Turn]:
     """Return the turns of a run in their order.
 
-    A turn starts with an assistant message and ends with the first one that calls no tool; a user message, another
-    agent's message or the end of the run ends it before that, without a response. ``agent`` names the agent of all
-    turns; otherwise each assistant message's ``name`` does. Raises ``ImportProblem`` for a result without a call.
+    A turn starts with an assistant message and ends with the first assistant message that calls no tool. A user
+    message, a message of another agent or the end of the run ends it earlier, without a response. ``agent`` is the
+    agent of all turns; by default, the ``name`` of each assistant message. Raises ``ImportProblem`` for a result
+    without a call.
     """
     results = _results(messages, place=place)
     turns: list[Turn] = []
@@ -80,7 +81,7 @@ def turns_of(messages: Sequence[Message], *, agent: str | None, place: str) -> l
                 if turn is not None:
                     turn.last = i
             case "system" | "developer":
-                pass  # an instruction slipped in does not end the agent's work
+                pass  # an instruction does not end the turn
     return turns
 
 
@@ -118,8 +119,8 @@ def _results(messages: Sequence[Message], *, place: str) -> dict[tuple[int, int]
                 if number is None:
                     raise ImportProblem(
                         f"{place}, messages[{i}]: the result of call {message.tool_call_id!r} (tool {message.name!r}) "
-                        "answers no open call of the assistant message before it; put it behind the message that "
-                        "calls the tool, with that call's id, or take it out"
+                        "answers no open call of the assistant message before it: move it behind the message that "
+                        "calls the tool and give it the id of that call, or remove it"
                     )
                 found[unanswered.pop(number)[0]] = i
             case "system" | "developer":
@@ -128,7 +129,7 @@ def _results(messages: Sequence[Message], *, place: str) -> dict[tuple[int, int]
 
 
 def _answers(message: Message, call: ToolCall) -> bool:
-    """Match by id where the result carries one; the deprecated form carries the function's name only."""
+    """Match by id, or by the function's name in the deprecated form, which has no id."""
     if message.tool_call_id:
         return message.tool_call_id == call.id
     return message.name is not None and message.name == call.function.name

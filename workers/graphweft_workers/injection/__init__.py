@@ -1,1 +1,1 @@
-"""From a context request to its reply, inside the budget: the responder (logic) and the request queue (Redis)."""
+"""From a context request to its reply, before the deadline: match, fetch, rank, pack, reply; see ``pipeline``."""

@@ -1,4 +1,4 @@
-"""Tasks that several requests wait for, and that go on when one of them does not wait any longer."""
+"""Tasks that several requests share, and that continue when one of the requests stops waiting."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from typing import Any
 
 @dataclass(slots=True)
 class Background:
-    """Keeps tasks until they end; each has to have a time limit of its own. Nobody need look at how one ended."""
+    """Keeps tasks alive until they end. Each must have a time limit of its own; nobody has to collect its result."""
 
     _tasks: set[asyncio.Task[Any]] = field(default_factory=set[asyncio.Task[Any]])
 
     def __len__(self) -> int:
-        """Return how many there are."""
+        """Return the number of running tasks."""
         return len(self._tasks)
 
     def start[Result](self, call: Coroutine[Any, Any, Result]) -> asyncio.Task[Result]:
@@ -26,7 +26,7 @@ class Background:
         return task
 
     async def aclose(self) -> None:
-        """Cancel all and wait until they have ended."""
+        """Cancel all tasks and wait for their end."""
         tasks = list(self._tasks)
         for task in tasks:
             task.cancel()
@@ -35,4 +35,4 @@ class Background:
     def _ended(self, task: asyncio.Task[Any]) -> None:
         self._tasks.discard(task)
         if not task.cancelled():
-            task.exception()  # else asyncio complains that nobody looked
+            task.exception()  # marks it as retrieved, else asyncio logs it

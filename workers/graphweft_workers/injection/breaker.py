@@ -1,4 +1,4 @@
-"""When the graph of an app is away, most requests are not kept waiting to find that out again."""
+"""A circuit breaker for each app: while its graph is unavailable, most requests do not wait for it."""
 
 from __future__ import annotations
 
@@ -7,18 +7,18 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
+from graphweft_workers.bounded_dict import BoundedDict
+
 _FAILURES: Final = 5
 _FIRST_WAIT_S: Final = 0.2
 _LAST_WAIT_S: Final = 5.0
-_REMEMBERED: Final = 10_000
-"""Apps; their names come from outside, so there is no end of them."""
 
 
 @dataclass(slots=True)
 class _App:
     failures: int = 0
     until: float | None = None
-    """When the next request may try; None: it is closed."""
+    """When the next request may try; None while closed."""
     wait_s: float = _FIRST_WAIT_S
     trying: bool = False
 
@@ -27,14 +27,14 @@ class _App:
 class Breaker:
     """Opens for an app after 5 failures in a row; then one request at a time tries, after 0.2 to 5 s.
 
-    A failure is that the server is away; a query that it refuses is a success.
+    Only an unavailable server is a failure; a refused query is a success.
     """
 
     clock: Callable[[], float] = time.monotonic
-    _apps: dict[str, _App] = field(default_factory=dict[str, _App])
+    _apps: BoundedDict[str, _App] = field(default_factory=BoundedDict[str, _App])
 
     def enter(self, app_id: str) -> Literal["closed", "trial", "open"]:
-        """Say whether a request may ask the graph: not when it is open. After ``trial`` call ``leave``."""
+        """Tell whether a request may ask the graph: not if ``open``. After ``trial``, call ``leave``."""
         app = self._apps.get(app_id)
         if app is None or app.until is None:
             return "closed"
@@ -44,7 +44,7 @@ class Breaker:
         return "trial"
 
     def leave(self, app_id: str) -> None:
-        """End a trial. One without a success was none: the next comes after twice the time."""
+        """End a trial. After one without a success, the next one waits twice as long."""
         app = self._apps.get(app_id)
         if app is not None and app.until is not None:
             app.trying = False
@@ -52,17 +52,12 @@ class Breaker:
             app.until = self.clock() + app.wait_s
 
     def succeeded(self, app_id: str) -> None:
-        """Note that the server answered: it is closed."""
-        if self._apps:
-            self._apps.pop(app_id, None)
+        """Note that the server answered; this closes the breaker."""
+        self._apps.pop(app_id, None)
 
     def failed(self, app_id: str) -> None:
-        """Note that the server was away."""
-        app = self._apps.get(app_id)
-        if app is None:
-            if len(self._apps) >= _REMEMBERED:
-                self._apps.pop(next(iter(self._apps)))
-            app = self._apps[app_id] = _App()
+        """Note that the server was unavailable."""
+        app = self._apps.setdefault(app_id, _App())
         app.failures += 1
         if app.failures >= _FAILURES and app.until is None:
             app.until = self.clock() + app.wait_s

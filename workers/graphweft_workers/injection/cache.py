@@ -1,6 +1,6 @@
-"""The rows of recent queries, by app, statement and values, with the version of the graph that they are for.
+"""The rows of recent queries, by app, statement and values, with the version of the graph that they belong to.
 
-An entry stays when its version is past: then it is what an agent gets while the graph gives nothing.
+An entry outlives its version: requests get it while the graph returns nothing.
 """
 
 from __future__ import annotations
@@ -14,40 +14,39 @@ from functools import lru_cache
 from typing import Any, Final
 
 from graphweft_rules import BoundQuery
-from graphweft_workers.graph.store import Table
 from graphweft_workers.injection.versions import Version
+from graphweft_workers.ports.graph_store import Table
 
 type Key = tuple[str, str, Any]
-"""App, statement, and how many rows count with the frozen values of the parameters; of a search, all of it instead of
-the parameters, and no statement."""
+"""App, statement, and the row limit with the frozen parameters. A search has an empty statement and all its options as
+parameters."""
 
 _ENTRY_BYTES: Final = 400
-"""What an entry takes beside its rows: its key's and its own objects, and a place in the order."""
+"""Of an entry without its rows and the values of its key."""
 _MOST_LEVELS: Final = 50
-"""Values nested more deeply are not kept."""
+"""Queries with values nested more deeply are not cached."""
 _TODAY: Final = frozenset({"__date"})
-"""The only clock parameter whose value comes again."""
+"""The only clock parameter whose value repeats."""
 _RANDOM: Final = re.compile(r"\brand(?:om)?\w*`?\s*\(|\.\s*(?:realtime|statement|transaction)\s*\(", re.IGNORECASE)
 
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Entry:
-    """Rows of one query. They are never handed out to be changed."""
+    """The rows of one query, which must not be changed."""
 
     table: Table
     version: Version | None
-    """What the graph is at while these are its rows; None when that is not known."""
+    """The rows are valid while the graph is at this version; None if it is unknown."""
     right_at: float
-    """Monotonic time at which the rows were those of the graph, at least."""
+    """Latest monotonic time at which the rows are known to equal those of the graph."""
     bytes: int
 
 
 class Cache:
-    """Keeps the entries used last, of ``limit`` bytes together at most; with 0 it keeps nothing.
+    """Keeps the most recently used entries, up to ``limit`` bytes in total; 0 keeps none.
 
-    The bytes are an estimate: objects are counted as Python counts them, but one that several rows share (a short
-    text, a small number, the keys of maps) for each of them, and what the allocator rounds up is not counted. Beside
-    ``tracemalloc``, for rows of text, numbers and maps, it is 3 to 18 % too much.
+    The bytes are an estimate: a shared object counts for each row that holds it, and the allocator's overhead does not
+    count. For rows of text, numbers and maps it is 3 to 18 % above ``tracemalloc``.
     """
 
     def __init__(self, limit: int) -> None:
@@ -56,19 +55,19 @@ class Cache:
         self.bytes = 0
         """Of all entries."""
         self.hits = 0
-        """Queries that were answered from here."""
+        """Queries answered from the cache."""
         self.misses = 0
-        """Queries that could have been, and went to the graph."""
+        """Queries that may be cached and went to the graph."""
         self.joined = 0
-        """Queries that waited for the rows of an equal one under way."""
+        """Queries that shared the rows of an equal query under way."""
 
     @property
     def on(self) -> bool:
-        """Whether anything is kept."""
+        """Whether the cache keeps entries."""
         return self._limit > 0
 
     def counts(self) -> dict[str, int]:
-        """Return the counters and what is kept. Of all three, hits and joined are what no query was run for."""
+        """Return the counters, the number of entries and their bytes. Hits and joined queries cost no query."""
         return {
             "cache_hits": self.hits,
             "cache_joined": self.joined,
@@ -83,14 +82,14 @@ class Cache:
         return len(self._entries)
 
     def get(self, key: Key) -> Entry | None:
-        """Return the entry of a query, whatever its version; it counts as used."""
+        """Return the entry of a query, whatever its version, and count it as used."""
         entry = self._entries.get(key)
         if entry is not None:
             self._entries.move_to_end(key)
         return entry
 
     def put(self, key: Key, table: Table, version: Version | None, right_at: float) -> None:
-        """Keep rows in the place of older ones. Rows that are larger than the whole cache are not kept."""
+        """Store rows unless newer ones are there; rows larger than the whole cache are dropped."""
         before = self._entries.get(key)
         if before is not None and before.right_at > right_at:
             return
@@ -108,16 +107,16 @@ class Cache:
 
 
 def key_of(app_id: str, bound: BoundQuery) -> Key | None:
-    """Return the key of a query, equal for equal values only: 1, 1.0 and true are three.
+    """Return the key of a query, equal for equal values only: 1, 1.0 and true differ.
 
-    None when it never comes again, because its values tell the time or are of unknown types, or when the graph gives
-    other rows each time.
+    None if the query cannot be cached: its values contain the time or unknown types, or its rows change without a
+    write.
     """
     cypher = bound.cypher
     if bound.graphrag is not None or (
         bound.search is not None and bound.search.memory is not None and bound.search.of in {"all", "facts"}
     ):
-        return None  # what is a fact now may be none in a minute, without any write
+        return None  # facts expire without a write
     if cypher is not None and (not cypher.clock <= _TODAY or _is_random(cypher.statement)):
         return None
     try:
@@ -130,7 +129,7 @@ def key_of(app_id: str, bound: BoundQuery) -> Key | None:
 
 
 def size_of(value: Any) -> int:
-    """Return the estimated bytes of a value and all that is in it."""
+    """Return the estimated bytes of a value with its content."""
     total = sys.getsizeof(value)
     if isinstance(value, str | bytes | int | float) or value is None:
         return total
@@ -148,7 +147,7 @@ class _Unfrozen(Exception):
 
 
 def _frozen(value: Any, level: int) -> Any:
-    # By exact type: equal values of two types are two, and so are 0.0 and -0.0. Text and null equal nothing else.
+    # By exact type: equal values of two types differ, and so do 0.0 and -0.0. Text and null equal no other type.
     kind: type[Any] = type(value)  # pyright: ignore[reportUnknownVariableType]
     if kind is str or value is None or kind is bool:
         return value

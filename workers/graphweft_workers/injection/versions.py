@@ -1,103 +1,100 @@
-"""The versions of apps' graphs: what all marks of a graph say, read by one small query that requests share.
+"""The versions of apps' graphs: all checkpoints of a graph, read by one small query that requests share.
 
-A request may rely on marks only if they were read after it came: else they could miss a write that was confirmed to
-its sender before. So it shares a query that has not been sent yet, and none that is under way: of an app there is one
-at the graph and one that waits for it.
+A request may rely only on checkpoints that were read after it arrived; earlier ones could miss a write that its sender
+knows of. So it shares a query that is not sent yet, never one under way. Per app, one query is at the graph and one
+waits for it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import time
-from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
 from graphweft_contracts import GraphUnavailable
-from graphweft_workers.graph.store import GraphStore, Mark
+from graphweft_workers.bounded_dict import BoundedDict
 from graphweft_workers.injection.background import Background
 from graphweft_workers.injection.breaker import Breaker
+from graphweft_workers.ports.graph_store import Checkpoint, GraphStore
 
 _LIMIT_S: Final = 1.0
-"""Of one query for marks, which takes a millisecond."""
+"""Of one query, which usually takes a millisecond."""
 _PATIENCE_S: Final = 0.05
-"""How long the next query waits for the one at the graph. With the limit it bounds what a graph that stands still
-collects: 20 queries for an app."""
-_REMEMBERED: Final = 10_000
-"""Apps; their names come from outside, so there is no end of them."""
+"""How long the next query waits for the one at the graph. With ``_LIMIT_S`` this bounds the queries at a graph that
+does not answer: 20 for an app."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Version:
-    """What a graph was at. As long as nothing is written it is the same object, so it is compared with ``is``."""
+    """The state of a graph. Until the next write it stays the same object, so compare it with ``is``."""
 
-    marks: Mapping[int, Mark]
+    checkpoints: Mapping[int, Checkpoint]
     seen: float
-    """Monotonic time at which it was first seen."""
+    """Monotonic time of the first read that returned it."""
 
 
 @dataclass(slots=True, kw_only=True)
 class _App:
     last: Version | None = None
     last_sent: int = 0
-    """The number of the query that ``last`` was seen by."""
+    """The number of the query that returned ``last``."""
     sent: int = 0
-    flying: asyncio.Task[Version] | None = None
+    """Number of queries so far."""
+    running: asyncio.Task[Version] | None = None
     waiting: asyncio.Task[Version] | None = None
 
 
 @dataclass(slots=True)
 class Versions:
-    """Reads versions, and knows those last seen."""
+    """Reads versions, and keeps the last one of each app."""
 
     graph: GraphStore
     breaker: Breaker
     background: Background
-    _apps: OrderedDict[str, _App] = field(default_factory=OrderedDict[str, _App])
+    _apps: BoundedDict[str, _App] = field(default_factory=BoundedDict[str, _App])
 
     def last(self, app_id: str) -> Version | None:
-        """Return the version last seen; None when there is none."""
+        """Return the last version that was read, if any."""
         app = self._apps.get(app_id)
         return app.last if app else None
 
     def read(self, app_id: str) -> asyncio.Task[Version]:
-        """Return a task that gives the version at a time from now on, or raises what ``GraphStore.marks`` raises.
+        """Return a task that reads the version from now on; it raises as ``GraphStore.checkpoints`` does.
 
-        It is shared: wait for it with ``asyncio.wait``, or shielded.
+        Requests share the task: wait for it with ``asyncio.wait``, or shielded.
         """
         app = self._apps.get(app_id)
         if app is None:
             app = self._apps[app_id] = _App()
-            if len(self._apps) > _REMEMBERED:
-                self._apps.popitem(last=False)
         if app.waiting is None:
-            app.waiting = self.background.start(self._fly(app_id, app, app.flying))
+            app.waiting = self.background.start(self._read(app_id, app, app.running))
         return app.waiting
 
-    def is_told(self, version: Version | None, at: float) -> bool:
-        """Return whether rows that are asked for at a time ``at`` are the version's rows as long as it is the last one.
+    def is_settled(self, version: Version | None, at: float) -> bool:
+        """Tell whether rows of a query that is sent at ``at`` stay valid as long as ``version`` is the last one.
 
-        Never for a graph without marks: whatever is written there is not written by the engine.
+        False for a graph without checkpoints: the engine does not write it.
         """
-        return version is not None and bool(version.marks) and at >= version.seen + self.graph.settle_s
+        return version is not None and bool(version.checkpoints) and at >= version.seen + self.graph.settle_s
 
-    async def _fly(self, app_id: str, app: _App, before: asyncio.Task[Version] | None) -> Version:
+    async def _read(self, app_id: str, app: _App, before: asyncio.Task[Version] | None) -> Version:
         if before is not None and not before.done():
             await asyncio.wait([before], timeout=_PATIENCE_S)
-        # From here on it may be too early for whoever comes.
-        app.flying, app.waiting = app.waiting, None
+        # Requests that arrive from here on must not share this query.
+        app.running, app.waiting = app.waiting, None
         app.sent += 1
         number = app.sent
         try:
-            marks = await self.graph.marks(app_id, timeout_s=_LIMIT_S)
+            checkpoints = await self.graph.checkpoints(app_id, timeout_s=_LIMIT_S)
         except GraphUnavailable:
             self.breaker.failed(app_id)
             raise
         self.breaker.succeeded(app_id)
-        # What was sent later has seen at least as much, and later than whoever waits for this one came.
+        # A later query has returned at least this state, and was sent after the requests of this one arrived.
         if app.last is None or number > app.last_sent:
             app.last_sent = number
-            if app.last is None or app.last.marks != marks:
-                app.last = Version(marks=marks, seen=time.monotonic())
+            if app.last is None or app.last.checkpoints != checkpoints:
+                app.last = Version(checkpoints=checkpoints, seen=time.monotonic())
         return app.last

@@ -1,1 +1,1 @@
-"""The MCP server: memory and context as tools of a model, by the project's client only."""
+"""The MCP server: memory and context as tools for a model. It depends on the client only."""

@@ -1,4 +1,4 @@
-"""What a model may reach. The operator says it once for all; no argument of a tool goes beyond it."""
+"""The data that a model can reach. The operator sets it at the start; no tool argument extends it."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from graphweft_contracts.search import IndexType
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Access:
-    """One app, one scope of memories in it and, where ``workflow`` is given, the context of some agents in one chat."""
+    """One app, one scope of memories in it and, with ``workflow``, the context of some agents in one chat."""
 
     app_id: str
     scope: MemoryScope
     workflow: str | None = None
     agents: tuple[str, ...] = ()
-    """Whose context may be asked for; at least one where there is a workflow."""
+    """Agents whose context can be requested; at least one with a workflow."""
     chat_id: str | None = None
-    """By default the chat that memories of the scope go to."""
+    """Chat of context requests; by default the chat of the scope's memories."""
     variables: Mapping[str, Any] = field(default_factory=dict[str, Any])
     """Context variables of each request for context."""
     index_type: IndexType | None = None
-    """How memories are searched where there is something to search for; None: as the responder can."""
+    """How memories are searched by a query; None leaves the choice to the responder."""
     budget_ms: int = 2_000
-    """Longest that a tool takes."""
+    """Maximum time of a tool call."""
     max_tokens: int = 2_000
-    """Most tokens of what a tool returns; a call may ask for fewer."""
+    """Maximum number of tokens in a result; a call can ask for fewer."""
     writes: bool = True
 
     @property
     def chat(self) -> str:
-        """The chat of requests for context."""
+        """The chat of context requests."""
         return self.chat_id or chat_of(self.scope)

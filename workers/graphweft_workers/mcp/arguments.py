@@ -1,4 +1,4 @@
-"""What the tools take. Nothing here names an app, an application, an agent of memories or a user."""
+"""The arguments of the tools. None of them names an app, an application, an agent of memories or a user."""
 
 from __future__ import annotations
 
@@ -8,35 +8,33 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, StringConstra
 
 from graphweft_contracts.memory import ScopeName
 
-MOST_CHARACTERS: Final = 4_096
-"""Of what is to be remembered: an answer of the usual 2,000 tokens has room for it, and a search for its words finds it
-rather than what else it is about."""
-_LONGEST_QUERY: Final = 100_000
-"""Characters: a turn's message may be a pasted file. Written as JSON it is below what the bus takes, whatever its
-letters are."""
-_MOST_RESULTS: Final = 50
+MAX_CHARACTERS: Final = 4_096
+"""Of a text to remember. A result of 2,000 tokens, the default, has room for it, and a search finds it by its topic."""
+_MAX_QUERY: Final = 100_000
+"""Characters. A message may be a pasted file; in JSON, so many characters of any script fit into a request."""
+_MAX_RESULTS: Final = 50
 
 
 def _without_nul(text: str) -> str:
-    return text.replace("\0", "")  # no graph keeps it
+    return text.replace("\0", "")  # no graph stores it
 
 
-def _some(text: str) -> str:
+def _check_text(text: str) -> str:
     if not text.strip():
-        msg = "the text is empty: say what is to be remembered"
+        msg = "the text is empty: give the text to remember"
         raise ValueError(msg)
-    if len(text) > MOST_CHARACTERS:
+    if len(text) > MAX_CHARACTERS:
         msg = (
-            f"it has {len(text)} characters, and at most {MOST_CHARACTERS} are taken: remember it in parts, each of "
-            "which can be understood by itself"
+            f"it has {len(text)} characters; the maximum is {MAX_CHARACTERS}: remember it in parts that can each be "
+            "understood alone"
         )
         raise ValueError(msg)
     return text
 
 
-_Query = Annotated[str, StringConstraints(max_length=_LONGEST_QUERY), AfterValidator(_without_nul)]
+_Query = Annotated[str, StringConstraints(max_length=_MAX_QUERY), AfterValidator(_without_nul)]
 _Tokens = Annotated[
-    int | None, Field(ge=1, description="Most tokens of the answer; the server's own limit holds besides.")
+    int | None, Field(ge=1, description="Maximum number of tokens in the result. The server's own limit also applies.")
 ]
 
 
@@ -45,40 +43,38 @@ class _Arguments(BaseModel):
 
 
 class MemorySearchArguments(_Arguments):
-    """Of ``memory_search``."""
+    """Arguments of ``memory_search``."""
 
-    query: _Query = Field(default="", description="What is searched for; empty: the latest.")
+    query: _Query = Field(default="", description="Text to search for; empty: the latest memories.")
     of: Literal["all", "memories", "facts", "preferences", "summaries"] = Field(
         default="all",
-        description="memories: what was said; facts: what holds now; preferences: what users want; summaries: of older "
+        description="memories: messages; facts: current facts; preferences: wishes of users; summaries: of older "
         "conversations; all: these four together.",
     )
-    top_k: int = Field(default=5, ge=1, le=_MOST_RESULTS, description="Most results.")
-    thread_id: ScopeName | None = Field(
-        default=None, description="Only memories of this conversation thread, of those that are in reach."
-    )
+    top_k: int = Field(default=5, ge=1, le=_MAX_RESULTS, description="Maximum number of results.")
+    thread_id: ScopeName | None = Field(default=None, description="Only memories of this conversation thread.")
     max_tokens: _Tokens = None
 
 
 class MemoryAddArguments(_Arguments):
-    """Of ``memory_add``."""
+    """Arguments of ``memory_add``."""
 
-    text: Annotated[str, AfterValidator(_without_nul), AfterValidator(_some)] = Field(
-        description="What is to be remembered, as a sentence.", json_schema_extra={"maxLength": MOST_CHARACTERS}
+    text: Annotated[str, AfterValidator(_without_nul), AfterValidator(_check_text)] = Field(
+        description="The text to remember, as a sentence.", json_schema_extra={"maxLength": MAX_CHARACTERS}
     )
-    role: Literal["user", "assistant"] = Field(default="user", description="Who said it.")
+    role: Literal["user", "assistant"] = Field(default="user", description="The speaker.")
     message_id: Annotated[str, StringConstraints(pattern=r"^[^\x00-\x1f\x7f]+$", max_length=256)] | None = Field(
         default=None,
-        description="A name for it: the same text with the same name, added again, is remembered once. Without one, "
-        "each call makes a memory.",
+        description="A name for the text: the same text with the same name is remembered once. Without a name, each "
+        "call makes a new memory.",
     )
 
 
 class ContextArguments(_Arguments):
-    """Of ``get_context``."""
+    """Arguments of ``get_context``."""
 
-    agent: str | None = Field(default=None, description="Whose next turn it is; may be left out where there is one.")
+    agent: str | None = Field(default=None, description="The agent whose turn is next; optional if there is only one.")
     query: _Query | None = Field(
-        default=None, description="What the turn is about: rules read it as the last message of the conversation."
+        default=None, description="The topic of the turn: rules read it as the last message of the conversation."
     )
     max_tokens: _Tokens = None

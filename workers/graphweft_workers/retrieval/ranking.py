@@ -1,6 +1,6 @@
-"""The order of what is found: BM25 over words, and one score out of two.
+"""Ranking of hits: BM25 over terms, and the combination of two searches into one score.
 
-Both kinds of server give the same numbers here (counts of words, cosines to 5 decimals), so the order is the same.
+The inputs (term counts, cosines to 5 decimals) are equal on every graph server, so the order is too.
 """
 
 from __future__ import annotations
@@ -11,40 +11,40 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 type Handle = str | int
-"""What a node is fetched by."""
+"""Fetches a node."""
 
 _K1: Final = 1.2
 _B: Final = 0.75
-"""Lucene's, which nobody has tuned to what is searched here."""
+"""The defaults of Lucene, not tuned."""
 
 
 @dataclass(frozen=True, slots=True)
 class Hit:
-    """A node that was found. Of equal scores the earlier target comes first, then the smaller ``key``."""
+    """A node that a search found. Ties go by target, then by ``key``."""
 
     handle: Handle
     key: str
     score: float
     of: int = 0
-    """Which of the targets of the search it is one of. A handle says which node only together with this."""
+    """Index of the target; a handle is unique within its target only."""
 
 
 @dataclass(frozen=True, slots=True)
 class Candidate:
-    """A node that may hold words of the question."""
+    """A node that may hold terms of the question."""
 
     handle: Handle
     key: str
     length: int
-    """Terms of its text, repetitions included."""
+    """Number of terms of its text, with repetitions."""
     counts: Mapping[str, int]
-    """How often it holds each of the question's terms; those that it does not hold may be missing."""
+    """Term of the question -> how often the node holds it; 0 may be missing."""
     of: int = 0
     """See ``Hit.of``."""
 
 
 def ranked(hits: Iterable[Hit]) -> list[Hit]:
-    """Return the hits, best first; ties by target, then by key, ascending, then by handle."""
+    """Return the hits, best first; ties by target, key and handle, ascending."""
     return sorted(hits, key=lambda hit: (-hit.score, hit.of, hit.key, hit.handle))
 
 
@@ -56,10 +56,10 @@ def bm25(
     mean_length: float,
     holding: Mapping[str, int] | None = None,
 ) -> list[Hit]:
-    """Return the candidates that hold a term, best first, with their BM25 scores as Lucene works them out.
+    """Return the candidates that hold a term, best first, with BM25 scores by Lucene's formula.
 
-    ``total`` and ``mean_length`` are of all texts that are searched, whether they hold a term or not. ``holding`` says
-    how many of these hold each term; without it the candidates are all that do.
+    ``total`` and ``mean_length`` are of all searched texts. ``holding`` maps each term to the number of texts that hold
+    it; None: the candidates are all of these.
     """
     found = [each for each in candidates if any(each.counts.values())]
     if holding is None:
@@ -69,30 +69,27 @@ def bm25(
     hits: list[Hit] = []
     for each in found:
         norm = _K1 * (1 - _B + _B * each.length / mean_length)
-        # Always in the order of the terms, so that equal counts give equal sums.
+        # In the order of the terms: equal counts give equal sums.
         parts = (idf[term] * count / (count + norm) for term in terms if (count := each.counts.get(term, 0)))
         hits.append(Hit(each.handle, each.key, sum(parts), each.of))
     return ranked(hits)
 
 
 def _idf(total: int, holding: int) -> float:
-    # What is counted at different moments may not fit together.
+    # The counts come from two queries, and the graph may change between them.
     return math.log(1 + (max(total, holding) - holding + 0.5) / (holding + 0.5))
 
 
 def fused(vector: Sequence[Hit], words: Sequence[Hit]) -> list[Hit]:
-    """Return what two searches found, best first, with scores in [0, 1].
+    """Return the hits of two searches, best first, with scores in [0, 1].
 
-    Of each search the best has 1 and the last one 0, what it did not find has 0 too, and the score is the mean of both.
-    So the best of either comes to 0.5 by itself, and only what both find comes above it. Cosines lie close together
-    and BM25 has no upper end; stretched like this they count alike, and a lead in one of them still shows.
+    Each list is scaled to 1 for its best hit and 0 for its last (min-max); a hit that a list lacks has 0 in it. The
+    score is the mean of both. So a hit of one list reaches 0.5 at most.
 
-    Chosen among standard ways with their usual constants, by how much of the evidence of 1,531 questions on long
-    conversations (LoCoMo, all-MiniLM-L6-v2) stands among the first 5, 10 and 20: this one 0.55, 0.65, 0.72. Words alone
-    give 0.53, 0.61, 0.67, vectors alone 0.37, 0.46, 0.55. Rejected: the larger of the scores, each divided by its
-    list's highest, as neo4j-graphrag has it (0.49, 0.56, 0.64), for then every cosine is near 1 and beats most words;
-    the mean of these (0.52, 0.59, 0.66); reciprocal ranks with 60 (0.48, 0.57, 0.63), where what only one search finds
-    comes behind nearly everything that both find, however good it is.
+    Recall of the evidence for 1,531 questions (LoCoMo, all-MiniLM-L6-v2) among the first 5, 10 and 20 hits: this
+    0.55, 0.65, 0.72; words alone 0.53, 0.61, 0.67; vectors alone 0.37, 0.46, 0.55; the larger of both scores, each
+    divided by its list's highest, 0.49, 0.56, 0.64; the mean of these 0.52, 0.59, 0.66; reciprocal rank fusion with
+    k = 60 0.48, 0.57, 0.63.
     """
     scores: dict[tuple[int, Handle], float] = {}
     first: dict[tuple[int, Handle], Hit] = {}
@@ -105,7 +102,7 @@ def fused(vector: Sequence[Hit], words: Sequence[Hit]) -> list[Hit]:
 
 
 def _relative(hits: Sequence[Hit]) -> list[float]:
-    """Return the scores with the highest as 1 and the lowest as 0; where all are equal they are 1."""
+    """Return the scores scaled to [0, 1]; equal scores are all 1."""
     if not hits:
         return []
     low, high = min(hit.score for hit in hits), max(hit.score for hit in hits)
@@ -113,9 +110,9 @@ def _relative(hits: Sequence[Hit]) -> list[float]:
 
 
 def falling(hits: Sequence[Hit]) -> list[Hit]:
-    """Return the hits with scores of which each is below the one before: equal ones lose a unit in the last place.
+    """Return the hits with strictly falling scores: an equal score loses one unit in the last place.
 
-    Then ``ORDER BY score DESC`` of somebody else keeps the order of the hits. Scores are 0 or more; 0 stays 0.
+    So ``ORDER BY score DESC`` in a retrieval query keeps the order of the hits. Scores are 0 or more; 0 stays 0.
     """
     result: list[Hit] = []
     last = math.inf

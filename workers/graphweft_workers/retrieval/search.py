@@ -1,4 +1,4 @@
-"""Search over a graph, on either kind of server: see ``Searcher``."""
+"""Search over a graph: see ``Searcher``."""
 
 from __future__ import annotations
 
@@ -12,78 +12,78 @@ from typing import Any, Final
 
 from graphweft_contracts import GraphweftError, InvalidSettings, QueryFailed
 from graphweft_contracts.search import EMBEDDED, IndexType, SearchQuery
-from graphweft_rules.clauses import outline
-from graphweft_rules.clock import utc_text
-from graphweft_rules.packs.memory import MEMORY_LABEL
-from graphweft_rules.terms import query_terms
+from graphweft_rules.cypher.clauses import outline
+from graphweft_rules.matching.clock import utc_text
 from graphweft_workers.embedding.protocol import Embedder
-from graphweft_workers.graph.limits import MOST_ROWS
-from graphweft_workers.graph.store import GraphStore, Table
+from graphweft_workers.ports.dialect import Target
+from graphweft_workers.ports.graph_store import GraphStore, Table
+from graphweft_workers.ports.result_limits import MOST_ROWS
 from graphweft_workers.retrieval import statements
-from graphweft_workers.retrieval.dialects import language
+from graphweft_workers.retrieval.fulltext import by_words
 from graphweft_workers.retrieval.indexes import Indexes
 from graphweft_workers.retrieval.ranking import Handle, Hit, falling, fused
 from graphweft_workers.retrieval.statements import GRID, Statement
-from graphweft_workers.retrieval.target import Target, scoped
-from graphweft_workers.retrieval.words import by_words
+from graphweft_workers.retrieval.targets import scoped
+from graphweft_workers.terms import query_terms
 
 _EMBEDDING: Final = 0.5
-"""Of the time that is left to a search, what the embedder may take."""
+"""Share of the remaining time that the embedder may take."""
 _LEAST_S: Final = 0.001
 _FIRST: Final = ("text", "score")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class IndexNames:
-    """Which index is searched where a search names none: ``index`` if it is set, else that of the type."""
+    """The index of a search that names none: ``index`` if set, else the default of the type."""
 
     index: str | None = None
     vector: str = "chunkEmbeddings"
     fulltext: str = "search_chunks"
 
     def of(self, index_type: IndexType | None) -> str:
-        """Return the name for a type of search; a hybrid one begins with vectors."""
+        """Return the name for a type of search; ``hybrid`` uses the vector index."""
         return self.index or (self.fulltext if index_type == "fulltext" else self.vector)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Found:
-    """What a search found, best first.
+    """Rows of a search, best first.
 
-    The columns begin with ``text`` and ``score``, and within a scope ``kind``. Memories also give ``role``,
-    ``timestamp``, ``author_name`` and ``id``, facts ``subject``, ``predicate``, ``object``, ``valid_at``,
-    ``invalid_at``, ``created_at`` and ``id``, preferences and summaries ``timestamp`` and ``id``, entities ``type`` and
-    ``id``, episodes ``name``, ``episode_type``, ``reference_time`` and ``id``; all kinds together give all of theirs,
-    null where a kind has none. A retrieval query gives whatever else it returns.
+    The columns begin with ``text`` and ``score``; a search within a scope adds ``kind``. Then, by kind:
+
+    - memories: ``role``, ``timestamp``, ``author_name``, ``id``
+    - facts: ``subject``, ``predicate``, ``object``, ``valid_at``, ``invalid_at``, ``created_at``, ``id``
+    - preferences, summaries: ``timestamp``, ``id``
+    - entities: ``type``, ``id``
+    - episodes: ``name``, ``episode_type``, ``reference_time``, ``id``
+
+    A search of several kinds has the columns of all, with null in those that a kind lacks. A retrieval query adds the
+    columns that it returns.
     """
 
     table: Table
     degraded: str | None = None
-    """Why words alone, or nothing, were searched where a vector was wanted."""
+    """Why a vector search used words only, or searched nothing."""
 
 
 class _NoVector(Exception):
-    """There is no vector for the question; the text says why."""
+    """The question has no vector; the message says why."""
 
 
 class Searcher:
-    """Searches apps' graphs by one algorithm, so that FalkorDB and Neo4j give the same order.
+    """Searches the graphs of apps. Every graph server gives the same rows in the same order.
 
-    - By vector: (1 + cosine) / 2, rounded to 5 decimals. Within a scope every vector is compared, of the embedder's
-      model only; through an index the best of at least 100 and 10 times ``top_k`` nodes that the index takes for the
-      nearest. Nodes without a vector cannot be found.
-    - By words: BM25 over our own terms, in [0, ∞), measured over all kinds that are searched. Nodes that hold none of
-      the terms are not found.
-    - Hybrid: both, see ``fused``; in [0, 1]. What neither finds is not found. Only memories have vectors: other kinds
-      are found by words, and a search by vector that finds some of them is fused like a hybrid one.
-    - By recency: the latest first, of facts and entities by the time that the latest episode which says them is about.
-      The score is null, for nothing was compared; a retrieval query gets the place as ``score``, from 1 down. Where
-      recency stands in for vectors (``without_embedder``), the latest memories take turns with what is found by words
-      of the other kinds.
+    - Vector: score (1 + cosine) / 2, rounded to 5 decimals. A search within a scope compares every vector of the
+      embedder's model. A search of an index compares the nearest ``max(100, 10 * top_k)`` nodes of the index.
+    - Fulltext: BM25 over the terms of ``terms``, in [0, ∞), measured over all kinds that are searched.
+    - Hybrid: both, combined by ``fused``, in [0, 1]. Only memories have vectors; a vector search that includes other
+      kinds finds those by words and combines both in the same way.
+    - Recency: the latest first; for facts and entities, by the time of the latest episode that states them. The score
+      is null; a retrieval query gets scores that fall from 1. With ``without_embedder: latest``, recent memories
+      alternate with fulltext hits of the other kinds.
 
-    Of equal scores the smaller key (of memories: the id) comes first. The scope comes before ``top_k``, so there are
-    ``top_k`` rows whenever so many can be found in it. So does the time of facts: those that have ended, or have not
-    begun, are not there. Nodes that go away meanwhile are missing.
+    Ties go by key (the id, for memories). Scope and validity filter before ``top_k``: a search returns ``top_k`` rows
+    if the scope has so many hits. Nodes that are deleted during the search are missing.
     """
 
     def __init__(
@@ -91,28 +91,24 @@ class Searcher:
         graph: GraphStore,
         embedder: Embedder | None = None,
         *,
-        memory_label: str = MEMORY_LABEL,
         names: IndexNames = IndexNames(),
     ) -> None:
-        """Closes neither of the two. Memories have the label ``memory_label``; ``names`` are for unnamed indexes."""
+        """``names`` applies to queries that name no index. Does not close ``graph`` or ``embedder``."""
         self._graph = graph
         self._embedder = embedder
-        self._memory_label = memory_label
         self._names = names
         self._indexes = Indexes(graph.dialect)
 
     async def search(self, app_id: str, query: SearchQuery, *, timeout_s: float) -> Found:
-        """Return what is found within ``timeout_s``; the embedder gets half of what is left then.
+        """Return the rows of a search within ``timeout_s``; the embedder may take half of it.
 
-        Raises ``InvalidSettings`` without an embedder where there has to be one, ``QueryFailed`` (``timeout``, or
-        ``query_error`` for an index that is not there or a retrieval query that fails), and ``GraphUnavailable``.
-        An embedder that fails or is late is no error: then words are searched, and ``Found.degraded`` says so.
+        Raises ``InvalidSettings`` if the search needs an embedder and there is none; ``QueryFailed`` with the code
+        ``timeout``, or ``query_error`` for an unknown index or a retrieval query that fails; and ``GraphUnavailable``.
+        If the embedder fails or is late, the search uses words instead, and ``Found.degraded`` says so.
         """
         if query.memory is None and query.index_name is None:
             query = query.model_copy(update={"index_name": self._names.of(query.index_type)})
-        return await _Search(self._graph, self._embedder, app_id, query, timeout_s).run(
-            self._indexes, self._memory_label
-        )
+        return await _Search(self._graph, self._embedder, app_id, query, timeout_s).run(self._indexes)
 
 
 class _Search:
@@ -126,9 +122,9 @@ class _Search:
         self._app_id = app_id
         self._query = query
         self._until = time.monotonic() + timeout_s
-        self._language = language(graph.dialect)
+        self._dialect = graph.dialect
 
-    async def run(self, indexes: Indexes, memory_label: str) -> Found:
+    async def run(self, indexes: Indexes) -> Found:
         kind = self._kind()
         if kind in {"vector", "hybrid"} and self._embedder is None:
             msg = f"embedder is required when index_type={kind!r}"
@@ -136,14 +132,14 @@ class _Search:
         targets: Sequence[Target]
         if self._query.memory:
             now = utc_text(datetime.now(UTC))
-            targets = scoped(self._query.of, self._query.scope, now=now, memory_label=memory_label)
+            targets = scoped(self._query.of, self._query.scope, now=now)
             if kind is None or not self._query.text.strip():
                 recent = self._latest if not self._query.text.strip() else self._latest_and_words
                 return Found(table=_unscored(await self._shown(targets, await recent(targets))))
         else:
             if not self._query.text.strip():
                 return Found(table=Table(columns=_FIRST, rows=()))
-            targets = [await indexes.resolve(self._app_id, self._query, self._ask, memory_label=memory_label)]
+            targets = [await indexes.resolve(self._app_id, self._query, self._ask)]
         if kind == "fulltext":
             hits, degraded = await self._by_words(targets), None
         elif kind == "hybrid":
@@ -153,7 +149,7 @@ class _Search:
         return Found(table=await self._shown(targets, hits[: self._query.top_k]), degraded=degraded)
 
     def _kind(self) -> IndexType | None:
-        """Return how to search; None: by recency."""
+        """Return the type of search, or None for a search by recency."""
         asked, text = self._query.index_type, self._query.text.strip()
         if not self._query.memory:
             return asked or "vector"
@@ -165,15 +161,15 @@ class _Search:
 
     async def _latest(self, targets: Sequence[Target]) -> list[Hit]:
         limit = self._query.top_k
-        tables = await self._each(statements.latest(self._language, target, limit) for target in targets)
+        tables = await self._each(statements.latest(self._dialect, target, limit) for target in targets)
         rows = [(row, of) for of, table in enumerate(tables) for row in table.rows]
         if len(targets) > 1:
-            rows.sort(key=lambda found: str(found[0][0] or ""), reverse=True)  # of equal times the earlier target
+            rows.sort(key=lambda found: str(found[0][0] or ""), reverse=True)  # ties: the earlier target
         count = len(rows[:limit])
         return [Hit(row[1], row[-1], 1.0 - place / count, of) for place, (row, of) in enumerate(rows[:limit])]
 
     async def _latest_and_words(self, targets: Sequence[Target]) -> list[Hit]:
-        """Return the latest of what has vectors, in turns with what is found by words of the rest, up to ``top_k``."""
+        """Return the latest nodes of targets with vectors, in turns with fulltext hits of the others."""
         recent = [of for of, target in enumerate(targets) if target.vector is not None]
         others = [of for of, target in enumerate(targets) if target.vector is None]
         latest, words = await asyncio.gather(
@@ -183,21 +179,21 @@ class _Search:
             *((place, replace(hit, of=recent[hit.of])) for place, hit in enumerate(latest)),
             *((place, replace(hit, of=others[hit.of])) for place, hit in enumerate(words)),
         ]
-        turns.sort(key=lambda turn: turn[0])  # of equal places the latest comes first
+        turns.sort(key=lambda turn: turn[0])  # ties: the latest
         hits = [hit for _, hit in turns[: self._query.top_k]]
         return [replace(hit, score=1.0 - place / len(hits)) for place, hit in enumerate(hits)]
 
     async def _by_words(self, targets: Sequence[Target]) -> list[Hit]:
         terms = query_terms(self._query.text, filter_stop_words=self._query.filter_stop_words)
-        return await by_words(self._ask, self._language, targets, terms)
+        return await by_words(self._ask, self._dialect, targets, terms)
 
     async def _by_vector(self, targets: Sequence[Target]) -> tuple[list[Hit], str | None]:
-        """Kinds that have no vectors are searched by words meanwhile."""
+        """Return hits by vector, and by words for kinds without vectors; and why there is no vector, if so."""
         words, near = await self._words_and_near([target for target in targets if target.vector is None], targets)
         if not isinstance(near, _NoVector):
             return (fused(near, words[: self._wide()]) if words else near), None
         if all(target.text is None for target in targets):
-            return [], f"{near}; there is no fulltext index beside the vectors, so nothing was searched"
+            return [], f"{near}; the label has no fulltext index, so nothing was searched"
         return await self._by_words(targets), f"{near}; words were searched instead"
 
     async def _by_both(self, targets: Sequence[Target]) -> tuple[list[Hit], str | None]:
@@ -209,7 +205,7 @@ class _Search:
     async def _words_and_near(
         self, worded: Sequence[Target], targets: Sequence[Target]
     ) -> tuple[list[Hit], list[Hit] | _NoVector]:
-        """Return what is found by words in some of the targets, and by vector in the one that has vectors."""
+        """Return fulltext hits of ``worded``, and vector hits of the one target that has vectors."""
         [(of, target)] = [(of, target) for of, target in enumerate(targets) if target.vector is not None]
         places = [targets.index(each) for each in worded]
         try:
@@ -233,23 +229,23 @@ class _Search:
         assert self._embedder is not None
         if side.dimensions not in {None, len(vector)}:
             raise QueryFailed(
-                f"the index {side.index} holds vectors of {side.dimensions} numbers, and the embedder "
-                f"{self._embedder.model!r} gives {len(vector)}: search with the model that the index was filled with"
+                f"the index {side.index} holds vectors of {side.dimensions} numbers, but the embedder "
+                f"{self._embedder.model!r} returns {len(vector)}: use the model that filled the index"
             )
         if side.index is None:
-            asked = statements.nearest(self._language, target, vector, model=self._embedder.model, limit=limit)
+            asked = statements.nearest(self._dialect, target, vector, model=self._embedder.model, limit=limit)
         else:
             wide = max(self._wide(), limit)
-            asked = statements.nearest_by_index(self._language, target, vector, wide=wide, limit=limit)
+            asked = statements.nearest_by_index(self._dialect, target, vector, wide=wide, limit=limit)
         try:
             table = await self._ask(asked)
         except QueryFailed as error:
             if "dimension" not in str(error):
                 raise
-            # One event is enough for that, and must not cost the scope its memory.
+            # One event with another length must not stop every search of the scope.
             raise _NoVector(
-                f"the embedder {self._embedder.model!r} gives {len(vector)} numbers, and there are memories with other "
-                "vectors under its name: give the model another name, or embed them again"
+                f"the embedder {self._embedder.model!r} returns {len(vector)} numbers, but memories have vectors of "
+                "another length under its name: rename the model, or embed the memories again"
             ) from error
         return [Hit(row[1], row[-1], row[0] / GRID) for row in table.rows]
 
@@ -261,17 +257,17 @@ class _Search:
             async with asyncio.timeout(limit_s):
                 [vector] = await self._embedder.embed([self._query.text])
         except TimeoutError:
-            raise _NoVector(f"the embedder gave no vector within {limit_s:.3f} s") from None
+            raise _NoVector(f"the embedder returned no vector within {limit_s:.3f} s") from None
         except GraphweftError as error:
             raise _NoVector(str(error)) from error
-        except Exception as error:  # an embedder may be the user's own, and must not end the search
+        except Exception as error:  # a custom embedder must not end the search
             raise _NoVector(f"the embedder failed: {type(error).__name__}") from error
         if not any(vector) or not all(map(math.isfinite, vector)):
-            raise _NoVector("the embedder gave no vector that can be compared")
+            raise _NoVector("the embedder returned a vector that is zero or not finite")
         return vector
 
     def _wide(self) -> int:
-        """Return how many results of one kind are looked at where they are not final."""
+        """Return the limit of hits before they are combined or filtered."""
         return min(MOST_ROWS, max(100, 10 * self._query.top_k))
 
     async def _shown(self, targets: Sequence[Target], hits: Sequence[Hit]) -> Table:
@@ -286,7 +282,7 @@ class _Search:
         parts = [part for part in parts if part[1]]
         if self._query.retrieval_query is not None:
             return await self._enriched(parts, hits, self._query.retrieval_query)
-        tables = await self._each(statements.rows(self._language, target, some) for target, some in parts)
+        tables = await self._each(statements.rows(self._dialect, target, some) for target, some in parts)
         found: dict[tuple[int, Handle], tuple[Any, ...]] = {}
         for (target, some), table in zip(parts, tables, strict=True):
             for handle, text, *cells in table.rows:
@@ -298,11 +294,11 @@ class _Search:
     async def _enriched(
         self, parts: Sequence[tuple[Target, Sequence[Hit]]], hits: Sequence[Hit], retrieval_query: str
     ) -> Table:
-        """Run a retrieval query for each kind that was found, and put the rows together by score."""
+        """Run the retrieval query for each kind that has hits, and merge the rows by score."""
         scores = {(hit.of, hit.handle): hit for hit in falling(hits)}
         asked = [
             statements.enriched(
-                self._language,
+                self._dialect,
                 target,
                 [scores[hit.of, hit.handle] for hit in some],
                 retrieval_query=retrieval_query,
@@ -311,19 +307,19 @@ class _Search:
             for target, some in parts
         ]
         tables = [table for table in await self._each(asked) if table.columns]
-        if not tables:  # the graph went away
+        if not tables:  # the graph was deleted
             return Table(columns=_FIRST, rows=())
         table = tables[0]
         missing = [name for name in _FIRST if name not in table.columns]
         if missing:
             raise QueryFailed(
-                f"the retrieval query returns {', '.join(table.columns)}, and must return {' and '.join(missing)} too: "
+                f"the retrieval query returns {', '.join(table.columns)} but not {' and '.join(missing)}: "
                 "write RETURN node.text AS text, score, …"
             )
         order = sorted(range(len(table.columns)), key=lambda at: (*(table.columns[at] != name for name in _FIRST), at))
         rows = [tuple(row[at] for at in order) for each in tables for row in each.rows]
         if len(tables) > 1 or not _ordered(retrieval_query):
-            # As they came where scores are equal: FalkorDB and Neo4j go on in the order that they are given.
+            # A stable sort: servers keep the order of their input.
             rows.sort(key=_falling_score)
         return Table(columns=tuple(table.columns[at] for at in order), rows=tuple(rows))
 
@@ -338,7 +334,7 @@ class _Search:
 
 
 def _unscored(table: Table) -> Table:
-    """Return rows that were compared with nothing: a number would look like relevance."""
+    """Return the rows with null scores: recency is not relevance."""
     return Table(columns=table.columns, rows=tuple((row[0], None, *row[2:]) for row in table.rows))
 
 
@@ -348,6 +344,6 @@ def _falling_score(row: Sequence[Any]) -> tuple[bool, float]:
 
 
 def _ordered(statement: str) -> bool:
-    """Tell whether a query says itself in which order its rows come: by ORDER BY behind its last RETURN."""
+    """Tell whether a query has ORDER BY behind its last RETURN."""
     last = [clause.keyword for clause in outline(statement).clauses if clause.depth == 0]
     return "RETURN" in last and "ORDER" in last[len(last) - last[::-1].index("RETURN") :]

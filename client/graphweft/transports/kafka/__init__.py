@@ -1,0 +1,1 @@
+"""The client's transport over Kafka."""

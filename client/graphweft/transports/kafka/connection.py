@@ -1,0 +1,131 @@
+"""Addresses, topics, records and errors of Kafka, for clients and workers."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Generator, Mapping, Sequence
+from typing import Any, Final
+from urllib.parse import urlsplit
+
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.errors import KafkaError, TopicAlreadyExistsError, for_code
+
+from graphweft.transport import MAX_CONTEXT_BYTES
+from graphweft_contracts import BusUnavailable, InvalidSettings, channels, wire
+
+_REPLICAS: Final = 3
+"""Replicas of each topic, if present are enough brokers."""
+_MAX_POLLS: Final = 100
+_POLL_S: Final = 0.02
+_LETTER_BYTES: Final = 8 * 1024**2
+"""Largest dead letter: an event of up to 1 MiB in base64, a third larger, and its fields."""
+_CONTEXT: Final[Mapping[str, str]] = {
+    # No request waits this long. Kafka deletes only whole segments.
+    "retention.ms": "60000",
+    "segment.ms": "60000",
+    "max.message.bytes": str(MAX_CONTEXT_BYTES + 1024),
+}
+_TOPICS: Final[Mapping[str, Mapping[str, str]]] = {
+    # A replay reads the log, so nothing expires. The time of an entry is that of the append.
+    channels.EVENTS_TOPIC: {
+        "retention.ms": "-1",
+        "retention.bytes": "-1",
+        "message.timestamp.type": "LogAppendTime",
+    },
+    channels.DEAD_LETTERS_TOPIC: {"cleanup.policy": "compact", "max.message.bytes": str(_LETTER_BYTES)},
+    channels.PARTITIONS_TOPIC: {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"},
+    channels.CONTEXT_REQUESTS_TOPIC: _CONTEXT,
+    channels.CONTEXT_REPLIES_TOPIC: _CONTEXT,
+}
+
+
+def servers(url: str) -> str:
+    """Return the brokers in ``kafka://host[:port][,host[:port]…]``. Raises ``InvalidSettings``."""
+    parts = urlsplit(url)
+    hosts = [host for host in parts.netloc.split(",") if host]
+    if parts.scheme != "kafka" or not hosts or "@" in parts.netloc or parts.path.strip("/") or parts.query:
+        raise InvalidSettings("invalid Kafka URL: expected kafka://host:port or kafka://one:9092,two:9092")
+    return ",".join(hosts)
+
+
+@contextlib.contextmanager
+def bus_errors(what: str) -> Generator[None]:
+    """Turn errors of Kafka in the block into ``BusUnavailable``; ``what`` begins its text."""
+    try:
+        yield
+    except (KafkaError, OSError) as error:  # TimeoutError is an OSError
+        named = isinstance(error, KafkaError) and str(error)  # its text starts with its name
+        reason = str(error) if named else f"{type(error).__name__} {error}".rstrip()
+        raise BusUnavailable(f"{what}: {reason}") from error
+
+
+async def make_topics(admin: AIOKafkaAdminClient, partitions: int) -> int:
+    """Make the missing topics of events, and return the current number of partitions of events.
+
+    ``partitions`` applies to a new topic only. Keys are mapped to ``agreed_partitions``. Raises ``KafkaError``.
+    """
+    wanted = {channels.EVENTS_TOPIC: partitions, channels.DEAD_LETTERS_TOPIC: 1, channels.PARTITIONS_TOPIC: 1}
+    return (await _make(admin, await _present(admin), wanted))[channels.EVENTS_TOPIC]
+
+
+async def present_partitions(admin: AIOKafkaAdminClient) -> int:
+    """Return the current number of partitions of events, 0 without the topic. Raises ``KafkaError``."""
+    return (await _present(admin)).get(channels.EVENTS_TOPIC, 0)
+
+
+async def make_context_topics(admin: AIOKafkaAdminClient, partitions: int) -> int:
+    """Make the missing topics of context requests and replies, and return their number of partitions.
+
+    New topics get as many partitions as the events have, or ``partitions`` if that topic does not exist. Raises
+    ``KafkaError``.
+    """
+    present = await _present(admin)
+    count = present.get(channels.EVENTS_TOPIC) or partitions
+    wanted = {channels.CONTEXT_REQUESTS_TOPIC: count, channels.CONTEXT_REPLIES_TOPIC: count}
+    return (await _make(admin, present, wanted))[channels.CONTEXT_REQUESTS_TOPIC]
+
+
+async def _present(admin: AIOKafkaAdminClient) -> Mapping[str, int]:
+    described: Sequence[Mapping[str, Any]] = await admin.describe_topics()  # a request by name could create the topic
+    return {topic["topic"]: len(topic["partitions"]) for topic in described}
+
+
+async def _make(admin: AIOKafkaAdminClient, present: Mapping[str, int], wanted: Mapping[str, int]) -> Mapping[str, int]:
+    """Make the missing topics; return the numbers of partitions of all topics."""
+    missing = [name for name in wanted if name not in present]
+    if missing:
+        brokers = (await admin.describe_cluster())["brokers"]
+        replicas = max(1, min(_REPLICAS, len(brokers)))
+        new = [NewTopic(name, wanted[name], replicas, topic_configs=_TOPICS[name]) for name in missing]
+        response: Any = await admin.create_topics(new)
+        for _, code, *rest in response.topic_errors:
+            if code and for_code(code) is not TopicAlreadyExistsError:
+                raise for_code(code)(*rest)
+    for _ in range(_MAX_POLLS):
+        # A new topic takes a moment to spread, and another process may have made it with another number.
+        missing = [name for name in wanted if not present.get(name)]
+        if not missing:
+            return present
+        await asyncio.sleep(_POLL_S)
+        present = await _present(admin)
+    raise KafkaError(f"the topic {missing[0]} does not exist yet")
+
+
+def record_of(fields: Mapping[bytes, bytes]) -> tuple[bytes | None, list[tuple[str, bytes]]]:
+    """Return the fields of an entry as value (``data``) and headers of a record. Header names are UTF-8."""
+    headers = [(name.decode(errors="replace"), value) for name, value in fields.items() if name != wire.DATA]
+    return fields.get(wire.DATA), headers
+
+
+def fields_of(value: bytes | None, headers: Sequence[tuple[str, bytes | None]]) -> dict[bytes, bytes]:
+    """Return the fields of an entry from any record.
+
+    The last of several headers with one name counts. A header without a value is empty. A record without a value has no
+    ``data``; a header of that name is ignored.
+    """
+    fields = {name.encode(): content or b"" for name, content in headers}
+    fields.pop(wire.DATA, None)
+    if value is not None:
+        fields[wire.DATA] = value
+    return fields

@@ -1,0 +1,196 @@
+"""Context requests over Kafka: one producer for the requests, and one partition of the replies as the inbox.
+
+The inbox is read from its end, without a consumer group. Other processes may share the partition: the id precedes the
+JSON, so their replies are not parsed. A consumer group would cost seconds at the start, and leave its offsets on the
+broker.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import time
+from functools import partial
+from typing import Any, Final
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.errors import KafkaError
+
+from graphweft.transport import MAX_CONTEXT_BYTES, encoded, read_reply, seconds_left
+from graphweft.transports.kafka.connection import bus_errors, make_context_topics
+from graphweft_contracts import BusUnavailable, ContextReply, ContextRequest, channels
+
+logger = logging.getLogger("graphweft.client")
+
+_REQUEST_MS: Final = 5_000
+_BATCH_BYTES: Final = 256 * 1024
+"""Bytes of requests that wait in a partition's batch while the broker is unavailable."""
+_RETRY_S: Final = 0.2
+_IDLE_MS: Final = 60_000
+_END_S: Final = 1.0
+
+
+class KafkaContext:
+    """Sends requests and receives their replies. Connects at the first use."""
+
+    def __init__(self, servers: str, *, partitions: int) -> None:
+        self._servers = servers
+        self._wanted_partitions = partitions
+        self._partitions = 0
+        self._turn = 0
+        self._opening: asyncio.Task[None] | None = None
+        self._failed = 0.0
+        self._producer: Any = None
+        self._inbox: Any = None
+        self._reply_to = ""
+        self._listener: asyncio.Task[None] | None = None
+        self._pending: dict[bytes, asyncio.Future[bytes | BusUnavailable]] = {}
+
+    async def request(self, request: ContextRequest) -> ContextReply:
+        """See ``Transport.request``."""
+        future: asyncio.Future[bytes | BusUnavailable] = asyncio.get_running_loop().create_future()
+        request_id = request.id.encode()
+        try:
+            async with asyncio.timeout(seconds_left(request)):
+                producer: Any = self._producer or await self._opened()
+                message = encoded(request, self._reply_to)
+                if isinstance(message, ContextReply):
+                    return message
+                self._pending[request_id] = future
+                self._turn += 1
+                with bus_errors("the bus did not accept the request"):
+                    sent = await producer.send(
+                        channels.CONTEXT_REQUESTS_TOPIC, message, partition=self._turn % self._partitions
+                    )
+                sent.add_done_callback(partial(_refused, future))
+                outcome = await future
+                if isinstance(outcome, BusUnavailable):
+                    raise outcome
+                return read_reply(request, outcome)
+        finally:
+            self._pending.pop(request_id, None)
+
+    async def aclose(self) -> None:
+        """Disconnect; pending requests fail as unavailable."""
+        for task in (self._opening, self._listener):
+            if task is not None:
+                task.cancel()
+                with contextlib.suppress(asyncio.CancelledError, KafkaError, OSError):
+                    await task
+        self._opening = self._listener = None
+        for future in self._pending.values():
+            if not future.done():
+                future.set_result(BusUnavailable("the client is closed"))
+        producer, self._producer = self._producer, None
+        inbox, self._inbox = self._inbox, None
+        if inbox is not None:
+            await inbox.stop()
+        if producer is not None:
+            await end_producer(producer)
+
+    async def _opened(self) -> Any:
+        """Connect and return the producer. A cancelled caller does not cancel the connection for others."""
+        if self._opening is None or self._opening.done():
+            # Limits attempts while the bus is unavailable.
+            pause_s = max(0.0, self._failed + _RETRY_S - time.monotonic())
+            self._opening = asyncio.create_task(self._open(pause_s), name="graphweft-context-open")
+            self._opening.add_done_callback(_seen)
+        opening = self._opening
+        await asyncio.wait([opening])  # unlike ``await opening``, this passes on no cancellation
+        if not opening.cancelled():
+            with bus_errors("the bus is unavailable"):
+                opening.result()
+        if self._producer is None:  # closed meanwhile
+            raise BusUnavailable("the client is closed")
+        return self._producer
+
+    async def _open(self, pause_s: float) -> None:
+        await asyncio.sleep(pause_s)
+        admin = AIOKafkaAdminClient(bootstrap_servers=self._servers, request_timeout_ms=_REQUEST_MS)
+        producer: Any = AIOKafkaProducer(
+            bootstrap_servers=self._servers,
+            acks=1,
+            linger_ms=0,
+            request_timeout_ms=_REQUEST_MS,
+            max_batch_size=_BATCH_BYTES,
+            max_request_size=MAX_CONTEXT_BYTES + 1024,
+        )
+        inbox: Any = AIOKafkaConsumer(
+            bootstrap_servers=self._servers,
+            enable_auto_commit=False,
+            auto_offset_reset="latest",
+            request_timeout_ms=_REQUEST_MS,
+        )
+        try:
+            try:
+                await admin.start()
+                self._partitions = await make_context_topics(admin, self._wanted_partitions)
+            finally:
+                await admin.close()
+            await producer.start()
+            await inbox.start()
+            partitions = sorted(await producer.partitions_for(channels.CONTEXT_REPLIES_TOPIC))
+            partition = TopicPartition(channels.CONTEXT_REPLIES_TOPIC, random.choice(partitions))
+            inbox.assign([partition])
+            # Before the first request is sent, so that its reply comes after this position.
+            await inbox.seek_to_end(partition)
+            await inbox.position(partition)
+        except BaseException:
+            self._failed = time.monotonic()
+            await inbox.stop()
+            await producer.stop()
+            raise
+        self._turn = random.randrange(self._partitions)
+        self._reply_to = channels.context_replies_partition(partition.partition)
+        self._inbox, self._producer = inbox, producer
+        self._listener = asyncio.create_task(self._listen(inbox, partition), name="graphweft-context-replies")
+
+    async def _listen(self, inbox: Any, partition: Any) -> None:
+        while True:
+            try:
+                records = (await inbox.getmany(partition, timeout_ms=_IDLE_MS)).get(partition, ())
+            except UnicodeDecodeError:  # a foreign header that is not UTF-8: aiokafka cannot pass it
+                await inbox.seek_to_end(partition)
+                continue
+            except (KafkaError, OSError) as error:
+                logger.debug("context replies interrupted: %s", error)
+                await asyncio.sleep(_RETRY_S)
+                continue
+            for record in records:
+                if record.value is not None:
+                    self._deliver(record.value)
+
+    def _deliver(self, data: bytes) -> None:
+        request_id, _, body = data.partition(b"\n")
+        future = self._pending.get(request_id)
+        if future is not None and not future.done():
+            future.set_result(body)
+
+
+def _refused(future: asyncio.Future[bytes | BusUnavailable], sent: asyncio.Future[Any]) -> None:
+    """Fail the pending request if the bus did not accept it."""
+    if sent.cancelled() or (error := sent.exception()) is None or future.done():
+        return
+    future.set_result(BusUnavailable(f"the bus did not accept the request: {error or type(error).__name__}"))
+
+
+def _seen(task: asyncio.Task[None]) -> None:
+    """Retrieve the exception, so that asyncio does not log it."""
+    if not task.cancelled():
+        task.exception()
+
+
+async def end_producer(producer: Any) -> None:
+    """Stop a producer. Unsent records are dropped after a second."""
+    try:
+        with contextlib.suppress(KafkaError, OSError):  # TimeoutError is an OSError
+            async with asyncio.timeout(_END_S):
+                await producer.stop()
+    finally:
+        # After an interrupted stop the producer would run forever; after a complete one this does nothing.
+        await producer._sender.close()
+        producer._message_accumulator.fail_all(KafkaError("the producer was stopped"))
+        await producer.client.close()

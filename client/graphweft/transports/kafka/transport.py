@@ -1,0 +1,137 @@
+"""The transport over Kafka. ``graphweft.transports.kafka.context`` has its context requests."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any, Final
+
+from aiokafka import AIOKafkaProducer
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.errors import KafkaError, MessageSizeTooLargeError
+
+from graphweft.transport import DEFAULT_PARTITIONS, MAX_EVENT_BYTES, Outgoing, check_sizes
+from graphweft.transports.kafka.connection import bus_errors, make_topics, record_of, servers
+from graphweft.transports.kafka.context import KafkaContext, end_producer
+from graphweft.transports.kafka.partitions import agreed_partitions
+from graphweft_contracts import ContextReply, ContextRequest, InvalidEvent, channels
+
+_BATCH_OVERHEAD: Final = 1_024
+_REQUEST_MS: Final = 5_000
+"""How long an append waits for its confirmation. The client retries, so a longer wait only delays that."""
+
+
+class KafkaTransport:
+    """The ``Transport`` over Kafka. Connects at the first use, and again after an error.
+
+    An idempotent producer writes each batch once and in order, even if its connection breaks. ``channels.partition_of``
+    selects the partition, so that all clients use the same one for a chat; Kafka's own partitioner would differ. It is
+    one of the partitions that the topic had at first, so added partitions move no chat.
+    """
+
+    def __init__(self, url: str, *, partitions: int = DEFAULT_PARTITIONS) -> None:
+        self._servers = servers(url)
+        self._wanted_partitions = partitions
+        self._partitions: int | None = None
+        """The number of partitions that keys are mapped to."""
+        self._producer: Any = None
+        self._connecting = asyncio.Lock()
+        self._context = KafkaContext(self._servers, partitions=partitions)
+
+    async def append(self, events: Sequence[Outgoing]) -> list[str]:
+        """See ``Transport.append``.
+
+        A topic that allows only smaller batches may refuse one after others are written. The client retries all, and
+        consumers drop the duplicates.
+        """
+        check_sizes(events)
+        producer, partitions = await self._connected()
+        by_partition: dict[int, list[int]] = defaultdict(list)
+        for index, event in enumerate(events):
+            by_partition[channels.partition_of(event.key, partitions)].append(index)
+        positions = [""] * len(events)
+        outcomes = await asyncio.gather(
+            *(self._write(producer, number, indexes, events, positions) for number, indexes in by_partition.items()),
+            return_exceptions=True,
+        )
+        failures = [outcome for outcome in outcomes if isinstance(outcome, BaseException)]
+        if not failures:
+            return positions
+        # The state of the producer is unknown, and the same events are retried: use a new one.
+        await self._drop(producer)
+        for failure in sorted(failures, key=lambda failure: isinstance(failure, (KafkaError, OSError))):
+            with bus_errors("the bus did not accept the events"):
+                raise failure
+        return positions
+
+    async def request(self, request: ContextRequest) -> ContextReply:
+        """See ``Transport.request``."""
+        return await self._context.request(request)
+
+    async def aclose(self) -> None:
+        """See ``Transport.aclose``."""
+        producer, self._producer = self._producer, None
+        try:
+            if producer is not None:
+                await end_producer(producer)
+        finally:
+            await self._context.aclose()
+
+    async def _connected(self) -> tuple[Any, int]:
+        async with self._connecting:
+            with bus_errors("the bus did not accept the events"):
+                if self._partitions is None:
+                    admin = AIOKafkaAdminClient(bootstrap_servers=self._servers, request_timeout_ms=_REQUEST_MS)
+                    try:
+                        await admin.start()
+                        present = await make_topics(admin, self._wanted_partitions)
+                        self._partitions = await agreed_partitions(self._servers, admin, present)
+                    finally:
+                        await admin.close()
+                if self._producer is None:
+                    producer = AIOKafkaProducer(
+                        bootstrap_servers=self._servers,
+                        enable_idempotence=True,
+                        request_timeout_ms=_REQUEST_MS,
+                        max_batch_size=MAX_EVENT_BYTES + _BATCH_OVERHEAD,
+                        max_request_size=MAX_EVENT_BYTES + _BATCH_OVERHEAD,
+                    )
+                    try:
+                        await producer.start()
+                    except BaseException:
+                        await producer.stop()
+                        raise
+                    self._producer = producer
+            return self._producer, self._partitions
+
+    async def _write(
+        self, producer: Any, number: int, indexes: Sequence[int], events: Sequence[Outgoing], positions: list[str]
+    ) -> None:
+        """Write one partition's events in order, batch by batch; after a failure no later event is written."""
+        rest = list(indexes)
+        while rest:
+            batch, taken = producer.create_batch(), 0
+            for index in rest:
+                value, headers = record_of(events[index].fields)
+                key = events[index].key.encode()
+                if batch.append(key=key, value=value, timestamp=None, headers=headers) is None:
+                    break
+                taken += 1
+            written, rest = rest[:taken], rest[taken:]
+            async with asyncio.timeout(2 * _REQUEST_MS / 1000):
+                confirmed = await producer.send_batch(batch, channels.EVENTS_TOPIC, partition=number)
+                try:
+                    first = (await confirmed).offset
+                except MessageSizeTooLargeError as error:
+                    raise InvalidEvent(
+                        f"Kafka refuses a batch of {taken} events as too large: set max.message.bytes of the topic "
+                        f"{channels.EVENTS_TOPIC} to at least its default of 1048588"
+                    ) from error
+            for offset, index in enumerate(written, first):
+                positions[index] = f"{number}:{offset}"
+
+    async def _drop(self, producer: Any) -> None:
+        if self._producer is producer:
+            self._producer = None
+        await end_producer(producer)

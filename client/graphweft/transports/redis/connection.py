@@ -1,0 +1,117 @@
+"""Connections to a Redis server, for clients and workers."""
+
+from __future__ import annotations
+
+import asyncio
+import itertools
+from collections.abc import Sequence
+from typing import Any, Final
+
+import redis.asyncio as redis
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import ResponseError
+
+type Command = tuple[Any, ...]
+
+_CONNECT_S: Final = 2.0
+_CONNECTIONS: Final = 1_024
+"""The default of redis-py is 100, and the next call fails. Each partition that waits for events holds one."""
+
+
+def connect(url: str, *, io_timeout_s: float | None, decode: bool = False, repeats: int = 0) -> Any:
+    """Return a client that connects at its first use. With ``io_timeout_s`` None it waits for replies forever.
+
+    By default redis-py repeats a command up to ten times, which writes an entry twice if a reply was lost. This client
+    repeats ``repeats`` times; once covers connections that were idle while the server restarted. The protocol is RESP2,
+    which falkordb requires. The result is untyped, because redis-py's types promise a value or an awaitable for every
+    command.
+    """
+    return redis.Redis.from_url(  # pyright: ignore[reportUnknownMemberType]
+        url,
+        retry=Retry(NoBackoff(), repeats),
+        socket_connect_timeout=_CONNECT_S,
+        socket_timeout=io_timeout_s,
+        max_connections=_CONNECTIONS,
+        protocol=2,
+        decode_responses=decode,
+    )
+
+
+class Together:
+    """Sends all commands of one iteration of the event loop in one round trip, because socket writes are expensive.
+
+    At most ``connections`` round trips run at once; further commands go together with the next. A running round trip
+    continues if its callers are cancelled. The creator closes ``client``.
+    """
+
+    def __init__(self, client: Any, *, connections: int) -> None:
+        self._client = client
+        self._free = asyncio.Semaphore(connections)
+        self._batch: list[tuple[Sequence[Command], asyncio.Future[list[Any]]]] = []
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def execute(self, *command: Any) -> Any:
+        """Return the server's reply to ``command``. Raises ``RedisError`` or ``OSError``."""
+        [answer] = await self.execute_all([command])
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def execute_all(self, commands: Sequence[Command]) -> list[Any]:
+        """Run the commands in order over one connection, and return their replies, which may be errors.
+
+        Raises ``RedisError`` or ``OSError`` if the connection is lost.
+        """
+        answers: asyncio.Future[list[Any]] = asyncio.get_running_loop().create_future()
+        self._batch.append((commands, answers))
+        if len(self._batch) == 1:
+            task = asyncio.create_task(self._send())
+            self._tasks.add(task)
+            task.add_done_callback(self._tasks.discard)
+        return await answers
+
+    async def aclose(self) -> None:
+        """Cancel all commands; their callers get a ``RedisError``."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        _end(self._batch)  # of a task that has not started
+        self._batch = []
+
+    async def _send(self) -> None:
+        async with self._free:
+            # Commands that are cancelled by now are not sent.
+            batch, self._batch = [each for each in self._batch if not each[1].done()], []
+            try:
+                answers = iter(await self._answers([command for commands, _ in batch for command in commands]))
+            except asyncio.CancelledError:  # closed
+                _end(batch)
+                raise
+            except Exception as error:  # noqa: BLE001 - callers must get every error
+                for _, waiter in batch:
+                    if not waiter.done():
+                        waiter.set_exception(error)
+                return
+            for commands, waiter in batch:
+                own = list(itertools.islice(answers, len(commands)))
+                if not waiter.done():  # the caller may have given up
+                    waiter.set_result(own)
+
+    async def _answers(self, commands: Sequence[Command]) -> list[Any]:
+        if len(commands) == 1:
+            try:
+                return [await self._client.execute_command(*commands[0])]
+            except ResponseError as error:
+                return [error]
+        pipeline = self._client.pipeline(transaction=False)
+        for command in commands:
+            pipeline.execute_command(*command)
+        answers: list[Any] = await pipeline.execute(raise_on_error=False)
+        return answers
+
+
+def _end(batch: Sequence[tuple[Sequence[Command], asyncio.Future[list[Any]]]]) -> None:
+    for _, waiter in batch:
+        if not waiter.done():
+            waiter.set_exception(redis.ConnectionError("the client is closed"))

@@ -1,0 +1,193 @@
+"""The transport over Redis: streams for events, and a request stream and a reply channel for context.
+
+Replies use Pub/Sub: a client that no longer listens has reached its deadline, so no reply needs to be kept or cleaned
+up. One subscription serves all requests of a process; a subscription for each request costs two to three times the
+latency.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import Sequence
+from typing import Final
+from uuid import uuid4
+
+from redis.exceptions import RedisError
+
+from graphweft.transport import (
+    DEFAULT_PARTITIONS,
+    MAX_BUDGET_MS,
+    Outgoing,
+    check_sizes,
+    encoded,
+    read_reply,
+    seconds_left,
+)
+from graphweft.transports.redis.connection import Together, connect
+from graphweft_contracts import BusUnavailable, ContextReply, ContextRequest, channels
+
+logger = logging.getLogger("graphweft.client")
+
+_REQUESTS_KEPT: Final = 10_000
+"""The approximate limit of the request stream; answered requests are not needed."""
+_REQUESTS_KEPT_MS: Final = MAX_BUDGET_MS
+"""The maximum age of requests. Responders remove the requests that they read, so this applies without any."""
+_TRIM_S: Final = 5.0
+_IO_S: Final = 5.0
+_RECONNECT_S: Final = 0.2
+_SILENCE_S: Final = 5.0
+"""The reply channel is pinged after this time without a message, and is broken after as long again."""
+_REQUEST_CONNECTIONS: Final = 8
+"""Concurrent round trips that send requests."""
+
+
+class RedisTransport:
+    """The ``Transport`` over Redis. Connections open at the first use, and again after they break."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        partitions: int = DEFAULT_PARTITIONS,
+    ) -> None:
+        self._redis = connect(url, io_timeout_s=_IO_S)
+        # A repeated request is answered twice, and the second reply is ignored.
+        self._repeating = connect(url, io_timeout_s=_IO_S, repeats=1)
+        self._requests = Together(self._repeating, connections=_REQUEST_CONNECTIONS)
+        self._replies = connect(url, io_timeout_s=None)  # a subscription is silent between replies
+        self._wanted_partitions = partitions
+        self._partitions: int | None = None
+        self._newest_ms = 0
+        """The server's time of our last request."""
+        self._trim_at = 0.0
+        self._reply_to = channels.context_replies(uuid4().hex)
+        self._pending: dict[str, asyncio.Future[bytes | BusUnavailable]] = {}
+        self._listener: asyncio.Task[None] | None = None
+        self._settled = asyncio.Event()
+        """Set while it is known whether the reply channel works. If it does not, ``_unavailable`` says why."""
+        self._unavailable: str | None = None
+
+    async def append(self, events: Sequence[Outgoing]) -> list[str]:
+        """See ``Transport.append``."""
+        check_sizes(events)
+        try:
+            partitions = await self._partition_count()
+            numbers = [channels.partition_of(event.key, partitions) for event in events]
+            # All or nothing: without a transaction the server may refuse one event (out of memory, still loading) and
+            # accept the next of the same chat, and a retry would then reorder them.
+            pipeline = self._redis.pipeline(transaction=len(events) > 1)
+            for number, event in zip(numbers, events, strict=True):
+                pipeline.xadd(channels.events_stream(number), event.fields)
+            offsets: list[bytes] = await pipeline.execute()
+        except (RedisError, OSError) as error:
+            raise BusUnavailable(f"the bus did not accept the events: {error}") from error
+        return [f"{number}:{offset.decode()}" for number, offset in zip(numbers, offsets, strict=True)]
+
+    async def request(self, request: ContextRequest) -> ContextReply:
+        """See ``Transport.request``."""
+        message = encoded(request, self._reply_to)
+        if isinstance(message, ContextReply):
+            return message
+        if self._listener is None or self._listener.done():
+            self._unavailable = None
+            self._settled.clear()
+            self._listener = asyncio.create_task(self._listen(), name="graphweft-context-replies")
+        future: asyncio.Future[bytes | BusUnavailable] = asyncio.get_running_loop().create_future()
+        self._pending[request.id] = future
+        try:
+            async with asyncio.timeout(seconds_left(request)):
+                await self._settled.wait()
+                if self._unavailable is not None:
+                    raise BusUnavailable(self._unavailable)
+                added: bytes = await self._requests.execute(
+                    "XADD", channels.CONTEXT_REQUESTS, *self._trim(), "*", b"data", message
+                )
+                self._newest_ms = int(added.partition(b"-")[0])
+                outcome = await future
+                if isinstance(outcome, BusUnavailable):
+                    raise outcome
+                return read_reply(request, outcome)
+        except (RedisError, OSError) as error:
+            if isinstance(error, TimeoutError):
+                raise
+            raise BusUnavailable(f"the bus did not accept the request: {error}") from error
+        finally:
+            self._pending.pop(request.id, None)
+
+    async def aclose(self) -> None:
+        """See ``Transport.aclose``."""
+        if self._listener is not None:
+            self._listener.cancel()
+            with contextlib.suppress(asyncio.CancelledError):
+                await self._listener
+            self._listener = None
+        self._fail_all("the client is closed")
+        await self._replies.aclose()
+        await self._requests.aclose()
+        await self._repeating.aclose()
+        await self._redis.aclose()
+
+    def _trim(self) -> tuple[str, str, int]:
+        """Return the trim arguments of XADD: usually by number, every few seconds by age."""
+        now = asyncio.get_running_loop().time()
+        if not self._newest_ms or now < self._trim_at:
+            return ("MAXLEN", "~", _REQUESTS_KEPT)
+        self._trim_at = now + _TRIM_S
+        return ("MINID", "=", max(0, self._newest_ms - _REQUESTS_KEPT_MS))
+
+    async def _partition_count(self) -> int:
+        if self._partitions is None:
+            await self._redis.set(channels.PARTITION_COUNT, self._wanted_partitions, nx=True)
+            self._partitions = int(await self._redis.get(channels.PARTITION_COUNT))
+        return self._partitions
+
+    async def _listen(self) -> None:
+        loop = asyncio.get_running_loop()
+        while True:
+            subscriber = self._replies.pubsub()
+            subscribed, started = False, loop.time()
+            try:
+                await subscriber.subscribe(self._reply_to)
+                pinged = False
+                while True:
+                    message = await subscriber.get_message(timeout=_SILENCE_S)
+                    if message is None:
+                        if pinged:
+                            raise RedisError("the reply channel is silent")
+                        await subscriber.ping()
+                        pinged = True
+                        continue
+                    pinged = False
+                    if message["type"] == "subscribe":
+                        subscribed = True
+                        self._unavailable = None
+                        self._settled.set()
+                    elif message["type"] == "message":
+                        self._deliver(message["data"])
+            except (RedisError, OSError) as error:
+                logger.debug("context replies interrupted: %s", error)
+                if subscribed:
+                    self._settled.clear()  # after a broken connection, try once more before failing
+                else:
+                    self._fail_all(f"the bus is unavailable: {error}")
+            finally:
+                with contextlib.suppress(RedisError, OSError):
+                    await subscriber.aclose()
+            await asyncio.sleep(max(0.0, started + _RECONNECT_S - loop.time()) if subscribed else _RECONNECT_S)
+
+    def _fail_all(self, why: str) -> None:
+        """Fail all pending requests, and new ones until the next subscription, as unavailable."""
+        self._unavailable = why
+        self._settled.set()
+        for future in self._pending.values():
+            if not future.done():
+                future.set_result(BusUnavailable(why))
+
+    def _deliver(self, data: bytes) -> None:
+        # The id precedes the JSON, so a reply without a pending request is not parsed.
+        request_id, _, body = data.partition(b"\n")
+        future = self._pending.get(request_id.decode(errors="replace"))
+        if future is not None and not future.done():
+            future.set_result(body)

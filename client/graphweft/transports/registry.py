@@ -1,0 +1,64 @@
+"""Finds the transport for the URL of a bus, by the URL's scheme.
+
+Another package adds a transport by an entry point in the group ``graphweft.transports``. Its name is the scheme. Its
+value is a callable ``(url, *, partitions) -> Transport``, which connects nothing and raises ``InvalidSettings`` or
+``ValueError`` for an invalid URL.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from importlib.metadata import entry_points
+from typing import Final
+
+from graphweft.transport import DEFAULT_PARTITIONS, Transport
+from graphweft.transports.redis.transport import RedisTransport
+from graphweft_contracts import InvalidSettings
+
+__all__ = ("make_transport",)
+
+_GROUP: Final = "graphweft.transports"
+_REDIS: Final = ("redis", "rediss", "unix")
+_KAFKA: Final = "kafka"
+_SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
+
+
+def make_transport(url: str, *, partitions: int = DEFAULT_PARTITIONS) -> Transport:
+    """Return the transport to the bus at a URL; nothing is connected yet.
+
+    ``partitions`` counts for a new bus only. Raises ``InvalidSettings`` when no transport is installed for the scheme,
+    and when the Python package that a transport needs is missing; this error names the extra to install. Raises
+    ``InvalidSettings`` or ``ValueError`` for an invalid URL.
+    """
+    found = _SCHEME.match(url)
+    scheme = found[1] if found else ""
+    if scheme in _REDIS:
+        return RedisTransport(url, partitions=partitions)
+    if scheme == _KAFKA:
+        return _kafka_transport(url, partitions)
+    for entry in entry_points(group=_GROUP, name=scheme):
+        make: Callable[..., Transport] = entry.load()
+        return make(url, partitions=partitions)
+    # The URL may hold a password, so the message shows its scheme at most.
+    fault = f"no transport is installed for the scheme {scheme!r}" if scheme else "it has no scheme"
+    raise InvalidSettings(f"invalid bus URL: {fault}; expected {_known_schemes()}")
+
+
+def _kafka_transport(url: str, partitions: int) -> Transport:
+    try:
+        from graphweft.transports.kafka.transport import KafkaTransport
+    except ModuleNotFoundError as error:
+        if (error.name or "").partition(".")[0] != "aiokafka":
+            raise
+        raise InvalidSettings(
+            "a bus on Kafka needs the Python package 'aiokafka', which is not installed: pip install 'graphweft[kafka]'"
+        ) from error
+    return KafkaTransport(url, partitions=partitions)
+
+
+def _known_schemes() -> str:
+    own = (*_REDIS, _KAFKA)
+    others = sorted(entry_points(group=_GROUP).names - set(own))
+    *first, last = (f"{scheme}://…" for scheme in (*own, *others))
+    return f"{', '.join(first)} or {last}"

@@ -1,0 +1,23 @@
+"""Declarations of search indexes; each graph server creates them in its own way."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Literal
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SearchIndex:
+    """A fulltext or vector index on the nodes with one label."""
+
+    kind: Literal["fulltext", "vector"]
+    label: str
+    properties: tuple[str, ...]
+    """For ``vector``, a single one."""
+    name: str
+    """The name of the index, on servers whose indexes have names."""
+    terms: bool = False
+    """For ``fulltext``: the properties hold terms of graphweft (``graphweft_workers.terms``), so the server must only
+    split them at blanks, without stemming and stop words."""
+    dimensions: int | None = None
+    """For ``vector``, the length of each vector."""

@@ -1,0 +1,208 @@
+"""Problems that graphweft itself finds in a rule's query. Problems of one graph server come from its ``Dialect``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from difflib import get_close_matches
+from typing import Final, Literal, NamedTuple
+
+from graphweft_rules.cypher.clauses import PARTS, WRITING, Clause, Outline, Words
+from graphweft_rules.cypher.statement import clock_call
+from graphweft_rules.matching.clock import OWN_PREFIX
+
+Role = Literal["injection", "mutation"]
+Level = Literal["error", "warning"]
+
+
+class Problem(NamedTuple):
+    """Something to change in a query."""
+
+    level: Level
+    """An ``error`` keeps the rules from loading."""
+    code: str
+    """Kebab-case and stable."""
+    message: str
+    start: int
+    """Offset in the query's text, in characters."""
+
+
+_TEXT_CALLS: Final = frozenset({"datetime", "time"})
+"""Clock calls that graphweft replaces by text, because not every graph server has the type."""
+_SCHEMA: Final = frozenset({"INDEX", "CONSTRAINT", "VECTOR", "FULLTEXT", "RANGE", "UNIQUE", "LOOKUP", "TEXT", "POINT"})
+_PREFIXES: Final = frozenset({"CYPHER", "EXPLAIN", "PROFILE"})
+_FIRST: Final = WRITING | {"MATCH", "OPTIONAL", "WITH", "UNWIND", "RETURN", "CALL"}
+_NO_DATETIME: Final = "pass the time as ISO 8601 text in a parameter"
+_OWN_PROPERTIES: Final = frozenset({"partition", "pos", "plan", "done", "note", "app_id", "only", "lock"})
+
+
+def own_problems(query: Outline, role: Role, uuids: int) -> Iterator[Problem]:
+    """Yield the problems of a query that calls ``randomUUID()`` ``uuids`` times, in no particular order."""
+    words = query.words
+    if not words.tokens:
+        yield Problem("error", "empty", "the query is empty: write Cypher, or remove the entry", 0)
+        return
+    yield from _text_problems(query)
+    yield from _outer_problems(query)
+    yield from _name_problems(query)
+    yield from _call_problems(words, role)
+    admin = [clause for clause in query.clauses if _is_admin(words, clause)]
+    for clause in admin:
+        message = "a rule cannot change the schema or load files: remove the clause; graphweft indexes the look-up keys"
+        yield Problem("error", "admin", message, words.tokens[clause.words[0]].start)
+    writing = [clause for clause in query.clauses if clause.keyword in WRITING and clause not in admin]
+    if role == "injection":
+        for clause in writing[:1]:
+            message = f"{clause.keyword} writes, and injection rules only read: move it to a mutation rule"
+            yield Problem("error", "write-in-injection", message, words.tokens[clause.words[0]].start)
+        return
+    if not writing and not admin:
+        message = "the mutation changes nothing: add CREATE, MERGE, SET or DELETE, or make it an injection rule"
+        yield Problem("warning", "no-write", message, words.tokens[0].start)
+    rows = next((clause for clause in query.clauses if clause.keyword in ("UNWIND", "FOREACH")), None)
+    if uuids and rows:
+        message = "randomUUID() gives the same id to every item of the list: pass an id in each item"
+        yield Problem("warning", "uuid-per-row", message, words.tokens[rows.words[0]].start)
+    for keyword, start in bare_nodes(query):
+        message = f"{keyword} without a label also matches graphweft's own nodes: give the node a label"
+        yield Problem("error", "bare-node", message, start)
+
+
+def _text_problems(query: Outline) -> Iterator[Problem]:
+    words = query.words.tokens
+    broken = next((word for word in words if word.kind == "broken"), None)
+    if broken:
+        kind = "comment" if broken.text.startswith("/*") else "string" if broken.text[0] in "'\"" else "quoted name"
+        yield Problem("error", "unterminated", f"the {kind} that begins here does not end: close it", broken.start)
+    elif query.stray:
+        message = f"the bracket {query.stray.text!r} has no partner: add the partner, or remove the bracket"
+        yield Problem("error", "unbalanced", message, query.stray.start)
+    end = next((index for index, word in enumerate(words) if word.text == ";"), len(words))
+    after = next((word for word in words[end:] if word.text != ";"), None)
+    if after:
+        message = "a second statement begins here: give it an entry of its own"
+        yield Problem("error", "several-statements", message, after.start)
+    if words[0].keyword in _PREFIXES:
+        message = f"the query begins with {words[0].text!r}, which rules cannot use: remove it"
+        yield Problem("error", "cypher-prefix", message, words[0].start)
+
+
+def _outer_problems(query: Outline) -> Iterator[Problem]:
+    """Yield problems of the first and last clause, which a server reports only when the query runs."""
+    first = query.words.tokens[0]
+    if first.kind not in ("name", "broken") or (first.keyword not in _FIRST | _PREFIXES):
+        near = get_close_matches(first.keyword, _FIRST, n=1)
+        hint = f"did you mean {near[0]}?" if near else "begin with MATCH, MERGE, CREATE or CALL, for example"
+        if first.kind != "broken":
+            yield Problem("error", "no-clause", f"a query cannot begin with {first.text!r}: {hint}", first.start)
+        return
+    main = [clause for clause in query.clauses if clause.depth == 0 and clause.keyword not in PARTS]
+    whole = query.stray is None and query.words.tokens[-1].kind != "broken"
+    if whole and main and main[-1].keyword in ("MATCH", "OPTIONAL", "UNWIND", "WITH"):
+        last = query.words.tokens[main[-1].words[0]]
+        message = f"the query ends with {last.text}: add RETURN, or a clause that writes"
+        yield Problem("error", "no-end", message, last.start)
+
+
+def _name_problems(query: Outline) -> Iterator[Problem]:
+    words = query.words
+    reserved: set[str] = set()
+    for index, word in enumerate(words.tokens):
+        if word.identifier.startswith(OWN_PREFIX) and word.identifier not in reserved:
+            reserved.add(word.identifier)
+            message = f"the name {word.identifier!r} starts with two underscores, which graphweft reserves: rename it"
+            yield Problem("error", "reserved-name", message, word.start)
+        if word.kind == "param" and words.text(index - 1) == ":" and index - 1 not in query.in_map:
+            message = f"the parameter {word.text!r} cannot be a label or type: write the name itself, or use a property"
+            yield Problem("error", "param-as-label", message, word.start)
+
+
+def _call_problems(words: Words, role: Role) -> Iterator[Problem]:
+    for index, word in enumerate(words.tokens):
+        name = words.identifier(index).lower()
+        if role == "mutation" and name == "rand" and words.text(index + 1) == "(" and words.text(index - 1) != ".":
+            message = "rand() gives another value when events are replayed: take the number from the event"
+            yield Problem("error", "nondeterministic", message, word.start)
+        if name not in _TEXT_CALLS or words.text(index - 1) == ".":
+            continue
+        call = clock_call(words, index)
+        other = (
+            not call and words.text(index + 1) == "." and words.identifier(index + 2) and words.text(index + 3) == "("
+        )
+        if other or (call and words.text(call + 1) != ")"):
+            message = f"{name}() takes no arguments in rules: {_NO_DATETIME}"
+        elif call and words.text(call + 2) == ".":
+            message = f"{name}() returns text in rules and has no fields: {_NO_DATETIME}"
+        elif call and words.text(call + 2) in ("+", "-") and words.keyword(call + 3) == "DURATION":
+            message = f"{name}() returns text in rules: {_NO_DATETIME}, or add the duration to localdatetime()"
+        else:
+            continue
+        yield Problem("error", "no-datetime", message, word.start)
+
+
+def _is_admin(words: Words, clause: Clause) -> bool:
+    after = clause.words[0] + 1
+    match clause.keyword:
+        case "LOAD" | "DROP":
+            return True
+        case "CREATE":
+            return words.keyword(after) in _SCHEMA and words.text(after + 1) != "="
+        case "CALL":
+            procedure = "".join(words.text(index).lower() for index in clause.words[1:])
+            return procedure.startswith(("db.idx.", "db.index.")) and (".create" in procedure or ".drop" in procedure)
+        case _:
+            return False
+
+
+def bare_nodes(query: Outline) -> Iterator[tuple[str, int]]:
+    """Yield (keyword, offset) for each lone node pattern that may match graphweft's own nodes, the checkpoints.
+
+    Such a pattern has no label, and has no properties or one that checkpoints have.
+    """
+    words = query.words
+    seen: set[str] = set()
+    for clause in query.clauses:
+        for index in clause.words:
+            name = words.identifier(index + 1)
+            end = index + 2 if name else index + 1
+            alone = (
+                clause.keyword in ("MATCH", "MERGE")
+                and words.text(index) == "("
+                and (words.keyword(index - 1) in ("MATCH", "MERGE") or words.text(index - 1) in (",", "="))
+                and (words.text(end) == ")" or _own_map(words, end))
+                and not _leads_away(words, words.closing(index) + 1)
+            )
+            if alone and name not in seen:
+                yield clause.keyword, words.tokens[index].start
+            if words.identifier(index) and _names_variable(words, index, clause):
+                seen.add(words.identifier(index))
+
+
+def _own_map(words: Words, brace: int) -> bool:
+    """Tell whether a map begins at the index that is empty or names a property of graphweft's own nodes."""
+    inside = range(brace + 1, words.closing(brace))
+    return words.text(brace) == "{" and (
+        not inside
+        or any(words.identifier(index) in _OWN_PROPERTIES and words.text(index + 1) == ":" for index in inside)
+    )
+
+
+def _leads_away(words: Words, index: int) -> bool:
+    """Tell whether a mandatory relationship begins at the index; graphweft's own nodes have no relationships."""
+    if words.text(index) in ("--", "<--", "-->"):
+        return True
+    if words.text(index) not in ("-", "<", "<-", "->"):
+        return False
+    bracket = next((place for place in range(index, index + 3) if words.text(place) == "["), None)
+    if bracket is None:
+        return True
+    end = words.closing(bracket)
+    # A path of length 0 is the node itself.
+    return not any(
+        words.text(place) == "*" and words.text(place + 1).startswith("0") for place in range(bracket + 1, end)
+    )
+
+
+def _names_variable(words: Words, index: int, clause: Clause) -> bool:
+    """Tell whether the name at the index is a variable and not a label, a map key or a property."""
+    before = words.text(index - 1)
+    return before in ("(", "[") or words.keyword(index - 1) in ("AS", "YIELD") or clause.keyword in ("WITH", "YIELD")

@@ -1,0 +1,142 @@
+"""A rule's query, parsed: its statement, parameters, look-up keys and problems."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, field
+from functools import lru_cache
+
+from graphweft_rules.cypher.batch_query import BatchQuery, Dialect
+from graphweft_rules.cypher.clauses import PARTS, WRITING, Outline, Words, outline
+from graphweft_rules.cypher.names import Name, graph_names
+from graphweft_rules.cypher.problems import Level, Problem, Role, own_problems
+from graphweft_rules.cypher.statement import Piece, clock_edits, edited, uuid_edits
+from graphweft_rules.matching.clock import UUID_PREFIX
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CypherProblem:
+    """Something to change in a query; line and column count from 1 inside its text."""
+
+    code: str
+    level: Level
+    message: str
+    line: int
+    column: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Cypher:
+    """A parsed query. If a problem has the level ``error``, only ``text`` and ``problems`` are reliable."""
+
+    text: str
+    statement: str
+    """The query to run: one statement without ``;`` and comments; clock calls are parameters."""
+    params: frozenset[str]
+    """The author's parameters, without the dollar sign."""
+    clock: frozenset[str]
+    """The clock parameters of ``statement``; ``clock_values`` gives their values."""
+    uuids: int
+    """Number of ``uuid_values`` parameters in ``statement``."""
+    writes: bool
+    deletes: bool
+    returns: bool
+    keys: frozenset[tuple[str, str]]
+    """(label, property) by which MATCH and MERGE look nodes up; each needs an index."""
+    names: frozenset[Name]
+    """The labels and relationship types in the text."""
+    problems: tuple[CypherProblem, ...]
+    pieces: tuple[Piece, ...] = field(default=(), repr=False, compare=False)
+    """The pieces of ``statement``, for ``origin``."""
+
+    def origin(self, line: int, column: int) -> tuple[int, int]:
+        """Return the line and column in ``text`` of a line and column in ``statement``; all count from 1.
+
+        A replacement has the place where the replaced text begins.
+        """
+        before = self.statement.split("\n")[: line - 1]
+        offset = sum(map(len, before)) + len(before) + column - 1
+        start, origin, kept = next((piece for piece in reversed(self.pieces) if piece[0] <= offset), (0, 0, True))
+        offset = min(origin + (offset - start if kept else 0), len(self.text))
+        return _line_and_column(self.text, offset)
+
+    @property
+    def columns(self) -> tuple[str, ...]:
+        """The parameters of ``statement``, always in one order: the author's, the clock's, those of ``uuid_values``."""
+        return (*sorted(self.params), *sorted(self.clock), *(f"{UUID_PREFIX}{number}" for number in range(self.uuids)))
+
+    def batch_query(self, dialect: Dialect, shared: frozenset[str] | None = None) -> BatchQuery:
+        """Return the batch query of this query: see ``Dialect.batch_query``."""
+        return _batch_query(self.statement, self.columns, dialect, shared)
+
+
+@lru_cache(maxsize=16_384)
+def _batch_query(
+    statement: str, columns: tuple[str, ...], dialect: Dialect, shared: frozenset[str] | None
+) -> BatchQuery:
+    return dialect.batch_query(statement, columns, shared=shared)
+
+
+def parse(text: str, *, role: Role, dialects: Iterable[Dialect] = ()) -> Cypher:
+    """Parse a query. Never raises: ``problems`` holds what is wrong, including what each of ``dialects`` reports."""
+    query = outline(text)
+    words = query.words
+    clock: set[str] = set()
+    edits = list(clock_edits(words, clock))
+    uuids = list(uuid_edits(words)) if role == "mutation" else []
+    main = [clause for clause in query.clauses if clause.depth == 0 and clause.keyword not in PARTS]
+    problems = list(own_problems(query, role, len(uuids)))
+    for dialect in dialects:
+        problems += dialect.problems(query, role)
+    statement, pieces = edited(query, text, edits + uuids)
+    return Cypher(
+        text=text,
+        statement=statement,
+        params=frozenset(word.identifier for word in words.tokens if word.kind == "param"),
+        clock=frozenset(clock),
+        uuids=len(uuids),
+        writes=any(clause.keyword in WRITING for clause in query.clauses),
+        deletes=any(clause.keyword in ("DELETE", "DETACH") for clause in query.clauses),
+        returns=bool(main) and main[-1].keyword == "RETURN",
+        keys=frozenset(_keys(query)),
+        names=frozenset(graph_names(query)),
+        problems=tuple(placed(text, problem) for problem in sorted(problems, key=lambda problem: problem.start)),
+        pieces=pieces,
+    )
+
+
+def placed(text: str, problem: Problem) -> CypherProblem:
+    """Return a problem of a text with its line and column."""
+    line, column = _line_and_column(text, problem.start)
+    return CypherProblem(code=problem.code, level=problem.level, message=problem.message, line=line, column=column)
+
+
+def _line_and_column(text: str, offset: int) -> tuple[int, int]:
+    return text.count("\n", 0, offset) + 1, offset - text.rfind("\n", 0, offset)
+
+
+def _keys(query: Outline) -> Iterator[tuple[str, str]]:
+    words = query.words
+    for clause in query.clauses:
+        if clause.keyword not in ("MATCH", "MERGE"):
+            continue
+        for index in clause.words:
+            if words.text(index) != "(":
+                continue
+            colon = index + 2 if words.identifier(index + 1) else index + 1
+            label = words.identifier(colon + 1) if words.text(colon) == ":" else ""
+            brace = colon + 2
+            while words.text(brace) in (":", "&") and words.identifier(brace + 1):
+                brace += 2
+            if label and words.text(brace) == "{":
+                yield from ((label, key) for key in _map_keys(words, brace))
+
+
+def _map_keys(words: Words, brace: int) -> Iterator[str]:
+    index, end = brace + 1, words.closing(brace)
+    while index < end:
+        if words.text(index + 1) == ":" and words.identifier(index):
+            yield words.identifier(index)
+        while index < end and words.text(index) != ",":
+            index = words.closing(index) + 1 if words.text(index) in ("(", "[", "{") else index + 1
+        index += 1

@@ -1,0 +1,173 @@
+"""Read/write sets: what each mutation touches, so that rows which touch disjoint data may be reordered.
+
+A read/write set is a list of accesses. Two rows may be reordered if all accesses of one commute with all accesses of
+the other. Whatever is not understood makes the query opaque, and an opaque query may touch anything.
+
+Labels that any rule of the set puts on one node form one class; labels of different classes are taken to be on
+different nodes, so opaque queries count here too. Relationships are told apart by their start node.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from functools import lru_cache
+
+from graphweft_rules.cypher.accesses import Access, Key, ReadWriteSet, Resource
+from graphweft_rules.cypher.clauses import outline
+from graphweft_rules.cypher.entities import ANYTHING, Action, Entity, EntityReader, Opaque
+from graphweft_rules.cypher.node_labels import Labels, labels_of
+from graphweft_rules.cypher.parts import PatternError
+from graphweft_rules.cypher.query import Cypher
+
+
+def read_write_sets(cyphers: Iterable[Cypher]) -> dict[str, ReadWriteSet]:
+    """Return the read/write set of every query of a rule set, by its ``statement``."""
+    readers: dict[str, EntityReader | str] = {}
+    given: list[Labels] = []
+    for statement in dict.fromkeys(cypher.statement for cypher in cyphers):
+        labels, readers[statement] = _read(statement)
+        given.append(labels)
+    clear = [reader for reader in readers.values() if isinstance(reader, EntityReader)]
+    world = _Entities(clear, given)
+    found: dict[str, ReadWriteSet] = {}
+    for statement, read in readers.items():
+        if isinstance(read, str):
+            found[statement] = ReadWriteSet(opaque=read)
+            continue
+        try:
+            found[statement] = ReadWriteSet(touches=tuple(dict.fromkeys(world.touches(read))))
+        except Opaque as error:
+            found[statement] = ReadWriteSet(opaque=str(error))
+    return found
+
+
+# A worker reads each statement up to four times, and features bring the same statements to all workers of a process.
+@lru_cache(maxsize=1_024)
+def _read(statement: str) -> tuple[Labels, EntityReader | str]:
+    """Return the labels and the entities of a statement, or why it is opaque. Readers do not change afterwards."""
+    query = outline(statement)
+    labels = labels_of(query)
+    reader = EntityReader(query)
+    try:
+        reader.read()
+    except (PatternError, Opaque) as error:
+        return labels, str(error)
+    return labels, reader
+
+
+class _Entities:
+    """All queries together: classes of labels, the key of each, and the resources whose order matters."""
+
+    def __init__(self, readers: Sequence[EntityReader], given: Sequence[Labels]) -> None:
+        self._parent: dict[str, str] = {}
+        self._one = any(labels.anywhere for labels in given)
+        """Whether all labels are one class."""
+        for group in (group for each in given for group in each.groups):
+            for label in group:
+                self._join(min(group), label)
+        for reader in readers:
+            for thing in reader.things:
+                if thing.kind == "node":
+                    labels = sorted(thing.names)
+                    for label in labels:
+                        self._join(labels[0], label)
+        counts: dict[str, Counter[str]] = {}
+        self._properties: dict[Resource, set[str]] = {}
+        for reader in readers:
+            for thing in reader.things:
+                if thing.kind == "node" and thing.names and thing.known:
+                    counts.setdefault(self._class(thing), Counter()).update(list(thing.keys))
+            for act in reader.acts:
+                if act.name and act.name != ANYTHING:
+                    for base in self._bases(act.thing):
+                        self._properties.setdefault(base, set()).add(act.name)
+        self._key_of = {name: min(found, key=lambda key: (-found[key], key)) for name, found in counts.items() if found}
+        picked = [
+            (base, self._key(thing))
+            for reader in readers
+            if reader.picks
+            for thing in reader.searched
+            for base in self._bases(thing)
+        ]
+        self._ordered = {base for base, key in picked if key is None}
+        """Resources of which a query takes the first or last match: they must be created in log order."""
+        self._ordered_by_key = {base for base, key in picked if key is not None}
+        """The same, for look-ups by key."""
+
+    def touches(self, reader: EntityReader) -> Iterable[Access]:
+        """Yield the accesses of a query. Raises ``Opaque``."""
+        sure = True
+        for act in reader.acts:
+            thing = act.thing
+            if act.finds and self._key(thing) is None:
+                sure = False
+            if act.certain and not sure:
+                act = replace(act, certain=False)  # noqa: PLW2901
+            if act.label:
+                yield Access(resource=("label", act.label), access=act.access)
+                if act.access == "write" and not self._bases(thing):
+                    raise Opaque("a node without a label gets or loses one")
+                if act.access == "write":  # patterns with the label match other nodes from here on
+                    yield from (Access(resource=base, access="write") for base in self._bases(thing))
+                continue
+            key = self._key(thing)
+            bases = self._bases(thing)
+            if not bases:
+                if thing.kind == "node" and not act.name and act.access == "read":
+                    raise Opaque("nodes of any label are matched")
+                raise Opaque("a node without a label is read or written")
+            for base in bases:
+                if not act.name:
+                    yield self._on_entity(act, base, key)
+                    continue
+                names = {*self._properties.get(base, ()), ANYTHING} if act.name == ANYTHING else {act.name}
+                by = self._key_name(base)
+                rekeys = base[0] == "node" and act.access == "write" and bool(by) and act.name in (ANYTHING, by)
+                key_of_act = None if rekeys else key
+                for name in sorted(names):
+                    touch = Access(resource=(f"{base[0]} property", base[1], name), access=act.access, key=key_of_act)
+                    yield replace(touch, if_created=act.if_created)
+                if rekeys:
+                    yield Access(resource=base, access="write")  # a key may mean another entity from here on
+
+    def _on_entity(self, act: Action, base: Resource, key: Key | None) -> Access:
+        making = act.access.startswith(("create", "ensure", "merge"))
+        if making and base in self._ordered:
+            return Access(resource=base, access="write")
+        if making and base in self._ordered_by_key and not act.by_one:
+            return Access(resource=base, access="write", key=key)
+        certain = act.certain and key is not None
+        return Access(resource=base, access=act.access, key=key, certain=certain, finds=act.finds if key else "")
+
+    def _bases(self, thing: Entity) -> tuple[Resource, ...]:
+        if thing.kind == "relationship":
+            return tuple(("relationship", name) for name in sorted(thing.names))
+        return (("node", self._class(thing)),) if thing.names and thing.known else ()
+
+    def _key(self, thing: Entity) -> Key | None:
+        node = thing.start if thing.kind == "relationship" else thing
+        if node is None or not node.names or not node.known:
+            return None
+        return node.keys.get(self._key_name(("node", self._class(node))))
+
+    def _key_name(self, base: Resource) -> str:
+        return self._key_of.get(base[1], "")
+
+    def _class(self, thing: Entity) -> str:
+        return self._root(min(thing.names))
+
+    def _root(self, label: str) -> str:
+        if self._one:
+            return ANYTHING
+        while self._parent.get(label, label) != label:
+            label = self._parent[label]
+        return label
+
+    def _join(self, label: str, other: str) -> None:
+        if self._one:
+            return
+        first, second = sorted((self._root(label), self._root(other)))
+        self._parent[second] = first
+        self._parent.setdefault(first, first)

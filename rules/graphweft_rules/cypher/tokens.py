@@ -1,0 +1,59 @@
+"""Cypher text as tokens, which tell names from strings and comments and keep every character."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Final, Literal, cast
+
+Kind = Literal["space", "comment", "string", "quoted", "param", "name", "number", "broken", "punct"]
+
+_TOKEN: Final = re.compile(
+    r"""
+      (?P<space>\s+)
+    | (?P<comment>//[^\r\n]* | /\*.*?\*/)
+    | (?P<string>'(?:[^'\\]|\\.)*' | "(?:[^"\\]|\\.)*")
+    | (?P<quoted>`[^`]*`)
+    | (?P<broken>['"`].* | /\*.*)           # unterminated: the rest of the text
+    | (?P<param>\$\s*(?:`[^`]*`|\w+))       # servers allow a space after the dollar
+    | (?P<name>[^\W\d]\w*)
+    | (?P<number>\d+(?:\.\d+)?(?:[eE][+-]?\d+)?\w*)
+    | (?P<punct>.)
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    """A piece of the text that begins at the offset ``start``, in characters."""
+
+    kind: Kind
+    text: str
+    start: int
+
+    @property
+    def end(self) -> int:
+        """The offset after the last character."""
+        return self.start + len(self.text)
+
+    @property
+    def keyword(self) -> str:
+        """A bare name in upper case; empty for other tokens, because a quoted name is never a keyword."""
+        return self.text.upper() if self.kind == "name" else ""
+
+    @property
+    def identifier(self) -> str:
+        """The name in a bare name, a quoted name or a parameter; empty for other tokens."""
+        if self.kind == "name":
+            return self.text
+        if self.kind == "quoted":
+            return self.text[1:-1]
+        if self.kind == "param":
+            return self.text[1:].strip().strip("`")
+        return ""
+
+
+def tokenize(text: str) -> list[Token]:
+    """Split any text into tokens; their texts, joined, equal the text."""
+    return [Token(cast("Kind", match.lastgroup), match[0], match.start()) for match in _TOKEN.finditer(text)]

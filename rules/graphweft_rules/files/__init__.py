@@ -1,0 +1,1 @@
+"""Rule files: YAML with positions, its schema, and what is wrong with it."""

@@ -1,0 +1,115 @@
+"""Checks and explanations of many rule files, for the command line."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from graphweft_rules.cypher.batch_query import Dialect, Mode
+from graphweft_rules.cypher.node_labels import shared_labels
+from graphweft_rules.cypher.query import Cypher, parse
+from graphweft_rules.files.findings import Finding, ordered
+from graphweft_rules.files.loader import FILE_NAME, RuleFiles
+from graphweft_rules.files.model import Mutation, Place
+from graphweft_rules.matching.workflow import Workflow, compile_workflow
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Explanation:
+    """How rows of a mutation run on one kind of server."""
+
+    place: Place
+    rule: str
+    mutation: str
+    dialect: str
+    mode: Mode
+    reason: str
+    """Why the mode is not ``ordered``; empty for ``ordered``."""
+
+    def to_dict(self) -> dict[str, str | int]:
+        """Return a flat mapping for JSON."""
+        return {
+            "file": self.place.file,
+            "line": self.place.line,
+            "column": self.place.column,
+            "rule": self.rule,
+            "mutation": self.mutation,
+            "dialect": self.dialect,
+            "mode": self.mode,
+            "reason": self.reason,
+        }
+
+
+def lint(paths: Iterable[Path], dialects: Iterable[Dialect] = ()) -> list[Finding]:
+    """Return the findings of rule files, each once, by file, line and column. Never raises on content.
+
+    A folder means every ``graph_injection.yaml`` in it, and every ``*.yaml`` in its folders that start with ``_``
+    (shared bases), except rule tests (``*_test.yaml``) and hidden folders. ``GraphInjectionLoader.load`` refuses
+    exactly the files with error-level findings. ``dialects`` adds the problems of queries on their graph servers.
+    """
+    files = RuleFiles(dialects)
+    findings: list[Finding] = []
+    for path in paths:
+        if not path.is_dir():
+            findings.extend(files.resolve(path).findings)
+            continue
+        rule_files = sorted(_rule_files(path))
+        for file in rule_files:
+            findings.extend(files.resolve(file).findings)
+        if not rule_files:
+            message = f"no {FILE_NAME} under this folder: nothing is checked"
+            findings.append(Finding(level="warning", code="no-rules", message=message, place=Place(file=str(path))))
+    return list(ordered(findings))
+
+
+def explain(paths: Iterable[Path], dialects: Iterable[Dialect]) -> list[Explanation]:
+    """Return how rows of each mutation run on each kind of server, for files that load. Never raises on content.
+
+    Labels that share a node are taken from all rules together, as in a worker. A mutation that several files extend
+    appears once. Order: file, line and column, then kind of server.
+    """
+    dialects = tuple(dialects)
+    files = RuleFiles()
+    given: list[tuple[str, Mutation, Cypher]] = []
+    for path in paths:
+        for file in sorted(_rule_files(path)) if path.is_dir() else [path]:
+            config = files.resolve(file).config
+            for rule in config.mutation_rules if config else ():
+                given += ((rule.name, each, parse(each.cypher, role="mutation")) for each in rule.mutations)
+    shared = shared_labels(cypher for _, _, cypher in given)
+    found: dict[tuple[str, int, int, str, str], Explanation] = {}
+    for rule_name, mutation, cypher in given:
+        place = mutation.place
+        for dialect in dialects:
+            batch_query = cypher.batch_query(dialect, shared)
+            found[place.file, place.line, place.column, mutation.id, dialect.name] = Explanation(
+                place=place,
+                rule=rule_name,
+                mutation=mutation.id,
+                dialect=dialect.name,
+                mode=batch_query.mode,
+                reason=batch_query.reason,
+            )
+    return [found[key] for key in sorted(found)]
+
+
+def workflows(paths: Iterable[Path]) -> list[Workflow]:
+    """Return the compiled rules of each file that loads, named after its folder. Never raises on content."""
+    files = RuleFiles()
+    found: list[Workflow] = []
+    for path in paths:
+        for file in sorted(_rule_files(path)) if path.is_dir() else [path]:
+            if (config := files.resolve(file).config) is not None:
+                found.append(compile_workflow(file.parent.name, config))
+    return found
+
+
+def _rule_files(root: Path) -> Iterator[Path]:
+    for file in root.rglob("*.yaml"):
+        folders = file.relative_to(root).parts[:-1]
+        if any(folder.startswith(".") for folder in folders) or file.name.endswith("_test.yaml"):
+            continue
+        shared = any(folder.startswith("_") for folder in (root.name, *folders))
+        if file.name == FILE_NAME or shared:
+            yield file

@@ -1,0 +1,178 @@
+"""Loads rule files: reading, ``extends``, merging, and the loader of the rule contract."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from functools import reduce
+from pathlib import Path
+from typing import Final
+
+from graphweft_rules.cypher.batch_query import Dialect
+from graphweft_rules.files.findings import Finding, RulesError, errors, ordered
+from graphweft_rules.files.model import EVERY_AGENT, GraphInjectionConfig, InjectionRule, MutationRule, Place
+from graphweft_rules.files.schema import RuleFile, read_rules
+
+FILE_NAME: Final = "graph_injection.yaml"
+"""The rule file in a workflow's folder."""
+
+
+class GraphInjectionLoader:
+    """Loads the rules of one workflow and returns those that apply.
+
+    The rules are those of the last ``load`` that succeeded. Before it, and after a folder without rules, none apply.
+    """
+
+    def __init__(self, dialects: Iterable[Dialect] = ()) -> None:
+        self._dialects = tuple(dialects)
+        self._config: GraphInjectionConfig | None = None
+
+    def load(self, workflow_path: Path) -> GraphInjectionConfig | None:
+        """Return the rules of a workflow's folder, or of a rule file; None if the folder has no rule file.
+
+        Raises ``RulesError`` if the file, or one that it extends, has an error. It holds all findings.
+        """
+        path = workflow_path
+        if path.is_dir():
+            path = path / FILE_NAME
+            if not path.exists():
+                self._config = None
+                return None
+        resolved = RuleFiles(self._dialects).resolve(path)
+        if resolved.config is None:
+            raise RulesError(resolved.findings)
+        self._config = resolved.config
+        return self._config
+
+    def get_injection_rules(self, agent_name: str) -> list[InjectionRule]:
+        """Return the rules for the turns of an agent, in processing order."""
+        rules = self._config.injection_rules if self._config else ()
+        return [rule for rule in rules if _covers(rule.agents, agent_name)]
+
+    def get_mutation_rules(self, event: str, agent_name: str | None = None) -> list[MutationRule]:
+        """Return the rules for an event type, in processing order; without ``agent_name``, for all agents."""
+        rules = self._config.mutation_rules if self._config else ()
+        return [
+            rule
+            for rule in rules
+            if any(_names(pattern, event) for pattern in rule.events)
+            and (agent_name is None or not rule.agents or _covers(rule.agents, agent_name))
+        ]
+
+
+def discover(root: Path) -> dict[str, Path]:
+    """Return workflow name -> rule file for the folders in ``root``, by name.
+
+    Folders that start with ``_`` (shared bases) or ``.``, and folders without a rule file, are skipped. Raises
+    ``RulesError`` if ``root`` is not a folder.
+    """
+    if not root.is_dir():
+        message = "the folder does not exist: pass the folder that holds the workflows' folders"
+        raise RulesError([Finding(level="error", code="missing-file", message=message, place=Place(file=str(root)))])
+    files = {folder.name: folder / FILE_NAME for folder in sorted(root.iterdir()) if folder.name[0] not in "_."}
+    return {name: file for name, file in files.items() if file.is_file()}
+
+
+def merge(parent: GraphInjectionConfig, child: GraphInjectionConfig) -> GraphInjectionConfig:
+    """Return the parent's rules, without those of the same name in the child, then the child's rules.
+
+    Injection and mutation rules have separate namespaces. Merging is associative and keeps names unique.
+    """
+    injections = {rule.name for rule in child.injection_rules}
+    mutations = {rule.name for rule in child.mutation_rules}
+    return GraphInjectionConfig(
+        version=child.version,
+        injection_rules=(*(r for r in parent.injection_rules if r.name not in injections), *child.injection_rules),
+        mutation_rules=(*(r for r in parent.mutation_rules if r.name not in mutations), *child.mutation_rules),
+        files=(*(file for file in parent.files if file not in child.files), *child.files),
+    )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Resolved:
+    """A rule file with all that it extends; ``config`` is None if a finding is an error."""
+
+    config: GraphInjectionConfig | None
+    findings: tuple[Finding, ...]
+
+
+class RuleFiles:
+    """Reads each rule file once, however many files extend it; make a new one to see changed files."""
+
+    def __init__(self, dialects: Iterable[Dialect] = ()) -> None:
+        self._dialects = tuple(dialects)
+        self._read: dict[str, RuleFile | OSError | ValueError] = {}
+
+    def resolve(self, path: Path) -> Resolved:
+        """Return the rules of a file after ``extends``, with the findings of all files involved.
+
+        Parents come before children, several parents from left to right. A base that is reached twice counts once, at
+        its first place, so it cannot undo an override. Never raises on content.
+        """
+        findings: list[Finding] = []
+        files = list(self._lineage(path, Place(file=str(path)), (), set(), findings.append))
+        findings.extend(finding for file in files for finding in file.findings)
+        config = None if errors(findings) else reduce(merge, (file.config for file in files))
+        return Resolved(config=config, findings=ordered(findings))
+
+    def _lineage(
+        self,
+        path: Path,
+        named_at: Place,
+        descent: tuple[tuple[str, Path], ...],
+        visited: set[str],
+        report: Callable[[Finding], None],
+    ) -> Iterator[RuleFile]:
+        """Yield the ancestors of a file, then the file, each once; ``descent`` is the path of files down to it."""
+        identity, file = self._open(path)
+        if identity in (above for above, _ in descent):
+            chain = " -> ".join(str(each) for each in (*(name for _, name in descent), path))
+            message = f"{chain} is a cycle: remove one of these 'extends'"
+            report(Finding(level="error", code="extends-cycle", message=message, place=named_at))
+            return
+        if identity in visited:
+            return
+        if not isinstance(file, RuleFile):
+            report(_unreadable(path, file, named_at, extended=bool(descent)))
+            return
+        visited.add(identity)
+        for name, place in file.extends:
+            # normpath, so that a base has one name whichever workflow's folder leads to it
+            parent = Path(os.path.normpath(path.parent / name))
+            yield from self._lineage(parent, place, (*descent, (identity, path)), visited, report)
+        yield file
+
+    def _open(self, path: Path) -> tuple[str, RuleFile | OSError | ValueError]:
+        """Return the identity of a file, whatever its path, and its content or the error."""
+        try:
+            identity = os.path.realpath(path)  # Path.resolve raises on cyclic links
+        except ValueError as error:  # a null character in the path
+            return str(path), error
+        if identity not in self._read:
+            try:
+                data = path.read_bytes()
+            except (OSError, ValueError) as error:
+                self._read[identity] = error
+            else:
+                self._read[identity] = read_rules(data, path, self._dialects)
+        return identity, self._read[identity]
+
+
+def _unreadable(path: Path, error: OSError | ValueError, named_at: Place, *, extended: bool) -> Finding:
+    if isinstance(error, FileNotFoundError):
+        code, message = "missing-file", f"the file {str(path)!r} does not exist: correct the path"
+    else:
+        why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        code, message = "unreadable-file", f"{str(path)!r} cannot be read ({why}): pass a readable rule file"
+    if extended:
+        code, message = "extends-" + code.removesuffix("-file"), message + "; it is relative to this file's folder"
+    return Finding(level="error", code=code, message=message, place=named_at)
+
+
+def _covers(agents: tuple[str, ...], agent: str) -> bool:
+    return agent in agents or EVERY_AGENT in agents
+
+
+def _names(pattern: str, event: str) -> bool:
+    return pattern in {event, "*"} or (pattern.endswith(".*") and event.startswith(pattern[:-1]))

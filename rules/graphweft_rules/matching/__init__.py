@@ -1,0 +1,1 @@
+"""Which rules match an event or a request, and the parameters of their queries."""

@@ -1,0 +1,357 @@
+"""The rule set: the compiled rules of all workflows, matched against one event or one context request.
+
+Matching is pure, so workers, replays and rule tests use it alike.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Final, Literal
+
+from graphweft_contracts import ContextRequest, Event
+from graphweft_contracts.search import SearchQuery
+from graphweft_rules.cypher.batch_query import Dialect
+from graphweft_rules.cypher.query import Cypher
+from graphweft_rules.files.findings import Finding, RulesError
+from graphweft_rules.files.loader import RuleFiles, discover
+from graphweft_rules.files.model import InjectionQuery, InjectionRule, Place
+from graphweft_rules.matching.clock import clock_values, uuid_values
+from graphweft_rules.matching.graphrag import GraphragQuery
+from graphweft_rules.matching.pack import Pack
+from graphweft_rules.matching.parameters import Absent, Scope
+from graphweft_rules.matching.workflow import (
+    CompiledInjection,
+    CompiledInjectionRule,
+    CompiledMutation,
+    CompiledMutationRule,
+    Workflow,
+    compile_workflow,
+)
+
+SkipReason = Literal["condition_error", "missing_param", "missing_variable"]
+
+
+@dataclass(slots=True, kw_only=True)  # not frozen: that doubles the cost of making one for every row
+class BoundMutation:
+    """A mutation and its parameters for one event, ready to run."""
+
+    mutation: CompiledMutation
+    params: dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BoundQuery:
+    """An injection query and its parameters for one request: ``search``, ``graphrag`` or ``cypher``."""
+
+    rule: str
+    query: InjectionQuery
+    cypher: Cypher | None
+    """The query, or the ``retrieval_query`` of ``search``; None without one."""
+    params: dict[str, Any]
+    search: SearchQuery | None = None
+    """The search; ``params`` are also its own."""
+    graphrag: GraphragQuery | None = None
+    """The look-up of facts; then ``cypher`` is None."""
+    priority: int = 0
+    timeout_ms: int | None = None
+    max_tokens: int | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Skipped:
+    """A skip: a query whose rule matched, but lacked a value. ``detail`` names references, never values."""
+
+    rule: str
+    query: str
+    reason: SkipReason
+    detail: str
+    place: Place
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Failed:
+    """A mutation whose matching raised an unexpected error."""
+
+    rule: str
+    query: str
+    error: Exception
+    place: Place
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Matched:
+    """The result of matching an event: mutations in the order of rules, then in the order within a rule."""
+
+    mutations: tuple[BoundMutation, ...] = ()
+    skipped: tuple[Skipped, ...] = ()
+    failed: tuple[Failed, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MatchedQueries:
+    """The result of matching a context request, in the same order."""
+
+    queries: tuple[BoundQuery, ...] = ()
+    skipped: tuple[Skipped, ...] = ()
+
+
+class RuleSet:
+    """The compiled rules of all workflows. Immutable: load a new one to see changed files."""
+
+    def __init__(self, workflows: Mapping[str, Workflow], digest: str = "", packs: Iterable[Pack] = ()) -> None:
+        self.workflows = dict(workflows)
+        self.packs = tuple(packs)
+        self.digest = digest
+        """SHA-256 of the files' names and content; empty for rules without files."""
+        self.keys = frozenset(
+            key
+            for workflow in self.workflows.values()
+            for part in workflow.parts
+            if part.cypher is not None
+            for key in part.cypher.keys
+        )
+        """(label, property) by which queries of rules look nodes up; each needs an index."""
+        self.asks_for_facts = any(
+            isinstance(part, CompiledInjection) and part.graphrag is not None
+            for workflow in self.workflows.values()
+            for part in workflow.parts
+        )
+        """Whether a rule has a ``graphrag``, whose queries have look-up keys of their own."""
+        self._types = frozenset(type for pack in self.packs for type in pack.types)
+        self._packed = {(part.rule, part.id): part for pack in self.packs for part in pack.mutations}
+
+    @property
+    def mutations(self) -> tuple[CompiledMutation, ...]:
+        """The mutations of all rules, without those of packs."""
+        return tuple(part for flow in self.workflows.values() for rule in flow.mutation_rules for part in rule.parts)
+
+    @property
+    def injections(self) -> tuple[CompiledInjection, ...]:
+        """The injection queries of all rules."""
+        return tuple(part for flow in self.workflows.values() for rule in flow.injection_rules for part in rule.parts)
+
+    @classmethod
+    def load(cls, root: Path, packs: Iterable[Pack] = (), dialects: Iterable[Dialect] = ()) -> RuleSet:
+        """Load the workflows in the folder ``root``. Raises ``RulesError`` with the findings of all of them.
+
+        ``dialects`` adds the problems of queries on their graph servers.
+        """
+        files = RuleFiles(dialects)
+        findings: list[Finding] = []
+        workflows: dict[str, Workflow] = {}
+        read: set[Path] = set()
+        for name, path in discover(root).items():
+            resolved = files.resolve(path)
+            if resolved.config is None:
+                findings.extend(resolved.findings)
+                continue
+            workflows[name] = compile_workflow(name, resolved.config)
+            read.update(resolved.config.files)
+        if findings:
+            raise RulesError(findings)
+        return cls(workflows, _digest(root, read), packs)
+
+    def match_event(self, event: Event) -> Matched:
+        """Return the mutations for an event; those of packs come first and need no workflow.
+
+        An error in a rule becomes ``failed`` and does not affect other rules. An error in a pack is raised.
+        """
+        if event.type in self._types:
+            packed = self._by_packs(event)
+            ruled = self._by_rules(event)
+            return Matched(mutations=(*packed, *ruled.mutations), skipped=ruled.skipped, failed=ruled.failed)
+        return self._by_rules(event)
+
+    def refusal(self, event: Event) -> str | None:
+        """Return why a pack refuses an event, or None. A refused event has no mutations of that pack."""
+        if event.type not in self._types:
+            return None
+        return next((why for pack in self.packs if (why := pack.refusal(event)) is not None), None)
+
+    def knows(self, event: Event) -> bool:
+        """Tell whether a pack handles the event's type, or the event's workflow has rules."""
+        return event.type in self._types or event.workflow in self.workflows
+
+    def packs_for(self, types: Iterable[str]) -> tuple[Pack, ...]:
+        """Return the packs that handle any of these event types."""
+        wanted = self._types.intersection(types)
+        return tuple(pack for pack in self.packs if not wanted.isdisjoint(pack.types)) if wanted else ()
+
+    def _by_packs(self, event: Event) -> Iterator[BoundMutation]:
+        for pack in self.packs:
+            for mutation, params in pack.match(event):
+                yield BoundMutation(mutation=mutation, params=params)
+
+    def _by_rules(self, event: Event) -> Matched:
+        workflow = self.workflows.get(event.workflow or "")
+        candidates = workflow.mutations_for(event.type, event.agent) if workflow else None
+        if candidates is None or not candidates.rules:
+            return _NOTHING
+        scope = Scope.of_event(event)
+        mutations: list[BoundMutation] = []
+        skipped: list[Skipped] = []
+        failed: list[Failed] = []
+        for rule in candidates.select(scope):
+            parts = rule.parts
+            try:
+                if not _applies(rule, scope, skipped):
+                    continue
+            except Exception as error:  # noqa: BLE001 - other rules must go on
+                failed.extend(Failed(rule=part.rule, query=part.id, error=error, place=part.place) for part in parts)
+                continue
+            for part in parts:
+                try:
+                    bound = _bind(part, event, scope)
+                except Exception as error:  # noqa: BLE001
+                    failed.append(Failed(rule=part.rule, query=part.id, error=error, place=part.place))
+                    continue
+                if isinstance(bound, Skipped):
+                    skipped.append(bound)
+                else:
+                    mutations.append(bound)
+        return Matched(mutations=tuple(mutations), skipped=tuple(skipped), failed=tuple(failed))
+
+    def match_request(self, request: ContextRequest, now: datetime) -> MatchedQueries:
+        """Return the queries for a context request. ``now`` is the time of clock functions. Never raises."""
+        workflow = self.workflows.get(request.workflow)
+        rules = workflow.injections_for(request.agent) if workflow else ()
+        scope = Scope.of_request(request)
+        queries: list[BoundQuery] = []
+        skipped: list[Skipped] = []
+        for rule in rules:
+            if _applies(rule, scope, skipped):
+                for part in rule.parts:
+                    bound = _bind_query(part, rule.rule, scope, now)
+                    if isinstance(bound, Skipped):
+                        skipped.append(bound)
+                    else:
+                        queries.append(bound)
+        return MatchedQueries(queries=tuple(queries), skipped=tuple(skipped))
+
+    def find_mutation(self, workflow: str, rule: str, mutation: str) -> CompiledMutation | None:
+        """Return a mutation by its names, or None."""
+        if self.is_packed(rule, mutation):
+            return self._packed[rule, mutation]
+        found = self.workflows.get(workflow)
+        parts = (part for compiled in found.mutation_rules for part in compiled.parts) if found else ()
+        return next((part for part in parts if (part.rule, part.id) == (rule, mutation)), None)
+
+    def is_packed(self, rule: str, mutation: str) -> bool:
+        """Tell whether a mutation is one of a pack."""
+        return (rule, mutation) in self._packed
+
+    def packed_from(self, event: Event, rule: str, mutation: str) -> tuple[BoundMutation, ...]:
+        """Bind a mutation of a pack for an event, and all later ones of the pack; none for a refused event.
+
+        A pack's mutations build upon one another: if one had no effect, later ones found nothing and must run again.
+        Each may run again without harm.
+        """
+        for pack in self.packs:
+            said = [BoundMutation(mutation=each, params=params) for each, params in pack.match(event)]
+            for number, bound in enumerate(said):
+                if (bound.mutation.rule, bound.mutation.id) == (rule, mutation):
+                    return tuple(said[number:])
+        return ()
+
+    def bind_one(self, event: Event, rule: str, mutation: str) -> BoundMutation | Skipped | None:
+        """Bind one mutation for an event, for a retry; None if the rules no longer have it.
+
+        The rule's events, agents and condition are not checked again. Also None for a mutation of a pack that does
+        nothing for the event.
+        """
+        if self.is_packed(rule, mutation):
+            return next(iter(self.packed_from(event, rule, mutation)), None)
+        found = self.find_mutation(event.workflow or "", rule, mutation)
+        return _bind(found, event, Scope.of_event(event)) if found else None
+
+
+_NOTHING: Final = Matched()
+
+
+def _applies(rule: CompiledMutationRule | CompiledInjectionRule, scope: Scope, skipped: list[Skipped]) -> bool:
+    """Tell whether the condition holds; if it cannot be decided, add the rule's queries to ``skipped``."""
+    if rule.condition is None:
+        return True
+    verdict = rule.condition.evaluate(scope)
+    if verdict.holds or not (verdict.missing or verdict.error):
+        return verdict.holds
+    reason: SkipReason = "missing_variable" if verdict.missing else "condition_error"
+    detail = f"the condition {rule.condition.text!r} "
+    if verdict.missing:
+        detail += f"needs {', '.join(verdict.missing)}, which is missing: publish it, or test for it with has()"
+    else:
+        detail += f"cannot be decided: {verdict.error}"
+    skipped.extend(
+        Skipped(rule=part.rule, query=part.id, reason=reason, detail=detail, place=rule.rule.place)
+        for part in rule.parts
+    )
+    return False
+
+
+def _bind(part: CompiledMutation, event: Event, scope: Scope) -> BoundMutation | Skipped:
+    params = _params(part, scope)
+    if isinstance(params, Skipped):
+        return params
+    cypher = part.cypher
+    if cypher.clock:
+        params.update(clock_values(cypher.clock, event.time))
+    if cypher.uuids:
+        params.update(uuid_values(cypher.uuids, f"{event.source}\n{event.id}\n{part.rule}\n{part.id}"))
+    return BoundMutation(mutation=part, params=params)
+
+
+def _bind_query(part: CompiledInjection, rule: InjectionRule, scope: Scope, now: datetime) -> BoundQuery | Skipped:
+    params = _params(part, scope)
+    if isinstance(params, Skipped):
+        return params
+    cypher = part.cypher
+    if cypher is not None:
+        params.update(clock_values(cypher.clock, now))
+    search: SearchQuery | None = None
+    if part.search is not None:
+        found = part.search.bind(scope, cypher.statement if cypher is not None else None, params)
+        if isinstance(found, str):
+            return Skipped(rule=part.rule, query=part.id, reason="missing_param", detail=found, place=part.place)
+        search = found
+    graphrag: GraphragQuery | None = None
+    if part.graphrag is not None:
+        facts = part.graphrag.bind(scope)
+        if isinstance(facts, str):
+            return Skipped(rule=part.rule, query=part.id, reason="missing_param", detail=facts, place=part.place)
+        graphrag = facts
+    return BoundQuery(
+        rule=part.rule,
+        query=part.query,
+        cypher=cypher,
+        params=params,
+        search=search,
+        graphrag=graphrag,
+        priority=rule.priority,
+        timeout_ms=rule.timeout_ms,
+        max_tokens=rule.max_tokens,
+    )
+
+
+def _params(part: CompiledMutation | CompiledInjection, scope: Scope) -> dict[str, Any] | Skipped:
+    params: dict[str, Any] = {}
+    for name, source in part.sources:
+        params[name] = value = source.resolve(scope)
+        if isinstance(value, Absent):
+            detail = f"the parameter {name!r} needs {value.name}, which is missing: publish it, or remove the parameter"
+            return Skipped(rule=part.rule, query=part.id, reason="missing_param", detail=detail, place=part.place)
+    return params
+
+
+def _digest(root: Path, files: set[Path]) -> str:
+    """Return the SHA-256 of files by their path from ``root``, so moved rules keep their digest."""
+    digest = hashlib.sha256()
+    for name, path in sorted((Path(os.path.relpath(path, root)).as_posix(), path) for path in files):
+        for part in (name.encode(errors="surrogateescape"), path.read_bytes()):
+            digest.update(len(part).to_bytes(8, "big"))
+            digest.update(part)
+    return digest.hexdigest()

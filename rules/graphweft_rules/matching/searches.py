@@ -1,0 +1,214 @@
+"""Searches of injection rules, compiled, and bound to one request.
+
+A request that lacks a scope of the rule skips the search, which would otherwise find memories of others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final, cast
+
+from pydantic import ValidationError
+from pydantic_core import ErrorDetails
+
+from graphweft_contracts.memory import SCOPE_PATTERN, MemoryScope
+from graphweft_contracts.search import IndexType, Searched, SearchQuery, query_text
+from graphweft_rules.cypher.clauses import Outline, outline
+from graphweft_rules.cypher.part_parser import read_parts
+from graphweft_rules.cypher.parts import ExpressionPart, Item, PatternError, ProjectionPart
+from graphweft_rules.cypher.problems import Level, Problem
+from graphweft_rules.cypher.query import Cypher, parse, placed
+from graphweft_rules.files.model import InjectionSearch
+from graphweft_rules.matching.parameters import Absent, Scope, Source, compile_param
+
+_RETURNED: Final = ("text", "score")
+_WIDER: Final = "without the scope the search would find memories of others"
+_TYPES: Final[dict[type, str]] = {
+    bool: "true or false",
+    dict: "a map",
+    float: "a number",
+    int: "a number",
+    list: "a list",
+    str: "a text",
+    type(None): "null",
+}
+
+
+class SearchError(ValueError):
+    """A search that can never work; the message says what to change."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompiledSearch:
+    """A search with parsed references."""
+
+    memory: tuple[tuple[str, Source], ...] | None
+    of: Searched
+    query: Source | None
+    history: int
+    index_type: IndexType | None
+    index_name: str | None
+    fulltext_index_name: str | None
+    top_k: int
+    filter_stop_words: bool
+
+    def bind(self, scope: Scope, retrieval_query: str | None, params: dict[str, Any]) -> SearchQuery | str:
+        """Return the search for one request, or why it is skipped: with names of keys and references, never values."""
+        try:
+            memory = None if self.memory is None else scope_of(self.memory, scope)
+            text = "" if self.query is None else text_of(self.query, scope, self.history)
+        except NotReadyError as error:
+            return str(error)
+        try:
+            return SearchQuery(
+                text=text,
+                memory=memory,
+                of=self.of,
+                index_type=self.index_type,
+                index_name=self.index_name,
+                fulltext_index_name=self.fulltext_index_name,
+                top_k=self.top_k,
+                retrieval_query=retrieval_query,
+                params=params,
+                filter_stop_words=self.filter_stop_words,
+            )
+        except ValidationError as error:
+            return f"invalid search: {said(error)}"
+
+
+class NotReadyError(ValueError):
+    """A request lacks a value for a search; the message names keys and references, never values."""
+
+
+def scope_of(sources: tuple[tuple[str, Source], ...], scope: Scope) -> MemoryScope:
+    """Return the scope of a request's search. Raises ``NotReadyError``."""
+    given: dict[str, str] = {}
+    for name, source in sources:
+        value = source.resolve(scope)
+        if isinstance(value, Absent):
+            raise NotReadyError(f"the scope {name!r} needs {value.name}, which is missing: publish it, {_WIDER}")
+        if not isinstance(value, str):
+            raise NotReadyError(f"the scope {name!r} must be a text, not {_type(value)}: {_WIDER}")
+        given[name] = value
+    try:
+        return MemoryScope(**given)
+    except ValidationError as error:
+        raise NotReadyError(f"invalid scope: {said(error)}") from error
+
+
+def text_of(source: Source, scope: Scope, history: int) -> str:
+    """Return the text of a search: the value itself, or ``query_text`` of messages. Raises ``NotReadyError``."""
+    value = source.resolve(scope)
+    if isinstance(value, Absent):
+        raise NotReadyError(f"the search's query needs {value.name}, which is missing: publish it")
+    if isinstance(value, str):
+        return value
+    if isinstance(value, list | tuple):
+        messages = cast("Sequence[Any]", value)
+        if messages and not any(isinstance(message, dict) for message in messages):
+            raise NotReadyError("the search's query is a list without messages: give each item a role and a text")
+        return query_text(messages, history)
+    raise NotReadyError(f"the search's query must be a text or a list of messages, not {_type(value)}")
+
+
+def _type(value: Any) -> str:
+    return _TYPES.get(type(value), f"of the type {type(value).__name__}")  # pyright: ignore[reportUnknownArgumentType]
+
+
+def compile_search(search: InjectionSearch) -> CompiledSearch:
+    """Compile a search. Raises ``SearchError`` if it can never work."""
+    memory = search.memory
+    try:
+        SearchQuery(
+            memory=None if memory is None else MemoryScope(**dict.fromkeys(memory, "x")),
+            of=search.of,
+            index_type=search.index_type,
+            index_name=search.index_name,
+            fulltext_index_name=search.fulltext_index_name,
+            top_k=search.top_k,
+            filter_stop_words=search.filter_stop_words,
+        )
+        query_text((), search.message_history_count)
+        return CompiledSearch(
+            memory=None if memory is None else tuple((name, compile_param(value)) for name, value in memory.items()),
+            of=search.of,
+            query=None if search.query is None else compile_param(search.query),
+            history=search.message_history_count,
+            index_type=search.index_type,
+            index_name=search.index_name,
+            fulltext_index_name=search.fulltext_index_name,
+            top_k=search.top_k,
+            filter_stop_words=search.filter_stop_words,
+        )
+    except ValidationError as error:
+        raise SearchError(said(error)) from error
+    except ValueError as error:
+        raise SearchError(str(error)) from error
+
+
+def said(error: ValidationError) -> str:
+    """Return the faults of a model's fields, without values."""
+    found = [(".".join(map(str, each["loc"])), _in_words(each)) for each in error.errors()]
+    return "; ".join(f"{field}: {message}" if field else message for field, message in found)
+
+
+def _in_words(fault: ErrorDetails) -> str:
+    if fault["type"] == "string_pattern_mismatch" and fault.get("ctx", {}).get("pattern") == SCOPE_PATTERN:
+        return "control characters, and blanks at either end, are not allowed"
+    return fault["msg"].removeprefix("Value error, ")
+
+
+def parse_retrieval(text: str) -> Cypher:
+    """Parse a ``retrieval_query``: an injection query that goes on from ``node`` and ``score``. Never raises."""
+    cypher = parse(text, role="injection")
+    if not any(problem.level == "error" for problem in cypher.problems):
+        found = (placed(text, problem) for problem in _retrieval_problems(outline(text)))
+        return replace(cypher, problems=(*cypher.problems, *found))
+    return cypher
+
+
+def _retrieval_problems(query: Outline) -> Iterator[Problem]:
+    words = query.words
+
+    def problem(level: Level, code: str, message: str, index: int) -> Problem:
+        return Problem(level, code, message, words.tokens[index].start)
+
+    main = [clause for clause in query.clauses if clause.depth == 0]
+    union = next((clause for clause in main if clause.keyword == "UNION"), None)
+    if union is not None:
+        message = "node and score are not visible after UNION: put both parts into CALL (node, score) { … }"
+        yield problem("error", "retrieval-union", message, union.words[0])
+        return
+    last = next((clause for clause in reversed(main) if clause.keyword == "RETURN"), None)
+    if last is None:
+        message = "the retrieval_query returns nothing: end it with RETURN node.text AS text, score ORDER BY score DESC"
+        yield problem("error", "retrieval-columns", message, 0)
+        return
+    try:
+        parts = read_parts(query)
+    except PatternError:
+        return  # not supported here: the server decides
+    returned = next(part for part in parts if isinstance(part, ProjectionPart) and part.clause is last)
+    names = {item.alias for item in returned.items}
+    missing = [name for name in _RETURNED if name not in names]
+    if missing and not returned.star:
+        message = f"the retrieval_query returns no column {' and no column '.join(map(repr, missing))}: "
+        message += "it must return at least text and score, as in RETURN node.text AS text, score"
+        yield problem("error", "retrieval-columns", message, last.words[0])
+    sorts = [part for part in parts if isinstance(part, ExpressionPart) and part.keyword == "ORDER"]
+    order = next((part for part in sorts if part.clause in main[main.index(last) :]), None)
+    first = order.items[0] if order else None
+    best_first = (
+        first and _sorted_by(query, first) == "score" and words.keyword(first.expression.stop).startswith("DESC")
+    )
+    if not best_first:
+        message = "the retrieval_query does not order by score: end it with ORDER BY score DESC"
+        yield problem("warning", "retrieval-order", message, order.clause.words[0] if order else last.words[0])
+
+
+def _sorted_by(query: Outline, item: Item) -> str:
+    """Return the column or property of a sort item; empty for other expressions."""
+    words, expression = query.words, item.expression
+    alone = len(expression) == 1 or (len(expression) == 3 and words.text(expression.start + 1) == ".")
+    return words.identifier(expression.stop - 1) if alone else ""

@@ -1,0 +1,305 @@
+"""The compiled rules of one workflow, found by event type and agent in one dictionary look-up.
+
+Cypher, conditions and references are compiled when the rules load, so an event costs only the rules that match it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from itertools import batched
+from typing import Any, Final
+
+from graphweft_rules.cypher.query import Cypher, parse
+from graphweft_rules.files.findings import Finding, RulesError
+from graphweft_rules.files.model import (
+    EVERY_AGENT,
+    GraphInjectionConfig,
+    InjectionQuery,
+    InjectionRule,
+    MutationRule,
+    Place,
+    Written,
+)
+from graphweft_rules.matching.conditions import (
+    Condition,
+    ConditionError,
+    ConditionGroup,
+    compile_condition,
+    compile_group,
+)
+from graphweft_rules.matching.graphrag import CompiledGraphrag, compile_graphrag
+from graphweft_rules.matching.parameters import ParamError, Reference, Scope, Source, compile_param
+from graphweft_rules.matching.searches import CompiledSearch, SearchError, compile_search, parse_retrieval
+
+_FEW: Final = 4
+"""Up to this number of rules, each condition is evaluated."""
+_TOGETHER: Final = 64
+"""Conditions of one program. If one cannot be evaluated, all are evaluated one by one."""
+_MEMORY: Final = 4096
+"""Limit of cached combinations of event type and agent, because both come from outside."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompiledMutation:
+    """A mutation with parsed Cypher and parameters."""
+
+    rule: str
+    id: str
+    cypher: Cypher
+    sources: tuple[tuple[str, Source], ...]
+    place: Place
+    written: Written | None = None
+    """The place of the query's text."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompiledInjection:
+    """An injection query with parsed Cypher and parameters."""
+
+    rule: str
+    id: str
+    query: InjectionQuery
+    cypher: Cypher | None
+    """The query, or the ``retrieval_query`` of a search; None without one."""
+    search: CompiledSearch | None = None
+    graphrag: CompiledGraphrag | None = None
+    sources: tuple[tuple[str, Source], ...]
+    place: Place
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompiledMutationRule:
+    """A mutation rule with its compiled parts."""
+
+    rule: MutationRule
+    condition: Condition | None
+    parts: tuple[CompiledMutation, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CompiledInjectionRule:
+    """An injection rule with its compiled parts."""
+
+    rule: InjectionRule
+    condition: Condition | None
+    parts: tuple[CompiledInjection, ...]
+
+
+class Candidates:
+    """The mutation rules for one event type and agent, selected by what their conditions require.
+
+    Many rules for one event type differ in one required value (``$event.tool_name == 'search'``), so a look-up of that
+    value rules out most of them. Other conditions that use the same references are evaluated together first.
+    """
+
+    def __init__(self, rules: tuple[CompiledMutationRule, ...]) -> None:
+        self.rules = rules
+        self._always: list[int] = []
+        self._together: list[tuple[ConditionGroup, list[int]]] = []
+        self._by_value: dict[str, tuple[Reference, dict[str, list[int]]]] = {}
+        self._direct = len(rules) <= _FEW
+        if self._direct:
+            return
+        alike: dict[frozenset[str], list[tuple[int, str]]] = {}
+        for number, rule in enumerate(rules):
+            if rule.condition is None:
+                self._always.append(number)
+            elif rule.condition.required:
+                reference, text = rule.condition.required[0]
+                by_text = self._by_value.setdefault(reference.absent.name, (reference, {}))[1]
+                by_text.setdefault(text, []).append(number)
+            else:
+                names = frozenset(reference.absent.name for _, reference in rule.condition.variables)
+                alike.setdefault(names, []).append((number, rule.condition.text))
+        for found in alike.values():
+            for some in batched(found, _TOGETHER):
+                self._evaluate_together([number for number, _ in some], tuple(text for _, text in some))
+
+    def _evaluate_together(self, numbers: list[int], texts: tuple[str, ...]) -> None:
+        group = compile_group(texts) if len(texts) > _FEW else None
+        if group is None:
+            self._always += numbers
+        else:
+            self._together.append((group, numbers))
+
+    def select(self, scope: Scope) -> Iterable[CompiledMutationRule]:
+        """Return the rules whose conditions may hold, in rule order."""
+        if self._direct:
+            return self.rules
+        numbers = list(self._always)
+        for reference, by_text in self._by_value.values():
+            value = reference.resolve(scope)
+            if isinstance(value, str):
+                numbers += by_text.get(value, ())
+            else:  # missing, or of another type: the condition decides
+                numbers += [number for found in by_text.values() for number in found]
+        for group, among in self._together:
+            results = group.results(scope)
+            if results is None:  # evaluated one by one later
+                numbers += among
+            else:
+                numbers += [number for number, result in zip(among, results, strict=True) if result is not False]
+        return [self.rules[number] for number in sorted(numbers)]
+
+
+class Workflow:
+    """The compiled rules of a workflow. Look-ups are thread-safe."""
+
+    def __init__(
+        self, name: str, mutations: Iterable[CompiledMutationRule], injections: Iterable[CompiledInjectionRule]
+    ) -> None:
+        self.name = name
+        self.mutation_rules = tuple(mutations)
+        self.injection_rules = tuple(injections)
+        self._by_pattern: dict[str, list[int]] = {}
+        for number, compiled in enumerate(self.mutation_rules):
+            for pattern in compiled.rule.events:
+                self._by_pattern.setdefault(pattern, []).append(number)
+        self._mutations_for: dict[tuple[str, str | None], Candidates] = {}
+        self._injections_for: dict[str, tuple[CompiledInjectionRule, ...]] = {}
+
+    def mutations_for(self, event_type: str, agent: str | None) -> Candidates:
+        """Return the rules for an event; ``agent`` is None if the event names none."""
+        found = self._mutations_for.get((event_type, agent))
+        if found is None:
+            numbers = {number for pattern in _patterns(event_type) for number in self._by_pattern.get(pattern, ())}
+            rules = (self.mutation_rules[number] for number in sorted(numbers))
+            found = Candidates(
+                tuple(rule for rule in rules if not rule.rule.agents or _covers(rule.rule.agents, agent))
+            )
+            _remember(self._mutations_for, (event_type, agent), found)
+        return found
+
+    def injections_for(self, agent: str) -> tuple[CompiledInjectionRule, ...]:
+        """Return the rules for the turns of an agent, in rule order."""
+        found = self._injections_for.get(agent)
+        if found is None:
+            found = tuple(rule for rule in self.injection_rules if _covers(rule.rule.agents, agent))
+            _remember(self._injections_for, agent, found)
+        return found
+
+    @property
+    def parts(self) -> tuple[CompiledMutation | CompiledInjection, ...]:
+        """All queries of the workflow."""
+        mutations = [part for rule in self.mutation_rules for part in rule.parts]
+        return (*mutations, *(part for rule in self.injection_rules for part in rule.parts))
+
+
+def compile_workflow(name: str, config: GraphInjectionConfig) -> Workflow:
+    """Compile the rules of a workflow. Raises ``RulesError`` with all errors, which loaded rules never have."""
+    compiler = _Compiler()
+    mutations = [compiler.mutation_rule(rule) for rule in config.mutation_rules]
+    injections = [compiler.injection_rule(rule) for rule in config.injection_rules]
+    if compiler.findings:
+        raise RulesError(compiler.findings)
+    return Workflow(name, mutations, injections)
+
+
+class _Compiler:
+    """Compiles rules and collects all findings."""
+
+    def __init__(self) -> None:
+        self.findings: list[Finding] = []
+
+    def mutation_rule(self, rule: MutationRule) -> CompiledMutationRule:
+        parts = [
+            CompiledMutation(
+                rule=rule.name,
+                id=mutation.id,
+                cypher=self._read(parse(mutation.cypher, role="mutation"), mutation.place),
+                sources=self._sources(mutation.params, mutation.place),
+                place=mutation.place,
+                written=mutation.written,
+            )
+            for mutation in rule.mutations
+        ]
+        return CompiledMutationRule(
+            rule=rule, condition=self._condition(rule.condition, rule.place), parts=tuple(parts)
+        )
+
+    def injection_rule(self, rule: InjectionRule) -> CompiledInjectionRule:
+        parts = [
+            CompiledInjection(
+                rule=rule.name,
+                id=query.id,
+                query=query,
+                cypher=self._injected(query),
+                search=self._search(query),
+                graphrag=self._graphrag(query),
+                sources=self._sources(query.params, query.place),
+                place=query.place,
+            )
+            for query in rule.queries
+        ]
+        return CompiledInjectionRule(
+            rule=rule, condition=self._condition(rule.condition, rule.place), parts=tuple(parts)
+        )
+
+    def _condition(self, text: str | None, place: Place) -> Condition | None:
+        try:
+            return None if text is None else compile_condition(text)
+        except ConditionError as error:
+            self._error("bad-condition", str(error), place)
+            return None
+
+    def _sources(self, params: Mapping[str, Any], place: Place) -> tuple[tuple[str, Source], ...]:
+        sources: list[tuple[str, Source]] = []
+        for name, value in params.items():
+            try:
+                sources.append((name, compile_param(value)))
+            except ParamError as error:
+                self._error("bad-param", f"{name}: {error}", place)
+        return tuple(sources)
+
+    def _injected(self, query: InjectionQuery) -> Cypher | None:
+        if sum(kind is not None for kind in (query.cypher, query.search, query.graphrag)) > 1:
+            message = "a query has only one of cypher, search and graphrag: write several queries"
+            self._error("conflicting-keys", message, query.place)
+        if query.graphrag is not None:
+            return None
+        if query.search is None:
+            return self._read(parse(query.cypher or "", role="injection"), query.place)
+        text = query.search.retrieval_query
+        return None if text is None else self._read(parse_retrieval(text), query.place)
+
+    def _search(self, query: InjectionQuery) -> CompiledSearch | None:
+        try:
+            return None if query.search is None else compile_search(query.search)
+        except SearchError as error:
+            self._error("bad-search", str(error), query.place)
+            return None
+
+    def _graphrag(self, query: InjectionQuery) -> CompiledGraphrag | None:
+        try:
+            return None if query.graphrag is None else compile_graphrag(query.graphrag)
+        except SearchError as error:
+            self._error("bad-graphrag", str(error), query.place)
+            return None
+
+    def _read(self, cypher: Cypher, place: Place) -> Cypher:
+        for problem in cypher.problems:
+            if problem.level == "error":
+                where = f" (line {problem.line}, column {problem.column} of the query)"
+                self._error(f"cypher-{problem.code.removeprefix('cypher-')}", problem.message + where, place)
+        return cypher
+
+    def _error(self, code: str, message: str, place: Place) -> None:
+        self.findings.append(Finding(level="error", code=code, message=message, place=place))
+
+
+def _patterns(event_type: str) -> list[str]:
+    """Return every pattern that matches an event type: itself, ``prefix.*`` for each prefix, and ``*``."""
+    words = event_type.split(".")
+    prefixes = (".".join(words[:count]) for count in range(1, len(words)))
+    return [event_type, "*", *(f"{prefix}.*" for prefix in prefixes)]
+
+
+def _covers(agents: tuple[str, ...], agent: str | None) -> bool:
+    return EVERY_AGENT in agents or agent in agents
+
+
+def _remember[Key, Found](memory: dict[Key, Found], key: Key, found: Found) -> None:
+    if len(memory) >= _MEMORY:
+        memory.clear()  # simpler than LRU: common combinations return with the next event
+    memory[key] = found

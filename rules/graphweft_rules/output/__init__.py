@@ -1,0 +1,1 @@
+"""Formats of context, packing into a token budget, and token counting."""

@@ -1,0 +1,259 @@
+"""Packs the rows of several queries into the blocks of one reply, within a token budget. Pure.
+
+Blocks get tokens by the priority of their rules, and appear in the order of the rule files. A block is cut after whole
+rows. Each block is counted separately, but tokenizers are not additive, so the assembled text is counted once more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from graphweft_contracts import Block, Explanation, Missing, ReasonCode
+from graphweft_rules.matching.rule_set import BoundQuery
+from graphweft_rules.output.formats import Rows, heading
+from graphweft_rules.output.token_count import TokenCounter, count_characters
+
+_USUAL: Final = 4
+"""Characters of a token, as a first estimate."""
+_LONGEST: Final = 32
+"""Upper bound of the average characters of a token. A text that exceeds the budget by this bound is not counted at all,
+because a tokenizer takes too long for a megabyte."""
+_BREAK: Final = "\n\n"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Found:
+    """All rows of one query, before ``max_results``.
+
+    Packing only reads them, and blocks share nothing with them. ``age_ms`` and ``explanation`` go into the block.
+    """
+
+    bound: BoundQuery
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Any]]
+    age_ms: int | None = None
+    explanation: Explanation | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packed:
+    """Blocks and missing blocks in the order of the queries, and the text of the blocks with its tokens.
+
+    ``errors`` holds the exceptions behind the missing blocks with ``internal_error``, for a log.
+    """
+
+    blocks: tuple[Block, ...]
+    missing: tuple[Missing, ...]
+    text: str
+    tokens: int
+    errors: tuple[tuple[BoundQuery, Exception], ...] = ()
+
+
+def pack(found: Sequence[Found], *, max_tokens: int | None = None, count: TokenCounter = count_characters) -> Packed:
+    """Return the blocks of a reply, in the order of ``found``.
+
+    The text has at most ``max_tokens`` by ``count``, and the blocks of a rule have at most the rule's ``max_tokens``
+    together. A block's tokens include its heading and the blank line before it. The tokens of a block without a limit
+    are a quarter of its characters.
+
+    A block is missing with ``token_budget`` if no row fits, and with ``internal_error`` if it cannot be rendered, which
+    does not affect other blocks. A query without rows gives an empty block without tokens. ``count`` must not raise.
+    """
+    budget = _Budget(found, max_tokens, count)
+    sections = budget.sections
+    text, tokens = budget.spend()
+    return Packed(
+        blocks=tuple([section.block() for section in sections if section.missing is None]),
+        missing=tuple([section.missing for section in sections if section.missing is not None]),
+        text=text,
+        tokens=tokens,
+        errors=tuple([(section.bound, section.error) for section in sections if section.error is not None]),
+    )
+
+
+class _Section:
+    """The result for one query: the first ``kept`` rows, or ``missing``."""
+
+    __slots__ = ("_found", "_lead", "bound", "error", "kept", "missing", "rows", "tokens")
+
+    def __init__(self, found: Found, before: str) -> None:
+        self._found = found
+        self.bound = found.bound
+        query = self.bound.query
+        self.rows = Rows(query.format, found.columns, found.rows, query.max_results)
+        self._lead = before + heading(query.inject_as)
+        self.kept = 0
+        self.tokens = 0
+        self.missing: Missing | None = None
+        self.error: Exception | None = None
+
+    def text(self, kept: int) -> str:
+        """Return the text of the first ``kept`` rows with their heading."""
+        text = self.rows.text(kept)
+        return self._lead + text if text else ""
+
+    def drop(self, reason: ReasonCode, detail: str) -> None:
+        self.kept = self.tokens = 0
+        query = self.bound.query
+        self.missing = Missing(
+            name=query.inject_as,
+            rule=self.bound.rule,
+            query=query.id,
+            reason=reason,
+            detail=f"{query.place}: {detail}",
+        )
+
+    def block(self) -> Block:
+        query = self.bound.query
+        return Block(
+            name=query.inject_as,
+            format=query.format,
+            value=self.rows.value(self.kept),
+            rows=self.kept,
+            rule=self.bound.rule,
+            query=query.id,
+            tokens=self.tokens,
+            cut=self.rows.count - self.kept,
+            age_ms=self._found.age_ms,
+            explanation=self._found.explanation,
+        )
+
+
+class _Budget:
+    """Divides the tokens of a request and of its rules among sections."""
+
+    def __init__(self, found: Sequence[Found], max_tokens: int | None, count: TokenCounter) -> None:
+        self.sections: list[_Section] = []
+        before = ""
+        for each in found:
+            section = _Section(each, before)
+            self.sections.append(section)
+            if section.rows.count:
+                before = _BREAK
+        self._max_tokens = max_tokens
+        self._count = count
+        self._left = max_tokens
+        self._left_of_rule = {
+            each.bound.rule: each.bound.max_tokens for each in found if each.bound.max_tokens is not None
+        }
+
+    def spend(self) -> tuple[str, int]:
+        """Decide the rows of each section; return the text and its tokens."""
+        by_priority = sorted(self.sections, key=lambda section: -section.bound.priority)
+        for section in by_priority:
+            try:
+                self._place(section)
+            except Exception as error:  # noqa: BLE001 - other blocks must not be affected
+                section.error = error
+                section.drop("internal_error", f"the rows cannot be rendered ({type(error).__name__})")
+        text = self._assemble()
+        if self._max_tokens is None:
+            return text, count_characters(text)
+        tokens = self._count(text)
+        for section in reversed(by_priority):
+            if tokens <= self._max_tokens:
+                break
+            if section.kept:
+                self._shrink(section, self._max_tokens)
+                text = self._assemble()
+                tokens = self._count(text)
+        return text, tokens
+
+    def _place(self, section: _Section) -> None:
+        of_request, of_rule = self._left, self._left_of_rule.get(section.bound.rule)
+        if of_request is None and of_rule is None:
+            section.kept = section.rows.count
+            section.tokens = count_characters(section.text(section.kept))
+            return
+        limit = min(left for left in (of_request, of_rule) if left is not None)
+        section.kept = rows = section.rows.count
+        if section.rows.within(limit * _LONGEST) == rows:
+            section.tokens = self._count(section.text(rows))
+            if section.tokens <= limit:
+                self._take(section, of_request, of_rule)
+                return
+            if self._just_fits(section, of_request, of_rule):
+                return
+        section.kept, section.tokens = _most(section.rows, rows, limit, section.text, self._count)
+        if section.kept:
+            self._take(section, of_request, of_rule)
+        else:
+            self._refuse(section, limit, of_rule is not None and of_rule == limit)
+
+    def _take(self, section: _Section, of_request: int | None, of_rule: int | None) -> None:
+        if of_request is not None:
+            self._left = of_request - section.tokens
+        if of_rule is not None:
+            self._left_of_rule[section.bound.rule] = of_rule - section.tokens
+
+    def _just_fits(self, section: _Section, of_request: int | None, of_rule: int | None) -> bool:
+        """Take a whole section if the assembled text fits although the sum of counts does not; tell whether."""
+        if of_request is None or self._max_tokens is None or section.tokens > of_request + len(self.sections):
+            return False
+        if of_rule is not None and section.tokens > of_rule:
+            return False
+        tokens = self._count(self._assemble())
+        if tokens > self._max_tokens:
+            return False
+        self._take(section, self._max_tokens - tokens + section.tokens, of_rule)
+        return True
+
+    def _shrink(self, section: _Section, max_tokens: int) -> None:
+        """Keep fewer rows of a section, or none, so that the whole text fits."""
+
+        def text(kept: int) -> str:
+            section.kept = kept
+            return self._assemble()
+
+        section.kept, _ = _most(section.rows, section.kept, max_tokens, text, self._count)
+        if section.kept:
+            section.tokens = self._count(section.text(section.kept))
+        else:
+            self._refuse(section, 0, by_rule=False)
+
+    def _refuse(self, section: _Section, left: int, by_rule: bool) -> None:
+        total = section.bound.max_tokens if by_rule else self._max_tokens
+        assert total is not None
+        enough = section.rows.within(total * _LONGEST) > 0
+        needed = f"{self._count(section.text(1))}" if enough else f"more than {total}"
+        whose, remedy = (
+            ("rule", "raise it in the rule, or let the query return less")
+            if by_rule
+            else ("request", "ask for more, give the rule a higher priority, or let the query return less")
+        )
+        detail = (
+            f"the first row takes {needed} tokens with its heading, and of the {whose}'s max_tokens {total}, {left} "
+        )
+        section.drop("token_budget", f"{detail}are left: {remedy}")
+
+    def _assemble(self) -> str:
+        return "".join([section.text(section.kept) for section in self.sections]).removeprefix(_BREAK)
+
+
+def _most(rows: Rows, over: int, limit: int, text: Callable[[int], str], count: TokenCounter) -> tuple[int, int]:
+    """Return the greatest number of rows below ``over`` whose ``text`` has at most ``limit`` tokens, and its tokens.
+
+    An interpolation search, which usually needs three or four counts. Every third step halves the interval, so rows of
+    very different length do not make it slow.
+    """
+    fits = fits_tokens = over_tokens = 0
+    over = min(over, rows.within(limit * _LONGEST) + 1)
+    tried = rows.within(limit * _USUAL)
+    step = 0
+    while over - fits > 1:
+        tried = min(max(tried, fits + 1), over - 1)
+        tokens = count(text(tried))
+        if tokens <= limit:
+            fits, fits_tokens = tried, tokens
+        else:
+            over, over_tokens = tried, tokens
+        step += 1
+        if step % 3 == 0:
+            tried = (fits + over) // 2
+        elif over_tokens:
+            tried = fits + (over - fits) * (limit - fits_tokens) // (over_tokens - fits_tokens)
+        else:
+            tried = tried * limit // max(tokens, 1)
+    return fits, fits_tokens

@@ -1,0 +1,246 @@
+"""``Bus`` on the file."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import sqlite3
+import time
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from graphweft_contracts import BusUnavailable, DeadLetter, wire
+from graphweft_workers.ports.event_log import Batch, Committed, Entry, PartitionStatus
+
+from .file import POLL_S, SqliteFile, append, partition_count
+
+_READ_CHARACTERS: Final = 16 * 1024**2
+_COLUMNS: Final = "SELECT number, fields, at FROM events WHERE partition = ?"
+
+
+class SqliteBus:
+    """``Bus`` for one group of readers. Entries of a partition are numbered from 1; an offset is such a number."""
+
+    def __init__(self, url: str, *, partitions: int, group: str) -> None:
+        self._file = SqliteFile(url, durable=True)
+        self._wanted = partitions
+        self._group = group
+        self._count: int | None = None
+        self._held: dict[int, str] = {}
+        """Who has claimed a partition through this bus."""
+        self._shares: dict[str, int] = {}
+        """By owner: how many partitions it is to hold, as of its last claim."""
+
+    async def partitions(self, *, fresh: bool = False) -> int:
+        """It never grows."""
+        if self._count is None or fresh:
+            self._count = await self._file.write(lambda db: partition_count(db, self._wanted))
+        return self._count
+
+    async def keyed_partitions(self) -> int:
+        return await self.partitions()
+
+    async def committed(self, partition: int) -> Committed:
+        row = await self._file.read(lambda db: self._position(db, partition))
+        return Committed(offset=_offset(row[0]), count=row[1], note=row[2])
+
+    async def read(self, partition: int, after: Committed, *, limit: int, wait_s: float) -> Batch:
+        until = time.monotonic() + wait_s
+        while True:
+            batch = await self.reread(partition, after, limit=limit)
+            if batch.entries or batch.lost or time.monotonic() >= until:
+                return batch
+            await asyncio.sleep(POLL_S)
+
+    async def reread(self, partition: int, after: Committed, *, limit: int) -> Batch:
+        number = _number(after.offset)
+
+        def read(db: sqlite3.Connection) -> Batch:
+            last = _last(db, partition)
+            if last < number:
+                raise BusUnavailable(f"the file was recreated: partition {partition} ends at {last}, before {number}")
+            rows = db.execute(f"{_COLUMNS} AND number > ? ORDER BY number LIMIT ?", (partition, number, limit))
+            entries: list[Entry] = []
+            size = 0
+            for row in rows:
+                size += len(row[1])
+                if entries and size > _READ_CHARACTERS:
+                    break
+                entries.append(_entry(row))
+            first = _number(entries[0].offset) if entries else last + 1
+            return Batch(entries=entries, lost=max(0, first - 1 - after.count))
+
+        return await self._file.read(read)
+
+    async def entries(self, partition: int, offsets: Sequence[str]) -> Sequence[Entry]:
+        wanted = json.dumps([_number(offset) for offset in offsets])
+        among = "AND number IN (SELECT value FROM json_each(?)) ORDER BY number"
+        return await self._entries(among, partition, wanted)
+
+    async def after(self, partition: int, offset: str, *, limit: int) -> Sequence[Entry]:
+        return await self._entries("AND number > ? ORDER BY number LIMIT ?", partition, _number(offset), limit)
+
+    async def before(self, partition: int, offset: str, *, limit: int) -> Sequence[Entry]:
+        found = await self._entries("AND number <= ? ORDER BY number DESC LIMIT ?", partition, _number(offset), limit)
+        return found[::-1]
+
+    def is_after(self, offset: str, other: str) -> bool:
+        return _number(offset) > _number(other)
+
+    async def commit(self, partition: int, committed: Committed) -> None:
+        row = (self._group, partition, _number(committed.offset), committed.count, committed.note)
+
+        def write(db: sqlite3.Connection) -> None:
+            if self._position(db, partition)[1] <= committed.count:
+                db.execute("INSERT OR REPLACE INTO positions VALUES (?, ?, ?, ?, ?)", row)
+
+        await self._file.write(write)
+
+    async def status(self) -> Sequence[PartitionStatus]:
+
+        def read(db: sqlite3.Connection) -> list[PartitionStatus]:
+            owners = self._owners(db)
+            found: list[PartitionStatus] = []
+            for partition in range(partition_count(db, self._wanted)):
+                number, count, note = self._position(db, partition)
+                last = _last(db, partition)
+                position, end = _offset(number), _offset(last)
+                lag, owner = last - count, owners.get(partition)
+                found.append(PartitionStatus(id=partition, position=position, end=end, lag=lag, owner=owner, note=note))
+            return found
+
+        return await self._file.write(read)
+
+    async def claim(self, partition: int, owner: str, ttl_s: float) -> bool:
+        """The owner counts as alive for as long as the lease, from each call on, held or not.
+
+        Shares differ by one at most; the larger ones go to those that hold the most, so that little has to move.
+        """
+
+        def write(db: sqlite3.Connection) -> tuple[bool, int]:
+            now = time.time()
+            db.execute("INSERT OR REPLACE INTO workers VALUES (?, ?, ?)", (self._group, owner, now + ttl_s))
+            db.execute("DELETE FROM workers WHERE until < ?", (now,))
+            owners = self._owners(db)
+            held = Counter(owners.values())
+            names = [name for (name,) in db.execute("SELECT name FROM workers WHERE readers = ?", (self._group,))]
+            names.sort(key=lambda name: (-held[name], name))
+            share, larger = divmod(partition_count(db, self._wanted), len(names))
+            share += names.index(owner) < larger
+            holder = owners.get(partition)
+            taken = holder == owner or (holder is None and held[owner] < share)
+            if taken:
+                row = (self._group, partition, owner, now + ttl_s)
+                db.execute("INSERT OR REPLACE INTO leases VALUES (?, ?, ?, ?)", row)
+            return taken, share
+
+        taken, self._shares[owner] = await self._file.write(write)
+        if taken:
+            self._held[partition] = owner
+        elif self._held.get(partition) == owner:
+            del self._held[partition]
+        return taken
+
+    def is_revoked(self, partition: int) -> bool:
+        """What the owner holds above its share, the highest numbers first."""
+        owner = self._held.get(partition)
+        if owner is None:
+            return False
+        held = sorted(number for number, holder in self._held.items() if holder == owner)
+        return partition in held[self._shares[owner] :]
+
+    async def release(self, partition: int, owner: str) -> None:
+        """An owner without a lease does not count as alive until it claims again."""
+        if self._held.get(partition) == owner:
+            del self._held[partition]
+
+        def write(db: sqlite3.Connection) -> None:
+            lease = "DELETE FROM leases WHERE readers = ? AND partition = ? AND owner = ?"
+            db.execute(lease, (self._group, partition, owner))
+            if owner not in self._owners(db).values():
+                db.execute("DELETE FROM workers WHERE readers = ? AND name = ?", (self._group, owner))
+
+        await self._file.write(write)
+
+    async def put_dead_letters(self, letters: Sequence[DeadLetter]) -> None:
+        await self._file.write(lambda db: _put(db, letters))
+
+    async def extend(self, letter: DeadLetter | None, longer: DeadLetter) -> bool:
+
+        def write(db: sqlite3.Connection) -> bool:
+            same = _letter(db, longer.id) == letter
+            if same:
+                _put(db, [longer])
+            return same
+
+        return await self._file.write(write)
+
+    async def dead_letter_count(self) -> int:
+        return await self._file.read(lambda db: int(db.execute("SELECT count(*) FROM letters").fetchone()[0]))
+
+    async def dead_letters(self, *, limit: int) -> Sequence[DeadLetter]:
+        oldest = "SELECT body FROM letters ORDER BY time, id LIMIT ?"
+        found = await self._file.read(lambda db: db.execute(oldest, (limit,)).fetchall())
+        return [DeadLetter.model_validate_json(body) for (body,) in found]
+
+    async def dead_letter(self, letter_id: str) -> DeadLetter | None:
+        return await self._file.read(lambda db: _letter(db, letter_id))
+
+    async def requeue(
+        self, letter: DeadLetter, entries: Sequence[Mapping[bytes, bytes]], rest: DeadLetter | None = None
+    ) -> bool:
+
+        def write(db: sqlite3.Connection) -> bool:
+            if _letter(db, letter.id) != letter:
+                return False
+            append(db, letter.partition, entries, time.time())
+            db.execute("DELETE FROM letters WHERE id = ?", (letter.id,))
+            _put(db, [rest] if rest else [])
+            return True
+
+        return await self._file.write(write)
+
+    async def aclose(self) -> None:
+        await self._file.aclose()
+
+    async def _entries(self, condition: str, *values: Any) -> list[Entry]:
+        found = await self._file.read(lambda db: db.execute(f"{_COLUMNS} {condition}", values).fetchall())
+        return [_entry(row) for row in found]
+
+    def _position(self, db: sqlite3.Connection, partition: int) -> tuple[int, int, str]:
+        position = "SELECT number, count, note FROM positions WHERE readers = ? AND partition = ?"
+        return db.execute(position, (self._group, partition)).fetchone() or (0, 0, "")
+
+    def _owners(self, db: sqlite3.Connection) -> dict[int, str]:
+        leases = "SELECT partition, owner FROM leases WHERE readers = ? AND until >= ?"
+        return dict(db.execute(leases, (self._group, time.time())).fetchall())
+
+
+def _put(db: sqlite3.Connection, letters: Iterable[DeadLetter]) -> None:
+    rows = [(letter.id, letter.time.timestamp(), letter.model_dump_json(exclude_none=True)) for letter in letters]
+    db.executemany("INSERT OR REPLACE INTO letters VALUES (?, ?, ?)", rows)
+
+
+def _letter(db: sqlite3.Connection, letter_id: str) -> DeadLetter | None:
+    row = db.execute("SELECT body FROM letters WHERE id = ?", (letter_id,)).fetchone()
+    return DeadLetter.model_validate_json(row[0]) if row else None
+
+
+def _last(db: sqlite3.Connection, partition: int) -> int:
+    row = db.execute("SELECT last FROM ends WHERE partition = ?", (partition,)).fetchone()
+    return int(row[0]) if row else 0
+
+
+def _entry(row: tuple[int, str, float]) -> Entry:
+    number, fields, at = row
+    return Entry(offset=str(number), fields=wire.unpack(json.loads(fields)), received=datetime.fromtimestamp(at, UTC))
+
+
+def _offset(number: int) -> str:
+    return str(number) if number else ""
+
+
+def _number(offset: str) -> int:
+    return int(offset or 0)

@@ -1,0 +1,120 @@
+"""What the events of memory are turned into, before any graph."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from tests.services.rules import rule_set
+
+from graphweft_contracts import Event
+from graphweft_contracts.memory import MEMORY, memory_id
+from graphweft_rules.cypher.node_labels import shared_labels
+from graphweft_rules.cypher.query import parse
+from graphweft_workers.drivers import dialects
+from graphweft_workers.drivers.falkordb.dialect import FALKORDB
+from graphweft_workers.drivers.neo4j.batch_query import with_plain_vectors
+from graphweft_workers.drivers.neo4j.dialect import NEO4J
+from graphweft_workers.features.memory.mutations import MemoryMutations
+
+T0 = datetime(2026, 2, 1, 10, 0, tzinfo=UTC)
+PACK = MemoryMutations()
+
+
+def event(type: str, data: dict[str, Any], workflow: str | None = None) -> Event:
+    return Event.create(type, app_id="a", chat_id="c", workflow=workflow, data=data, id="e", source="/s", time=T0)
+
+
+def said(type: str, data: dict[str, Any]) -> dict[str, dict[str, Any]]:
+    return {mutation.id: params for mutation, params in PACK.match(event(type, data))}
+
+
+ADD = {"messages": [{"role": "user", "text": "two dogs"}], "user_id": "u"}
+
+
+def test_each_kind_of_event_has_its_mutations() -> None:
+    assert {mutation.rule for mutation in PACK.mutations} == set(MEMORY) == PACK.types
+    assert list(PACK.match(event("order.paid", {}))) == []
+    names = [(mutation.rule, mutation.id) for mutation in PACK.mutations]
+    assert len(names) == len(set(names))
+
+
+@pytest.mark.parametrize("mutation", PACK.mutations, ids=lambda mutation: mutation.id)
+def test_its_cypher_has_nothing_that_the_linter_would_say(mutation: Any) -> None:
+    assert parse(mutation.cypher.text, role="mutation", dialects=dialects()).problems == ()
+
+
+@pytest.mark.parametrize("name", ["add_unowned", "embed", "mark", "erase"])
+def test_what_comes_often_shares_queries_on_both_servers(name: str) -> None:
+    cypher = next(mutation.cypher for mutation in PACK.mutations if mutation.id == name)
+    assert [cypher.batch_query(dialect).mode for dialect in (FALKORDB, NEO4J)] == ["ordered", "ordered"]
+
+
+def test_memories_of_different_users_share_queries_on_both_servers() -> None:
+    cypher = next(mutation.cypher for mutation in PACK.mutations if mutation.id == "add")
+    shared = shared_labels(mutation.cypher for mutation in PACK.mutations)
+    assert [cypher.batch_query(dialect, shared).mode for dialect in (FALKORDB, NEO4J)] == ["ordered", "ordered"]
+
+
+def test_a_memory_of_nobody_asks_for_no_owner() -> None:
+    assert said("memory.add", ADD).keys() == {"add"}
+    assert said("memory.add", {**ADD, "user_id": None, "thread_id": "t"}).keys() == {"add_unowned"}
+
+
+def test_ids_times_and_terms_come_from_the_event() -> None:
+    [message] = said("memory.add", ADD)["add"]["messages"]
+    assert message == {
+        "id": memory_id("/s", "e", 0),
+        "text": "two dogs",
+        "role": "user",
+        "timestamp": "2026-02-01T10:00:00.000000Z",
+        "message_id": None,
+        "author_name": None,
+        "terms": "two dog",
+        "length": 2,
+    }
+
+
+def test_facts_are_of_whoever_the_scope_names_beyond_the_thread() -> None:
+    fact = {"subject": "Ann", "predicate": "Lives in", "object": "Oslo"}
+    base = {"summary": "s", "memory_ids": ["1"], "model": "m", "facts": [fact]}
+
+    def key(**scope: str) -> str:
+        return str(said("memory.summarized", {**base, **scope})["facts"]["facts"][0]["key"])
+
+    assert key(user_id="u", thread_id="t1") == key(user_id="u", thread_id="t2") == key(user_id="u")
+    assert len({key(user_id="u"), key(user_id="v"), key(agent_id="u"), key(thread_id="u"), key(thread_id="v")}) == 5
+
+
+def test_preferences_need_a_user() -> None:
+    base = {"summary": "s", "memory_ids": ["1"], "model": "m", "preferences": [{"text": "tea"}]}
+    assert "preferences" in said("memory.summarized", {**base, "user_id": "u"})
+    assert "preferences" not in said("memory.summarized", {**base, "thread_id": "t"})
+
+
+def test_every_set_of_rules_knows_them_whatever_the_workflow() -> None:
+    rules = rule_set()
+    for workflow in (None, "Unknown"):
+        added = event("memory.add", ADD, workflow)
+        assert rules.knows(added)
+        matched = rules.match_event(added)
+        assert [(bound.mutation.rule, bound.mutation.id) for bound in matched.mutations] == [("memory.add", "add")]
+        again = rules.bind_one(added, "memory.add", "add")
+        assert again == matched.mutations[0]
+    assert not rules.knows(event("order.paid", {}))
+    assert [pack.types for pack in rules.packs_for(["order.paid", "memory.add"])] == [PACK.types]
+    assert rules.packs_for(["order.paid"]) == ()
+
+
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("SET m.e = vecf32($v)", "SET m.e =       ($v)"),
+        ("RETURN 'vecf32(x)', VecF32 ([1])", "RETURN 'vecf32(x)',        ([1])"),
+        ("RETURN m.vecf32", "RETURN m.vecf32"),
+        ("MATCH (n) RETURN n", "MATCH (n) RETURN n"),
+    ],
+)
+def test_neo4j_has_no_word_for_vectors(text: str, expected: str) -> None:
+    assert with_plain_vectors(text) == expected

@@ -1,0 +1,289 @@
+"""Redaction: planted secrets go, whatever they are dressed as, and innocent texts stay."""
+
+from __future__ import annotations
+
+import random
+import string
+import textwrap
+from typing import Final
+
+import pytest
+
+from graphweft_workers.redaction import REDACTED, is_value, redact, redact_beside, redact_value
+
+# Put together here, so that no scanner takes this file for a leak.
+AWS: Final = "AKIA" + "IOSFODNN7EXAMPLE"
+OPENAI: Final = "sk-" + "proj-Zq3xT9bLm2Kc8VtYwN4rDf6G"
+ANTHROPIC: Final = "sk-" + "ant-api03-Ab12Cd34Ef56Gh78Ij90-KlMnOp"
+GITHUB: Final = "ghp_" + "a1B2c3D4e5F6g7H8i9J0k1L2m3N4o5P6q7R8"
+SLACK: Final = "xoxb-" + "123456789012-abcdefGHIJKL"
+JWT: Final = "eyJ" + "hbGciOiJIUzI1NiJ9.eyJzdWIiOiJhbm4ifQ.s5pQ-8zR_1kd"
+TOKENS: Final = (
+    AWS, OPENAI, ANTHROPIC, GITHUB, SLACK, JWT, "sk-" + "abcdefghijklmnopqrstuvwx", "sk_live_" + "51HqZ9aBcDeFgHiJk",
+    "gho_" + "a1B2c3D4e5F6g7H8i9J0k1", "github_pat_" + "11ABCDEFG0aBcDeFgHiJkLmN", "glpat-" + "aBcD1234eFgH5678iJkL",
+    "xoxp-" + "1234-5678-abcdef", "xapp-" + "1-A012-345-abcdef", "AIza" + "SyA1234567890abcdefghijklmnopqrstuv",
+    "hf_" + "aBcDeFgHiJkLmNoPqRsTuVw1", "gsk_" + "aBcDeFgHiJkLmNoPqRsTuVw1", "ASIA" + "Y34FZKBOKMUTVV7A",
+    "npm_" + "aBcDeFgHiJkLmNoPqRsTuVwXyZ0123456789", "SG." + "aBcDeFgHiJkLmNoPqRsTuV.w1234567890",
+)  # fmt: skip
+PRIVATE_KEY: Final = (
+    "-----BEGIN RSA PRIVATE KEY-----\nMIIEowIBAAKCAQEA7bq0\nQ29uZ3JhdHMh+/aa\n-----END RSA PRIVATE KEY-----"
+)
+WORD: Final = "hunter2-Zx"
+ASSIGNED: Final = (
+    f"password={WORD}", f"password: {WORD}", f"Password : {WORD}", f'"password": "{WORD}"', f"DB_PASSWORD={WORD}",
+    f"dbPassword = '{WORD}'", f"PGPASSWORD={WORD} psql", f"passwd:{WORD}", f"pwd={WORD};", f"token: {WORD}",
+    f'{{"token":"{WORD}","a":1}}', f"API_KEY={WORD}", f"api key: {WORD}", f"apiKey => '{WORD}'",
+    f"client_secret = \"{WORD}\"", f"aws_secret_access_key = {WORD}", f"secret: {WORD}", f"password:\n  {WORD}",
+    f"password: >\n    {WORD}", f"# password: {WORD}", f"// token = {WORD}", f"<!-- password: {WORD} -->",
+    f"/* api_key: {WORD} */", f"-- password = {WORD}", f"# password:\n# {WORD}", f"// token:\n// {WORD}",
+    f" * secret:\n * {WORD}", f"**Password**: {WORD}", f"`password`: `{WORD}`", f"<password>{WORD}</password>",
+    f"<db.password>\n{WORD}\n</db.password>", f"--password {WORD}", f"--token={WORD}", f"-password {WORD}",
+    f"the password is {WORD}", f"password is: {WORD}", f"Authorization: Basic {WORD}", f"authorization: Bearer {WORD}",
+    f"'Authorization': 'Bearer {WORD}'", f"Bearer {WORD}", f"bearer\n  {WORD}", f"Authorization:\n Bearer\n {WORD}",
+    f"postgres://ann:{WORD}@db:5432/shop", f"redis://:{WORD}@cache:6379/0", f"https://ann:{WORD}@host/path?x=1",
+    f"mongodb+srv://ann:{WORD}@cluster0.example.net", f"amqp://guest:{WORD}@mq", f"ann:{WORD}@tcp(db:3306)/shop",
+    f"Server=db;Uid=ann;Pwd={WORD};", f"jdbc:postgresql://db/shop?user=ann&password={WORD}", f"curl -u ann:{WORD} url",
+    f"AccountKey={WORD};EndpointSuffix=x", f"SharedAccessKey={WORD}", f"https://h/x?sig={WORD}&y=1",
+    f"password := \"{WORD}\"", f"password -> {WORD}", f"my.token.value={WORD}", f"PASSWORD_2={WORD}",
+    f'\\"password\\": \\"{WORD}\\"', f"password\u00a0=\u00a0{WORD}", f"export TOKEN={WORD}", f"Passwort: {WORD}",
+    f"session_id={WORD}", f"cookie: {WORD}", f"password==={WORD}", f"['password'] = '{WORD}'",
+    f"postgres://ann:p@ss/{WORD}@db/shop", f"password = r'{WORD}'", f'"""password: {WORD}"""', f"x-api-key: {WORD}",
+)  # fmt: skip
+INNOCENT: Final = (
+    "", "Checkout depends on Redis.", "The password policy asks for 12 characters.",
+    "Passwords are hashed with argon2.",
+    "token: the unit of text that a model reads", "max_tokens=4096", "Tokens: 512", "The tokenizer splits words.",
+    "Secret: required", "password: null", "password: ${DB_PASSWORD}", "token = os.environ['TOKEN']",
+    "API key (Concept): a string that names a caller", "password: <your password>", "token: str", "password: ********",
+    "sk-learn-compatible estimators", "task-management-and-planning-tools", "AKIA is how AWS keys begin.",
+    "Bearer tokens are sent in a header.", "The bearer of the news", "Basic understanding of Cypher",
+    "https://example.com:8080/path/@user", "http://localhost:7474/browser", "redis://cache:6379/0",
+    "see neo4j://graph.example.com:7687", "mail ann@example.com at 10:30", "ratio 3:1@home", "key: value",
+    "commit 9fceb02d0ae598e95dc970b74767f19372d61af8", "uuid 123e4567-e89b-12d3-a456-426614174000",
+    "BEGIN PRIVATE KEY marks the beginning of a key", "-----BEGIN PUBLIC KEY-----\nMFkw\n-----END PUBLIC KEY-----",
+    "-----BEGIN CERTIFICATE-----\nabc\n-----END CERTIFICATE-----", "ghp_ is GitHub's prefix", "xoxb- begins a token",
+    "The secret of good tea is time.", "password reset flow", "the password is required", "token is expired",
+    "password: must be long", "Q&A: what is a token?", "sha256:abcdef0123456789", "Die Straße führt nach Oslo.",
+    "日本語を話す。パスワードは安全です。", "Привет мир",
+    "emoji 👩‍👩‍👧 stays", "a\u200bb",
+    "C:\\path\\new",
+    "class Token: pass", "def login(user: str, password: str) -> Token: ...", "password = getpass()",
+    "SELECT password FROM users", "eyJ is base64 for a brace", "pass: 12, fail: 3", "path/to/token/file", "1:2:3",
+    "50% = half", "x=1&y=2", "The cookie: crunchy and sweet", "step 1: token refresh", "API keys: see the vault",
+)  # fmt: skip
+
+
+def gone(text: str, secret: str) -> None:
+    result = redact(text)
+    assert REDACTED in result
+    # Not a part of it either.
+    plain = "".join(char for char in secret if char.isalnum())
+    for at in range(len(plain) - 6):
+        assert plain[at : at + 7] not in "".join(char for char in result if char.isalnum()), result
+    assert redact(result) == result
+
+
+@pytest.mark.parametrize("secret", TOKENS)
+@pytest.mark.parametrize(
+    "around", ["{}", "key {} is", "({})", '"{}",', "x={};", "<b>{}</b>", "# {}", "_{}_", "日{}本", "\n{}\n"]
+)
+def test_keys_go_and_what_is_around_them_stays(secret: str, around: str) -> None:
+    text = "Before it. " + around.format(secret) + " After it."
+    gone(text, secret)
+    assert redact(text).startswith("Before it.")
+    assert redact(text).endswith("After it.")
+
+
+@pytest.mark.parametrize("text", ASSIGNED)
+def test_what_is_assigned_goes(text: str) -> None:
+    gone(text, WORD)
+    gone(f"Some words before.\n{text}\nSome words after.", WORD)
+    assert redact(f"Some words before.\n{text}\nSome words after.").startswith("Some words before.\n")
+
+
+@pytest.mark.parametrize("text", INNOCENT)
+def test_innocent_texts_stay(text: str) -> None:
+    assert redact(text) == text
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [
+        "{0}\n{1}", "{0}\r\n  {1}", "# {0}\n# {1}", "// {0}\n// {1}", " * {0}\n * {1}", "> {0}\n> {1}", "{0}\\\n{1}",
+        '"{0}" + "{1}"', "'{0}' '{1}'", '"{0}"\n  "{1}"', "'{0}' +\n '{1}'", "{0}\u2028{1}", "{0}\u200b{1}",
+        "{0}\u00ad{1}", "{0}\u2060{1}", "{0}\ufeff{1}", "{0}\x00{1}", "{0}\U000e0041{1}", "{0}\u0301{1}",
+    ],
+)  # fmt: skip
+@pytest.mark.parametrize("secret", [AWS, OPENAI, GITHUB, JWT, SLACK])
+def test_a_key_that_is_broken_goes(secret: str, broken: str) -> None:
+    for at in (6, len(secret) // 2, len(secret) - 3):
+        result = redact("see " + broken.format(secret[:at], secret[at:]) + " there")
+        assert REDACTED in result
+        assert secret[:at] not in result
+        assert result.startswith("see ")
+        assert result.endswith(" there")
+        if len(secret) - at > 3 and "\U000e0041" not in broken:
+            assert secret[at:] not in result
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "\u0440\u0430ssw\u043erd: {}", "\uff50\uff41\uff53\uff53word\uff1d{}", "pass\u200bword: {}",
+        "p\u00e1ssw\u00f6rd={}",
+        "password\uff1a{}", "password\u2236 {}", "password\u2028=\u2028{}", "\U0001d429assword = {}", "password&#61;{}",
+        "password\\u003d{}", "password%3D{}", "password&colon;{}", "p\u0430ssword\u200b=\u200b{}", "pass\u00adword: {}",
+        "password: \u201c{}\u201d", "t\u043ek\u0435n={}",
+        "\u202epassword={}\u202c",
+    ],
+)  # fmt: skip
+def test_an_assignment_in_disguise_is_one(text: str) -> None:
+    gone(text.format(WORD), WORD)
+
+
+def fullwidth(text: str) -> str:
+    return "".join(chr(ord(char) + 0xFEE0) if "!" <= char <= "~" else char for char in text)
+
+
+def test_a_key_in_other_letters_is_one() -> None:
+    for secret in (AWS, OPENAI, GITHUB):
+        for disguised in (
+            fullwidth(secret), "\u200b".join(secret), "\u2063".join(secret), "".join(c + "\u0332" for c in secret),
+            secret.replace("A", "\u0410").replace("o", "\u043e"), secret.replace("-", "\u2011"),
+        ):  # fmt: skip
+            assert redact(f"a {disguised} b").replace("\u0332", "") == f"a {REDACTED} b"
+
+
+@pytest.mark.parametrize(
+    "key",
+    [
+        PRIVATE_KEY,
+        PRIVATE_KEY.replace("RSA ", ""),
+        PRIVATE_KEY.replace("RSA", "OPENSSH"),
+        PRIVATE_KEY.replace("RSA", "EC"),
+        PRIVATE_KEY.replace("RSA ", "PGP ").replace("KEY-", "KEY BLOCK-"),
+        PRIVATE_KEY.replace("\n", "\\n"),
+        PRIVATE_KEY.replace("\n", " "),
+        PRIVATE_KEY.replace("\n", "\n# "),
+        textwrap.indent(PRIVATE_KEY, "  // "),
+        PRIVATE_KEY.replace("-----", "\u2014\u2014"),
+        PRIVATE_KEY.replace("RSA ", "RSA\n"),
+        PRIVATE_KEY.replace("R", "\u200bR"),
+        PRIVATE_KEY.replace("BEGIN", "begin"),
+    ],
+)
+def test_private_keys_go(key: str) -> None:
+    result = redact(f"Before. {key} After.")
+    assert result.startswith("Before. ")
+    assert result.endswith(" After.")
+    assert REDACTED in result
+    assert "MII" not in result
+    assert "Q29u" not in result
+
+
+def test_a_private_key_without_an_end_takes_all_that_follows() -> None:
+    assert redact("Before. -----BEGIN PRIVATE KEY-----\nMIIE\nabc def") == f"Before. {REDACTED}"
+
+
+def test_what_is_useful_stays_around_a_secret() -> None:
+    assert redact(f"postgres://ann:{WORD}@db:5432/shop") == f"postgres://{REDACTED}@db:5432/shop"
+    assert redact(f'{{"user": "ann", "password": "{WORD}", "port": 1}}') == (
+        f'{{"user": "ann", "password": "{REDACTED}", "port": 1}}'
+    )
+    assert redact(f"Use {AWS} and {GITHUB}.") == f"Use {REDACTED} and {REDACTED}."
+    assert redact("passphrase: correct horse battery staple\nNext.") == f"passphrase: {REDACTED}\nNext."
+    assert redact("password: correct horse battery staple") == f"password: {REDACTED}"
+
+
+def test_a_label_says_what_a_text_is() -> None:
+    assert redact_value("DB_PASSWORD", WORD) == REDACTED
+    assert redact_value("Admin password", "hunter") == REDACTED
+    assert redact_value("Token", "the unit of text that a model reads") == "the unit of text that a model reads"
+    assert redact_value("Redis", "a cache") == "a cache"
+    assert not is_value("Password", "Login")
+    assert not is_value("Redis", WORD)
+    assert is_value("DB password", WORD)
+    assert redact_value("x", f"see {AWS}") == f"see {REDACTED}"
+
+
+def test_any_secret_at_any_place_goes() -> None:
+    rnd = random.Random(7)
+    filler = (
+        "The",
+        "cache",
+        "holds",
+        "carts;",
+        "\n",
+        "\n# ",
+        "- item",
+        "日本",
+        "🙂",
+        "x=1",
+        "(see",
+        "docs)",
+        "\t",
+        "1.",
+    )
+    for _ in range(600):
+        secret = rnd.choice((*TOKENS, *(text for text in ASSIGNED if "\n" not in text)))
+        words = [rnd.choice(filler) for _ in range(rnd.randint(0, 30))]
+        at = rnd.randint(0, len(words))
+        text = " ".join([*words[:at], secret, *words[at:]])
+        gone(text, WORD if WORD in secret else secret)
+
+
+def test_random_texts_neither_fail_nor_change_twice() -> None:
+    rnd = random.Random(8)
+    parts = [
+        *string.printable,
+        *"\u0430\u0430\u0435ё\u2010\u201c\u201d\uff50\u200b\u0301\ud800",
+        "password",
+        "token",
+        "=",
+        ": ",
+        "sk-",
+        "://",
+        "@",
+        '"',
+        "\\",
+        "--",
+    ]
+    for _ in range(2_000):
+        text = "".join(rnd.choice(parts) for _ in range(rnd.randint(0, 60)))
+        once = redact(text)
+        assert redact(once) == once, repr(text)
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [
+        "a", "password", "password=", "-", "-----BEGIN ", "x://", "://a:", "eyJ", "eyJ.", '"', "\\", "sk-", " ",
+        "\n", "# \n",
+        "bearer ", "password: ", "\u0430", "\u200b", "&#1", "AKIA", "a:b@", "'\n'", "is ", "token is ",
+        "sk-\n", "\n\\n",
+    ],
+)  # fmt: skip
+def test_no_text_takes_long(unit: str) -> None:
+    text = (unit * 4_000)[:4_000]
+    redact(text)  # milliseconds; a pattern that runs away takes longer than a test may
+
+
+@pytest.mark.parametrize(
+    "unit",
+    [
+        "A", "a", "1", "\ufdfa", "\u00e9", "\u0301", "\u043f\u0430\u0440\u043e\u043b\u044c", "aA1", "pw ", "password=",
+        "secret key=", "-", "#", "/", "\\", "sk-", "a.b", "a_", "&#x41;", "\n# ", " ", "\t", "a:1:", "1234 ",
+        "mysql -p ", "login a password ", "p.a.s.s.", "a/b@",
+    ],
+)  # fmt: skip
+def test_of_a_text_without_end_only_so_much_is_read(unit: str) -> None:
+    text = (unit * 200_000)[:200_000]
+    for result in (redact(text), redact_value(text, text), redact_beside(text, text)):
+        assert len(result) <= 10 * 4_000
+    assert is_value("password", text) in (True, False)
+
+
+def test_what_is_behind_the_bound_does_not_come_back() -> None:
+    result = redact("x " * 3_000 + AWS)
+    assert result.endswith(REDACTED)
+    assert len(result) <= 4_000

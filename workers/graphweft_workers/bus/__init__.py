@@ -1,1 +1,0 @@
-"""Reading events in order from partitions, and what belongs to it: one protocol, one driver a file."""

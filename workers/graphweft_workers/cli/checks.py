@@ -1,0 +1,110 @@
+"""``graphweft lint`` and ``doctor``."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Annotated, Final, Literal
+
+import typer
+
+from graphweft_workers.cli.options import Data, Json, Rules, command
+from graphweft_workers.cli.output import print_json, say, say_aligned, stdout
+from graphweft_workers.roles import heartbeat
+from graphweft_workers.roles.settings import Settings
+
+_MARKS: Final = {"ok": "[green]ok[/]", "warn": "[yellow]warn[/]", "fail": "[bold red]fail[/]"}
+Process = Literal["mutation", "worker", "injection", "responder", "memory", "gateway", "any"]
+
+
+@command
+async def lint(
+    paths: Annotated[
+        list[Path] | None,
+        typer.Argument(
+            help="Rule files, workflow folders, folders of workflows, ontologies.", show_default="the folder of rules"
+        ),
+    ] = None,
+    explain: Annotated[
+        bool, typer.Option("--explain", help="Also show which rows of each mutation share a query.")
+    ] = False,
+    server: Annotated[
+        bool,
+        typer.Option("--server", help="Also ask the graph server whether it accepts each query. No query is run."),
+    ] = False,
+    data: Data = None,
+    json: Json = False,
+) -> int | None:
+    """Check rules and ontologies. Every finding has file:line:column. Exits with 1 when there are errors."""
+    from graphweft_rules import lint as lint_rules
+    from graphweft_rules.files.findings import ordered
+    from graphweft_rules.files.lint import explain as explain_rules
+    from graphweft_rules.files.lint import workflows
+    from graphweft_workers.roles.connections import dialects
+    from graphweft_workers.roles.ontologies import apart, lint_ontologies
+
+    rules, ontologies = apart(paths or [Settings.load().rules])
+    findings = ordered([*lint_rules(rules, dialects()), *lint_ontologies(ontologies)])
+    parts = [part for workflow in workflows(rules) for part in workflow.parts if part.cypher is not None]
+    if server:
+        from graphweft_workers.cli.connections import running_graph
+        from graphweft_workers.roles.query_check import check_queries
+
+        async with running_graph(Settings.load(data=data)) as graph:
+            checked = await check_queries(graph, parts)
+        findings = ordered([*findings, *checked.findings])
+        count, note = checked.count, f"a graph server checked {checked.count} queries"
+    else:
+        count = len({(type(part), part.cypher) for part in parts})
+        note = f"{count} queries were not checked by a graph server: run `graphweft lint --server` to check them"
+    explanations = explain_rules(rules, dialects()) if explain else []
+    errors = sum(finding.level == "error" for finding in findings)
+    if json:
+        found = [finding.to_dict() for finding in findings]
+        print_json({"mutations": [each.to_dict() for each in explanations], "findings": found} if explain else found)
+        if count and not server:  # standard output holds the document only
+            sys.stderr.write(note + "\n")
+    else:
+        say_aligned(
+            (str(each.place), f"{each.rule}/{each.mutation}", each.dialect, each.mode, each.reason)
+            for each in explanations
+        )
+        for finding in findings:
+            say(str(finding))
+        if count or server:
+            say(note)
+        say(f"{errors} errors, {len(findings) - errors} warnings")
+    return 1 if errors else None
+
+
+@command
+async def doctor(
+    data: Data = None,
+    rules: Rules = None,
+    role: Annotated[
+        Process | None,
+        typer.Option("--role", help="For health checks: look only at the process of this role on this machine."),
+    ] = None,
+    max_age: Annotated[
+        float,
+        typer.Option("--max-age", min=0.1, help="--role: seconds without a heartbeat until a process counts as hung."),
+    ] = heartbeat.MAX_AGE_S,
+    json: Json = False,
+) -> int | None:
+    """Check settings, rules and servers, and say how to fix each problem. Exits with 1 when a check fails.
+
+    With --role it contacts no server and reads no settings: it checks that the process of that role, on this machine
+    or in this container, is alive and its event loop turns.
+    """
+    if role is not None:
+        return heartbeat.report(heartbeat.examine(role, max_age_s=max_age), as_json=json)
+    from graphweft_workers.doctor import examine
+
+    checks = await examine(Settings.load(data=data, rules=rules))
+    if json:
+        print_json([{"check": c.name, "state": c.state, "found": c.found, "advice": c.advice} for c in checks])
+    else:
+        for check in checks:
+            stdout().print(f"{_MARKS[check.state]:>4} ", end="")
+            say(f"{check.name}: {check.found}" + (f"\n     -> {check.advice}" if check.advice else ""))
+    return 1 if any(check.state == "fail" for check in checks) else None

@@ -1,0 +1,87 @@
+"""Connections of one command to the bus and the graph. Each is checked first; an error says what to do."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from typing import Final
+
+from graphweft_contracts import BusUnavailable, GraphUnavailable, NotRunning
+from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.graph_store import GraphStore
+from graphweft_workers.roles.connections import make_bus, make_graph
+from graphweft_workers.roles.settings import Settings
+
+_ANSWER_S: Final = 15.0
+"""A suspended server keeps its connections open and never answers."""
+
+
+@asynccontextmanager
+async def running_bus(settings: Settings) -> AsyncGenerator[Bus]:
+    """Yield the bus. Raises ``NotRunning``, which says what to do, when the bus does not answer within 15 s."""
+    bus = make_bus(settings)
+    try:
+        try:
+            async with asyncio.timeout(_ANSWER_S):
+                await bus.partitions()
+        except (BusUnavailable, TimeoutError) as error:
+            raise NotRunning(_no_bus(settings, _reason(error))) from error
+        yield bus
+    finally:
+        await bus.aclose()
+
+
+@asynccontextmanager
+async def running_graph(settings: Settings) -> AsyncGenerator[GraphStore]:
+    """Yield the graph store. Raises ``NotRunning``, which says what to do, when it does not answer within 15 s."""
+    graph = make_graph(settings)
+    try:
+        try:
+            async with asyncio.timeout(_ANSWER_S):
+                await graph.check()
+        except (GraphUnavailable, TimeoutError) as error:
+            raise NotRunning(_no_graph(settings, _reason(error))) from error
+        yield graph
+    finally:
+        await graph.aclose()
+
+
+async def check_bus(settings: Settings) -> None:
+    """Raise ``NotRunning``, which says what to do, when the bus does not answer within 15 s."""
+    async with running_bus(settings):
+        pass
+
+
+def _no_bus(settings: Settings, reason: str) -> str:
+    if settings.bus_url is not None:
+        return f"the bus that GRAPHWEFT_BUS_URL names does not work: run `graphweft doctor` for details. {reason}"
+    if settings.graph_url is None:
+        return _no_embedded(settings)
+    return (
+        "the settings name a graph server and no bus, and no embedded server runs on the data folder "
+        f"{str(settings.data)!r}: set GRAPHWEFT_BUS_URL too"
+    )
+
+
+def _no_graph(settings: Settings, reason: str) -> str:
+    if settings.graph_url is not None:
+        return (
+            "the graph server that the settings name (GRAPHWEFT_GRAPH_URL) does not work: run `graphweft doctor` for "
+            f"details. {reason}"
+        )
+    if settings.bus_url is None:
+        return _no_embedded(settings)
+    return "GRAPHWEFT_BUS_URL is set and GRAPHWEFT_GRAPH_URL is not: set GRAPHWEFT_GRAPH_URL too"
+
+
+def _no_embedded(settings: Settings) -> str:
+    return (
+        f"no embedded server runs on the data folder {str(settings.data)!r}: run `graphweft up --data "
+        f"{settings.data}`, or set GRAPHWEFT_DATA to the folder of a running one"
+    )
+
+
+def _reason(error: Exception) -> str:
+    words = " ".join(str(error).split())  # some drivers write several lines
+    return f"Reason: {words}" if words else f"Reason: no answer within {_ANSWER_S:.0f} s"

@@ -1,0 +1,110 @@
+"""``graphweft context``, and how a context reply is printed."""
+
+from __future__ import annotations
+
+import sys
+from typing import Annotated, Final
+
+import typer
+
+from graphweft import Client
+from graphweft_contracts import Block, ContextReply, ReasonCode
+from graphweft_workers.cli.connections import check_bus
+from graphweft_workers.cli.options import (
+    After,
+    App,
+    BudgetMs,
+    Data,
+    Explain,
+    Json,
+    MaxTokens,
+    assignments,
+    command,
+)
+from graphweft_workers.cli.output import print_json, say, say_aligned, stderr, warn
+from graphweft_workers.roles.settings import Settings
+
+_MAX_EVENTS: Final = 5
+"""Event ids that ``--explain`` prints of a block; ``--json`` prints all."""
+_TEMPORARY: Final = frozenset[ReasonCode]({"bus_unavailable", "graph_unavailable", "overloaded", "timeout"})
+_NOT_ERRORS: Final = frozenset[ReasonCode]({"disabled", "no_rules"})
+_EXPLAINED: Final = ("BLOCK", "RULE/QUERY", "PLACE", "ROWS", "MS", "CACHED", "TOKENS", "CUT", "EVENTS")
+
+
+@command
+async def context(
+    app: App,
+    workflow: Annotated[str, typer.Option("--workflow", help="Workflow whose injection rules apply.")],
+    agent: Annotated[str, typer.Option("--agent", help="The agent whose turn it is.")],
+    chat: Annotated[str, typer.Option("--chat", help="The chat.")],
+    user: Annotated[str | None, typer.Option("--user", help="The user.")] = None,
+    var: Annotated[
+        list[str] | None, typer.Option("--var", help="Context variable: k=text, or k:=JSON; repeatable.")
+    ] = None,
+    budget_ms: BudgetMs = 1000,
+    max_tokens: MaxTokens = None,
+    after: After = None,
+    explain: Explain = False,
+    data: Data = None,
+    json: Json = False,
+) -> int | None:
+    """Request the context of one agent turn, as a runtime would, and print the text that the agent would get."""
+    settings = Settings.load(data=data)
+    variables = assignments(var or [], "--var")
+    await check_bus(settings)
+    async with Client(settings.bus) as client:
+        reply = await client.context(
+            agent=agent,
+            chat_id=chat,
+            app_id=app,
+            workflow=workflow,
+            user_id=user,
+            context=variables,
+            budget_ms=budget_ms,
+            max_tokens=max_tokens,
+            after=after,
+            explain=explain,
+        )
+    return print_reply(reply, json)
+
+
+def print_reply(reply: ContextReply, json: bool) -> int | None:
+    """Print a reply, as JSON or for people, and return the exit code: 1 to try again later, 2 to change something."""
+    if json:
+        print_json(reply.model_dump(mode="json"))
+    else:
+        _print_text(reply)
+    if reply.reason is None or reply.reason in _NOT_ERRORS:
+        return None
+    return 1 if reply.reason in _TEMPORARY else 2
+
+
+def _print_text(reply: ContextReply) -> None:
+    """Print the agent's text; print what is missing, and the time that the reply took, on standard error."""
+    if reply.text:
+        say(reply.text)
+    for item in reply.missing:
+        warn(f"missing {item.name}: {item.reason}: {item.detail}")
+    if reply.reason is not None and not reply.missing:
+        warn(f"no context: {reply.reason}: {reply.detail}")
+    if any(block.explanation for block in reply.blocks):
+        say_aligned([_EXPLAINED, *map(_explained, reply.blocks)], to=sys.stderr)
+    ages = [block.age_ms for block in reply.blocks if block.age_ms is not None]
+    if ages:
+        warn(f"{len(ages)} blocks are up to {max(ages):,} ms old")
+    if reply.stale_by is not None:
+        warn(f"the graph is {reply.stale_by:,} events behind --after")
+    rows = sum(block.rows for block in reply.blocks)
+    summary = f"{len(reply.blocks)} blocks, {rows} rows, {reply.tokens} tokens, {reply.elapsed_ms:.1f} ms"
+    stderr().print(f"{summary}, context {reply.context_id or 'none'}", style="dim", markup=False)
+
+
+def _explained(block: Block) -> tuple[str, ...]:
+    """Return the line of ``--explain`` for a block."""
+    how = block.explanation
+    place, took, cached, events = ("", "", "", "")
+    if how is not None:
+        place, took, cached = how.place, f"{how.elapsed_ms:.1f}", "yes" if how.cached else "no"
+        events = ", ".join([*how.events[:_MAX_EVENTS], *(["…"] if len(how.events) > _MAX_EVENTS else [])])
+    rows, tokens, cut = f"{block.rows:,}", f"{block.tokens:,}", f"{block.cut:,}"
+    return (block.name, f"{block.rule}/{block.query}", place, rows, took, cached, tokens, cut, events)

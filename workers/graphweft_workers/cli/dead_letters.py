@@ -1,0 +1,187 @@
+"""``graphweft dlq``: list, show, retry, drop and skip dead letters."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from graphweft_contracts import DeadLetter, DeadLetterReason, InvalidSettings, wire
+from graphweft_workers.cli.connections import running_bus
+from graphweft_workers.cli.options import Data, Json, command
+from graphweft_workers.cli.output import print_json, say
+from graphweft_workers.ports.bus import Bus
+from graphweft_workers.roles.settings import Settings
+
+Ids = Annotated[list[str] | None, typer.Argument(metavar="ID...", help="Ids of letters, from `dlq list`.")]
+Every = Annotated[bool, typer.Option("--all", help="All letters.")]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Filter:
+    """Options that choose dead letters."""
+
+    app_id: Annotated[str | None, typer.Option("--app", help="Only letters of this app.")] = None
+    workflow: Annotated[str | None, typer.Option("--workflow", help="Only letters of this workflow.")] = None
+    rule: Annotated[str | None, typer.Option("--rule", help="Only letters of this rule.")] = None
+    reason: Annotated[
+        DeadLetterReason | None, typer.Option("--reason", help="Only letters with this reason.", show_default=False)
+    ] = None
+
+    @property
+    def wanted(self) -> dict[str, str]:
+        """The options that are given, as fields of a letter."""
+        return {name: value for name, value in asdict(self).items() if value is not None}
+
+    async def letters(self, bus: Bus, limit: int) -> list[DeadLetter]:
+        """Return the first ``limit`` letters that match, oldest first."""
+        wanted = self.wanted.items()
+        found = await bus.dead_letters(limit=limit if not wanted else await bus.dead_letter_count() or 1)
+        return [each for each in found if all(getattr(each, name) == value for name, value in wanted)][:limit]
+
+
+@command
+async def dlq_list(
+    chosen: Filter,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="Maximum number of letters.")] = 100,
+    data: Data = None,
+    json: Json = False,
+) -> None:
+    """List dead letters, oldest first. One letter may stand for many events of a partition: see its count."""
+    async with running_bus(Settings.load(data=data)) as bus:
+        letters = await chosen.letters(bus, limit)
+    if json:
+        print_json([_letter(letter) for letter in letters])
+        return
+    if not letters:
+        say("no dead letters")
+    for letter in letters:  # not a table, which would break the ids over lines
+        rule = f"{letter.rule}/{letter.mutation}" if letter.rule else ""
+        what = (f"{letter.count:,} x {letter.reason}", letter.app_id, letter.event_type, rule, letter.place)
+        say(f"{letter.id}\n    {'  '.join(filter(None, what))}\n    {letter.message}")
+
+
+@command
+async def dlq_show(
+    letter_id: Annotated[str, typer.Argument(metavar="ID", help="The letter's id, from `dlq list`.")],
+    data: Data = None,
+    json: Json = False,
+) -> None:
+    """Show one dead letter with its (first) event, which may hold personal data."""
+    async with running_bus(Settings.load(data=data)) as bus:
+        letter = await bus.dead_letter(letter_id)
+    if letter is None:
+        raise InvalidSettings(f"unknown dead letter {letter_id!r}: run `graphweft dlq list` to see the letters")
+    fields = {k.decode("latin-1"): v.decode(errors="backslashreplace") for k, v in wire.unpack(letter.fields).items()}
+    if json:
+        print_json(_letter(letter) | {"fields": fields})
+        return
+    for name, value in (_letter(letter) | fields).items():
+        if name != "offsets":
+            say(f"{name}: {value}")
+
+
+@command
+async def dlq_retry(
+    chosen: Filter,
+    letter_ids: Ids = None,
+    every: Every = False,
+    partial: Annotated[
+        bool, typer.Option("--partial", help="Also retry letters of which the bus has lost some events.")
+    ] = False,
+    data: Data = None,
+    json: Json = False,
+) -> int | None:
+    """Put events back on the bus after a fix. Of each event, only the mutation that failed runs again.
+
+    Exits with 1 and names the reason when a letter stays.
+    """
+    from graphweft_workers.engine.retries import retry
+
+    events = 0
+    kept: list[tuple[str, str]] = []
+    async with _chosen(chosen, letter_ids, every, data) as (bus, letters, unknown):
+        for letter in letters:
+            done = await retry(bus, letter, partial=partial)
+            events += done.events
+            if done.kept is not None:
+                kept.append((letter.id, done.kept))
+    if json:
+        reasons = [{"id": letter_id, "why": why} for letter_id, why in kept]
+        print_json({"retried": events, "left": len(kept), "kept": reasons, "unknown": unknown})
+    else:
+        say(f"{events} events are back on the bus" + (f"; {len(kept)} letters stay" if kept else ""))
+        for letter_id, why in kept:
+            say(f"{letter_id} stays: {why}")
+        _say_unknown(unknown)
+    return 2 if unknown else 1 if kept else None
+
+
+@command
+async def dlq_drop(
+    chosen: Filter, letter_ids: Ids = None, every: Every = False, data: Data = None, json: Json = False
+) -> int | None:
+    """Delete letters. Their events and mutations never take effect."""
+    async with _chosen(chosen, letter_ids, every, data) as (bus, letters, unknown):
+        done = [await bus.requeue(letter, []) for letter in letters]
+    dropped, left = sum(done), len(done) - sum(done)
+    if json:
+        print_json({"dropped": dropped, "left": left, "unknown": unknown})
+    else:
+        say(f"{dropped} letters are dropped" + (f"; {left} letters stay" if left else ""))
+        _say_unknown(unknown)
+    return 2 if unknown else None
+
+
+@command
+async def dlq_skip(
+    position: Annotated[str, typer.Argument(metavar="PARTITION:OFFSET", help="Position of the event on the bus.")],
+    data: Data = None,
+    json: Json = False,
+) -> None:
+    """Make the workers skip one event, as a last resort when it stops them. Restart the workers afterwards.
+
+    A dead letter with the reason set_aside keeps the event; `dlq retry` brings it back.
+    """
+    from graphweft_workers.engine.set_aside import set_aside
+
+    async with running_bus(Settings.load(data=data)) as bus:
+        letter = await set_aside(bus, position)
+    if json:
+        print_json({"id": letter.id, "set_aside": letter.count})
+    else:
+        say(f"the letter {letter.id} keeps {position}; restart the workers, which then skip it")
+
+
+@asynccontextmanager
+async def _chosen(
+    chosen: Filter, ids: Sequence[str] | None, every: bool, data: Path | None
+) -> AsyncGenerator[tuple[Bus, list[DeadLetter], list[str]]]:
+    """Yield the bus, the letters that the options choose, and the ids that no letter has."""
+    every = every or bool(chosen.wanted)
+    if bool(ids) == every:
+        raise InvalidSettings("give either ids of letters, or --all, --app, --workflow, --rule or --reason")
+    async with running_bus(Settings.load(data=data)) as bus:
+        if every:
+            yield bus, await chosen.letters(bus, await bus.dead_letter_count() or 1), []
+        else:
+            named = {name: await bus.dead_letter(name) for name in ids or ()}
+            yield (
+                bus,
+                [letter for letter in named.values() if letter is not None],
+                [name for name, letter in named.items() if letter is None],
+            )
+
+
+def _say_unknown(unknown: Sequence[str]) -> None:
+    if unknown:
+        say(f"unknown: {', '.join(unknown)}")
+
+
+def _letter(letter: DeadLetter) -> dict[str, Any]:
+    shown = letter.model_dump(mode="json", exclude={"fields"}, exclude_none=True, exclude_defaults=False)
+    return shown | {"until": letter.until} if letter.offsets else shown | {"offsets": [letter.offset]}

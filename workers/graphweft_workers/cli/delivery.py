@@ -1,0 +1,201 @@
+"""Sending many events to the bus. Outages are waited for; no event is lost or applied twice."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import Counter
+from collections.abc import Callable, Iterable, Sequence, Set
+from dataclasses import dataclass, field
+from itertools import batched
+from typing import Final
+
+from graphweft.transport import Outgoing, Transport
+from graphweft_contracts import BusUnavailable, DeadLetter, Event, wire
+from graphweft_workers.engine.dead_letter_counts import SKIPS, Cause, count_causes
+from graphweft_workers.engine.duplicates import WINDOW
+from graphweft_workers.engine.history import copies
+from graphweft_workers.engine.position_note import PositionNote
+from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.event_log import PartitionStatus
+
+_BATCH: Final = 500
+_RETRY_S: Final = 0.5
+_POLL_S: Final = 0.05
+_UNKNOWN: Final[tuple[PartitionStatus, ...]] = ()
+
+
+@dataclass(slots=True)
+class Sent:
+    """The events that the bus has taken, with the last offset and the number of events of each partition."""
+
+    events: int = 0
+    last: dict[int, str] = field(default_factory=dict[int, str])
+    counts: Counter[int] = field(default_factory=Counter[int])
+    apps: set[str] = field(default_factory=set[str])
+    positions: set[str] | None = None
+    """`partition:offset` of every event; None unless the outcome is needed."""
+
+    @property
+    def repeatable(self) -> bool:
+        """Whether all events can be sent again now without effect, because workers still remember the first copies."""
+        return max(self.counts.values(), default=0) <= WINDOW
+
+
+async def send(
+    transport: Transport,
+    events: Iterable[Event],
+    *,
+    sent: Sent | None = None,
+    give_up_s: float | None = None,
+    on_progress: Callable[[int], None] = lambda _: None,
+    on_outage: Callable[[BusUnavailable], None] = lambda _: None,
+) -> Sent:
+    """Append all events in order. A batch without a confirmation is appended again; workers drop second copies.
+
+    ``sent`` continues the count of an earlier call. During an outage it keeps trying; raises ``BusUnavailable`` when
+    the outage lasts longer than ``give_up_s``.
+    """
+    sent = sent or Sent()
+    for batch in batched(events, _BATCH):
+        outgoing = [Outgoing(key=event.key, fields=wire.encode(event)) for event in batch]
+        unavailable_since: float | None = None
+        while True:
+            try:
+                positions = await transport.append(outgoing)
+                break
+            except BusUnavailable as error:
+                now = time.monotonic()
+                if unavailable_since is None:
+                    unavailable_since = now
+                    on_outage(error)
+                if give_up_s is not None and now - unavailable_since >= give_up_s:
+                    raise BusUnavailable(f"{error} (sent before: {sent.events} events; {_again(sent)})") from error
+                await asyncio.sleep(_RETRY_S)
+        sent.apps.update(event.appid for event in batch)
+        if sent.positions is not None:
+            sent.positions.update(positions)
+        for position in positions:
+            partition, _, offset = position.partition(":")
+            sent.last[int(partition)] = offset
+            sent.counts[int(partition)] += 1
+        sent.events += len(batch)
+        on_progress(len(batch))
+    return sent
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Outcome:
+    """The outcome of events. Each event counts once, by the worst outcome of its mutations."""
+
+    applied: int
+    """The graph holds every effect that the rules define for the event, which may be none."""
+    skipped: int
+    """At least one mutation lacked a value or its rules."""
+    dead_lettered: int
+    """At least one mutation failed, or the event as a whole."""
+    repeated: int = 0
+    """The bus had them before, so they have no effect again, whatever the outcome of the first copies."""
+    causes: Sequence[Cause] = ()
+
+    @property
+    def complete(self) -> bool:
+        """Whether all new events were applied."""
+        return not self.skipped and not self.dead_lettered
+
+
+async def outcome_of(bus: Bus, sent: Sent) -> Outcome:
+    """Return the outcome of events that the workers have processed, from the dead letters. Waits through outages."""
+    while True:
+        try:
+            return await _outcome_of(bus, sent)
+        except BusUnavailable:
+            await asyncio.sleep(_POLL_S)
+
+
+async def _outcome_of(bus: Bus, sent: Sent) -> Outcome:
+    assert sent.positions is not None
+    skipped: set[str] = set()
+    failed: set[str] = set()
+    mine: list[DeadLetter] = []
+    count = await bus.dead_letter_count()
+    for letter in await bus.dead_letters(limit=count) if count else ():
+        if letter.reason == "trimmed":  # its offset lies before the events that it stands for
+            continue
+        offsets = letter.offsets or (letter.offset,)
+        hit = [place for offset in offsets if (place := f"{letter.partition}:{offset}") in sent.positions]
+        if hit:
+            (skipped if letter.reason in SKIPS else failed).update(hit)
+            only = tuple(place.partition(":")[2] for place in hit)
+            mine.append(letter.of_entries(only) if letter.offsets else letter)
+    skipped -= failed
+    repeated = await _repeated(bus, sent) - skipped - failed
+    return Outcome(
+        applied=sent.events - len(skipped) - len(failed) - len(repeated),
+        skipped=len(skipped),
+        dead_lettered=len(failed),
+        repeated=len(repeated),
+        causes=count_causes(mine),
+    )
+
+
+async def _repeated(bus: Bus, sent: Sent) -> set[str]:
+    """Return the positions of events that the workers skip as second copies."""
+    assert sent.positions is not None
+    mine: dict[int, list[str]] = {}
+    for place in sent.positions:
+        name, _, at = place.partition(":")
+        mine.setdefault(int(name), []).append(at)
+    found: set[str] = set()
+    for partition, offsets in mine.items():
+        first = last = offsets[0]
+        for offset in offsets:
+            first = offset if bus.is_after(first, offset) else first
+            last = offset if bus.is_after(offset, last) else last
+        found.update([f"{partition}:{offset}" async for offset in copies(bus, partition, first, last)])
+    return found & sent.positions
+
+
+async def wait_until_applied(
+    bus: Bus,
+    last: dict[int, str],
+    *,
+    apps: Iterable[str] | None = None,
+    timeout_s: float | None = None,
+    on_lag: Callable[[int], None] = lambda _: None,
+) -> bool:
+    """Wait, through outages, until every partition is committed up to ``last``. Return False after ``timeout_s``.
+
+    ``apps`` are the apps of the events. Parked events of other apps are not waited for.
+    """
+    own_apps = None if apps is None else frozenset(apps)
+    until = None if timeout_s is None else time.monotonic() + timeout_s
+    while True:
+        try:
+            status = await bus.status()
+        except BusUnavailable:
+            status = _UNKNOWN
+        if status:
+            on_lag(sum(partition.lag for partition in status))
+            behind = (bus.is_after(last[part.id], _done(bus, part, own_apps)) for part in status if part.id in last)
+            if not any(behind):
+                return True
+        if until is not None and time.monotonic() > until:
+            return False
+        await asyncio.sleep(_POLL_S)
+
+
+def _done(bus: Bus, partition: PartitionStatus, apps: Set[str] | None) -> str:
+    """Return the offset up to which the events of these apps took effect."""
+    note = PositionNote.decode(partition.note)
+    if apps is None or not note.parked or not apps.isdisjoint(note.parked):
+        return partition.position
+    return note.done if bus.is_after(note.done, partition.position) else partition.position
+
+
+def _again(sent: Sent) -> str:
+    if not sent.events:
+        return "it is safe to run again"
+    if sent.repeatable:
+        return f"it is safe to run again until a partition has got {WINDOW:,} newer entries"
+    return f"send only the rest: an event with {WINDOW:,} newer entries in its partition would take effect twice"

@@ -1,0 +1,196 @@
+"""``graphweft emit`` and ``graphweft import``."""
+
+from __future__ import annotations
+
+import asyncio
+import codecs
+import contextlib
+import io
+import itertools
+import os
+import threading
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Iterable, Iterator
+from dataclasses import asdict
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from graphweft_contracts import Event, InvalidEvent, wire
+from graphweft_contracts.admission import check_admission
+from graphweft_workers.cli.delivery import Outcome, Sent
+from graphweft_workers.cli.options import App, command
+from graphweft_workers.cli.output import print_error, print_json, say
+from graphweft_workers.cli.publishing import PublishOptions, interruptible, publish
+from graphweft_workers.imports.files import STANDARD_INPUT, read_runs, runs_of_stream
+from graphweft_workers.imports.openai_chat import ImportOptions, events_of_runs
+
+_STDIN: Final = 0
+_MAX_CAUSES: Final = 20
+_CHUNK_BYTES: Final = 1 << 16
+_CHUNKS_AHEAD: Final = 16
+"""Chunks read from standard input before the bus takes them: at most 1 MiB."""
+_AFTER_A_FIX: Final = "a corrected event needs a new id; after a fix of a rule, run `graphweft dlq retry --all`"
+
+
+@command
+async def emit(
+    file: Annotated[str, typer.Argument(help="File with one CloudEvent (JSON) on each line, or - for standard input.")],
+    options: PublishOptions,
+) -> int | None:
+    """Publish events. A file is checked in full first. From standard input, each valid line is sent at once."""
+    settings = options.settings()
+    faults: list[InvalidEvent] = []
+    if file == STANDARD_INPUT:
+        groups = _groups(_lines_of(_chunks_of(_STDIN)), faults)
+        sent, outcome = await publish(settings, groups, None, options)
+    else:
+        path = Path(file)
+        try:
+            with interruptible(), path.open("rb") as stream:
+                checked = list(_events(enumerate(stream, start=1), file, faults))
+        except OSError as error:
+            raise InvalidEvent(f"{file}: {error.strerror}") from error
+        if faults:
+            for fault in faults:
+                print_error(fault)
+            raise InvalidEvent(f"{file}: {len(faults)} lines are invalid: correct them; nothing was sent")
+        sent, outcome = await publish(settings, checked, len(checked), options)
+    return _report(sent, outcome, options.json, refused=len(faults))
+
+
+@command
+async def import_openai_chat(
+    file: Annotated[str, typer.Argument(help="Recorded runs: .jsonl or .json, also .gz, or - for standard input.")],
+    app: App,
+    workflow: Annotated[str, typer.Option("--workflow", help="Workflow whose rules match the events.")],
+    options: PublishOptions,
+    agent: Annotated[str | None, typer.Option("--agent", help="Agent name of all turns.")] = None,
+    chat_id: Annotated[
+        str | None, typer.Option("--chat-id", help="Template over a record's fields: 'task{task_id}-trial{trial}'.")
+    ] = None,
+    start: Annotated[
+        datetime | None, typer.Option("--start", help="Time of the first run, for records without a time.")
+    ] = None,
+    context_field: Annotated[
+        list[str] | None, typer.Option("--context-field", help="Record field to pass on as $context.FIELD; repeatable.")
+    ] = None,
+    handover_tool: Annotated[
+        list[str] | None,
+        typer.Option("--handover-tool", help="Pattern of tools that hand a chat over; repeatable."),
+    ] = None,
+) -> int | None:
+    """Publish recorded chat-completion runs as events. A second import has no effect within 10,000 entries."""
+    settings = options.settings()
+    given: dict[str, Any] = {
+        "agent": agent,
+        "chat_id": chat_id,
+        "start": start,
+        "context_fields": tuple(context_field or ()),
+        "handover_tools": tuple(handover_tool or ()),
+    }
+    how = ImportOptions(
+        app_id=app, workflow=workflow, **{name: value for name, value in given.items() if value not in (None, ())}
+    )
+    if file == STANDARD_INPUT:
+        content = b"".join([chunk async for chunk in _chunks_of(_STDIN)])
+        runs = runs_of_stream(io.BytesIO(content), file="<stdin>")
+    else:
+        runs = read_runs(file)
+    with interruptible():
+        events = list(events_of_runs(runs, how))
+    sent, outcome = await publish(settings, events, len(events), options)
+    return _report(sent, outcome, options.json)
+
+
+def _report(sent: Sent, outcome: Outcome | None, json: bool, *, refused: int | None = None) -> int | None:
+    """Print what was sent and its outcome; return the exit code."""
+    if json:
+        found: dict[str, object] = {"sent": sent.events, "last": {str(p): o for p, o in sent.last.items()}}
+        if refused is not None:
+            found["refused"] = refused
+        if outcome is not None:
+            found |= asdict(outcome)
+        print_json(found)
+    else:
+        say(f"{sent.events} events sent" + (f", {refused} lines refused" if refused else ""))
+        if outcome is not None:
+            say(f"{outcome.applied} applied, {outcome.skipped} skipped, {outcome.dead_lettered} dead-lettered")
+            if outcome.repeated:
+                say(f"{outcome.repeated} were on the bus before and have no effect again: {_AFTER_A_FIX}")
+            for cause in outcome.causes[:_MAX_CAUSES]:
+                place = f" at {cause.place}" if cause.place else ""
+                say(f"  {cause.events} x {cause.reason}: {cause.name}{place}: {cause.message}")
+            if not outcome.complete:
+                say("after a fix, restart the workers and run: graphweft dlq retry --all")
+    if refused:
+        return 2
+    return 1 if outcome is not None and not outcome.complete else None
+
+
+async def _chunks_of(descriptor: int) -> AsyncGenerator[bytes]:
+    """Yield the content of a stream as it arrives. The event loop stays free, so Ctrl-C works."""
+    loop = asyncio.get_running_loop()
+    chunks: asyncio.Queue[bytes | OSError] = asyncio.Queue()
+    room = threading.Semaphore(_CHUNKS_AHEAD)
+
+    def read() -> None:
+        chunk: bytes | OSError = b"first"
+        with contextlib.suppress(RuntimeError):  # the loop is closed: the command has ended
+            while chunk and not isinstance(chunk, OSError):
+                room.acquire()
+                try:
+                    chunk = os.read(descriptor, _CHUNK_BYTES)
+                except OSError as error:
+                    chunk = error
+                loop.call_soon_threadsafe(chunks.put_nowait, chunk)
+
+    # A thread reads pipes, files and terminals alike. It is a daemon: nothing can end a read that waits for a key.
+    threading.Thread(target=read, name="graphweft-stdin", daemon=True).start()
+    while chunk := await chunks.get():
+        room.release()
+        if isinstance(chunk, OSError):
+            raise InvalidEvent(f"standard input: {chunk.strerror}") from chunk
+        yield chunk
+
+
+async def _lines_of(chunks: AsyncIterable[bytes]) -> AsyncGenerator[list[bytes]]:
+    """Yield the complete lines of each chunk together."""
+    rest = b""
+    async for chunk in chunks:
+        *lines, rest = (rest + chunk).split(b"\n")
+        if lines:
+            yield lines
+    if rest:
+        yield [rest]
+
+
+async def _groups(lines: AsyncIterable[list[bytes]], faults: list[InvalidEvent]) -> AsyncGenerator[Iterator[Event]]:
+    numbers = itertools.count(1)
+    async for group in lines:
+        # The lines come first: zip takes from its first argument before it sees that the second is at its end.
+        numbered = ((number, line) for line, number in zip(group, numbers, strict=False))
+        yield _events(numbered, "standard input", faults, report=print_error)
+
+
+def _events(
+    lines: Iterable[tuple[int, bytes]],
+    name: str,
+    faults: list[InvalidEvent],
+    report: Callable[[InvalidEvent], None] = lambda _: None,
+) -> Iterator[Event]:
+    for number, raw in lines:
+        line = raw.removeprefix(codecs.BOM_UTF8) if number == 1 else raw
+        if not line.strip():
+            continue
+        try:
+            # CloudEvents makes the time optional; the time of an event without one is now.
+            fields = {wire.CONTENT_TYPE: wire.STRUCTURED, wire.DATA: line}
+            event = wire.decode(fields, received=datetime.now(UTC))
+            check_admission(event)
+            yield event
+        except InvalidEvent as error:
+            fault = InvalidEvent(f"{name}:{number}: {error}")
+            faults.append(fault)
+            report(fault)

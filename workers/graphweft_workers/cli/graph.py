@@ -1,0 +1,47 @@
+"""``graphweft query`` and ``digest``."""
+
+from __future__ import annotations
+
+from typing import Annotated, Final
+
+import typer
+
+from graphweft_workers.cli.connections import running_graph
+from graphweft_workers.cli.options import App, Data, Json, Params, assignments, command
+from graphweft_workers.cli.output import print_json, print_table, say, warn
+from graphweft_workers.engine.digest import read_digest
+from graphweft_workers.roles.settings import Settings
+
+_QUERY_TIMEOUT_S: Final = 60.0
+
+
+@command
+async def query(
+    cypher: Annotated[str, typer.Argument(help="A Cypher query that only reads; the server refuses writes.")],
+    app: App,
+    param: Params = None,
+    data: Data = None,
+    json: Json = False,
+) -> None:
+    """Read an app's graph."""
+    params = assignments(param or [], "--param")
+    async with running_graph(Settings.load(data=data)) as graph:
+        table = await graph.read(app, cypher, params, timeout_s=_QUERY_TIMEOUT_S)
+    if json:
+        rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
+        print_json({"columns": list(table.columns), "rows": rows})
+    elif not table.columns:
+        warn(f"the app {app!r} has no graph yet: no event of it has written anything")
+    else:
+        print_table(table.columns, table.rows)
+
+
+@command
+async def digest(app: App, data: Data = None, json: Json = False) -> None:
+    """Print a hash over the content of an app's graph. Equal graphs have equal digests, however they were built."""
+    async with running_graph(Settings.load(data=data)) as graph:
+        found = await read_digest(graph, app)
+    if json:
+        print_json({"digest": found.sha256, "nodes": found.nodes, "relationships": found.relationships})
+    else:
+        say(found.sha256)

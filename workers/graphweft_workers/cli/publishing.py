@@ -1,0 +1,132 @@
+"""Publishing with a progress bar, as ``emit``, ``import`` and ``memory`` do it."""
+
+from __future__ import annotations
+
+import signal
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Generator, Iterable
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+import typer
+
+from graphweft_contracts import BusUnavailable, Event
+from graphweft_workers.cli.delivery import Outcome, Sent, outcome_of, send, wait_until_applied
+from graphweft_workers.cli.options import Data, Json
+from graphweft_workers.cli.output import stderr, warn
+from graphweft_workers.engine.duplicates import WINDOW
+from graphweft_workers.roles.connections import make_bus, make_transport
+from graphweft_workers.roles.settings import Settings
+
+_NOT_REPEATABLE: Final = (
+    f"more than {WINDOW:,} of these events go to one partition. Do not send all of them again: the workers would take "
+    "the first ones for new events and apply them twice"
+)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PublishOptions:
+    """Options of every command that publishes events."""
+
+    data: Data = None
+    wait: Annotated[
+        bool,
+        typer.Option(
+            "--wait", help="Return when the workers have processed the events; exit with 1 unless all applied."
+        ),
+    ] = False
+    give_up_after: Annotated[
+        float | None,
+        typer.Option("--give-up-after", help="Stop after an outage of this many seconds.", show_default="keep trying"),
+    ] = None
+    json: Json = False
+
+    def settings(self) -> Settings:
+        """Load the settings."""
+        return Settings.load(data=self.data)
+
+
+async def publish(
+    settings: Settings,
+    events: Iterable[Event] | AsyncIterable[Iterable[Event]],
+    total: int | None,
+    options: PublishOptions,
+) -> tuple[Sent, Outcome | None]:
+    """Send events with a progress bar on standard error. With ``--wait``, also return the outcome of the events."""
+    transport = make_transport(settings)
+    sent = Sent(positions=set() if options.wait else None)
+    repeatable = True
+
+    def outage(error: BusUnavailable) -> None:
+        hint = f"; is `graphweft up --data {settings.data}` running?" if settings.embedded else ""
+        warn(f"{error}; trying again, Ctrl-C stops{hint}")
+
+    try:
+        with bar("publishing", total) as advance:
+
+            def progress(count: int) -> None:
+                nonlocal repeatable
+                advance(count)
+                if repeatable and not sent.repeatable:
+                    repeatable = False
+                    warn(_NOT_REPEATABLE)
+
+            async for group in events if isinstance(events, AsyncIterable) else _one(events):
+                await send(
+                    transport,
+                    group,
+                    sent=sent,
+                    give_up_s=options.give_up_after,
+                    on_progress=progress,
+                    on_outage=outage,
+                )
+    finally:
+        await transport.aclose()
+    if not options.wait:
+        return sent, None
+    bus = make_bus(settings)
+    try:
+        with bar("applying", None) as advance:
+            left = 0
+
+            def lag(events_left: int) -> None:
+                nonlocal left
+                advance(max(0, left - events_left))
+                left = events_left
+
+            await wait_until_applied(bus, sent.last, apps=sent.apps, on_lag=lag)
+        return sent, await outcome_of(bus, sent)
+    finally:
+        await bus.aclose()
+
+
+@contextmanager
+def bar(title: str, total: int | None) -> Generator[Callable[[int], None]]:
+    """Show a progress bar on standard error. Yields a function that advances it by a number of events."""
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
+    columns = (
+        SpinnerColumn(),
+        TextColumn("{task.description}"),
+        BarColumn(),
+        MofNCompleteColumn(),
+        TextColumn("events"),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=stderr(), disable=not stderr().is_terminal) as progress:
+        task = progress.add_task(title, total=total)
+        yield lambda count: progress.advance(task, count)
+
+
+@contextmanager
+def interruptible() -> Generator[None]:
+    """Let Ctrl-C end code that does not await: asyncio's own handler acts only at the next await."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+
+
+async def _one(events: Iterable[Event]) -> AsyncGenerator[Iterable[Event]]:
+    yield events

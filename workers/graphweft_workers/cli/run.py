@@ -1,0 +1,109 @@
+"""``graphweft up`` and ``graphweft run``."""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+from dataclasses import dataclass
+from typing import Annotated, Final, Literal
+
+import structlog
+import typer
+
+from graphweft_contracts import InvalidSettings
+from graphweft_workers.cli.mcp_access import McpOptions
+from graphweft_workers.cli.options import Data, Rules, check_app, command
+from graphweft_workers.cli.output import say
+from graphweft_workers.logs import set_up_logs
+from graphweft_workers.roles import run as roles
+from graphweft_workers.roles.settings import Settings
+
+_HOST: Final = "127.0.0.1"
+_PORT: Final = 8765
+Role = Literal["mutation", "injection", "memory", "gateway", "mcp"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GatewayOptions:
+    """Options of ``run gateway``."""
+
+    host: Annotated[str | None, typer.Option("--host", help="gateway: address to listen on.", show_default=_HOST)] = (
+        None
+    )
+    port: Annotated[
+        int | None,
+        typer.Option("--port", min=0, max=65535, help="gateway: port; 0 takes a free one.", show_default=str(_PORT)),
+    ] = None
+    insecure_app: Annotated[
+        str | None,
+        typer.Option(
+            "--insecure-app",
+            metavar="APP",
+            help=f"gateway: accept requests without tokens, all for this app; only on {_HOST}.",
+        ),
+    ] = None
+
+
+@command
+async def up(data: Data = None, rules: Rules = None) -> None:
+    """Run everything on this machine: bus, graph and services. Ctrl-C stops it.
+
+    The services are a mutation worker and an injection responder. A memory worker runs too if you set
+    GRAPHWEFT_EMBEDDER, GRAPHWEFT_EXTRACTOR, GRAPHWEFT_MEMORY_SUMMARISE_AFTER, GRAPHWEFT_MEMORY_KEEP_DAYS or
+    GRAPHWEFT_MEMORY_KEEP_COUNT.
+    """
+    from graphweft_workers.roles.supervisor import Supervisor
+
+    settings = Settings.load(data=data, rules=rules)
+    set_up_logs(settings.log_level, settings.log_format)
+    supervisor = Supervisor(settings)
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGINT, signal.SIGTERM):
+        loop.add_signal_handler(number, supervisor.stop)
+
+    def ready() -> None:
+        say(f"graphweft is up on {settings.data} with the rules of {settings.rules}; Ctrl-C stops it")
+
+    await supervisor.run(ready)
+
+
+@command
+async def run(
+    role: Annotated[Role, typer.Argument(help="The role of this process.")],
+    gateway: GatewayOptions,
+    mcp: McpOptions,
+    rules: Rules = None,
+    data: Data = None,
+) -> None:
+    """Run one role until SIGTERM. It uses the servers that GRAPHWEFT_BUS_URL and GRAPHWEFT_GRAPH_URL name."""
+    # Containers often share their variables with other programs, so an unknown one is only a warning here.
+    unknown: list[str] = []
+    settings = Settings.load(rules=rules, data=data, unknown=unknown)
+    set_up_logs(settings.log_level, settings.log_format)
+    for warning in unknown:
+        structlog.get_logger("graphweft.settings").warning("unknown_variable", message=warning)
+    if role != "gateway" and gateway != GatewayOptions():
+        raise InvalidSettings("--host, --port and --insecure-app work with `run gateway` only")
+    if role != "mcp" and mcp.misplaced:
+        raise InvalidSettings(
+            "--workflow, --agent, --chat, --var, --index-type, --budget-ms and --max-tokens work with `run mcp` only"
+        )
+    match role:
+        case "mutation":
+            await roles.run_mutation(settings)
+        case "injection":
+            await roles.run_injection(settings)
+        case "memory":
+            await roles.run_memory(settings)
+        case "gateway":
+            if gateway.insecure_app is not None:
+                check_app(gateway.insecure_app)
+            await roles.run_gateway(
+                settings,
+                host=gateway.host or _HOST,
+                port=_PORT if gateway.port is None else gateway.port,
+                insecure_app=gateway.insecure_app,
+                ready=lambda url: say(f"the gateway answers on {url}"),
+            )
+        case "mcp":
+            await roles.run_mcp(settings, mcp.access())

@@ -1,0 +1,53 @@
+"""One folder per product: everything that knows its protocol, its URL, its query language and its limits."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from importlib import import_module
+from importlib.metadata import entry_points
+from typing import TYPE_CHECKING, Any, Final
+
+from graphweft_contracts import InvalidSettings
+
+if TYPE_CHECKING:
+    from graphweft_workers.ports.dialect import GraphDialect
+    from graphweft_workers.ports.driver import BusDriver, GraphDriver
+
+__all__ = ("bus_driver", "dialects", "graph_driver")
+
+_BUSES: Final[Mapping[str, str]] = {"redis": "redis", "rediss": "redis", "unix": "redis", "kafka": "kafka"}
+_GRAPHS: Final[Mapping[str, str]] = {
+    **dict.fromkeys(("redis", "rediss", "unix"), "falkordb"),
+    **dict.fromkeys(("neo4j", "neo4j+s", "neo4j+ssc", "bolt", "bolt+s", "bolt+ssc"), "neo4j"),
+}
+"""By the scheme of a URL: the folder of the driver."""
+
+
+def bus_driver(url: str) -> BusDriver:
+    """Return the driver for the URL of a bus. Raises ``InvalidSettings`` when there is none."""
+    driver: BusDriver = _driver(url, "graphweft.buses", _BUSES, "GRAPHWEFT_BUS_URL")
+    return driver
+
+
+def graph_driver(url: str) -> GraphDriver:
+    """Return the driver for the URL of a graph server. Raises ``InvalidSettings`` when there is none."""
+    driver: GraphDriver = _driver(url, "graphweft.graphs", _GRAPHS, "GRAPHWEFT_GRAPH_URL")
+    return driver
+
+
+def dialects() -> tuple[GraphDialect, ...]:
+    """Return the dialects of the graph servers that graphweft comes with; no server's own library is imported."""
+    from graphweft_workers.drivers.falkordb.dialect import FALKORDB
+    from graphweft_workers.drivers.neo4j.dialect import NEO4J
+
+    return FALKORDB, NEO4J
+
+
+def _driver(url: str, group: str, folders: Mapping[str, str], variable: str) -> Any:
+    scheme = url.partition("://")[0]
+    if folder := folders.get(scheme):
+        return import_module(f"{__name__}.{folder}.driver").DRIVER
+    if found := entry_points(group=group, name=scheme):
+        return next(iter(found)).load()
+    known = ", ".join(f"{name}://" for name in (*folders, *sorted(entry_points(group=group).names - folders.keys())))
+    raise InvalidSettings(f"{variable}: no driver is installed for this URL; expected one that begins with {known}")

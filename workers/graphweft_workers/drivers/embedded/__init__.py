@@ -1,0 +1,1 @@
+"""The local server that holds both the event log and the graph."""

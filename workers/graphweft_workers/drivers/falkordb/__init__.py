@@ -1,0 +1,1 @@
+"""FalkorDB as the graph store."""

@@ -1,0 +1,216 @@
+"""Limits the concurrent read queries of a graph server.
+
+A server has few threads, accepts every query, and finishes queries that nobody waits for. So the number of sent queries
+is limited here, and a query keeps its place until the server answers. Quick queries should not wait for a place, and
+slow queries of one app should not block the others; the last duration of a statement predicts the next one.
+
+Rejected: a fixed number of places per app. A small number delays quick queries by the network's latency, and a large
+one gives all threads to slow queries. A number that follows the average duration reacts too late to slow queries.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict, deque
+from collections.abc import Callable, Coroutine
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any, Final
+
+from graphweft_contracts import GraphUnavailable
+
+_ALL: Final = 64
+"""Places of all apps together; each needs a connection."""
+_AHEAD_MS: Final = 20.0
+"""Milliseconds of work per thread that the quick queries of an app may queue at the server. It keeps the threads busy
+during the network latency of 1 to 5 ms. Queries of other apps wait behind it."""
+_UNKNOWN_MS: Final = 10.0
+"""The assumed duration of a statement that has not run."""
+_WEIGHT: Final = 0.2
+"""The weight of the last duration in the prediction."""
+_REMEMBERED: Final = 10_000
+"""The limit of remembered statements: names of apps come from outside."""
+_GRACE_S: Final = 0.1
+"""Extra time for a reply after the time limit, which the server enforces."""
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class Query:
+    """A query that waits for a place or has one."""
+
+    app_id: str
+    statement: str
+    until: float
+    """The monotonic time at which the caller gives up."""
+    wanted: bool = True
+    """Whether the caller still waits."""
+    took_ms: float | None = None
+    """The server's execution time, set by the sender; None if unknown."""
+    needs_ms: float = 0.0
+    """The predicted duration."""
+    lane: _Lane
+    given: asyncio.Future[None]
+    has_place: bool = False
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class _Lane:
+    """The slow queries of an app, or its quick ones."""
+
+    key: tuple[str, bool]
+    """The app, and whether they are slow."""
+    places: int = 0
+    needs_ms: float = 0.0
+    """The predicted duration of all queries with a place."""
+    waiting: deque[Query] = field(default_factory=deque[Query])
+
+
+class Places:
+    """Assigns places; make one for each server.
+
+    The quick queries of an app get places up to ``_AHEAD_MS`` of work for each thread of the server. A query is slow if
+    one such query for every second thread would exceed that; slow queries get half as many places as there are threads,
+    and at least one. Queries of one kind are served in order; apps take turns.
+    """
+
+    def __init__(self, *, threads: int) -> None:
+        self.threads = threads
+        """The server's number of threads; it may be changed at any time."""
+        self._free = _ALL
+        self._lanes: OrderedDict[tuple[str, bool], _Lane] = OrderedDict()
+        """The queues with queries; the one that was served last is last."""
+        self._needs: OrderedDict[tuple[str, str], float] = OrderedDict()
+        """Predicted durations in milliseconds, by app and statement."""
+        self._running: set[asyncio.Task[Any]] = set()
+        self._closed = False
+
+    async def run[Result](
+        self, app_id: str, statement: str, ask: Callable[[Query], Coroutine[Any, Any, Result]], *, timeout_s: float
+    ) -> Result:
+        """Call ``ask`` once its query has a place, and return its result. The query keeps the place until it ends.
+
+        Raises ``TimeoutError`` after ``timeout_s``, and ``GraphUnavailable`` after ``aclose``. A query that was sent
+        continues after a timeout, or when the caller is cancelled.
+        """
+        until = time.monotonic() + timeout_s
+        async with asyncio.timeout(timeout_s):
+            query = await self._enter(app_id, statement, until)
+        running = asyncio.create_task(ask(query))
+        self._running.add(running)
+        running.add_done_callback(partial(self._ended, query))
+        try:
+            await asyncio.wait([running], timeout=max(0.0, until - time.monotonic()) + _GRACE_S)
+        finally:
+            query.wanted = False
+        if not running.done():
+            raise TimeoutError
+        if running.cancelled():
+            raise _closed()
+        return running.result()
+
+    async def aclose(self) -> None:
+        """Cancel all queries and accept no more; a second call does nothing."""
+        self._closed = True
+        for lane in self._lanes.values():
+            for query in lane.waiting:
+                if not query.given.done():
+                    query.given.set_result(None)
+        running = list(self._running)
+        for task in running:
+            task.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+
+    async def _enter(self, app_id: str, statement: str, until: float) -> Query:
+        """Wait for a place and return its query; an error leaves no place taken."""
+        if self._closed:
+            raise _closed()
+        needs_ms = self._needs.get((app_id, statement), _UNKNOWN_MS)
+        query = Query(
+            app_id=app_id,
+            statement=statement,
+            until=until,
+            lane=self._lane(app_id, needs_ms),
+            given=asyncio.get_running_loop().create_future(),
+        )
+        query.lane.waiting.append(query)
+        try:
+            self._give([query.lane])
+            await query.given
+            if self._closed:
+                raise _closed()
+        except BaseException:
+            self._leave(query)
+            raise
+        return query
+
+    def _leave(self, query: Query) -> None:
+        lane, all_taken = query.lane, not self._free
+        if query.has_place:
+            self._free += 1
+            lane.places -= 1
+            lane.needs_ms -= query.needs_ms
+        else:
+            lane.waiting.remove(query)
+        self._give(list(self._lanes.values()) if all_taken else [lane])
+
+    def _give(self, lanes: list[_Lane]) -> None:
+        """Assign free places to waiting queries."""
+        for lane in lanes:
+            # A cancelled query is still in the queue for a moment.
+            while lane.waiting and self._free and not self._closed and not lane.waiting[0].given.done():
+                query = lane.waiting[0]
+                # The prediction may have changed while it waited.
+                query.needs_ms = self._needs.get((query.app_id, query.statement), _UNKNOWN_MS)
+                query.lane = self._lane(query.app_id, query.needs_ms)
+                if query.lane is not lane:
+                    query.lane.waiting.append(lane.waiting.popleft())
+                    lanes.append(query.lane)
+                elif self._has_room(lane, query.needs_ms):
+                    self._hold(lane.waiting.popleft())
+                else:
+                    break
+            if not lane.places and not lane.waiting and self._lanes.get(lane.key) is lane:
+                del self._lanes[lane.key]
+
+    def _hold(self, query: Query) -> None:
+        self._free -= 1
+        query.lane.places += 1
+        query.lane.needs_ms += query.needs_ms
+        self._lanes.move_to_end(query.lane.key)
+        query.has_place = True
+        query.given.set_result(None)
+
+    def _lane(self, app_id: str, needs_ms: float) -> _Lane:
+        key = app_id, needs_ms > self.threads * _AHEAD_MS / self._most_slow()
+        lane = self._lanes.get(key)
+        if lane is None:
+            lane = self._lanes[key] = _Lane(key=key)
+        return lane
+
+    def _has_room(self, lane: _Lane, needs_ms: float) -> bool:
+        _, slow = lane.key
+        if slow:
+            return lane.places < self._most_slow()
+        return not lane.places or lane.needs_ms + needs_ms <= self.threads * _AHEAD_MS
+
+    def _most_slow(self) -> int:
+        return max(1, self.threads // 2)
+
+    def _ended(self, query: Query, running: asyncio.Task[Any]) -> None:
+        self._running.discard(running)
+        if query.took_ms is not None:
+            self._learn((query.app_id, query.statement), query.took_ms)
+        self._leave(query)
+        if not running.cancelled():
+            running.exception()  # retrieve the error, or asyncio warns about it
+
+    def _learn(self, key: tuple[str, str], took_ms: float) -> None:
+        before = self._needs.pop(key, _UNKNOWN_MS)
+        self._needs[key] = before + _WEIGHT * (took_ms - before)
+        if len(self._needs) > _REMEMBERED:
+            self._needs.popitem(last=False)
+
+
+def _closed() -> GraphUnavailable:
+    return GraphUnavailable("the graph store is closed")

@@ -1,0 +1,81 @@
+"""Reads FalkorDB's compact replies: their size, their execution time, and their rows as plain values."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Final, cast
+
+from dateutil.relativedelta import relativedelta  # type: ignore[import-untyped]
+from falkordb.asyncio.graph import AsyncGraph
+from falkordb.asyncio.query_result import QueryResult
+from falkordb.edge import Edge
+from falkordb.node import Node
+from falkordb.path import Path
+
+from graphweft_contracts import QueryFailed
+from graphweft_workers.ports.graph_store import Table
+from graphweft_workers.ports.result_limits import MOST_VALUES, check_rows, check_values
+
+_RUN_TIME: Final = "Query internal execution time: "
+_ITEMS: Final = 3
+"""The number of list items for one value in a compact reply: itself, its type and its content."""
+_EPOCH: Final = datetime(1970, 1, 1)
+
+
+def bound_amount(reply: list[Any], enough: int | None) -> None:
+    """Cut a reply that exceeds the limits of a read-only query to its first ``enough`` rows, without decoding it.
+
+    Raises ``QueryFailed`` if these exceed the limits too, or all rows are wanted.
+    """
+    rows: list[Any] = reply[1] if len(reply) == 3 else []
+    try:
+        _check(rows)
+    except QueryFailed:
+        if enough is None or enough >= len(rows):
+            raise
+        del rows[enough:]
+        _check(rows)
+
+
+def _check(rows: list[Any]) -> None:
+    check_rows(len(rows))
+    items, inner = 0, list(rows)
+    while inner and items < (MOST_VALUES + 1) * _ITEMS:
+        some = inner.pop()
+        items += len(some)
+        inner += [item for item in some if type(item) is list]
+    check_values(items // _ITEMS)
+
+
+def run_time_ms(reply: list[Any]) -> float | None:
+    """Return the server's execution time in milliseconds; None if it does not say."""
+    line = next((str(line) for line in reply[-1] if str(line).startswith(_RUN_TIME)), None)
+    return float(line.removeprefix(_RUN_TIME).split()[0]) if line else None
+
+
+async def table_of(reply: list[Any], graph: AsyncGraph) -> Table:
+    """Return the rows of a reply. Asks the server for names that the reply gives as numbers."""
+    result: Any = QueryResult(graph)
+    await result.parse(reply)
+    return Table(
+        columns=tuple(str(name) for _, name in result.header),
+        rows=tuple(tuple(_plain(cell) for cell in row) for row in result.result_set),
+    )
+
+
+def _plain(value: Any) -> Any:
+    """Return nodes, relationships and paths as maps and lists, as agents and JSON readers expect them."""
+    if isinstance(value, Node | Edge):
+        properties = cast("dict[str, Any]", value.properties or {})  # pyright: ignore[reportUnknownMemberType]
+        return {key: _plain(item) for key, item in properties.items()}
+    if isinstance(value, Path):
+        return [_plain(item) for item in value.nodes()]
+    if isinstance(value, relativedelta):
+        # The server stores a duration as seconds; falkordb converts them to a date after 1970, and this converts back.
+        return _EPOCH + value - _EPOCH
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]  # pyright: ignore[reportUnknownVariableType]
+    return value

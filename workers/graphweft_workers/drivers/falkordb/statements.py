@@ -1,0 +1,220 @@
+"""The statements of the store: writes with their guards, checkpoints and indexes."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from functools import lru_cache
+from typing import Any, Final, Literal
+
+from graphweft_contracts import QueryFailed
+from graphweft_rules.cypher.batch_query import ROW, BatchQuery
+from graphweft_rules.cypher.clauses import outline
+from graphweft_rules.cypher.indexes import SearchIndex
+from graphweft_rules.cypher.problems import bare_nodes
+from graphweft_rules.cypher.query import Cypher
+from graphweft_rules.cypher.tokens import tokenize
+from graphweft_workers.drivers.falkordb.dialect import FALKORDB
+from graphweft_workers.drivers.falkordb.errors import (
+    POSITION,
+)
+from graphweft_workers.drivers.falkordb.literals import header, literal
+from graphweft_workers.ports.graph_store import Checkpoint, Write
+
+_GUARD: Final = (
+    "MATCH (__gw:__Progress {partition: $__gw_partition}) "
+    "WHERE __gw.pos = $__gw_pos AND __gw.plan = $__gw_plan AND __gw.done = $__gw_done "
+)
+_MOVE: Final = "SET __gw.pos = $__gw_next_pos, __gw.plan = $__gw_next_plan, __gw.done = $__gw_next_done"
+_NOTE: Final = ", __gw.note = $__gw_note"
+_ROWS: Final = f"UNWIND $__gw_rows AS {ROW} "
+_ONE_ROW: Final = "UNWIND [0] AS __gw_one "
+"""A first WITH in a subquery imports variables. After this row it means what it means in the rule."""
+RESTORE_CHECKPOINT: Final = (
+    "MERGE (p:__Progress {partition: $__gw_partition}) "
+    "SET p.pos = $__gw_next_pos, p.plan = $__gw_next_plan, p.done = $__gw_next_done, p.note = $__gw_note"
+)
+_MOVED: Final = " WITH __gw.done AS __gw_moved"
+_CARRIED: Final = "WITH __gw CALL { "
+_COUNTED: Final = " CALL { "
+LIST_INDEXES: Final = "CALL db.indexes() YIELD label, status, types RETURN label, status, types"
+_BLANKS: Final = " \t\n\v\f\r"
+"""Characters that indexes strip at both ends of a text; they keep other blanks of Unicode."""
+LIST_NAMES: Final[Mapping[Literal["label", "type"], str]] = {
+    "label": "CALL db.labels() YIELD label RETURN label",
+    "type": "CALL db.relationshipTypes() YIELD relationshipType RETURN relationshipType",
+}
+READ_CHECKPOINT: Final = "MATCH (p:__Progress {partition: $__gw_partition}) RETURN p.pos, p.plan, p.done"
+READ_CHECKPOINTS: Final = "MATCH (p:__Progress) RETURN p.partition, p.pos, p.plan, p.done"
+MAKE_CHECKPOINT: Final = (
+    "MERGE (p:__Progress {partition: $__gw_partition}) ON CREATE SET p.pos = '', p.plan = '', p.done = 0, p.note = '' "
+    "RETURN p.pos, p.plan, p.done, p.note"
+)
+
+
+def guarded(partition: int, write: Write) -> str:
+    """Return the query that runs a write and moves the checkpoint, if the checkpoint has the expected value."""
+    values: dict[str, Any] = {
+        "__gw_partition": partition,
+        "__gw_pos": write.before.offset,
+        "__gw_plan": write.before.plan,
+        "__gw_done": write.before.done,
+        "__gw_next_pos": write.after.offset,
+        "__gw_next_plan": write.after.plan,
+        "__gw_next_done": write.after.done,
+    }
+    move = _MOVE
+    if write.note is not None:
+        values["__gw_note"] = write.note
+        move += _NOTE
+    batch_query = write.batch_query_for(FALKORDB)
+    if batch_query is not None:
+        for row in write.rows:
+            _check_keys(batch_query.keys, row)
+    if write.query is None or batch_query is None:
+        return f"{header(values)}{_GUARD}{move}{_MOVED} RETURN __gw_moved"
+    rows: list[list[Any]] | None = None
+    alone = _alone(write)
+    if alone:
+        values |= write.rows[0]
+    else:
+        rows = [[number, *map(row.__getitem__, batch_query.columns)] for number, row in enumerate(write.rows)]
+    return header(values, rows) + in_guard(write.query, None if alone else batch_query, move)
+
+
+def in_guard(query: Cypher, batch_query: BatchQuery | None, move: str = _MOVE) -> str:
+    """Return a query with its guard: for one row, or with a batch query for many.
+
+    The checkpoint moves last: from its first write on, a query blocks the server's main thread (4.22), so a query that
+    searches for long before it writes blocks nobody. A query that returns rows may return none, and a move after it
+    would not run; there the checkpoint moves first.
+    """
+    inner = _as_subquery(query.statement) if batch_query is None else _ROWS + batch_query.statement
+    # The line break ends a comment on the rule's last line.
+    if batch_query is None and query.returns:
+        return f"{_GUARD}{move}{_MOVED}{_COUNTED}{inner}\n}} RETURN count(*)"
+    return f"{_GUARD}{_CARRIED}{inner}\n}} {move}"
+
+
+def _check_keys(keys: Sequence[str], row: Mapping[str, Any]) -> None:
+    """Refuse key values that FalkorDB's indexes do not find: MERGE would create a new node each time.
+
+    An empty text in a list crashes the server (4.22).
+    """
+    for key in keys:
+        for value in _at(row, key.split(".")):
+            if isinstance(value, str) and (not value or value[0] in _BLANKS or value[-1] in _BLANKS):
+                raise QueryFailed(
+                    f"the parameter {key.partition('.')[0]!r} looks up an entity, and FalkorDB finds no text that is "
+                    "empty, or begins or ends with a blank: trim it, or leave such events out by a condition"
+                )
+
+
+def _at(value: Any, way: Sequence[str]) -> Iterator[Any]:
+    """Yield the values at a path of keys; a list stands for all its items."""
+    if isinstance(value, list | tuple):
+        for item in value:  # pyright: ignore[reportUnknownVariableType]
+            yield from _at(item, way)
+    elif not way:
+        yield value
+    elif isinstance(value, Mapping):
+        yield from _at(value.get(way[0]), way[1:])  # pyright: ignore[reportUnknownMemberType]
+
+
+def _alone(write: Write) -> bool:
+    """Return whether a write runs with the text of the rule."""
+    batch_query = write.batch_query_for(FALKORDB)
+    return len(write.rows) == 1 and not (batch_query and batch_query.always)
+
+
+@lru_cache(maxsize=1_024)
+def _as_subquery(statement: str) -> str:
+    """Insert ``_ONE_ROW`` before each WITH that begins a branch of a UNION, or the statement."""
+    query = outline(statement)
+    parts: list[str] = []
+    position = 0
+    for clause in query.clauses:
+        first = clause.words[0]
+        begins = first == 0 or query.words.keyword(first - 1) in ("UNION", "ALL")
+        if clause.keyword == "WITH" and clause.depth == 0 and begins:
+            start = query.words.tokens[first].start
+            parts += (statement[position:start], _ONE_ROW)
+            position = start
+    return "".join(parts) + statement[position:]
+
+
+def placed(failure: QueryFailed, write: Write) -> QueryFailed:
+    """Translate the server's line and column into the rule's query.
+
+    The text of a batch query differs from the rule's, so its place is dropped.
+    """
+    statement = write.query.statement if write.query else ""
+    around = len(_GUARD) + len(_CARRIED)
+    if write.query is not None and write.query.returns:
+        around = len(_GUARD + _MOVE + _MOVED + _COUNTED) + (len(_NOTE) if write.note is not None else 0)
+
+    def place(found: re.Match[str]) -> str:
+        if not _alone(write):
+            return ""
+        line, column = int(found[1]), int(found[2])
+        if line == 1:
+            column -= around + (len(_ONE_ROW) if _as_subquery(statement).startswith(_ONE_ROW) else 0)
+        return f" (line {line}, column {max(1, column)} of the query)"
+
+    return QueryFailed(POSITION.sub(place, str(failure)), code=failure.code)
+
+
+def uses(statement: str, name: str) -> Iterator[int]:
+    """Yield the offsets of a name, in any case: servers report functions in lower case."""
+    for token in tokenize(statement):
+        start = token.start + (token.kind == "quoted")
+        end = start + len(name)
+        found = token.kind in ("name", "quoted") and statement[start:end].lower() == name.lower()
+        if found and not re.match(r"\w", statement[end : end + 1]):
+            yield start
+
+
+def took_effect(reply: Any) -> bool:
+    """Return whether the guard of a write matched: by its statistics it has at least moved the checkpoint."""
+    return not isinstance(reply, Exception) and any(
+        str(line).startswith(("Properties set:", "Nodes deleted:")) for line in reply[-1]
+    )
+
+
+@lru_cache(maxsize=1_024)
+def spares_checkpoints(statement: str) -> bool:
+    """Return whether a query touches only nodes that it names by a label or a relationship."""
+    return not any(bare_nodes(outline(statement)))
+
+
+def checkpoint_of(rows: Any) -> Checkpoint | None:
+    """Return a checkpoint; None if it is missing or overwritten by a rule."""
+    try:
+        # Checkpoints of the first version have no plan.
+        if not rows or isinstance(rows[0][2], bool):
+            return None
+        return Checkpoint(offset=str(rows[0][0]), plan=str(rows[0][1] or ""), done=int(rows[0][2]))
+    except (TypeError, ValueError):
+        return None
+
+
+def search_index(index: SearchIndex) -> str:
+    """Return the statement that makes a fulltext or vector index."""
+    if index.kind == "vector":
+        return (
+            f"CREATE VECTOR INDEX FOR (n:{quoted(index.label)}) ON (n.{quoted(index.properties[0])}) "
+            f"OPTIONS {{dimension: {index.dimensions}, similarityFunction: 'cosine'}}"
+        )
+    # By default the server drops stop words and stems.
+    plain = ", stopwords: []" if index.terms else ""
+    fields = ", ".join(
+        f"{{field: {literal(name)}{', nostem: true' if index.terms else ''}}}" for name in index.properties
+    )
+    return f"CALL db.idx.fulltext.createNodeIndex({{label: {literal(index.label)}{plain}}}, {fields})"
+
+
+def quoted(name: str) -> str:
+    """Return a name, quoted."""
+    if "`" in name:
+        raise QueryFailed(f"{name!r} cannot be indexed: FalkorDB cannot escape a backtick")
+    return f"`{name}`"

@@ -1,0 +1,533 @@
+"""FalkorDB as a graph store (measured on 4.22).
+
+A write must take effect only if the checkpoint has the expected value, and FalkorDB has no transactions of several
+queries. So every query has its own guard and moves the checkpoint itself::
+
+    MATCH (__gw:__Progress {partition: $__p}) WHERE __gw.pos = $__o AND __gw.plan = $__n AND __gw.done = $__d
+    SET __gw.pos = …, __gw.plan = …, __gw.done = … WITH __gw.done AS __gwd
+    CALL { <the rule's query> }
+
+Many rows of one mutation share a query where its batch query allows it: then ``CALL { UNWIND $rows AS row … }``.
+
+One query is atomic: its effect and the checkpoint change together, and an error changes neither. The subquery is
+needed: directly after the guard, a query that aggregates (``MATCH (n:X) WITH count(n) AS c MERGE …``) makes a row out
+of none and writes although the guard did not match. Inside CALL it does not run then. The subquery imports nothing, so
+names of rules cannot collide with graphweft's.
+
+Rejected: MULTI/EXEC (no rollback, and the queries block the server's main thread), and a separate query for the
+checkpoint (a crash between the two doubles the effect). See ``docs/decisions/0003-exactly-once-on-falkordb.md``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import re
+import time
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from functools import partial
+from typing import Any, Final
+
+from falkordb.asyncio.graph import AsyncGraph
+from redis.exceptions import NoPermissionError, ReadOnlyError, RedisError, ResponseError
+
+from graphweft.transports.redis.connection import Command, Together, connect
+from graphweft_contracts import Fenced, GraphUnavailable, QueryFailed, channels
+from graphweft_rules.cypher.batch_query import BatchQuery
+from graphweft_rules.cypher.indexes import SearchIndex
+from graphweft_rules.cypher.query import Cypher
+from graphweft_workers.drivers.falkordb.dialect import FALKORDB
+from graphweft_workers.drivers.falkordb.errors import (
+    FAULT,
+    NAMED,
+    NO_GRAPH,
+    NO_GRAPH_KEY,
+    OF_VALUES,
+    POSITION,
+    TIMED_OUT,
+    of_graph,
+    reason,
+    translate,
+    unchecked,
+)
+from graphweft_workers.drivers.falkordb.limiter import Places, Query
+from graphweft_workers.drivers.falkordb.literals import header
+from graphweft_workers.drivers.falkordb.rows import bound_amount, run_time_ms, table_of
+from graphweft_workers.drivers.falkordb.statements import (
+    LIST_INDEXES,
+    LIST_NAMES,
+    MAKE_CHECKPOINT,
+    READ_CHECKPOINT,
+    READ_CHECKPOINTS,
+    RESTORE_CHECKPOINT,
+    checkpoint_of,
+    guarded,
+    in_guard,
+    placed,
+    quoted,
+    search_index,
+    spares_checkpoints,
+    took_effect,
+    uses,
+)
+from graphweft_workers.ports.dialect import GraphDialect
+from graphweft_workers.ports.graph_store import Applied, Checkpoint, Edge, Node, Progress, Refusal, Table, Write
+
+logger = logging.getLogger("graphweft.graph")
+
+_PIPELINE: Final = 500
+"""Queries of one round trip; it bounds the server's queue."""
+_PAGE: Final = 5_000
+"""Entities of one page of a listing."""
+_THREADS: Final = 2
+"""The assumed number of threads of a server that does not tell it."""
+_LOOKERS: Final = 16
+"""Concurrent queries for checkpoints. They have their own limit, so that slow queries of rules do not delay them."""
+_WRITER_GRACE_S: Final = 15.0
+"""The time beyond the server's query limit after which the connection counts as lost."""
+
+_BUILT: Final = "OPERATIONAL"
+_BUILD_POLL_S: Final = 0.02
+_BUILD_S: Final = 10.0
+
+
+_CHECKS: Final = 5
+"""Attempts to check a query while another process deletes the graph for it."""
+
+
+class FalkorDBStore:
+    """``GraphStore`` on a Redis server with the FalkorDB module."""
+
+    dialect: GraphDialect = FALKORDB
+    settle_s = 0.0
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        graph_template: str = "mozaiks_{app_id}",
+        write_timeout_ms: int = 5_000,
+    ) -> None:
+        self._redis = connect(url, io_timeout_s=write_timeout_ms / 1000 + _WRITER_GRACE_S, decode=True)
+        self._template = graph_template
+        self._write_timeout_ms = write_timeout_ms
+        self._named: dict[str, set[str]] = {}
+        """By app: the statements whose labels and types the server knows."""
+        self._senders: dict[str, Together] = {}
+        """By app: sends the writes of all partitions, see ``_apply``."""
+        self._notes: dict[tuple[str, int], str] = {}
+        """By app and partition: the last note, to restore a checkpoint that a rule has deleted."""
+        self._warned_not_durable = False
+        self._longest_ms: int | None = None
+        self._asking = asyncio.Lock()
+        self._places = Places(threads=_THREADS)
+        self._lookers = asyncio.Semaphore(_LOOKERS)
+
+    async def check(self) -> str:
+        """See ``GraphStore.check``."""
+        try:
+            await self._redis.execute_command("GRAPH.LIST")
+            return _run_of(await self._redis.info("server"))
+        except ResponseError as error:
+            if type(error) is ResponseError:
+                raise GraphUnavailable(
+                    "the graph server is a Redis without the FalkorDB module; point GRAPHWEFT_GRAPH_URL at FalkorDB",
+                    retry_after_s=5.0,
+                ) from error
+            raise translate(error) from error
+        except (RedisError, OSError) as error:
+            raise translate(error) from error
+
+    async def apps(self) -> list[str]:
+        """Return the apps that have a graph on the server, in order."""
+        first, *rest = map(re.escape, self._name("\0").split("\0"))
+        pattern = "(?P=app)".join([f"{first}(?P<app>[A-Za-z0-9_-]{{1,64}}){rest[0]}", *rest[1:]])
+        try:
+            names = [str(name) for name in await self._redis.execute_command("GRAPH.LIST")]
+        except (RedisError, OSError) as error:
+            raise translate(error) from error
+        return sorted(found["app"] for name in names if (found := re.fullmatch(pattern, name)))
+
+    async def check_query(self, query: Cypher, batch_query: BatchQuery | None = None) -> Refusal | None:
+        """See ``GraphStore.check_query``. It creates an empty graph for that."""
+        single = query.statement if batch_query is None else in_guard(query, None)
+        texts = [single] if batch_query is None or not batch_query.always else []
+        if batch_query is not None and batch_query.mode != "single":
+            texts.append(in_guard(query, batch_query))
+        refusals = [await self._refused(text) for text in texts]
+        if (said := refusals[0]) is None:
+            if (said := next(filter(None, refusals), None)) is None or OF_VALUES.match(said):
+                return None
+            return Refusal(reason=f"many rows of it in one query: {reason(said)}", fails=False)
+        # The rule's own text gives the place; the guard around it may also be the reason.
+        alone = await self._refused(query.statement) if batch_query is not None else said
+        if OF_VALUES.match(said) or (alone is not None and OF_VALUES.match(alone)):
+            return None
+        place = await self._place_of(query.statement, alone) if alone is not None else None
+        return Refusal(reason=reason(alone or said), place=place, fails=bool(FAULT.match(alone or said)))
+
+    async def _refused(self, text: str) -> str | None:
+        """Return the server's message about a text that it refuses; None if it accepts it."""
+        for attempt in range(_CHECKS):
+            try:
+                if attempt:  # the server explains queries only in an existing graph
+                    await self._redis.execute_command("GRAPH.QUERY", channels.GRAPH_CHECK, "RETURN 1")
+                await self._redis.execute_command("GRAPH.EXPLAIN", channels.GRAPH_CHECK, text)
+                return None
+            except (NoPermissionError, ReadOnlyError) as error:
+                raise unchecked(error) from error
+            except (RedisError, OSError) as error:
+                reason = translate(error)
+                if not isinstance(reason, QueryFailed) or reason.code == "timeout":
+                    raise GraphUnavailable(f"queries cannot be checked now: {reason}") from error
+                if str(error).startswith(NO_GRAPH_KEY):
+                    raise unchecked(error) from error
+                if not str(error).startswith(NO_GRAPH):
+                    return str(error)
+        raise GraphUnavailable(f"queries cannot be checked now: the graph {channels.GRAPH_CHECK!r} is deleted again")
+
+    async def _place_of(self, statement: str, said: str) -> tuple[int, int] | None:
+        """Return the place in the server's message, or the place of the name in it."""
+        if found := POSITION.search(said):
+            line, column = int(found[1]), int(found[2])  # the column counts bytes
+            before = statement.split("\n")[line - 1].encode()[: column - 1].decode(errors="ignore")
+            return line, len(before) + 1
+        named = NAMED.search(said)
+        starts = list(uses(statement, named[1])) if named else []
+        # It may be any of these uses. The message changes when the faulty one, or an earlier one, is renamed.
+        for number in reversed(range(len(starts))):
+            changed = statement
+            for start in reversed(starts[number:]):
+                changed = f"{changed[:start]}__gw_{changed[start:]}"
+            if await self._refused(changed) != said:
+                start = starts[number]
+                return statement.count("\n", 0, start) + 1, start - statement.rfind("\n", 0, start)
+        return None
+
+    async def prepare(self, app_id: str, keys: Iterable[tuple[str, str]], indexes: Iterable[SearchIndex] = ()) -> None:
+        """See ``GraphStore.prepare``."""
+        wanted = {(label, name, "RANGE") for label, name in {("__Progress", "partition"), *keys}}
+        search = {(index.label, name, index.kind.upper()): index for index in indexes for name in index.properties}
+        try:
+            listed = await self._graph(app_id).query(LIST_INDEXES)
+            there = {
+                (str(label), str(name), str(kind))
+                for label, _, kinds_of in listed.result_set
+                for name, kinds in kinds_of.items()
+                for kind in kinds
+            }
+            missing = sorted(wanted - there)
+            statements = [f"CREATE INDEX FOR (n:{quoted(label)}) ON (n.{quoted(name)})" for label, name, _ in missing]
+            statements += [
+                search_index(index) for index in {search[key]: None for key in sorted(search.keys() - there)}
+            ]
+            for statement in statements:
+                try:
+                    await self._redis.execute_command("GRAPH.QUERY", self._name(app_id), statement)
+                except ResponseError as error:
+                    # Another worker may have created it. Without an index queries are only slower.
+                    logger.debug("index not created by %s: %s", statement, error)
+            if statements:
+                await self._built(app_id)
+        except (RedisError, OSError) as error:
+            raise of_graph(error) from error
+
+    async def _built(self, app_id: str) -> None:
+        """Wait until all indexes are built: a lookup through an unfinished index misses nodes."""
+        until = time.monotonic() + _BUILD_S
+        while time.monotonic() < until:
+            listed = await self._graph(app_id).query(LIST_INDEXES)
+            if all(str(status) == _BUILT for _, status, _ in listed.result_set):
+                return
+            await asyncio.sleep(_BUILD_POLL_S)
+        raise GraphUnavailable(f"the indexes of the graph of {app_id!r} are not built after {_BUILD_S:.0f} s: wait on")
+
+    async def progress(self, app_id: str, partition: int) -> Progress:
+        """See ``GraphStore.progress``."""
+        try:
+            result = await self._graph(app_id).query(MAKE_CHECKPOINT, {"__gw_partition": partition})
+        except (RedisError, OSError) as error:
+            raise of_graph(error) from error
+        checkpoint = checkpoint_of(result.result_set)
+        if checkpoint is None:
+            raise GraphUnavailable(
+                f"the checkpoint of partition {partition} in the graph of {app_id!r} was overwritten"
+            )
+        if result.nodes_created:
+            self._named.pop(app_id, None)  # the graph may be new
+        note = self._notes[app_id, partition] = str(result.result_set[0][3] or "")
+        return Progress(checkpoint=checkpoint, note=note)
+
+    async def apply(self, app_id: str, partition: int, writes: Sequence[Write]) -> Applied:
+        """See ``GraphStore.apply``."""
+        count = 0
+        for start in range(0, len(writes), _PIPELINE):
+            part = writes[start : start + _PIPELINE]
+            applied = await self._apply(app_id, partition, part)
+            count += applied.count
+            if applied.failure is not None or applied.count < len(part):
+                return Applied(count=count, failure=applied.failure)
+        return Applied(count=count)
+
+    async def durable(self, run: str) -> None:
+        """See ``GraphStore.durable``. A server without an append-only file cannot; a warning is logged once."""
+        try:
+            pipeline = self._redis.pipeline(transaction=False)
+            # WAITAOF waits for writes of its own connection; this write comes after all earlier ones.
+            pipeline.incr(channels.DURABLE)
+            pipeline.execute_command("WAITAOF", 1, 0, 0)
+            pipeline.info("server")
+            _, waited, server = await pipeline.execute(raise_on_error=False)
+        except (RedisError, OSError) as error:
+            raise translate(error) from error
+        if isinstance(server, Exception) or _run_of(server) != run:
+            raise GraphUnavailable(
+                "the graph server was restarted and may have lost writes: the worker reads the events again"
+            )
+        if isinstance(waited, Exception) and not self._warned_not_durable:
+            self._warned_not_durable = True
+            logger.warning(
+                "the graph server has no append-only file, so a crash loses writes: start it with "
+                "--appendonly yes (%s)",
+                waited,
+            )
+
+    async def read(
+        self, app_id: str, statement: str, params: Mapping[str, Any], *, timeout_s: float, enough: int | None = None
+    ) -> Table:
+        """See ``GraphStore.read``."""
+        return await self._read(app_id, statement, params, timeout_s=timeout_s, enough=enough)
+
+    async def checkpoints(self, app_id: str, *, timeout_s: float) -> Mapping[int, Checkpoint]:
+        """See ``GraphStore.checkpoints``."""
+        try:
+            async with asyncio.timeout(timeout_s), self._lookers:
+                limit_ms = await self._allowed_ms(max(1, int(timeout_s * 1000)))
+                # Not in the compact format: numbers and text need no decoding.
+                reply = await self._redis.execute_command(
+                    "GRAPH.RO_QUERY", self._name(app_id), READ_CHECKPOINTS, "TIMEOUT", limit_ms
+                )
+        except TimeoutError as error:
+            raise GraphUnavailable(f"no checkpoints of the graph of {app_id!r} within {timeout_s:.3f} s") from error
+        except (RedisError, OSError) as error:
+            if isinstance(error, ResponseError) and str(error).startswith(NO_GRAPH):
+                return {}
+            raise of_graph(error) from error
+        checkpoints: dict[int, Checkpoint] = {}
+        for partition, *row in reply[1]:
+            checkpoint = checkpoint_of([row])
+            if checkpoint is None or not isinstance(partition, int):
+                raise GraphUnavailable(
+                    f"the checkpoint of partition {partition} in the graph of {app_id!r} was overwritten"
+                )
+            checkpoints[partition] = checkpoint
+        return checkpoints
+
+    async def nodes(self, app_id: str) -> AsyncIterator[Node]:
+        """See ``GraphStore.nodes``."""
+        async for row in self._pages(
+            app_id,
+            "MATCH (n) RETURN max(id(n))",
+            "MATCH (n) WHERE id(n) >= $a AND id(n) < $b RETURN id(n), labels(n), properties(n)",
+        ):
+            yield Node(id=row[0], labels=tuple(row[1]), properties=row[2])
+
+    async def edges(self, app_id: str) -> AsyncIterator[Edge]:
+        """See ``GraphStore.edges``."""
+        async for row in self._pages(
+            app_id,
+            "MATCH (n) RETURN max(id(n))",
+            "MATCH (a)-[e]->(b) WHERE id(a) >= $a AND id(a) < $b RETURN id(a), id(b), type(e), properties(e)",
+        ):
+            yield Edge(start=row[0], end=row[1], type=row[2], properties=row[3])
+
+    async def aclose(self) -> None:
+        """See ``GraphStore.aclose``."""
+        await self._places.aclose()
+        while self._senders:
+            _, sender = self._senders.popitem()
+            await sender.aclose()
+        await self._redis.aclose()
+
+    async def _read(
+        self,
+        app_id: str,
+        statement: str,
+        params: Mapping[str, Any],
+        *,
+        timeout_s: float,
+        enough: int | None = None,
+        limited: bool = True,
+    ) -> Table:
+        """Like ``read``; without ``limited`` the number of rows is not limited."""
+        text = header(params) + statement if params else statement
+        try:
+            ask = partial(self._ask, text, limited, enough)
+            return await self._places.run(app_id, statement, ask, timeout_s=timeout_s)
+        except TimeoutError as error:
+            raise QueryFailed(f"no answer within {timeout_s:.3f} s", code="timeout") from error
+        except (RedisError, OSError) as error:
+            if isinstance(error, ResponseError) and str(error).startswith(NO_GRAPH):
+                return Table(columns=(), rows=())
+            raise translate(error) from error
+
+    async def _ask(self, text: str, limited: bool, enough: int | None, query: Query) -> Table:
+        limit_ms = await self._allowed_ms(max(1, int((query.until - time.monotonic()) * 1000)))
+        command = ("GRAPH.RO_QUERY", self._name(query.app_id), text, "--compact", "TIMEOUT", limit_ms)
+        try:
+            reply = await self._redis.execute_command(*command)
+            if isinstance(reply[-1], Exception):
+                raise reply[-1]
+        except ResponseError as error:
+            if str(error).startswith(TIMED_OUT):
+                query.took_ms = limit_ms
+            raise
+        query.took_ms = run_time_ms(reply)
+        if not query.wanted:
+            return Table(columns=(), rows=())
+        if limited:
+            bound_amount(reply, enough)
+        return await table_of(reply, self._graph(query.app_id))
+
+    async def _apply(self, app_id: str, partition: int, writes: Sequence[Write]) -> Applied:
+        name = self._name(app_id)
+        timeout_ms = await self._allowed_ms(self._write_timeout_ms)
+        await self._make_known(app_id, writes)
+        commands: list[Command] = []
+        unsendable: QueryFailed | None = None
+        for write in writes:
+            try:
+                command = guarded(partition, write)
+            except QueryFailed as error:
+                unsendable = error
+                break
+            commands.append(("GRAPH.QUERY", name, command, "--compact", "TIMEOUT", timeout_ms))
+        # The server runs one writing query of a graph at a time, and waiting counts toward a query's time limit. One
+        # round trip at a time keeps a slow query of one partition from timing out quick ones of another.
+        sender = self._senders.get(app_id) or self._senders.setdefault(app_id, Together(self._redis, connections=1))
+        try:
+            replies = await sender.execute_all(commands) if commands else []
+            spared = unsendable is None and all(
+                write.query is None or spares_checkpoints(write.query.statement) for write in writes
+            )
+            if spared and all(took_effect(reply) for reply in replies):
+                return self._applied(app_id, partition, writes)
+            [where] = await sender.execute_all(
+                [("GRAPH.RO_QUERY", name, header({"__gw_partition": partition}) + READ_CHECKPOINT)]
+            )
+        except (RedisError, OSError) as error:
+            self._named.pop(app_id, None)  # a restarted server may have lost the names
+            raise translate(error) from error
+        failed = next(((i, reply) for i, reply in enumerate(replies) if isinstance(reply, Exception)), None)
+        count = failed[0] if failed else len(commands)
+        failure = unsendable
+        if failed:
+            reason = translate(failed[1])
+            if not isinstance(reason, QueryFailed):
+                raise reason
+            failure = placed(reason, writes[count])
+        expected = writes[count - 1].after if count else writes[0].before
+        if isinstance(where, Exception) and not isinstance(translate(where), QueryFailed):
+            raise translate(where) from where
+        rows: Any = [] if isinstance(where, Exception) else where[1]
+        if not rows:
+            self._named.pop(app_id, None)  # the graph was replaced or deleted
+        checkpoint = checkpoint_of(rows)
+        done = [i for i, reply in enumerate(replies) if took_effect(reply)]
+        if checkpoint is None and done:
+            # One of these writes deleted the checkpoint. Without it they would run again, for ever.
+            await self._restore(app_id, partition, writes[: done[-1] + 1])
+            return Applied(count=done[-1] + 1)
+        if checkpoint != expected:
+            raise Fenced(
+                f"partition {partition} of app {app_id!r} was moved by another worker, or its graph was replaced",
+                retry_after_s=0.05,
+            )
+        return self._applied(app_id, partition, writes[:count], failure)
+
+    def _applied(
+        self, app_id: str, partition: int, writes: Sequence[Write], failure: QueryFailed | None = None
+    ) -> Applied:
+        for write in writes:
+            if write.note is not None:
+                self._notes[app_id, partition] = write.note
+        return Applied(count=len(writes), failure=failure)
+
+    async def _make_known(self, app_id: str, writes: Sequence[Write]) -> None:
+        """Create every label and type of the writes before the server plans the first of them.
+
+        A plan treats an unknown name as one that no node has, even if another client's write creates such a node before
+        the plan runs: two processes that MERGE the first node of a label would create two.
+        """
+        done = self._named.setdefault(app_id, set())
+        fresh = {write.query for write in writes if write.query and write.query.statement not in done}
+        if not fresh:
+            return
+        wanted = {name for query in fresh for name in query.names if "`" not in name[1]}
+        try:
+            graph = self._graph(app_id)
+            for kind, listing in LIST_NAMES.items():
+                wanted -= {(kind, str(row[0])) for row in (await graph.ro_query(listing)).result_set}
+            if wanted:
+                labels = "".join(f":{quoted(name)}" for kind, name in sorted(wanted) if kind == "label")
+                types = [quoted(name) for kind, name in sorted(wanted) if kind == "type"]
+                ways = "".join(f", (__gw)-[:{name}]->(__gw)" for name in types)
+                await graph.query(f"CREATE (__gw{labels}){ways} DELETE __gw")
+        except (RedisError, OSError) as error:
+            if not str(error).startswith(NO_GRAPH):  # the checkpoint is gone with the graph, so nothing will run
+                raise of_graph(error) from error
+        done.update(query.statement for query in fresh)
+
+    async def _restore(self, app_id: str, partition: int, writes: Sequence[Write]) -> None:
+        checkpoint = writes[-1].after
+        note = next((write.note for write in reversed(writes) if write.note is not None), None)
+        if note is None:
+            note = self._notes.get((app_id, partition), "")
+        values = {
+            "__gw_partition": partition,
+            "__gw_next_pos": checkpoint.offset,
+            "__gw_next_plan": checkpoint.plan,
+            "__gw_next_done": checkpoint.done,
+            "__gw_note": note,
+        }
+        try:
+            await self._redis.execute_command("GRAPH.QUERY", self._name(app_id), header(values) + RESTORE_CHECKPOINT)
+        except (RedisError, OSError) as error:
+            raise of_graph(error) from error
+
+    async def _allowed_ms(self, wanted_ms: int) -> int:
+        """Return the time limit, or the server's TIMEOUT_MAX if that is lower: it refuses higher limits."""
+        if self._longest_ms is None:
+            async with self._asking:  # once, although many calls start at the same time
+                if self._longest_ms is None:
+                    self._places.threads = await self._setting("THREAD_COUNT", _THREADS)
+                    self._longest_ms = await self._setting("TIMEOUT_MAX", 0)
+        return min(wanted_ms, self._longest_ms) if self._longest_ms else wanted_ms
+
+    async def _setting(self, name: str, unknown: int) -> int:
+        try:
+            return int((await self._redis.execute_command("GRAPH.CONFIG", "GET", name))[1])
+        except ResponseError:  # a server that hides its settings
+            return unknown
+        except (RedisError, OSError) as error:
+            raise translate(error) from error
+
+    async def _pages(self, app_id: str, last: str, page: str) -> AsyncIterator[tuple[Any, ...]]:
+        highest = (await self._read(app_id, last, {}, timeout_s=60.0)).rows
+        if not highest or highest[0][0] is None:
+            return
+        for start in range(0, int(highest[0][0]) + 1, _PAGE):
+            values = {"a": start, "b": start + _PAGE}
+            for row in (await self._read(app_id, page, values, timeout_s=60.0, limited=False)).rows:
+                yield row
+
+    def _name(self, app_id: str) -> str:
+        return channels.graph_name(app_id, self._template)
+
+    def _graph(self, app_id: str) -> Any:
+        # A new object each time: it caches names by number, which become wrong when the graph is replaced.
+        return AsyncGraph(self._redis, self._name(app_id))
+
+
+def _run_of(server: Any) -> str:
+    return str(server.get("run_id", ""))

@@ -1,0 +1,1 @@
+"""Kafka as the event log and as the queue of context requests."""

@@ -1,0 +1,225 @@
+"""Dead letters on Kafka: a compacted topic of one partition that maps a letter's id to JSON, or to null once deleted.
+
+A process keeps an index of ids and offsets, which it extends by reading new records. It reads the letters themselves,
+which may be many and large, on request.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Generator, Mapping, Sequence
+from typing import Any, Final
+
+from aiokafka import AIOKafkaProducer, TopicPartition
+from aiokafka.errors import IllegalOperation, KafkaError
+
+from graphweft.transports.kafka.connection import bus_errors, record_of
+from graphweft_contracts import BusUnavailable, DeadLetter, channels
+from graphweft_workers.drivers.kafka.reader import RangeReader, start_client
+
+_LETTERS: Final[Any] = TopicPartition(channels.DEAD_LETTERS_TOPIC, 0)
+_LARGEST: Final = 8 * 1024**2
+_REQUEST_MS: Final = 10_000
+_TRANSACTION_MS: Final = 10_000
+"""The transaction of a producer that died ends after this time. Until then readers of its partitions wait."""
+_PAGE: Final = 10_000
+_STEP_S: Final = 0.01
+_INDEX_S: Final = 3_600.0
+"""An index that is older than this is rebuilt: Kafka drops the records of deletions after a day."""
+
+
+class LetterTopic:
+    """The dead letters. The topic must exist. Every method raises ``BusUnavailable``."""
+
+    def __init__(self, servers: str) -> None:
+        self._servers = servers
+        self._reader = RangeReader(servers, _LARGEST)
+        self._producer: Any = None
+        self._producing = asyncio.Lock()
+        self._indexing = asyncio.Lock()
+        self._index: dict[str, int] = {}
+        self._next = 0
+        self._current = 0.0
+
+    async def put_dead_letters(self, letters: Sequence[DeadLetter]) -> None:
+        """Write letters; each replaces the letter with its id."""
+        async with self._producing:
+            try:
+                with bus_errors("a dead letter cannot be written"):
+                    async with asyncio.timeout(2 * _REQUEST_MS / 1000):
+                        if self._producer is None:
+                            self._producer = await self._started(enable_idempotence=True)
+                        sent = [
+                            await self._producer.send(_LETTERS.topic, key=letter.id.encode(), value=_body(letter))
+                            for letter in letters
+                        ]
+                        await asyncio.gather(*sent)
+            except BusUnavailable:
+                producer, self._producer = self._producer, None
+                await _end(producer)
+                raise
+
+    async def count(self) -> int:
+        """Return the number of letters."""
+        await self._catch_up()
+        return len(self._index)
+
+    async def first(self, limit: int) -> Sequence[DeadLetter]:
+        """Return up to ``limit`` letters, oldest first."""
+        await self._catch_up()
+        wanted = sorted(self._index.items(), key=lambda item: item[1])[:limit]
+        found: list[DeadLetter] = []
+        for start in range(0, len(wanted), 100):
+            page = dict(wanted[start : start + 100])
+            offsets = sorted(page.values())
+            records = await self._reader.read(_LETTERS, offsets[0], offsets[-1] + 1)
+            found += [
+                DeadLetter.model_validate_json(record.value)
+                for record in records
+                if record.key is not None and page.get(record.key.decode()) == record.offset and record.value
+            ]
+        return found
+
+    async def get(self, letter_id: str) -> DeadLetter | None:
+        """Return one letter."""
+        await self._catch_up()
+        return await self._at(letter_id)
+
+    async def replace(
+        self,
+        letter: DeadLetter,
+        partition: int,
+        entries: Sequence[Mapping[bytes, bytes]],
+        rest: DeadLetter | None,
+    ) -> bool:
+        """See ``DeadLetters.requeue``; ``partition`` is that of the entries.
+
+        The producer has a fixed transactional id, so a new one fences the old one. If two processes retry a letter at
+        the same time, one of them fails and writes nothing.
+        """
+        producer: Any = None
+        try:
+            with _fenced_off(), bus_errors("the dead letter was not retried"):
+                producer = await self._started(
+                    transactional_id=channels.REQUEUE_TRANSACTION, transaction_timeout_ms=_TRANSACTION_MS
+                )
+                await self._catch_up()
+                if await self._at(letter.id) != letter:
+                    return False
+                seen = self._index[letter.id]
+                await producer.begin_transaction()
+                try:
+                    for entry in entries:
+                        value, headers = record_of(entry)
+                        await producer.send(
+                            channels.EVENTS_TOPIC, value, key=letter.id.encode(), partition=partition, headers=headers
+                        )
+                    gone = None if rest is not None and rest.id == letter.id else letter
+                    place = None
+                    if gone is not None:
+                        place = await producer.send_and_wait(_LETTERS.topic, key=gone.id.encode(), value=None)
+                    if rest is not None:
+                        last = await producer.send_and_wait(_LETTERS.topic, key=rest.id.encode(), value=_body(rest))
+                        place = place or last
+                    await producer.flush()
+                    # A worker may have replaced the letter since it was read.
+                    assert place is not None
+                    await self._catch_up(place.offset)
+                    unchanged = self._index.get(letter.id) == seen
+                except BaseException:
+                    # aiokafka asserts that a fenced producer has nothing to abort.
+                    with contextlib.suppress(KafkaError, OSError, AssertionError, IllegalOperation):
+                        await producer.abort_transaction()
+                    raise
+                if unchanged:
+                    await producer.commit_transaction()
+                    await self._visible(place.offset)
+                else:
+                    await producer.abort_transaction()
+                return unchanged
+        finally:
+            await _end(producer)
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        producer, self._producer = self._producer, None
+        await _end(producer)
+        await self._reader.aclose()
+
+    async def _catch_up(self, to: int | None = None) -> None:
+        """Extend the index up to an offset, or up to the last committed record."""
+        async with self._indexing:
+            if time.monotonic() - self._current > _INDEX_S:
+                self._index.clear()
+                self._next = 0
+            begun = time.monotonic()
+            first, end = (await self._reader.bounds([_LETTERS]))[_LETTERS]
+            end = end if to is None else to
+            if end < self._next:  # the topic was recreated
+                self._index.clear()
+                self._next = first
+            while self._next < end:
+                start = max(self._next, first)
+                until = min(end, start + _PAGE)
+                for record in await self._reader.read(_LETTERS, start, until):
+                    if record.key is None:
+                        continue
+                    letter_id = record.key.decode()
+                    self._index.pop(letter_id, None)
+                    if record.value is not None:
+                        self._index[letter_id] = record.offset
+                self._next = until
+            self._current = begun
+
+    async def _visible(self, offset: int) -> None:
+        """Wait until a committed record can be read: Kafka acknowledges the commit before that."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(_REQUEST_MS / 1000):
+                while (await self._reader.bounds([_LETTERS]))[_LETTERS][1] <= offset:  # noqa: ASYNC110 - the broker's
+                    await asyncio.sleep(_STEP_S)
+
+    async def _at(self, letter_id: str) -> DeadLetter | None:
+        offset = self._index.get(letter_id)
+        if offset is None:
+            return None
+        for record in await self._reader.read(_LETTERS, offset, offset + 1):
+            if record.value is not None:
+                return DeadLetter.model_validate_json(record.value)
+        return None
+
+    async def _started(self, **options: Any) -> Any:
+        producer = AIOKafkaProducer(
+            bootstrap_servers=self._servers,
+            request_timeout_ms=_REQUEST_MS,
+            max_batch_size=_LARGEST,
+            max_request_size=_LARGEST,
+            **options,
+        )
+        try:
+            async with asyncio.timeout(2 * _REQUEST_MS / 1000):
+                await start_client(producer)
+        except BaseException:
+            await _end(producer)
+            raise
+        return producer
+
+
+@contextlib.contextmanager
+def _fenced_off() -> Generator[None]:
+    """A producer that is fenced between two calls has no transaction; aiokafka does not raise a ``KafkaError`` then."""
+    try:
+        yield
+    except IllegalOperation as error:
+        raise BusUnavailable("the dead letter was not retried: another process retries it at the same time") from error
+
+
+async def _end(producer: Any) -> None:
+    if producer is not None:
+        with contextlib.suppress(KafkaError, OSError):
+            await producer.stop()
+
+
+def _body(letter: DeadLetter) -> bytes:
+    return letter.model_dump_json(exclude_none=True).encode()

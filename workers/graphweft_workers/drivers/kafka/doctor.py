@@ -1,0 +1,182 @@
+"""The doctor's checks of Kafka. They create nothing: topics are created at the first use of the bus."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from aiokafka.errors import KafkaError, for_code
+
+from graphweft.transport import MAX_EVENT_BYTES
+from graphweft.transports.kafka.connection import servers
+from graphweft.transports.kafka.partitions import written_partitions
+from graphweft_contracts import channels
+from graphweft_workers.ports.check import Check
+
+_ANSWER_S: Final = 10.0
+_NO_LIMIT: Final = "-1"
+_COPIES: Final = 3
+
+
+async def examine(url: str, advice: str, *, partitions: int, asked: int | None = None) -> list[Check]:
+    """See ``BusDriver.examine``."""
+    admin = AIOKafkaAdminClient(bootstrap_servers=servers(url), request_timeout_ms=int(_ANSWER_S * 1000))
+    try:
+        async with asyncio.timeout(_ANSWER_S):
+            await admin.start()
+            brokers = len((await admin.describe_cluster())["brokers"])
+            described = await admin.describe_topics()
+            found = Check(name="bus", state="ok", found=f"Kafka answers, {brokers} broker{'s' * (brokers > 1)}")
+            topics = {topic["topic"]: topic["partitions"] for topic in described}
+            events = _events(topics.get(channels.EVENTS_TOPIC, []), brokers, partitions)
+            if channels.PARTITIONS_TOPIC in topics:
+                keyed = await written_partitions(servers(url))
+                events += _partitions(len(topics.get(channels.EVENTS_TOPIC, [])), keyed, asked)
+            return [found, *events, *await _settings(admin, topics)]
+    except (KafkaError, OSError) as error:  # TimeoutError is an OSError
+        reason = str(error) or f"nothing within {_ANSWER_S:.0f} s"
+        return [Check(name="bus", state="fail", found=f"no answer: {reason}", advice=advice)]
+    finally:
+        await admin.close()
+
+
+async def responders(url: str) -> list[str]:
+    """See ``BusDriver.responders``; a member's name is its number in the group."""
+    admin = AIOKafkaAdminClient(bootstrap_servers=servers(url), request_timeout_ms=int(_ANSWER_S * 1000))
+    try:
+        async with asyncio.timeout(_ANSWER_S):
+            await admin.start()
+            described: Any = await admin.describe_consumer_groups([channels.CONTEXT_GROUP])
+            return [str(number) for number, _ in enumerate(described[0].groups[0][5])]
+    except (KafkaError, OSError):  # TimeoutError is an OSError
+        return []  # there was never a group
+    finally:
+        await admin.close()
+
+
+def _events(partitions: Sequence[Mapping[str, Any]], brokers: int, wanted: int) -> list[Check]:
+    name = channels.EVENTS_TOPIC
+    if not partitions:
+        advice = (
+            f"start `graphweft run mutation`, which makes it with {wanted} partitions; for another number set "
+            "GRAPHWEFT_PARTITIONS before"
+        )
+        return [Check(name="bus topic", state="warn", found=f"there is no topic {name} yet", advice=advice)]
+    headless = sorted(str(part["partition"]) for part in partitions if part["leader"] < 0)
+    if headless:
+        found = f"no broker leads partition {', '.join(headless)} of {name}"
+        advice = "restart the brokers that hold it: its events wait until then"
+        return [Check(name="bus topic", state="fail", found=found, advice=advice)]
+    checks = [Check(name="bus topic", state="ok", found=f"{name} has {len(partitions)} partitions")]
+    copies = min(len(part["replicas"]) for part in partitions)
+    behind = sum(len(part["isr"]) < len(part["replicas"]) for part in partitions)
+    if copies == 1:
+        found = "one copy of each event: it is lost with its broker's disk"
+        advice = (
+            f"put the topics on {min(brokers, _COPIES)} brokers with kafka-reassign-partitions.sh"
+            if brokers > 1
+            else f"run {_COPIES} brokers where events must not be lost: new topics then get {_COPIES} copies"
+        )
+        checks.append(Check(name="bus disk", state="warn", found=found, advice=advice))
+    elif behind:
+        found = f"copies of {behind} partitions are behind or unavailable"
+        advice = "see that all brokers run: until then fewer copies hold the latest events"
+        checks.append(Check(name="bus disk", state="warn", found=found, advice=advice))
+    else:
+        checks.append(Check(name="bus disk", state="ok", found=f"{copies} copies of each event"))
+    return checks
+
+
+def _partitions(present: int, keyed: int | None, asked: int | None) -> list[Check]:
+    """Compare the number of partitions that keys are mapped to with the existing and the configured number."""
+    name = "bus partitions"
+    if not present or keyed is None:  # the next process writes the number
+        return []
+    if keyed > present:
+        found = (
+            f"{channels.PARTITIONS_TOPIC} says {keyed}, but {channels.EVENTS_TOPIC} has {present}: no event is accepted"
+        )
+        advice = f"the topic was recreated with fewer: delete {channels.PARTITIONS_TOPIC} too, restart all processes"
+        return [Check(name=name, state="fail", found=found, advice=advice)]
+    spread = f"chats are spread over {keyed} partitions"
+    if present > keyed:
+        spread = f"chats are spread over the first {keyed} of {present} partitions: added partitions do not move them"
+    checks = [Check(name=name, state="ok", found=spread)]
+    if asked not in {None, keyed}:
+        found = f"GRAPHWEFT_PARTITIONS {asked} has no effect: {spread}, since the first use"
+        advice = f"set GRAPHWEFT_PARTITIONS to {keyed}, or leave it out"
+        checks = [Check(name=name, state="warn", found=found, advice=advice)]
+    return checks
+
+
+async def _settings(admin: AIOKafkaAdminClient, topics: Mapping[str, Any]) -> list[Check]:
+    """Check the settings of the existing topics: an operator may have created them."""
+    checks: list[Check] = []
+    for topic in (channels.EVENTS_TOPIC, channels.DEAD_LETTERS_TOPIC, channels.PARTITIONS_TOPIC):
+        if topic not in topics:
+            continue
+        try:
+            settings = await _settings_of(admin, topic)
+        except KafkaError as error:  # the login may not read them
+            advice = f"nothing, if its operator sees to cleanup.policy and retention of {topic}"
+            checks.append(Check(name=f"{topic} settings", state="warn", found=f"not shown: {error}", advice=advice))
+            continue
+        checks += _LOOKS[topic](settings)
+    return checks
+
+
+async def _settings_of(admin: AIOKafkaAdminClient, topic: str) -> dict[str, str]:
+    responses: Any = await admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, topic)])
+    code, message, _, _, entries = responses[0].resources[0]
+    if code:
+        raise for_code(code)(message)
+    return {str(entry[0]): str(entry[1]) for entry in entries}
+
+
+def _kept(settings: Mapping[str, str]) -> list[Check]:
+    name = channels.EVENTS_TOPIC
+    if "compact" in settings["cleanup.policy"]:
+        found = f"{name} has cleanup.policy {settings['cleanup.policy']}: of a chat Kafka keeps the last event only"
+        advice = f"set cleanup.policy=delete on {name} at once, with kafka-configs.sh"
+        return [Check(name="bus retention", state="fail", found=found, advice=advice)]
+    limits = [f"{key} {settings[key]}" for key in ("retention.ms", "retention.bytes") if settings[key] != _NO_LIMIT]
+    if limits:
+        found = f"{name} has {' and '.join(limits)}: Kafka drops older events, read or not"
+        advice = f"set retention.ms=-1 and retention.bytes=-1 on {name}, or see that workers are never so far behind"
+        checks = [Check(name="bus retention", state="warn", found=found, advice=advice)]
+    else:
+        checks = [Check(name="bus retention", state="ok", found="events are kept for good")]
+    if int(settings["max.message.bytes"]) <= MAX_EVENT_BYTES:
+        found = f"{name} has max.message.bytes {settings['max.message.bytes']}: larger events are refused"
+        advice = f"set max.message.bytes of {name} to Kafka's default of 1048588 at least"
+        checks.append(Check(name="bus event size", state="warn", found=found, advice=advice))
+    return checks
+
+
+def _compacted(settings: Mapping[str, str]) -> list[Check]:
+    name = channels.DEAD_LETTERS_TOPIC
+    if settings["cleanup.policy"] == "compact":
+        return []
+    found = f"{name} has cleanup.policy {settings['cleanup.policy']}: Kafka drops letters by their age"
+    advice = f"set cleanup.policy=compact on {name}, with kafka-configs.sh"
+    return [Check(name="dead letters topic", state="fail", found=found, advice=advice)]
+
+
+def _for_good(settings: Mapping[str, str]) -> list[Check]:
+    name = channels.PARTITIONS_TOPIC
+    limits = [f"{key} {settings[key]}" for key in ("retention.ms", "retention.bytes") if settings[key] != _NO_LIMIT]
+    if not limits or "delete" not in settings["cleanup.policy"]:
+        return []
+    found = f"{name} has {' and '.join(limits)}: without its record, chats move when partitions were added"
+    advice = f"set retention.ms=-1 and retention.bytes=-1 on {name}, with kafka-configs.sh"
+    return [Check(name="partitions topic", state="fail", found=found, advice=advice)]
+
+
+_LOOKS: Final[Mapping[str, Callable[[Mapping[str, str]], list[Check]]]] = {
+    channels.EVENTS_TOPIC: _kept,
+    channels.DEAD_LETTERS_TOPIC: _compacted,
+    channels.PARTITIONS_TOPIC: _for_good,
+}

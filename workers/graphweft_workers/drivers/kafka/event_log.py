@@ -1,0 +1,334 @@
+"""Kafka as a bus (measured on Kafka 4.1 with aiokafka 0.14).
+
+A partition is a partition of the topic ``graphweft.events``. The consumer group assigns partitions and stores
+positions. Each partition is read by a consumer without a group, from the position that the caller gives, so a rebalance
+does not disturb reads, and reads do not skip records.
+
+Only committed records are read, because a record of an aborted transaction must have no effect; ``requeue`` uses a
+transaction. So a reader waits while a transaction is open, at most 10 s for graphweft's own. The control records at the
+end of transactions have offsets: positions pass them, and ``lost`` counts them.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from aiokafka import TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.coordinator.protocol import ConsumerProtocol
+from aiokafka.errors import GroupCoordinatorNotAvailableError, KafkaError
+
+from graphweft.transports.kafka.connection import bus_errors, fields_of, make_topics, present_partitions, servers
+from graphweft.transports.kafka.partitions import agreed_partitions
+from graphweft_contracts import BusUnavailable, DeadLetter, channels
+from graphweft_workers.drivers.kafka.dead_letters import LetterTopic
+from graphweft_workers.drivers.kafka.group import Membership
+from graphweft_workers.drivers.kafka.reader import PartitionReader, RangeReader, start_client
+from graphweft_workers.ports.event_log import Batch, Committed, Entry, PartitionStatus
+
+_REQUEST_MS: Final = 10_000
+_STEP_S: Final = 0.1
+_LONGEST_WAIT_S: Final = 5.0
+_NEAR: Final = 200
+"""Unneeded records that are read instead of sending another request."""
+_LAST_MS: Final = 253_402_300_799_000
+"""The last second of the year 9999: a producer may send any time."""
+
+
+class KafkaEventLog:
+    """``Bus`` on a Kafka cluster.
+
+    After ``session_s`` seconds without a heartbeat the group reassigns a worker's partitions. A rebalance waits
+    ``barrier_s`` seconds for a worker to finish its batch. ``instance`` makes a static member, which keeps its
+    partitions for ``session_s`` when it stops. ``group`` is the consumer group.
+    """
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        partitions: int = 4,
+        session_s: float = 10.0,
+        barrier_s: float = 20.0,
+        instance: str | None = None,
+        group: str = channels.MUTATION_GROUP,
+    ) -> None:
+        self._servers = servers(url)
+        self._group_name = group
+        self._wanted = partitions
+        self._count: int | None = None
+        self._keyed = 0
+        self._counting = asyncio.Lock()
+        self._group = Membership(
+            self._servers, group=group, session_s=session_s, barrier_s=barrier_s, instance=instance
+        )
+        self._letters = LetterTopic(self._servers)
+        self._ranges = RangeReader(self._servers)
+        self._readers: dict[int, PartitionReader] = {}
+        self._ends: dict[int, tuple[Committed, int]] = {}
+        """By partition: the committed position, and the offset after the control records that follow it."""
+        self._admin: Any = None
+        self._administrating = asyncio.Lock()
+
+    async def partitions(self, *, fresh: bool = False) -> int:
+        """See ``EventLog.partitions``."""
+        if self._count is not None and not fresh:
+            return self._count  # without the lock, so that a server that does not answer delays nobody
+        async with self._counting:
+            if self._count is None:
+                async with self._administration() as admin:
+                    count = await make_topics(admin, self._wanted)
+                    self._keyed = await agreed_partitions(self._servers, admin, count)
+                self._count = max(count, self._keyed)
+            elif fresh:
+                async with self._administration() as admin:
+                    self._count = max(self._count, await present_partitions(admin))
+            return self._count
+
+    async def keyed_partitions(self) -> int:
+        """See ``EventLog.keyed_partitions``."""
+        await self.partitions()
+        return self._keyed
+
+    async def claim(self, partition: int, owner: str, ttl_s: float) -> bool:
+        """See ``PartitionLeases.claim``. The group's session replaces ``ttl_s``."""
+        await self.partitions()
+        return await self._group.claim(partition, owner)
+
+    def is_revoked(self, partition: int) -> bool:
+        """See ``PartitionLeases.is_revoked``."""
+        return self._group.is_revoked(partition)
+
+    async def release(self, partition: int, owner: str) -> None:
+        """See ``PartitionLeases.release``. Others get it at a rebalance, or when all are released."""
+        reader = self._readers.pop(partition, None)
+        self._ends.pop(partition, None)
+        if reader is not None:
+            await reader.aclose()
+        await self._group.release(partition, owner)
+
+    async def committed(self, partition: int) -> Committed:
+        """See ``EventLog.committed``."""
+        await self.partitions()
+        position, note = (await self._positions([partition]))[partition]
+        self._group.is_committed(partition, position, note)
+        return _committed(position, note)
+
+    async def read(self, partition: int, after: Committed, *, limit: int, wait_s: float) -> Batch:
+        """See ``EventLog.read``. One call returns about 4 MiB at most, or the single entry that is larger."""
+        reader = self._readers.get(partition)
+        if reader is None:
+            reader = await PartitionReader.open(self._servers, channels.EVENTS_TOPIC, partition)
+            self._readers[partition] = reader
+        position = self._position(partition, after)
+        with bus_errors(f"partition {partition} cannot be read"):
+            records, lost, following = await reader.read(
+                position,
+                limit=limit,
+                wait_s=min(wait_s, _LONGEST_WAIT_S),
+                enough=self._group.called_back,
+            )
+        end = Committed(
+            offset=str(records[-1].offset) if records else after.offset, count=after.count + lost + len(records)
+        )
+        self._ends[partition] = (end, following)
+        stepped = not records and following != position
+        return Batch(entries=[_entry(record) for record in records], lost=lost, stepped=stepped)
+
+    async def reread(self, partition: int, after: Committed, *, limit: int) -> Batch:
+        """See ``EventLog.reread``. It ends before an open transaction."""
+        topic_partition = TopicPartition(channels.EVENTS_TOPIC, partition)
+        first, end = (await self._ranges.bounds([topic_partition]))[topic_partition]
+        position = self._position(partition, after)
+        records = await self._ranges.read(topic_partition, max(first, position), end, limit=limit)
+        return Batch(entries=[_entry(record) for record in records], lost=max(0, first - position))
+
+    async def entries(self, partition: int, offsets: Sequence[str]) -> Sequence[Entry]:
+        """See ``EventLog.entries``. Offsets that are close are read together."""
+        if not offsets:  # the usual case; the bounds would cost a request
+            return []
+        topic_partition = TopicPartition(channels.EVENTS_TOPIC, partition)
+        first, _ = (await self._ranges.bounds([topic_partition]))[topic_partition]
+        wanted = [number for number in map(int, offsets) if number >= first]
+        found: list[Any] = []
+        start = 0
+        for at, number in enumerate(wanted, 1):
+            if at == len(wanted) or wanted[at] - number > _NEAR:
+                found += await self._ranges.read(topic_partition, wanted[start], number + 1)
+                start = at
+        there = set(wanted)
+        return [_entry(record) for record in found if record.offset in there]
+
+    async def after(self, partition: int, offset: str, *, limit: int) -> Sequence[Entry]:
+        """See ``EventLog.after``. It ends before an open transaction."""
+        topic_partition = TopicPartition(channels.EVENTS_TOPIC, partition)
+        first, end = (await self._ranges.bounds([topic_partition]))[topic_partition]
+        start = max(first, int(offset or -1) + 1)
+        return [_entry(record) for record in await self._ranges.read(topic_partition, start, end, limit=limit)]
+
+    async def before(self, partition: int, offset: str, *, limit: int) -> Sequence[Entry]:
+        """See ``EventLog.before``."""
+        if not offset:
+            return []
+        topic_partition = TopicPartition(channels.EVENTS_TOPIC, partition)
+        first, _ = (await self._ranges.bounds([topic_partition]))[topic_partition]
+        found: list[Any] = []
+        end, span = int(offset) + 1, limit
+        while end > first and len(found) < limit:
+            start = max(first, end - span)
+            found[:0] = await self._ranges.read(topic_partition, start, end)
+            end, span = start, span * 2
+        return [_entry(record) for record in found[-limit:]]
+
+    def is_after(self, offset: str, other: str) -> bool:
+        """See ``EventLog.is_after``."""
+        return int(offset or -1) > int(other or -1)
+
+    async def commit(self, partition: int, committed: Committed) -> None:
+        """See ``EventLog.commit``. Raises ``BusUnavailable`` when another worker owns the partition."""
+        await self._group.commit(partition, self._position(partition, committed), committed.note)
+
+    async def status(self) -> Sequence[PartitionStatus]:
+        """See ``EventLog.status``."""
+        positions = await self._positions(range(await self.partitions(fresh=True)))
+        owners = await self._owners()
+        partitions = [TopicPartition(channels.EVENTS_TOPIC, number) for number in positions]
+        bounds = await self._ranges.bounds(partitions)
+        return [
+            PartitionStatus(
+                id=partition.partition,
+                position=_committed(positions[partition.partition][0]).offset,
+                end=_committed(end).offset,
+                lag=max(0, end - max(0, positions[partition.partition][0])),
+                owner=owners.get(partition.partition),
+                note=positions[partition.partition][1],
+            )
+            for partition, (_, end) in bounds.items()
+        ]
+
+    async def put_dead_letters(self, letters: Sequence[DeadLetter]) -> None:
+        """See ``DeadLetters.put_dead_letters``."""
+        await self.partitions()
+        await self._letters.put_dead_letters(letters)
+
+    async def extend(self, letter: DeadLetter | None, longer: DeadLetter) -> bool:
+        """See ``DeadLetters.extend``. Kafka has no conditional write, so a simultaneous retry is not noticed.
+
+        Then the letter names events that were retried already. Retrying them again soon has no effect, because the new
+        entries are copies of the first ones.
+        """
+        await self.partitions()
+        if await self._letters.get(longer.id) != letter:
+            return False
+        await self._letters.put_dead_letters([longer])
+        return True
+
+    async def dead_letter_count(self) -> int:
+        """See ``DeadLetters.dead_letter_count``."""
+        await self.partitions()
+        return await self._letters.count()
+
+    async def dead_letters(self, *, limit: int) -> Sequence[DeadLetter]:
+        """See ``DeadLetters.dead_letters``."""
+        await self.partitions()
+        return await self._letters.first(limit)
+
+    async def dead_letter(self, letter_id: str) -> DeadLetter | None:
+        """See ``DeadLetters.dead_letter``."""
+        await self.partitions()
+        return await self._letters.get(letter_id)
+
+    async def requeue(
+        self, letter: DeadLetter, entries: Sequence[Mapping[bytes, bytes]], rest: DeadLetter | None = None
+    ) -> bool:
+        """See ``DeadLetters.requeue``. Its transaction blocks readers for at most 10 s."""
+        await self.partitions()
+        number, _, _ = letter.position.partition(":")
+        return await self._letters.replace(letter, int(number), entries, rest)
+
+    async def aclose(self) -> None:
+        """See ``Bus.aclose``."""
+        await self._group.aclose()
+        while self._readers:
+            _, reader = self._readers.popitem()
+            await reader.aclose()
+        await self._letters.aclose()
+        await self._ranges.aclose()
+        await self._drop_admin()
+
+    def _position(self, partition: int, after: Committed) -> int:
+        end, following = self._ends.get(partition, (None, 0))
+        if after == end:
+            return following
+        return max(int(after.offset or -1) + 1, after.count)
+
+    async def _positions(self, numbers: Iterable[int]) -> dict[int, tuple[int, str]]:
+        """Return the group's positions (-1: none) and notes by partition."""
+        partitions = [TopicPartition(channels.EVENTS_TOPIC, number) for number in numbers]
+        async with self._administration() as admin:
+            while True:
+                try:
+                    found = await admin.list_consumer_group_offsets(self._group_name, partitions=partitions)
+                    break
+                except GroupCoordinatorNotAvailableError:  # the first request makes a new cluster set up its groups
+                    await asyncio.sleep(_STEP_S)
+            missing = [partition.partition for partition in partitions if partition not in found]
+            if missing:  # a broker that still loads the group answers with nothing
+                raise KafkaError(f"no answer about the partitions {missing}")
+        return {
+            partition.partition: (int(found[partition].offset), str(found[partition].metadata or ""))
+            for partition in partitions
+        }
+
+    async def _owners(self) -> dict[int, str]:
+        async with self._administration() as admin:
+            (response,) = await admin.describe_consumer_groups([self._group_name])
+        owners: dict[int, str] = {}
+        for group in response.to_object()["groups"]:
+            for member in group["members"]:
+                if not member["member_assignment"]:  # the worker has just joined
+                    continue
+                for _, numbers in ConsumerProtocol.ASSIGNMENT.decode(member["member_assignment"]).assignment:
+                    owners.update((int(number), str(member["client_id"])) for number in numbers)
+        return owners
+
+    @contextlib.asynccontextmanager
+    async def _administration(self) -> AsyncGenerator[Any]:
+        """Lend the admin connection; replace it after a failure."""
+        async with self._administrating:
+            try:
+                with bus_errors("the bus is unavailable"):
+                    async with asyncio.timeout(_REQUEST_MS / 1000):
+                        if self._admin is None:
+                            self._admin = AIOKafkaAdminClient(
+                                bootstrap_servers=self._servers, request_timeout_ms=_REQUEST_MS
+                            )
+                            await start_client(self._admin)
+                        yield self._admin
+            except (BusUnavailable, asyncio.CancelledError):
+                await self._drop_admin()
+                raise
+
+    async def _drop_admin(self) -> None:
+        admin, self._admin = self._admin, None
+        if admin is not None:
+            with contextlib.suppress(KafkaError, OSError):
+                await admin.close()
+
+
+def _committed(position: int, note: str = "") -> Committed:
+    """Return a Kafka position (the offset of the next record) as the last offset that is done."""
+    return Committed(offset=str(position - 1), count=position, note=note) if position > 0 else Committed(note=note)
+
+
+def _entry(record: Any) -> Entry:
+    milliseconds = min(max(record.timestamp, 0), _LAST_MS)
+    return Entry(
+        offset=str(record.offset),
+        fields=fields_of(record.value, record.headers),
+        received=datetime.fromtimestamp(milliseconds / 1000, UTC),
+    )

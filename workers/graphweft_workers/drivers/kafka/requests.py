@@ -1,0 +1,365 @@
+"""``RequestQueue`` on a Kafka topic that responders share as a consumer group; replies go to another topic.
+
+The group's consumer reads nothing: each partition has a reader of its own. In a shared consumer a partition without new
+records delays the next fetch of the others by up to half a second, and aiokafka stops reading for each rebalance.
+
+The committed position follows the answered requests. The new owner of a dead responder's partition reads from there.
+Kafka notices the death after the session time, so most of these requests are late by then.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import re
+import time
+from collections import deque
+from collections.abc import Collection, Sequence
+from typing import Any, Final
+
+import structlog
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.abc import ConsumerRebalanceListener
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.errors import KafkaError
+
+from graphweft.transport import DEFAULT_PARTITIONS
+from graphweft.transports.kafka.connection import bus_errors, make_context_topics, servers
+from graphweft.transports.kafka.context import end_producer
+from graphweft_contracts import BusUnavailable, ContextReply, channels
+from graphweft_workers.drivers.kafka.lenient_headers import read_leniently
+from graphweft_workers.drivers.kafka.reader import start_client
+from graphweft_workers.ports.request_queue import MAX_REPLY_BYTES, PendingRequest, encode
+
+logger = structlog.get_logger("graphweft.injection")
+
+_SESSION_S: Final = 6.0
+"""The shortest session that a broker allows by default."""
+_WAIT_S: Final = 1.0
+_COMMIT_S: Final = 0.1
+_COMMIT_LIMIT_S: Final = 5.0
+_PROBE_EVERY_S: Final = 1.0
+_PROBE_S: Final = 0.05
+_REQUEST_MS: Final = 5_000
+_RETRY_S: Final = 0.2
+_IDLE_MS: Final = 60_000
+_READ_AHEAD: Final = 64
+"""About the number of requests that are read ahead."""
+_FETCH_BYTES: Final = 1024**2
+_CHANNEL: Final = re.compile(re.escape(channels.CONTEXT_REPLIES_TOPIC) + ":([0-9]{1,9})")
+_NO_POLL_LIMIT_MS: Final = 10 * 365 * 86_400_000
+"""aiokafka leaves the group when nothing is read for this time; other consumers read here."""
+
+
+class KafkaRequestQueue(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no types
+    """``RequestQueue`` on Kafka; ``name`` is shown to operators; ``partitions`` is for new topics."""
+
+    def __init__(
+        self, url: str, *, name: str, partitions: int = DEFAULT_PARTITIONS, session_s: float = _SESSION_S
+    ) -> None:
+        self._servers = servers(url)
+        self._name = name
+        self._partitions = partitions
+        self._session_s = session_s
+        self._producer: Any = None
+        self._group: Any = None
+        self._readers: dict[int, _Reader] = {}
+        self._assigned = asyncio.Event()
+        self._wanted: frozenset[int] = frozenset()
+        self._ready: deque[PendingRequest] = deque()
+        self._room = asyncio.Event()
+        self._woken: asyncio.Future[None] | None = None
+        self._keeper: asyncio.Task[None] | None = None
+        self._ended: BusUnavailable | None = None
+        self.taken_over = 0
+
+    async def next(self, limit: int, *, wait: bool = True) -> Sequence[PendingRequest]:
+        """See ``RequestQueue.next``."""
+        if self._keeper is None:
+            await self._join()
+        if self._ended is not None:
+            error, self._ended = self._ended, None
+            await self._disconnect()
+            raise error
+        if not self._ready and wait:
+            self._woken = asyncio.get_running_loop().create_future()
+            timer = asyncio.get_running_loop().call_later(_WAIT_S, self.wake)
+            try:
+                await self._woken
+            finally:
+                timer.cancel()
+                self._woken = None
+        handed = [self._ready.popleft() for _ in range(min(limit, len(self._ready)))]
+        if len(self._ready) < _READ_AHEAD:
+            self._room.set()
+        return handed
+
+    def wake(self) -> None:
+        """See ``RequestQueue.wake``."""
+        if self._woken is not None and not self._woken.done():
+            self._woken.set_result(None)
+
+    async def reply(self, channel: str, reply: ContextReply) -> bool:
+        """See ``RequestQueue.reply``. It does not wait for the delivery."""
+        named = _CHANNEL.fullmatch(channel)
+        if named is None:
+            return False
+        topic, partition = channels.CONTEXT_REPLIES_TOPIC, int(named[1])
+        producer = self._producer
+        if producer is None:
+            raise BusUnavailable("the bus is unavailable: no connection")
+        with bus_errors("the bus did not accept a reply"):
+            async with asyncio.timeout(_REQUEST_MS / 1000):
+                if partition not in await producer.partitions_for(topic):
+                    return False
+                sent = await producer.send(topic, encode(reply), partition=partition)
+        sent.add_done_callback(_note_lost)
+        return True
+
+    async def age_s(self, token: str) -> float | None:
+        """See ``RequestQueue.age_s``. Records have the time of their producer."""
+        return None
+
+    def done(self, token: str) -> None:
+        """See ``RequestQueue.done``."""
+        number, _, offset = token.partition(":")
+        reader = self._readers.get(int(number))
+        if reader is not None:
+            reader.open.pop(int(offset), None)
+
+    async def leave(self) -> Sequence[PendingRequest]:
+        """See ``RequestQueue.leave``. Others get the partitions at once, and begin after the assigned requests."""
+        rest = list(self._ready)
+        self._ready.clear()
+        for reader in self._readers.values():
+            reader.open.clear()
+        await self._disconnect(keep_producer=True)
+        return rest
+
+    async def aclose(self) -> None:
+        """See ``RequestQueue.aclose``."""
+        await self._disconnect()
+
+    async def on_partitions_revoked(  # pyright: ignore[reportIncompatibleMethodOverride]  # it awaits what it gets
+        self, revoked: Collection[Any]
+    ) -> None:
+        """Commit the positions; the readers continue until the new assignment is known."""
+        await self._commit()
+
+    def on_partitions_assigned(self, assigned: Collection[Any]) -> None:
+        """Read the assigned partitions."""
+        if self._group is not None:
+            self._group.pause(*assigned)
+            self._wanted = frozenset(int(partition.partition) for partition in assigned)
+            self._assigned.set()
+
+    async def _join(self) -> None:
+        admin = AIOKafkaAdminClient(bootstrap_servers=self._servers, request_timeout_ms=_REQUEST_MS)
+        producer: Any = AIOKafkaProducer(
+            bootstrap_servers=self._servers,
+            client_id=self._name,
+            acks=1,
+            linger_ms=0,
+            request_timeout_ms=_REQUEST_MS,
+            max_batch_size=MAX_REPLY_BYTES,
+            max_request_size=MAX_REPLY_BYTES + 1024,
+        )
+        session_ms = int(self._session_s * 1000)
+        group: Any = AIOKafkaConsumer(
+            bootstrap_servers=self._servers,
+            client_id=self._name,
+            group_id=channels.CONTEXT_GROUP,
+            enable_auto_commit=False,
+            session_timeout_ms=session_ms,
+            heartbeat_interval_ms=max(100, min(500, session_ms // 5)),
+            rebalance_timeout_ms=session_ms,
+            max_poll_interval_ms=_NO_POLL_LIMIT_MS,
+            request_timeout_ms=session_ms + _REQUEST_MS,
+            max_partition_fetch_bytes=1,
+        )
+        try:
+            with bus_errors("the bus is unavailable"):
+                try:
+                    await start_client(admin)
+                    await make_context_topics(admin, self._partitions)
+                finally:
+                    await admin.close()
+                await start_client(producer)
+                await start_client(group)
+        except BaseException:  # also when cancelled: the connection must be closed
+            await group.stop()
+            await producer.stop()
+            raise
+        if self._producer is not None:
+            await end_producer(self._producer)
+        self._producer, self._group = producer, group
+        group.subscribe([channels.CONTEXT_REQUESTS_TOPIC], listener=self)
+        self._keeper = asyncio.create_task(self._keep(), name="graphweft-requests")
+
+    async def _disconnect(self, *, keep_producer: bool = False) -> None:
+        keeper, self._keeper = self._keeper, None
+        if keeper is not None:
+            keeper.cancel()
+            await asyncio.gather(keeper, return_exceptions=True)
+        await self._assign(frozenset(), commit=True)
+        group, self._group = self._group, None
+        if group is not None:
+            with contextlib.suppress(KafkaError, OSError):
+                await group.stop()
+        if not keep_producer and self._producer is not None:
+            producer, self._producer = self._producer, None
+            await end_producer(producer)
+
+    async def _keep(self) -> None:
+        """Follow the assignment, commit positions, and notice the end of the membership."""
+        probe_at = 0.0
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(_COMMIT_S):
+                    await self._assigned.wait()
+            try:
+                if self._assigned.is_set():
+                    self._assigned.clear()
+                    await self._assign(self._wanted)
+                await self._commit()
+                if time.monotonic() >= probe_at:
+                    probe_at = time.monotonic() + _PROBE_EVERY_S
+                    with contextlib.suppress(TimeoutError):  # during a rebalance
+                        async with asyncio.timeout(_PROBE_S):
+                            # It returns nothing, because all is paused, but raises errors.
+                            await self._group.getmany(timeout_ms=0)
+            except Exception as error:  # defects too: otherwise nobody would follow the assignment
+                if not isinstance(error, KafkaError | OSError):
+                    logger.exception("requests_not_kept")
+                self._ended = BusUnavailable(f"the membership in the group of responders has ended: {error}")
+                self.wake()
+                return
+
+    async def _assign(self, wanted: frozenset[int], *, commit: bool = False) -> None:
+        """Stop reading revoked partitions, and start reading new ones."""
+        if commit:
+            for reader in self._readers.values():
+                await reader.aclose()
+            await self._commit()
+        for number in [number for number in self._readers if number not in wanted]:
+            # Requests that were handed out are still answered.
+            await self._readers.pop(number).aclose()
+        fresh = [TopicPartition(channels.CONTEXT_REQUESTS_TOPIC, n) for n in sorted(wanted - self._readers.keys())]
+        for place in fresh:
+            start: int | None = await self._group.committed(place)
+            self._readers[place.partition] = _Reader(self, self._servers, place, start)
+
+    async def _commit(self) -> None:
+        """Commit the positions; after a failure requests are answered again."""
+        positions = {
+            reader.place: reader.settled for reader in self._readers.values() if reader.settled != reader.committed
+        }
+        group = self._group
+        if not positions or group is None:
+            return
+        try:
+            async with asyncio.timeout(_COMMIT_LIMIT_S):
+                await group.commit(positions)
+        except (KafkaError, OSError) as error:  # a rebalance, an outage, or a revoked partition
+            logger.debug("requests_not_committed", error=str(error))
+            return
+        for place, position in positions.items():
+            if (reader := self._readers.get(place.partition)) is not None:
+                reader.committed = position
+
+    def add(self, reader: _Reader, records: Sequence[Any]) -> None:
+        """Add a request that a reader has read."""
+        for record in records:
+            reader.open[record.offset] = None
+            self._ready.append(PendingRequest(token=f"{record.partition}:{record.offset}", body=record.value or b""))
+            if reader.follows and record.timestamp < reader.since_ms:
+                self.taken_over += 1
+        if len(self._ready) >= _READ_AHEAD:
+            self._room.clear()
+        self.wake()
+
+    async def has_room(self) -> None:
+        """Wait until there is room for more."""
+        if len(self._ready) >= _READ_AHEAD:
+            await self._room.wait()
+
+
+class _Reader:
+    """Reads one partition from ``start`` (None: from its beginning) into the queue."""
+
+    def __init__(self, queue: KafkaRequestQueue, servers: str, place: Any, start: int | None) -> None:
+        self.place = place
+        self.open: dict[int, None] = {}
+        """Offsets of unfinished requests, in order."""
+        self.committed = start
+        self.follows = start is not None
+        self.since_ms = time.time() * 1000
+        self._queue = queue
+        self._servers = servers
+        self._next = start
+        self._task = asyncio.create_task(self._run(), name=f"graphweft-requests-{place.partition}")
+
+    @property
+    def settled(self) -> int | None:
+        """The offset up to which all requests are finished; None if nothing was read."""
+        return next(iter(self.open), self._next)
+
+    async def aclose(self) -> None:
+        """Stop reading; a second call does nothing."""
+        self._task.cancel()
+        await asyncio.gather(self._task, return_exceptions=True)
+
+    async def _run(self) -> None:
+        while True:
+            try:
+                await self._follow()
+            except (KafkaError, OSError) as error:
+                logger.debug("requests_interrupted", partition=self.place.partition, error=str(error))
+            except Exception:  # a defect: nobody else reads this partition
+                logger.exception("requests_interrupted", partition=self.place.partition)
+            await asyncio.sleep(_RETRY_S)
+
+    async def _follow(self) -> None:
+        """Read until an error."""
+        consumer: Any = AIOKafkaConsumer(
+            bootstrap_servers=self._servers,
+            enable_auto_commit=False,
+            auto_offset_reset="earliest",
+            request_timeout_ms=_REQUEST_MS,
+            max_partition_fetch_bytes=_FETCH_BYTES,
+        )
+        try:
+            await start_client(consumer)
+            consumer.assign([self.place])
+            if self._next is None:
+                await consumer.seek_to_beginning(self.place)
+            else:
+                consumer.seek(self.place, self._next)
+            while True:
+                await self._queue.has_room()
+                records = await self._read(consumer)
+                if records:
+                    self._next = records[-1].offset + 1
+                    self._queue.add(self, records)
+        finally:
+            await consumer.stop()
+
+    async def _read(self, consumer: Any) -> Sequence[Any]:
+        try:
+            batch = await consumer.getmany(self.place, timeout_ms=_IDLE_MS, max_records=_READ_AHEAD)
+        except UnicodeDecodeError:  # a header is not text
+            position = self._next
+            if position is None:
+                position = (await consumer.beginning_offsets([self.place]))[self.place]
+            records, position = await read_leniently(
+                self._servers, self.place, position, limit=_READ_AHEAD, fetch_bytes=_FETCH_BYTES
+            )
+            consumer.seek(self.place, position)
+            return records
+        found: Sequence[Any] = batch.get(self.place, ())
+        return found
+
+
+def _note_lost(sent: asyncio.Future[Any]) -> None:
+    if not sent.cancelled() and (error := sent.exception()) is not None:
+        logger.warning("reply_lost", error=str(error) or type(error).__name__)

@@ -1,0 +1,1 @@
+"""Neo4j as the graph store."""

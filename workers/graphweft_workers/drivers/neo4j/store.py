@@ -1,0 +1,600 @@
+"""Neo4j as a graph store (measured on 5.26).
+
+A transaction contains a batch and the move of the checkpoint. It begins with a lock: a write to the app's own node.
+Reads count only after the lock; a writer that reads first and then pauses would apply its batch twice. All partitions
+of an app share the lock, because rules MERGE by keys without a constraint, and two concurrent transactions would create
+two nodes. A transaction has a time limit at the server; otherwise a lost connection would keep the lock for minutes.
+
+The writes of a batch share one statement, with all rows in order. If that is the whole batch, the statement also takes
+the lock and moves the checkpoint, so a batch is one round trip. The number of rows of each mutation then hardly
+matters; separate statements took several times as long.
+
+A write that deletes has its own transaction. A node that gets a new index entry and is deleted in the same transaction
+is still found by that entry: MERGE matches it and creates none, and reads of it fail.
+
+One database holds one app, whose id is stored in it. Neo4j Community has a single database.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import random
+import re
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+import neo4j
+from neo4j import AsyncDriver, AsyncGraphDatabase, AsyncSession, AsyncTransaction, NotificationMinimumSeverity
+from neo4j.exceptions import Neo4jError
+
+from graphweft_contracts import Fenced, GraphUnavailable, QueryFailed
+from graphweft_rules.cypher.batch_query import BatchQuery
+from graphweft_rules.cypher.indexes import SearchIndex
+from graphweft_rules.cypher.query import Cypher
+from graphweft_workers.drivers.neo4j.batch_query import with_plain_vectors
+from graphweft_workers.drivers.neo4j.calls import ADMIN_S, failing, fetched, run, run_admin, send
+from graphweft_workers.drivers.neo4j.dialect import NEO4J
+from graphweft_workers.drivers.neo4j.errors import (
+    DEADLOCK,
+    FORBIDDEN,
+    NO_DATABASE,
+    TIMED_OUT,
+    code_of,
+    refusal_of,
+    translate,
+)
+from graphweft_workers.drivers.neo4j.statements import (
+    CLAIM,
+    CONSTRAINTS,
+    LIST_CONSTRAINTS,
+    LIST_INDEXES,
+    LOCK,
+    MAKE_CHECKPOINT,
+    MOVE,
+    OWNER,
+    READ_CHECKPOINT,
+    READ_CHECKPOINTS,
+    Part,
+    Work,
+    apart,
+    database_name,
+    first,
+    fused,
+    in_text,
+    last_note,
+    progress_of,
+    properties,
+    quoted,
+    runs,
+    search_index,
+    shared,
+    timed,
+)
+from graphweft_workers.drivers.neo4j.url import APP, split_neo4j_url
+from graphweft_workers.drivers.neo4j.values import number_of, plain
+from graphweft_workers.ports.dialect import GraphDialect
+from graphweft_workers.ports.graph_store import Applied, Checkpoint, Edge, Node, Progress, Refusal, Table, Write
+
+logger = logging.getLogger("graphweft.graph")
+
+_OLDEST: Final = (5, 23)
+"""The first version with ``CALL (n) { … }``."""
+_GRACE_S: Final = 15.0
+"""The time beyond the server's limit after which the connection counts as lost."""
+_LISTING_S: Final = 3_600.0
+_READERS: Final = 64
+"""Concurrent read queries, of the driver's 100 connections; others wait."""
+_LOOKERS: Final = 16
+"""Concurrent queries for checkpoints. They have their own limit, so that slow queries do not delay them."""
+_SETTLE_S: Final = 1.0
+"""A commit becomes visible gradually: in 1 of 1,400 tries a reader saw the checkpoint of a transaction of 5,000 nodes,
+and then old values of some nodes; in 2 of 120 tries with 20,000 nodes. Bookmarks do not help. The value must exceed the
+time in which the server applies a commit, a few milliseconds for each 1,000 nodes."""
+_DEADLOCKS: Final = 6
+"""Attempts after deadlocks with other programs; after a deadlock nothing took effect."""
+_TOGETHER: Final = 8
+"""Batch queries of one statement. Adding one compiles the whole again, at 50 ms or more for each."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Graph:
+    """The place of an app's graph."""
+
+    driver: AsyncDriver
+    uri: str
+    database: str | None
+    """None: the server's only database."""
+    made: bool
+    """Whether graphweft creates the database."""
+
+
+class _Refused(Exception):
+    """A part of a transaction failed; raising it rolls the transaction back."""
+
+    def __init__(self, index: int | None, failure: QueryFailed) -> None:
+        """Without an index the failed part is unknown."""
+        super().__init__(str(failure))
+        self.index = index
+        self.failure = failure
+
+
+class Neo4jStore:
+    """``GraphStore`` on Neo4j: one database per app, or one server per app (see ``split_neo4j_url``)."""
+
+    dialect: GraphDialect = NEO4J
+    settle_s = _SETTLE_S
+
+    def __init__(self, url: str, *, graph_template: str = "mozaiks_{app_id}", write_timeout_ms: int = 5_000) -> None:
+        self._url = split_neo4j_url(url)
+        self._template = graph_template
+        self._write_timeout_s = write_timeout_ms / 1000
+        self._drivers: dict[str, AsyncDriver] = {}
+        self._multiple: dict[str, bool] = {}
+        """For each server, whether it has a database per app."""
+        self._compiles: dict[str, bool] = {}
+        """By batch query: whether the server accepts it, once asked."""
+        self._groups: list[list[BatchQuery]] = []
+        """Batch queries that share a statement. They keep their places, so that statements do not change."""
+        self._group_of: dict[str, list[BatchQuery]] = {}
+        self._owned: set[str] = set()
+        """Apps whose ownership of their database was checked."""
+        self._told_refusals: set[str] = set()
+        """Apps for which the log says that their database belongs to another app."""
+        self._writing: dict[str, asyncio.Lock] = {}
+        self._opening: dict[str, asyncio.Lock] = {}
+        self._readers = asyncio.Semaphore(_READERS)
+        self._lookers = asyncio.Semaphore(_LOOKERS)
+
+    async def check(self) -> str:
+        """See ``GraphStore.check``. With a server per app no server is asked."""
+        if self._url.one_server:
+            await self._ask_edition(self._driver(self._url.uri), self._url.uri)
+        return ""
+
+    async def check_query(self, query: Cypher, batch_query: BatchQuery | None = None) -> Refusal | None:
+        """See ``GraphStore.check_query``. It uses the default database."""
+        if not self._url.one_server:
+            raise QueryFailed("GRAPHWEFT_GRAPH_URL names a server per app: there is no server for checking queries")
+        if batch_query is None:
+            return await self._refused(query.statement, neo4j.READ_ACCESS)
+        refusal = await self._refused(with_plain_vectors(query.statement), neo4j.WRITE_ACCESS)
+        if refusal is None or batch_query.mode == "single":
+            return refusal
+        # If the server refuses the batch query, each row runs the rule's own query.
+        return refusal if await self._refused(fused((batch_query,)), neo4j.WRITE_ACCESS) is not None else None
+
+    async def _refused(self, text: str, access: str) -> Refusal | None:
+        """Return the server's refusal of a text; None if it accepts it."""
+        named = self._url.database if APP not in self._url.database else ""
+        server = _Graph(self._driver(self._url.uri), self._url.uri, named or None, made=False)
+        try:
+            async with self._session(server, ADMIN_S, access=access, ours=False) as session:
+                # The line break keeps the server's columns equal to those of the text.
+                await (await session.run(timed(f"EXPLAIN\n{text}", ADMIN_S))).consume()
+        except QueryFailed as error:
+            if error.code == "timeout" or not isinstance(error.__cause__, Neo4jError):
+                raise GraphUnavailable(f"queries cannot be checked now: {error}") from error
+            if code_of(error.__cause__) == FORBIDDEN:
+                raise QueryFailed(f"the server does not allow queries to be checked: {error}") from error
+            reason, place, fails = refusal_of(error.__cause__)
+            return Refusal(reason=reason, place=place and in_text(text, max(1, place[0] - 1), place[1]), fails=fails)
+        return None
+
+    async def prepare(self, app_id: str, keys: Iterable[tuple[str, str]], indexes: Iterable[SearchIndex] = ()) -> None:
+        """See ``GraphStore.prepare``. A missing index only makes queries slower, so a failure is logged."""
+        async with self._opening.setdefault(app_id, asyncio.Lock()):
+            graph = await self._claimed(app_id)
+            async with self._session(graph, ADMIN_S) as session:
+                listed = await (await session.run(LIST_INDEXES)).values()
+                there = {(kind, tuple(labels), tuple(names)) for labels, names, kind in listed}
+                statements = [
+                    f"CREATE INDEX IF NOT EXISTS FOR (n:{quoted(label)}) ON (n.{quoted(name)})"
+                    for label, name in sorted(set(keys))
+                    if ("RANGE", (label,), (name,)) not in there
+                ]
+                statements += [
+                    search_index(index)
+                    for index in indexes
+                    if (index.kind.upper(), (index.label,), index.properties) not in there
+                ]
+                for statement in (*statements, f"CALL db.awaitIndexes({ADMIN_S / 2:.0f})") if statements else ():
+                    try:
+                        await run_admin(session, statement)
+                    except (GraphUnavailable, Neo4jError) as error:
+                        logger.warning("the graph of %r works without an index: %s", app_id, error)
+
+    async def progress(self, app_id: str, partition: int) -> Progress:
+        """See ``GraphStore.progress``."""
+        async with self._opening.setdefault(app_id, asyncio.Lock()):
+            graph = await self._claimed(app_id)
+            async with self._session(graph, self._write_timeout_s) as session:
+                query = timed(MAKE_CHECKPOINT, self._write_timeout_s)
+                rows = await run(session, query, {"__gw_partition": partition})
+        found = progress_of(rows)
+        if found is None:
+            raise GraphUnavailable(
+                f"the checkpoint of partition {partition} in the graph of {app_id!r} was overwritten"
+            )
+        return found
+
+    async def apply(self, app_id: str, partition: int, writes: Sequence[Write]) -> Applied:
+        """See ``GraphStore.apply``. It applies at most ``ROWS`` rows of several writes."""
+        if not writes:
+            return Applied(count=0)
+        graph = await self._graph(app_id)
+        writes = first(writes)
+        for attempt in range(1, _DEADLOCKS + 1):
+            try:
+                # Waiting for the lock counts toward the server's time limit, so writers of this process wait here.
+                async with self._writing.setdefault(app_id, asyncio.Lock()):
+                    return await self._apply(graph, app_id, partition, writes)
+            except GraphUnavailable as error:
+                if code_of(error.__cause__) != DEADLOCK or attempt == _DEADLOCKS:
+                    raise
+            await asyncio.sleep(random.uniform(0.05, 0.25))
+        raise AssertionError("unreachable")
+
+    async def durable(self, run: str) -> None:
+        """See ``GraphStore.durable``: Neo4j acknowledges writes that are on disk."""
+
+    async def read(
+        self, app_id: str, statement: str, params: Mapping[str, Any], *, timeout_s: float, enough: int | None = None
+    ) -> Table:
+        """See ``GraphStore.read``."""
+        until = time.monotonic() + timeout_s
+        try:
+            async with asyncio.timeout(timeout_s + 0.1), self._readers:
+                graph = await self._graph(app_id)
+                if not await self._is_owned(graph, app_id):
+                    return Table(columns=(), rows=())
+                # The server enforces the access mode. It checks its time limit every two seconds; this one is exact.
+                left_s = max(0.001, until - time.monotonic())
+                async with self._session(graph, timeout_s, access=neo4j.READ_ACCESS, ours=False) as session:
+                    result = await send(session, timed(statement, left_s), params)
+                    columns, rows = result.keys(), await fetched(result, enough)
+        except TimeoutError as error:
+            raise QueryFailed(f"no answer within {timeout_s:.3f} s", code="timeout") from error
+        return Table(columns=tuple(columns), rows=tuple(tuple(map(plain, row)) for row in rows))
+
+    async def checkpoints(self, app_id: str, *, timeout_s: float) -> Mapping[int, Checkpoint]:
+        """See ``GraphStore.checkpoints``. Raises ``QueryFailed`` when the database belongs to another app."""
+        try:
+            async with asyncio.timeout(timeout_s), self._lookers:
+                graph = await self._graph(app_id)
+                if not await self._is_owned(graph, app_id):
+                    return {}
+                async with self._session(graph, timeout_s, access=neo4j.READ_ACCESS) as session:
+                    rows = await (await session.run(timed(READ_CHECKPOINTS, timeout_s))).values()
+        except TimeoutError as error:
+            raise GraphUnavailable(f"no checkpoints of the graph of {app_id!r} within {timeout_s:.3f} s") from error
+        checkpoints: dict[int, Checkpoint] = {}
+        for row in rows:
+            match row:
+                case [int(partition), str(offset), str(plan), int(done)]:
+                    checkpoints[partition] = Checkpoint(offset=offset, plan=plan, done=done)
+                case _:
+                    raise GraphUnavailable(f"a checkpoint in the graph of {app_id!r} was overwritten")
+        return checkpoints
+
+    async def nodes(self, app_id: str) -> AsyncIterator[Node]:
+        """See ``GraphStore.nodes``."""
+        async for row in self._listed(app_id, "MATCH (n) RETURN elementId(n), labels(n), properties(n)"):
+            yield Node(id=number_of(row[0]), labels=tuple(row[1]), properties=plain(row[2]))
+
+    async def edges(self, app_id: str) -> AsyncIterator[Edge]:
+        """See ``GraphStore.edges``."""
+        statement = "MATCH (a)-[e]->(b) RETURN elementId(a), elementId(b), type(e), properties(e)"
+        async for row in self._listed(app_id, statement):
+            yield Edge(start=number_of(row[0]), end=number_of(row[1]), type=row[2], properties=plain(row[3]))
+
+    async def aclose(self) -> None:
+        """See ``GraphStore.aclose``."""
+        while self._drivers:
+            _, driver = self._drivers.popitem()
+            await driver.close()
+
+    # The place of a graph
+
+    def _driver(self, uri: str) -> AsyncDriver:
+        if uri not in self._drivers:
+            library: Any = AsyncGraphDatabase
+            self._drivers[uri] = library.driver(
+                uri,
+                auth=(self._url.user, self._url.password) if self._url.user else None,
+                connection_timeout=5.0,
+                connection_acquisition_timeout=_GRACE_S,
+                notifications_min_severity=NotificationMinimumSeverity.OFF,
+                telemetry_disabled=True,
+                user_agent="graphweft",
+            )
+        return self._drivers[uri]
+
+    async def _graph(self, app_id: str) -> _Graph:
+        uri = self._url.uri.replace(APP, app_id)
+        driver = self._driver(uri)
+        if self._url.database:
+            return _Graph(driver, uri, self._url.database.replace(APP, app_id), made=False)
+        if not self._url.one_server or not await self._has_databases(driver, uri):
+            return _Graph(driver, uri, None, made=False)
+        return _Graph(driver, uri, database_name(app_id, self._template), made=True)
+
+    async def _has_databases(self, driver: AsyncDriver, uri: str) -> bool:
+        if uri not in self._multiple:
+            self._multiple[uri] = await self._ask_edition(driver, uri)
+        return self._multiple[uri]
+
+    async def _ask_edition(self, driver: AsyncDriver, uri: str) -> bool:
+        """Return whether the server supports a database per app. Raises ``GraphUnavailable`` if it is too old."""
+        named = self._url.database if APP not in self._url.database else ""
+        server = _Graph(driver, uri, named or None, made=False)
+        async with self._session(server, self._write_timeout_s, access=neo4j.READ_ACCESS) as session:
+            result = await session.run("CALL dbms.components() YIELD versions, edition")
+            [[versions, edition], *_] = await result.values()
+        numbers = re.match(r"(\d+)\.(\d+)", versions[0])
+        if numbers and (int(numbers[1]), int(numbers[2])) < _OLDEST:
+            raise GraphUnavailable(f"Neo4j {versions[0]} is too old: graphweft needs 5.23 or later", retry_after_s=5.0)
+        return bool(edition != "community")
+
+    async def _claimed(self, app_id: str) -> _Graph:
+        """Return the app's graph, created if needed. Raises ``QueryFailed`` if it belongs to another app."""
+        graph = await self._graph(app_id)
+        if graph.made:
+            system = _Graph(graph.driver, graph.uri, "system", made=False)
+            async with self._session(system, ADMIN_S) as session:
+                await run_admin(session, f"CREATE DATABASE {quoted(graph.database or '')} IF NOT EXISTS WAIT")
+        async with self._session(graph, ADMIN_S) as session:
+            there = {name for [name] in await (await session.run(LIST_CONSTRAINTS)).values()}
+            for name, statement in CONSTRAINTS.items():
+                if name not in there:
+                    await run_admin(session, statement)
+            query = timed(CLAIM, self._write_timeout_s)
+            [[owner]] = await run(session, query, {"__gw_app": app_id})
+        self._check_owner(owner, app_id, graph)
+        self._owned.add(app_id)
+        return graph
+
+    async def _is_owned(self, graph: _Graph, app_id: str) -> bool:
+        """Return whether the app has a graph. Raises ``QueryFailed`` if it belongs to another app."""
+        if app_id not in self._owned:
+            try:
+                async with self._session(graph, ADMIN_S, access=neo4j.READ_ACCESS) as session:
+                    rows = await (await session.run(OWNER)).values()
+            except GraphUnavailable as error:
+                if graph.made and code_of(error.__cause__) == NO_DATABASE:
+                    return False
+                raise
+            if not rows:
+                return False
+            self._check_owner(rows[0][0], app_id, graph)
+            self._owned.add(app_id)
+        return True
+
+    def _check_owner(self, owner: Any, app_id: str, graph: _Graph) -> None:
+        """Raise ``QueryFailed`` if the database belongs to another app; only the log names that app.
+
+        The error appears in replies and dead letters of ``app_id``, which is another tenant.
+        """
+        if owner == app_id:
+            return
+        place = f"the database {graph.database!r}" if graph.database else "the only database of this Neo4j server"
+        if app_id not in self._told_refusals:
+            self._told_refusals.add(app_id)
+            logger.warning("%s holds the graph of app %r, so app %r has no graph", place, owner, app_id)
+        raise QueryFailed(
+            f"{place} holds the graph of another app, so app {app_id!r} cannot have it (the operator finds which one "
+            "in the log and with `graphweft doctor`): give each app a server of its own "
+            "(neo4j://{app_id}.example:7687 in GRAPHWEFT_GRAPH_URL), or use Neo4j Enterprise or FalkorDB"
+        )
+
+    @contextlib.asynccontextmanager
+    async def _session(
+        self, graph: _Graph, limit_s: float, *, access: str = neo4j.WRITE_ACCESS, ours: bool = True
+    ) -> AsyncGenerator[AsyncSession]:
+        """Open a session. With ``ours`` its statements are graphweft's; a refusal means an unavailable graph."""
+        driver: Any = graph.driver
+        session: AsyncSession = driver.session(database=graph.database, default_access_mode=access)
+        async with failing(limit_s + _GRACE_S, ours=ours), session:
+            yield session
+
+    # Writing
+
+    def _form(self, write: Write) -> BatchQuery | None:
+        """Return the batch query of a write; None if each row has its own query."""
+        batch_query = write.query.batch_query(self.dialect) if write.query else None
+        if batch_query is None or batch_query.mode == "single" or not self._compiles.get(batch_query.statement, True):
+            return None
+        return batch_query
+
+    async def _refused_forms(self, graph: _Graph, work: Work) -> bool:
+        """Ask the server once about each batch query of failed writes; return whether it refuses one."""
+        refused = False
+        for statement, batch_query in {
+            batch_query.statement: batch_query for _, batch_query in work if batch_query is not None
+        }.items():
+            if statement in self._compiles:
+                continue
+            try:
+                async with self._session(graph, self._write_timeout_s, ours=False) as session:
+                    query = timed(f"EXPLAIN {fused((batch_query,))}", self._write_timeout_s)
+                    await (await session.run(query)).consume()
+                self._compiles[statement] = True
+            except QueryFailed as refusal:
+                if refusal.code == "timeout":  # a busy server may accept it later
+                    continue
+                logger.debug("rows of a mutation are sent to Neo4j one by one: %s", refusal)
+                self._compiles[statement] = False
+                self._group_of.pop(statement).remove(batch_query)
+                refused = True
+        return refused
+
+    def _parts(self, work: Work) -> list[Part]:
+        """Split the work into parts that share a statement."""
+        for _, batch_query in work:
+            if batch_query is not None and batch_query.statement not in self._group_of:
+                if not self._groups or len(self._groups[-1]) == _TOGETHER:
+                    self._groups.append([])
+                self._groups[-1].append(batch_query)
+                self._group_of[batch_query.statement] = self._groups[-1]
+        parts: list[Part] = []
+        together: list[tuple[Write, BatchQuery | None]] = []
+        shared: tuple[BatchQuery, ...] = ()
+        for write, batch_query in work:
+            batch_queries = tuple(self._group_of[batch_query.statement]) if batch_query is not None else ()
+            alone = write.query is not None and batch_query is None
+            if together and (alone or (batch_queries and shared and batch_queries != shared)):
+                parts.append(Part(together, shared))
+                together, shared = [], ()
+            if alone:
+                parts.append(Part([(write, batch_query)]))
+            else:
+                together.append((write, batch_query))
+                shared = shared or batch_queries
+        if together:
+            parts.append(Part(together, shared))
+        return parts
+
+    async def _apply(self, graph: _Graph, app_id: str, partition: int, writes: Sequence[Write]) -> Applied:
+        work = [(write, self._form(write)) for write in writes]
+        parts = self._parts(work)
+        try:
+            if len(parts) == 1 and not parts[0].alone:
+                await self._apply_at_once(graph, app_id, partition, parts[0])
+            else:
+                await self._transact(graph, app_id, partition, parts)
+            return Applied(count=len(work))
+        except (QueryFailed, _Refused) as error:
+            refusal = error.failure if isinstance(error, _Refused) else error
+        # Separate statements for each write show which one is at fault.
+        if refusal.code == "timeout":
+            await self._wait_for_lock(graph, app_id)
+            return await self._one_by_one(graph, app_id, partition, work)
+        if await self._refused_forms(graph, work):
+            return await self._apply(graph, app_id, partition, writes)
+        return await self._apart(graph, app_id, partition, work)
+
+    async def _apart(self, graph: _Graph, app_id: str, partition: int, work: Work) -> Applied:
+        part = list(work)
+        failure: QueryFailed | None = None
+        while part:
+            try:
+                await self._transact(graph, app_id, partition, apart(part))
+                break
+            except _Refused as refused:
+                failure = refused.failure
+                # The writes together may have taken too long.
+                if refused.index is None or (failure.code == "timeout" and len(part) > 1):
+                    await self._wait_for_lock(graph, app_id)
+                    return await self._one_by_one(graph, app_id, partition, part)
+                part = part[: refused.index]
+        return Applied(count=len(part), failure=failure)
+
+    async def _one_by_one(self, graph: _Graph, app_id: str, partition: int, work: Work) -> Applied:
+        for count, part in enumerate(apart(work)):
+            try:
+                await self._transact(graph, app_id, partition, [part])
+            except _Refused as refused:
+                return Applied(count=count, failure=refused.failure)
+        return Applied(count=len(work))
+
+    async def _apply_at_once(self, graph: _Graph, app_id: str, partition: int, part: Part) -> None:
+        writes = [write for write, _ in part.work]
+        before = writes[0].before
+        params: dict[str, Any] = {
+            "__gw_app": app_id,
+            "__gw_partition": partition,
+            "__gw_pos": before.offset,
+            "__gw_plan": before.plan,
+            "__gw_done": before.done,
+            "__gw_next": properties(writes[-1].after),
+            "__gw_note": last_note(writes),
+        }
+        if part.batch_queries:
+            params["__gw_runs"] = runs(part)
+        async with self._session(graph, self._write_timeout_s, ours=False) as session:
+            query = timed(fused(part.batch_queries), self._write_timeout_s)
+            done = await (await send(session, query, params)).values()
+        if not done:
+            raise _displaced(app_id, partition)
+
+    async def _transact(self, graph: _Graph, app_id: str, partition: int, parts: Sequence[Part]) -> None:
+        """Run the parts in a transaction. Raises ``_Refused`` if one fails; then nothing took effect."""
+        writes = [write for part in parts for write, _ in part.work]
+        try:
+            async with self._session(graph, self._write_timeout_s, ours=False) as session:
+                transaction = await session.begin_transaction(timeout=self._write_timeout_s)
+                async with transaction:  # without an exception the block commits
+                    note = await self._lock(transaction, app_id, partition, writes[0].before)
+                    locked = time.monotonic()
+                    for index, part in enumerate(parts):
+                        try:
+                            await _write(transaction, part)
+                        except QueryFailed as failure:
+                            raise _Refused(index, failure) from failure
+                        except Neo4jError as error:
+                            reason = translate(error)
+                            if not isinstance(reason, QueryFailed):
+                                raise
+                            if reason.code == "timeout" and time.monotonic() - locked < self._write_timeout_s / 2:
+                                raise GraphUnavailable("waiting for the graph's lock took most of the time") from error
+                            raise _Refused(index, reason) from error
+                    new = last_note(writes)
+                    values = {
+                        "__gw_partition": partition,
+                        "__gw_next": properties(writes[-1].after),
+                        "__gw_note": note if new is None else new,
+                    }
+                    await (await transaction.run(f"{MOVE}$__gw_note", values)).consume()
+        except QueryFailed as failure:  # at the commit, where the server checks the whole transaction
+            raise _Refused(None if len(writes) > 1 else 0, failure) from failure
+
+    async def _wait_for_lock(self, graph: _Graph, app_id: str) -> None:
+        """Wait for the rollback of a transaction that timed out, which can take longer than it ran."""
+        async with self._session(graph, ADMIN_S) as session:
+            try:
+                await (await session.run(timed(f"{LOCK} RETURN 1", ADMIN_S), {"__gw_app": app_id})).consume()
+            except Neo4jError as error:
+                if code_of(error) not in TIMED_OUT:
+                    raise
+                raise GraphUnavailable("another writer holds the graph's lock") from error
+
+    async def _lock(self, transaction: AsyncTransaction, app_id: str, partition: int, before: Checkpoint) -> str:
+        """Take the lock and return the checkpoint's note. Raises ``Fenced`` if the checkpoint has moved."""
+        try:
+            values = {"__gw_app": app_id, "__gw_partition": partition}
+            found = progress_of(await (await transaction.run(READ_CHECKPOINT, values)).values())
+        except Neo4jError as error:
+            if code_of(error) not in TIMED_OUT:
+                raise
+            raise GraphUnavailable("another writer holds the graph's lock", retry_after_s=0.25) from error
+        if found is None or found.checkpoint != before:
+            raise _displaced(app_id, partition)
+        return found.note
+
+    async def _listed(self, app_id: str, statement: str) -> AsyncIterator[list[Any]]:
+        graph = await self._graph(app_id)
+        if not await self._is_owned(graph, app_id):
+            return
+        async with self._session(graph, _LISTING_S, access=neo4j.READ_ACCESS) as session:
+            async for record in await session.run(timed(statement, _LISTING_S)):
+                yield record.values()
+
+
+async def _write(transaction: AsyncTransaction, part: Part) -> None:
+    if part.batch_queries:
+        await (await send(transaction, shared(part.batch_queries), {"__gw_runs": runs(part)})).consume()
+        return
+    for write, _ in part.work:
+        if write.query is not None:
+            for row in write.rows:
+                await (await send(transaction, with_plain_vectors(write.query.statement), row)).consume()
+
+
+def _displaced(app_id: str, partition: int) -> Fenced:
+    return Fenced(
+        f"partition {partition} of app {app_id!r} was moved by another worker, or its graph was replaced",
+        retry_after_s=0.05,
+    )

@@ -1,0 +1,83 @@
+"""Converts the driver's values to JSON-like values and Python's dates and times."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, date, datetime, timedelta
+from datetime import time as time_of_day
+from typing import Any, Final
+
+from dateutil.relativedelta import relativedelta  # type: ignore[import-untyped]
+from neo4j.graph import Node as Neo4jNode
+from neo4j.graph import Path as Neo4jPath
+from neo4j.graph import Relationship as Neo4jRelationship
+from neo4j.spatial import Point
+from neo4j.time import Date, DateTime, Duration, Time
+
+_EPOCH: Final = datetime(1970, 1, 1)
+_AXES: Final = {
+    4326: ("longitude", "latitude"),
+    4979: ("longitude", "latitude", "height"),
+    7203: ("x", "y"),
+    9157: ("x", "y", "z"),
+}
+"""The names of a point's coordinates, by coordinate system."""
+
+
+def number_of(element_id: str) -> int:
+    """Return the number in an element id."""
+    return int(element_id.rpartition(":")[2])
+
+
+def plain(value: Any) -> Any:
+    """Return nodes, relationships and paths as maps and lists, as agents and JSON readers expect them."""
+    match value:
+        case Neo4jPath():
+            return [plain(node) for node in value.nodes]
+        case Neo4jNode() | Neo4jRelationship():
+            return {key: plain(item) for key, item in value.items()}
+        case Mapping():
+            return {str(key): plain(item) for key, item in value.items()}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+        case Point():
+            return dict(zip(_AXES[value.srid or 7203], value, strict=True))
+        case list():
+            return [plain(item) for item in value]  # pyright: ignore[reportUnknownVariableType]
+        case Date() | Time() | DateTime():
+            return _native(value)
+        case Duration():
+            return _span(value)
+        case _:
+            return value
+
+
+def count_values(value: Any) -> int:
+    """Count a value and its members."""
+    match value:
+        case list():
+            return 1 + sum(map(count_values, value))  # pyright: ignore[reportUnknownArgumentType]
+        case Mapping() | Neo4jNode() | Neo4jRelationship():
+            return 1 + sum(map(count_values, value.values()))  # pyright: ignore[reportUnknownArgumentType]
+        case Neo4jPath():
+            return 1 + sum(map(count_values, value.nodes))
+        case _:
+            return 1
+
+
+def _native(value: Date | Time | DateTime) -> date | time_of_day | datetime | str:
+    try:
+        native = value.to_native()
+    except ValueError:  # Neo4j allows years beyond 9999
+        return value.iso_format()
+    # FalkorDB has no time zones and returns UTC; equal content must read equal.
+    return native.replace(tzinfo=UTC) if isinstance(native, datetime) and native.tzinfo is None else native
+
+
+def _span(value: Duration) -> timedelta | str:
+    """Return a duration as the time from 1970 that it takes, as FalkorDB stores it."""
+    try:
+        until: datetime = _EPOCH + relativedelta(
+            months=value.months, days=value.days, seconds=value.seconds, microseconds=value.nanoseconds // 1000
+        )
+    except (ValueError, OverflowError):
+        return value.iso_format()
+    return until - _EPOCH

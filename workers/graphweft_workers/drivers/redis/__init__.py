@@ -1,0 +1,1 @@
+"""Redis Streams as the event log and as the queue of context requests."""

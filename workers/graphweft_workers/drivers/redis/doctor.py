@@ -1,0 +1,61 @@
+"""The doctor's checks of a bus on Redis Streams."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any, Final
+
+from redis.exceptions import RedisError, ResponseError
+
+from graphweft.transports.redis.connection import connect
+from graphweft_contracts import BusUnavailable, channels
+from graphweft_workers.drivers.redis_checks import ANSWER_S, append_only, examine_server, not_shown
+from graphweft_workers.ports.check import Check
+
+_ALIVE_MS: Final = 5_000
+"""A responder asks for requests once a second."""
+
+
+async def examine(url: str, advice: str, *, asked: int | None = None) -> list[Check]:
+    """See ``BusDriver.examine``."""
+    return await examine_server("bus", url, advice, functools.partial(_bus, asked=asked))
+
+
+async def responders(url: str) -> list[str]:
+    """See ``BusDriver.responders``."""
+    client = connect(url, io_timeout_s=ANSWER_S, decode=True)
+    try:
+        consumers: list[Any] = await client.xinfo_consumers(channels.CONTEXT_REQUESTS, channels.CONTEXT_GROUP)
+    except ResponseError as error:
+        if "no such key" in str(error) or str(error).startswith("NOGROUP"):
+            return []  # no responder was ever there
+        raise BusUnavailable(str(error)) from error
+    except (RedisError, OSError) as error:
+        raise BusUnavailable(str(error)) from error
+    finally:
+        await client.aclose()
+    return [consumer["name"] for consumer in consumers if int(consumer["idle"]) < _ALIVE_MS]
+
+
+async def _bus(client: Any, *, asked: int | None) -> list[Check]:
+    written = await client.get(channels.PARTITION_COUNT)
+    checks: list[Check] = []
+    if written and asked not in {None, int(written)}:
+        found = f"GRAPHWEFT_PARTITIONS {asked} has no effect: the bus spreads chats over {written} since its first use"
+        advice = f"set GRAPHWEFT_PARTITIONS to {written}, or leave it out"
+        checks.append(Check(name="bus partitions", state="warn", found=found, advice=advice))
+    try:
+        checks += await _settings(client)
+    except ResponseError as error:
+        checks.append(not_shown("bus", error))
+    return checks
+
+
+async def _settings(client: Any) -> list[Check]:
+    policy = (await client.config_get("maxmemory-policy")).get("maxmemory-policy", "")
+    checks: list[Check] = []
+    if policy != "noeviction":
+        advice = "set maxmemory-policy noeviction: with any other policy the server may drop unread events"
+        checks.append(Check(name="bus memory", state="fail", found=f"maxmemory-policy {policy}", advice=advice))
+    checks.append(await append_only(client, "bus"))
+    return checks

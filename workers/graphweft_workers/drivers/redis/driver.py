@@ -1,0 +1,62 @@
+"""The driver of Redis Streams."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any, Final, override
+
+from graphweft_workers.ports.driver import BusDriver, BusOptions
+
+if TYPE_CHECKING:
+    from graphweft_workers.ports.bus import Bus
+    from graphweft_workers.ports.check import Check
+    from graphweft_workers.ports.request_queue import RequestQueue
+
+
+class RedisDriver(BusDriver):
+    """Redis Streams as the bus."""
+
+    @override
+    def check_url(self, url: str) -> None:
+        from graphweft_workers.drivers.redis_checks import check_redis_url
+
+        check_redis_url(url)
+
+    @override
+    def make_bus(self, url: str, options: BusOptions) -> Bus:
+        from graphweft_workers.drivers.redis.event_log import RedisEventLog
+
+        return RedisEventLog(url, partitions=options.partitions, group=options.group)
+
+    @override
+    def make_request_queue(self, url: str, *, name: str, partitions: int) -> RequestQueue:
+        from graphweft_workers.drivers.redis.requests import RedisRequestQueue
+
+        return RedisRequestQueue(url, consumer=name)
+
+    @override
+    def make_broker(self, url: str, *, logger: Any) -> Any:
+        from faststream.redis import RedisBroker
+
+        # The URL that documents show: the real one may hold a password in its query too.
+        return RedisBroker(url, logger=logger, specification_url="redis://bus")
+
+    @override
+    def broker_errors(self) -> tuple[type[Exception], ...]:
+        from redis.exceptions import RedisError
+
+        return RedisError, OSError
+
+    @override
+    async def examine(self, url: str, advice: str, *, partitions: int, asked: int | None) -> list[Check]:
+        from graphweft_workers.drivers.redis import doctor
+
+        return await doctor.examine(url, advice, asked=asked)
+
+    @override
+    async def responders(self, url: str) -> list[str]:
+        from graphweft_workers.drivers.redis import doctor
+
+        return await doctor.responders(url)
+
+
+DRIVER: Final = RedisDriver()

@@ -1,0 +1,429 @@
+"""Redis Streams as a bus (measured on Redis 8.10).
+
+A partition is a stream, read with plain XREAD: contiguous, without a pending list, and repeatable. A consumer group
+would redeliver entries one by one and out of order. It only stores the position here (``XGROUP SETID … ENTRIESREAD``),
+so that ``XINFO GROUPS`` and the tools built on it show the lag.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from redis.exceptions import RedisError, ResponseError
+
+from graphweft.transports.redis.connection import connect
+from graphweft_contracts import BusUnavailable, DeadLetter, channels
+from graphweft_workers.ports.event_log import Batch, Committed, Entry, PartitionStatus
+
+_IO_GRACE_S: Final = 5.0
+_LONGEST_WAIT_S: Final = 5.0
+_LAST_MS: Final = 253_402_300_799_000
+"""The last second of the year 9999. A producer may choose an entry's id, and with it any time."""
+_READ_BYTES: Final = 16 * 1024**2
+"""About the largest result of one ``read``, whatever its limit."""
+_FIRST_COUNT: Final = 16
+"""Entries of the first request, before their size is known."""
+_GROWTH: Final = 8
+"""The factor by which a request may exceed the last one: entries may suddenly become large."""
+
+# Both scripts see the live workers and the leases of all partitions, so their decisions are exact. Only the holder may
+# extend or release a lease.
+#
+# Shares differ by one at most. The larger ones go to the workers that hold the most already, so that few partitions
+# move. A free partition goes only to a worker below its share.
+_CLAIM: Final = """
+local now = redis.call('TIME')
+now = now[1] * 1000 + math.floor(now[2] / 1000)
+redis.call('ZADD', KEYS[1], now + ARGV[3], ARGV[1])
+redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', '(' .. string.format('%.0f', now))
+local workers = redis.call('ZRANGE', KEYS[1], 0, -1)
+local leases = redis.call('MGET', unpack(KEYS, 2))
+local held = {}
+for _, owner in ipairs(leases) do
+  if owner then held[owner] = (held[owner] or 0) + 1 end
+end
+table.sort(workers, function(one, other)
+  local first, second = held[one] or 0, held[other] or 0
+  if first ~= second then return first > second end
+  return one < other
+end)
+local share = math.floor(#leases / #workers)
+for rank = 1, #leases % #workers do
+  if workers[rank] == ARGV[1] then share = share + 1 end
+end
+local owner = leases[ARGV[2] + 1]
+if owner == ARGV[1] or (not owner and (held[ARGV[1]] or 0) < share) then
+  redis.call('SET', KEYS[ARGV[2] + 2], ARGV[1], 'PX', ARGV[3])
+  return {1, share}
+end
+return {0, share}
+"""
+_RELEASE: Final = """
+local leases = redis.call('MGET', unpack(KEYS, 2))
+local left = 0
+for number, owner in ipairs(leases) do
+  if owner == ARGV[1] then
+    if number == ARGV[2] + 1 then redis.call('DEL', KEYS[number + 1]) else left = left + 1 end
+  end
+end
+if left == 0 then redis.call('ZREM', KEYS[1], ARGV[1]) end
+"""
+# Forward only: a fenced owner may still send a commit. The note is stored with the position.
+_COMMIT: Final = """
+local groups = redis.call('XINFO', 'GROUPS', KEYS[1])
+for _, group in ipairs(groups) do
+  local fields = {}
+  for i = 1, #group, 2 do fields[group[i]] = group[i + 1] end
+  if fields['name'] == ARGV[1] and tonumber(fields['entries-read'] or 0) > tonumber(ARGV[3]) then return 0 end
+end
+redis.call('XGROUP', 'SETID', KEYS[1], ARGV[1], ARGV[2], 'ENTRIESREAD', ARGV[3])
+redis.call('HSET', KEYS[2], ARGV[4], ARGV[5])
+return 1
+"""
+# Entries are only trimmed at the head (XDEL is not allowed), so the counters give the number of the first entry.
+_EXTENT: Final = """
+local info = redis.call('XINFO', 'STREAM', KEYS[1])
+local found = {}
+for i = 1, #info, 2 do found[info[i]] = info[i + 1] end
+local first = found['first-entry']
+return {found['entries-added'], found['length'], first and first[1] or ''}
+"""
+# The letter must be unchanged: another process may have retried or replaced it.
+_REQUEUE: Final = """
+if redis.call('HGET', KEYS[1], ARGV[1]) ~= ARGV[2] then return 0 end
+local at = 6
+while at <= #ARGV do
+  local size = tonumber(ARGV[at])
+  redis.call('XADD', KEYS[3], '*', unpack(ARGV, at + 1, at + size))
+  at = at + size + 1
+end
+redis.call('HDEL', KEYS[1], ARGV[1])
+redis.call('ZREM', KEYS[2], ARGV[1])
+if ARGV[3] ~= '' then
+  redis.call('HSET', KEYS[1], ARGV[3], ARGV[4])
+  redis.call('ZADD', KEYS[2], ARGV[5], ARGV[3])
+end
+return 1
+"""
+_EXTEND: Final = """
+if (redis.call('HGET', KEYS[1], ARGV[1]) or '') ~= ARGV[2] then return 0 end
+redis.call('HSET', KEYS[1], ARGV[1], ARGV[3])
+redis.call('ZADD', KEYS[2], ARGV[4], ARGV[1])
+return 1
+"""
+
+
+class RedisEventLog:
+    """``Bus`` on one Redis server.
+
+    ``group`` names the group of readers, which has positions, leases and live workers of its own.
+    """
+
+    def __init__(self, url: str, *, partitions: int = 4, group: str = channels.MUTATION_GROUP) -> None:
+        self._redis = connect(url, io_timeout_s=_LONGEST_WAIT_S + _IO_GRACE_S)
+        self._wanted = partitions
+        self._group_name = group
+        self._count: int | None = None
+        self._sizes: dict[int, tuple[float, int]] = {}
+        """By partition: average bytes and number of the entries last read."""
+        self._held: dict[int, str] = {}
+        """By partition: the owner that claimed it through this object."""
+        self._shares: dict[str, int] = {}
+        """By owner: its share of partitions at its last claim."""
+
+    async def partitions(self, *, fresh: bool = False) -> int:
+        """See ``EventLog.partitions``. It never grows."""
+        if self._count is None:
+            await self._call("SET", channels.PARTITION_COUNT, self._wanted, "NX")
+            self._count = int(await self._call("GET", channels.PARTITION_COUNT))
+        return self._count
+
+    async def keyed_partitions(self) -> int:
+        """See ``EventLog.keyed_partitions``."""
+        return await self.partitions()
+
+    async def claim(self, partition: int, owner: str, ttl_s: float) -> bool:
+        """See ``PartitionLeases.claim``. Each call keeps the owner alive for the time of the lease."""
+        keys = await self._owner_keys()
+        taken, share = await self._call("EVAL", _CLAIM, len(keys), *keys, owner, partition, int(ttl_s * 1000))
+        self._shares[owner] = share
+        if taken:
+            self._held[partition] = owner
+        elif self._held.get(partition) == owner:
+            del self._held[partition]
+        return bool(taken)
+
+    def is_revoked(self, partition: int) -> bool:
+        """See ``PartitionLeases.is_revoked``: an owner above its share loses the highest numbers first."""
+        owner = self._held.get(partition)
+        if owner is None:
+            return False
+        held = sorted(number for number, holder in self._held.items() if holder == owner)
+        return partition in held[self._shares[owner] :]
+
+    async def release(self, partition: int, owner: str) -> None:
+        """See ``PartitionLeases.release``. An owner without a lease is not alive until it claims again."""
+        if self._held.get(partition) == owner:
+            del self._held[partition]
+        keys = await self._owner_keys()
+        await self._call("EVAL", _RELEASE, len(keys), *keys, owner, partition)
+
+    async def committed(self, partition: int) -> Committed:
+        """See ``EventLog.committed``."""
+        group = await self._group(partition)
+        if group is None:
+            try:
+                await self._call(
+                    "XGROUP", "CREATE", channels.events_stream(partition), self._group_name, "0-0", "MKSTREAM",
+                    "ENTRIESREAD", 0,
+                )  # fmt: skip
+            except ResponseError as error:
+                if not str(error).startswith("BUSYGROUP"):  # created by another worker
+                    raise BusUnavailable(f"the position cannot be stored: {error}") from error
+            return Committed()
+        offset = group["last-delivered-id"].decode()
+        note = await self._call("HGET", channels.notes(self._group_name), partition)
+        return Committed(
+            offset="" if offset == "0-0" else offset,
+            count=int(group["entries-read"] or 0),
+            note=note.decode() if note else "",
+        )
+
+    async def read(self, partition: int, after: Committed, *, limit: int, wait_s: float) -> Batch:
+        """See ``EventLog.read``. One call returns about 16 MiB at most, or the single entry that is larger."""
+        stretch = await self._read_now(partition, after, limit)
+        if stretch.entries or stretch.lost or wait_s <= 0:
+            return stretch
+        # A transaction cannot block, so this command only waits.
+        wait_ms = max(1, int(min(wait_s, _LONGEST_WAIT_S) * 1000))
+        stream = channels.events_stream(partition)
+        if not await self._call("XREAD", "COUNT", 1, "BLOCK", wait_ms, "STREAMS", stream, after.offset or "0-0"):
+            return stretch
+        return await self._read_now(partition, after, limit)
+
+    async def reread(self, partition: int, after: Committed, *, limit: int) -> Batch:
+        """See ``EventLog.reread``. One call returns about 16 MiB at most, or the single entry that is larger."""
+        return await self._read_now(partition, after, limit)
+
+    async def entries(self, partition: int, offsets: Sequence[str]) -> Sequence[Entry]:
+        """See ``EventLog.entries``."""
+        try:
+            pipeline = self._redis.pipeline(transaction=False)
+            for offset in offsets:
+                pipeline.execute_command("XRANGE", channels.events_stream(partition), offset, offset)
+            replies = await pipeline.execute()
+        except (RedisError, OSError) as error:
+            raise BusUnavailable(f"the bus is unavailable: {error}") from error
+        return [_entry(item) for reply in replies for item in reply]
+
+    async def after(self, partition: int, offset: str, *, limit: int) -> Sequence[Entry]:
+        """See ``EventLog.after``."""
+        start = f"({offset}" if offset else "-"
+        reply = await self._call("XRANGE", channels.events_stream(partition), start, "+", "COUNT", limit)
+        return [_entry(item) for item in reply]
+
+    async def before(self, partition: int, offset: str, *, limit: int) -> Sequence[Entry]:
+        """See ``EventLog.before``."""
+        if not offset:
+            return []
+        reply = await self._call("XREVRANGE", channels.events_stream(partition), offset, "-", "COUNT", limit)
+        return [_entry(item) for item in reversed(reply)]
+
+    def is_after(self, offset: str, other: str) -> bool:
+        """See ``EventLog.is_after``."""
+        return _number(offset) > _number(other)
+
+    async def commit(self, partition: int, committed: Committed) -> None:
+        """See ``EventLog.commit``."""
+        stream = channels.events_stream(partition)
+        offset = committed.offset or "0-0"
+        notes = channels.notes(self._group_name)
+        given = (self._group_name, offset, committed.count, partition, committed.note)
+        await self._call("EVAL", _COMMIT, 2, stream, notes, *given)
+
+    async def status(self) -> Sequence[PartitionStatus]:
+        """See ``EventLog.status``."""
+        found: list[PartitionStatus] = []
+        partitions = await self.partitions()
+        notes = await self._call("HGETALL", channels.notes(self._group_name))
+        for partition in range(partitions):
+            stream = channels.events_stream(partition)
+            owner = await self._call("GET", channels.lease(partition, self._group_name))
+            group = await self._group(partition)
+            last = await self._call("XREVRANGE", stream, "+", "-", "COUNT", 1)
+            length = int(await self._call("XLEN", stream))
+            position = group["last-delivered-id"].decode() if group else ""
+            lag = group["lag"] if group else length
+            found.append(
+                PartitionStatus(
+                    id=partition,
+                    position="" if position == "0-0" else position,
+                    end=last[0][0].decode() if last else "",
+                    lag=length if lag is None else int(lag),
+                    owner=owner.decode() if owner else None,
+                    note=notes.get(str(partition).encode(), b"").decode(),
+                )
+            )
+        return found
+
+    async def put_dead_letters(self, letters: Sequence[DeadLetter]) -> None:
+        """See ``DeadLetters.put_dead_letters``."""
+        try:
+            pipeline = self._redis.pipeline(transaction=True)
+            for letter in letters:
+                pipeline.hset(channels.DEAD_LETTERS, letter.id, _body(letter))
+                pipeline.zadd(channels.DEAD_LETTER_ORDER, {letter.id: letter.time.timestamp()})
+            await pipeline.execute()
+        except (RedisError, OSError) as error:
+            raise BusUnavailable(f"a dead letter cannot be written: {error}") from error
+
+    async def extend(self, letter: DeadLetter | None, longer: DeadLetter) -> bool:
+        """See ``DeadLetters.extend``."""
+        keys = (channels.DEAD_LETTERS, channels.DEAD_LETTER_ORDER)
+
+        def script(before: bytes | str) -> Awaitable[Any]:
+            given = (longer.id, before, _body(longer), longer.time.timestamp())
+            return self._call("EVAL", _EXTEND, 2, *keys, *given)
+
+        return bool(await script("")) if letter is None else await self._in_place_of(letter, script)
+
+    async def dead_letter_count(self) -> int:
+        """See ``DeadLetters.dead_letter_count``."""
+        return int(await self._call("HLEN", channels.DEAD_LETTERS))
+
+    async def dead_letters(self, *, limit: int) -> Sequence[DeadLetter]:
+        """See ``DeadLetters.dead_letters``."""
+        ids = await self._call("ZRANGE", channels.DEAD_LETTER_ORDER, 0, limit - 1)
+        if not ids:
+            return []
+        bodies = await self._call("HMGET", channels.DEAD_LETTERS, *ids)
+        return [DeadLetter.model_validate_json(body) for body in bodies if body is not None]
+
+    async def dead_letter(self, letter_id: str) -> DeadLetter | None:
+        """See ``DeadLetters.dead_letter``."""
+        body = await self._call("HGET", channels.DEAD_LETTERS, letter_id)
+        return None if body is None else DeadLetter.model_validate_json(body)
+
+    async def requeue(
+        self, letter: DeadLetter, entries: Sequence[Mapping[bytes, bytes]], rest: DeadLetter | None = None
+    ) -> bool:
+        """See ``DeadLetters.requeue``. One script blocks the server: page long ranges by ``rest``."""
+        partition, _, _ = letter.position.partition(":")
+        keys = (channels.DEAD_LETTERS, channels.DEAD_LETTER_ORDER, channels.events_stream(int(partition)))
+        arguments: list[Any] = [rest.id, _body(rest), rest.time.timestamp()] if rest else ["", "", ""]
+        for entry in entries:
+            arguments.append(2 * len(entry))
+            arguments.extend(part for item in entry.items() for part in item)
+
+        def script(before: bytes | str) -> Awaitable[Any]:
+            return self._call("EVAL", _REQUEUE, 3, *keys, letter.id, before, *arguments)
+
+        return await self._in_place_of(letter, script)
+
+    async def aclose(self) -> None:
+        """See ``Bus.aclose``."""
+        await self._redis.aclose()
+
+    async def _read_now(self, partition: int, after: Committed, limit: int) -> Batch:
+        """Read in requests whose size follows the size of the entries."""
+        entries: list[Entry] = []
+        lost, size = 0, 0
+        while len(entries) < limit and size < _READ_BYTES:
+            average, last = self._sizes.get(partition, (_READ_BYTES / _FIRST_COUNT, _FIRST_COUNT))
+            count = max(1, min(limit - len(entries), int((_READ_BYTES - size) / average), last * _GROWTH))
+            at = entries[-1].offset if entries else after.offset
+            found, missing = await self._request(partition, at, after.count + lost + len(entries), count)
+            if missing and entries:  # trimmed between two requests: the next call reports it
+                break
+            lost = lost or missing
+            entries += [_entry(item) for item in found]
+            if found:
+                got = sum(len(name) + len(value) for _, fields in found for name, value in fields.items())
+                self._sizes[partition] = (max(1.0, got / len(found)), len(found))
+                size += got
+            if len(found) < count:
+                break
+        return Batch(entries=entries, lost=lost)
+
+    async def _request(self, partition: int, at: str, read: int, count: int) -> tuple[Sequence[Any], int]:
+        """Return up to ``count`` raw entries after ``at``, and the number of trimmed ones before them.
+
+        ``read`` is the number of entries up to ``at``. Both commands run in one transaction, so the numbers are exact.
+        """
+        stream = channels.events_stream(partition)
+        try:
+            pipeline = self._redis.pipeline(transaction=True)
+            pipeline.execute_command("XREAD", "COUNT", count, "STREAMS", stream, at or "0-0")
+            pipeline.execute_command("EVAL", _EXTENT, 1, stream)
+            reply, extent = await pipeline.execute(raise_on_error=False)
+        except (RedisError, OSError) as error:
+            raise BusUnavailable(f"the bus is unavailable: {error}") from error
+        if isinstance(reply, Exception):
+            raise BusUnavailable(f"partition {partition} cannot be read: {reply}") from reply
+        found: Sequence[Any] = reply[0][1] if reply else ()
+        if isinstance(extent, Exception):
+            if "no such key" not in str(extent):
+                raise BusUnavailable(f"partition {partition} cannot be read: {extent}") from extent
+            added, length, first = 0, 0, b""
+        else:
+            added, length, first = int(extent[0]), int(extent[1]), extent[2]
+        if added < read:
+            raise BusUnavailable(
+                f"the stream of partition {partition} was deleted or recreated: {added} entries were ever written to "
+                f"it and {read} read; its position is read again"
+            )
+        behind = not length or _number(first.decode()) > _number(at)
+        return found, max(0, added - length - read) if behind else 0
+
+    async def _in_place_of(self, letter: DeadLetter, script: Callable[[bytes | str], Awaitable[Any]]) -> bool:
+        """Run a script that compares a letter's stored text, which another version may have written differently."""
+        if await script(_body(letter)):
+            return True
+        written = await self._call("HGET", channels.DEAD_LETTERS, letter.id)
+        if written is None or DeadLetter.model_validate_json(written) != letter:
+            return False
+        return bool(await script(written))
+
+    async def _owner_keys(self) -> list[str]:
+        """Return the keys of the live workers and of the leases."""
+        leases = [channels.lease(number, self._group_name) for number in range(await self.partitions())]
+        return [channels.workers(self._group_name), *leases]
+
+    async def _group(self, partition: int) -> dict[str, Any] | None:
+        try:
+            groups = await self._redis.xinfo_groups(channels.events_stream(partition))
+        except ResponseError:  # no such key: nothing has been written
+            return None
+        except (RedisError, OSError) as error:
+            raise BusUnavailable(f"the bus is unavailable: {error}") from error
+        name = self._group_name.encode()
+        return next((group for group in groups if group["name"] == name), None)
+
+    async def _call(self, *command: Any) -> Any:
+        try:
+            return await self._redis.execute_command(*command)
+        except (RedisError, OSError) as error:
+            if type(error) is ResponseError and str(error).startswith("BUSYGROUP"):
+                raise
+            raise BusUnavailable(f"the bus is unavailable: {error}") from error
+
+
+def _entry(item: Any) -> Entry:
+    offset, fields = item
+    milliseconds = int(offset.partition(b"-")[0])
+    return Entry(
+        offset=offset.decode(), fields=fields, received=datetime.fromtimestamp(min(milliseconds, _LAST_MS) / 1000, UTC)
+    )
+
+
+def _body(letter: DeadLetter) -> str:
+    return letter.model_dump_json(exclude_none=True)
+
+
+def _number(offset: str) -> tuple[int, int]:
+    if not offset:
+        return (0, 0)
+    milliseconds, _, sequence = offset.partition("-")
+    return (int(milliseconds), int(sequence))

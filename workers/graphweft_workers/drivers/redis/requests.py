@@ -1,0 +1,285 @@
+"""``RequestQueue`` on a Redis stream with a consumer group; replies go out over Pub/Sub.
+
+A responder with assigned requests sends a heartbeat several times a second. The same script gives it the requests of
+responders without a recent heartbeat. XAUTOCLAIM alone would decide by the age of requests: it would take them from
+slow responders, and all of them would be answered twice.
+
+A request is taken over once. Otherwise a request that crashes a responder would crash all of them, one by one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import deque
+from collections.abc import Sequence
+from typing import Any, Final
+
+import structlog
+from redis.exceptions import RedisError, ResponseError
+
+from graphweft.transports.redis.connection import Together, connect
+from graphweft_contracts import BusUnavailable, ContextReply, channels
+from graphweft_workers.ports.request_queue import PendingRequest, encode
+
+logger = structlog.get_logger("graphweft.injection")
+
+_WAIT_S: Final = 1.0
+_IO_GRACE_S: Final = 5.0
+_SIGN_S: Final = 0.1
+"""Seconds between two heartbeats, and between two looks at those of others."""
+_ALIVE_MS: Final = 300
+"""How long a heartbeat counts, and the least age of a request that is taken over. Runtimes wait about 500 ms."""
+_TAKEN_AT_ONCE: Final = 64
+_CLEAN_S: Final = 60.0
+_GONE_MS: Final = 60_000
+"""A consumer that is idle for this time is deleted; Redis recreates one that is alive."""
+_DONE_AT_ONCE: Final = 500
+_LEAVE_S: Final = 1.0
+_REPLY_CONNECTIONS: Final = 8
+_KEYS: Final = (channels.CONTEXT_REQUESTS, channels.RESPONDERS)
+_CHANNELS: Final = channels.context_replies("")
+_HANDED_ON: Final = 1_000
+"""Stored as the number of deliveries, because reading one's own requests again counts as a delivery too."""
+
+# KEYS: the stream, the heartbeats. ARGV: group, own name, how long a heartbeat counts in ms, the limit of requests to
+# take over, the number of deliveries of those that were taken over before. Returns the entries that were taken over,
+# and the number of those that were given up. It writes nothing while no request is assigned.
+_SIGN: Final = """
+local taken = {}
+local lost = 0
+local pending = redis.call('XPENDING', KEYS[1], ARGV[1])
+if pending[1] == 0 then return {taken, lost} end
+local time = redis.call('TIME')
+local now = time[1] * 1000 + math.floor(time[2] / 1000)
+local room = tonumber(ARGV[4])
+for _, holder in ipairs(pending[4]) do
+  local name = holder[1]
+  if name == ARGV[2] then
+    redis.call('ZADD', KEYS[2], now + ARGV[3], name)
+  elseif room > 0 and tonumber(redis.call('ZSCORE', KEYS[2], name) or '0') < now then
+    local left = redis.call('XPENDING', KEYS[1], ARGV[1], 'IDLE', ARGV[3], '-', '+', room, name)
+    for _, entry in ipairs(left) do
+      if entry[4] >= tonumber(ARGV[5]) then
+        redis.call('XACK', KEYS[1], ARGV[1], entry[1])
+        redis.call('XDEL', KEYS[1], entry[1])
+        lost = lost + 1
+      else
+        for _, claimed in ipairs(redis.call('XCLAIM', KEYS[1], ARGV[1], ARGV[2], 0, entry[1], 'RETRYCOUNT', ARGV[5])) do
+          taken[#taken + 1] = claimed
+        end
+      end
+      room = room - 1
+    end
+    if #redis.call('XPENDING', KEYS[1], ARGV[1], '-', '+', 1, name) == 0 then
+      redis.call('XGROUP', 'DELCONSUMER', KEYS[1], ARGV[1], name)
+      redis.call('ZREM', KEYS[2], name)
+    end
+  end
+end
+if #taken > 0 then redis.call('ZADD', KEYS[2], now + ARGV[3], ARGV[2]) end
+return {taken, lost}
+"""
+
+# KEYS as above. ARGV: group, age in ms; or group, 0, own name. Deletes consumers without requests: those that are idle
+# for this time, or the named one.
+_CLEAN: Final = """
+for _, fields in ipairs(redis.call('XINFO', 'CONSUMERS', KEYS[1], ARGV[1])) do
+  local consumer = {}
+  for index = 1, #fields, 2 do consumer[fields[index]] = fields[index + 1] end
+  local named = not ARGV[3] or ARGV[3] == consumer['name']
+  if named and consumer['pending'] == 0 and consumer['idle'] >= tonumber(ARGV[2]) then
+    redis.call('XGROUP', 'DELCONSUMER', KEYS[1], ARGV[1], consumer['name'])
+    redis.call('ZREM', KEYS[2], consumer['name'])
+  end
+end
+"""
+
+
+class RedisRequestQueue:
+    """``RequestQueue`` on a Redis stream. ``consumer`` names the responder and must be unique."""
+
+    def __init__(self, url: str, *, consumer: str) -> None:
+        self._redis = connect(url, io_timeout_s=_WAIT_S + _IO_GRACE_S)
+        self._repeating = connect(url, io_timeout_s=_IO_GRACE_S, repeats=1)
+        self._replies = Together(self._repeating, connections=_REPLY_CONNECTIONS)
+        self._consumer = consumer
+        self._sign: Any = self._redis.register_script(_SIGN)
+        self._clean: Any = self._redis.register_script(_CLEAN)
+        self._joined = False
+        """Whether the group exists, and earlier requests of this name were looked for."""
+        self._ready: deque[PendingRequest] = deque()
+        self._held: set[str] = set()
+        """Tokens of all assigned requests: ready, handed out, or done and not yet removed."""
+        self._done: list[str] = []
+        self._reading: asyncio.Task[None] | None = None
+        self._woken: asyncio.Future[None] | None = None
+        self._keeper: asyncio.Task[None] | None = None
+        self._left = False
+        self.taken_over = 0
+
+    async def next(self, limit: int, *, wait: bool = True) -> Sequence[PendingRequest]:
+        """See ``RequestQueue.next``."""
+        if self._keeper is None:
+            self._keeper = asyncio.create_task(self._keep(), name="graphweft-requests")
+        if not self._ready:
+            # A read continues after its call: it assigns requests, so it must not be cancelled.
+            if self._reading is None:
+                self._reading = asyncio.create_task(self._read(limit, wait), name="graphweft-requests-read")
+                self._reading.add_done_callback(lambda _: self.wake())
+            if not self._reading.done():
+                self._woken = asyncio.get_running_loop().create_future()
+                try:
+                    await self._woken
+                finally:
+                    self._woken = None
+        if self._reading is not None and self._reading.done():
+            reading, self._reading = self._reading, None
+            try:
+                reading.result()
+            except (RedisError, OSError) as error:
+                # A server without its data has no group; and a lost response may have assigned requests.
+                self._joined = False
+                raise BusUnavailable(f"the bus is unavailable: {error}") from error
+        return [self._ready.popleft() for _ in range(min(limit, len(self._ready)))]
+
+    def wake(self) -> None:
+        """See ``RequestQueue.wake``."""
+        if self._woken is not None and not self._woken.done():
+            self._woken.set_result(None)
+
+    async def reply(self, channel: str, reply: ContextReply) -> bool:
+        """See ``RequestQueue.reply``."""
+        if not channel.startswith(_CHANNELS):
+            return False
+        try:
+            listeners: int = await self._replies.execute("PUBLISH", channel, encode(reply))
+        except (RedisError, OSError) as error:
+            raise BusUnavailable(f"the bus is unavailable: {error}") from error
+        return listeners > 0
+
+    async def age_s(self, token: str) -> float | None:
+        """See ``RequestQueue.age_s``."""
+        try:
+            seconds, microseconds = await self._redis.time()
+        except (RedisError, OSError) as error:
+            raise BusUnavailable(f"the bus is unavailable: {error}") from error
+        return float(seconds + microseconds / 1e6 - int(token.partition("-")[0]) / 1000)
+
+    def done(self, token: str) -> None:
+        """See ``RequestQueue.done``."""
+        self._done.append(token)
+
+    async def leave(self) -> Sequence[PendingRequest]:
+        """See ``RequestQueue.leave``."""
+        self._left = True
+        if self._reading is not None:
+            # The server ends the wait; requests that it assigned meanwhile are found again.
+            self._reading.cancel()
+            await asyncio.gather(self._reading, return_exceptions=True)
+            self._reading = None
+            with contextlib.suppress(RedisError, OSError):  # TimeoutError is an OSError
+                async with asyncio.timeout(_LEAVE_S):
+                    await self._read_own()
+        rest = list(self._ready)
+        self._ready.clear()
+        return rest
+
+    async def aclose(self) -> None:
+        """See ``RequestQueue.aclose``."""
+        await self.leave()
+        if self._keeper is not None:
+            self._keeper.cancel()
+            await asyncio.gather(self._keeper, return_exceptions=True)
+            self._keeper = None
+            with contextlib.suppress(RedisError, OSError):
+                await self._take_off()
+                await self._clean(keys=_KEYS, args=[channels.CONTEXT_GROUP, 0, self._consumer])
+        await self._replies.aclose()
+        await self._repeating.aclose()
+        await self._redis.aclose()
+
+    async def _read(self, limit: int, wait: bool) -> None:
+        if not self._joined:
+            await self._make_group()
+            await self._read_own()
+            self._joined = True
+            if self._ready:
+                return
+        self._add(
+            await self._redis.xreadgroup(
+                channels.CONTEXT_GROUP,
+                self._consumer,
+                {channels.CONTEXT_REQUESTS: ">"},
+                count=limit,
+                block=int(_WAIT_S * 1000) if wait else None,
+            )
+        )
+
+    async def _read_own(self) -> None:
+        """Find assigned requests whose response was lost."""
+        self._add(
+            await self._redis.xreadgroup(
+                channels.CONTEXT_GROUP, self._consumer, {channels.CONTEXT_REQUESTS: "0"}, count=None
+            )
+        )
+
+    def _add(self, found: Any) -> int:
+        """Add the entries of a read or a claim; return how many are new."""
+        before = len(self._ready)
+        for token, fields in found[0][1] if found else ():
+            name = token.decode()
+            if name not in self._held:
+                self._held.add(name)
+                self._ready.append(PendingRequest(token=name, body=fields.get(b"data", b"") if fields else b""))
+        return len(self._ready) - before
+
+    async def _make_group(self) -> None:
+        try:
+            # From the beginning: requests that wait for a first responder are answered, and expired ones dropped.
+            await self._redis.xgroup_create(channels.CONTEXT_REQUESTS, channels.CONTEXT_GROUP, id="0", mkstream=True)
+        except ResponseError as error:
+            if not str(error).startswith("BUSYGROUP"):
+                raise
+
+    async def _keep(self) -> None:
+        """Send heartbeats, take over requests of dead responders, remove finished ones."""
+        due = time.monotonic()
+        clean_at = due
+        while True:
+            try:
+                await self._take_off()
+                # If this process is late, the others may be late too, and not dead.
+                late = time.monotonic() - due > _SIGN_S
+                if self._joined:
+                    await self._look(0 if late or self._left else _TAKEN_AT_ONCE)
+                if self._joined and time.monotonic() >= clean_at:
+                    await self._clean(keys=_KEYS, args=[channels.CONTEXT_GROUP, _GONE_MS])
+                    clean_at = time.monotonic() + _CLEAN_S
+            except (RedisError, OSError) as error:
+                logger.debug("requests_not_kept", error=str(error))
+            except Exception:  # a defect: without heartbeats the others would take over all requests
+                logger.exception("requests_not_kept")
+            due = time.monotonic() + _SIGN_S
+            await asyncio.sleep(_SIGN_S)
+
+    async def _look(self, room: int) -> None:
+        arguments = [channels.CONTEXT_GROUP, self._consumer, _ALIVE_MS, room, _HANDED_ON]
+        entries, lost = await self._sign(keys=_KEYS, args=arguments)
+        if lost:
+            logger.warning("requests_given_up", count=lost, error="two responders had them and sent no heartbeat")
+        if entries:
+            found = [(token, dict(zip(fields[::2], fields[1::2], strict=True))) for token, fields in entries]
+            self.taken_over += self._add([(b"", found)])
+            self.wake()
+
+    async def _take_off(self) -> None:
+        while self._done:
+            tokens = self._done[:_DONE_AT_ONCE]
+            pipeline = self._redis.pipeline(transaction=False)
+            pipeline.xack(channels.CONTEXT_REQUESTS, channels.CONTEXT_GROUP, *tokens)
+            pipeline.xdel(channels.CONTEXT_REQUESTS, *tokens)
+            await pipeline.execute()
+            del self._done[: len(tokens)]
+            self._held.difference_update(tokens)

@@ -1,0 +1,61 @@
+"""The doctor's checks that every Redis server needs, whatever it holds."""
+
+from __future__ import annotations
+
+from collections.abc import Awaitable, Callable
+from typing import Any, Final
+
+from redis.exceptions import RedisError, ResponseError
+
+from graphweft.transports.redis.connection import connect
+from graphweft_workers.ports.check import Check
+
+ANSWER_S: Final = 5.0
+
+
+def check_redis_url(url: str) -> None:
+    """Raise ``ValueError`` for an invalid Redis URL; the message does not quote it."""
+    from redis.asyncio import ConnectionPool
+
+    pool: Any = ConnectionPool
+    try:
+        pool.from_url(url).make_connection()  # connects only when it is used
+    except (ValueError, TypeError, RedisError):  # their texts quote the URL
+        msg = (
+            "invalid Redis URL: expected redis://[[user:]password@]host[:port][/db], rediss://… or unix:///path; write "
+            "%2F for / in a password, and the like"
+        )
+        raise ValueError(msg) from None
+
+
+async def examine_server(
+    name: str, url: str, advice: str, more: Callable[[Any], Awaitable[list[Check]]]
+) -> list[Check]:
+    """Return whether the server answers, and then the checks of ``more``, which is given a client."""
+    client = connect(url, io_timeout_s=ANSWER_S, decode=True)
+    try:
+        info = await client.info("server")
+        found = Check(name=name, state="ok", found=f"Redis {info['redis_version']} answers")
+        try:
+            return [found, *await more(client)]
+        except ResponseError as error:
+            return [found, not_shown(name, error)]
+    except (RedisError, OSError) as error:
+        return [Check(name=name, state="fail", found=f"no answer: {error}", advice=advice)]
+    finally:
+        await client.aclose()
+
+
+def not_shown(name: str, error: ResponseError) -> Check:
+    """Return the check of a managed server, which hides CONFIG and MODULE."""
+    advice = "nothing, if its operator sees to memory policy, append-only file and modules"
+    return Check(name=f"{name} settings", state="warn", found=f"not shown: {error}", advice=advice)
+
+
+async def append_only(client: Any, name: str) -> Check:
+    """Return whether the server writes changes to disk."""
+    settings = await client.config_get("append*")
+    if settings.get("appendonly") == "yes":
+        return Check(name=f"{name} disk", state="ok", found=f"append-only file, fsync {settings.get('appendfsync')}")
+    advice = "start the server with --appendonly yes: without it a crash loses what the server holds"
+    return Check(name=f"{name} disk", state="warn", found="no append-only file", advice=advice)

@@ -1,0 +1,339 @@
+"""The apps of one partition. Each has a queue of its own, so a slow or failing app does not hold up the others.
+
+A queue applies its events in order. Usually all queues are empty before the next batch is read. The partition waits
+only briefly for a queue that is not; its events pile up, and when there are too many, the app is *parked*: its events
+are dropped from memory and read from the log again when the queue reaches them.
+
+The position that may be committed is the smallest one of all queues.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence, Set
+from typing import Final
+
+import structlog
+
+from graphweft_contracts import GraphUnavailable
+from graphweft_workers.backoff import backoff_s
+from graphweft_workers.cancellation import is_being_cancelled
+from graphweft_workers.engine.app_queue import AppQueue, QueuedBatch, size_of
+from graphweft_workers.engine.app_writer import AppWriter
+from graphweft_workers.engine.position_note import Parked, PositionNote
+from graphweft_workers.engine.read import MatchedEvent, Skip
+from graphweft_workers.engine.skips import Skips
+from graphweft_workers.ports.event_log import Committed
+
+logger = structlog.get_logger("graphweft.mutation")
+
+_PATIENCE_S: Final = 0.1
+"""How long the other apps of a partition wait for its slowest one."""
+_PARK_S: Final = 1.0
+"""An app with a full queue is parked after it has been busy with the same events for this long."""
+_COOL_DOWN_S: Final = 30.0
+"""The others do not wait for an app for this long after it took more than ``_PARK_S`` or failed."""
+_MOST_PARKED: Final = 24
+"""Parked apps of a partition; beyond that the partition waits. The position's note must hold their names."""
+_APPS_AT_ONCE: Final = 16
+"""Graphs of one partition that are written at the same time, slow ones not counted."""
+_WAITING_BYTES: Final = 16 * 1024**2
+"""Of the events that wait for slow apps; beyond that, or beyond one batch of events, apps are parked."""
+_DRAIN_S: Final = 10.0
+_MOST_QUEUES: Final = 10_000
+"""Queues to keep; beyond that idle ones are forgotten, with their checkpoints."""
+
+
+class AppQueues:
+    """The queues of one leased partition.
+
+    ``settle`` raises a failure that concerns more than one app; the queues must then be made anew.
+    """
+
+    def __init__(
+        self,
+        writer: AppWriter,
+        *,
+        run: str,
+        skips: Skips,
+        position: Committed,
+        before: PositionNote,
+        progressed: Callable[[], None],
+    ) -> None:
+        """``position`` is where reading begins; ``before`` is the note of the partition's last owner.
+
+        ``progressed`` is called when ``floor`` may have moved.
+        """
+        self._writer = writer
+        self._number = writer.number
+        self._is_after = writer.bus.is_after
+        self._run_id = run
+        self._skips = skips
+        self._before = before
+        self._progressed = progressed
+        self._queues: dict[str, AppQueue] = {}
+        self._busy: dict[str, AppQueue] = {}
+        """Checked with every batch, and usually few, while ``_queues`` may hold thousands."""
+        self._limiter = asyncio.Semaphore(_APPS_AT_ONCE)
+        self._changed = asyncio.Event()
+        self._failure: BaseException | None = None
+        self.given: Committed = position
+        """All events up to this position are in the queues, or were."""
+
+    @property
+    def parked(self) -> frozenset[str]:
+        """Apps that take no events now: they read them again later."""
+        return frozenset(queue.app_id for queue in self._busy.values() if queue.behind is not None)
+
+    @property
+    def floor(self) -> Committed:
+        """The position up to which all events took effect."""
+        return self.floor_without(frozenset())
+
+    def floor_without(self, apps: Collection[str]) -> Committed:
+        """Return the position up to which all events took effect in other apps than ``apps``."""
+        floor = self.given
+        for queue in self._busy.values():
+            own = queue.floor if queue.app_id not in apps else None
+            if own is not None and self._is_after(floor.offset, own.offset):
+                floor = own
+        return floor
+
+    def is_busy(self, app_id: str) -> bool:
+        """Tell whether an app has events that have not taken effect."""
+        return app_id in self._busy
+
+    def status(self) -> dict[str, Parked]:
+        """Return the apps that are behind the others, and how far."""
+        now = time.monotonic()
+        found: dict[str, Parked] = {}
+        for queue in self._busy.values():
+            floor = queue.floor
+            late = queue.trouble == "unavailable" or now - queue.busy_since >= _PARK_S
+            if floor is not None and (queue.behind is not None or (late and self._is_slow(queue, now))):
+                reported = queue.reported_while_parked if queue.behind is not None else None
+                found[queue.app_id] = Parked(
+                    at=floor.offset, reported=reported, why=queue.trouble, since=int(queue.troubled_at)
+                )
+        if len(found) > _MOST_PARKED:  # parked apps first; ``reported_without`` covers those that do not fit
+            found = dict(sorted(found.items(), key=lambda item: item[1].reported is None)[:_MOST_PARKED])
+        return found
+
+    def reported_without(self, apps: Collection[str]) -> str:
+        """Return the offset up to which the skips and dead letters of other apps than ``apps`` are written."""
+        reported = self.given.offset
+        for queue in self._busy.values():
+            if queue.behind is not None:
+                own = queue.reported_while_parked if queue.app_id not in apps else reported
+            else:  # skips are counted after the events beside them
+                counts_later = any(batch.skips for batch in (*queue.applying, *queue.waiting))
+                own = (queue.floor or self.given).offset if counts_later else reported
+            if self._is_after(reported, own):
+                reported = own
+        return reported
+
+    def give(
+        self,
+        events: Mapping[str, Sequence[MatchedEvent]],
+        skips: Mapping[str, Sequence[Skip]],
+        end: Committed,
+        without: Set[str] = frozenset(),
+    ) -> None:
+        """Queue the events of a batch that starts after ``given`` and ends at ``end``, and the skips beside them.
+
+        ``without`` are the apps that were parked when the batch was matched or its skips were counted. All of them
+        read the batch again, even if they have caught up since, and so does an app that was parked since.
+        """
+        for app_id in without:
+            self.park(app_id)
+        for app_id in dict.fromkeys((*events, *skips)):
+            queue = self._queue(app_id)
+            if queue.behind is None:
+                if not queue.busy:
+                    queue.busy_since = time.monotonic()
+                own, skipped = events.get(app_id, ()), skips.get(app_id, ())
+                size = size_of(each.entry for each in own) + size_of(each.entry for each in skipped)
+                queue.waiting.append(QueuedBatch(start=self.given, events=own, skips=skipped, size=size))
+                self._start(queue)
+        self.given = end
+        if len(self._queues) > _MOST_QUEUES:
+            self._queues = dict(self._busy)
+
+    async def is_half_done(self, app_id: str) -> bool:
+        """Tell whether an app's graph may hold an unfinished plan; its events then wait for the plan's rules."""
+        queue = self._queues.get(app_id)
+        return not (queue is not None and queue.rules_checked) and await self._writer.is_half_done(app_id)
+
+    def park(self, app_id: str) -> None:
+        """Park an app: it reads again the events that it has not begun with, and the next batch."""
+        queue = self._queue(app_id)
+        if queue.behind is None:
+            if not queue.busy:
+                queue.busy_since = time.monotonic()
+            queue.behind = queue.waiting[0].start if queue.waiting else self.given
+            reported = self._before.reported_of(queue.app_id)
+            queue.reported = reported if self._is_after(reported, queue.behind.offset) else queue.behind.offset
+            queue.recent = None
+            queue.waiting.clear()
+            self._start(queue)
+
+    async def settle(self) -> None:
+        """Return when the next batch may be given: every queue is empty, or not to be waited for."""
+        while True:
+            self._changed.clear()
+            if self._failure is not None:
+                raise self._failure
+            due = self._due(time.monotonic())
+            if due is None:
+                return
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(max(0.001, due - time.monotonic())):
+                    await self._changed.wait()
+
+    async def drain(self) -> None:
+        """Wait up to 10 s for the queues that are not slow; the next owner continues with the rest."""
+        now = time.monotonic()
+        tasks = [queue.task for queue in self._busy.values() if queue.task is not None and queue.slow_until <= now]
+        if tasks and self._failure is None:
+            await asyncio.wait(tasks, timeout=_DRAIN_S)
+
+    async def aclose(self) -> None:
+        """Cancel all work; the graphs' checkpoints say how far it got."""
+        tasks = [queue.task for queue in self._busy.values() if queue.task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _queue(self, app_id: str) -> AppQueue:
+        return self._queues.get(app_id) or self._queues.setdefault(app_id, AppQueue(app_id=app_id))
+
+    def _start(self, queue: AppQueue) -> None:
+        self._busy[queue.app_id] = queue
+        if queue.task is None:
+            queue.task = asyncio.create_task(self._run(queue), name=f"app-{self._number}-{queue.app_id}")
+
+    def _due(self, now: float) -> float | None:
+        """Return the time of the next check; None when nothing is to be waited for."""
+        dues: list[float] = []
+        slow: list[AppQueue] = []
+        for queue in self._busy.values():
+            if not queue.busy:
+                continue
+            if queue.awaits_slot:
+                dues.append(now + _PATIENCE_S)
+            elif self._is_slow(queue, now):
+                self._free_slot(queue)
+                slow.append(queue)
+            else:
+                dues.append(queue.busy_since + _PATIENCE_S)
+        while (
+            sum(queue.waiting_events for queue in slow) >= self._writer.state.batch_events
+            or sum(queue.waiting_bytes for queue in slow) >= _WAITING_BYTES
+        ):
+            longest = max(
+                slow, key=lambda each: (each.waiting_bytes >= _WAITING_BYTES, each.waiting_events, each.waiting_bytes)
+            )
+            ready = longest.slow_until > now or now - longest.busy_since >= _PARK_S
+            if not ready or len(self.parked) >= _MOST_PARKED:
+                dues.append(max(now + _PATIENCE_S, longest.busy_since + _PARK_S))
+                break
+            self.park(longest.app_id)
+            logger.warning(
+                "app_parked", partition=self._number, app_id=longest.app_id, why=longest.trouble,
+                message="other apps go on; the events of this app are read again when its graph has caught up",
+            )  # fmt: skip
+        return min(dues) if dues else None
+
+    def _is_slow(self, queue: AppQueue, now: float) -> bool:
+        slow = now - queue.busy_since > _PATIENCE_S or queue.slow_until > now
+        if slow and not queue.troubled_at:
+            queue.troubled_at = time.time()
+        return slow
+
+    def _free_slot(self, queue: AppQueue) -> None:
+        if queue.has_slot:
+            queue.has_slot = False
+            self._limiter.release()
+
+    async def _run(self, queue: AppQueue) -> None:
+        attempt = 0
+        try:
+            while queue.busy:
+                if not queue.has_slot and queue.slow_until <= time.monotonic():
+                    queue.awaits_slot = True
+                    await self._limiter.acquire()
+                    queue.has_slot, queue.awaits_slot, queue.busy_since = True, False, time.monotonic()
+                try:
+                    await self._take(queue)
+                    if queue.applying:
+                        await self._writer.apply(queue)
+                    self._done(queue)
+                    attempt = 0
+                except GraphUnavailable as error:
+                    self._writer.note_strike(queue.app_id, error)
+                    await self._check_server(error)
+                    attempt += 1
+                    await self._back_off(queue, error, attempt)
+        except asyncio.CancelledError:
+            if is_being_cancelled():
+                raise
+            self._failure = self._failure or GraphUnavailable("the graph's driver cancelled a pending call")
+        except BaseException as error:  # noqa: BLE001 - ``settle`` raises it, in the partition's own task
+            self._failure = self._failure or error
+        finally:
+            self._free_slot(queue)
+            queue.task = None
+            if not queue.busy:
+                self._busy.pop(queue.app_id, None)
+            self._changed.set()
+
+    async def _take(self, queue: AppQueue) -> None:
+        """Fill ``applying`` with the next events, unless the last ones failed and are to be tried again."""
+        if queue.applying:
+            return
+        if queue.behind is not None:
+            queue.reread_end = await self._writer.reread(queue, self.given)
+        else:
+            queue.applying.extend(queue.waiting)
+            queue.waiting.clear()
+
+    def _done(self, queue: AppQueue) -> None:
+        now = time.monotonic()
+        if now - queue.busy_since >= _PARK_S:
+            queue.slow_until, queue.trouble = now + _COOL_DOWN_S, "slow"
+        for skip in (each for batch in queue.applying for each in batch.skips):
+            self._skips.add(skip)
+        queue.applying.clear()
+        self._writer.forget_strikes(queue.app_id)
+        queue.busy_since = now
+        end, queue.reread_end = queue.reread_end, None
+        if end is not None:
+            queue.behind = end
+            if self._is_after(end.offset, queue.reported):
+                queue.reported = end.offset
+            if not self._is_after(self.given.offset, end.offset):
+                queue.behind = queue.recent = None
+                logger.info("app_caught_up", partition=self._number, app_id=queue.app_id)
+        if not queue.busy and queue.slow_until <= now:
+            queue.troubled_at = 0.0
+        self._changed.set()
+        self._progressed()
+
+    async def _check_server(self, error: GraphUnavailable) -> None:
+        """Raise if the whole server is unavailable or has restarted: the partition must then be opened again."""
+        if await self._writer.state.graph.check() != self._run_id:
+            raise GraphUnavailable("the graph server restarted: the partition is opened again") from error
+
+    async def _back_off(self, queue: AppQueue, error: GraphUnavailable, attempt: int) -> None:
+        queue.checkpoint = None
+        queue.slow_until, queue.trouble = time.monotonic() + _COOL_DOWN_S, "unavailable"
+        queue.troubled_at = queue.troubled_at or time.time()
+        self._free_slot(queue)
+        self._changed.set()
+        wait_s = backoff_s(error.retry_after_s, attempt)
+        logger.warning(
+            "app_waits", partition=self._number, app_id=queue.app_id, error=str(error), retry_after_s=round(wait_s, 2)
+        )
+        await asyncio.sleep(wait_s)

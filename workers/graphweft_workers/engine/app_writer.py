@@ -1,0 +1,228 @@
+"""Applies the events of single apps to their graphs, and reads the events of parked apps again."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence, Set
+from dataclasses import dataclass, field
+from typing import Final
+
+import structlog
+
+from graphweft_contracts import GraphUnavailable, QueryFailed, wire
+from graphweft_rules import RuleSet
+from graphweft_rules.matching.pack import Pack
+from graphweft_workers.bounded_dict import BoundedDict
+from graphweft_workers.engine.app_queue import AppQueue, QueuedBatch
+from graphweft_workers.engine.apply import Applier
+from graphweft_workers.engine.duplicates import RecentEvents
+from graphweft_workers.engine.history import between, known_before
+from graphweft_workers.engine.plan import planned_end, planned_events
+from graphweft_workers.engine.read import MatchedEvent, letter_of_lost, read_range
+from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.event_log import Batch, Committed, Entry
+from graphweft_workers.ports.graph_store import Checkpoint, GraphStore, Progress
+
+logger = structlog.get_logger("graphweft.mutation")
+
+_REREAD_EVENTS: Final = 200
+_CHECKPOINTS_S: Final = 5.0
+
+
+@dataclass(slots=True, kw_only=True)
+class WorkerState:
+    """What all partitions of a worker share."""
+
+    bus: Bus
+    graph: GraphStore
+    rules: RuleSet
+    applier: Applier
+    batch_events: int
+    index_keys: frozenset[tuple[str, str]]
+    """(label, property) of the indexes that every app's graph gets."""
+    prepared: BoundedDict[tuple[str, Pack], None] = field(default_factory=BoundedDict[tuple[str, Pack], None])
+    """Apps whose graphs have the indexes of a pack."""
+    strikes: dict[tuple[int, str], int] = field(default_factory=dict[tuple[int, str], int])
+    """By partition and app: how often in a row the server did not answer a write."""
+    stuck_at: dict[tuple[int, str], Checkpoint] = field(default_factory=dict[tuple[int, str], Checkpoint])
+    """Where the graph stood at the last strike."""
+
+
+class AppWriter:
+    """Writes the events of one partition, one app at a time."""
+
+    def __init__(self, state: WorkerState, number: int, set_aside: Set[str]) -> None:
+        self.state = state
+        self.bus = state.bus
+        self.number = number
+        self._set_aside = set_aside
+        self._without_plan: BoundedDict[str, None] = BoundedDict()
+
+    async def is_half_done(self, app_id: str) -> bool:
+        """Tell whether an app's graph holds an unfinished plan, or cannot say so now."""
+        if app_id in self._without_plan:
+            return False
+        try:
+            checkpoint = (await self.state.graph.checkpoints(app_id, timeout_s=_CHECKPOINTS_S)).get(self.number)
+        except QueryFailed:
+            checkpoint = None
+        except GraphUnavailable:
+            return True  # its own queue waits until the graph answers
+        if checkpoint is not None and checkpoint.plan:
+            return True
+        self._without_plan[app_id] = None
+        return False
+
+    async def reread(self, queue: AppQueue, given: Committed) -> Committed:
+        """Fill ``applying`` of a parked app with its next events, up to ``given`` at most; return where they end.
+
+        Skips and dead letters that are written already are not written again.
+        """
+        assert queue.behind is not None
+        bus = self.bus
+        if queue.recent is None:
+            with contextlib.suppress(QueryFailed):  # the app has no graph: ``apply`` refuses its events
+                await self._check_rules(queue, await self.state.graph.progress(queue.app_id, self.number))
+            queue.recent = await known_before(bus, self.number, queue.behind.offset)
+        batch = await bus.reread(self.number, queue.behind, limit=_REREAD_EVENTS)
+        entries = [entry for entry in batch.entries if not bus.is_after(entry.offset, given.offset)]
+        if batch.lost:
+            await self._report_lost(queue.app_id, queue.behind.offset, batch)
+        count = queue.behind.count + batch.lost + len(entries)
+        end = Committed(offset=entries[-1].offset, count=count) if entries else given
+        read = read_range(
+            self.number, entries, self.state.rules, queue.recent, only=queue.app_id, set_aside=self._set_aside
+        )
+        letters = [letter for letter in read.letters if letter.app_id == queue.app_id]
+        letters = [letter for letter in letters if bus.is_after(letter.offset, queue.reported)]
+        if letters:
+            await bus.put_dead_letters(letters)
+        skips = [skip for skip in read.skips if bus.is_after(skip.entry.offset, queue.reported)]
+        events = read.apps.get(queue.app_id, [])
+        if events or skips:
+            queue.applying.append(QueuedBatch(start=queue.behind, events=events, skips=skips))
+        return end
+
+    async def _report_lost(self, app_id: str, after: str, batch: Batch) -> None:
+        next_offset = batch.entries[0].offset if batch.entries else None
+        letter = letter_of_lost(self.number, after, batch.lost, next_offset, app_id=app_id)
+        await self.bus.put_dead_letters([letter])
+        logger.error("events_lost", partition=self.number, app_id=app_id, message=letter.message)
+
+    async def apply(self, queue: AppQueue) -> None:
+        """Apply the events of ``applying``, after the rest of a plan that the graph holds.
+
+        Raises ``GraphUnavailable``; then the app's checkpoint is unknown, and a further call continues from it.
+        """
+        events = [event for batch in queue.applying for event in batch.events]
+        if not events:
+            return
+        opened: Progress | None = None
+        if queue.checkpoint is None:
+            found = await self._open(queue.app_id, events)
+            if isinstance(found, QueryFailed):  # no graph, and so no checkpoint
+                await self.state.applier.refuse(self.number, events, found)
+                return
+            opened = found
+            await self._check_rules(queue, opened)
+            events += await self._planned_after(queue, events, opened)
+        await self._prepare_packs(queue.app_id, events)
+        applier = self.state.applier
+        checkpoint, strikes = queue.checkpoint, 0
+        if opened is not None:
+            checkpoint, strikes = opened.checkpoint, self._strikes(queue.app_id, opened.checkpoint)
+            if checkpoint.plan:
+                checkpoint = await applier.resume(self.number, queue.app_id, opened, events, strikes=strikes)
+                strikes = 0
+        assert checkpoint is not None
+        rest = [event for event in events if self.bus.is_after(event.entry.offset, checkpoint.offset)]
+        queue.checkpoint = None  # unknown until the call returns
+        queue.checkpoint = await applier.apply(self.number, queue.app_id, checkpoint, rest, strikes=strikes)
+
+    async def _open(self, app_id: str, events: Sequence[MatchedEvent]) -> Progress | QueryFailed:
+        """Return how far the app's graph is, or why the app has none."""
+        try:
+            await self.state.graph.prepare(app_id, self.state.index_keys)
+            progress = await self.state.graph.progress(app_id, self.number)
+        except QueryFailed as failure:
+            return failure
+        offset = progress.checkpoint.offset
+        if self.bus.is_after(offset, events[-1].entry.offset):
+            await self._check_end(app_id, offset)
+        return progress
+
+    async def _check_end(self, app_id: str, offset: str) -> None:
+        """Raise if a graph stands after the end of the log: new events would be taken for applied ones."""
+        end = next((status.end for status in await self.bus.status() if status.id == self.number), "")
+        if self.bus.is_after(offset, end):
+            raise GraphUnavailable(
+                f"the graph of {app_id!r} stands at {offset} of partition {self.number}, which ends at "
+                f"{end or 'nothing'}: the log was recreated or lost its end. Restore the log, or rebuild the graph "
+                "from it",
+                retry_after_s=5.0,
+            )
+
+    async def _check_rules(self, queue: AppQueue, progress: Progress) -> None:
+        """Raise if the graph holds an unfinished plan for a workflow whose rules are not loaded."""
+        for entry in await self.bus.entries(self.number, planned_events(progress)):
+            event = wire.decode(entry.fields, received=entry.received)
+            if not self.state.rules.knows(event):
+                raise GraphUnavailable(
+                    f"the graph of {queue.app_id!r} holds a half-done batch of events of the workflow "
+                    f"{event.workflow!r}, whose rules are not loaded: start a worker with the rules that it began with",
+                    retry_after_s=5.0,
+                )
+        queue.rules_checked = True
+
+    async def _planned_after(
+        self, queue: AppQueue, events: Sequence[MatchedEvent], progress: Progress
+    ) -> Sequence[MatchedEvent]:
+        """Return the events after ``events`` up to the end of the graph's unfinished plan, read from the log."""
+        end, last = planned_end(progress), events[-1].entry.offset
+        if end is None or not self.bus.is_after(end, last):
+            return ()
+        entries: list[Entry] = [entry async for page in between(self.bus, self.number, last, end) for entry in page]
+        # No search for copies: a plan names its events, and a copy has no rows.
+        read = read_range(
+            self.number, entries, self.state.rules, RecentEvents(), only=queue.app_id, set_aside=self._set_aside
+        )
+        return read.apps.get(queue.app_id, [])
+
+    async def _prepare_packs(self, app_id: str, events: Sequence[MatchedEvent]) -> None:
+        """Create the indexes of packs in the graphs that need them: few apps do, and an index slows each write."""
+        state = self.state
+        for pack in state.rules.packs_for({event.event.type for event in events}):
+            if (app_id, pack) not in state.prepared:
+                with contextlib.suppress(QueryFailed):
+                    await state.graph.prepare(app_id, pack.keys, pack.indexes)
+                state.prepared[app_id, pack] = None
+
+    def note_strike(self, app_id: str, error: GraphUnavailable) -> None:
+        """Count a write that the server did not answer in time; other errors do not count."""
+        if _timed_out(error):
+            key = (self.number, app_id)
+            self.state.strikes[key] = self.state.strikes.get(key, 0) + 1
+
+    def forget_strikes(self, app_id: str) -> None:
+        """Start to count anew: a write succeeded."""
+        self.state.strikes.pop((self.number, app_id), None)
+        self.state.stuck_at.pop((self.number, app_id), None)
+
+    def _strikes(self, app_id: str, checkpoint: Checkpoint) -> int:
+        """Return how often in a row the server did not answer the write after ``checkpoint``."""
+        key = (self.number, app_id)
+        strikes = self.state.strikes.get(key, 0)
+        if strikes and self.state.stuck_at.get(key) != checkpoint:
+            self.state.stuck_at[key], strikes = checkpoint, 1
+            self.state.strikes[key] = strikes
+        return strikes
+
+
+def _timed_out(error: BaseException) -> bool:
+    """Tell whether a server did not answer in time, in contrast to a connection that was cut."""
+    found: BaseException | None = error
+    while found is not None:
+        if isinstance(found, TimeoutError) or type(found).__name__ == "TimeoutError":
+            return True
+        found = found.__cause__
+    return False

@@ -1,0 +1,394 @@
+"""Runs plans against the graph, and moves rows that cannot be applied to dead letters.
+
+A query with many rows fails as a whole, so its rows are split until the failing row is alone. One write to the graph
+drops that row and notes it; then its dead letter is written. After a crash between the two, the next owner finds the
+note and writes the dead letter; the row does not run again.
+
+A mutation whose rows fail one after the other is put in quarantine: its rows are dropped together into one dead letter,
+and from time to time one row is tried.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+import structlog
+
+from graphweft_contracts import DeadLetter, DeadLetterReason, GraphUnavailable, GraphweftError, QueryFailed, wire
+from graphweft_rules import BoundMutation
+from graphweft_workers.bounded_dict import BoundedDict
+from graphweft_workers.engine.order import MOST_ROWS, Arranger
+from graphweft_workers.engine.plan import FailedRows, Plan, Row, resumed, unwritten
+from graphweft_workers.engine.read import MatchedEvent, defect_of, internal_error, letter_for
+from graphweft_workers.engine.skips import MOST_OFFSETS
+from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.graph_store import Applied, Checkpoint, GraphStore, Progress, Write
+
+logger = structlog.get_logger("graphweft.mutation")
+
+FAILURES_TO_QUARANTINE: Final = 20
+"""Failed rows in a row of one mutation in one app."""
+STRIKES: Final = 3
+"""How often the server may not answer one write, while it answers others, before the row is dropped."""
+FIRST_PROBE_S: Final = 10.0
+"""When a mutation in quarantine is first tried again; the time doubles up to ``_LAST_PROBE_S``."""
+_LAST_PROBE_S: Final = 600.0
+_MOST_COUNTED: Final = 10_000
+"""Mutations whose failures are counted; beyond that only those in quarantine are."""
+
+_NO_ANSWER: Final = "unresponsive"
+_UNRESPONSIVE: Final = (
+    f"the graph server did not answer this mutation {STRIKES} times, but answered others: make the query cheaper or "
+    "the event smaller, then retry this dead letter"
+)
+_REASONS: Final[dict[str, DeadLetterReason]] = {
+    "timeout": "timeout",
+    _NO_ANSWER: "unresponsive",
+    "internal_error": "internal_error",
+}
+"""By code of ``QueryFailed``; other codes are a ``query_error``."""
+
+type _Broken = tuple[str, str | None, str, str]
+"""App, workflow, rule, mutation."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Failures:
+    """The failures of a mutation in one app since it last took effect."""
+
+    rows: int = 0
+    quarantined: bool = False
+    probe_at: float = 0.0
+    probe_after_s: float = field(default_factory=lambda: FIRST_PROBE_S)
+    letters: dict[int, DeadLetter] = field(default_factory=dict[int, DeadLetter])
+    """By partition: the last dead letter of rows that were dropped in quarantine."""
+
+
+@dataclass(slots=True)
+class _Careful:
+    """How many rows of a statement share a query during the search for the failing one."""
+
+    statement: str
+    size: int
+
+
+class Applier:
+    """Applies events of any partition and app. Counts of failures last as long as the process."""
+
+    def __init__(self, bus: Bus, graph: GraphStore, arranger: Arranger) -> None:
+        self._bus = bus
+        self._graph = graph
+        self._arranger = arranger
+        self._failures: dict[_Broken, _Failures] = {}
+        self._most: dict[str, int] = {}
+        """By statement: rows of one query, after a query with more rows timed out."""
+        self._logged: BoundedDict[tuple[str, ...], int] = BoundedDict()
+
+    async def apply(
+        self, partition: int, app_id: str, checkpoint: Checkpoint, events: Sequence[MatchedEvent], *, strikes: int = 0
+    ) -> Checkpoint:
+        """Apply events after ``checkpoint``, given in the log's order; return where the graph stands afterwards.
+
+        ``strikes`` is how often the server did not answer the first write after ``checkpoint``. With any, rows are sent
+        one by one; with ``STRIKES``, the first row is dropped.
+        """
+        if not events:
+            return checkpoint
+        try:
+            plan = Plan.of(checkpoint, events, self._arranger)
+        except GraphweftError:
+            raise
+        except Exception as error:  # noqa: BLE001 - one event must not stop the others
+            _log_defect(error, app_id)
+            return await self._apply_singly(partition, app_id, checkpoint, events)
+        return await self._run(partition, app_id, plan, strikes)
+
+    async def resume(
+        self, partition: int, app_id: str, progress: Progress, events: Sequence[MatchedEvent], *, strikes: int = 0
+    ) -> Checkpoint:
+        """Continue the graph's unfinished plan; ``events`` must reach at least to its end."""
+        failed = unwritten(progress)
+        if failed:
+            await self._write_letters(partition, failed, events)
+        plan, gone = resumed(progress, events)
+        await self._write_letters_of_gone(partition, gone)
+        return await self._run(partition, app_id, plan, strikes)
+
+    async def _apply_singly(
+        self, partition: int, app_id: str, checkpoint: Checkpoint, events: Sequence[MatchedEvent]
+    ) -> Checkpoint:
+        """Apply event by event; a mutation that cannot be planned becomes a dead letter."""
+        for event in events:
+            sound: list[BoundMutation] = []
+            for bound in event.mutations:
+                try:
+                    Plan.of(checkpoint, [replace(event, mutations=(bound,))], self._arranger)
+                except Exception as error:  # noqa: BLE001
+                    names = (bound.mutation.rule, bound.mutation.id)
+                    await self._write_letter(partition, event, names, "internal_error", internal_error(error))
+                else:
+                    sound.append(bound)
+            if sound:
+                plan = Plan.of(checkpoint, [replace(event, mutations=tuple(sound))], self._arranger)
+                checkpoint = await self._run(partition, app_id, plan, 0)
+        return checkpoint
+
+    async def refuse(self, partition: int, events: Sequence[MatchedEvent], failure: QueryFailed) -> None:
+        """Write dead letters for the events of an app that has no graph."""
+        for event in events:
+            for bound in event.mutations:
+                names = (bound.mutation.rule, bound.mutation.id)
+                await self._write_letter(partition, event, names, "query_error", str(failure))
+
+    async def _run(self, partition: int, app_id: str, plan: Plan, strikes: int) -> Checkpoint:
+        done = 0
+        careful: _Careful | None = None
+        alone: Row | None = None
+        singly = bool(strikes)
+        """Whether writes are sent one at a time."""
+        if strikes and plan.rows:
+            careful = _Careful(plan.rows[0].bound.mutation.cypher.statement, 1)
+            if strikes >= STRIKES:
+                plan = await self._drop_row(partition, app_id, plan, 0, QueryFailed(_UNRESPONSIVE, code=_NO_ANSWER))
+        while True:
+            if self._failures:
+                plan, done = await self._without_quarantined(partition, app_id, plan, done)
+                careful = careful or self._probing(app_id, plan, done)
+            writes = self._writes(plan, done, careful)[: 1 if singly else None]
+            applied = await self._send(app_id, partition, writes)
+            if applied is None:
+                singly = True
+                continue
+            for write in writes[: applied.count]:
+                if self._failures:
+                    self._succeeded(app_id, plan.rows[done : done + len(write.rows)])
+                done += len(write.rows)
+                if careful and write.query and write.query.statement == careful.statement:
+                    careful.size *= 2
+            if careful and careful.size > MOST_ROWS:
+                careful = None
+            if applied.failure is None:
+                if applied.count == len(writes) and writes[-1].after.offset == plan.end and not writes[-1].after.plan:
+                    return writes[-1].after
+                continue
+            failed = writes[applied.count]
+            if failed.query is None:
+                # The write holds nothing of a rule, so the failure is the server's.
+                raise GraphUnavailable(f"the graph's checkpoint cannot be written: {applied.failure}")
+            size = len(failed.rows)
+            if size > 1:
+                careful = _Careful(failed.query.statement, max(1, size // 2))
+                if applied.failure.code == "timeout":
+                    careful.size = max(1, size // 4)
+                    self._most[failed.query.statement] = careful.size
+                continue
+            careful = _Careful(failed.query.statement, 1)
+            if applied.failure.code == "timeout" and alone is not plan.rows[done]:
+                # Try it once more: the time limit includes the wait for other writers.
+                alone = plan.rows[done]
+                continue
+            plan = await self._drop_row(partition, app_id, plan, done, applied.failure)
+            done = 0
+
+    async def _send(self, app_id: str, partition: int, writes: Sequence[Write]) -> Applied | None:
+        """Apply writes; None if an unexpected error may be the fault of any of several writes."""
+        try:
+            return await self._graph.apply(app_id, partition, writes)
+        except GraphweftError:
+            raise
+        except Exception as error:  # noqa: BLE001 - a row that cannot be sent is found like a failing one
+            _log_defect(error, app_id)
+            if len(writes) > 1:
+                return None
+            return Applied(count=0, failure=QueryFailed(internal_error(error), code="internal_error"))
+
+    def _writes(self, plan: Plan, done: int, careful: _Careful | None) -> list[Write]:
+        def most(bound: BoundMutation) -> int:
+            statement = bound.mutation.cypher.statement
+            if careful and careful.statement == statement:
+                return careful.size
+            return self._most.get(statement, MOST_ROWS)
+
+        writes = plan.writes(done, most)
+        if careful:
+            # Writes after a failing one have no effect: send the suspect last.
+            for number, write in enumerate(writes):
+                if write.query and write.query.statement == careful.statement:
+                    return writes[: number + 1]
+        return writes
+
+    async def _drop_row(self, partition: int, app_id: str, plan: Plan, done: int, failure: QueryFailed) -> Plan:
+        row = plan.rows[done]
+        mutation = row.bound.mutation
+        failed = FailedRows(
+            rule=mutation.rule,
+            mutation=mutation.id,
+            offsets=(row.event.entry.offset,),
+            reason=_REASONS.get(failure.code, "query_error"),
+            message=str(failure),
+        )
+        self._failed(app_id, row, str(failure))
+        return await self._drop(partition, app_id, plan, done, failed)
+
+    async def _drop(self, partition: int, app_id: str, plan: Plan, done: int, failed: FailedRows) -> Plan:
+        events = [row.event for row in plan.rows]
+        plan = plan.without(done, failed, self._arranger)
+        moved = await self._graph.apply(app_id, partition, [plan.opening()])
+        if moved.failure is not None:
+            raise GraphUnavailable(f"the graph's checkpoint cannot be written: {moved.failure}")
+        await self._write_letters(partition, failed, events)
+        return plan.reported()
+
+    # Quarantine
+
+    async def _without_quarantined(self, partition: int, app_id: str, plan: Plan, done: int) -> tuple[Plan, int]:
+        """Drop the rows of mutations in quarantine."""
+        out: dict[_Broken, list[Row]] = {}
+        for row in plan.rows[done:]:
+            broken = _broken(app_id, row)
+            failures = self._failures.get(broken)
+            if failures is not None and failures.quarantined and time.monotonic() < failures.probe_at:
+                out.setdefault(broken, []).append(row)
+        for broken, rows in out.items():
+            failures = self._failures[broken]
+            mutation = rows[0].bound.mutation
+            message = (
+                f"{failures.rows} events in a row failed, so the mutation of {mutation.place} is in quarantine until "
+                "it works again: fix the rule, restart the workers, then retry this dead letter"
+            )
+            failed = FailedRows(
+                rule=mutation.rule,
+                mutation=mutation.id,
+                offsets=tuple(row.event.entry.offset for row in sorted(rows, key=lambda row: row.number)),
+                reason="quarantined",
+                message=message,
+                extends=letter.id if (letter := failures.letters.get(partition)) else None,
+            )
+            plan, done = await self._drop(partition, app_id, plan, done, failed), 0
+        return plan, done
+
+    def _probing(self, app_id: str, plan: Plan, done: int) -> _Careful | None:
+        """Send one row alone that tries whether a mutation in quarantine works again."""
+        for row in plan.rows[done:]:
+            failures = self._failures.get(_broken(app_id, row))
+            if failures is not None and failures.quarantined:
+                return _Careful(row.bound.mutation.cypher.statement, 1)
+        return None
+
+    def _failed(self, app_id: str, row: Row, message: str) -> None:
+        if len(self._failures) >= _MOST_COUNTED:
+            self._failures = {broken: failures for broken, failures in self._failures.items() if failures.quarantined}
+        failures = self._failures.setdefault(_broken(app_id, row), _Failures())
+        failures.rows += 1
+        if failures.rows < FAILURES_TO_QUARANTINE:
+            return
+        if failures.quarantined:
+            failures.probe_after_s = min(failures.probe_after_s * 2, _LAST_PROBE_S)
+        else:
+            mutation = row.bound.mutation
+            logger.error(
+                "mutation_quarantined", app_id=app_id, rule=mutation.rule, mutation=mutation.id,
+                place=str(mutation.place), failures=failures.rows, message=message,
+                next="fix the rule, restart the workers, then run: graphweft dlq retry --all",
+            )  # fmt: skip
+        failures.quarantined = True
+        failures.probe_at = time.monotonic() + failures.probe_after_s
+
+    def _succeeded(self, app_id: str, rows: Sequence[Row]) -> None:
+        for row in rows:
+            failures = self._failures.pop(_broken(app_id, row), None)
+            if failures is not None and failures.quarantined:
+                mutation = row.bound.mutation
+                logger.info("quarantine_ended", app_id=app_id, rule=mutation.rule, mutation=mutation.id)
+
+    # Dead letters
+
+    async def _write_letters(self, partition: int, failed: FailedRows, events: Sequence[MatchedEvent]) -> None:
+        """Write the dead letters of failed rows; idempotent."""
+        by_offset = {event.entry.offset: event for event in events}
+        there = [by_offset[offset] for offset in failed.offsets if offset in by_offset]
+        if failed.reason != "quarantined":
+            for event in there:
+                await self._write_letter(partition, event, failed.name, failed.reason, failed.message)
+        elif there:
+            await self._write_letter_of_quarantined(partition, failed, there)
+
+    async def _write_letters_of_gone(self, partition: int, rows: Sequence[tuple[str, str, str]]) -> None:
+        """Write the dead letters of rows of an unfinished plan that the rules no longer have; idempotent."""
+        if not rows:
+            return
+        offsets = list(dict.fromkeys(offset for offset, _, _ in rows))
+        entries = {entry.offset: entry for entry in await self._bus.entries(partition, offsets)}
+        for offset, rule, mutation in rows:
+            entry = entries.get(offset)
+            message = (
+                f"the rules changed while this event was half applied: {rule}/{mutation} no longer exists or no longer "
+                "matches the event; restore it, then retry this dead letter"
+            )
+            if entry is None:
+                logger.error("event_gone", position=f"{partition}:{offset}", rule=rule, mutation=mutation)
+                continue
+            event = wire.decode(entry.fields, received=entry.received)
+            letter = letter_for(partition, entry, "missing_rule", message, event=event, rule=rule, mutation=mutation)
+            await self._bus.put_dead_letters([letter])
+
+    async def _write_letter_of_quarantined(
+        self, partition: int, failed: FailedRows, events: Sequence[MatchedEvent]
+    ) -> None:
+        first = events[0]
+        offsets = tuple(event.entry.offset for event in events)
+        letter = _letter(partition, first, failed.name, failed.reason, failed.message)
+        letter = letter.of_entries(offsets)
+        while failed.extends and (earlier := await self._bus.dead_letter(failed.extends)) is not None:
+            if earlier.reason != "quarantined" or len(earlier.offsets) >= MOST_OFFSETS:
+                break
+            known = set(earlier.offsets)
+            fresh = tuple(offset for offset in offsets if offset not in known)
+            longer = earlier.of_entries((*earlier.offsets, *fresh))
+            if not fresh or await self._bus.extend(earlier, longer):
+                self._remember(partition, first, failed, longer)
+                return
+        await self._bus.put_dead_letters([letter])
+        self._remember(partition, first, failed, letter)
+
+    def _remember(self, partition: int, event: MatchedEvent, failed: FailedRows, letter: DeadLetter) -> None:
+        failures = self._failures.get((event.event.appid, event.event.workflow, failed.rule, failed.mutation))
+        if failures is not None:
+            failures.letters[partition] = letter
+
+    async def _write_letter(
+        self, partition: int, event: MatchedEvent, name: tuple[str, str], reason: DeadLetterReason, message: str
+    ) -> None:
+        letter = _letter(partition, event, name, reason, message)
+        await self._bus.put_dead_letters([letter])
+        rule, mutation = name
+        cause = (*name, reason)
+        times = self._logged[cause] = self._logged.get(cause, 0) + 1
+        # Only the 1st, 10th, 100th … of a cause is an error: a broken rule must not flood the log.
+        level = logger.error if str(times).strip("0") == "1" else logger.debug
+        level(
+            "mutation_buried", times=times, rule=rule, mutation=mutation, place=letter.place, reason=reason,
+            message=message, event_id=event.event.id, position=letter.position,
+        )  # fmt: skip
+
+
+def _letter(
+    partition: int, event: MatchedEvent, name: tuple[str, str], reason: DeadLetterReason, message: str
+) -> DeadLetter:
+    found = (bound.mutation for bound in event.mutations)
+    place = next((str(each.place) for each in found if (each.rule, each.id) == name), None)
+    return letter_for(
+        partition, event.entry, reason, message, event=event.event, rule=name[0], mutation=name[1], place=place
+    )
+
+
+def _broken(app_id: str, row: Row) -> _Broken:
+    return (app_id, row.event.event.workflow, row.bound.mutation.rule, row.bound.mutation.id)
+
+
+def _log_defect(error: Exception, app_id: str) -> None:
+    defect = defect_of(error)
+    logger.error("defect", app_id=app_id, error=defect.kind, frames=defect.frames)

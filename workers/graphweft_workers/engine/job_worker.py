@@ -1,0 +1,173 @@
+"""Runs a job on the log: reads a partition in order, appends the job's events to the bus, then commits the position.
+
+The position is committed only after the bus has confirmed the events. An interruption between the two repeats events
+with equal ids: the mutation worker drops them as copies, or they set the same values again. A repeated dead letter
+replaces the first one.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import Counter
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from itertools import batched
+from typing import Final
+
+import structlog
+
+from graphweft.transport import Outgoing, Transport
+from graphweft_contracts import BusUnavailable, DeadLetter, Event, InvalidEvent, Transient, wire
+from graphweft_workers.backoff import backoff_s
+from graphweft_workers.engine.duplicates import RecentEvents, identity_of
+from graphweft_workers.engine.leases import LEASE_S, Lease, LeaseHolder
+from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.event_log import Committed, Entry
+from graphweft_workers.ports.job import Job, Seen
+
+_BATCH_EVENTS: Final = 200
+"""Also the most entries whose work is repeated after an interruption."""
+_APPEND_AT_ONCE: Final = 100
+_GRACE_S: Final = 5.0
+"""How long the batch in hand may still take when the worker stops or loses the lease."""
+_LAST_WAIT_S: Final = 60.0
+
+
+class JobWorker:
+    """Leases as many partitions as no other worker of the job's group holds; runs the job on them until ``stop``."""
+
+    def __init__(
+        self,
+        bus: Bus,
+        transport: Transport,
+        job: Job,
+        *,
+        name: str,
+        batch_events: int = _BATCH_EVENTS,
+        lease_s: float = LEASE_S,
+    ) -> None:
+        """``bus`` is open for ``job.group``. The worker closes none of its arguments."""
+        self._bus = bus
+        self._transport = transport
+        self._job = job
+        self._batch_events = batch_events
+        self._logger = structlog.get_logger("graphweft.memory").bind(group=job.group)
+        self._leases = LeaseHolder(bus, name=name, lease_s=lease_s, logger=self._logger)
+        self._waits = False
+        self._appended: Counter[int] = Counter()
+        """By partition: events and dead letters that the job has yielded and the bus holds."""
+        self.emitted: int = 0
+        """Events appended to the bus, repeated ones included."""
+
+    def stop(self) -> None:
+        """Make ``run`` return after the batch in hand, or after 5 s."""
+        self._leases.stop()
+
+    async def run(self) -> None:
+        """Work until ``stop``. Waits while the bus, or a server that the job needs, is unavailable; raises defects."""
+        if await self._leases.run(self._work):
+            self._logger.info("worker_stopped", worker=self._leases.name, emitted=self.emitted)
+
+    async def _work(self, lease: Lease) -> None:
+        number = lease.number
+        position = await self._bus.committed(number)
+        # A copy of an event from before the position is handled again; its results are copies too.
+        recent = RecentEvents()
+        await self._job.begin(number)
+        tick_at = time.monotonic() + self._job.tick_s
+        while await lease.goes_on():
+            batch = await lease.read(position, limit=self._batch_events)
+            if batch.lost:
+                self._logger.error(
+                    "events_lost", partition=number, events=batch.lost, after=position.offset,
+                    message="the bus trimmed these events before they were read: their results are missing",
+                )  # fmt: skip
+            seen = self._seen(number, batch.entries, recent)
+            if seen and not await self._handle(lease, seen):
+                return
+            if batch.lost or batch.entries or batch.stepped:
+                last = batch.entries[-1].offset if batch.entries else position.offset
+                position = Committed(offset=last, count=position.count + batch.lost + len(batch.entries))
+                await self._bus.commit(number, position)
+                lease.progressed = True
+            if self._job.tick_s and time.monotonic() >= tick_at:
+                await self._tick(lease, await self._bus.partitions())
+                tick_at = time.monotonic() + self._job.tick_s
+
+    def _seen(self, number: int, entries: Iterable[Entry], recent: RecentEvents) -> list[Seen]:
+        """Return the events for the job. The mutation worker reports entries that are not valid events."""
+        found: list[Seen] = []
+        for entry in entries:
+            try:
+                event = wire.decode(entry.fields, received=entry.received)
+                copy = recent.is_copy(identity_of(entry, event))
+            except InvalidEvent:
+                recent.is_copy(None)
+                continue
+            if event.type in self._job.types and not copy:
+                position = f"{number}:{entry.offset}"
+                retried = wire.retry_of(entry.fields)
+                found.append(Seen(event=event, position=position, retried=retried, entry=entry))
+        return found
+
+    async def _handle(self, lease: Lease, seen: Sequence[Seen]) -> bool:
+        """Run the job on a batch, however long that takes; False if the batch is left to the next owner."""
+        attempt = 0
+        while True:
+            outcomes = self._job.handle(seen)
+            before = self._appended[lease.number]
+            try:
+                done = await lease.finish(self._append_all(outcomes, lease.number), grace_s=_GRACE_S) is not None
+            except BusUnavailable:
+                raise
+            except Transient as error:
+                attempt = attempt + 1 if self._appended[lease.number] == before else 1
+                # Never earlier than the server asks for.
+                wait_s = backoff_s(error.retry_after_s, attempt, longest_s=_LAST_WAIT_S, spread=(1.0, 1.2))
+                self._log_wait(error)
+            else:
+                if done and self._waits:
+                    self._waits = False
+                    self._logger.info("job_goes_on")
+                return done
+            if await lease.finish(asyncio.sleep(wait_s)) is None:
+                return False
+
+    async def _tick(self, lease: Lease, partitions: int) -> None:
+        outcomes = self._job.tick(lease.number, partitions)
+        try:
+            await lease.finish(self._append_all(outcomes, lease.number), grace_s=_GRACE_S)
+        except BusUnavailable:
+            raise
+        except Transient as error:
+            self._log_wait(error)
+
+    async def _append_all(self, outcomes: AsyncGenerator[Sequence[Event | DeadLetter]], number: int) -> None:
+        async with contextlib.aclosing(outcomes):
+            async for each in outcomes:
+                for events in batched((one for one in each if isinstance(one, Event)), _APPEND_AT_ONCE):
+                    await self._append(events)
+                letters = [one for one in each if isinstance(one, DeadLetter)]
+                if letters:
+                    await self._bus.put_dead_letters(letters)
+                self._appended[number] += len(each)
+
+    async def _append(self, events: Sequence[Event]) -> None:
+        """Append events to the bus; an event that the bus refuses is logged and dropped."""
+        try:
+            await self._transport.append([Outgoing(key=event.key, fields=wire.encode(event)) for event in events])
+        except InvalidEvent as error:
+            if len(events) > 1:  # append each alone to find the refused one
+                for event in events:
+                    await self._append([event])
+                return
+            self._logger.error("event_refused", event_id=events[0].id, event_type=events[0].type, error=str(error))
+            return
+        self.emitted += len(events)
+
+    def _log_wait(self, error: Transient) -> None:
+        """Warn once for an outage, whatever number of partitions it stops."""
+        level = self._logger.debug if self._waits else self._logger.warning
+        self._waits = True
+        level("job_waits", error=str(error))

@@ -1,0 +1,188 @@
+"""Leases on partitions of a bus: claim, extend, release, and wait through outages. The caller supplies the work."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections.abc import AsyncGenerator, Awaitable, Callable, Coroutine
+from typing import Any, Final
+
+from graphweft_contracts import Transient
+from graphweft_workers.backoff import backoff_s
+from graphweft_workers.cancellation import is_being_cancelled
+from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.event_log import Batch, Committed
+
+LEASE_S: Final = 10.0
+"""Other workers take over the partitions of a dead worker after this time."""
+_READ_WAIT_S: Final = 1.0
+"""Longest wait for new events; shorter than the lease, which is extended between reads."""
+_LOOK_S: Final = 5.0
+"""How often to ask the bus for added partitions."""
+
+
+class LeaseHolder:
+    """Holds as many partitions as no other worker holds, until ``stop``; the bus divides them between workers."""
+
+    def __init__(self, bus: Bus, *, name: str, lease_s: float, logger: Any) -> None:
+        self.bus = bus
+        self.name = name
+        self.lease_s = lease_s
+        self.logger = logger
+        self.stopping = asyncio.Event()
+
+    def stop(self) -> None:
+        """Make ``run`` return after the batches in hand."""
+        self.stopping.set()
+
+    async def run(self, work: Callable[[Lease], Awaitable[None]]) -> bool:
+        """Call ``work`` for each leased partition, again and again, until ``stop``; False if it never began.
+
+        Partitions that are added to the bus are included. ``work`` must return when ``Lease.goes_on`` is False. After a
+        ``Transient`` of ``work`` it waits, longer each time unless ``work`` has set ``Lease.progressed``. It raises any
+        other error of ``work``.
+        """
+        partitions: int | None = None
+        keyed = attempt = 0
+        while partitions is None and not self.stopping.is_set():
+            try:
+                keyed = await self.bus.keyed_partitions()
+                partitions = await self.bus.partitions()
+            except Transient as error:
+                attempt += 1
+                await self._back_off("bus_unavailable", error, attempt)
+        if partitions is None:
+            return False
+        self.logger.info("worker_started", worker=self.name, partitions=partitions, keyed=keyed)
+        async with asyncio.TaskGroup() as tasks:
+            for number in range(partitions):
+                tasks.create_task(self._hold(number, work), name=f"partition-{number}")
+            while True:
+                await self.pause(_LOOK_S)
+                if self.stopping.is_set():
+                    return True  # once the tasks have ended
+                count = partitions
+                with contextlib.suppress(Transient):  # the tasks of the partitions log it
+                    count = await self.bus.partitions(fresh=True)
+                added = range(partitions, count)
+                if not added:
+                    continue
+                self.logger.warning("partitions_added", partitions=[*added], keyed=keyed, worker=self.name)
+                for number in added:
+                    tasks.create_task(self._hold(number, work), name=f"partition-{number}")
+                partitions = count
+
+    async def pause(self, seconds: float) -> None:
+        """Wait, but no longer than until ``stop``."""
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self.stopping.wait()
+
+    async def _hold(self, number: int, work: Callable[[Lease], Awaitable[None]]) -> None:
+        attempt = 0
+        while not self.stopping.is_set():
+            lease: Lease | None = None
+            try:
+                if not await self.bus.claim(number, self.name, self.lease_s):
+                    await self.pause(self.lease_s / 4)
+                    continue
+                lease = Lease(self, number)
+                await work(lease)
+                attempt = 0
+            except Transient as error:
+                # Opening a partition is not progress: a first batch that always fails must wait longer each time.
+                attempt = 1 if lease is not None and lease.progressed else attempt + 1
+                await self._back_off("partition_interrupted", error, attempt, partition=number)
+            except asyncio.CancelledError:
+                if is_being_cancelled():
+                    raise
+                attempt += 1
+                cut = Transient("the driver of the bus or of the graph cancelled a pending call")
+                await self._back_off("partition_interrupted", cut, attempt, partition=number)
+            finally:
+                if self.bus.is_revoked(number):
+                    await self._release(number)
+        await self._release(number)
+
+    async def _release(self, number: int) -> None:
+        try:
+            await self.bus.release(number, self.name)
+        except Transient:
+            pass  # the lease expires by itself
+        except asyncio.CancelledError:
+            if is_being_cancelled():
+                raise
+
+    async def _back_off(self, event: str, error: Transient, attempt: int, **fields: object) -> None:
+        wait_s = backoff_s(error.retry_after_s, attempt)
+        self.logger.warning(event, error=str(error), retry_after_s=round(wait_s, 2), **fields)
+        await self.pause(wait_s)
+
+
+class Lease:
+    """One claimed partition."""
+
+    def __init__(self, holder: LeaseHolder, number: int) -> None:
+        self.number = number
+        self.progressed = False
+        """The work sets this when it has got further, so the next failure is a new one."""
+        self._holder = holder
+        self._extend_at = time.monotonic() + holder.lease_s / 3
+
+    async def goes_on(self) -> bool:
+        """Extend the lease if it is time; False after ``stop`` or if another worker has or gets the partition."""
+        holder = self._holder
+        if holder.stopping.is_set():
+            return False
+        if holder.bus.is_revoked(self.number):
+            holder.logger.info("partition_given_up", partition=self.number, worker=holder.name)
+            return False
+        now = time.monotonic()
+        if now > self._extend_at:
+            if not await holder.bus.claim(self.number, holder.name, holder.lease_s):
+                holder.logger.warning("lease_lost", partition=self.number, worker=holder.name)
+                return False
+            self._extend_at = now + holder.lease_s / 3
+        return True
+
+    async def read(self, after: Committed, *, limit: int) -> Batch:
+        """Return the events after a position; an empty batch if none arrive within a second, or at ``stop``."""
+        holder = self._holder
+        wait_s = min(_READ_WAIT_S, holder.lease_s / 3)
+        async with _racing(holder.bus.read(self.number, after, limit=limit, wait_s=wait_s), holder) as (reading, both):
+            await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
+            return reading.result() if reading.done() else Batch(entries=[])
+
+    async def finish[T](self, work: Coroutine[Any, Any, T], *, grace_s: float = 0.0) -> asyncio.Task[T] | None:
+        """Do work that may outlast the lease, which is extended meanwhile; return its task when it has succeeded.
+
+        If the lease ends first, the work has ``grace_s`` to end and is then cancelled, and the result is None. Raises
+        the work's error.
+        """
+        holder = self._holder
+        async with _racing(work, holder) as (working, both):
+            while not working.done():
+                await asyncio.wait(both, timeout=holder.lease_s / 4, return_when=asyncio.FIRST_COMPLETED)
+                if not working.done() and not await self.goes_on():
+                    await asyncio.wait([working], timeout=grace_s)
+                    break
+            if not working.done():
+                return None
+            working.result()
+            return working
+
+
+@contextlib.asynccontextmanager
+async def _racing[T](
+    work: Coroutine[Any, Any, T], holder: LeaseHolder
+) -> AsyncGenerator[tuple[asyncio.Task[T], list[asyncio.Task[Any]]]]:
+    """Run work beside a task that ends at the holder's ``stop``; cancel both at the end of the block."""
+    working = asyncio.create_task(work)
+    both: list[asyncio.Task[Any]] = [working, asyncio.create_task(holder.stopping.wait())]
+    try:
+        yield working, both
+    finally:
+        for task in both:
+            task.cancel()
+        await asyncio.gather(*both, return_exceptions=True)

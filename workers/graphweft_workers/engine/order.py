@@ -1,0 +1,349 @@
+"""Orders the rows of a batch into few steps, with the same result as applying them in log order.
+
+A query for many rows costs little more than a query for one row, but rows of one mutation are rarely adjacent in the
+log. So a row joins the first step of its mutation that it can reach without passing a row that touches the same data.
+Rows that touch the same data keep log order, even across chats; other rows can be reordered without an effect. The
+``ReadWriteSet`` of a mutation tells which data it touches. An opaque mutation keeps its place, and all other rows stay
+before or after it.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any, Final, NamedTuple, cast
+
+from graphweft_rules import BoundMutation, RuleSet
+from graphweft_rules.cypher.accesses import Access, Key, ReadWriteSet, Resource, commute
+from graphweft_rules.cypher.batch_query import BatchQuery, Dialect
+from graphweft_rules.cypher.node_labels import shared_labels
+from graphweft_rules.cypher.query import Cypher
+from graphweft_rules.cypher.read_write_sets import read_write_sets
+
+MOST_ROWS: Final = 1_000
+"""Limit of rows in a query. More rows gain nothing, and a query must stay far below the server's time limit."""
+
+type _Kind = type[int] | type[str] | type[object] | None
+"""Integers, text, other values, or no value at all."""
+_Value = Any
+_NEVER: Final = ("", -1)
+_ANY: Final = object()
+"""In place of a key's value: the row may touch any entity of the resource."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Step[Row]:
+    """Rows of one mutation that run one after the other, in one query if the batch query allows it."""
+
+    mutation: BoundMutation
+    """The mutation of the first row; other rows differ only in their parameters."""
+    batch_query: BatchQuery | None = None
+    rows: list[Row] = field(default_factory=list[Row])
+    kinds: tuple[_Kind, ...] = ()
+    """The kinds of the key columns, equal for all rows of the step."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Mutation:
+    """What ordering needs to know about a mutation, computed once."""
+
+    batch_query: BatchQuery
+    keys: tuple[tuple[str, ...], ...]
+    """``BatchQuery.keys``, each split into its path."""
+    opaque: bool
+    touches: tuple[Access, ...]
+    """Only accesses that may conflict with another row."""
+
+
+@dataclass(slots=True)
+class _Resource:
+    """The last step that touched a resource, by access; the lists have the order of ``_Arranger._accesses``."""
+
+    everywhere: list[int]
+    anywhere: list[int]
+    """Steps that may have touched any entity."""
+    by_value: dict[_Value, list[int]]
+    """Key value -> steps that touched the entity with this key."""
+    ensured: dict[_Value, tuple[str, int]]
+    """Key value -> (shape, first step) of a MERGE, if the entity is unchanged since: another MERGE finds it."""
+
+
+class _Probe(NamedTuple):
+    """An access in numbers, because every row checks it."""
+
+    resource: int
+    access: int
+    slot: int
+    """Index of the row's key; -1 for any entity."""
+    against: tuple[int, ...]
+    """The accesses that it must not pass."""
+    shape: str
+    """The shape of a MERGE; empty for other accesses."""
+    finds: str
+    certain: bool
+    undoes: bool
+    """Whether it may create or change an entity in ``_Resource.ensured``."""
+    if_created: bool
+
+
+type _Touched = tuple[_Resource, _Probe, _Value, list[int] | None]
+"""An access of a row, with its key value and the steps that touched the same key before."""
+
+
+class _Compiled(NamedTuple):
+    mutation: _Mutation
+    slots: tuple[Key, ...]
+    probes: tuple[_Probe, ...]
+
+
+class Arranger:
+    """Puts rows into steps for one rule set and one kind of server.
+
+    The conflicts of a mutation depend on all other mutations. Batches without mutations of packs have an arranger of
+    their own, so they do not pay for conflicts with packs.
+    """
+
+    def __init__(self, rules: RuleSet, dialect: Dialect) -> None:
+        packed = [part.cypher for pack in rules.packs for part in pack.mutations]
+        self._packed = frozenset(map(id, packed))
+        self._kept = packed  # looked up by id(), so they must stay alive
+        ruled = [part.cypher for part in rules.mutations]
+        self._of_rules = _Arranger(ruled, dialect)
+        self._of_all = _Arranger([*ruled, *packed], dialect) if packed else self._of_rules
+
+    def arrange[Row](self, rows: Iterable[tuple[BoundMutation, Row]]) -> list[Step[Row]]:
+        """Return the steps for rows in log order."""
+        given = list(rows)
+        packed = self._packed
+        if any(id(bound.mutation.cypher) in packed for bound, _ in given):
+            return self._of_all.arrange(given)
+        return self._of_rules.arrange(given)
+
+
+class _Arranger:
+    """Puts rows of given mutations into steps."""
+
+    def __init__(self, cyphers: Sequence[Cypher], dialect: Dialect) -> None:
+        self._dialect = dialect
+        self._read_write_sets = read_write_sets(cyphers)
+        self._shared: frozenset[str] | None = shared_labels(cyphers)
+        self._contended = _contended(self._read_write_sets)
+        self._compiled: dict[int, _Compiled] = {}
+        self._numbers: dict[Resource, int] = {}
+        self._accesses: list[list[str]] = []
+        """Accesses to each resource, by its number."""
+        for read_write_set in self._read_write_sets.values():
+            for touch in read_write_set.touches:
+                number = self._numbers.setdefault(touch.resource, len(self._numbers))
+                if number == len(self._accesses):
+                    self._accesses.append(["read"])
+                if touch.access not in self._accesses[number]:
+                    self._accesses[number].append(touch.access)
+        self._kept = cyphers  # looked up by id(), so they must stay alive
+
+    def arrange[Row](self, rows: Iterable[tuple[BoundMutation, Row]]) -> list[Step[Row]]:
+        """Return the steps for rows in log order."""
+        steps: list[Step[Row]] = []
+        places: dict[int, list[int]] = {}
+        resources: list[_Resource | None] = [None] * len(self._accesses)
+        barrier = 0  # the first step that rows may join
+        for bound, row in rows:
+            cypher = bound.mutation.cypher
+            compiled = self._compiled.get(id(cypher)) or self._compile(cypher)
+            mutation = compiled.mutation
+            params = bound.params
+            earliest = barrier
+            touched: list[_Touched] = []
+            if mutation.opaque:
+                earliest = max(len(steps) - 1, 0)
+            elif compiled.probes:
+                earliest, touched = self._look(compiled, params, resources, barrier)
+            kinds = _kinds(params, mutation.keys)
+            number = len(steps)
+            if mutation.batch_query.mode == "ordered":
+                number = _place(steps, places.setdefault(id(mutation.batch_query), []), earliest, kinds)
+            if number < len(steps):
+                steps[number].rows.append(row)
+                if None in kinds or None in steps[number].kinds:
+                    steps[number].kinds = tuple(map(_known, steps[number].kinds, kinds))
+            else:
+                places.setdefault(id(mutation.batch_query), []).append(number)
+                steps.append(Step(mutation=bound, batch_query=mutation.batch_query, rows=[row], kinds=kinds))
+            if mutation.opaque:
+                # Later rows stay behind it, and nothing is known about entities any more.
+                barrier = number
+                resources = [None] * len(self._accesses)
+            for resource, probe, value, mine in touched:
+                _note(resource, probe, value, mine, number)
+        return steps
+
+    def _look(
+        self, compiled: _Compiled, params: Mapping[str, Any], resources: list[_Resource | None], barrier: int
+    ) -> tuple[int, list[_Touched]]:
+        """Return the first step that a row may join by its accesses, and the accesses to note for its step."""
+        earliest = barrier
+        touched: list[_Touched] = []
+        values = [_value(key, params) for key in compiled.slots]
+        made = True  # whether the last MERGE may create its entity
+        sure = True  # whether the row reaches every clause
+        for probe in compiled.probes:
+            if probe.if_created and not made:
+                continue
+            resource = resources[probe.resource]
+            if resource is None:
+                resource = resources[probe.resource] = self._untouched(probe.resource)
+            value = values[probe.slot] if probe.slot >= 0 else _ANY
+            if probe.shape:
+                made = True
+                shape, step = resource.ensured.get(value, _NEVER)
+                if shape == probe.shape:
+                    made = False
+                    earliest = max(earliest, step)
+                    # It finds the entity, so it must stay before any change of it.
+                    mine = resource.by_value.get(value)
+                    touched.append((resource, probe._replace(access=0, certain=False, shape=""), value, mine))
+                    continue
+            mine = resource.everywhere if value is _ANY else resource.by_value.get(value)
+            if probe.finds and resource.ensured.get(value, _NEVER)[0] != probe.finds:
+                sure = False
+            kept = probe if sure or not probe.certain else probe._replace(certain=False)
+            touched.append((resource, kept, value, mine))
+            earliest = max(earliest, _behind(resource.anywhere, mine, probe.against))
+        return earliest, touched
+
+    def _untouched(self, number: int) -> _Resource:
+        never = [-1] * len(self._accesses[number])
+        return _Resource(never.copy(), never, {}, {})
+
+    def _compile(self, cypher: Cypher) -> _Compiled:
+        mutation = self._learn(cypher)
+        slots = tuple(dict.fromkeys(touch.key for touch in mutation.touches if touch.key is not None))
+        probes: list[_Probe] = []
+        for touch in mutation.touches:
+            number = self._numbers[touch.resource]
+            accesses = self._accesses[number]
+            against = tuple(place for place, other in enumerate(accesses) if not commute(touch.access, other))
+            probes.append(
+                _Probe(
+                    resource=number,
+                    access=accesses.index(touch.access),
+                    slot=-1 if touch.key is None else slots.index(touch.key),
+                    against=against,
+                    shape=touch.access.partition(" ")[2],
+                    finds=touch.finds,
+                    certain=touch.certain,
+                    undoes=touch.access in ("create", "write"),
+                    if_created=touch.if_created,
+                )
+            )
+        compiled = self._compiled[id(cypher)] = _Compiled(mutation, slots, tuple(probes))
+        return compiled
+
+    def _learn(self, cypher: Cypher) -> _Mutation:
+        batch_query = cypher.batch_query(self._dialect, self._shared)
+        keys = tuple(tuple(name.split(".")) for name in batch_query.keys)
+        read_write_set = self._read_write_sets.get(cypher.statement)
+        if read_write_set is None or read_write_set.opaque:
+            return _Mutation(batch_query=batch_query, keys=keys, opaque=True, touches=())
+        touches: list[Access] = []
+        sure = True
+        for touch in read_write_set.touches:
+            if touch.resource in self._contended:
+                touches.append(touch if sure else replace(touch, certain=False))
+            elif touch.finds:
+                sure = False  # without conflicts, ``ensured`` is not kept
+        return _Mutation(batch_query=batch_query, keys=keys, opaque=False, touches=tuple(touches))
+
+
+def _contended(known: Mapping[str, ReadWriteSet]) -> frozenset[Resource]:
+    """Return the resources on which two rows can conflict.
+
+    Of several resources that the same queries touch in the same way, only one is returned.
+    """
+    accesses: dict[Resource, set[str]] = {}
+    ways: dict[Resource, set[tuple[str, str, Key | None, bool]]] = {}
+    for statement, read_write_set in known.items():
+        for touch in read_write_set.touches:
+            accesses.setdefault(touch.resource, set()).add(touch.access)
+            ways.setdefault(touch.resource, set()).add((statement, touch.access, touch.key, touch.if_created))
+    found: dict[frozenset[Any], Resource] = {}
+    for resource, done in accesses.items():
+        if any(not commute(access, other) for access in done for other in done):
+            found.setdefault(frozenset(ways[resource]), resource)
+    return frozenset(found.values())
+
+
+def _value(key: Key, params: Mapping[str, Any]) -> _Value:
+    value: Any = key.of(params) if key.path or not key.parameter else params.get(key.parameter)
+    # Servers compare integers and text as Python does; other values differ.
+    return value if isinstance(value, str | int) else _ANY
+
+
+def _place[Row](steps: Sequence[Step[Row]], places: Sequence[int], earliest: int, kinds: tuple[_Kind, ...]) -> int:
+    """Return the first step of a mutation, at or after ``earliest``, that a row may join; else the number of steps."""
+    for number in places[bisect_left(places, earliest) :]:
+        if len(steps[number].rows) < MOST_ROWS and _same(steps[number].kinds, kinds):
+            return number
+    return len(steps)
+
+
+def _kind(value: Any, way: tuple[str, ...]) -> _Kind:
+    """Return the kind of the values at the end of a path; for lists, that of their items."""
+    found: Any = value
+    for number, name in enumerate(way):
+        found = cast("Mapping[str, Any]", found).get(name) if isinstance(found, Mapping) else None
+        if isinstance(found, list):
+            kinds = {_kind(item, way[number + 1 :]) for item in cast("Sequence[Any]", found)} - {None}
+            return object if len(kinds) > 1 else kinds.pop() if kinds else None
+    kind: type[Any] = type(found)  # pyright: ignore[reportUnknownVariableType]
+    return kind if kind is int or kind is str else object
+
+
+def _kinds(params: Mapping[str, Any], keys: Iterable[tuple[str, ...]]) -> tuple[_Kind, ...]:
+    kinds: list[_Kind] = []
+    for way in keys:
+        kind: type[Any] = type(params.get(way[0])) if len(way) == 1 else object  # pyright: ignore[reportUnknownVariableType]
+        kinds.append(kind if kind is str or kind is int else _kind(params, way))
+    return tuple(kinds)
+
+
+def _same(kinds: tuple[_Kind, ...], others: tuple[_Kind, ...]) -> bool:
+    for kind, other in zip(kinds, others, strict=True):
+        if kind is object or other is object or (kind is not other and kind is not None and other is not None):
+            return False
+    return True
+
+
+def _known(kind: _Kind, other: _Kind) -> _Kind:
+    return other if kind is None else kind
+
+
+def _behind(anywhere: list[int], mine: list[int] | None, against: tuple[int, ...]) -> int:
+    """Return the last step that an access must not pass; -1 for none."""
+    behind = -1
+    for access in against:
+        behind = max(behind, anywhere[access])
+        if mine is not None and mine[access] > behind:
+            behind = mine[access]
+    return behind
+
+
+def _note(resource: _Resource, probe: _Probe, value: _Value, mine: list[int] | None, step: int) -> None:
+    access = probe.access
+    resource.everywhere[access] = max(resource.everywhere[access], step)
+    if value is _ANY:
+        mine = resource.anywhere
+    elif mine is None:
+        # Two accesses of one row may be the first to the same entity.
+        mine = resource.by_value.setdefault(value, [-1] * len(resource.everywhere))
+    mine[access] = max(mine[access], step)
+    if probe.certain and value is not _ANY:
+        # A MERGE of another shape may create a second entity for the key: only the last shape is known to exist.
+        if resource.ensured.get(value, _NEVER)[0] != probe.shape:
+            resource.ensured[value] = (probe.shape, step)
+    elif probe.undoes or probe.shape:
+        if value is _ANY:
+            resource.ensured.clear()
+        else:
+            resource.ensured.pop(value, None)

@@ -1,0 +1,241 @@
+"""Plans the writes for a range of events, and resumes unfinished plans: pure, without bus or graph.
+
+A plan is the rows of one app in a range of one partition, in the order in which they run. The graph's checkpoint counts
+them: ``Checkpoint(offset, plan, done)`` says that all events up to ``offset`` are in the graph, and so are the first
+``done`` rows of the named plan. The plan's note, which its first write stores beside the checkpoint, lists the rows by
+event, rule and mutation. So the next owner continues at the same row in the same order, even with other rules or
+another version of graphweft, and repeats no row.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any, Final, cast
+
+from graphweft_contracts import DeadLetterReason, GraphUnavailable
+from graphweft_rules import BoundMutation
+from graphweft_workers.engine.order import Arranger, Step
+from graphweft_workers.engine.read import MatchedEvent
+from graphweft_workers.ports.graph_store import Checkpoint, Progress, Write
+
+_MOST_ITEMS: Final = 10_000
+"""Items of the lists of one query's rows; a server that runs one query at a time takes 0.25 s for them."""
+_FORMAT: Final = 1
+"""Of the note. Other versions refuse a format that they do not know."""
+
+
+@dataclass(slots=True, eq=False)  # frozen would double the cost
+class Row:
+    """One mutation for one event."""
+
+    event: MatchedEvent
+    bound: BoundMutation
+    number: int
+    """Its index in the log's order."""
+
+    @property
+    def name(self) -> tuple[str, str, str]:
+        """Offset, rule and mutation, as in notes."""
+        return (self.event.entry.offset, self.bound.mutation.rule, self.bound.mutation.id)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class FailedRows:
+    """Rows of one mutation that a plan drops, with the content of their dead letter.
+
+    The note holds them from the write that drops the rows until the dead letter is written, so a new owner can write
+    it.
+    """
+
+    rule: str
+    mutation: str
+    offsets: tuple[str, ...]
+    reason: DeadLetterReason
+    message: str
+    extends: str | None = None
+    """The id of the dead letter that gets these rows."""
+
+    @property
+    def name(self) -> tuple[str, str]:
+        """Rule and mutation."""
+        return (self.rule, self.mutation)
+
+
+@dataclass(slots=True, kw_only=True)
+class Plan:
+    """The rows between two checkpoints."""
+
+    before: Checkpoint
+    """Where the graph stands before the first row: after a whole plan, or within the plan that this one replaces."""
+    end: str
+    """The offset of the checkpoint after the last row."""
+    steps: Sequence[Step[Row]]
+    failed: FailedRows | None = None
+    rows: Sequence[Row] = field(init=False)
+    note: str = field(init=False)
+    name: str = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.rows = [row for step in self.steps for row in step.rows]
+        self.note = _note(self)
+        self.name = hashlib.blake2s(self.note.encode(), digest_size=8).hexdigest()
+
+    @classmethod
+    def of(cls, checkpoint: Checkpoint, events: Sequence[MatchedEvent], arranger: Arranger) -> Plan:
+        """Return the plan for events in the log's order, all of them after ``checkpoint`` and at least one."""
+        return cls(before=checkpoint, end=events[-1].entry.offset, steps=_arranged(arranger, _rows(events)))
+
+    def without(self, done: int, failed: FailedRows, arranger: Arranger) -> Plan:
+        """Return the plan that replaces this one after ``done`` rows and drops the rows of ``failed``.
+
+        The remaining rows are arranged again. If a failed row should have created an entity, later rows must not stay
+        before the rows between them.
+        """
+        gone = {(offset, failed.rule, failed.mutation) for offset in failed.offsets}
+        rest = sorted((row for row in self.rows[done:] if row.name not in gone), key=lambda row: row.number)
+        return Plan(before=self.checkpoint(done), end=self.end, steps=_arranged(arranger, rest), failed=failed)
+
+    def reported(self) -> Plan:
+        """Return the plan that replaces this one when the dead letter of ``failed`` is written."""
+        return Plan(before=self.opening().after, end=self.end, steps=self.steps)
+
+    def checkpoint(self, done: int) -> Checkpoint:
+        """Return where the graph stands after ``done`` rows."""
+        if done == 0:
+            return self.before
+        if done == len(self.rows):
+            return Checkpoint(offset=self.end)
+        return Checkpoint(offset=self.before.offset, plan=self.name, done=done)
+
+    def opening(self) -> Write:
+        """Return the write that replaces the plan before this one, with no row done."""
+        return Write(before=self.before, after=Checkpoint(offset=self.before.offset, plan=self.name), note=self.note)
+
+    def writes(self, done: int, most: Callable[[BoundMutation], int]) -> list[Write]:
+        """Return the writes for the rows after the first ``done``; up to ``most(mutation)`` rows share a query."""
+        found: list[Write] = []
+        total = len(self.rows)
+        position = 0
+        for step in self.steps:
+            end = position + len(step.rows)
+            first = max(position, done)
+            while first < end:
+                last = min(first + max(1, most(step.mutation)), end)
+                if step.batch_query is not None and step.batch_query.always:  # it has UNWIND
+                    last = first + _light(step.rows[first - position : last - position])
+                note = None
+                if last == total:
+                    note = "" if first or self.before.plan else None
+                elif not first:
+                    note = self.note
+                found.append(
+                    Write(
+                        query=step.mutation.mutation.cypher,
+                        batch_query=step.batch_query,
+                        rows=[row.bound.params for row in step.rows[first - position : last - position]],
+                        before=self.checkpoint(first),
+                        after=self.checkpoint(last),
+                        note=note,
+                    )
+                )
+                first = last
+            position = end
+        if not total:
+            found.append(Write(before=self.before, after=Checkpoint(offset=self.end), note=""))
+        return found
+
+
+def _light(rows: Sequence[Row]) -> int:
+    """Return how many of the first rows have few enough list items to share a query, at least 1."""
+    items = 0
+    for number, row in enumerate(rows):
+        lists: list[list[Any]] = [value for value in row.bound.params.values() if type(value) is list]
+        items += max(map(len, lists), default=0)
+        if number and items > _MOST_ITEMS:
+            return number
+    return len(rows)
+
+
+def planned_end(progress: Progress) -> str | None:
+    """Return the last offset of the graph's unfinished plan; None without one."""
+    return _read(progress)["end"] if progress.checkpoint.plan else None
+
+
+def planned_events(progress: Progress) -> Sequence[str]:
+    """Return the offsets of the events in the graph's unfinished plan."""
+    return cast("Sequence[str]", _read(progress)["events"]) if progress.checkpoint.plan else ()
+
+
+def unwritten(progress: Progress) -> FailedRows | None:
+    """Return the failed rows whose dead letter may not be written yet."""
+    failed: dict[str, Any] | None = _read(progress)["left_out"] if progress.checkpoint.plan else None
+    if not failed:
+        return None
+    failed["offsets"] = tuple(failed["offsets"])
+    return FailedRows(**failed)
+
+
+def resumed(progress: Progress, events: Sequence[MatchedEvent]) -> tuple[Plan, Sequence[tuple[str, str, str]]]:
+    """Return the rest of the graph's unfinished plan, with rows from ``events``, which hold the plan's events.
+
+    Rows whose event the log no longer has, or whose mutation the rules no longer have, are dropped. Their names
+    (offset, rule, mutation) are returned too.
+    """
+    note = _read(progress)
+    by_name = {row.name: row for row in _rows(events)}
+    offsets: list[str] = note["events"]
+    planned: list[tuple[str, str, list[int]]] = note["steps"]
+    steps: list[Step[Row]] = []
+    gone: list[tuple[str, str, str]] = []
+    done = progress.checkpoint.done
+    for rule, mutation, numbers in planned:
+        left, done = numbers[done:], max(0, done - len(numbers))
+        names = [(offsets[number], rule, mutation) for number in left]
+        gone += [name for name in names if name not in by_name]
+        # One row per step: today's rules may not allow the batch query that the plan was made for.
+        steps += [Step(mutation=by_name[name].bound, rows=[by_name[name]]) for name in names if name in by_name]
+    return Plan(before=progress.checkpoint, end=note["end"], steps=steps), gone
+
+
+def _rows(events: Iterable[MatchedEvent]) -> list[Row]:
+    pairs = ((event, bound) for event in events for bound in event.mutations)
+    return [Row(event, bound, number) for number, (event, bound) in enumerate(pairs)]
+
+
+def _arranged(arranger: Arranger, rows: Iterable[Row]) -> Sequence[Step[Row]]:
+    return arranger.arrange((row.bound, row) for row in rows)
+
+
+def _note(plan: Plan) -> str:
+    events: dict[str, int] = {}
+    steps: list[tuple[str, str, list[int]]] = []
+    for step in plan.steps:
+        for row in step.rows:
+            offset, rule, mutation = row.name
+            number = events.setdefault(offset, len(events))
+            if steps and steps[-1][0] == rule and steps[-1][1] == mutation:
+                steps[-1][2].append(number)
+            else:
+                steps.append((rule, mutation, [number]))
+    left_out = plan.failed and asdict(plan.failed)
+    body = {"format": _FORMAT, "end": plan.end, "events": list(events), "steps": steps, "left_out": left_out}
+    return json.dumps(body, separators=(",", ":"))
+
+
+def _read(progress: Progress) -> Mapping[str, Any]:
+    try:
+        note = cast("Mapping[str, Any]", json.loads(progress.note))
+    except ValueError as error:
+        raise GraphUnavailable(
+            "the note of a half-done batch in the graph was overwritten: rebuild the graph from the log",
+            retry_after_s=5.0,
+        ) from error
+    if note.get("format") != _FORMAT:
+        raise GraphUnavailable(
+            "the graph holds a half-done batch of another version of graphweft: let that version finish it first",
+            retry_after_s=5.0,
+        )
+    return note

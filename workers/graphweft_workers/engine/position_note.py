@@ -1,0 +1,60 @@
+"""The note that a mutation worker commits with a partition's position: written dead letters and parked apps.
+
+The position is the smallest one of all apps. The note says how far the partition was read beyond it.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Parked:
+    """An app whose events after ``at`` have not taken effect, while those of other apps have."""
+
+    at: str
+    reported: str | None = None
+    """Its skips and dead letters are written up to this offset; None: as far as those of other apps."""
+    why: str = "slow"
+    """``slow``, or ``unavailable``: its graph does not answer or refuses work."""
+    since: int = 0
+    """Unix time in seconds."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PositionNote:
+    """The note beside a position. ``decode`` reverses ``encode`` and reads invalid text as an empty note."""
+
+    reported: str = ""
+    """All skips and dead letters of apps that are not parked are written up to this offset."""
+    parked: Mapping[str, Parked] = field(default_factory=dict[str, Parked])
+    done: str = ""
+    """While apps are parked: the events of all other apps took effect up to this offset."""
+
+    def reported_of(self, app_id: str | None) -> str:
+        """Return the offset up to which skips and dead letters of an app are written."""
+        own = self.parked.get(app_id or "")
+        return self.reported if own is None or own.reported is None else own.reported
+
+    def encode(self) -> str:
+        """Return the note as short text."""
+        parked = {app_id: [each.at, each.reported, each.why, each.since] for app_id, each in self.parked.items()}
+        return json.dumps(
+            {"told": self.reported, **({"parked": parked, "done": self.done} if parked else {})}, separators=(",", ":")
+        )
+
+    @classmethod
+    def decode(cls, text: str) -> PositionNote:
+        """Return the note that ``encode`` wrote."""
+        try:
+            read: Any = json.loads(text) if text else {}
+            parked = {
+                str(app_id): Parked(at=at, reported=reported, why=why, since=since)
+                for app_id, (at, reported, why, since) in cast("dict[str, Any]", read.get("parked", {})).items()
+            }
+            return cls(reported=str(read.get("told", "")), parked=parked, done=str(read.get("done", "")))
+        except (ValueError, AttributeError, TypeError):
+            return cls()

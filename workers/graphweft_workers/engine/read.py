@@ -1,0 +1,268 @@
+"""Decodes and matches a range of the log: pure, without bus or graph.
+
+Copies are dropped, and the rules select the mutations of each event. An unexpected error on one event becomes its dead
+letter; the other events continue.
+"""
+
+from __future__ import annotations
+
+import traceback
+from collections.abc import Collection, Iterable
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Final, Literal
+
+from graphweft_contracts import DeadLetter, DeadLetterReason, Event, InvalidEvent, wire
+from graphweft_rules import BoundMutation, Matched, RuleSet, Skipped
+from graphweft_workers.engine.duplicates import RecentEvents, identity_of
+from graphweft_workers.ports.event_log import Entry
+
+WHOLE: Final = "*"
+"""The mutation in the dead letter of a whole event: a retry runs all mutations of the event."""
+
+EXTRACT: Final = ("graphweft:extract", "extract")
+"""Rule and mutation in the dead letter of an episode that no model could read: the memory workers retry it."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)  # frozen would double the cost, and there is one per event
+class MatchedEvent:
+    """One event with the mutations that it matches, in rule order, at least one."""
+
+    entry: Entry
+    event: Event
+    mutations: tuple[BoundMutation, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Skip:
+    """A mutation that lacked a value of an event, or an event whose workflow has no rules."""
+
+    entry: Entry
+    event: Event
+    reason: Literal["skipped", "no_rules"]
+    rule: str | None = None
+    mutation: str | None = None
+    message: str
+    place: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Defect:
+    """An unexpected error, without its text, which may quote an event."""
+
+    kind: str
+    frames: str
+
+
+@dataclass(slots=True, kw_only=True)
+class Range:
+    """The content of a contiguous range of one partition."""
+
+    apps: dict[str, list[MatchedEvent]] = field(default_factory=dict[str, list[MatchedEvent]])
+    letters: list[DeadLetter] = field(default_factory=list[DeadLetter])
+    skips: list[Skip] = field(default_factory=list[Skip])
+    defects: list[Defect] = field(default_factory=list[Defect])
+    """The defects of the dead letters with the reason ``internal_error``, in their order."""
+    copies: int = 0
+
+
+def read_range(
+    partition: int,
+    entries: Iterable[Entry],
+    rules: RuleSet,
+    recent: RecentEvents,
+    *,
+    only: str | None = None,
+    without: Collection[str] = (),
+    set_aside: Collection[str] = (),
+) -> Range:
+    """Decode and match entries in order; an entry that cannot be decoded becomes a dead letter of the range.
+
+    With ``only``, just that app's events are matched; events of the apps in ``without`` and at the offsets in
+    ``set_aside`` are not. All entries are added to ``recent``.
+    """
+    result = Range()
+    for entry in entries:
+        try:
+            event = wire.decode(entry.fields, received=entry.received)
+            retried = wire.retry_of(entry.fields)
+            identity = identity_of(entry, event)
+        except InvalidEvent as error:
+            recent.is_copy(None)
+            if entry.offset not in set_aside:
+                result.letters.append(letter_for(partition, entry, "invalid_event", str(error)))
+            continue
+        except Exception as error:  # noqa: BLE001 - one entry must not stop the others
+            recent.is_copy(None)
+            if entry.offset not in set_aside:
+                result.letters.append(letter_for(partition, entry, "internal_error", internal_error(error)))
+                result.defects.append(defect_of(error))
+            continue
+        if recent.is_copy(identity):
+            result.copies += 1
+            continue
+        if event.appid in without or (only is not None and event.appid != only) or entry.offset in set_aside:
+            continue
+        try:
+            _read_event(result, partition, entry, event, rules=rules, retried=retried)
+        except Exception as error:  # noqa: BLE001
+            message = internal_error(error)
+            result.letters.append(
+                letter_for(partition, entry, "internal_error", message, event=event, rule=event.type, mutation=WHOLE)
+            )
+            result.defects.append(defect_of(error))
+    return result
+
+
+def _read_event(
+    result: Range, partition: int, entry: Entry, event: Event, *, rules: RuleSet, retried: wire.Retry | None
+) -> None:
+    """Add one event to the result; on an error nothing of the event is added."""
+    if retried is not None and (retried.rule, retried.mutation) == EXTRACT:
+        return
+    one = None if retried is None or retried.mutation == WHOLE else retried
+    packed: tuple[BoundMutation, ...] = ()
+    if one is None or rules.is_packed(one.rule, one.mutation):
+        refusal = rules.refusal(event)
+        if refusal is not None:
+            names = {"rule": event.type, "mutation": WHOLE}
+            result.letters.append(letter_for(partition, entry, "invalid_event", refusal, event=event, **names))
+            return
+        if one is not None:
+            packed = rules.packed_from(event, one.rule, one.mutation)
+    matched = Matched(mutations=packed)
+    letters: list[DeadLetter] = []
+    skips: list[Skip] = []
+    if one is None:
+        matched = rules.match_event(event)
+        if not rules.knows(event):
+            skips.append(Skip(entry=entry, event=event, reason="no_rules", message=_without_rules(event.workflow)))
+    elif not packed:
+        matched = _matched_one(rules, event, one)
+        if rules.find_mutation(event.workflow or "", one.rule, one.mutation) is None:
+            message = (
+                f"the rule {one.rule!r} of workflow {event.workflow!r} no longer has a mutation {one.mutation!r}: "
+                "restore it, then retry this dead letter"
+            )
+            names = {"rule": one.rule, "mutation": one.mutation}
+            letters.append(letter_for(partition, entry, "missing_rule", message, event=event, **names))
+    skips.extend(
+        Skip(
+            entry=entry,
+            event=event,
+            reason="skipped",
+            rule=skipped.rule,
+            mutation=skipped.query,
+            message=skipped.detail,
+            place=str(skipped.place),
+        )
+        for skipped in matched.skipped
+    )
+    for failed in matched.failed:
+        names = {"rule": failed.rule, "mutation": failed.query, "place": str(failed.place)}
+        message = internal_error(failed.error)
+        letters.append(letter_for(partition, entry, "internal_error", message, event=event, **names))
+    result.letters += letters
+    result.skips += skips
+    result.defects += [defect_of(failed.error) for failed in matched.failed]
+    if matched.mutations:
+        found = MatchedEvent(entry=entry, event=event, mutations=tuple(matched.mutations))
+        result.apps.setdefault(event.appid, []).append(found)
+
+
+def _matched_one(rules: RuleSet, event: Event, retried: wire.Retry) -> Matched:
+    """Return the result of one mutation for an event; an empty one if the mutation is not about the event."""
+    if not retried.asks:
+        bound = rules.bind_one(event, retried.rule, retried.mutation)
+        if isinstance(bound, Skipped):
+            return Matched(skipped=(bound,))
+        return Matched(mutations=(bound,)) if bound is not None else Matched()
+    matched = rules.match_event(event)
+    name = (retried.rule, retried.mutation)
+    return Matched(
+        mutations=tuple(each for each in matched.mutations if (each.mutation.rule, each.mutation.id) == name),
+        skipped=tuple(each for each in matched.skipped if (each.rule, each.query) == name),
+        failed=tuple(each for each in matched.failed if (each.rule, each.query) == name),
+    )
+
+
+def _without_rules(workflow: str | None) -> str:
+    if workflow is None:
+        return (
+            "the event has no workflow, so no rules apply to it: set `workflow` where you emit the event, emit it "
+            "again with another id, and drop this dead letter"
+        )
+    return (
+        f"no rules are loaded for the workflow {workflow!r}: add its rules or correct the name of their folder, "
+        "restart the workers, then retry this dead letter"
+    )
+
+
+def internal_error(error: Exception) -> str:
+    """Return the message of a dead letter for an unexpected error; it quotes nothing of the event."""
+    return (
+        f"graphweft failed on this event ({type(error).__name__}): report the traceback in the worker's log; after an "
+        "update, retry this dead letter"
+    )
+
+
+def defect_of(error: BaseException) -> Defect:
+    """Return the type of an error and where it was raised, for the log; not its text."""
+    return Defect(kind=type(error).__name__, frames="".join(traceback.format_tb(error.__traceback__)))
+
+
+def row_id(partition: int, offset: str, rule: str | None, mutation: str | None) -> str:
+    """Return the id of the dead letter of an entry, or of one mutation of it; a retry has the same id."""
+    return f"{partition}:{offset}" if rule is None else f"{partition}:{offset}:{rule}/{mutation}"
+
+
+def letter_of_lost(
+    partition: int, after: str, events: int, before: str | None, *, app_id: str | None = None
+) -> DeadLetter:
+    """Return the dead letter of events that the bus trimmed before they were read; with ``app_id`` for that app."""
+    until = f"before {before}" if before else "up to the end of the partition"
+    return DeadLetter(
+        id=f"{partition}:{after or '0'}:trimmed" + (f":{app_id}" if app_id else ""),
+        reason="trimmed",
+        message=f"the bus trimmed {events} events after this position, {until}, before they were read: their effects "
+        "are missing. Keep more of the log, or add workers; emit the events again if you have them",
+        position=f"{partition}:{after or '0'}",
+        count=events,
+        time=datetime.now(UTC),
+        app_id=app_id,
+        fields={},
+    )
+
+
+def letter_for(
+    partition: int,
+    entry: Entry,
+    reason: DeadLetterReason,
+    message: str,
+    *,
+    event: Event | None = None,
+    rule: str | None = None,
+    mutation: str | None = None,
+    place: str | None = None,
+) -> DeadLetter:
+    """Return the dead letter of an entry, or of one mutation of it."""
+    return DeadLetter(
+        id=row_id(partition, entry.offset, rule, mutation),
+        reason=reason,
+        message=_writable(message),
+        position=f"{partition}:{entry.offset}",
+        time=datetime.now(UTC),
+        app_id=event.appid if event else None,
+        event_id=_writable(event.id) if event else None,
+        event_type=_writable(event.type) if event else None,
+        workflow=_writable(event.workflow) if event and event.workflow is not None else None,
+        rule=rule,
+        mutation=mutation,
+        place=place,
+        fields=wire.pack({name: value for name, value in entry.fields.items() if rule is None or name != wire.RETRY}),
+    )
+
+
+def _writable(text: str) -> str:
+    """Return text that is valid in JSON: half of a surrogate pair becomes a question mark."""
+    return text.encode(errors="replace").decode()

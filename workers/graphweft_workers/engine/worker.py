@@ -1,0 +1,331 @@
+"""The mutation worker: reads partitions in order, applies their events, writes dead letters, commits positions.
+
+The graph's checkpoint decides which events took effect; the position on the bus only says where to begin reading. So
+the order is fixed: (1) effect and checkpoint, in one query; (2) the dead letter, after the write that drops a row; (3)
+the commit, after the graph is on disk and the dead letters of skips are written. After any interruption the next owner
+continues from the checkpoint.
+
+With a backlog, the next batch is read, decoded and matched while the graph applies the last one. Each app of a
+partition advances in a queue of its own, see ``app_queues``.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncGenerator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import batched
+from typing import Final
+
+import structlog
+
+from graphweft_contracts import Transient
+from graphweft_rules import RuleSet
+from graphweft_workers.bounded_dict import BoundedDict
+from graphweft_workers.engine.app_queues import AppQueues
+from graphweft_workers.engine.app_writer import AppWriter, WorkerState
+from graphweft_workers.engine.apply import Applier
+from graphweft_workers.engine.core_schema import CORE_KEYS
+from graphweft_workers.engine.duplicates import RecentEvents
+from graphweft_workers.engine.history import known_before
+from graphweft_workers.engine.leases import LEASE_S, Lease, LeaseHolder
+from graphweft_workers.engine.order import Arranger
+from graphweft_workers.engine.position_note import PositionNote
+from graphweft_workers.engine.read import Range, Skip, defect_of, letter_of_lost, read_range
+from graphweft_workers.engine.set_aside import set_aside_id
+from graphweft_workers.engine.skips import Skips
+from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.event_log import Committed
+from graphweft_workers.ports.graph_store import GraphStore
+
+logger = structlog.get_logger("graphweft.mutation")
+
+_BACKLOG: Final = 100
+"""The next batch is read during the application of a batch with at least this many events."""
+_LETTERS_AT_ONCE: Final = 500
+_DEFECT_RETRY_S: Final = 5.0
+_MOST_PENDING: Final = 10_000
+"""Skips in memory; with more, the partition waits until they are written to dead letters."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Batch:
+    """A batch of a partition, decoded and matched."""
+
+    read: Range
+    without: frozenset[str]
+    """Apps that were parked when the batch was matched."""
+    end: Committed
+    events: int
+
+
+@dataclass(slots=True, kw_only=True)
+class _Partition:
+    """The state of an opened partition; discarded after an error."""
+
+    lease: Lease
+    run: str
+    """The run of the graph server; a later run may have lost unsaved writes."""
+    cursor: Committed
+    """The position of the last event that was read."""
+    recent: RecentEvents
+    queues: AppQueues
+    skips: Skips
+    before: PositionNote
+    """The note of the last owner."""
+    set_aside: frozenset[str]
+    committed: Committed
+    commit: asyncio.Task[None] | None = None
+    stepped: bool = False
+    """Whether the reader has stepped over anything but entries since the last commit began; see ``Batch``."""
+
+    @property
+    def number(self) -> int:
+        return self.lease.number
+
+
+class MutationWorker:
+    """Leases as many partitions as no other worker holds, and applies their events until ``stop``."""
+
+    def __init__(
+        self,
+        bus: Bus,
+        graph: GraphStore,
+        rules: RuleSet,
+        *,
+        name: str,
+        batch_events: int = 1_000,
+        lease_s: float = LEASE_S,
+        index_keys: frozenset[tuple[str, str]] = frozenset(),
+    ) -> None:
+        """``index_keys`` are (label, property) of indexes for every app's graph, beside those for rules.
+
+        The worker closes neither ``bus`` nor ``graph``.
+        """
+        self._bus = bus
+        self._graph = graph
+        self._rules = rules
+        self._batch_events = batch_events
+        self._leases = LeaseHolder(bus, name=name, lease_s=lease_s, logger=logger)
+        self._warned: BoundedDict[tuple[str | None, ...], None] = BoundedDict()
+        self._state = WorkerState(
+            bus=bus,
+            graph=graph,
+            rules=rules,
+            applier=Applier(bus, graph, Arranger(rules, graph.dialect)),
+            batch_events=batch_events,
+            index_keys=rules.keys | CORE_KEYS | index_keys,
+        )
+        self.applied_events: int = 0
+
+    def stop(self) -> None:
+        """Make ``run`` return after the batch in hand is applied and committed."""
+        self._leases.stop()
+
+    async def run(self) -> None:
+        """Work until ``stop``; while the bus or the graph is unavailable, wait.
+
+        An unexpected error is logged and stops its partition only, which is opened again after 5 s.
+        """
+        if await self._leases.run(self._own):
+            logger.info("worker_stopped", worker=self._leases.name, events=self.applied_events)
+
+    async def _own(self, lease: Lease) -> None:
+        run = await self._graph.check()
+        try:
+            # Opening may outlast the lease: it reads thousands of entries, and entries with vectors are large.
+            opened = await lease.finish(self._open(lease, run))
+            if opened is not None:
+                await self._work(opened.result())
+        except Transient:
+            raise
+        except Exception as error:
+            defect = defect_of(error)
+            logger.error(
+                "partition_failed", partition=lease.number, error=defect.kind, frames=defect.frames,
+                next="report it; `graphweft dlq skip` sets aside an event that causes it",
+            )  # fmt: skip
+            raise Transient(f"partition {lease.number} failed: {defect.kind}", retry_after_s=_DEFECT_RETRY_S) from error
+
+    async def _open(self, lease: Lease, run: str) -> _Partition:
+        number = lease.number
+        committed = await self._bus.committed(number)
+        recent = await known_before(self._bus, number, committed.offset)
+        aside = await self._bus.dead_letter(set_aside_id(number))
+        set_aside = frozenset(aside.offsets if aside is not None else ())
+        skips = Skips(number, self._bus.is_after)
+        before = PositionNote.decode(committed.note)
+        queues = AppQueues(
+            AppWriter(self._state, number, set_aside), run=run, skips=skips, position=committed, before=before,
+            progressed=lambda: self._start_commit(opened),
+        )  # fmt: skip
+        logger.debug("partition_opened", partition=number, position=committed.offset)
+        opened = _Partition(
+            lease=lease,
+            run=run,
+            cursor=committed,
+            recent=recent,
+            queues=queues,
+            skips=skips,
+            before=before,
+            set_aside=set_aside,
+            committed=committed,
+        )
+        return opened
+
+    async def _work(self, partition: _Partition) -> None:
+        queues, began = partition.queues, partition.committed
+        try:
+            async with contextlib.aclosing(self._batches(partition)) as batches:
+                async for batch in batches:
+                    if batch is not None:
+                        parked, skips = await self._report(partition, batch)
+                        queues.give(batch.read.apps, skips, batch.end, batch.without | parked)
+                        self.applied_events += batch.events
+                    await partition.lease.finish(queues.settle())  # long if more apps fail than may be parked
+                    if queues.floor.offset != began.offset:
+                        partition.lease.progressed = True
+                    await self._commit(partition)
+                    if partition.skips.pending > _MOST_PENDING and partition.commit is not None:
+                        await asyncio.wait([partition.commit])  # each pending skip holds a whole event
+            await queues.drain()
+        finally:
+            await queues.aclose()
+            await self._last_commit(partition)
+
+    async def _batches(self, partition: _Partition) -> AsyncGenerator[_Batch | None]:
+        """Yield the batches of the partition, and None after a while without events, until the lease ends.
+
+        With a backlog it reads one batch ahead. Without one, that would only make small batches smaller and delay new
+        events behind older ones.
+        """
+        ahead: asyncio.Task[_Batch | None] | None = None
+        try:
+            while await partition.lease.goes_on():
+                batch = await (ahead or asyncio.create_task(self._read(partition)))
+                behind = batch is not None and batch.events >= _BACKLOG
+                ahead = asyncio.create_task(self._read(partition)) if behind else None
+                yield batch
+        finally:
+            # Reading removes nothing: the entries of a cancelled read are read again.
+            if ahead is not None:
+                ahead.cancel()
+                await asyncio.gather(ahead, return_exceptions=True)
+
+    async def _read(self, partition: _Partition) -> _Batch | None:
+        """Return the next batch; None after a while without events, and at ``stop``."""
+        batch = await partition.lease.read(partition.cursor, limit=self._batch_events)
+        partition.stepped |= batch.stepped
+        entries = batch.entries
+        if batch.lost:
+            next_offset = entries[0].offset if entries else None
+            letter = letter_of_lost(partition.number, partition.cursor.offset, batch.lost, next_offset)
+            await self._bus.put_dead_letters([letter])
+            logger.error(
+                "events_lost", partition=partition.number, events=batch.lost, after=partition.cursor.offset,
+                message=letter.message,
+            )  # fmt: skip
+        without = partition.queues.parked
+        count = partition.cursor.count + batch.lost + len(entries)
+        last = entries[-1].offset if entries else partition.cursor.offset
+        partition.cursor = Committed(offset=last, count=count)
+        if not entries:
+            return None
+        read = read_range(
+            partition.number, entries, self._rules, partition.recent,
+            without=without, set_aside=partition.set_aside,
+        )  # fmt: skip
+        return _Batch(read=read, without=without, end=partition.cursor, events=len(entries))
+
+    async def _report(
+        self, partition: _Partition, batch: _Batch
+    ) -> tuple[frozenset[str], Mapping[str, Sequence[Skip]]]:
+        """Write dead letters and count skips, except those that the last owner has reported.
+
+        Return the parked apps, which are not included since they read the batch again; and, by app, the skips to count
+        after the app's events.
+        """
+        read, queues = batch.read, partition.queues
+        for app_id in {skip.event.appid for skip in read.skips if skip.reason == "no_rules"} - queues.parked:
+            if await queues.is_half_done(app_id):
+                queues.park(app_id)
+        parked = queues.parked
+        letters = [
+            letter for letter in read.letters
+            if letter.app_id not in parked and self._is_new(partition, letter.app_id, letter.offset)
+        ]  # fmt: skip
+        for some in batched(letters, _LETTERS_AT_ONCE):
+            await self._bus.put_dead_letters(some)
+        for letter in letters:
+            logger.error("dead_letter", position=letter.position, reason=letter.reason, message=letter.message)
+        for defect in read.defects:
+            logger.error("defect", partition=partition.number, error=defect.kind, frames=defect.frames)
+        later: dict[str, list[Skip]] = {}
+        for skip in read.skips:
+            app_id = skip.event.appid
+            if app_id not in parked and self._is_new(partition, app_id, skip.entry.offset):
+                self._warn(skip)
+                if app_id in read.apps or app_id in later or queues.is_busy(app_id):
+                    later.setdefault(app_id, []).append(skip)
+                else:
+                    partition.skips.add(skip)
+        return parked, later
+
+    def _is_new(self, partition: _Partition, app_id: str | None, offset: str) -> bool:
+        return self._bus.is_after(offset, partition.before.reported_of(app_id))
+
+    def _warn(self, skip: Skip) -> None:
+        """Log a skip as a warning once per rule and cause: a rule usually lacks the same value in every event."""
+        event = skip.event
+        if skip.reason == "no_rules":
+            cause: tuple[str | None, ...] = (event.workflow,)
+            fields: dict[str, object] = {"workflow": event.workflow, "known": sorted(self._rules.workflows)}
+        else:
+            cause = (event.workflow, skip.rule, skip.mutation, skip.message)
+            fields = {"rule": skip.rule, "mutation": skip.mutation, "place": skip.place}
+        level = logger.debug if cause in self._warned else logger.warning
+        self._warned[cause] = None
+        level(
+            "workflow_without_rules" if skip.reason == "no_rules" else "mutation_skipped", **fields,
+            detail=skip.message, event_id=event.id, event_type=event.type,
+            next="`graphweft status` counts them; after a fix and a restart, run: graphweft dlq retry --all",
+        )  # fmt: skip
+
+    async def _commit(self, partition: _Partition) -> None:
+        """Start a commit unless one is under way: reading must not wait for the disk."""
+        if partition.commit is not None and partition.commit.done():
+            task, partition.commit = partition.commit, None
+            task.result()
+        self._start_commit(partition)
+
+    def _start_commit(self, partition: _Partition) -> None:
+        if partition.commit is None and (partition.stepped or self._position(partition) != _kept(partition.committed)):
+            partition.stepped = False
+            partition.commit = asyncio.create_task(self._commit_now(partition))
+
+    def _position(self, partition: _Partition) -> tuple[str, int, str]:
+        queues = partition.queues
+        parked = queues.status()
+        done = queues.floor_without(parked).offset if parked else ""
+        note = PositionNote(reported=queues.reported_without(parked), parked=parked, done=done).encode()
+        return queues.floor.offset, queues.floor.count, note
+
+    async def _commit_now(self, partition: _Partition) -> None:
+        offset, count, note = self._position(partition)
+        await partition.skips.write(self._bus)
+        await self._graph.durable(partition.run)
+        committed = Committed(offset=offset, count=count, note=note)
+        await self._bus.commit(partition.number, committed)
+        partition.committed = committed
+
+    async def _last_commit(self, partition: _Partition) -> None:
+        with contextlib.suppress(Transient):
+            if partition.commit is not None:
+                await partition.commit
+            if self._position(partition) != _kept(partition.committed):
+                await self._commit_now(partition)
+
+
+def _kept(committed: Committed) -> tuple[str, int, str]:
+    return committed.offset, committed.count, committed.note

@@ -1,0 +1,1 @@
+"""What is built on the engine: one folder per feature, registered by `roles`."""

@@ -1,0 +1,1 @@
+"""Texts and documents that a model reads into entities and relations."""

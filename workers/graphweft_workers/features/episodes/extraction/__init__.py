@@ -1,0 +1,1 @@
+"""Extractors, which read entities and relations from text."""

@@ -1,0 +1,16 @@
+"""Ontologies: the types of entities and relations that episodes may have, by schema id."""
+
+from graphweft_workers.features.episodes.ontologies.files import FOLDER, apart, lint_ontologies, load_ontologies
+from graphweft_workers.features.episodes.ontologies.ontology import Ontology, OntologyError
+from graphweft_workers.features.episodes.ontologies.registry import Ontologies, resolve_ontology
+
+__all__ = (
+    "FOLDER",
+    "Ontologies",
+    "Ontology",
+    "OntologyError",
+    "apart",
+    "lint_ontologies",
+    "load_ontologies",
+    "resolve_ontology",
+)

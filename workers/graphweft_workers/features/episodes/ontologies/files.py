@@ -1,0 +1,265 @@
+"""Ontology files: one YAML file each, named by its schema id.
+
+::
+
+    entity_types:
+      Person: A human being.
+      Secret: A password or key.
+    edge_types:
+      OWNS: Is responsible for.
+    edge_type_map:
+      - source: [Person]
+        target: [Entity]
+        edges: [OWNS]
+    excluded_entity_types: [Secret]
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Final
+
+from graphweft_contracts.episodes import ANY_TYPE, TYPE_PATTERN
+from graphweft_rules.files.findings import Finding, RulesError, did_you_mean, errors, ordered
+from graphweft_rules.files.loader import FILE_NAME
+from graphweft_rules.files.model import Place
+from graphweft_rules.files.shapes import Entries, Shapes
+from graphweft_rules.files.source import parse
+from graphweft_rules.files.tree import Broken, Items, Node, Scalar, Table
+from graphweft_workers.features.episodes.ontologies.ontology import Ontology, type_model
+from graphweft_workers.features.episodes.ontologies.registry import BUILT_IN, Ontologies
+
+FOLDER: Final = "ontologies"
+"""Name of the folder of ontologies, beside the folder of workflows."""
+_ID: Final = re.compile(r"[a-z][a-z0-9_]{0,63}")
+_TYPE: Final = re.compile(TYPE_PATTERN)
+_SUFFIXES: Final = (".yaml", ".yml")
+_MISTAKEN: Final = (*_SUFFIXES, ".json", ".toml")
+"""Suffixes, in any case, of files that are probably meant as ontologies."""
+_IN_A_NAME: Final = "a letter, then letters, digits and underscores, 64 at most"
+
+type _Types = Mapping[str, str]
+"""Name -> description."""
+
+
+def load_ontologies(folder: Path) -> Ontologies:
+    """Return the built-in ontologies and those of a folder, if it exists.
+
+    Raises ``RulesError`` with the findings of all files if one is an error.
+    """
+    read = [_read(path) for path in _files(folder)] if folder.exists() else []
+    findings = [finding for _, found in read for finding in found]
+    if errors(findings):
+        raise RulesError(findings)
+    return Ontologies(ontology for ontology, _ in read if ontology is not None)
+
+
+def lint_ontologies(paths: Iterable[Path]) -> list[Finding]:
+    """Return the findings in ontologies, by file, line and column; a folder means its YAML files.
+
+    Never raises because of content. ``load_ontologies`` refuses exactly the files with error-level findings.
+    """
+    findings: list[Finding] = []
+    for path in paths:
+        for file in _files(path) if path.is_dir() else [path]:
+            findings.extend(_read(file)[1])
+        if path.is_dir():
+            findings.extend(_ignored(path))
+    return list(ordered(findings))
+
+
+def apart(paths: Iterable[Path]) -> tuple[list[Path], list[Path]]:
+    """Split paths into those for the linter of rules, and ontologies for ``lint_ontologies``.
+
+    Ontologies are folders named ``ontologies``, and files in them: given, or beside or below a given folder.
+    """
+    rules: list[Path] = []
+    found: dict[Path, Path] = {}
+    for path in paths:
+        if _holds_ontologies(path) or (path.suffix in _SUFFIXES and _holds_ontologies(path.parent)):
+            found.setdefault(path.resolve(), path)
+            continue
+        rules.append(path)
+        if path.is_dir():
+            beside = [] if (path / FILE_NAME).exists() else [path.parent / FOLDER]
+            for folder in (*beside, *sorted(path.rglob(FOLDER))):
+                hidden = any(part.startswith(".") for part in folder.relative_to(path.parent).parts)
+                if _holds_ontologies(folder) and not hidden:
+                    found.setdefault(folder.resolve(), folder)
+    return rules, list(found.values())
+
+
+def read_ontology(data: bytes, path: Path) -> tuple[Ontology | None, tuple[Finding, ...]]:
+    """Return the ontology in the content of a file, None if a finding is an error; and the findings."""
+    root, findings = parse(data, str(path))
+    checks = _Checks(findings)
+    checks.schema_id(path)
+    keys = {"edge_types", "edge_type_map", "excluded_entity_types"}
+    entries = checks.table(root, "an ontology", required={"entity_types"}, optional=keys)
+    entities, edges = checks.types(entries, "entity_types"), checks.types(entries, "edge_types")
+    between = checks.edge_type_map(entries, entities, edges)
+    excluded = checks.excluded(entries, entities)
+    found = ordered(checks.findings)
+    if errors(found):
+        return None, found
+    ontology = Ontology(
+        schema_id=path.stem,
+        entity_types={name: type_model(name, text) for name, text in entities.items()},
+        edge_types={name: type_model(name, text) for name, text in edges.items()},
+        edge_type_map=between,
+        excluded_entity_types=excluded,
+    )
+    return ontology, found
+
+
+def _holds_ontologies(path: Path) -> bool:
+    return path.name == FOLDER and path.is_dir() and not (path / FILE_NAME).exists()
+
+
+def _files(folder: Path) -> list[Path]:
+    if not folder.is_dir():
+        message = "not a folder: pass the folder that holds the ontologies"
+        raise RulesError([Finding(level="error", code="missing-file", message=message, place=Place(file=str(folder)))])
+    return sorted(path for path in folder.iterdir() if path.suffix in _SUFFIXES and not path.name.startswith("."))
+
+
+def _ignored(folder: Path) -> list[Finding]:
+    """Return warnings about files in a folder that look like ontologies but are not read."""
+    message = "ontologies are read from .yaml files only: write it as YAML, and rename the file"
+    return [
+        Finding(level="warning", code="ignored-file", message=message, place=Place(file=str(path)))
+        for path in folder.iterdir()
+        if path.suffix not in _SUFFIXES and path.suffix.lower() in _MISTAKEN and not path.name.startswith(".")
+    ]
+
+
+def _read(path: Path) -> tuple[Ontology | None, tuple[Finding, ...]]:
+    try:
+        data = path.read_bytes()
+    except (OSError, ValueError) as error:
+        why = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+        code = "missing-file" if isinstance(error, FileNotFoundError) else "unreadable-file"
+        message = f"cannot read {str(path)!r} ({why}): pass a readable file"
+        return None, (Finding(level="error", code=code, message=message, place=Place(file=str(path))),)
+    return read_ontology(data, path)
+
+
+class _Checks(Shapes):
+    """The checks of one file."""
+
+    def schema_id(self, path: Path) -> None:
+        name, place = path.stem, Place(file=str(path))
+        if path.suffix != _SUFFIXES[0]:
+            self.error("bad-name", f"the file name ends with {path.suffix}: rename it to {name}.yaml", place)
+        if not _ID.fullmatch(name):
+            message = (
+                f"invalid schema id {name!r} (the name of the file): use a lower-case letter, then lower-case letters, "
+                "digits and underscores, 64 at most"
+            )
+            self.error("bad-name", message, place)
+        if name in {ontology.schema_id for ontology in BUILT_IN}:
+            message = f"{name!r} is a built-in ontology: give the file another name"
+            self.error("shadowed-ontology", message, place)
+
+    def types(self, entries: Entries, key: str) -> _Types:
+        """Return the types under a key."""
+        node = entries[key].value if key in entries else None
+        if node is None:
+            return {}
+        if not isinstance(node, Table):
+            self.wrong_type(node, key, "a mapping of names to descriptions")
+            return {}
+        if not node.entries and key == "entity_types":
+            self.error("empty-list", "entity_types is empty: write at least one, such as Person: A human.", node.place)
+        found: dict[str, str] = {}
+        firsts: dict[str, tuple[str, Place]] = {}
+        for name, entry in node.entries.items():
+            first, place = firsts.setdefault(name.casefold(), (name, entry.key))
+            if not _TYPE.fullmatch(name):
+                self.error("bad-name", f"invalid type name {name!r}: use {_IN_A_NAME}", entry.key)
+            elif name == ANY_TYPE and key == "entity_types":
+                message = f"{ANY_TYPE!r} is always defined, for entities of no other type: leave it out"
+                self.error("bad-name", message, entry.key)
+            elif first != name:
+                message = f"{name!r} differs from {first!r} at line {place.line} only by case: keep one of them"
+                self.error("duplicate-name", message, entry.key)
+            else:
+                found[name] = self._description(name, entry.value)
+        return found
+
+    def _description(self, name: str, node: Node) -> str:
+        if isinstance(node, Scalar) and isinstance(node.value, str | None):
+            text = (node.value or "").strip()
+            if not text:
+                message = f"{name!r} has no description: describe it in a sentence, which the model reads"
+                self.warn("empty-description", message, node.place)
+            return text
+        self.wrong_type(node, f"the description of {name!r}", "a text")
+        return ""
+
+    def edge_type_map(
+        self, entries: Entries, entities: _Types, edges: _Types
+    ) -> Mapping[tuple[str, str], tuple[str, ...]]:
+        """Return (source type, target type) -> relation types; without the key, all between any types."""
+        if "edge_type_map" not in entries:
+            return {(ANY_TYPE, ANY_TYPE): tuple(edges)} if edges else {}
+        node = entries["edge_type_map"].value
+        if not isinstance(node, Items):
+            self.wrong_type(node, "edge_type_map", "a list of source, target and edges, each item with a dash")
+            return {}
+        found: dict[tuple[str, str], tuple[str, ...]] = {}
+        for item in node.items:
+            entry = self.table(
+                item, "an item of edge_type_map", required={"source", "target", "edges"}, optional=set[str]()
+            )
+            sources = self._names(entry, "source", entities, ANY_TYPE)
+            targets = self._names(entry, "target", entities, ANY_TYPE)
+            between = self._names(entry, "edges", edges)
+            for source in sources:
+                for target in targets:
+                    known = found.get((source, target), ())
+                    found[source, target] = (*known, *(name for name in between if name not in known))
+        used = {name for names in found.values() for name in names}
+        for name, entry_ in _entries(entries, "edge_types").items():
+            if name in edges and name not in used:
+                message = f"no item of edge_type_map has {name!r}, so no relation can use it: add one, or drop the type"
+                self.warn("unused-type", message, entry_)
+        return found
+
+    def _names(self, entries: Entries, key: str, known: _Types, *more: str) -> tuple[str, ...]:
+        """Return the known names under a key, which holds one name or a list."""
+        if key not in entries:
+            return ()
+        node = entries[key].value
+        if isinstance(node, Broken):
+            return ()
+        if not isinstance(node, Items):
+            text = self.string(node, key, "the name of a type, or a list of them")
+            listed = [(text, node.place)] if text else []
+        else:
+            listed = self.texts(entries, key, "[OWNS]" if key == "edges" else "[Person]")
+        kind, where = ("edge", "edge_types") if key == "edges" else ("entity", "entity_types")
+        found: list[str] = []
+        for name, place in listed:
+            if name in known or name in more:
+                found.append(name)
+                continue
+            near = did_you_mean(name, (*known, *more))
+            message = f"{key} names the {kind} type {name!r}, which {where} does not have{near}: add it there"
+            self.error("unknown-type", message, place)
+        return tuple(dict.fromkeys(found))
+
+    def excluded(self, entries: Entries, entities: _Types) -> tuple[str, ...]:
+        """Return the excluded types."""
+        key = "excluded_entity_types"
+        node = entries[key].value if key in entries else None
+        if isinstance(node, Items) and not node.items:
+            return ()
+        return self._names(entries, key, entities, ANY_TYPE)
+
+
+def _entries(entries: Entries, key: str) -> Mapping[str, Place]:
+    node = entries[key].value if key in entries else None
+    return {name: entry.key for name, entry in node.entries.items()} if isinstance(node, Table) else {}

@@ -1,0 +1,137 @@
+"""An ontology, and how it checks the structure of an episode."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from inspect import cleandoc
+from typing import Any
+
+from pydantic import BaseModel, create_model
+
+from graphweft_contracts import InvalidEvent
+from graphweft_contracts.episodes import ANY_TYPE, EntityName, EpisodeEntity, EpisodeRelation, Structure
+from graphweft_rules.files.findings import did_you_mean
+
+
+class OntologyError(InvalidEvent):
+    """The episode does not fit its ontology, or the ontology does not exist."""
+
+
+def type_model(name: str, description: str) -> type[BaseModel]:
+    """Return a type of entities or relations: a model without fields, whose docstring describes it."""
+    model: type[BaseModel] = create_model(name)
+    model.__doc__ = description
+    return model
+
+
+@dataclass(frozen=True, kw_only=True)
+class Ontology:
+    """The types of entities and relations of a schema; docstrings describe them to a model.
+
+    ``edge_type_map`` is (source type, target type) -> relation types, where ``Entity`` means any type. Every ontology
+    has the type ``Entity``. Entities of excluded types, and their relations, are dropped.
+    """
+
+    schema_id: str
+    entity_types: Mapping[str, type[BaseModel]]
+    edge_types: Mapping[str, type[BaseModel]]
+    edge_type_map: Mapping[tuple[str, str], tuple[str, ...]]
+    excluded_entity_types: tuple[str, ...] = ()
+
+    @cached_property
+    def digest(self) -> str:
+        """Hexadecimal SHA-256 of the ontology; the order of types does not matter."""
+        meaning: list[Any] = [
+            self.schema_id,
+            sorted((name, cleandoc(model.__doc__ or "")) for name, model in self.entity_types.items()),
+            sorted((name, cleandoc(model.__doc__ or "")) for name, model in self.edge_types.items()),
+            sorted((*ends, *sorted(set(names))) for ends, names in self.edge_type_map.items()),
+            sorted(set(self.excluded_entity_types)),
+        ]
+        return hashlib.sha256(json.dumps(meaning, ensure_ascii=False).encode()).hexdigest()
+
+    @property
+    def allowed_entity_types(self) -> tuple[str, ...]:
+        """The entity types of structured episodes, with the excluded types."""
+        return (*self.entity_types, *(() if ANY_TYPE in self.entity_types else (ANY_TYPE,)))
+
+    def edge_types_between(self, source: str, target: str) -> tuple[str, ...]:
+        """Return the relation types from one entity type to another, in the order of ``edge_types``."""
+        pairs = {(a, b) for a in (source, ANY_TYPE) for b in (target, ANY_TYPE)}
+        found = {name for pair in pairs for name in self.edge_type_map.get(pair, ())}
+        return tuple(name for name in self.edge_types if name in found)
+
+    def check(self, said: Structure) -> Structure:
+        """Return the structure of an episode without excluded types.
+
+        Raises ``OntologyError`` for an unknown type, or a relation type that these entities cannot have.
+        """
+        for number, entity in enumerate(said.entities):
+            self._check_entity(entity.type, f"entities[{number}].type")
+        for number, relation in enumerate(said.relations):
+            for end, named in (("source", relation.source), ("target", relation.target)):
+                if isinstance(named, EntityName):
+                    self._check_entity(named.type, f"relations[{number}].{end}.type")
+        kept = self._without_excluded(said)
+        for number, relation in enumerate(said.relations):
+            where = f"relations[{number}].type"
+            if relation.type not in self.edge_types:
+                raise OntologyError(self._unknown(where, relation.type, tuple(self.edge_types)))
+            if relation not in kept.relations:
+                continue  # one end has an excluded type
+            ends = said.entity(relation.source).type, said.entity(relation.target).type
+            allowed = self.edge_types_between(*ends)
+            if relation.type not in allowed:
+                msg = (
+                    f"{where}: {self.schema_id} has no {relation.type!r} from {ends[0]!r} to {ends[1]!r}; allowed: "
+                    f"{', '.join(allowed) or 'no relations'}"
+                )
+                raise OntologyError(msg)
+        return kept
+
+    def fit(self, said: Structure) -> Structure:
+        """Return the structure that a model found, without excluded types. Never raises.
+
+        Entities of unknown types get the type ``Entity``; relations keep their types.
+        """
+        known = set(self.allowed_entity_types)
+
+        def typed(type: str) -> str:
+            return type if type in known else ANY_TYPE
+
+        entities = [
+            EpisodeEntity(type=typed(entity.type), name=entity.name, **entity.attributes) for entity in said.entities
+        ]
+        relations: list[EpisodeRelation] = []
+        for relation in said.relations:
+            ends = {
+                end: EntityName(type=typed(meant.type), name=meant.name)
+                for end in ("source", "target")
+                for meant in [said.entity(getattr(relation, end))]
+            }
+            relations.append(relation.model_copy(update=ends))
+        return self._without_excluded(Structure(entities=tuple(entities), relations=tuple(relations)))
+
+    def _check_entity(self, type: str, where: str) -> None:
+        if type not in self.allowed_entity_types:
+            raise OntologyError(self._unknown(where, type, self.allowed_entity_types))
+
+    def _unknown(self, where: str, type: str, allowed: tuple[str, ...]) -> str:
+        return f"{where}: {self.schema_id} has no type {type!r}{did_you_mean(type, allowed)}: use {', '.join(allowed)}"
+
+    def _without_excluded(self, said: Structure) -> Structure:
+        excluded = set(self.excluded_entity_types)
+        if not excluded:
+            return said
+        return Structure(
+            entities=tuple(entity for entity in said.entities if entity.type not in excluded),
+            relations=tuple(
+                relation
+                for relation in said.relations
+                if excluded.isdisjoint({said.entity(relation.source).type, said.entity(relation.target).type})
+            ),
+        )

@@ -1,0 +1,192 @@
+"""Stage 4, pack: facts become a block of text, without secrets and within its limits."""
+
+from __future__ import annotations
+
+import math
+import re
+import time
+import unicodedata
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+from itertools import chain, islice
+from typing import Final
+
+from graphweft_rules.output.formats import facts_block, without_marks
+from graphweft_rules.output.token_count import TokenCounter, count_characters
+from graphweft_workers.features.graphrag.expansion import Expansion
+from graphweft_workers.features.graphrag.rows import Node, Relation
+from graphweft_workers.features.graphrag.safe_cypher import LONGEST, LONGEST_LABEL, LONGEST_NAME
+from graphweft_workers.redaction import (
+    REDACTED,
+    is_invisible,
+    is_value,
+    redact,
+    redact_beside,
+    redact_value,
+)
+
+_NAME: Final = 120
+_KIND: Final = 60
+_TEXT: Final = 300
+_UNSURE: Final = 200
+"""Characters dropped before a cut, where part of a secret may be left."""
+_JOINERS: Final = "\u200c\u200d"
+"""Format characters that some scripts need."""
+_MARGIN: Final = 400
+"""Characters beyond the shown ones that are redacted too."""
+_LABEL: Final = re.compile(rf"[^\W\d]\w{{0,{LONGEST_LABEL - 1}}}")
+_EMOJI: Final = frozenset({"So", "Sm", "Sk"})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Packed:
+    """A block of text, empty without facts, and its facts, one line each."""
+
+    text: str = ""
+    facts: tuple[str, ...] = ()
+    complete: bool = True
+    """Whether there was time for all facts."""
+
+
+def pack(
+    found: Expansion,
+    *,
+    most: int,
+    max_chars: int = 8_000,
+    max_tokens: int | None = None,
+    count: TokenCounter = count_characters,
+    until: float = math.inf,
+) -> Iterator[Packed | None]:
+    """Yield None for each written line, some milliseconds apart, and then the block.
+
+    The block has at most ``most`` facts, ``max_chars`` characters and ``max_tokens`` tokens: descriptions of pinned
+    entities, up to a third; then relationships, nearest first; then other descriptions. It ends before the first fact
+    that does not fit, and at ``until`` (``time.monotonic``). Text of the graph cannot end the block, begin a line or
+    bring in a secret.
+    """
+    facts: list[str] = []
+    chars = len(_block(()))
+    tokens = 0 if max_tokens is None else count(_block(()))
+    complete = True
+    for fact in _lines(found, most):
+        yield None
+        if time.monotonic() >= until:
+            complete = False
+            break
+        if not fact:
+            continue
+        line = f"- {fact}\n"
+        chars += len(line)
+        if max_tokens is not None:
+            tokens += count(line)  # per line: counting the whole text each time is quadratic
+        if chars > max_chars or (max_tokens is not None and tokens > max_tokens):
+            break
+        facts.append(fact)
+    text = _block(facts)
+    while facts and max_tokens is not None and (tokens := count(text)) > max_tokens:  # more than its lines have
+        del facts[min(len(facts) - 1, len(facts) * max_tokens // tokens) :]
+        text = _block(facts)
+    yield Packed(text=text if facts else "", facts=tuple(facts), complete=complete)
+
+
+def _block(facts: Iterable[str]) -> str:
+    return facts_block(f"- {fact}" for fact in facts)
+
+
+def _lines(found: Expansion, most: int) -> Iterator[str]:
+    """Yield each fact once; empty text for repetitions and nodes without a fact."""
+    write = _Lines()
+    pinned = (node for node in found.pinned if node.description and node.name)
+    first = map(write.described, islice(pinned, -(-most // 3)))
+    known = {node.handle for node in found.pinned}
+    others = (write.described(node) for node in found.nodes.values() if node.handle not in known)
+    seen: set[str] = set()
+    related = map(write.related, found.relations.values())
+    for line in chain(first, related, map(write.described, pinned), others):
+        fact = redact(line)  # two parts may form a secret together
+        yield "" if fact in seen else fact
+        if fact:
+            seen.add(fact)
+        if len(seen) == most:
+            return
+
+
+class _Lines:
+    """Writes facts, and redacts each name once."""
+
+    def __init__(self) -> None:
+        self._shown: dict[tuple[str, int], str] = {}
+
+    def described(self, node: Node) -> str:
+        if not node.description:
+            return ""
+        whole, node = node, _bounded(node)
+        safe = redact_beside(node.kind, redact_beside(node.name, redact_value(node.name, node.description)))
+        text = _cut(safe, whole.description, _TEXT, LONGEST)
+        return f"{self._titled(node)}: {text}" if text and self._short(node.name, _NAME) else ""
+
+    def related(self, relation: Relation) -> str:
+        source, target = _bounded(relation.source), _bounded(relation.target)
+        said = relation.fact[: _TEXT + _MARGIN]
+        if not self._short(source.name, _NAME) or not self._short(target.name, _NAME):
+            return ""
+        # "DB password RELATED_TO hunter2!" is an assignment, too.
+        label = relation.label if _LABEL.fullmatch(relation.label) else ""
+        if label != redact(label) or any(is_value(name, label) for name in (source.name, target.name)):
+            label = ""
+        line = f"{self._titled(source, target)} {label or relation.type} {self._titled(target, source, label)}"
+        safe = REDACTED if is_value(source.name, said) or is_value(label, said) else redact(said)
+        for beside in (source.name, source.kind, label, target.name, target.kind) if safe else ():
+            safe = redact_beside(beside, safe)
+        fact = _cut(safe, relation.fact, _TEXT, LONGEST)
+        return f"{line}: {fact}" if fact else line
+
+    def _titled(self, node: Node, other: Node | None = None, label: str = "") -> str:
+        name, kind = self._short(node.name, _NAME), self._short(node.kind, _KIND)
+        labels = (label, node.kind, other.name if other else "")
+        if any(is_value(each, node.name) for each in labels if each):
+            name = REDACTED
+        if is_value(node.name, node.kind):
+            kind = REDACTED
+        return f"{name} ({kind})" if kind and kind != name else name
+
+    def _short(self, text: str, most: int) -> str:
+        if not text:
+            return ""
+        if (text, most) not in self._shown:
+            self._shown[text, most] = _cut(redact(text[: most + _MARGIN]), text, most, LONGEST_NAME)
+        return self._shown[text, most]
+
+
+def _bounded(node: Node) -> Node:
+    """Return a node with its description cut to the shown length and a margin."""
+    if len(node.description) <= _TEXT + _MARGIN:
+        return node
+    return replace(node, description=node.description[: _TEXT + _MARGIN])
+
+
+def _cut(redacted: str, text: str, most: int, longest: int) -> str:
+    """Return a redacted text on one line of at most ``most`` characters; ``text`` is the original."""
+    # The original was cut before redaction, or by the server, which may count in UTF-16.
+    if len(text) > most + _MARGIN or len(text.encode("utf-16-le", "replace")) // 2 >= longest - 3:
+        redacted = redacted[: max(0, len(redacted) - _UNSURE)]
+    if not (redacted.isascii() and redacted.isprintable()):
+        redacted = "".join(
+            char
+            for before, char in zip("\0" + redacted, redacted, strict=False)
+            if char in _JOINERS or not _is_hidden(char, before)
+        )
+    line = without_marks(" ".join(redacted.split()))
+    if len(line) <= most:
+        return line
+    cut = line[: most - 1]
+    opened = cut.rfind("[")
+    if opened >= 0 and REDACTED.startswith(cut[opened:]):
+        cut = cut[:opened]
+    return cut.rstrip() + "\u2026"
+
+
+def _is_hidden(char: str, before: str) -> bool:
+    if "\ufe00" <= char <= "\ufe0f":  # a variation selector, which can smuggle text
+        return unicodedata.category(before) not in _EMOJI
+    return is_invisible(char) or "\U000e0100" <= char <= "\U000e01ef" or not (char.isprintable() or char.isspace())

@@ -1,0 +1,262 @@
+"""The only queries that a retrieval runs, and the limits of their parameters.
+
+All text of a query is fixed here; outside values are bound parameters. Queries only read, and each is bounded:
+
+- A node's relationships of a type are read up to ``$scan``, in the order of the server. So a hub costs no more than
+  another node, and one type does not displace the others.
+- Before this limit stand only the filters by scope and validity, so hidden data displaces nothing. A hub with 100,000
+  hidden neighbours takes up to a second, which the query timeout bounds.
+- Other filters and the order follow the limit, which is in a subquery, because some servers move filters in front of
+  ``WITH … LIMIT``.
+- Equal names or ids have a limit of their own, with nodes of the scope before shared ones.
+
+Paths of variable length are not used: servers enumerate all paths before they can limit them.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache
+from typing import Any, Final, Literal
+
+from graphweft_contracts.memory import SCOPES
+from graphweft_workers.features.graphrag.caps import LIMIT_CAP, MOST_DOCUMENTS, MOST_NAMES, MOST_NAMESAKES
+from graphweft_workers.ports.dialect import GraphDialect
+from graphweft_workers.retrieval.records import MEMORY_LABEL
+
+RELATIONSHIPS: Final = ("REFERENCES", "CONTAINS", "MENTIONS", "DEPENDS_ON", "RELATED_TO", "SUPERSEDES", "AMENDS")
+"""The types that are followed, in both directions."""
+_ENTITY: Final = "Entity"
+_DOCUMENT: Final = "Document"
+KEYS: Final = frozenset(
+    {
+        (_ENTITY, "id"),
+        (_ENTITY, "name"),
+        (_ENTITY, "name_key"),
+        (_DOCUMENT, "id"),
+        (_DOCUMENT, "name"),
+        ("Chunk", "id"),
+        (MEMORY_LABEL, "id"),
+    }
+)
+"""(label, property) of lookups, which need an index: for ``GraphStore.prepare``."""
+LONGEST: Final = 1_500
+"""Limit of characters in a returned description or fact."""
+LONGEST_NAME: Final = 500
+LONGEST_LABEL: Final = 64
+"""Limit of characters in a relationship's own type."""
+MOST_SCANNED: Final = 200
+"""Limit of relationships of a node and type that are read."""
+_LONGEST_ID: Final = 512
+_SAME: Final = 500
+"""Limit of nodes of the same name or id that are sorted."""
+_LONGEST_SCOPE: Final = 256
+
+_TOGETHER: Final = "asked"
+"""The parameter that holds all others: see ``GraphDialect.one_parameter``."""
+_NOW_PATTERN: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{6}Z")
+type Template = Literal["documents", "names", "neighbours", "between"]
+
+
+def _unscoped(variable: str) -> str:
+    return f"coalesce({', '.join(f'{variable}.{name}' for name in SCOPES)}) IS NULL"
+
+
+def _visible(variable: str) -> str:
+    """Return the condition that a query may see a node or relationship; a missing scope is null.
+
+    It is shared, or it matches at least one scope of the query and contradicts none. ``coalesce`` plans twice as fast
+    as IS NULL.
+    """
+    fits = " AND ".join(f"coalesce({variable}.{name} = ${name}, true)" for name in SCOPES)
+    equal = " OR ".join(f"{variable}.{name} = ${name}" for name in SCOPES)
+    return f"{fits} AND ({_unscoped(variable)} OR {equal})"
+
+
+_HOLDS: Final = "(r.invalid_at IS NULL OR r.invalid_at > $now) AND (r.valid_at IS NULL OR r.valid_at <= $now)"
+"""The condition that a relationship is valid at ``$now``. Times are text in UTC; other values are invalid."""
+
+
+class _Forms:
+    """The queries in one dialect."""
+
+    def __init__(self, dialect: GraphDialect) -> None:
+        self._dialect = dialect
+
+    def first(self, variable: str, names: Sequence[str], most: int) -> str:
+        return f"coalesce({', '.join(self._dialect.short_text(f'{variable}.{name}', most) for name in names)}, '')"
+
+    def name(self, variable: str) -> str:
+        return self.first(variable, ("name", "title", "id"), LONGEST_NAME)
+
+    def key(self, variable: str) -> str:
+        return self.first(variable, ("id", "uuid", "name"), LONGEST_NAME)
+
+    def kind(self, variable: str) -> str:
+        return self.first(variable, ("type",), LONGEST_NAME)
+
+    def description(self, variable: str) -> str:
+        return self.first(variable, ("description", "summary"), LONGEST)
+
+    def fact(self, variable: str) -> str:
+        return self.first(variable, ("fact", "description", "text"), LONGEST)
+
+    def label(self, variable: str) -> str:
+        return self.first(variable, ("name",), LONGEST_LABEL + 1)
+
+    def node(self, variable: str) -> str:
+        """Return the columns of a ``rows.Node``."""
+        return ", ".join(
+            (
+                f"{self._dialect.node_id(variable)} AS handle",
+                f"{variable}:{_ENTITY} AS entity",
+                f"{variable}:{_ENTITY} OR {variable}:{_DOCUMENT} AS shown",
+                f"{self.key(variable)} AS key",
+                f"{self.name(variable)} AS name",
+                f"{self.kind(variable)} AS kind",
+                f"{self.description(variable)} AS description",
+                f"NOT {_unscoped(variable)} AS own",
+            )
+        )
+
+    def lookup(self, places: Sequence[tuple[str, Sequence[tuple[str, str]]]]) -> str:
+        """Return nodes by parameter, label and property: the value, the node. Up to 10 per value."""
+        columns = (self.name("n"), self.key("n"), self.kind("n"), self.description("n"))
+        parts: list[str] = []
+        for parameter, keys in places:
+            found = [f"MATCH (n:{label}) WHERE n.{name} = wanted RETURN n, n.{name} AS found" for label, name in keys]
+            best = (
+                f"{self._dialect.subquery(found, ['wanted'])} WITH n, found WHERE {_visible('n')} "
+                f"WITH n, found, NOT {_unscoped('n')} AS own ORDER BY own DESC LIMIT {_SAME} "
+                f"WITH n, found, own ORDER BY own DESC, {', '.join(columns)} LIMIT {2 * MOST_NAMESAKES} RETURN n, found"
+            )
+            parts.append(f"UNWIND ${parameter} AS wanted {self._dialect.subquery([best], ['wanted'])} RETURN found, n")
+        return f"CALL {{ {' UNION ALL '.join(parts)} }} RETURN found, {self.node('n')}"
+
+    def documents(self) -> str:
+        """Return nodes with one of ``$ids``: the id, the node."""
+        keys = [(_ENTITY, "id"), (_ENTITY, "name"), (_DOCUMENT, "id"), (_DOCUMENT, "name")]
+        return self.lookup([("ids", [*keys, ("Chunk", "id"), (MEMORY_LABEL, "id")])])
+
+    def names(self) -> str:
+        """Return entities with one of ``$names`` or ``$keys``: the name or key, the node."""
+        return self.lookup([("names", [(_ENTITY, "name")]), ("keys", [(_ENTITY, "name_key")])])
+
+    def neighbours(self) -> str:
+        """Return up to ``$each`` relationships per type of each of ``$handles``, with their other nodes.
+
+        At most ``$most`` in all, in turns: the first of each node and type, then the second, and so on.
+        """
+        seen = f"{_visible('b')} AND {_visible('r')} AND {_HOLDS}"
+        each = self._dialect.subquery(
+            [f"MATCH (a)-[r:{kind}]-(b) WHERE {seen} RETURN r, b LIMIT $scan" for kind in RELATIONSHIPS], ["a"]
+        )
+        return (
+            "UNWIND range(0, size($handles) - 1) AS place WITH place, $handles[place] AS source "
+            f"MATCH (a) WHERE {self._dialect.node_id('a')} = source AND {_visible('a')} {each} "
+            f"WITH place, source, a, r, b WHERE b:{_ENTITY} OR b:{_DOCUMENT} "
+            f"WITH place, source, r, b, type(r) AS type, startNode(r) = a AS out, {self.fact('r')} AS fact, "
+            f"{self.name('b')} AS name, {self.key('b')} AS key ORDER BY name, out, fact, key "
+            "WITH place, source, type, collect([r, b, out, fact])[0..$each] AS taken "
+            "UNWIND range(0, size(taken) - 1) AS turn WITH place, source, type, turn, taken[turn] AS one "
+            "ORDER BY turn, place, type LIMIT $most "
+            "WITH source, type, one[0] AS r, one[1] AS b, one[2] AS out, one[3] AS fact "
+            f"RETURN source, {self._dialect.node_id('r')} AS link, type, out, fact, {self.label('r')} AS label, "
+            f"{self.node('b')}"
+        )
+
+    def between(self) -> str:
+        """Return relationships from one of ``$handles`` to another, up to ``$each`` per pair."""
+        found = f"MATCH (a)-[r:{'|'.join(RELATIONSHIPS)}]->(b) WHERE {_visible('r')} AND {_HOLDS} RETURN r LIMIT $each"
+        return (
+            f"UNWIND $handles AS source MATCH (a) WHERE {self._dialect.node_id('a')} = source AND {_visible('a')} "
+            f"UNWIND $handles AS target WITH a, source, target WHERE source <> target "
+            f"MATCH (b) WHERE {self._dialect.node_id('b')} = target AND {_visible('b')} "
+            f"WITH a, b, source, target {self._dialect.subquery([found], ['a', 'b'])} "
+            f"RETURN source, target, {self._dialect.node_id('r')} AS link, type(r) AS type, {self.fact('r')} AS fact, "
+            f"{self.label('r')} AS label"
+        )
+
+    def all(self) -> Mapping[Template, str]:
+        texts: dict[Template, str] = {
+            "documents": self.documents(),
+            "names": self.names(),
+            "neighbours": self.neighbours(),
+            "between": self.between(),
+        }
+        if not self._dialect.one_parameter:
+            return texts
+        return {name: text.replace("$", f"${_TOGETHER}.") for name, text in texts.items()}
+
+
+@cache
+def templates(dialect: GraphDialect) -> Mapping[Template, str]:
+    """Return all queries of a dialect."""
+    return _Forms(dialect).all()
+
+
+def checked(dialect: GraphDialect, template: Template, params: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
+    """Return a query and its parameters for the server. Raises ``ValueError`` if one is not allowed."""
+    known = templates(dialect)
+    if template not in known:
+        msg = f"unknown query {template!r}: expected one of {', '.join(known)}"
+        raise ValueError(msg)
+    wanted = _PARAMETERS[template]
+    if params.keys() != wanted.keys():
+        msg = f"invalid parameters {', '.join(params)} of the query {template!r}: expected {', '.join(wanted)}"
+        raise ValueError(msg)
+    for name, is_allowed in wanted.items():
+        if not is_allowed(params[name], dialect):
+            msg = f"the parameter {name!r} of the query {template!r} is outside its limits"
+            raise ValueError(msg)
+    return known[template], {_TOGETHER: dict(params)} if dialect.one_parameter else dict(params)
+
+
+type _Check = Callable[[Any, GraphDialect], bool]
+
+
+def _is_number(most: int) -> _Check:
+    return lambda value, _: type(value) is int and 1 <= value <= most
+
+
+def _is_list(most: int, is_member: _Check) -> _Check:
+    return lambda value, dialect: (
+        type(value) is list and len(value) <= most and all(is_member(each, dialect) for each in value)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+    )
+
+
+def _is_text(value: Any, _: GraphDialect) -> bool:
+    return type(value) is str and 0 < len(value) <= _LONGEST_ID
+
+
+def _is_id(value: Any, dialect: GraphDialect) -> bool:
+    return _is_text(value, dialect) or (type(value) is int and -(2**63) <= value < 2**63)
+
+
+def _is_handle(value: Any, dialect: GraphDialect) -> bool:
+    return dialect.is_node_id(value) and (type(value) is not str or len(value) <= _LONGEST_ID)
+
+
+def _is_scope(value: Any, _: GraphDialect) -> bool:
+    return value is None or (type(value) is str and 0 < len(value) <= _LONGEST_SCOPE)
+
+
+def _is_time(value: Any, _: GraphDialect) -> bool:
+    return type(value) is str and _NOW_PATTERN.fullmatch(value) is not None
+
+
+_SCOPED: Final[Mapping[str, _Check]] = dict.fromkeys(SCOPES, _is_scope)
+_TIMED: Final[Mapping[str, _Check]] = {**_SCOPED, "now": _is_time}
+_PARAMETERS: Final[Mapping[Template, Mapping[str, _Check]]] = {
+    "documents": {"ids": _is_list(MOST_DOCUMENTS, _is_id), **_SCOPED},
+    "names": {"names": _is_list(MOST_NAMES, _is_text), "keys": _is_list(MOST_NAMES, _is_text), **_SCOPED},
+    "neighbours": {
+        "handles": _is_list(LIMIT_CAP, _is_handle),
+        "scan": _is_number(MOST_SCANNED),
+        "each": _is_number(LIMIT_CAP),
+        "most": _is_number(LIMIT_CAP),
+        **_TIMED,
+    },
+    "between": {"handles": _is_list(LIMIT_CAP, _is_handle), "each": _is_number(LIMIT_CAP), **_TIMED},
+}

@@ -1,0 +1,1 @@
+"""Memories, facts, preferences and summaries of users and threads."""

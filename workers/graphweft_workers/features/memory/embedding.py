@@ -1,0 +1,94 @@
+"""Embeds memories: emits a ``memory.embedded`` event for each message."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from itertools import batched
+from typing import Final
+
+import structlog
+
+from graphweft_contracts import Event, channels
+from graphweft_contracts.memory import MemoryAdd, derived_id, memory_id
+from graphweft_workers.embedding.protocol import Embedder, EmbedderUnavailable, as_vector, embed_each
+from graphweft_workers.features.declarations import SOURCE
+from graphweft_workers.ports.job import Job, Seen
+
+logger = structlog.get_logger("graphweft.memory")
+
+_ADD: Final = "memory.add"
+_TEXTS_AT_ONCE: Final = 256
+"""Texts whose vectors are in memory at a time; the embedder chooses the size of its requests."""
+
+
+class EmbeddingJob(Job):
+    """Emits a ``memory.embedded`` event for each message of each ``memory.add`` event.
+
+    Ids and times derive from the ``memory.add`` event, so a repetition emits the same events. If the embedder refuses a
+    text, an error is logged and the memory has no vector; a search finds it by words and by time. No dead letter is
+    written, because a retry repeats mutations, and none failed.
+
+    A retry of a mutation of ``memory.add`` embeds its memories again under new ids, because the first vectors found no
+    memory.
+    """
+
+    group = channels.MEMORY_GROUP
+    types = frozenset({_ADD})
+
+    def __init__(self, embedder: Embedder) -> None:
+        """Closes the embedder with itself."""
+        self._embedder = embedder
+        self.embedded: int = 0
+        """Number of emitted vectors."""
+        self.refused: int = 0
+        """Number of refused texts."""
+
+    async def handle(self, seen: Sequence[Seen]) -> AsyncGenerator[Sequence[Event]]:
+        """See ``Job.handle``. Raises ``EmbedderUnavailable``."""
+        wanted = [
+            (each, number, message.searched)
+            for each in seen
+            if each.retried is None or each.retried.rule == _ADD
+            for number, message in enumerate(MemoryAdd.model_validate(each.event.data).messages)
+        ]
+        for some in batched(wanted, _TEXTS_AT_ONCE):
+            vectors = await embed_each(self._embedder, [text for _, _, text in some])
+            if len(vectors) != len(some):
+                raise EmbedderUnavailable(
+                    f"the embedder {self._embedder.model!r} returned {len(vectors)} vectors for {len(some)} texts"
+                )
+            events: list[Event] = []
+            for (each, number, _), given in zip(some, vectors, strict=True):
+                vector = as_vector(given) if given is not None else None
+                if vector is None:
+                    self._tell_refused(each, number)
+                else:
+                    events.append(self._event(each, number, vector))
+            yield events
+            self.embedded += len(events)
+
+    async def aclose(self) -> None:
+        """See ``Job.aclose``."""
+        await self._embedder.aclose()
+
+    def _event(self, each: Seen, number: int, vector: list[float]) -> Event:
+        added, model = each.event, self._embedder.model
+        again = (each.retried.letter,) if each.retried else ()
+        return Event.create(
+            "memory.embedded",
+            app_id=added.appid,
+            chat_id=added.chatid,
+            id=derived_id(added.source, added.id, "embedded", number, model, *again),
+            source=SOURCE,
+            time=added.time,
+            data={"memory_id": memory_id(added.source, added.id, number), "model": model, "embedding": vector},
+        )
+
+    def _tell_refused(self, each: Seen, number: int) -> None:
+        self.refused += 1
+        logger.error(
+            "text_not_embedded", memory_id=memory_id(each.event.source, each.event.id, number),
+            position=each.position, model=self._embedder.model,
+            message="the embedder refuses this text or returns a zero vector: usually the text is blank or too long "
+            "for the model; a search finds the memory by words and by time only",
+        )  # fmt: skip

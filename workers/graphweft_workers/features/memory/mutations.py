@@ -1,0 +1,338 @@
+"""The mutations of ``memory.*`` events.
+
+Events of different chats may apply in any order, and a replay may choose another one, so the result must not depend on
+it: an erasure compares times, facts end each other's validity by their own times, and everything else touches data of
+one chat only, where order is kept.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from graphweft_contracts import Event
+from graphweft_contracts.memory import (
+    MEMORY,
+    SCOPES,
+    MemoryAdd,
+    MemoryEmbedded,
+    MemoryErase,
+    MemoryForget,
+    MemorySummarized,
+    derived_id,
+    memory_id,
+)
+from graphweft_rules.matching.clock import moments_later, utc_text
+from graphweft_rules.matching.workflow import CompiledMutation
+from graphweft_workers.features.declarations import compiled, stored_terms, terms_indexes
+from graphweft_workers.retrieval.records import FACT, MEMORY_LABEL, PREFERENCE, PROFILE, SUMMARY
+from graphweft_workers.terms import scope_term
+
+_FILE: Final = "graphweft:memory"
+"""Stands for the rule file where errors name a mutation."""
+
+type _Params = dict[str, Any]
+type _Said = Sequence[tuple[str, _Params]]
+
+
+def _scope(variable: str) -> str:
+    return ", ".join(f"{variable}.{name} = ${name}" for name in SCOPES)
+
+
+# One query: if the check were apart and failed, a memory would be lost silently.
+_WHEN_NOT_ERASED: Final = (
+    f"MERGE (u:{PROFILE} {{id: $user_id}}) "
+    "SET u.user_id = $user_id WITH u WHERE coalesce(u.erased_before, '') < $recorded "
+)
+_ADD: Final = (
+    "UNWIND $messages AS message "
+    f"MERGE (m:{MEMORY_LABEL} {{id: message.id}}) "
+    "SET m.text = message.text, m.role = message.role, m.timestamp = message.timestamp, "
+    "m.message_id = message.message_id, m.author_name = message.author_name, m.terms = message.terms, "
+    f"m.length = message.length, {_scope('m')}, m.scopes = $scopes, "
+    "m.chat_id = $chat_id, m.event_id = $event_id, m.recorded = $recorded"
+)
+_LOOKED_AHEAD: Final = 50
+"""Later facts of a key that are compared with each one."""
+# A fact of a key is valid until the next one begins, in whatever order they arrive. If another thread repeats a fact,
+# the first one stays valid in its own thread (``thread_valid_to``), until any thread states another object.
+_VALIDITY: Final = (
+    f"MATCH (f:{FACT} {{key: key}}) WITH key, f ORDER BY f.valid_from, f.id WITH key, collect(f) AS facts "
+    "UNWIND range(0, size(facts) - 1) AS number "
+    f"WITH facts[number] AS fact, facts[number + 1 .. number + {_LOOKED_AHEAD + 1}] AS others, "
+    f"facts[number + 1] AS later, facts[number + {_LOOKED_AHEAD + 1}] AS beyond "
+    "SET fact.valid_to = later.valid_from, fact.thread_valid_to = coalesce(head([other IN others WHERE "
+    "other.object <> fact.object OR coalesce(other.thread_id, '') = coalesce(fact.thread_id, '') "
+    "| other.valid_from]), beyond.valid_from)"
+)
+# A preference is as recent as the last summary that states it.
+_STATED: Final = (
+    f"MATCH (p)-[e:EXTRACTED_FROM]->(:{SUMMARY}) WITH p, max(e.stated_at) AS stated_at SET p.stated_at = stated_at"
+)
+
+
+def _tie(label: str) -> str:
+    """Return the query that links facts or preferences of a summary to their memories, which it must have claimed."""
+    return (
+        f"MATCH (s:{SUMMARY} {{id: $id}}) UNWIND $sources AS source "
+        f"MATCH (x:{label} {{id: source.id}}) MATCH (m:{MEMORY_LABEL} {{id: source.memory_id}})-[:PART_OF]->(s) "
+        "MERGE (x)-[:EXTRACTED_FROM]->(m)"
+    )
+
+
+_TEXTS: Final[Mapping[str, tuple[str, str]]] = {
+    "add": ("memory.add", _WHEN_NOT_ERASED + _ADD),
+    "add_unowned": ("memory.add", _ADD),
+    "embed": (
+        "memory.embedded",
+        f"MATCH (m:{MEMORY_LABEL} {{id: $memory_id, chat_id: $chat_id}}) "
+        "SET m.embedding = vecf32($embedding), m.embedding_model = $model",
+    ),
+    # A memory belongs to the first event of its user that names it, even if that event has no effect: an erasure in
+    # another chat may apply before or after it. So a summary has memories of one user only, or of none.
+    "claim": (
+        "memory.summarized",
+        f"UNWIND $memory_ids AS memory_id MATCH (m:{MEMORY_LABEL} {{id: memory_id, chat_id: $chat_id}}) "
+        "WHERE m.summary_id IS NULL AND coalesce(m.user_id, '') = $owner SET m.summary_id = $id",
+    ),
+    # No summary if an erasure has deleted a memory. It counts as old as its oldest memory, so a later erasure finds it.
+    "summarize": (
+        "memory.summarized",
+        f"UNWIND $memory_ids AS memory_id MATCH (m:{MEMORY_LABEL} {{id: memory_id, chat_id: $chat_id}}) "
+        "WHERE m.summary_id = $id "
+        "WITH collect(m) AS memories, min(m.recorded) AS recorded, min(m.timestamp) AS first, max(m.timestamp) AS last "
+        "WHERE size(memories) = $count "
+        f"MERGE (s:{SUMMARY} {{id: $id}}) "
+        "SET s.text = $text, s.timestamp = last, s.from = first, s.recorded = recorded, s.model = $model, "
+        f"s.terms = $terms, s.length = $length, {_scope('s')}, s.scopes = $scopes, "
+        "s.chat_id = $chat_id, s.event_id = $event_id "
+        "WITH s, memories UNWIND memories AS m MERGE (s)-[:SUMMARIZES]->(m) MERGE (m)-[:PART_OF]->(s)",
+    ),
+    "facts": (
+        "memory.summarized",
+        f"MATCH (s:{SUMMARY} {{id: $id}}) UNWIND $facts AS fact MERGE (f:{FACT} {{id: fact.id}}) "
+        "SET f.key = fact.key, f.subject = fact.subject, f.predicate = fact.predicate, f.object = fact.object, "
+        f"f.text = fact.text, f.valid_from = fact.valid_from, f.terms = fact.terms, f.length = fact.length, "
+        f"{_scope('f')}, f.scopes = $scopes "
+        "MERGE (f)-[:EXTRACTED_FROM]->(s)",
+    ),
+    "fact_sources": ("memory.summarized", _tie(FACT)),
+    "validity": ("memory.summarized", f"UNWIND $keys AS key {_VALIDITY}"),
+    "preferences": (
+        "memory.summarized",
+        f"MATCH (s:{SUMMARY} {{id: $id}}) MATCH (u:{PROFILE} {{id: $user_id}}) UNWIND $preferences AS stated "
+        f"MERGE (p:{PREFERENCE} {{id: stated.id}}) SET p.text = stated.text, p.user_id = $user_id, "
+        "p.terms = stated.terms, p.length = stated.length, p.scopes = $scopes "
+        "MERGE (u)-[:HAS_PREFERENCE]->(p) MERGE (p)-[e:EXTRACTED_FROM]->(s) SET e.stated_at = stated.stated_at",
+    ),
+    "preference_times": (
+        "memory.summarized",
+        f"UNWIND $preferences AS preference MATCH (p:{PREFERENCE} {{id: preference}}) {_STATED}",
+    ),
+    "preference_sources": ("memory.summarized", _tie(PREFERENCE)),
+    # In the same chat only, where the order of adding and forgetting is kept.
+    "forget": (
+        "memory.forget",
+        f"UNWIND $memory_ids AS memory_id MATCH (m:{MEMORY_LABEL} {{id: memory_id, chat_id: $chat_id}}) "
+        "DETACH DELETE m",
+    ),
+    "mark": (
+        "memory.erase",
+        f"MERGE (u:{PROFILE} {{id: $user_id}}) SET u.user_id = $user_id, u.erased_before = "
+        "CASE WHEN coalesce(u.erased_before, '') < $before THEN $before ELSE u.erased_before END",
+    ),
+    "erase": (
+        "memory.erase",
+        f"MATCH (m:{MEMORY_LABEL} {{user_id: $user_id}}) WHERE m.recorded <= $before DETACH DELETE m",
+    ),
+    "erase_sources": (
+        "memory.erase",
+        f"MATCH (s:{SUMMARY} {{user_id: $user_id}}) WHERE s.recorded <= $before "
+        f"MATCH (s)-[:SUMMARIZES]->(m:{MEMORY_LABEL})<-[e:EXTRACTED_FROM]-() DELETE e",
+    ),
+    "erase_summaries": (
+        "memory.erase",
+        f"MATCH (s:{SUMMARY} {{user_id: $user_id}}) WHERE s.recorded <= $before DETACH DELETE s",
+    ),
+    "erase_facts": (
+        "memory.erase",
+        f"MATCH (f:{FACT} {{user_id: $user_id}}) WHERE NOT (f)-[:EXTRACTED_FROM]->(:{SUMMARY}) DETACH DELETE f",
+    ),
+    "erase_preferences": (
+        "memory.erase",
+        f"MATCH (p:{PREFERENCE} {{user_id: $user_id}}) WHERE NOT (p)-[:EXTRACTED_FROM]->(:{SUMMARY}) DETACH DELETE p",
+    ),
+    "erase_preference_times": (
+        "memory.erase",
+        f"MATCH (p:{PREFERENCE} {{user_id: $user_id}}) {_STATED}",
+    ),
+    "erase_validity": (
+        "memory.erase",
+        f"MATCH (kept:{FACT} {{user_id: $user_id}}) WITH DISTINCT kept.key AS key {_VALIDITY}",
+    ),
+}
+"""Mutation -> (event type, Cypher)."""
+
+
+class MemoryMutations:
+    """The mutations of ``memory.*`` events."""
+
+    types = frozenset(MEMORY)
+
+    def __init__(self) -> None:
+        self.mutations = compiled(_FILE, ((rule, id, text) for id, (rule, text) in _TEXTS.items()))
+        self._by_id = {mutation.id: mutation for mutation in self.mutations}
+        scoped = {(MEMORY_LABEL, name) for name in (*SCOPES, "id", "chat_id")}
+        scoped |= {(other, name) for other in (SUMMARY, FACT) for name in SCOPES} | {(PREFERENCE, "user_id")}
+        self.keys = frozenset(scoped).union(*(mutation.cypher.keys for mutation in self.mutations))
+        self.indexes = terms_indexes(MEMORY_LABEL, SUMMARY, FACT, PREFERENCE)
+
+    def match(self, event: Event) -> Sequence[tuple[CompiledMutation, _Params]]:
+        """See ``Pack.match``."""
+        say = _SAY.get(event.type)
+        if say is None:
+            return ()
+        return [(self._by_id[id], params) for id, params in say(event)]
+
+    def refusal(self, event: Event) -> str | None:
+        """See ``Pack.refusal``: always None."""
+        return None
+
+
+def _add(event: Event) -> _Said:
+    payload = MemoryAdd.model_validate(event.data)
+    messages: list[_Params] = []
+    for number, message in enumerate(payload.messages):
+        messages.append(
+            {
+                "id": memory_id(event.source, event.id, number),
+                "text": message.text,
+                "role": message.role,
+                # Messages of one event keep their order in a search by recency.
+                "timestamp": utc_text(message.time or moments_later(event.time, number)),
+                "message_id": message.message_id,
+                "author_name": message.author_name,
+                **stored_terms(message.searched),
+            }
+        )
+    scopes = _scopes(payload.scope.given)
+    params = _common(event, payload) | {"messages": messages, "recorded": utc_text(event.time), "scopes": scopes}
+    return [("add_unowned" if payload.user_id is None else "add", params)]
+
+
+def _embedded(event: Event) -> _Said:
+    payload = MemoryEmbedded.model_validate(event.data)
+    params = {"memory_id": payload.memory_id, "embedding": list(payload.embedding), "model": payload.model}
+    return [("embed", params | {"chat_id": event.chatid})]
+
+
+def _summarized(event: Event) -> _Said:
+    payload = MemorySummarized.model_validate(event.data)
+    common = _common(event, payload)
+    memory_ids = list(dict.fromkeys(payload.memory_ids))
+    # The same event id with another content (the model was asked twice) is another summary.
+    content = json.dumps(event.data, sort_keys=True, ensure_ascii=True)
+    id = derived_id(event.source, event.id, "summary", content)
+    scopes = _scopes(payload.scope.given)
+    said: list[tuple[str, _Params]] = [
+        (
+            "claim",
+            {"id": id, "memory_ids": memory_ids, "chat_id": event.chatid, "owner": payload.user_id or ""},
+        ),
+        (
+            "summarize",
+            common
+            | stored_terms(payload.summary)
+            | {
+                "id": id,
+                "memory_ids": memory_ids,
+                "count": len(memory_ids),
+                "text": payload.summary,
+                "model": payload.model,
+                "scopes": scopes,
+            },
+        ),
+    ]
+    # A fact ends an earlier one of the same user in any thread; without a user, in the same thread only.
+    owner = [common[name] or "" for name in SCOPES if name != "thread_id" or payload.user_id is None]
+    facts: list[_Params] = []
+    for fact in payload.facts:
+        key = derived_id("fact", *owner, fact.subject.casefold(), fact.predicate.casefold())
+        valid_from = utc_text(fact.valid_from or event.time)
+        text = fact.text or f"{fact.subject} {fact.predicate} {fact.object}"
+        thread_id = payload.thread_id or ""
+        facts.append(
+            {
+                "id": derived_id(key, thread_id, fact.subject, fact.predicate, fact.object, valid_from, fact.text),
+                "key": key,
+                "subject": fact.subject,
+                "predicate": fact.predicate,
+                "object": fact.object,
+                "text": text,
+                **stored_terms(text),
+                "valid_from": valid_from,
+                "memory_ids": list(dict.fromkeys(fact.memory_ids)),
+            }
+        )
+    if facts:
+        said.append(("facts", {**{name: common[name] for name in SCOPES}, "scopes": scopes, "id": id, "facts": facts}))
+        said.append(("fact_sources", _sources(id, facts)))
+        said.append(("validity", {"keys": list(dict.fromkeys(fact["key"] for fact in facts))}))
+    if payload.preferences and payload.user_id is not None:
+        preferences = [
+            {
+                "id": derived_id("preference", payload.user_id, preference.text),
+                "text": preference.text,
+                **stored_terms(preference.text),
+                "stated_at": utc_text(preference.stated_at or event.time),
+                "memory_ids": list(dict.fromkeys(preference.memory_ids)),
+            }
+            for preference in payload.preferences
+        ]
+        # One node per user; its summaries say in which threads it was stated.
+        owned = {"id": id, "user_id": payload.user_id, "scopes": _scopes({"user_id": payload.user_id})}
+        said.append(("preferences", {**owned, "preferences": preferences}))
+        said.append(("preference_times", {"preferences": list(dict.fromkeys(each["id"] for each in preferences))}))
+        said.append(("preference_sources", _sources(id, preferences)))
+    return said
+
+
+def _forget(event: Event) -> _Said:
+    payload = MemoryForget.model_validate(event.data)
+    return [("forget", {"memory_ids": list(dict.fromkeys(payload.memory_ids)), "chat_id": event.chatid})]
+
+
+def _erase(event: Event) -> _Said:
+    payload = MemoryErase.model_validate(event.data)
+    user = {"user_id": payload.user_id}
+    # An erasure never reaches beyond its own time.
+    until = user | {"before": utc_text(min(payload.before or event.time, event.time))}
+    timed = ("mark", "erase", "erase_sources", "erase_summaries")
+    others = ("erase_facts", "erase_preferences", "erase_preference_times", "erase_validity")
+    return [*((id, until) for id in timed), *((id, user) for id in others)]
+
+
+_SAY: Final[Mapping[str, Callable[[Event], _Said]]] = {
+    "memory.add": _add,
+    "memory.embedded": _embedded,
+    "memory.summarized": _summarized,
+    "memory.forget": _forget,
+    "memory.erase": _erase,
+}
+
+
+def _common(event: Event, payload: MemoryAdd | MemorySummarized) -> _Params:
+    scope = {name: getattr(payload, name) for name in SCOPES}
+    return scope | {"chat_id": event.chatid, "event_id": event.id}
+
+
+def _scopes(given: Mapping[str, str]) -> str:
+    return " ".join(scope_term(name, value) for name, value in given.items())
+
+
+def _sources(id: str, extracted: Sequence[_Params]) -> _Params:
+    return {
+        "id": id,
+        "sources": [{"id": each["id"], "memory_id": memory} for each in extracted for memory in each["memory_ids"]],
+    }

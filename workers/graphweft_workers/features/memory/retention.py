@@ -1,0 +1,169 @@
+"""Retention of memories: by age, and by number per owner.
+
+Events name the memories to forget, so a replay forgets the same ones. Summaries, facts and preferences stay.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from collections.abc import AsyncGenerator, Iterable, Sequence
+from datetime import datetime, timedelta
+from itertools import batched
+from typing import Any, Final, Protocol, runtime_checkable
+
+import structlog
+
+from graphweft_contracts import Event, QueryFailed
+from graphweft_contracts.memory import SCOPES, derived_id
+from graphweft_rules.matching.clock import utc_text
+from graphweft_workers.ports.graph_store import GraphStore
+from graphweft_workers.retrieval.records import MEMORY_LABEL, SUMMARY
+
+logger = structlog.get_logger("graphweft.memory")
+
+_SOURCE: Final = "/graphweft/retention"
+_QUERY_S: Final = 30.0
+_PAGE: Final = 2_000
+"""Rows of one query."""
+_MOST: Final = 500
+"""Limit of memories in one event."""
+_REMEMBERED: Final = 100_000
+"""Limit of memories that are known to have an event."""
+
+type _Row = tuple[Any, ...]
+
+_OLD: Final = (
+    f"MATCH (m:{MEMORY_LABEL}) WHERE m.timestamp < $before "
+    "AND (m.timestamp > $timestamp OR (m.timestamp = $timestamp AND m.id > $id)) "
+    "RETURN m.timestamp, m.id, m.chat_id, m.recorded ORDER BY m.timestamp, m.id LIMIT $page"
+)
+_OWNER: Final = "coalesce(m.user_id, '')"
+_OTHERS: Final = tuple(name for name in SCOPES if name != "user_id")
+_REST: Final = ", ".join(f"CASE WHEN m.user_id IS NULL THEN coalesce(m.{name}, '') ELSE '' END AS {name}"
+                         for name in _OTHERS)  # fmt: skip
+_MANY: Final = (
+    f"MATCH (m:{MEMORY_LABEL}) WITH {_OWNER} AS user_id, {_REST}, count(m) AS memories WHERE memories > $keep "
+    f"RETURN user_id, {', '.join(_OTHERS)} ORDER BY user_id, {', '.join(_OTHERS)} SKIP $skip LIMIT $page"
+)
+_OF_USER: Final = f"MATCH (m:{MEMORY_LABEL} {{user_id: $user_id}}) "
+_OF_NOBODY: Final = f"MATCH (m:{MEMORY_LABEL}) WHERE m.user_id IS NULL AND " + " AND ".join(
+    f"coalesce(m.{name}, '') = ${name}" for name in _OTHERS
+)
+_BEYOND: Final = (
+    " WITH m ORDER BY m.timestamp DESC, m.id SKIP $skip LIMIT $page "
+    f"OPTIONAL MATCH (m)-[:PART_OF]->(s:{SUMMARY}) "
+    "RETURN m.timestamp, m.id, m.chat_id, m.recorded, s.id ORDER BY m.timestamp DESC, m.id"
+)
+
+
+@runtime_checkable
+class Apps(Protocol):
+    """A graph store that can list its apps."""
+
+    async def apps(self) -> Sequence[str]:
+        """Return the apps that have a graph."""
+        ...
+
+
+class Retention:
+    """Finds the memories to forget.
+
+    ``keep_days`` forgets memories that are older. ``keep_count`` keeps the newest of each user; memories without a user
+    count per thread (application, agent and thread together). 0 means no limit. Of equal times, the lower id is newer.
+    With ``condensed``, ``keep_count`` forgets only memories that have a summary.
+
+    It covers the apps that the graph store lists and those given to ``note``.
+    """
+
+    def __init__(
+        self, graph: GraphStore, *, keep_days: float = 0, keep_count: int = 0, condensed: bool = False
+    ) -> None:
+        """Does not close ``graph``."""
+        self._graph = graph
+        self._keep_days = keep_days
+        self._keep_count = keep_count
+        self._condensed = condensed
+        self._noted: dict[str, None] = {}
+        self._given: OrderedDict[tuple[str, str], None] = OrderedDict()
+        """(App, memory) of emitted events; the graph may still have the memory."""
+
+    def note(self, apps: Iterable[str]) -> None:
+        """Add apps that may have memories."""
+        self._noted.update(dict.fromkeys(apps))
+
+    async def due(self, now: datetime) -> AsyncGenerator[Sequence[Event]]:
+        """Yield ``memory.forget`` events, a page of memories at a time. Raises ``GraphUnavailable``.
+
+        If a query of an app fails, a warning is logged and the app is tried again in the next run.
+        """
+        listed = await self._graph.apps() if isinstance(self._graph, Apps) else ()
+        for app_id in sorted({*listed, *self._noted}):
+            try:
+                if self._keep_days:
+                    async for rows in self._old(app_id, utc_text(now - timedelta(days=self._keep_days))):
+                        yield self._events(app_id, rows)
+                        self._remember(app_id, rows)
+                if self._keep_count:
+                    async for rows in self._many(app_id):
+                        yield self._events(app_id, rows)
+                        self._remember(app_id, rows)
+            except QueryFailed as error:
+                logger.warning("retention_failed", app_id=app_id, code=error.code, message=str(error))
+
+    async def _old(self, app_id: str, before: str) -> AsyncGenerator[Sequence[_Row]]:
+        params: dict[str, Any] = {"before": before, "timestamp": "", "id": "", "page": _PAGE}
+        while rows := await self._rows(app_id, _OLD, params):
+            yield rows
+            params |= {"timestamp": rows[-1][0], "id": rows[-1][1]}
+
+    async def _many(self, app_id: str) -> AsyncGenerator[Sequence[_Row]]:
+        params: dict[str, Any] = {"keep": self._keep_count, "skip": 0, "page": _PAGE}
+        while owners := await self._rows(app_id, _MANY, params):
+            for owner in owners:
+                async for rows in self._beyond(app_id, owner):
+                    yield rows
+            params["skip"] += len(owners)
+
+    async def _beyond(self, app_id: str, owner: _Row) -> AsyncGenerator[Sequence[_Row]]:
+        user_id, *others = owner
+        params: dict[str, Any] = {"skip": self._keep_count, "page": _PAGE}
+        if user_id:
+            statement = _OF_USER + _BEYOND
+            params["user_id"] = user_id
+        else:
+            statement = _OF_NOBODY + _BEYOND
+            params |= dict(zip(_OTHERS, others, strict=True))
+        found: list[_Row] = []
+        # Read all pages before the first deletion, which would shift the rest.
+        while rows := await self._rows(app_id, statement, params):
+            found += [row[:-1] for row in rows if row[-1] is not None or not self._condensed]
+            params["skip"] += len(rows)
+        for page in batched(found, _PAGE):
+            yield page
+
+    async def _rows(self, app_id: str, statement: str, params: dict[str, Any]) -> Sequence[_Row]:
+        return (await self._graph.read(app_id, statement, params, timeout_s=_QUERY_S)).rows
+
+    def _events(self, app_id: str, rows: Sequence[_Row]) -> list[Event]:
+        chats: dict[str, list[tuple[str, str]]] = {}
+        for _, id, chat_id, recorded in rows:
+            if (app_id, id) not in self._given:
+                chats.setdefault(chat_id, []).append((id, recorded))
+        return [
+            Event.create(
+                "memory.forget",
+                app_id=app_id,
+                chat_id=chat_id,
+                id=derived_id("forget", *sorted(id for id, _ in some)),
+                source=_SOURCE,
+                time=datetime.fromisoformat(max(recorded for _, recorded in some)),
+                data={"memory_ids": [id for id, _ in some]},
+            )
+            for chat_id, of_chat in chats.items()
+            for some in batched(of_chat, _MOST)
+        ]
+
+    def _remember(self, app_id: str, rows: Sequence[_Row]) -> None:
+        self._given.update(dict.fromkeys((app_id, row[1]) for row in rows))
+        while len(self._given) > _REMEMBERED:
+            self._given.popitem(last=False)

@@ -1,0 +1,217 @@
+"""Fetch: the rows of injection queries, from the cache, from an equal query under way, or from the graph.
+
+Cached rows carry the version of the graph that was known when their query was sent, so they include all writes up to
+it. A later request gets them only if the graph is still at that version, as read after the request arrived. If no
+cached rows can be valid, the version is read during the query instead of before it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Final
+
+import structlog
+
+from graphweft_contracts import GraphUnavailable, InvalidSettings, QueryFailed
+from graphweft_rules import BoundQuery
+from graphweft_workers.injection.background import Background
+from graphweft_workers.injection.breaker import Breaker
+from graphweft_workers.injection.cache import Cache, Key, key_of
+from graphweft_workers.injection.query_runner import QueryRunner
+from graphweft_workers.injection.rows import Failure, QueryResult, Rows
+from graphweft_workers.injection.versions import Version, Versions
+
+logger = structlog.get_logger("graphweft.injection")
+
+_VERSION_SHARE: Final = 0.5
+"""Largest share of the time left for reading the version; after it the query runs without one."""
+_LEAST_SHARE: Final = 0.9
+"""An equal query under way is joined only if it has at least this share of the time that a new one would get."""
+
+
+@dataclass(slots=True, kw_only=True, eq=False)
+class _Run:
+    """A query under way; its task never raises."""
+
+    task: asyncio.Task[QueryResult | Failure]
+    version: Version | None
+    """The rows include all writes up to this version; None if it is unknown."""
+    until: float
+    ended_at: float = 0.0
+
+
+@dataclass(slots=True, kw_only=True)
+class _Fetch:
+    """One query of one request."""
+
+    bound: BoundQuery
+    key: Key | None
+    until: float
+    run: _Run | None = None
+    task: asyncio.Task[QueryResult | Failure] | None = None
+    """The task of ``run``, or one that waits for it."""
+    rows: Rows | None = None
+
+
+@dataclass(slots=True)
+class RowFetcher:
+    """Fetches rows for the requests of all apps."""
+
+    runner: QueryRunner
+    cache: Cache
+    versions: Versions
+    breaker: Breaker
+    background: Background
+    query_timeout_s: float
+    _runs: dict[Key, _Run] = field(default_factory=dict[Key, _Run])
+
+    async def fetch(
+        self, app_id: str, queries: Sequence[BoundQuery], until: float, version: Version | None
+    ) -> list[Rows | Failure]:
+        """Return the rows of each query, or why there are none, by the monotonic time ``until``; in order.
+
+        The queries run at the same time. ``version`` is the graph's, if it was read after the request arrived.
+        """
+        started = time.monotonic()
+        fetches = [self._fetch(app_id, bound, started, until) for bound in queries]
+        last = self.versions.last(app_id)
+        undecided: list[_Fetch] = []
+        for each in fetches:
+            if last is not None and self._may_be_known(each, last):
+                undecided.append(each)
+            else:
+                self._start(app_id, each, last, started)
+        if version is None and any(each.key for each in fetches):
+            reading = self.versions.read(app_id)
+            if undecided:
+                version = await _version(reading, started + (until - started) * _VERSION_SHARE)
+        for each in undecided:
+            self._decide(app_id, each, version, started)
+        tasks = [each.task for each in fetches if each.task is not None]
+        if tasks:
+            await asyncio.wait(tasks, timeout=max(0.0, until - time.monotonic()))
+        return [each.rows or _outcome(each, started) for each in fetches]
+
+    def refuse(self, app_id: str, queries: Sequence[BoundQuery]) -> list[Rows | Failure]:
+        """Return a failure for each query without asking the graph, which is known to be unavailable."""
+        failure = Failure(reason="graph_unavailable", detail="the graph server is unavailable; it is tried again soon")
+        if any(bound.graphrag is not None for bound in queries):
+            self.runner.skip_facts(app_id)
+        return [failure for _ in queries]
+
+    def _fetch(self, app_id: str, bound: BoundQuery, started: float, until: float) -> _Fetch:
+        limit_s = self.query_timeout_s
+        if bound.timeout_ms is not None:
+            limit_s = min(limit_s, bound.timeout_ms / 1000)
+        key = key_of(app_id, bound) if self.cache.on else None
+        return _Fetch(bound=bound, key=key, until=min(until, started + limit_s))
+
+    def _may_be_known(self, each: _Fetch, last: Version) -> bool:
+        """Tell whether there are rows, or will be soon, that are valid if the graph is still at ``last``."""
+        if each.key is None:
+            return False
+        entry, run = self.cache.get(each.key), self._runs.get(each.key)
+        return (entry is not None and entry.version is last) or (run is not None and run.version is last)
+
+    def _decide(self, app_id: str, each: _Fetch, version: Version | None, started: float) -> None:
+        """Take cached rows of the version, or join an equal query of the version, or start a query."""
+        now = time.monotonic()
+        if version is not None and each.key is not None:
+            entry = self.cache.get(each.key)
+            if entry is not None and entry.version is version:
+                entry.right_at = max(entry.right_at, started)
+                self.cache.hits += 1
+                each.rows = Rows(table=entry.table, elapsed_s=now - started, cached=True)
+                return
+            if self._join(app_id, each, version, now):
+                return
+        self._start(app_id, each, version, now)
+
+    def _join(self, app_id: str, each: _Fetch, version: Version, now: float) -> bool:
+        """Wait for an equal query under way, if it is of the version and has as much time left."""
+        run = self._runs.get(each.key) if each.key is not None else None
+        if run is None or run.version is not version or run.until - now < (each.until - now) * _LEAST_SHARE:
+            return False
+        self.cache.joined += 1
+        each.run = run
+        each.task = self.background.start(self._follow(app_id, each, version, run))
+        return True
+
+    async def _follow(self, app_id: str, each: _Fetch, version: Version, run: _Run) -> QueryResult | Failure:
+        outcome = await _result(run.task, each)
+        now = time.monotonic()
+        if not isinstance(outcome, Failure) or outcome.reason != "timeout" or now >= each.until:
+            return outcome
+        # The joined query timed out, but this one has time left: one of all that joined starts a new query.
+        if not self._join(app_id, each, version, now):
+            self._start(app_id, each, version, now)
+        assert each.task is not None
+        return await _result(each.task, each)
+
+    def _start(self, app_id: str, each: _Fetch, version: Version | None, now: float) -> None:
+        known = version if self.versions.is_settled(version, now) else None
+        each.task = self.background.start(self._run(app_id, each, known, max(0.001, each.until - now)))
+        each.run = _Run(task=each.task, version=known, until=each.until)
+        if each.key is not None:
+            self.cache.misses += 1
+            self._runs[each.key] = each.run
+
+    async def _run(self, app_id: str, each: _Fetch, version: Version | None, limit_s: float) -> QueryResult | Failure:
+        run, bound, sent_at = each.run, each.bound, time.monotonic()
+        assert run is not None
+        try:
+            result = await self.runner.run(app_id, bound, limit_s)
+            if isinstance(result, Failure):
+                return result
+            self.breaker.succeeded(app_id)
+            if each.key is not None and result.incomplete is None:
+                self.cache.put(each.key, result.table, version, sent_at)
+            return result
+        except InvalidSettings as error:
+            self.breaker.succeeded(app_id)
+            return Failure(reason="invalid_request", detail=f"{bound.query.place}: {error}")
+        except QueryFailed as error:
+            if error.code == "timeout":
+                return Failure(reason="timeout", detail=f"{bound.query.place}: {error}")
+            self.breaker.succeeded(app_id)
+            return Failure(reason="query_error", detail=f"{bound.query.place}: {error}")
+        except GraphUnavailable as error:
+            self.breaker.failed(app_id)
+            return Failure(reason="graph_unavailable", detail=str(error))
+        except Exception as error:  # a defect in one query must not cost the other blocks
+            logger.exception("query_broken", rule=bound.rule, query=bound.query.id, place=str(bound.query.place))
+            return Failure(reason="internal_error", detail=f"{bound.query.place}: {type(error).__name__}")
+        finally:
+            run.ended_at = time.monotonic()
+            if each.key is not None and self._runs.get(each.key) is run:
+                del self._runs[each.key]
+
+
+async def _version(reading: asyncio.Task[Version], until: float) -> Version | None:
+    await asyncio.wait([reading], timeout=max(0.0, until - time.monotonic()))
+    if not reading.done() or reading.cancelled() or reading.exception() is not None:
+        return None
+    return reading.result()
+
+
+async def _result(task: asyncio.Task[QueryResult | Failure], each: _Fetch) -> QueryResult | Failure:
+    await asyncio.wait([task], timeout=max(0.0, each.until - time.monotonic()))
+    return task.result() if task.done() else _late(each)
+
+
+def _late(each: _Fetch) -> Failure:
+    return Failure(reason="timeout", detail=f"{each.bound.query.place}: not ready at the deadline")
+
+
+def _outcome(each: _Fetch, started: float) -> Rows | Failure:
+    run, task = each.run, each.task
+    if run is None or task is None or not task.done() or task.cancelled():
+        return _late(each)
+    result = task.result()
+    if isinstance(result, Failure):
+        return result
+    elapsed_s = max(0.0, run.ended_at - started)
+    return Rows(table=result.table, elapsed_s=elapsed_s, incomplete=result.incomplete)

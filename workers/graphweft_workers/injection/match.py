@@ -1,0 +1,51 @@
+"""Match: finds the queries for a context request, from the rules or from the search in the request itself."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from typing import Final
+
+from graphweft_contracts import ContextRequest
+from graphweft_contracts.search import SearchQuery
+from graphweft_rules import BoundQuery, MatchedQueries, RuleSet
+from graphweft_rules.cypher.clauses import outline
+from graphweft_rules.files.model import InjectionQuery, Place
+from graphweft_rules.matching.clock import clock_values
+from graphweft_rules.matching.searches import parse_retrieval
+
+_NAME: Final = "search"
+_PLACE: Final = Place(file="request")
+_QUERY: Final = InjectionQuery(id=_NAME, inject_as=_NAME, format="results", place=_PLACE)
+
+
+def match_request(rules: RuleSet, request: ContextRequest, now: datetime) -> MatchedQueries | str:
+    """Return the queries for a request, or an error message about the Cypher of its search."""
+    if request.search is None:
+        return rules.match_request(request, now)
+    bound = bind_search(request.search, now)
+    return bound if isinstance(bound, str) else MatchedQueries(queries=(bound,))
+
+
+def bind_search(search: SearchQuery, now: datetime) -> BoundQuery | str:
+    """Return the query of a search in a request, or an error message about its Cypher.
+
+    Rules may call procedures. Requests may not: anybody with a token can send one.
+    """
+    if search.retrieval_query is None:
+        return BoundQuery(rule=_NAME, query=_QUERY, cypher=None, params=dict(search.params), search=search)
+    if "\\u" in search.retrieval_query.lower():
+        # Some graph servers resolve these before they parse, so the server would run another text than was checked.
+        return "retrieval_query: backslash escapes (\\u) are not allowed; write the characters themselves"
+    cypher = parse_retrieval(search.retrieval_query)
+    for problem in cypher.problems:
+        if problem.level == "error":
+            return f"retrieval_query, line {problem.line}, column {problem.column}: {problem.message}"
+    query = outline(cypher.statement)
+    for clause in query.clauses:
+        if clause.keyword == "CALL" and query.words.text(clause.words[0] + 1) not in ("{", "("):
+            return "retrieval_query: a request may not call procedures; call them in a rule"
+    if any(token.keyword == "USE" for token in query.tokens):
+        return "retrieval_query: USE is not allowed; a request reads the graph of its app"
+    params = {**search.params, **clock_values(cypher.clock, now)}
+    bound = search.model_copy(update={"retrieval_query": cypher.statement, "params": params})
+    return BoundQuery(rule=_NAME, query=_QUERY, cypher=cypher, params=params, search=bound)

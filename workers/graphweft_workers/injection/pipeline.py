@@ -1,0 +1,159 @@
+"""The context pipeline: from a context request to its reply, before the deadline.
+
+1. ``match``: the rules, or a search in the request, give the queries with their parameters.
+2. ``positions``: a request with ``after`` waits until the graph holds its own writes.
+3. ``fetch``: rows from the cache or from the graph (``query_runner``), where searches and facts come ranked.
+4. ``reply``: the rows are packed into blocks, within the request's tokens.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from datetime import UTC, datetime
+from typing import Final
+
+import structlog
+
+from graphweft_contracts import ContextReply, ContextRequest
+from graphweft_rules import RuleSet
+from graphweft_rules.output.token_count import TokenCounter, count_characters
+from graphweft_workers.embedding.protocol import Embedder
+from graphweft_workers.injection.background import Background
+from graphweft_workers.injection.breaker import Breaker
+from graphweft_workers.injection.cache import Cache
+from graphweft_workers.injection.fetch import RowFetcher
+from graphweft_workers.injection.match import match_request
+from graphweft_workers.injection.positions import InvalidPosition, Position, Positions, Reached
+from graphweft_workers.injection.query_runner import QueryRunner
+from graphweft_workers.injection.reply import ReplyBuilder, empty_reply
+from graphweft_workers.injection.rows import Failure, Rows
+from graphweft_workers.injection.versions import Versions
+from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.fact_retriever import FactRetriever
+from graphweft_workers.ports.graph_store import GraphStore
+from graphweft_workers.retrieval.search import IndexNames, Searcher
+
+logger = structlog.get_logger("graphweft.injection")
+
+_RESERVE_SHARE: Final = 0.1
+_RESERVE_S: Final = (0.005, 0.05)
+"""The share of the budget for packing and the way to the client, with its least and most seconds. A hop takes 1 to 5
+ms, and up to 20 ms under load; a late reply loses every block."""
+_WAIT_SHARE: Final = 0.6
+"""Largest share of the budget for ``after``, if queries follow."""
+
+
+class ContextPipeline:
+    """Answers the context requests of all apps; make one for each process. It connects to nothing until a request.
+
+    If the graph is unavailable or too slow for a query, the reply has the query's last rows, unless they are older
+    than ``last_good_s``. Their block has its age, ``missing`` names the query and the reason, and the reply is partial.
+    ``cache_bytes=0`` keeps no rows, not even these.
+
+    ``off`` are the apps that get no context; ``*`` means all. Without ``bus``, requests with ``after`` are refused.
+    Without ``embedder``, searches use words and recency only. Without ``facts``, ``graphrag:`` is off. ``count`` counts
+    tokens. The pipeline closes none of its arguments.
+    """
+
+    def __init__(
+        self,
+        rules: RuleSet,
+        graph: GraphStore,
+        *,
+        bus: Bus | None = None,
+        query_timeout_s: float = 5.0,
+        embedder: Embedder | None = None,
+        index_names: IndexNames | None = None,
+        cache_bytes: int = 64 * 1024**2,
+        facts: FactRetriever | None = None,
+        last_good_s: float = 600.0,
+        off: frozenset[str] = frozenset(),
+        count: TokenCounter = count_characters,
+    ) -> None:
+        self.rules = rules
+        self.cache = Cache(cache_bytes)
+        """Its counters are for metrics."""
+        self._off = off
+        self._breaker = Breaker()
+        self._background = Background()
+        self._versions = Versions(graph, self._breaker, self._background)
+        self._positions = Positions(bus, self._versions, rules, self._background) if bus is not None else None
+        searcher = Searcher(graph, embedder, names=index_names or IndexNames())
+        runner = QueryRunner(graph, searcher, facts, self._background)
+        self._rows = RowFetcher(
+            runner, self.cache, self._versions, self._breaker, self._background, query_timeout_s=query_timeout_s
+        )
+        self._replies = ReplyBuilder(self.cache, last_good_s, count)
+
+    async def answer(self, request: ContextRequest) -> ContextReply:
+        """Return the context for ``request`` before its deadline, with a reason for each missing block.
+
+        Never raises on account of graph, bus, rules or request.
+        """
+        started = time.perf_counter()
+        left_s = request.deadline_ms / 1000 - time.time()
+        left_s = max(0.001, left_s - min(max(left_s * _RESERVE_SHARE, _RESERVE_S[0]), _RESERVE_S[1]))
+        try:
+            return await self._answer(request, started, time.monotonic() + left_s)
+        except Exception as error:  # a defect must not cost the caller its whole budget
+            logger.exception("answer_failed", workflow=request.workflow, agent=request.agent)
+            return empty_reply(request, started, "internal_error", type(error).__name__)
+
+    async def aclose(self) -> None:
+        """Cancel background work; call it before you close the graph and the bus."""
+        await self._background.aclose()
+
+    async def _answer(self, request: ContextRequest, started: float, until: float) -> ContextReply:
+        app_id = request.app_id
+        if app_id in self._off or "*" in self._off:
+            return empty_reply(request, started, "disabled", f"context is switched off for {app_id!r} by its operators")
+        matched = match_request(self.rules, request, datetime.now(UTC))
+        if isinstance(matched, str):
+            return empty_reply(request, started, "invalid_request", matched)
+        if request.search is None and request.workflow not in self.rules.workflows:
+            known = ", ".join(sorted(self.rules.workflows)) or "none"
+            detail = f"there are no rules for the workflow {request.workflow!r}; workflows with rules: {known}"
+            return empty_reply(request, started, "no_rules", detail)
+        position: Position | None = None
+        if request.after is not None:
+            if self._positions is None:
+                detail = "this responder has no bus, so it cannot wait for the position in `after`"
+                return empty_reply(request, started, "invalid_request", detail)
+            try:
+                position = await self._positions.read(request.after, _wait_until(until, queries=True))
+            except InvalidPosition as error:
+                return empty_reply(request, started, "invalid_request", str(error))
+        reached: Reached | None = None
+        reads_graph = bool(matched.queries) or position is not None
+        entered = self._breaker.enter(app_id) if reads_graph else "closed"
+        if entered == "trial":
+            self._versions.read(app_id)  # the request's queries may be too slow to tell whether the server is back
+        try:
+            if entered == "open":
+                outcomes: list[Rows | Failure] = self._rows.refuse(app_id, matched.queries)
+            else:
+                if position is not None and self._positions is not None:
+                    reached = await self._positions.reach(app_id, position, _wait_until(until, bool(matched.queries)))
+                outcomes = await self._rows.fetch(app_id, matched.queries, until, reached.version if reached else None)
+        finally:
+            if entered == "trial":
+                self._breaker.leave(app_id)
+        stale_by = None
+        if request.after is not None and (reached is None or reached.behind is not None):
+            stale_by = await _behind(reached, until)
+        return self._replies.build(request, started, matched, outcomes, stale_by)
+
+
+def _wait_until(until: float, queries: bool) -> float:
+    now = time.monotonic()
+    return now + max(0.0, until - now) * (_WAIT_SHARE if queries else 1.0)
+
+
+async def _behind(reached: Reached | None, until: float) -> int:
+    """Return how many events the graph lacks, as far as that is known in time; at least 1."""
+    counting = reached.behind if reached else None
+    if counting is None:
+        return 1
+    await asyncio.wait([counting], timeout=max(0.0, until - time.monotonic()))
+    return counting.result() if counting.done() and not counting.cancelled() else 1

@@ -1,0 +1,106 @@
+"""Runs one injection query: Cypher, a ranked search, or a ranked retrieval of facts."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from graphweft_contracts import GraphUnavailable, QueryFailed, ReasonCode
+from graphweft_rules import BoundQuery
+from graphweft_rules.files.model import Place
+from graphweft_rules.matching.graphrag import GraphragQuery
+from graphweft_workers.bounded_dict import BoundedDict
+from graphweft_workers.injection.background import Background
+from graphweft_workers.injection.rows import Failure, QueryResult
+from graphweft_workers.ports.fact_retriever import TOO_SLOW, FactRetriever
+from graphweft_workers.ports.graph_store import GraphStore, Table
+from graphweft_workers.retrieval.search import Found, Searcher
+
+_SEEDS_SHARE: Final = 0.4
+"""Largest share of a query's time for the search for seeds."""
+_FACTS_SHARE: Final = 0.85
+"""Share of a query's time for finding facts; the rest is for packing them."""
+
+
+@dataclass(slots=True)
+class QueryRunner:
+    """Runs queries of all apps. Without ``facts``, ``graphrag:`` queries fail as disabled."""
+
+    graph: GraphStore
+    searcher: Searcher
+    facts: FactRetriever | None
+    background: Background
+    _warm: BoundedDict[str, None] = field(default_factory=BoundedDict[str, None])
+    """Apps whose graph has been asked for facts."""
+
+    def skip_facts(self, app_id: str) -> None:
+        """Log that facts were wanted but the graph was not asked."""
+        if self.facts is not None:
+            self.facts.away(app_id)
+
+    async def run(self, app_id: str, bound: BoundQuery, limit_s: float) -> QueryResult | Failure:
+        """Return the rows of a query within about ``limit_s``.
+
+        Raises ``InvalidSettings``, and ``QueryFailed`` and ``GraphUnavailable`` as ``GraphStore.read`` does.
+        """
+        place = bound.query.place
+        if bound.graphrag is not None:
+            return await self._run_facts(app_id, bound.graphrag, place, limit_s)
+        if bound.search is not None:
+            found = await self.searcher.search(app_id, bound.search, timeout_s=limit_s)
+            return QueryResult(table=found.table, incomplete=_degraded(found, place))
+        assert bound.cypher is not None
+        statement, limit = bound.cypher.statement, bound.query.most_rows
+        return QueryResult(
+            table=await self.graph.read(app_id, statement, bound.params, timeout_s=limit_s, enough=limit)
+        )
+
+    async def _run_facts(
+        self, app_id: str, query: GraphragQuery, place: Place, limit_s: float
+    ) -> QueryResult | Failure:
+        """Return facts as rows of one column. A disabled retriever reads nothing, not even seeds."""
+        facts = self.facts
+        if facts is None or not facts.enabled:
+            self.skip_facts(app_id)
+            return Failure(
+                reason="disabled", detail=f"{place}: graphrag is off: set GRAPHRAG_ENABLED=true to turn it on"
+            )
+        if app_id not in self._warm:  # a server that has just started plans for seconds
+            self._warm[app_id] = None
+            self.background.start(facts.warm(app_id))
+        until = time.monotonic() + limit_s * _FACTS_SHARE
+        seeds: list[Any] = list(query.seeds)
+        incomplete: Failure | None = None
+        if query.search is not None:
+            try:
+                found = await self.searcher.search(app_id, query.search, timeout_s=limit_s * _SEEDS_SHARE)
+            except (QueryFailed, GraphUnavailable) as error:  # the names in the question still lead to facts
+                reason: ReasonCode = "graph_unavailable" if isinstance(error, GraphUnavailable) else "query_error"
+                incomplete = Failure(reason=reason, detail=f"{place}: the search for seeds failed: {error}")
+            else:
+                seeds += [dict(zip(found.table.columns, row, strict=True)) for row in found.table.rows]
+                incomplete = _degraded(found, place)
+        left_s = max(0.001, until - time.monotonic())
+        result = await facts.retrieve(app_id, query.text, seeds, left_s, memory=query.memory)
+        too_slow = result.reason == TOO_SLOW
+        if result.outcome == "unavailable":
+            if too_slow:
+                return Failure(reason="timeout", detail=f"{place}: the graph returned no facts in time")
+            raise GraphUnavailable(f"{place}: the graph server is unavailable")
+        if result.outcome == "failed":
+            return Failure(reason="query_error", detail=f"{place}: the graph's answer is invalid: {result.reason}")
+        if result.partial:
+            incomplete = Failure(
+                reason="timeout" if too_slow else "graph_unavailable",
+                detail=f"{place}: a part of the graph was not searched: {result.reason}",
+            )
+        return QueryResult(
+            table=Table(columns=("fact",), rows=tuple((fact,) for fact in result.facts)), incomplete=incomplete
+        )
+
+
+def _degraded(found: Found, place: Place) -> Failure | None:
+    if found.degraded is None:
+        return None
+    return Failure(reason="embedder_unavailable", detail=f"{place}: {found.degraded}")

@@ -1,0 +1,184 @@
+"""Pack and reply: turns the rows of a request's queries into a ``ContextReply``."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any, Final
+from uuid import uuid4
+
+import structlog
+
+from graphweft_contracts import Block, ContextReply, ContextRequest, Explanation, Missing, ReasonCode
+from graphweft_rules import BoundQuery, MatchedQueries, Skipped
+from graphweft_rules.output.packing import Found, pack
+from graphweft_rules.output.token_count import TokenCounter, count_characters
+from graphweft_workers.injection.cache import Cache, key_of
+from graphweft_workers.injection.rows import Failure, Rows
+
+logger = structlog.get_logger("graphweft.injection")
+
+_MOST_EVENTS: Final = 100
+"""Event ids in one explanation."""
+_NO_ROWS: Final[frozenset[ReasonCode]] = frozenset({"graph_unavailable", "timeout"})
+"""Failures that are replaced by the last good rows."""
+
+
+class ReplyBuilder:
+    """Builds replies; takes rows up to ``last_good_s`` old out of the cache when the graph gives none in time."""
+
+    def __init__(self, cache: Cache, last_good_s: float, count: TokenCounter) -> None:
+        self._cache = cache
+        self._last_good_s = last_good_s
+        self._count = count
+
+    def build(
+        self,
+        request: ContextRequest,
+        started: float,
+        matched: MatchedQueries,
+        outcomes: Sequence[Rows | Failure],
+        stale_by: int | None,
+    ) -> ContextReply:
+        """Return the reply for the outcomes of the matched queries, which are in the same order.
+
+        ``started`` is the ``perf_counter`` time at which work on the request began.
+        """
+        # A condition that is false since a variable is absent means that the rule does not apply: no block is missing.
+        missing = [_missing_skip(skip) for skip in matched.skipped if skip.reason != "missing_variable"]
+        found: list[Found] = []
+        for bound, outcome in zip(matched.queries, outcomes, strict=True):
+            age_ms: int | None = None
+            rows = outcome
+            if isinstance(rows, Failure):
+                missing.append(_missing(bound, rows))
+                last = self._last_good(request.app_id, bound) if rows.reason in _NO_ROWS else None
+                if last is None:
+                    continue
+                rows, age_ms = last
+            if rows.incomplete is not None:
+                missing.append(_missing(bound, rows.incomplete))
+            explanation = _explained(bound, rows) if request.explain else None
+            table = rows.table
+            found.append(
+                Found(bound=bound, columns=table.columns, rows=table.rows, age_ms=age_ms, explanation=explanation)
+            )
+        packed = pack(found, max_tokens=request.max_tokens, count=self._count)
+        missing += packed.missing
+        for bound, error in packed.errors:
+            logger.error(
+                "block_broken", rule=bound.rule, query=bound.query.id, place=str(bound.query.place), exc_info=error
+            )
+        blocks, text, tokens = packed.blocks, packed.text, packed.tokens
+        if request.search is not None and blocks:
+            # The one block of a search has rows as values, for programs; a single block needs no heading in the text.
+            blocks = (_as_rows(blocks[0], found[0]),)
+            text = text.partition("\n")[2]
+            tokens = (count_characters if request.max_tokens is None else self._count)(text)
+        return ContextReply(
+            id=request.id,
+            context_id=uuid4().hex,
+            blocks=blocks,
+            missing=tuple(missing),
+            text=text,
+            tokens=tokens,
+            stale_by=stale_by,
+            partial=bool(missing),
+            reason=missing[0].reason if missing and not blocks else None,
+            detail=missing[0].detail if missing and not blocks else "",
+            elapsed_ms=_elapsed_ms(started),
+        )
+
+    def _last_good(self, app_id: str, bound: BoundQuery) -> tuple[Rows, int] | None:
+        """Return the last rows of a query and their age in milliseconds; never memories, which may be erased."""
+        if bound.graphrag is not None or (bound.search is not None and bound.search.memory is not None):
+            return None
+        key = key_of(app_id, bound) if self._cache.on else None
+        entry = self._cache.get(key) if key is not None else None
+        if entry is None:
+            return None
+        age_s = max(0.0, time.monotonic() - entry.right_at)
+        if age_s > self._last_good_s:
+            return None
+        return Rows(table=entry.table, elapsed_s=0.0, cached=True), int(age_s * 1000)
+
+
+def empty_reply(request: ContextRequest, started: float, reason: ReasonCode, detail: str) -> ContextReply:
+    """Return a reply without blocks."""
+    return ContextReply(
+        id=request.id,
+        context_id=uuid4().hex,
+        reason=reason,
+        detail=detail,
+        partial=reason == "internal_error",
+        elapsed_ms=_elapsed_ms(started),
+    )
+
+
+def _as_rows(block: Block, found: Found) -> Block:
+    value = [dict(zip(found.columns, row, strict=True)) for row in found.rows[: block.rows]]
+    return block.model_copy(update={"format": "list", "value": value})
+
+
+def _explained(bound: BoundQuery, rows: Rows) -> Explanation:
+    return Explanation(
+        place=str(bound.query.place),
+        cypher=bound.cypher.statement if bound.cypher is not None else "",
+        params=_params(bound),
+        found=len(rows.table.rows),
+        elapsed_ms=round(rows.elapsed_s * 1000, 3),
+        cached=rows.cached,
+        events=_events(rows),
+    )
+
+
+def _params(bound: BoundQuery) -> dict[str, Any]:
+    if bound.graphrag is not None:
+        query = bound.graphrag
+        models = [("search", query.search), ("memory", query.memory)]
+        shown = {name: model.model_dump(mode="json", exclude_none=True) for name, model in models if model is not None}
+        return {"query": query.text, "seeds": len(query.seeds), **shown}
+    return bound.params if bound.search is None else bound.search.model_dump(mode="json", exclude_none=True)
+
+
+def _events(rows: Rows) -> tuple[str, ...]:
+    """Return the event ids that rules stored in the rows, each once, in the order of the rows."""
+    names = [column.rpartition(".")[2].strip("`") for column in rows.table.columns]
+    found: dict[str, None] = {}
+    for row in rows.table.rows:
+        for name, cell in zip(names, row, strict=True):
+            for event in _event_ids(name, cell):
+                found[event] = None
+                if len(found) == _MOST_EVENTS:
+                    return tuple(found)
+    return tuple(found)
+
+
+def _event_ids(name: str, value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        if name == "event_id":
+            yield value
+    elif isinstance(value, Mapping):
+        for inner, item in value.items():  # pyright: ignore[reportUnknownVariableType]
+            yield from _event_ids(str(inner), item)  # pyright: ignore[reportUnknownArgumentType]
+    elif isinstance(value, list | tuple):
+        # The items of `event_ids` are ids; a list of any other name may hold maps with ids.
+        each = "event_id" if name == "event_ids" else ""
+        for item in value:  # pyright: ignore[reportUnknownVariableType]
+            yield from _event_ids(each, item)
+
+
+def _elapsed_ms(started: float) -> float:
+    return round((time.perf_counter() - started) * 1000, 3)
+
+
+def _missing(bound: BoundQuery, failure: Failure) -> Missing:
+    return Missing(
+        name=bound.query.inject_as, rule=bound.rule, query=bound.query.id, reason=failure.reason, detail=failure.detail
+    )
+
+
+def _missing_skip(skip: Skipped) -> Missing:
+    reason: ReasonCode = "missing_param" if skip.reason == "missing_param" else "condition_error"
+    detail = f"{skip.place}: {skip.detail}"
+    return Missing(name=skip.query, rule=skip.rule, query=skip.query, reason=reason, detail=detail)

@@ -1,0 +1,34 @@
+"""Entry point of the ``graphweft`` command. It also works where only the client is installed."""
+
+from __future__ import annotations
+
+import sys
+
+
+def main() -> None:
+    """Run the command line, or name the missing extra. ``--version`` and health checks take a short path."""
+    arguments = sys.argv[1:]
+    if arguments == ["--version"]:
+        from importlib import metadata
+
+        sys.stdout.write(f"graphweft {metadata.version('graphweft')}\n")
+        return
+    if arguments[:1] == ["doctor"]:
+        from graphweft_workers.roles import heartbeat
+
+        code = heartbeat.main(arguments)
+        if code is not None:
+            raise SystemExit(code)
+    try:
+        from graphweft_workers.cli import main as run
+    except ModuleNotFoundError as error:
+        if (error.name or "graphweft").startswith("graphweft"):
+            raise
+        sys.stderr.write(
+            f"error: the graphweft command needs {error.name!r}, which a base install leaves out: "
+            "pip install 'graphweft[embedded]' (with bus and graph in one local process) or 'graphweft[worker]'\n"
+        )
+        raise SystemExit(2) from None
+    except KeyboardInterrupt:  # while modules load
+        raise SystemExit(130) from None
+    run()

@@ -1,1 +1,0 @@
-"""From events to effects: duplicates, the plan (pure), and the worker that drives both against bus and graph."""

@@ -1,0 +1,17 @@
+"""The bus: an event log with its leases and its dead letters, on one server."""
+
+from __future__ import annotations
+
+from typing import Protocol
+
+from graphweft_workers.ports.dead_letters import DeadLetters
+from graphweft_workers.ports.event_log import EventLog
+from graphweft_workers.ports.leases import PartitionLeases
+
+
+class Bus(EventLog, PartitionLeases, DeadLetters, Protocol):
+    """The three ports together, opened for one group of readers. The creator closes it."""
+
+    async def aclose(self) -> None:
+        """Close the connections; a second call does nothing."""
+        ...

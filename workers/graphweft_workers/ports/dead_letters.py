@@ -1,0 +1,50 @@
+"""The port of dead letters: events and mutations that could not be applied."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+from graphweft_contracts import DeadLetter, wire
+
+
+def retry_entry(letter: DeadLetter) -> dict[bytes, bytes]:
+    """Return the entry that tries a dead letter's event again, or only its mutation if it names one."""
+    fields = wire.unpack(letter.fields)
+    if letter.rule and letter.mutation:
+        fields[wire.RETRY] = wire.Retry(letter.id, letter.rule, letter.mutation).encode()
+    return fields
+
+
+class DeadLetters(Protocol):
+    """The dead letters of a bus; every group of readers shares them. Every method raises ``BusUnavailable``."""
+
+    async def put_dead_letters(self, letters: Sequence[DeadLetter]) -> None:
+        """Write dead letters. A letter with a known id replaces the old one."""
+        ...
+
+    async def extend(self, letter: DeadLetter | None, longer: DeadLetter) -> bool:
+        """Replace ``letter``, or no letter, by ``longer``, which has the same id. Return False if it has changed."""
+        ...
+
+    async def dead_letter_count(self) -> int:
+        """Return the number of dead letters."""
+        ...
+
+    async def dead_letters(self, *, limit: int) -> Sequence[DeadLetter]:
+        """Return up to ``limit`` dead letters, those with the oldest ``time`` first."""
+        ...
+
+    async def dead_letter(self, letter_id: str) -> DeadLetter | None:
+        """Return one dead letter; None if it does not exist."""
+        ...
+
+    async def requeue(
+        self, letter: DeadLetter, entries: Sequence[Mapping[bytes, bytes]], rest: DeadLetter | None = None
+    ) -> bool:
+        """Append entries to the letter's partition and replace the letter by ``rest``, or delete it, in one step.
+
+        Without entries it only replaces or deletes the letter. Return False, and do nothing, if the stored letter
+        differs from ``letter``.
+        """
+        ...

@@ -1,0 +1,110 @@
+"""What a driver offers: a ``BusDriver`` for a product that carries events, a ``GraphDriver`` for one that holds graphs.
+
+A driver is found by the scheme of the URL in the settings. graphweft's own are listed in ``graphweft_workers.drivers``.
+Another package adds one by an entry point whose name is the scheme: in the group ``graphweft.buses`` a ``BusDriver``,
+in ``graphweft.graphs`` a ``GraphDriver``. A client finds its transport in the group ``graphweft.transports``, see
+``graphweft.transports.registry``.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # a driver is imported by commands that need no engine
+    from graphweft_workers.ports.bus import Bus
+    from graphweft_workers.ports.check import Check
+    from graphweft_workers.ports.dialect import GraphDialect
+    from graphweft_workers.ports.graph_store import GraphStore
+    from graphweft_workers.ports.request_queue import RequestQueue
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class BusOptions:
+    """What the settings say about a bus beside its URL."""
+
+    group: str
+    """The group of readers that the bus is opened for."""
+    partitions: int
+    """The number of partitions of a new bus."""
+    lease_s: float
+    """Seconds after which the partitions of a dead worker are taken over."""
+    own: Mapping[str, Any] = field(default_factory=dict[str, Any])
+    """The settings of graphweft's own drivers, by name. Other packages put theirs into the query of the URL."""
+
+
+class BusDriver(ABC):
+    """A product that carries events, dead letters and context requests."""
+
+    package: tuple[str, str] | None = None
+    """The package that the driver needs, and the extra that installs it; None: a worker has it anyway."""
+
+    @abstractmethod
+    def check_url(self, url: str) -> None:
+        """Raise ``ValueError`` for an invalid URL. The message does not quote it: it may hold a password."""
+
+    @abstractmethod
+    def make_bus(self, url: str, options: BusOptions) -> Bus:
+        """Return the bus at a URL; nothing is connected yet. Raises ``ModuleNotFoundError`` without its package."""
+
+    @abstractmethod
+    def make_request_queue(self, url: str, *, name: str, partitions: int) -> RequestQueue:
+        """Return the queue of context requests for the responder ``name``; nothing is connected yet."""
+
+    def make_broker(self, url: str, *, logger: Any) -> Any:
+        """Return FastStream's broker for the URL; nothing is connected yet.
+
+        None, the default: FastStream has no broker for the product. A service then runs without subscribers of its
+        user's own.
+        """
+        return None
+
+    def broker_errors(self) -> tuple[type[Exception], ...]:
+        """Return the errors that FastStream's broker raises while the server is unavailable."""
+        return ()
+
+    @abstractmethod
+    async def examine(self, url: str, advice: str, *, partitions: int, asked: int | None) -> list[Check]:
+        """Return the doctor's checks; the first, named ``bus``, says whether the server answers. Never raises.
+
+        ``advice`` is for a server that does not answer, ``partitions`` for a new bus. ``asked`` is the number of
+        partitions that the settings name, None where they name none. With a second check named ``bus topic``, the
+        doctor asks the bus for partitions, workers and dead letters only if that one is ``ok``; ``warn`` says that the
+        bus is new.
+        """
+
+    @abstractmethod
+    async def responders(self, url: str) -> list[str]:
+        """Return the names of the responders that ask for requests. Raises ``BusUnavailable``."""
+
+
+class GraphDriver(ABC):
+    """A product that holds graphs."""
+
+    package: tuple[str, str] | None = None
+    """The package that the driver needs, and the extra that installs it; None: a worker has it anyway."""
+
+    @property
+    @abstractmethod
+    def dialect(self) -> GraphDialect:
+        """The Cypher of its servers."""
+
+    @abstractmethod
+    def check_url(self, url: str) -> None:
+        """Raise ``ValueError`` for an invalid URL. The message does not quote it: it may hold a password."""
+
+    @abstractmethod
+    def make_store(self, url: str, *, graph_template: str, write_timeout_ms: int) -> GraphStore:
+        """Return the store at a URL; nothing is connected yet. Raises ``ModuleNotFoundError`` without its package.
+
+        ``graph_template`` is the name of an app's graph, which holds ``{app_id}``.
+        """
+
+    @abstractmethod
+    async def examine(self, url: str, advice: str) -> list[Check]:
+        """Return the doctor's checks; the first, named ``graph``, says whether the server answers. Never raises.
+
+        ``advice`` is for a server that does not answer.
+        """

@@ -1,0 +1,123 @@
+"""The port of the event log: partitions that are read in order, and the position of a group of readers."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Protocol
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Entry:
+    """One entry of a partition, not yet decoded. ``received`` is the time at which the server took it."""
+
+    offset: str
+    fields: Mapping[bytes, bytes]
+    received: datetime
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Committed:
+    """A position: the last offset (empty: none) up to which all events took effect, and the number of these events.
+
+    The number includes events that were trimmed before they were read. ``note`` is text of the reader (3 kB at most)
+    that is stored with the position and returned with it. It says nothing about the position.
+    """
+
+    offset: str = ""
+    count: int = 0
+    note: str = field(default="", compare=False)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Batch:
+    """A contiguous range of a partition that was read."""
+
+    entries: Sequence[Entry]
+    lost: int = 0
+    """The number of entries before the first one here that were trimmed before they were read."""
+    stepped: bool = False
+    """Whether the reader passed something after the position that is not an entry. Commit the position again then."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartitionStatus:
+    """The committed offset of a partition, its last offset, and the number of events between them."""
+
+    id: int
+    position: str
+    end: str
+    lag: int
+    owner: str | None
+    note: str = ""
+    """The note of ``Committed``."""
+
+
+class EventLog(Protocol):
+    """Partitions of events, read in order by one group of readers.
+
+    Order: ``read`` returns a contiguous range of one partition in its order, without gaps. Redelivery: reading again
+    from the same offset returns the same entries; only ``commit`` moves the group's position. Every method raises
+    ``BusUnavailable`` when the server is unavailable.
+    """
+
+    async def partitions(self, *, fresh: bool = False) -> int:
+        """Return the number of partitions; they count from 0. It may grow where operators can add partitions.
+
+        The number is cached; ``fresh`` asks the server. Any partition can be claimed and read, known or not.
+        """
+        ...
+
+    async def keyed_partitions(self) -> int:
+        """Return the number of partitions to which keys are mapped. It never changes for a bus.
+
+        These are the first ones. Other partitions hold only events of producers that are not graphweft's.
+        """
+        ...
+
+    async def committed(self, partition: int) -> Committed:
+        """Return the position from which the next reader begins."""
+        ...
+
+    async def read(self, partition: int, after: Committed, *, limit: int, wait_s: float) -> Batch:
+        """Return up to ``limit`` entries after a position; wait up to ``wait_s`` seconds for the first one.
+
+        Claim the partition before. One call returns about 16 MiB, or a single entry that is larger. Entries that were
+        trimmed unread are counted exactly: ``after.count`` includes all entries up to the position, trimmed ones too.
+
+        Raises ``BusUnavailable`` also if the partition ends before the position, because the log was recreated. Then
+        continue from ``committed``.
+        """
+        ...
+
+    async def reread(self, partition: int, after: Committed, *, limit: int) -> Batch:
+        """Return entries after a position other than the reader's own, like ``read``, without waiting."""
+        ...
+
+    async def entries(self, partition: int, offsets: Sequence[str]) -> Sequence[Entry]:
+        """Return the entries with these offsets that still exist. ``offsets`` are in order and do not repeat."""
+        ...
+
+    async def after(self, partition: int, offset: str, *, limit: int) -> Sequence[Entry]:
+        """Return up to ``limit`` entries after an offset that exist now. Tools use it; it needs no claim."""
+        ...
+
+    async def before(self, partition: int, offset: str, *, limit: int) -> Sequence[Entry]:
+        """Return the last ``limit`` entries up to and including ``offset``, in order."""
+        ...
+
+    def is_after(self, offset: str, other: str) -> bool:
+        """Return whether ``offset`` comes after ``other`` in a partition. The empty offset comes first."""
+        ...
+
+    async def commit(self, partition: int, committed: Committed) -> None:
+        """Record that all events up to an offset took effect and are on disk in the graph, with the reader's note.
+
+        The position never goes back. At the same position the note is replaced.
+        """
+        ...
+
+    async def status(self) -> Sequence[PartitionStatus]:
+        """Return the status of every partition."""
+        ...

@@ -1,0 +1,213 @@
+"""The port of the graph store: exactly-once writes in order, read-only queries, and listings."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Final, Protocol
+
+from graphweft_contracts import QueryFailed
+
+if TYPE_CHECKING:  # a command that reads a count need not wait for the rules to load
+    from graphweft_rules.cypher.batch_query import BatchQuery
+    from graphweft_rules.cypher.indexes import SearchIndex
+    from graphweft_rules.cypher.query import Cypher
+    from graphweft_workers.ports.dialect import GraphDialect
+
+INTERNAL_PREFIX: Final = "__"
+"""The prefix of graphweft's own labels. Digests leave them out, and rules may not use them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Checkpoint:
+    """How far one partition's events have taken effect in one graph.
+
+    All rows of the events up to ``offset`` are in the graph, and the first ``done`` rows of the current plan. A plan
+    orders the rows of a range of events after ``offset``. ``plan`` is its short name, empty without a current plan. An
+    empty offset comes before the first event.
+    """
+
+    offset: str = ""
+    plan: str = ""
+    done: int = 0
+
+
+START: Final = Checkpoint()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Progress:
+    """A partition's checkpoint in a graph, and the note that is stored with it."""
+
+    checkpoint: Checkpoint = START
+    note: str = ""
+    """Text that the engine needs to continue the current plan. Only the engine reads it."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Write:
+    """Rows of one mutation that take effect only if the checkpoint equals ``before``, and move it to ``after``.
+
+    All rows take effect, as if each were a query of its own in their order, or none does. There are several rows only
+    where the batch query lets rows share a query. Without ``query`` only the checkpoint moves.
+    """
+
+    query: Cypher | None = None
+    batch_query: BatchQuery | None = None
+    """How rows share a query, where the rule set allows more than the query alone; see ``batch_query_for``."""
+    rows: Sequence[Mapping[str, Any]] = ()
+    """For each row, the values of all parameters of ``query.statement``."""
+    before: Checkpoint
+    after: Checkpoint
+    note: str | None = None
+    """The note to store with the checkpoint; None keeps the present one."""
+
+    def batch_query_for(self, dialect: GraphDialect) -> BatchQuery | None:
+        """Return how rows share a query on a kind of server; None if only the checkpoint moves."""
+        return self.batch_query or (self.query.batch_query(dialect) if self.query else None)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Applied:
+    """The result of a sequence of writes: ``count`` took effect; ``failure`` says why the next one did not, if any.
+
+    If ``count`` is less than all and there is no failure, the rest was not tried: give it again.
+    """
+
+    count: int
+    failure: QueryFailed | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Refusal:
+    """Why a server refuses a query; see ``GraphStore.check_query``."""
+
+    reason: str
+    """The server's words, on one line."""
+    place: tuple[int, int] | None = None
+    """Line and column in ``query.statement``, from 1; None if the server names no place in it."""
+    fails: bool = True
+    """Whether the query fails each time. False: a plugin may be missing, the server's message is unknown, or only the
+    query for many rows is refused."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Table:
+    """The rows of a read-only query. Values are JSON-like; dates and times are Python's."""
+
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Any, ...], ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Node:
+    """A listed node. ``id`` is the server's and is valid within one listing only."""
+
+    id: int
+    labels: tuple[str, ...]
+    properties: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Edge:
+    """A listed relationship."""
+
+    start: int
+    end: int
+    type: str
+    properties: Mapping[str, Any]
+
+
+class GraphStore(Protocol):
+    """One graph per app on one server.
+
+    Exactly once: ``apply`` runs writes one after the other. Each takes effect together with the move of the checkpoint,
+    or not at all, and only while the checkpoint equals its ``before``. So a second worker, a repeated call and a call
+    after a crash apply nothing twice. Every method raises ``GraphUnavailable`` when the server is unavailable; a write
+    that was sent then may or may not have taken effect, and the checkpoint says which. The creator closes the store.
+    """
+
+    dialect: GraphDialect
+    """The Cypher of the server."""
+    settle_s: float
+    """Seconds after which readers that see a checkpoint see all its effects; 0: they see both at once."""
+
+    async def check(self) -> str:
+        """Return the id of the server's current run, for ``durable``.
+
+        Raises ``GraphUnavailable`` if the server does not answer or lacks a feature that graphweft needs.
+        """
+        ...
+
+    async def check_query(self, query: Cypher, batch_query: BatchQuery | None = None) -> Refusal | None:
+        """Ask the server whether it accepts a query; run nothing and touch no app's graph. Return None if it does.
+
+        With ``batch_query`` all texts are checked that ``apply`` may send; without it, the text that ``read`` sends.
+        The server gets no values, so faults that depend on values are not found.
+
+        Raises ``GraphUnavailable``, and ``QueryFailed`` if the server does not allow queries to be checked.
+        """
+        ...
+
+    async def prepare(self, app_id: str, keys: Iterable[tuple[str, str]], indexes: Iterable[SearchIndex] = ()) -> None:
+        """Create the missing indexes: one for every (label, property) of ``keys``, and the search indexes.
+
+        Safe to repeat; an existing search index is not changed. Raises ``QueryFailed`` if the name of the app's graph
+        is taken by something that is not a graph.
+        """
+        ...
+
+    async def progress(self, app_id: str, partition: int) -> Progress:
+        """Return the progress of ``partition`` in the app's graph; create the graph if needed.
+
+        Raises like ``prepare``.
+        """
+        ...
+
+    async def apply(self, app_id: str, partition: int, writes: Sequence[Write]) -> Applied:
+        """Run the writes in order; stop at the first one that the server refuses for good.
+
+        Each write's ``before`` is the ``after`` of the previous one. Raises ``Fenced`` if the checkpoint does not equal
+        the first ``before``.
+        """
+        ...
+
+    async def durable(self, run: str) -> None:
+        """Return when all writes that were acknowledged since ``check`` returned ``run`` are on disk.
+
+        Raises ``GraphUnavailable`` if the server has restarted since: it may have lost some of them.
+        """
+        ...
+
+    async def read(
+        self, app_id: str, statement: str, params: Mapping[str, Any], *, timeout_s: float, enough: int | None = None
+    ) -> Table:
+        """Run a query that the server prevents from writing. Without a graph there are no rows.
+
+        Raises ``QueryFailed`` with the code ``timeout`` after ``timeout_s``, and for more than 10,000 rows or 200,000
+        values, counting those in lists and maps. With ``enough`` it returns the first ``enough`` rows instead, if these
+        are within the limits. Cancelling does not stop the query on the server. The store limits concurrent queries of
+        one app.
+        """
+        ...
+
+    async def checkpoints(self, app_id: str, *, timeout_s: float) -> Mapping[int, Checkpoint]:
+        """Return the checkpoints of all partitions in the app's graph by one small read-only query.
+
+        Equal checkpoints mean an equal graph if only ``apply`` writes to it. Without a graph the result is empty.
+        Raises ``GraphUnavailable`` also after ``timeout_s`` and for an overwritten checkpoint; ``QueryFailed`` like
+        ``progress``.
+        """
+        ...
+
+    def nodes(self, app_id: str) -> AsyncIterator[Node]:
+        """List all nodes, graphweft's own included."""
+        ...
+
+    def edges(self, app_id: str) -> AsyncIterator[Edge]:
+        """List all relationships."""
+        ...
+
+    async def aclose(self) -> None:
+        """Close the connections; a second call does nothing."""
+        ...

@@ -1,0 +1,71 @@
+"""The protocol of a job: it reads events of the log and derives further events from them.
+
+A model's answer becomes an event of its own, so a replay of the log needs no model. A job writes nothing but events,
+and dead letters for events that it gives up.
+"""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator, Sequence
+from dataclasses import dataclass
+from typing import Protocol
+
+from graphweft_contracts import DeadLetter, Event, wire
+from graphweft_workers.ports.event_log import Entry
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Seen:
+    """One event of the log, as a job receives it."""
+
+    event: Event
+    position: str
+    """``partition:offset``"""
+    retried: wire.Retry | None = None
+    """Set if the entry retries one mutation of an event that was seen before."""
+    entry: Entry | None = None
+    """The entry on the bus; a worker always sets it."""
+
+
+class Job(Protocol):
+    """One task on the events of memory, with positions of its own on the bus.
+
+    One object serves all partitions of a process, several at a time, in one event loop. The creator closes it.
+    """
+
+    group: str
+    """The group of readers whose positions belong to the job."""
+    types: frozenset[str]
+    """The types of events that the job receives."""
+    tick_s: float = 0.0
+    """Seconds between two calls of ``tick`` for a partition; 0: never."""
+
+    async def begin(self, partition: int) -> None:
+        """Prepare for a partition whose next events may have been handled before, in part, by any worker.
+
+        Called each time a worker opens a partition. Raises nothing.
+        """
+        del partition
+
+    def handle(self, seen: Sequence[Seen]) -> AsyncGenerator[Sequence[Event | DeadLetter]]:
+        """Yield the events and dead letters that follow from events of one partition, given in its order.
+
+        The bus holds each yielded item before the generator continues; the position moves when the generator ends.
+        After an interruption the same events arrive again, in other groupings, so the ids of yielded items must depend
+        on single events only. On ``Transient`` the worker waits and calls again; a permanent fault of one event must
+        not be raised. A call may be cancelled at any await.
+        """
+        ...
+
+    async def tick(self, partition: int, partitions: int) -> AsyncGenerator[Sequence[Event]]:
+        """Yield the events that are due by time alone on one of ``partitions`` partitions.
+
+        Called between batches. ``Transient`` ends the call; the next one follows after ``tick_s``.
+        """
+        nothing: tuple[Sequence[Event], ...] = ()
+        for events in nothing:
+            yield events
+
+    async def aclose(self) -> None:
+        """Release what the job holds; a second call does nothing."""
+        ...

@@ -1,0 +1,14 @@
+"""Labels of the nodes that features write and searches return."""
+
+from __future__ import annotations
+
+from typing import Final
+
+MEMORY_LABEL: Final = "Memory"
+SUMMARY: Final = "ConversationSummary"
+FACT: Final = "Fact"
+PREFERENCE: Final = "Preference"
+PROFILE: Final = "UserProfile"
+EPISODE: Final = "Episode"
+ENTITY: Final = "Entity"
+RELATION: Final = "Relation"

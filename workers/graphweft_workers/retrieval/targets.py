@@ -1,0 +1,145 @@
+"""The targets of a search within a scope: labels, with the properties and indexes that find them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from typing import Any, Final
+
+from graphweft_contracts.search import Searched
+from graphweft_workers.ports.dialect import Target, TextSide, VectorSide
+from graphweft_workers.retrieval.records import ENTITY, EPISODE, FACT, MEMORY_LABEL, PREFERENCE, RELATION, SUMMARY
+
+_FACT_COLUMNS: Final = ("subject", "predicate", "object", "valid_at", "invalid_at", "created_at", "id")
+
+
+def scoped(of: Searched, scope: Mapping[str, str], *, now: str) -> tuple[Target, ...]:
+    """Return the targets of a search within a scope; facts must hold at ``now`` (UTC, as ``utc_text`` writes it).
+
+    Facts and entities are known beyond their thread: with another scope, ``thread_id`` does not limit them. For facts
+    of conversations this needs ``user_id``. In ``all``, ``thread_id`` limits every kind.
+    """
+    wide = {name: value for name, value in scope.items() if name != "thread_id"} or scope
+    match of:
+        case "all":
+            return (
+                memories(scope),
+                _facts(scope, now),
+                _stated_facts(scope, now, in_thread=True),
+                _preferences(scope),
+                _summaries(scope),
+            )
+        case "memories":
+            return (memories(scope),)
+        case "facts":
+            return _facts(wide if "user_id" in scope else scope, now), _stated_facts(wide, now, in_thread=False)
+        case "preferences":
+            return (_preferences(scope),)
+        case "summaries":
+            return (_summaries(scope),)
+        case "entities":
+            return (_target(ENTITY, "entity", "stated", ("type", "id"), wide, says="name"),)
+        case "episodes":
+            shown = ("name", "episode_type", "reference_time", "id")
+            return (_target(EPISODE, "episode", "reference_time", shown, scope, says="content"),)
+
+
+def memories(scope: Mapping[str, str]) -> Target:
+    """Return the target of memories. Their vectors have no index: a search compares all vectors of the scope."""
+    vector = VectorSide(property="embedding", model="embedding_model")
+    shown = ("role", "timestamp", "author_name", "id")
+    return _target(MEMORY_LABEL, "memory", "timestamp", shown, scope, known_by=None, vector=vector)
+
+
+def _facts(scope: Mapping[str, str], now: str) -> Target:
+    """Return the target of facts of conversations."""
+    return _target(
+        FACT,
+        "fact",
+        "valid_from",
+        _FACT_COLUMNS,
+        scope,
+        joined=(
+            f"OPTIONAL MATCH (node)-[:EXTRACTED_FROM]->(__gw_summary:{SUMMARY}) "
+            "WITH node, __gw_hit, min(__gw_summary.recorded) AS __gw_recorded"
+        ),
+        expressions={
+            "valid_at": "node.valid_from",
+            "invalid_at": f"node.{(until := 'thread_valid_to' if 'thread_id' in scope else 'valid_to')}",
+            "created_at": "__gw_recorded",
+        },
+        valid_at=now,
+        validity=("valid_from", until),
+    )
+
+
+def _stated_facts(scope: Mapping[str, str], now: str, *, in_thread: bool) -> Target:
+    """Return the target of facts of episodes; ``in_thread``: those that an episode of the scope states."""
+    own, origin = _split(scope, ("application_id", "agent_id", "user_id")) if in_thread else (scope, {})
+    return _target(
+        RELATION,
+        "fact",
+        "stated",
+        _FACT_COLUMNS,
+        own,
+        says="fact",
+        joined=(
+            f"OPTIONAL MATCH (__gw_source:{ENTITY} {{id: node.source_id}}) "
+            f"OPTIONAL MATCH (__gw_target:{ENTITY} {{id: node.target_id}}) "
+            f"OPTIONAL MATCH (__gw_episode:{EPISODE})-[:STATES]->(node) "
+            "WITH node, __gw_hit, __gw_source, __gw_target, min(__gw_episode.recorded) AS __gw_recorded"
+        ),
+        expressions={
+            "subject": "__gw_source.name",
+            "predicate": "node.name",
+            "object": "__gw_target.name",
+            "created_at": "__gw_recorded",
+        },
+        origin=f"({{node}})<-[:STATES]-(:{EPISODE} {{scope}})",
+        origin_scope=origin,
+        valid_at=now,
+    )
+
+
+def _preferences(scope: Mapping[str, str]) -> Target:
+    """Return the target of preferences; their summaries say in which scope each was stated."""
+    own, origin = _split(scope, ("user_id",))
+    return _target(
+        PREFERENCE,
+        "preference",
+        "stated_at",
+        ("timestamp", "id"),
+        own,
+        expressions={"timestamp": "node.stated_at"},
+        origin=f"({{node}})-[:EXTRACTED_FROM]->(:{SUMMARY} {{scope}})",
+        origin_scope=origin,
+    )
+
+
+def _summaries(scope: Mapping[str, str]) -> Target:
+    return _target(SUMMARY, "summary", "timestamp", ("timestamp", "id"), scope)
+
+
+def _split(scope: Mapping[str, str], own: Collection[str]) -> tuple[dict[str, str], dict[str, str]]:
+    """Return the part of a scope that nodes store; and, if that is not all, the whole scope."""
+    held = {name: value for name, value in scope.items() if name in own}
+    return held, {} if len(held) == len(scope) else dict(scope)
+
+
+def _target(
+    label: str,
+    kind: str,
+    time: str,
+    shown: tuple[str, ...],
+    scope: Mapping[str, str],
+    *,
+    says: str = "text",
+    **more: Any,
+) -> Target:
+    """Return the target of nodes that store their terms, length and scopes."""
+    text = TextSide(
+        index=f"graphweft_{label}_terms", properties=(says,), terms="terms", length="length", scopes="scopes"
+    )
+    more = {"known_by": "scopes", **more}
+    return Target(
+        labels=(label,), kind=kind, key="id", time=time, says=says, shown=shown, scope=scope, text=text, **more
+    )

@@ -1,0 +1,95 @@
+"""What the settings name: the bus, its queue of requests, the graph store and the client's transport.
+
+Nothing is connected when it is made. Each function raises ``InvalidSettings`` when a URL has no driver, or the package
+that its driver needs is not installed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from typing import TYPE_CHECKING, Any
+
+from graphweft.transports import registry
+from graphweft_contracts import channels
+from graphweft_workers import drivers
+from graphweft_workers.drivers import bus_driver, graph_driver
+from graphweft_workers.optional_dependencies import naming_extra
+from graphweft_workers.ports.driver import BusDriver, BusOptions, GraphDriver
+
+if TYPE_CHECKING:  # a command that reads a count need not wait for the engine to load
+    from graphweft.transport import Transport
+    from graphweft_workers.ports.bus import Bus
+    from graphweft_workers.ports.check import Check
+    from graphweft_workers.ports.dialect import GraphDialect
+    from graphweft_workers.ports.graph_store import GraphStore
+    from graphweft_workers.ports.request_queue import RequestQueue
+    from graphweft_workers.roles.settings import Settings
+
+
+def make_bus(settings: Settings, *, group: str = channels.MUTATION_GROUP) -> Bus:
+    """Return the bus for a group of readers."""
+    options = BusOptions(
+        group=group, partitions=settings.partitions, lease_s=settings.lease_s, own=settings.driver_options
+    )
+    driver = bus_driver(settings.bus)
+    with _needed(driver, "GRAPHWEFT_BUS_URL"):
+        return driver.make_bus(settings.bus, options)
+
+
+def make_request_queue(settings: Settings, *, name: str) -> RequestQueue:
+    """Return the queue of context requests for the responder ``name``."""
+    driver = bus_driver(settings.bus)
+    with _needed(driver, "GRAPHWEFT_BUS_URL"):
+        return driver.make_request_queue(settings.bus, name=name, partitions=settings.partitions)
+
+
+def make_broker(settings: Settings, *, logger: Any) -> Any:
+    """Return FastStream's broker on the bus, None where there is none for it.
+
+    It is untyped: a broker's type says what its messages are made of.
+    """
+    driver = bus_driver(settings.bus)
+    with _needed(driver, "GRAPHWEFT_BUS_URL"):
+        return driver.make_broker(settings.bus, logger=logger)
+
+
+def make_graph(settings: Settings) -> GraphStore:
+    """Return the graph store."""
+    driver = graph_driver(settings.graph)
+    with _needed(driver, "GRAPHWEFT_GRAPH_URL"):
+        return driver.make_store(
+            settings.graph, graph_template=settings.graph_template, write_timeout_ms=settings.mutation_timeout_ms
+        )
+
+
+def make_transport(settings: Settings) -> Transport:
+    """Return the client's side of the bus."""
+    return registry.make_transport(settings.bus, partitions=settings.partitions)
+
+
+async def examine_bus(settings: Settings, advice: str) -> list[Check]:
+    """Return the doctor's checks of the bus; ``advice`` is for a server that does not answer."""
+    asked = settings.partitions if "partitions" in settings.model_fields_set else None
+    await make_bus(settings).aclose()  # says which package is missing
+    return await bus_driver(settings.bus).examine(settings.bus, advice, partitions=settings.partitions, asked=asked)
+
+
+async def examine_graph(settings: Settings, advice: str) -> list[Check]:
+    """Return the doctor's checks of the graph server; ``advice`` is for a server that does not answer."""
+    await make_graph(settings).aclose()
+    return await graph_driver(settings.graph).examine(settings.graph, advice)
+
+
+async def responders(settings: Settings) -> list[str]:
+    """Return the names of the responders that ask for requests. Raises ``BusUnavailable``."""
+    return await bus_driver(settings.bus).responders(settings.bus)
+
+
+def dialects() -> tuple[GraphDialect, ...]:
+    """Return the dialects of the graph servers that graphweft comes with."""
+    return drivers.dialects()
+
+
+def _needed(driver: BusDriver | GraphDriver, variable: str) -> contextlib.AbstractContextManager[None]:
+    """Name the extra of the driver if its package is missing."""
+    return contextlib.nullcontext() if driver.package is None else naming_extra(variable, *driver.package)

@@ -1,0 +1,157 @@
+"""Runs the HTTP gateway with uvicorn until it is stopped and the current requests are answered."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import signal
+import socket
+from collections.abc import Callable, Generator
+from typing import Final, override
+
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from graphweft import Client
+from graphweft_contracts import InvalidSettings
+from graphweft_workers.gateway.app import make_app
+from graphweft_workers.gateway.tokens import read_tokens
+from graphweft_workers.roles.connections import make_transport
+from graphweft_workers.roles.ontologies import load_ontologies, make_refusal
+from graphweft_workers.roles.settings import Settings
+
+_LOOPBACK: Final = "127.0.0.1"
+_STOP_S: Final = 15
+"""Longest wait for current requests: longer than the largest budget and the longest wait for the bus."""
+_CONNECTIONS: Final = 2_000
+"""uvicorn answers 503 beyond this number of connections."""
+_HEAD_S: Final = 10.0
+"""The time limit for the head of a request; the body has the same."""
+
+
+async def run_gateway(
+    settings: Settings, *, host: str, port: int, insecure_app: str | None, ready: Callable[[str], None]
+) -> None:
+    """Serve until SIGTERM or SIGINT; ``ready`` gets the URL once connections are accepted.
+
+    Raises ``InvalidSettings`` without tokens, unless ``insecure_app`` is given and ``host`` is this machine's loopback
+    address; also if it cannot listen on the address.
+    """
+    if settings.gateway_tokens is None and insecure_app is None:
+        raise InvalidSettings(
+            "the gateway has no tokens: create one with `graphweft token new --app APP`, which prints what to put into "
+            "a file, and set GRAPHWEFT_GATEWAY_TOKENS to that file. On this machine only, --insecure-app APP needs none"
+        )
+    if settings.gateway_tokens is not None and insecure_app is not None:
+        raise InvalidSettings("--insecure-app and GRAPHWEFT_GATEWAY_TOKENS exclude each other: drop one")
+    if insecure_app is not None and host != _LOOPBACK:
+        raise InvalidSettings(f"--insecure-app requires --host {_LOOPBACK}, not {host}")
+    tokens = None if settings.gateway_tokens is None else read_tokens(settings.gateway_tokens)
+    ontologies = load_ontologies(settings)
+    with _listening(host, port) as listener:
+        client = Client(transport=make_transport(settings))
+        config = uvicorn.Config(
+            make_app(
+                client,
+                connect=lambda: make_transport(settings),
+                tokens=tokens,
+                insecure_app=insecure_app,
+                refusal=make_refusal(ontologies),
+                schema_ids=ontologies.ids,
+            ),
+            http=_Protocol,
+            log_config=None,
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            lifespan="on",
+            ws="none",
+            limit_concurrency=_CONNECTIONS,
+            timeout_graceful_shutdown=_STOP_S,
+        )
+        _send_logs_along()
+        shown = f"[{host}]" if ":" in host else host
+        await _Server(config, lambda: ready(f"http://{shown}:{listener.getsockname()[1]}")).serve([listener])
+
+
+class _Protocol(H11Protocol):
+    """uvicorn's protocol with a time limit for the head of a request; uvicorn waits for ever."""
+
+    _closing: asyncio.TimerHandle | None = None
+    """The timer that runs while no request is being answered."""
+
+    @override
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self._watch()
+
+    @override
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._watch()
+
+    @override
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._stop_watching()
+
+    def _watch(self) -> None:
+        # None before the first request, whatever the types say.
+        if self.cycle and not self.cycle.response_complete:
+            self._stop_watching()
+        elif self._closing is None:
+            self._closing = self.loop.call_later(_HEAD_S, self.transport.close)
+
+    def _stop_watching(self) -> None:
+        if self._closing is not None:
+            self._closing.cancel()
+            self._closing = None
+
+
+class _Server(uvicorn.Server):
+    """uvicorn's server, but a signal ends the process with exit code 0."""
+
+    def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
+        super().__init__(config)
+        self._ready = ready
+
+    @override
+    @contextlib.contextmanager
+    def capture_signals(self) -> Generator[None]:
+        loop = asyncio.get_running_loop()
+        numbers = (signal.SIGINT, signal.SIGTERM)
+        for number in numbers:
+            loop.add_signal_handler(number, self.handle_exit, number, None)
+        try:
+            yield
+        finally:
+            for number in numbers:
+                loop.remove_signal_handler(number)
+
+    @override
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        await super().startup(sockets)
+        if self.started:
+            self._ready()
+
+
+@contextlib.contextmanager
+def _listening(host: str, port: int) -> Generator[socket.socket]:
+    """Bind the address; uvicorn would end the process without saying what to do."""
+    try:
+        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
+        listener = socket.create_server(address[:2], family=family, backlog=1024)
+    except OSError as error:
+        raise InvalidSettings(
+            f"the gateway cannot listen on {host}:{port}: {error.strerror}; give another --host or --port"
+        ) from error
+    with listener:
+        yield listener
+
+
+def _send_logs_along() -> None:
+    """Send uvicorn's warnings to graphweft's log."""
+    ours, theirs = logging.getLogger("graphweft"), logging.getLogger("uvicorn")
+    theirs.handlers, theirs.propagate = list(ours.handlers), False
+    theirs.setLevel(logging.WARNING)

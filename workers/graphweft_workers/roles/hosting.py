@@ -1,0 +1,375 @@
+"""The roles as FastStream applications, with signals and a broker for your own subscribers.
+
+``graphweft run`` runs these, and so does ``faststream run --factory graphweft_workers.roles.hosting:mutation_app``.
+Add your own routers to the app's broker (None if FastStream has none for the bus), which uses the same bus::
+
+    app = mutation_app()
+    app.broker.include_router(router)
+
+The roles are tasks of the lifespan, not subscribers: a FastStream subscriber would lose or reorder events (see
+``docs/decisions/0009-faststream-hosts-it-does-not-deliver.md``). Import this module only to run a role, because
+importing FastStream takes longer than everything else together.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from typing import TYPE_CHECKING, Any, Final, Protocol, override
+from uuid import uuid4
+
+from faststream import FastStream
+from faststream.specification import AsyncAPI
+
+from graphweft_contracts import BusUnavailable, GraphUnavailable, GraphweftError
+from graphweft_workers.drivers import bus_driver
+from graphweft_workers.logs import set_up_logs
+from graphweft_workers.roles.connections import make_broker, make_bus, make_graph, make_request_queue, make_transport
+from graphweft_workers.roles.heartbeat import beating
+from graphweft_workers.roles.rules import load_rules
+from graphweft_workers.roles.settings import Settings
+
+if TYPE_CHECKING:
+    from graphweft_rules.matching.workflow import CompiledInjection, CompiledMutation
+    from graphweft_workers.embedding.protocol import Embedder
+    from graphweft_workers.engine.job_worker import JobWorker
+    from graphweft_workers.ports.graph_store import GraphStore
+
+logger = logging.getLogger("graphweft.hosting")
+
+_FIRST_WAIT_S: Final = 0.1
+_LAST_WAIT_S: Final = 5.0
+_CHECK_S: Final = 5.0
+"""How long a responder waits for the check of its queries: unanswered requests get no context."""
+
+
+class _Service(Protocol):
+    """A hosted service: runs until ``stop``, then finishes its current work."""
+
+    async def run(self) -> None: ...
+
+    def stop(self) -> None: ...
+
+
+type _Open = Callable[[Settings], AbstractAsyncContextManager[_Service]]
+
+
+def mutation_app(settings: Settings | None = None) -> FastStream:
+    """Return an app that runs a mutation worker until SIGTERM or SIGINT, then finishes its batch.
+
+    Without ``settings`` it reads the environment and sets up the logs. Nothing is connected yet. ``run`` raises
+    ``InvalidRules`` or ``InvalidSettings`` at once, and any error that ends the worker. Before the worker reads events,
+    the graph server checks the queries of the rules; ``InvalidRules`` names those that it refuses. While the server is
+    unavailable, the worker waits.
+    """
+    return _app(settings, "mutation", _mutation)
+
+
+def injection_app(settings: Settings | None = None) -> FastStream:
+    """Return an app that runs an injection responder until SIGTERM or SIGINT; otherwise like ``mutation_app``.
+
+    While the graph server is unavailable it answers without it, and checks the queries later.
+    """
+    return _app(settings, "injection", _injection)
+
+
+def memory_app(settings: Settings | None = None) -> FastStream:
+    """Return an app that runs the jobs of memory until SIGTERM or SIGINT; otherwise like ``mutation_app``.
+
+    It reads ontologies, but no rules. ``run`` raises ``InvalidSettings`` when the settings ask
+    for no job.
+    """
+    return _app(settings, "memory", _memory)
+
+
+def _app(settings: Settings | None, role: str, open_service: _Open) -> FastStream:
+    if settings is None:
+        unknown: list[str] = []
+        settings = Settings.load(unknown=unknown)
+        set_up_logs(settings.log_level, settings.log_format)
+        for warning in unknown:
+            logger.warning("%s", warning)
+    given = settings
+
+    @asynccontextmanager
+    async def lifespan() -> AsyncGenerator[None]:
+        async with beating(role) as heartbeat, open_service(given) as service:
+            working = asyncio.create_task(service.run(), name="graphweft-service")
+            heartbeat.begin()
+            # A service that ends by itself has a defect; without this FastStream would wait for a signal for ever.
+            working.add_done_callback(lambda _: app.exit())
+            try:
+                yield
+            finally:
+                service.stop()
+                await working
+
+    # FastStream handles signals. The worker also runs before and after the broker is connected.
+    broker = make_broker(given, logger=logger)
+    brokers = () if broker is None else (_patient(broker, given),)
+    app = _App(*brokers, logger=logger, lifespan=lifespan, specification=AsyncAPI(title="graphweft"))
+    if broker is None:
+
+        @app.on_startup
+        async def start_at_last() -> None:
+            await _until_answered(given)
+
+    return app
+
+
+class _App(FastStream):
+    """An app that may have no broker; FastStream's own refuses to start then."""
+
+    @override
+    async def _start_broker(self) -> None:
+        if self.brokers:
+            await super()._start_broker()
+
+
+@asynccontextmanager
+async def _mutation(settings: Settings) -> AsyncGenerator[_Service]:
+    from graphweft_workers.engine.worker import MutationWorker
+    from graphweft_workers.features.graphrag.safe_cypher import KEYS
+
+    rules = load_rules(settings)
+    if not rules.workflows:
+        logger.warning(
+            "there are no rules in %s: only memories and episodes take effect, and events of workflows become dead "
+            "letters. Add rules, restart, and run: graphweft dlq retry --reason no_rules",
+            settings.rules,
+        )
+    bus, graph = make_bus(settings), make_graph(settings)
+    worker = MutationWorker(
+        bus,
+        graph,
+        rules,
+        name=_worker_name(settings),
+        batch_events=settings.batch_events,
+        lease_s=settings.lease_s,
+        index_keys=KEYS if rules.asks_for_facts else frozenset(),
+    )
+    try:
+        yield _Checked(worker, graph, rules.mutations, waits=True)
+    finally:
+        await graph.aclose()
+        await bus.aclose()
+
+
+@asynccontextmanager
+async def _memory(settings: Settings) -> AsyncGenerator[_Service]:
+    from graphweft_workers.engine.job_worker import JobWorker
+    from graphweft_workers.roles import features as jobs
+
+    jobs.check(settings)
+    async with AsyncExitStack() as stack:
+        graph, transport = make_graph(settings), make_transport(settings)
+        stack.push_async_callback(graph.aclose)
+        stack.push_async_callback(transport.aclose)
+        workers: list[JobWorker] = []
+        for job in jobs.make_jobs(settings, graph):
+            stack.push_async_callback(job.aclose)
+            bus = make_bus(settings, group=job.group)
+            stack.push_async_callback(bus.aclose)
+            workers.append(JobWorker(bus, transport, job, name=_worker_name(settings), lease_s=settings.lease_s))
+        yield _Together(workers)
+
+
+def _worker_name(settings: Settings) -> str:
+    return settings.worker_name or f"{socket.gethostname()}-{os.getpid()}"
+
+
+@asynccontextmanager
+async def _injection(settings: Settings) -> AsyncGenerator[_Service]:
+    from graphweft_rules.output.token_count import token_counter
+    from graphweft_workers.embedding.cached import CachedEmbedder
+    from graphweft_workers.features.graphrag.retriever import HybridRetriever
+    from graphweft_workers.injection.pipeline import ContextPipeline
+    from graphweft_workers.injection.responder import InjectionResponder
+    from graphweft_workers.retrieval.search import IndexNames
+    from graphweft_workers.roles.embedder import make_embedder
+
+    rules = load_rules(settings)
+    if rules.asks_for_facts and not settings.graphrag_enabled:
+        logger.warning("rules ask for facts by graphrag, which is off: their blocks are missing until the responder is "
+                       "started with GRAPHRAG_ENABLED=true")  # fmt: skip
+    embedder = make_embedder(settings)
+    if embedder is not None:
+        embedder = CachedEmbedder(embedder)
+    count = token_counter(settings.token_counter)
+    logger.info("rules of the workflows: %s", ", ".join(sorted(rules.workflows)) or "none")
+    bus, graph = make_bus(settings), make_graph(settings)
+    # The name must be unique, even among earlier processes with the same pid.
+    name = f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:8]}"
+    queue = make_request_queue(settings, name=name)
+    pipeline = ContextPipeline(
+        rules,
+        graph,
+        bus=bus,
+        embedder=embedder,
+        index_names=IndexNames(
+            index=settings.index_name, vector=settings.vector_index_name, fulltext=settings.fulltext_index_name
+        ),
+        query_timeout_s=settings.query_timeout_ms / 1000,
+        facts=HybridRetriever.of(graph, settings),
+        cache_bytes=settings.context_cache_mb * 1024**2,
+        last_good_s=settings.context_last_good_s,
+        off=settings.context_off_apps,
+        count=count,
+    )
+    waking = asyncio.create_task(_wake(embedder)) if embedder is not None else None
+    responder = InjectionResponder(
+        queue, pipeline.answer, max_requests=settings.max_requests, more_counts=pipeline.cache.counts
+    )
+    try:
+        yield _Checked(responder, graph, rules.injections, waits=False)
+    finally:
+        if waking is not None and embedder is not None:
+            waking.cancel()
+            await asyncio.gather(waking, return_exceptions=True)
+            await embedder.aclose()
+        await queue.aclose()
+        await pipeline.aclose()
+        await graph.aclose()
+        await bus.aclose()
+
+
+async def _wake(embedder: Embedder) -> None:
+    """Embed a text at the start: a local model takes seconds to load, and a wrong key is reported now."""
+    try:
+        await embedder.embed(["ready"])
+    except GraphweftError as error:
+        logger.warning("the embedder does not answer, so searches use words only until it does: %s", error)
+
+
+class _Checked:
+    """A service whose queries the graph server checks; ``run`` raises ``RulesError`` if the server refuses one.
+
+    While the server is unavailable, a service with ``waits`` does not begin. Any other begins, and ends if a query is
+    refused later.
+    """
+
+    def __init__(
+        self,
+        service: _Service,
+        graph: GraphStore,
+        parts: Iterable[CompiledMutation | CompiledInjection],
+        *,
+        waits: bool,
+    ) -> None:
+        self._service = service
+        self._graph = graph
+        self._parts = tuple(part for part in parts if part.cypher is not None)  # others have no query
+        self._waits = waits
+        self._begin = asyncio.Event()
+        self._stopping = False
+
+    async def run(self) -> None:
+        checking = asyncio.create_task(self._check())
+        begin = asyncio.create_task(self._begin.wait())
+        working: asyncio.Task[None] | None = None
+        try:
+            limit_s = None if self._waits else _CHECK_S
+            await asyncio.wait([checking, begin], timeout=limit_s, return_when=asyncio.FIRST_COMPLETED)
+            if checking.done():
+                checking.result()
+            if self._stopping:
+                return
+            working = asyncio.create_task(self._service.run())
+            await asyncio.wait([checking, working], return_when=asyncio.FIRST_COMPLETED)
+            if not working.done() and checking.exception() is not None:
+                self._service.stop()
+            await working
+            if checking.done():
+                checking.result()
+        finally:
+            for task in (checking, begin, working):
+                if task is not None:
+                    task.cancel()
+            await asyncio.gather(checking, begin, return_exceptions=True)
+
+    def stop(self) -> None:
+        self._stopping = True
+        self._begin.set()
+        self._service.stop()
+
+    async def _check(self) -> None:
+        from graphweft_workers.roles.query_check import refuse_wrong_queries
+
+        wait_s = _FIRST_WAIT_S
+        while self._parts:
+            try:
+                await self._graph.check()
+                await refuse_wrong_queries(self._graph, self._parts)
+                return
+            except GraphUnavailable as error:
+                if wait_s == _FIRST_WAIT_S:
+                    held = "no event is read until then" if self._waits else "requests are answered meanwhile"
+                    logger.warning("queries of rules are checked when the graph server answers, %s: %s", held, error)
+                if not self._waits:
+                    self._begin.set()
+                await asyncio.sleep(wait_s)
+                wait_s = min(wait_s * 2, _LAST_WAIT_S)
+
+
+class _Together:
+    """Several workers as one service; an error of one ends all."""
+
+    def __init__(self, workers: Sequence[JobWorker]) -> None:
+        self._workers = workers
+
+    async def run(self) -> None:
+        async with asyncio.TaskGroup() as tasks:
+            for worker in self._workers:
+                tasks.create_task(worker.run())
+
+    def stop(self) -> None:
+        for worker in self._workers:
+            worker.stop()
+
+
+def _patient(broker: Any, settings: Settings) -> Any:
+    """Let the broker wait for an unavailable bus at the start; FastStream would end the app."""
+    start = broker.start
+    errors = bus_driver(settings.bus).broker_errors()
+
+    async def start_at_last() -> None:
+        while True:
+            await _until_answered(settings)
+            try:
+                await start()
+            except errors as error:  # unavailable again
+                logger.debug("the bus is unavailable: %s", error)
+                await broker.stop()
+            else:
+                return
+
+    broker.start = start_at_last
+    return broker
+
+
+async def _until_answered(settings: Settings) -> None:
+    """Wait until the bus answers; warn if its number of partitions differs from the settings."""
+    bus = make_bus(settings)
+    wait_s = _FIRST_WAIT_S
+    try:
+        while True:
+            try:
+                keyed = await bus.keyed_partitions()
+            except BusUnavailable as error:
+                logger.debug("the bus is unavailable: %s", error)
+                await asyncio.sleep(wait_s)
+                wait_s = min(wait_s * 2, _LAST_WAIT_S)
+            else:
+                if "partitions" in settings.model_fields_set and settings.partitions != keyed:
+                    logger.warning(
+                        "GRAPHWEFT_PARTITIONS is %d and has no effect: this bus spreads chats over %d partitions since "
+                        "it was first used. Set it to %d, or leave it out",
+                        *(settings.partitions, keyed, keyed),
+                    )
+                return
+    finally:
+        await bus.aclose()

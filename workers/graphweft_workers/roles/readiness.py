@@ -1,0 +1,46 @@
+"""Whether a started role serves yet."""
+
+from __future__ import annotations
+
+import socket
+from typing import Final
+
+from graphweft_contracts import BusUnavailable, channels
+from graphweft_workers.roles import features as jobs
+from graphweft_workers.roles import heartbeat
+from graphweft_workers.roles.connections import make_bus, responders
+from graphweft_workers.roles.settings import Settings
+
+_GROUPS: Final = {"mutation": (channels.MUTATION_GROUP,)}
+
+
+async def waits_for(settings: Settings, role: str, *, pid: int, worker_name: str) -> str:
+    """Return, for people, what the process of a role waits for; empty if it serves.
+
+    ``worker_name`` is its name as the owner of partitions. Traces of earlier processes on the bus do not count.
+    """
+    beat = heartbeat.read(role, pid)
+    if beat is None or beat.state == "starting":
+        return "loads its rules"
+    if beat.state == "ended":
+        return "has ended"
+    try:
+        if role == "injection":
+            # The name contains the pid: a responder that has just died still seems to ask for requests.
+            alive = await responders(settings)
+            own = f"{socket.gethostname()}-{pid}-"
+            return "" if any(name.startswith(own) for name in alive) else "asks for no requests yet"
+        for group in _GROUPS.get(role, jobs.groups(settings)):
+            bus = make_bus(settings, group=group)
+            try:
+                owners = [partition.owner for partition in await bus.status()]
+            finally:
+                await bus.aclose()
+            free = [str(number) for number, owner in enumerate(owners) if owner is None]
+            if free:
+                return f"has not claimed partition {', '.join(free)}"
+            if worker_name not in owners:
+                return "waits for partitions that another worker holds"
+    except (BusUnavailable, OSError) as error:
+        return f"its bus does not answer: {' '.join(str(error).split())}"
+    return ""

@@ -1,0 +1,62 @@
+"""Runs one role until SIGTERM or SIGINT.
+
+Roles are imported when they run, so that other commands start quickly.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+from graphweft_workers.optional_dependencies import naming_extra
+from graphweft_workers.roles.settings import Settings
+
+if TYPE_CHECKING:
+    from graphweft_workers.mcp.access import Access
+
+
+async def run_mutation(settings: Settings) -> None:
+    """Run a mutation worker until SIGTERM or SIGINT, then finish its batch."""
+    from graphweft_workers.roles.hosting import mutation_app
+
+    await mutation_app(settings).run()
+
+
+async def run_injection(settings: Settings) -> None:
+    """Run an injection responder until SIGTERM or SIGINT, then finish the current requests."""
+    from graphweft_workers.roles.hosting import injection_app
+
+    await injection_app(settings).run()
+
+
+async def run_memory(settings: Settings) -> None:
+    """Run the jobs of memory until SIGTERM or SIGINT. Raises ``InvalidSettings`` when the settings ask for none."""
+    from graphweft_workers.roles.hosting import memory_app
+
+    await memory_app(settings).run()
+
+
+async def run_gateway(
+    settings: Settings, *, host: str, port: int, insecure_app: str | None, ready: Callable[[str], None]
+) -> None:
+    """Run the HTTP gateway until SIGTERM or SIGINT, then finish its requests. See ``roles.gateway``."""
+    with naming_extra("`run gateway`", "starlette", "gateway"), naming_extra("`run gateway`", "uvicorn", "gateway"):
+        from graphweft_workers.roles import gateway as serving
+    from graphweft_workers.roles.heartbeat import beating
+
+    async with beating("gateway") as heartbeat:
+
+        def listens(url: str) -> None:
+            heartbeat.begin()
+            ready(url)
+
+        await serving.run_gateway(settings, host=host, port=port, insecure_app=insecure_app, ready=listens)
+
+
+async def run_mcp(settings: Settings, access: Access) -> None:
+    """Run the MCP server on standard input and output until the client closes them. See ``roles.mcp.run_mcp``."""
+    # mcp before 2.0 has no mcp_types.
+    with naming_extra("`run mcp`", "mcp", "mcp"), naming_extra("`run mcp`", "mcp_types", "mcp"):
+        from graphweft_workers.roles import mcp as serving
+
+    await serving.run_mcp(settings, access)

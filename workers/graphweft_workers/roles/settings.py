@@ -1,0 +1,489 @@
+"""All settings, from the environment (``GRAPHWEFT_*``) and ``graphweft.yaml``; the environment wins.
+
+An empty variable counts as not set, because compose files pass unset variables as empty ones. Some settings can also be
+given by the variables of other tools: the graph by those of its product (see ``drivers.settings``), the embedder
+``azure`` by ``AZURE_*``, the extractor ``graphiti`` by those of Graphiti's server.
+
+Kubernetes and Docker add variables for services: those of ``graphweft-gateway`` begin with ``GRAPHWEFT_GATEWAY_``. They
+are ignored. An unknown setting stops a command, because a misspelled one would otherwise be found in production; a
+process that runs a role only logs a warning about a variable.
+
+No other module of this package reads the environment, except ``heartbeat`` and ``drivers.settings``.
+"""
+
+from __future__ import annotations
+
+import difflib
+import os
+import re
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from string import Formatter
+from typing import Any, Final, Literal, Self, override
+from urllib.parse import urlsplit
+
+import yaml
+from pydantic import Field, SecretStr, ValidationError, field_validator
+from pydantic_core import ErrorDetails
+from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
+
+from graphweft.transports.embedded import DEFAULT_DATA, embedded_url
+from graphweft_contracts import InvalidSettings
+from graphweft_workers.drivers.settings import UNPREFIXED, DriverSettings, graph_url_of_environment
+
+CONFIG_FILE: Final = "graphweft.yaml"
+_PREFIX: Final = "GRAPHWEFT_"
+_CONFIG: Final = "config"
+"""``GRAPHWEFT_CONFIG`` names the settings file; it is not a setting."""
+_MCP: Final = ("mcp_app", "mcp_user", "mcp_thread", "mcp_agent_id", "mcp_application")
+_NO_SETTINGS: Final = frozenset({_CONFIG, "context", "capture", "heartbeat_dir", *_MCP})
+"""``GRAPHWEFT_CONTEXT`` and ``GRAPHWEFT_CAPTURE`` are the client's, ``GRAPHWEFT_MCP_*`` options of ``run mcp``, and
+``GRAPHWEFT_HEARTBEAT_DIR`` is read where a health check does without settings."""
+_SERVICE_VALUES: Final = {
+    r"SERVICE_HOST": r"[0-9A-Fa-f.:]+",
+    r"SERVICE_PORT(_[A-Z0-9_]+)?": r"[0-9]+",
+    r"PORT": r"(tcp|udp|sctp)://\S+:[0-9]+",
+    r"PORT_[0-9]+_(TCP|UDP|SCTP)(_START|_END)?": r"(tcp|udp|sctp)://\S+:[0-9]+",
+    r"PORT_[0-9]+_(TCP|UDP|SCTP)_PROTO": r"tcp|udp|sctp",
+    r"PORT_[0-9]+_(TCP|UDP|SCTP)_PORT(_START|_END)?": r"[0-9]+",
+    r"PORT_[0-9]+_(TCP|UDP|SCTP)_ADDR": r"[0-9A-Fa-f.:]+",
+}
+"""Suffixes that Kubernetes and Docker add to the name of a service, and the values they set."""
+_SERVICE: Final = [
+    (re.compile(rf"GRAPHWEFT(_[A-Z0-9_]+)?_{name}", re.ASCII), re.compile(value, re.ASCII))
+    for name, value in _SERVICE_VALUES.items()
+]
+_LINK: Final = re.compile(r"(GRAPHWEFT(?:_[A-Z0-9_]+)?)_NAME", re.ASCII)
+_UNPREFIXED: Final[Mapping[str, tuple[str, ...]]] = {
+    **UNPREFIXED,
+    "graphrag_enabled": ("GRAPHRAG_ENABLED", "GRAPH_RAG_ENABLED"),
+    "graph_expand_max_hops": ("GRAPH_EXPAND_MAX_HOPS",),
+    "graph_expand_limit": ("GRAPH_EXPAND_LIMIT",),
+    "graph_max_results": ("GRAPH_MAX_RESULTS",),
+}
+"""Settings, and the variables that give them if nothing else does: the first that is set."""
+
+
+class Settings(DriverSettings, BaseSettings):
+    """The settings of every graphweft command; field ``x_y`` is ``GRAPHWEFT_X_Y`` or ``x_y:`` in graphweft.yaml."""
+
+    model_config = SettingsConfigDict(env_prefix=_PREFIX, env_ignore_empty=True, extra="forbid", frozen=True)
+
+    data: Path = Field(default=DEFAULT_DATA, description="Folder of the embedded server (`graphweft up --data`).")
+    rules: Path = Field(default=Path("workflows"), description="Folder of workflows with graph_injection.yaml files.")
+    graph_template: str = Field(
+        default="mozaiks_{app_id}", pattern=r"\{app_id\}", description="Name of an app's graph; holds {app_id}."
+    )
+    partitions: int = Field(default=4, ge=1, le=256, description="Partitions of a new bus; another keeps its number.")
+    worker_name: str | None = Field(
+        default=None, description="Name under which a worker holds its partitions; by default host and process."
+    )
+    batch_events: int = Field(default=1_000, ge=1, le=10_000, description="Maximum number of events in one batch.")
+    lease_s: float = Field(
+        default=10.0, ge=0.5, le=600, description="Seconds after which a dead worker's partitions are taken over."
+    )
+    mutation_timeout_ms: int = Field(default=5_000, ge=1, description="Server-side limit of one mutation query.")
+    query_timeout_ms: int = Field(default=5_000, ge=1, description="Server-side limit of one injection query.")
+    max_requests: int = Field(
+        default=64,
+        ge=1,
+        description="Concurrent context requests of one responder; from 8 on, one app gets at most half of them.",
+    )
+    context_off: str | None = Field(
+        default=None,
+        pattern=r"^(\*|[A-Za-z0-9_-]{1,64}( *, *[A-Za-z0-9_-]{1,64})*)$",
+        description="Apps that get no context, separated by commas; * is all of them.",
+    )
+    context_cache_mb: int = Field(
+        default=64, ge=0, le=65_536, description="Megabytes of rows that a responder caches; 0 caches none."
+    )
+    context_last_good_s: float = Field(
+        default=600.0,
+        ge=0,
+        description="Seconds for which cached rows replace those of an unavailable graph.",
+    )
+    token_counter: str = Field(
+        default="chars",
+        description="How tokens are counted: chars (a quarter of them), or tiktoken:<encoding or model>.",
+    )
+    graphrag_enabled: bool = Field(
+        default=False,
+        description="Whether `graphrag:` queries ask the graph: true, 1, yes or on; without it `GRAPHRAG_ENABLED`, "
+        "then `GRAPH_RAG_ENABLED`.",
+    )
+    graph_expand_max_hops: int = Field(
+        default=2,
+        ge=0,
+        description="Relationships that graphrag follows from the first entities, 2 at most; without it "
+        "`GRAPH_EXPAND_MAX_HOPS`.",
+    )
+    graph_expand_limit: int = Field(
+        default=100, ge=1, description="Entities of one graphrag query, 100 at most; without it `GRAPH_EXPAND_LIMIT`."
+    )
+    graph_max_results: int = Field(
+        default=50, ge=1, description="Facts of one graphrag query, 50 at most; without it `GRAPH_MAX_RESULTS`."
+    )
+    extractor: str = Field(
+        default="none",
+        pattern=r"^(none|graphiti(:.+)?)$",
+        description="The reader of entities and relations in text episodes: none, or graphiti:<model>; for graphiti "
+        "alone `MODEL_NAME` is the model.",
+    )
+    extractor_url: str | None = Field(
+        default=None,
+        description="Base URL of the extractor's endpoint, the part before /chat/completions; for graphiti without it "
+        "`OPENAI_BASE_URL`.",
+    )
+    extractor_api_key: SecretStr | None = Field(
+        default=None, description="Key of the extractor's endpoint; for graphiti without it `OPENAI_API_KEY`."
+    )
+    extractor_timeout_ms: int = Field(
+        default=120_000, ge=1, description="Limit of reading one episode; it may take several requests to the model."
+    )
+    extractor_attempts: int = Field(
+        default=5, ge=1, le=100, description="Tries of one episode before it becomes a dead letter."
+    )
+    extractor_at_once: int = Field(
+        default=4, ge=1, le=64, description="Episodes of one partition that are read at the same time."
+    )
+    embedder: str = Field(
+        default="none",
+        description="The embedder of texts: none, hash:<dimensions>, minilm, sentence-transformers:<name or "
+        "folder>, openai:<model>, or azure.",
+    )
+    embedder_url: str | None = Field(
+        default=None,
+        description="Base URL of the embedder's endpoint, the part before /embeddings; for azure without it "
+        "`AZURE_AI_PROJECT_ENDPOINT`.",
+    )
+    embedder_api_key: SecretStr | None = Field(
+        default=None,
+        description="Key of the embedder's endpoint; for azure without it `AZURE_AI_API_KEY` or "
+        "`AZURE_OPENAI_API_KEY`.",
+    )
+    embedder_timeout_ms: int = Field(default=10_000, ge=1, description="Limit of one request to the embedder.")
+    memory_summarise_after: int = Field(
+        default=0,
+        ge=0,
+        le=1_000,
+        description="Number of memories without a summary at which the oldest of a thread are condensed; 0 never "
+        "condenses. Off by default, because a summary stays: a better summariser does not replace it.",
+    )
+    memory_summarise_keep: int = Field(
+        default=20, ge=0, le=999, description="Newest memories of a thread that are left out of summaries."
+    )
+    summariser: str = Field(
+        default="extractive",
+        pattern=r"^(extractive|openai:.+)$",
+        description="The summariser of memories: extractive (picks sentences, knows a few English phrases), or "
+        "openai:<model>.",
+    )
+    summariser_url: str | None = Field(
+        default=None, description="Base URL of the summariser's endpoint, the part before /chat/completions."
+    )
+    summariser_api_key: SecretStr | None = Field(default=None, description="Key of the summariser's endpoint.")
+    summariser_timeout_ms: int = Field(default=60_000, ge=1, description="Limit of one request to the summariser.")
+    memory_keep_days: float = Field(
+        default=0, ge=0, le=36_500, description="Days after which memories are forgotten; 0 keeps them."
+    )
+    memory_keep_count: int = Field(
+        default=0,
+        ge=0,
+        description="Number of newest memories to keep for each user, and for each thread without a user; 0 keeps all.",
+    )
+    gateway_tokens: Path | None = Field(
+        default=None, description="YAML file with the hashes of the tokens that the HTTP gateway accepts."
+    )
+    fsync: Literal["always", "everysec"] = Field(
+        default="always", description="Embedded server: write each change to disk at once, or every second."
+    )
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    log_format: Literal["console", "json"] = "console"
+
+    @field_validator("embedder_url", "summariser_url", "extractor_url")
+    @classmethod
+    def _endpoint(cls, value: str | None) -> str | None:
+        return None if value is None else _http_url(value)
+
+    @field_validator("embedder_api_key", "summariser_api_key", "extractor_api_key")
+    @classmethod
+    def _key(cls, value: SecretStr | None) -> SecretStr | None:
+        return None if value is None else SecretStr(_header_value(value.get_secret_value()))
+
+    @field_validator("data", "rules", "gateway_tokens")
+    @classmethod
+    def _home(cls, value: Path | None) -> Path | None:
+        try:
+            return value and value.expanduser()
+        except RuntimeError as error:
+            msg = f"{str(value)!r} starts with ~ or ~user, and that user has no home folder here: write the full path"
+            raise ValueError(msg) from error
+
+    @field_validator("graph_template")
+    @classmethod
+    def _plain_template(cls, value: str) -> str:
+        try:
+            parts = list(Formatter().parse(value))
+        except ValueError:
+            parts = [("", "", "", "")]
+        # A shortened or converted app_id could be the same for two apps.
+        if any(
+            field is not None and (field, spec or "", change) != ("app_id", "", None)
+            for _, field, spec, change in parts
+        ):
+            msg = f"invalid name {value!r}: only {{app_id}} may stand in braces"
+            raise ValueError(msg)
+        return value
+
+    @classmethod
+    def load(cls, *, file: Path | None = None, unknown: list[str] | None = None, **overrides: Any) -> Self:
+        """Read environment and file; ``overrides`` (not None) win. Raises ``InvalidSettings`` naming each fault.
+
+        ``file`` defaults to ``GRAPHWEFT_CONFIG``, then to ``graphweft.yaml`` in the working folder if there is one.
+        With ``unknown``, unknown variables do not raise: a warning for each is appended to it.
+        """
+        variables = _own_variables()
+        path = file or (Path(named) if (named := variables.get(_as_variable(_CONFIG))) else None)
+        if path is not None and not path.is_file():
+            raise InvalidSettings(f"the settings file {str(path)!r} does not exist")
+        path = path or Path(CONFIG_FILE)
+        values: dict[str, Any] = _file_values(path) if path.is_file() else {}
+        known = set(cls.model_fields)
+        faults = [
+            _unknown(f"{path}: unknown setting {name!r}", name, known, str) for name in values if name not in known
+        ]
+        strangers = [name for name in variables if _as_field(name) not in known | _NO_SETTINGS]
+        if unknown is None:
+            faults += [
+                _unknown(f"unknown environment variable {name!r}", _as_field(name), known | _NO_SETTINGS, _as_variable)
+                for name in strangers
+            ]
+        else:
+            unknown += [_warning(name, known | _NO_SETTINGS) for name in strangers]
+        if faults:
+            raise InvalidSettings("\n".join(faults))
+        given = {name: value for name, value in overrides.items() if value is not None}
+        from_environment = {_as_field(name) for name, value in variables.items() if value}
+        chosen: bool = "graph_url" in given or "graph_url" in from_environment or values.get("graph_url") is not None
+        if not chosen and (graph_url := graph_url_of_environment()):
+            given["graph_url"] = SecretStr(graph_url)
+        unprefixed = {
+            name: variable
+            for name in _UNPREFIXED.keys() - from_environment - given.keys()
+            if values.get(name) is None and (variable := next(filter(os.environ.get, _UNPREFIXED[name]), None))
+        }
+        given |= {name: os.environ[variable] for name, variable in unprefixed.items()}
+        chosen_values = {**values, **{_as_field(name): value for name, value in variables.items() if value}, **given}
+        given |= _azure(chosen_values) | _graphiti(chosen_values)
+        # The base class reads the environment too, and there a service's variable may have the name of a setting.
+        passed_by = {_as_field(name) for name in _service_variables(os.environ)} & known - from_environment
+        given |= {name: cls.model_fields[name].default for name in passed_by - chosen_values.keys()}
+        given |= {name: values[name] for name in passed_by & values.keys() - given.keys()}
+        try:
+            return cls(**{**{k: v for k, v in values.items() if k not in from_environment}, **given})
+        except ValidationError as error:
+            lines = [
+                f"{'.'.join(map(str, fault['loc']))}: {_said(fault)} "
+                f"({_origin(str(fault['loc'][0]), unprefixed, path)})"
+                for fault in error.errors(include_input=False, include_url=False, include_context=False)
+            ]
+            # The cause would show its input to whoever prints it, and a URL may hold a password.
+            raise InvalidSettings("\n".join(lines)) from None
+
+    @override
+    @classmethod
+    def settings_customise_sources(
+        cls,
+        settings_cls: type[BaseSettings],
+        init_settings: PydanticBaseSettingsSource,
+        env_settings: PydanticBaseSettingsSource,
+        dotenv_settings: PydanticBaseSettingsSource,
+        file_secret_settings: PydanticBaseSettingsSource,
+    ) -> tuple[PydanticBaseSettingsSource, ...]:
+        """Take explicit values first, then the environment."""
+        return (init_settings, env_settings)
+
+    def as_environment(self) -> dict[str, str]:
+        """Return the environment of this process with the settings in it, for a child process."""
+        values = {
+            name: value
+            for name, value in os.environ.items()
+            if not name.upper().startswith(_PREFIX) or name in map(_as_variable, _NO_SETTINGS)
+        }
+        for name in self.model_fields_set:
+            value: Any = getattr(self, name)
+            if isinstance(value, SecretStr):
+                value = value.get_secret_value()
+            elif isinstance(value, Path):
+                value = value.expanduser().resolve()
+            if value is not None:
+                values[_as_variable(name)] = str(value)
+        return values
+
+    @property
+    def context_off_apps(self) -> frozenset[str]:
+        """The app ids of ``context_off``; ``*`` stands for all."""
+        return frozenset(name for part in (self.context_off or "").split(",") if (name := part.strip()))
+
+    @property
+    def embedded(self) -> bool:
+        """Whether the bus is the embedded server."""
+        return self.bus_url is None
+
+    @property
+    def bus(self) -> str:
+        """The URL of the bus, which may hold a password: not for logs."""
+        return self.bus_url.get_secret_value() if self.bus_url else embedded_url(self.data)
+
+    @property
+    def graph(self) -> str:
+        """The URL of the graph server, which may hold a password: not for logs."""
+        return self.graph_url.get_secret_value() if self.graph_url else embedded_url(self.data)
+
+
+def _azure(chosen: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the variables of Azure's own tools add to the embedder ``azure``."""
+    if chosen.get("embedder") != "azure" and not str(chosen.get("embedder")).startswith("azure:"):
+        return {}
+    added: dict[str, Any] = {}
+    if chosen["embedder"] == "azure" and (name := os.environ.get("AZURE_AI_EMBEDDING_NAME")):
+        added["embedder"] = f"azure:{name}"
+    taken = {
+        "embedder_url": (("AZURE_AI_PROJECT_ENDPOINT",), _http_url),
+        "embedder_api_key": (("AZURE_AI_API_KEY", "AZURE_OPENAI_API_KEY"), _header_value),
+    }
+    return added | _taken(chosen, taken)
+
+
+def _graphiti(chosen: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the variables of a Graphiti server add to the extractor ``graphiti``."""
+    extractor = str(chosen.get("extractor"))
+    if extractor != "graphiti" and not extractor.startswith("graphiti:"):
+        return {}
+    added: dict[str, Any] = {}
+    if extractor == "graphiti" and (name := os.environ.get("MODEL_NAME")):
+        added["extractor"] = f"graphiti:{name}"
+    taken = {
+        "extractor_url": (("OPENAI_BASE_URL",), _http_url),
+        "extractor_api_key": (("OPENAI_API_KEY",), _header_value),
+    }
+    return added | _taken(chosen, taken)
+
+
+def _taken(
+    chosen: Mapping[str, Any], taken: Mapping[str, tuple[tuple[str, ...], Callable[[str], str]]]
+) -> dict[str, str]:
+    """Return settings that nothing else gives, each from the first of its variables that is set, and checked."""
+    added: dict[str, str] = {}
+    for field, (variables, check) in taken.items():
+        found = next((variable for variable in variables if os.environ.get(variable)), None)
+        if chosen.get(field) is None and found is not None:
+            try:
+                added[field] = check(os.environ[found])
+            except ValueError as error:
+                raise InvalidSettings(f"{found}: {error}") from None
+    return added
+
+
+def _http_url(value: str) -> str:
+    msg = "invalid base URL: expected http://host[:port]/path or https://…, without user, password, ? and #"
+    try:
+        parts = urlsplit(value)
+        sound = parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # no port, or no IPv6 address
+        raise ValueError(msg) from None
+    if not sound or re.search(r"[\s@?#\\]", value) or not value.isascii():
+        raise ValueError(msg)
+    return value
+
+
+def _header_value(value: str) -> str:
+    """Return a key without the line end that a file of secrets adds."""
+    value = value.strip()
+    if not re.fullmatch(r"[!-~]+", value, re.ASCII):
+        msg = "invalid key: only ASCII letters, digits and signs are allowed, without blanks"
+        raise ValueError(msg)
+    return value
+
+
+def _file_values(path: Path) -> dict[str, Any]:
+    try:
+        text = path.read_text("utf-8-sig")
+        tree: Any = yaml.compose(text, Loader=yaml.SafeLoader)
+        values: Any = yaml.safe_load(text)
+    except OSError as error:
+        raise InvalidSettings(f"{path} cannot be read: {error.strerror}") from error
+    except yaml.MarkedYAMLError as error:  # its text quotes the line, which may hold a password
+        where = f":{error.problem_mark.line + 1}:{error.problem_mark.column + 1}" if error.problem_mark else ""
+        raise InvalidSettings(f"{path}{where}: invalid YAML: {error.problem}") from None
+    except (yaml.YAMLError, ValueError) as error:  # bytes that are no text
+        raise InvalidSettings(f"{path}: invalid YAML: {error}") from error
+    if values is None:
+        return {}
+    if not isinstance(values, Mapping):
+        raise InvalidSettings(f"{path}: expected `name: value` lines at the top")
+    names = [key.value for key, _ in tree.value]
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise InvalidSettings(f"{path}: repeated setting {', '.join(map(repr, twice))}: keep one")
+    return {str(name): value for name, value in values.items()}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+
+
+def _own_variables() -> dict[str, str]:
+    """Return the variables with our prefix that are for us."""
+    others = _service_variables(os.environ)
+    return {
+        name: value for name, value in os.environ.items() if name.upper().startswith(_PREFIX) and name not in others
+    }
+
+
+def _service_variables(environment: Mapping[str, str]) -> set[str]:
+    """Return the variables that Kubernetes and Docker set for services whose names begin like ours.
+
+    Names alone would take settings for theirs, so the value has to be one that they give.
+    """
+    found = {
+        name
+        for name, value in environment.items()
+        if name.startswith(_PREFIX)
+        and any(names.fullmatch(name) and values.fullmatch(value) for names, values in _SERVICE)
+    }
+    # A link tells the container's name, /consumer/alias, and all of its environment.
+    links = {
+        match[1]
+        for name, value in environment.items()
+        if (match := _LINK.fullmatch(name))
+        and value.startswith("/")
+        and value.rpartition("/")[2].replace("-", "_").upper() == match[1]
+    }
+    found |= {f"{link}_NAME" for link in links}
+    return found | {name for name in environment if name.startswith(tuple(f"{link}_ENV_" for link in links))}
+
+
+def _as_field(variable: str) -> str:
+    return variable[len(_PREFIX) :].lower()
+
+
+def _as_variable(name: str) -> str:
+    return _PREFIX + name.upper()
+
+
+def _said(fault: ErrorDetails) -> str:
+    if fault["type"] in {"bool_parsing", "bool_type"}:
+        return "invalid boolean: write true, 1, yes or on, or false, 0, no or off"
+    return fault["msg"].removeprefix("Value error, ")
+
+
+def _origin(name: str, unprefixed: Mapping[str, str], path: Path) -> str:
+    return f"set by {unprefixed[name]}" if name in unprefixed else f"set by {_as_variable(name)} or in {path}"
+
+
+def _warning(variable: str, known: set[str]) -> str:
+    close = difflib.get_close_matches(_as_field(variable), known, n=1)
+    hint = f"; did you mean {_as_variable(close[0])!r}?" if close else ""
+    return f"unknown environment variable {variable!r} is ignored{hint}"
+
+
+def _unknown(where: str, name: str, known: set[str], spell: Any) -> str:
+    close = difflib.get_close_matches(name, known, n=1)
+    hint = f"did you mean {spell(close[0])!r}?" if close else f"known: {', '.join(sorted(spell(k) for k in known))}"
+    return f"{where}; {hint}"

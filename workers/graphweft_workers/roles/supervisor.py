@@ -1,0 +1,279 @@
+"""``graphweft up``: the embedded server, a mutation worker, a responder and, if the settings need it, a memory worker.
+
+The processes are those of a real deployment (``graphweft run …``). A process that dies is restarted; the log and the
+graph's checkpoint prevent lost and repeated events. A process that dies several times before all are ready ends the
+supervisor.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+import os
+import shutil
+import signal
+import sys
+from collections.abc import Awaitable, Callable
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from graphweft_contracts import GraphUnavailable, InvalidSettings, NotRunning
+from graphweft_rules import RuleSet
+from graphweft_workers.drivers.embedded.server import DataFolder, EmbeddedServer, die_with_parent
+from graphweft_workers.drivers.settings import GRAPH_VARIABLES
+from graphweft_workers.roles import features as jobs
+from graphweft_workers.roles import heartbeat
+from graphweft_workers.roles.connections import make_graph
+from graphweft_workers.roles.query_check import refuse_wrong_queries
+from graphweft_workers.roles.readiness import waits_for
+from graphweft_workers.roles.rules import load_rules
+from graphweft_workers.roles.settings import Settings
+
+logger = structlog.get_logger("graphweft.up")
+
+PROCESSES_FILE: Final = "processes.json"
+"""The file in the data folder with the process ids, for people."""
+_ROLES: Final = ("mutation", "injection")
+_STOP_S: Final = 20.0
+_FIRST_RESTART_S: Final = 0.2
+_LAST_RESTART_S: Final = 5.0
+_STEADY_S: Final = 10.0
+"""A process that ran this long is restarted at once; a shorter run doubles the wait."""
+_LOOK_S: Final = 0.1
+_PATIENCE_S: Final = 60.0
+"""The interval of warnings while the roles are starting."""
+_MOST_DEATHS: Final = 3
+"""The supervisor gives up when a role has died this often before all were ready."""
+
+
+class Supervisor:
+    """Runs the embedded server and the services on one data folder."""
+
+    def __init__(self, settings: Settings) -> None:
+        self._settings = settings
+        self._folder = DataFolder(settings.data)
+        self._server = EmbeddedServer(self._folder.path, fsync=settings.fsync)
+        self._children: dict[str, asyncio.subprocess.Process] = {}
+        self._roles = (*_ROLES, "memory") if jobs.groups(settings) else _ROLES
+        self._deaths: dict[str, list[str]] = {role: [] for role in self._roles}
+        """By role: how its processes ended."""
+        self._stopping = asyncio.Event()
+
+    def stop(self) -> None:
+        """Ask everything to stop."""
+        self._stopping.set()
+
+    async def run(self, ready: Callable[[], Awaitable[None] | None] | None = None) -> None:
+        """Start everything, call ``ready`` once all roles serve, restart processes that die, and end after ``stop``.
+
+        Raises ``InvalidRules`` or ``InvalidSettings`` before it starts anything, ``InvalidRules`` if the server refuses
+        queries of the rules, and ``NotRunning`` if a role dies several times before all serve.
+        """
+        if self._settings.bus_url or self._settings.graph_url:
+            raise InvalidSettings(
+                f"`graphweft up` starts a server of its own: unset GRAPHWEFT_BUS_URL and {GRAPH_VARIABLES}, or start "
+                "`graphweft run mutation` and `graphweft run injection` with the servers that they name"
+            )
+        try:
+            heartbeat.check_folder()
+        except OSError as error:
+            raise InvalidSettings(
+                f"the roles cannot write their heartbeats: {error}; set {heartbeat.FOLDER_VARIABLE} to a folder that "
+                "this user may write"
+            ) from error
+        rules = load_rules(self._settings)
+        await jobs.try_out(self._settings)
+        self._folder.acquire()
+        try:
+            if not await self._start_server():
+                return
+            await self._check_queries(rules)
+            watchers = [asyncio.create_task(self._watch_server())]
+            watchers += [asyncio.create_task(self._watch(role)) for role in self._roles]
+            starting = asyncio.create_task(self._until_ready())
+            try:
+                await asyncio.wait([starting, *watchers], return_when=asyncio.FIRST_COMPLETED)
+                if starting.done() and starting.result():
+                    called = ready() if ready is not None else None
+                    if called is not None:
+                        await called
+                    stopped = asyncio.create_task(self._stopping.wait())
+                    await asyncio.wait([stopped, *watchers], return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                self._stopping.set()
+                starting.cancel()
+                # No watcher may start a process after all have been ended.
+                await asyncio.gather(starting, *watchers, return_exceptions=True)
+            await asyncio.gather(*watchers)
+        finally:
+            await self._end_children()
+            await self._server.stop()
+            with contextlib.suppress(OSError):
+                (self._folder.path / PROCESSES_FILE).unlink(missing_ok=True)
+            self._folder.release()
+
+    async def _check_queries(self, rules: RuleSet) -> None:
+        """Raise ``RulesError`` if the server refuses a query. If it is unavailable, the services ask later."""
+        graph = make_graph(self._settings)
+        try:
+            await refuse_wrong_queries(graph, (*rules.mutations, *rules.injections))
+        except GraphUnavailable as error:
+            logger.warning("queries_not_checked", reason=str(error))
+        finally:
+            await graph.aclose()
+
+    async def _watch(self, role: str) -> None:
+        wait_s = _FIRST_RESTART_S
+        while not self._stopping.is_set():
+            child = await self._start(role)
+            self._children[role] = child
+            self._note()
+            began = asyncio.get_running_loop().time()
+            code = await self._ended(child)
+            if self._stopping.is_set():
+                return
+            if asyncio.get_running_loop().time() - began > _STEADY_S:
+                wait_s = _FIRST_RESTART_S
+            beat = heartbeat.read(role, child.pid)
+            heartbeat.forget(role, child.pid)
+            error = beat.error if beat is not None and beat.error else "see its log above"
+            self._deaths[role].append(f"exit code {code}, {error}")
+            logger.error("service_ended", role=role, code=code, error=error, restart_after_s=wait_s)
+            await self._pause(wait_s)
+            wait_s = min(wait_s * 2, _LAST_RESTART_S)
+
+    async def _until_ready(self) -> bool:
+        """Wait until all roles serve, and log the reasons for waiting. Return False after ``stop``."""
+        loop = asyncio.get_running_loop()
+        began = told_at = loop.time()
+        told: dict[str, str] = {}
+        while not self._stopping.is_set():
+            for role, deaths in self._deaths.items():
+                if len(deaths) >= _MOST_DEATHS:
+                    raise NotRunning(
+                        f"graphweft is not up: {role} ended {len(deaths)} times before everything was ready, at last "
+                        f"with {deaths[-1]}. All is stopped again; the data stays in {str(self._folder.path)!r}"
+                    )
+            waiting = {role: reason for role in self._roles if (reason := await self._waits_for(role))}
+            if not waiting:
+                return True
+            if waiting != told:
+                logger.info("starting", **waiting)
+                told = waiting
+            if loop.time() - told_at > _PATIENCE_S:
+                told_at = loop.time()
+                logger.warning("not_ready", after_s=round(told_at - began), **waiting)
+            await self._pause(_LOOK_S)
+        return False
+
+    async def _waits_for(self, role: str) -> str:
+        child = self._children.get(role)
+        if child is None or child.returncode is not None:
+            return "is being started"
+        return await waits_for(self._settings, role, pid=child.pid, worker_name=self._worker_name(role))
+
+    async def _watch_server(self) -> None:
+        wait_s = _FIRST_RESTART_S
+        while not self._stopping.is_set():
+            process = self._server.process
+            if process is None or await self._ended(process) is None:
+                return
+            logger.error(
+                "server_ended", code=process.returncode, restart_after_s=wait_s, last_words=self._server.last_words()
+            )
+            await self._pause(wait_s)
+            if not self._stopping.is_set() and await self._start_server():
+                self._note()
+
+    async def _start_server(self) -> bool:
+        """Start the server, which takes long with much data. Return False after ``stop``."""
+        started = asyncio.create_task(self._server.start())
+        stop = asyncio.create_task(self._stopping.wait())
+        try:
+            await asyncio.wait([started, stop], return_when=asyncio.FIRST_COMPLETED)
+            if started.done():
+                started.result()
+                return True
+            return False
+        finally:
+            for task in (started, stop):
+                task.cancel()
+            await asyncio.gather(started, stop, return_exceptions=True)
+
+    async def _start(self, role: str) -> asyncio.subprocess.Process:
+        return await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "graphweft_workers.cli", "run", role),
+            env=self._environment(role),
+            stdin=asyncio.subprocess.DEVNULL,
+            start_new_session=True,
+            preexec_fn=die_with_parent(signal.SIGTERM),
+        )
+
+    def _environment(self, role: str) -> dict[str, str]:
+        environment = self._settings.as_environment()
+        environment["GRAPHWEFT_WORKER_NAME"] = self._worker_name(role)
+        return environment
+
+    def _worker_name(self, role: str) -> str:
+        return self._settings.worker_name or f"up-{role}"
+
+    async def _ended(self, process: asyncio.subprocess.Process) -> int | None:
+        """Wait for the end of the process and return its exit code. Return None after ``stop``."""
+        ended = asyncio.create_task(process.wait())
+        stop = asyncio.create_task(self._stopping.wait())
+        await asyncio.wait([ended, stop], return_when=asyncio.FIRST_COMPLETED)
+        stop.cancel()
+        if not ended.done():
+            ended.cancel()
+            return None
+        return ended.result()
+
+    async def _end_children(self) -> None:
+        for child in self._children.values():
+            if child.returncode is None:
+                child.terminate()
+        for role, child in self._children.items():
+            try:
+                async with asyncio.timeout(_STOP_S):
+                    await child.wait()
+            except TimeoutError:
+                logger.warning("service_killed", role=role, after_s=_STOP_S)
+                child.kill()
+                await child.wait()
+
+    async def _pause(self, seconds: float) -> None:
+        with contextlib.suppress(TimeoutError):
+            async with asyncio.timeout(seconds):
+                await self._stopping.wait()
+
+    def _note(self) -> None:
+        server = self._server.process
+        pids = {"up": os.getpid(), "server": server.pid if server else None}
+        pids |= {role: child.pid for role, child in self._children.items()}
+        path: Path = self._folder.path / PROCESSES_FILE
+        # Replaced, not rewritten: a reader sees the old or the new file.
+        draft = path.with_suffix(".new")
+        try:
+            draft.write_text(json.dumps(pids) + "\n")
+            draft.replace(path)
+        except OSError as error:  # a full disk stops the server; the supervisor continues, so that space can be freed
+            logger.error("processes_not_noted", file=str(path), error=error.strerror)
+
+
+def empty_data(data: Path) -> None:
+    """Remove the contents of a data folder. Raises ``InvalidSettings`` while a process uses the folder."""
+    folder = DataFolder(data)
+    folder.acquire()
+    try:
+        for path in data.iterdir():
+            if path.is_dir() and not path.is_symlink():
+                shutil.rmtree(path)
+            elif path.name != "lock":
+                path.unlink()
+    except OSError as error:
+        raise InvalidSettings(f"the old data in {data} cannot be removed: {error}; remove it yourself") from error
+    finally:
+        folder.release()

@@ -1,0 +1,116 @@
+"""Terms: the words of a text in the form that fulltext search compares.
+
+Graph servers tokenize in different ways, so texts are stored, and questions asked, with terms from here. A term has
+letters and digits only, so no query language reads it as an operator.
+
+English words are stemmed by Snowball (https://snowballstem.org). Words in other alphabets stay as they are. Chinese,
+Japanese and Korean text is cut into overlapping pairs of characters.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import re
+import unicodedata
+from collections.abc import Iterable, Iterator
+from functools import lru_cache
+from typing import Any, Final
+
+import snowballstemmer
+
+_WORD: Final = re.compile(r"[^\W_]+(?:['\u2019][^\W_]+)*")
+_APOSTROPHE: Final = re.compile(r"['\u2019]")
+_CJK: Final = re.compile(r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af]+")
+_LONGEST: Final = 64
+"""Limit of characters in a term; the rest is cut."""
+_MOST_QUERY_TERMS: Final = 64
+_MOST_TERMS: Final = 20_000
+"""Limit of terms of a text; stemming a word takes 30 us and blocks the event loop."""
+_LONGEST_QUESTION: Final = 200_000
+"""Limit of characters in a question; the end of a longer one counts."""
+_PIECE: Final = re.compile(r"\S{1,256}")
+_STEMMER: Final[Any] = snowballstemmer.stemmer("english")  # pyright: ignore[reportUnknownMemberType]
+
+_STOP_WORDS: Final = """
+a about all also am an and any are as at be because been being but by can could did do does doing for from had
+has have having he her here hers him his how i if in into is it its just me more most my no nor not of on once
+only or other our ours out over own s same she should so some such t than that the their theirs them then there
+these they this those through to too under until up very was we were what when where which while who whom why
+will with would you your yours
+"""
+STOP_WORDS: Final = frozenset(_STOP_WORDS.split())
+"""English words without a topic. Texts keep them; questions drop them."""
+
+
+def terms(text: str) -> list[str]:
+    """Return the first 20,000 terms of a text, in order, with repetitions. Never raises."""
+    found: list[str] = []
+    for word in _words(_PIECE.finditer(text)):
+        found += _terms_of(word)
+        if len(found) >= _MOST_TERMS:
+            break
+    return found[:_MOST_TERMS]
+
+
+def query_terms(text: str, *, filter_stop_words: bool = True) -> list[str]:
+    """Return the distinct terms of a question: the last 64, because a question may be a whole conversation.
+
+    Stop words are dropped, unless the question has no other words.
+    """
+    wanted: dict[str, None] = {}  # last first
+    others: dict[str, None] = {}
+    for piece in reversed(text[-_LONGEST_QUESTION:].split()):
+        for word in reversed(list(_words(_PIECE.finditer(piece)))):
+            kept = others if filter_stop_words and _APOSTROPHE.sub("", word) in _STOPPED else wanted
+            if len(kept) < _MOST_QUERY_TERMS:
+                kept.update(dict.fromkeys(reversed(_terms_of(word))))
+        if len(wanted) >= _MOST_QUERY_TERMS:
+            break
+    return list(wanted or others)[:_MOST_QUERY_TERMS][::-1]
+
+
+def name_key(name: str) -> str:
+    """Return a name in the form that is equal for all its spellings: NFKC, case-folded, single blanks."""
+    return " ".join(unicodedata.normalize("NFKC", name).casefold().split())
+
+
+def _words(pieces: Iterable[re.Match[str]]) -> Iterator[str]:
+    """Yield the words of short pieces of text: NFKC takes quadratic time in the length."""
+    for piece in pieces:
+        for match in _WORD.finditer(unicodedata.normalize("NFKC", piece[0]).casefold()):
+            yield match[0][: _LONGEST * 4]
+
+
+_STOPPED: Final = STOP_WORDS | {
+    word.replace("'", "") for word in ("don't", "doesn't", "didn't", "isn't", "i'm", "it's")
+}
+
+
+def scope_term(name: str, value: str) -> str:
+    """Return the term for a value of a scope such as ``user_id``: letters and digits, whatever the value is.
+
+    Stored beside the terms of a text, it lets a fulltext index filter by scope.
+    """
+    digest = hashlib.blake2b(value.encode("utf-8", "surrogatepass"), digest_size=10, person=name.encode()[:16])
+    return name.partition("_")[0] + digest.hexdigest()
+
+
+@lru_cache(maxsize=65_536)
+def _terms_of(word: str) -> tuple[str, ...]:
+    """Return the terms of one word; cached, because stemming takes 30 us."""
+    if word.isascii():
+        plain = word.removesuffix("'s").replace("'", "")
+        return (str(_STEMMER.stemWord(plain))[:_LONGEST],) if plain else ()
+    found: list[str] = []
+    end = 0
+    for match in _CJK.finditer(word):
+        found += _plain(word[end : match.start()])
+        run = match[0]
+        found += [run[at : at + 2] for at in range(len(run) - 1)] or [run]
+        end = match.end()
+    return (*found, *_plain(word[end:]))
+
+
+def _plain(word: str) -> list[str]:
+    kept = _APOSTROPHE.sub("", word)[:_LONGEST]
+    return [kept] if kept else []

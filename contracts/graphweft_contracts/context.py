@@ -36,7 +36,7 @@ class ContextRequest(BaseModel):
     the name ``search``, or one entry in ``missing`` that says why there is none.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid")
 
     id: Annotated[str, StringConstraints(min_length=1, max_length=128)]
     app_id: AppId
@@ -60,7 +60,7 @@ class ContextRequest(BaseModel):
 class Explanation(BaseModel):
     """How a block came about."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid")
 
     place: str = Field(description="Where the rule's query stands: `file:line:column`.")
     cypher: str = Field(description="The query as it went to the graph.")
@@ -76,7 +76,7 @@ class Explanation(BaseModel):
 class Block(BaseModel):
     """The result of one injection query, under the name that its rule gives it."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid")
 
     name: str = Field(description="`inject_as` of the query.")
     format: Format
@@ -95,7 +95,7 @@ class Block(BaseModel):
 class Missing(BaseModel):
     """A block that is not there, and why."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid")
 
     name: str
     rule: str
@@ -107,7 +107,7 @@ class Missing(BaseModel):
 class ContextReply(BaseModel):
     """The context that is ready. ``partial`` says that something is missing; ``reason`` is set when nothing came."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid")
 
     id: str
     context_id: str = Field(

@@ -44,7 +44,7 @@ class DeadLetter(BaseModel):
     another partition; ``fields`` are the first one's.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid")
 
     id: str
     reason: DeadLetterReason

@@ -76,7 +76,7 @@ _Type = Annotated[str, StringConstraints(pattern=TYPE_PATTERN)]
 class EntityName(BaseModel):
     """Which entity is meant, where the name alone may mean several."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid")
 
     type: _Type
     name: Name
@@ -88,7 +88,7 @@ class EpisodeEntity(BaseModel):
     An attribute is a string, a number, a boolean or a list of strings; null counts as not given.
     """
 
-    model_config = ConfigDict(frozen=True, extra="allow", json_schema_extra=_ATTRIBUTES)
+    model_config = ConfigDict(defer_build=True, frozen=True, extra="allow", json_schema_extra=_ATTRIBUTES)
 
     type: _Type
     name: Name
@@ -128,7 +128,7 @@ class EpisodeRelation(BaseModel):
     the latest time says when it ended.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid")
 
     type: _Type
     source: Name | EntityName
@@ -145,7 +145,7 @@ class EpisodeRelation(BaseModel):
 class Structure(BaseModel):
     """What there is to know in an episode: its entities, and the relations between them."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid")
 
     entities: Annotated[tuple[EpisodeEntity, ...], Field(max_length=_MOST)] = ()
     relations: Annotated[tuple[EpisodeRelation, ...], Field(max_length=_MOST)] = ()
@@ -196,7 +196,7 @@ class EpisodeAdd(ScopedPayload):
     have. Of any other episode a model says what there is to know (``episode.extracted``).
     """
 
-    model_config = ConfigDict(json_schema_extra={**SCOPE_REQUIRED, **_TEXT_OR_JSON})
+    model_config = ConfigDict(defer_build=True, json_schema_extra={**SCOPE_REQUIRED, **_TEXT_OR_JSON})
 
     name: Name | None = None
     content: Annotated[str, Field(min_length=1, max_length=_MOST_CHARACTERS)] | dict[str, Any] = Field(

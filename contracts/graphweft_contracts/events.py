@@ -30,7 +30,7 @@ Name = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 class Payload(BaseModel):
     """What every payload may carry: the context variables that rules read as ``$context.*``, and free fields."""
 
-    model_config = ConfigDict(frozen=True, extra="allow")
+    model_config = ConfigDict(defer_build=True, frozen=True, extra="allow")
     chat_pattern: ClassVar[str | None] = None
     """The pattern of ``chatid`` for these events."""
 
@@ -153,7 +153,7 @@ class Event(BaseModel):
     episodes, ``data`` is checked against their payload models; ``data`` of other types is free apart from ``context``.
     """
 
-    model_config = ConfigDict(frozen=True, extra="allow")
+    model_config = ConfigDict(defer_build=True, frozen=True, extra="allow")
 
     specversion: Literal["1.0"] = "1.0"
     id: Name

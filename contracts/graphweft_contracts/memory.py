@@ -46,7 +46,7 @@ _FLOATS: Final[dict[str, Any]] = {
 class MemoryScope(BaseModel):
     """Whose memories: at least one of the four, and all that are given apply. Without any it raises ``ValueError``."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", json_schema_extra=SCOPE_REQUIRED)
+    model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid", json_schema_extra=SCOPE_REQUIRED)
 
     application_id: ScopeName | None = Field(default=None, description="Memories of one application.")
     agent_id: ScopeName | None = Field(default=None, description="Memories of one agent.")
@@ -74,7 +74,7 @@ class _Payload(Payload):
 class ScopedPayload(_Payload):
     """A payload that belongs to a scope."""
 
-    model_config = ConfigDict(json_schema_extra=SCOPE_REQUIRED)
+    model_config = ConfigDict(defer_build=True, json_schema_extra=SCOPE_REQUIRED)
 
     application_id: ScopeName | None = None
     agent_id: ScopeName | None = None
@@ -96,7 +96,7 @@ class ScopedPayload(_Payload):
 class MemoryMessage(BaseModel):
     """One message that is to be remembered."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid")
 
     role: MemoryRole
     text: Annotated[str, Field(min_length=1, max_length=_MOST_CHARACTERS)]
@@ -159,7 +159,7 @@ class ExtractedFact(BaseModel):
     Of the facts of one scope with equal ``subject`` and ``predicate`` the later one ends the validity of the earlier.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid")
 
     subject: Name
     predicate: Name
@@ -172,7 +172,7 @@ class ExtractedFact(BaseModel):
 class ExtractedPreference(BaseModel):
     """Something that a user likes, wants or avoids."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid")
 
     text: Annotated[str, Field(min_length=1, max_length=4_096)]
     stated_at: AwareDatetime | None = Field(default=None, description="Without it, the time of the event.")

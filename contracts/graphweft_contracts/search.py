@@ -64,7 +64,7 @@ class SearchQuery(BaseModel):
     Raises ``ValueError`` (pydantic's) for what cannot work.
     """
 
-    model_config = ConfigDict(frozen=True, extra="forbid", json_schema_extra=_WORKS)
+    model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid", json_schema_extra=_WORKS)
 
     text: str = Field(
         default="", description="What is searched for, see `query_text`; of a longer text the last 200,000 characters."

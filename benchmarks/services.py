@@ -81,6 +81,7 @@ class Services:
             graph_url=SecretStr(await self.url(graph)),
             rules=rules,
             partitions=PARTITIONS,
+            order="chat",
             log_level="warning",
         )
 

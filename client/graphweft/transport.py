@@ -12,10 +12,11 @@ from typing import Any, Final, Protocol
 from pydantic import BaseModel, ValidationError
 from pydantic_core import to_json
 
-from graphweft_contracts import BusUnavailable, ContextReply, ContextRequest, InvalidEvent, ReasonCode
+from graphweft_contracts import BusUnavailable, ContextReply, ContextRequest, InvalidEvent, Layout, ReasonCode
 
-DEFAULT_PARTITIONS: Final = 4
-"""Partitions of a new bus. The first process that writes decides; later ones read the number from the bus."""
+NEW_LAYOUT: Final = Layout()
+LAYOUT_S: Final = 30.0
+"""How long a producer uses the layout that it has read."""
 MAX_EVENT_BYTES: Final = 1_000_000
 """Largest encoded event in bytes, with its key and field names. The smallest default limit of a bus is 1,048,588 for a
 batch of one.
@@ -37,7 +38,7 @@ _COLLECTIONS: Final = (list, tuple, set, frozenset)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Outgoing:
-    """An encoded event, and the key that selects its partition."""
+    """An encoded event, and its key ``app/chat``, which selects its partition; see ``Layout``."""
 
     key: str
     fields: Mapping[bytes, bytes]

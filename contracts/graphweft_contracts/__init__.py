@@ -30,6 +30,7 @@ from graphweft_contracts.events import (
     WorkflowPhaseComplete,
     WorkflowStart,
 )
+from graphweft_contracts.layout import Layout, Order
 from graphweft_contracts.memory import (
     MEMORY,
     MemoryAdd,
@@ -62,6 +63,7 @@ __all__ = (
     "InvalidEvent",
     "InvalidRules",
     "InvalidSettings",
+    "Layout",
     "MemoryAdd",
     "MemoryEmbedded",
     "MemoryErase",
@@ -72,6 +74,7 @@ __all__ = (
     "Missing",
     "ModelCallComplete",
     "NotRunning",
+    "Order",
     "Payload",
     "Permanent",
     "QueryFailed",

@@ -228,7 +228,7 @@ class Event(BaseModel):
 
     @property
     def key(self) -> str:
-        """The ordering key ``app/chat``. Events with equal keys take effect in log order."""
+        """The key ``app/chat``. Events with equal keys take effect in log order; see ``Layout`` for those of an app."""
         return f"{self.appid}/{self.chatid}"
 
     @property

@@ -27,6 +27,8 @@ DATA: Final = b"data"
 STRUCTURED: Final = b"application/cloudevents+json"
 RETRY: Final = b"gw_retry"
 """The field of an entry that retries a dead letter: the JSON list of a ``Retry``. Only that mutation runs."""
+ACTIVATION: Final = b"gw_rules"
+"""The field of an entry that activates a rule set; it has no other field. See ``rules_log.Activation``."""
 _PREFIX: Final = b"ce_"
 
 

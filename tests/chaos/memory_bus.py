@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
-from graphweft_contracts import DeadLetter
+from graphweft_contracts import DeadLetter, Layout, Order
 from graphweft_workers.ports.event_log import Batch, Committed, Entry, PartitionStatus
 
 __all__ = ("MemoryBus",)
@@ -23,8 +23,11 @@ class MemoryBus:
     async def partitions(self, *, fresh: bool = False) -> int:
         return len(self._entries)
 
-    async def keyed_partitions(self) -> int:
-        return len(self._entries)
+    async def layout(self) -> Layout:
+        return Layout(partitions=len(self._entries))
+
+    async def store_order(self, app_id: str, order: Order) -> None:
+        raise NotImplementedError
 
     async def claim(self, partition: int, owner: str, ttl_s: float) -> bool:
         return True

@@ -164,4 +164,5 @@ class Stack:
             bus_url=SecretStr(bus_url or self.bus_server.url),
             graph_url=SecretStr(graph_url or self.graph_server.url),
             partitions=_PARTITIONS,
+            order="chat",
         )

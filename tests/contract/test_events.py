@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from graphweft_contracts import LIFECYCLE, Event, Permanent, Transient, channels, errors
+from graphweft_contracts import LIFECYCLE, Event, Layout, Permanent, Transient, channels, errors
 
 NOW = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
@@ -135,6 +135,23 @@ def test_partitions_do_not_change_between_versions() -> None:
     # Recorded: another hash would send the events of a running chat to another stream, and lose their order.
     keys = ("shop/c1", "shop/c2", "büro/ж")
     assert [channels.partition_of(key, 256) for key in keys] == [124, 198, 54]
+
+
+def test_an_app_has_one_partition_unless_its_order_is_by_chat() -> None:
+    layout = Layout(partitions=256, exceptions={"busy": "chat"})
+    keys = [f"{app}/c{number}" for app in ("shop", "busy") for number in range(40)]
+    found = {app: {layout.partition_of(key) for key in keys if key.startswith(app)} for app in ("shop", "busy")}
+    assert len(found["shop"]) == 1
+    assert found["shop"] == set(layout.partitions_of("shop"))
+    assert len(found["busy"]) > 30
+    assert found["busy"] < set(layout.partitions_of("busy"))
+    # Recorded: another number would send an app's next events to another partition.
+    assert (layout.partition_of("shop/c1"), layout.partition_of("busy/c1")) == (162, 74)
+
+
+def test_a_bus_of_an_earlier_version_keeps_its_order() -> None:
+    assert Layout.of_stored(4, {}) == Layout(partitions=4, order="chat")
+    assert Layout.of_stored(4, {"*": "app", "busy": "chat"}) == Layout(partitions=4, exceptions={"busy": "chat"})
 
 
 def test_names_on_the_bus_do_not_collide() -> None:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest_asyncio
 import redis.asyncio as redis
+from tests.services.layouts import spread
 
 from graphweft.transport import Transport
 from graphweft.transports.registry import make_transport
@@ -38,14 +39,14 @@ async def url(server: EmbeddedServer) -> str:
 
 @pytest_asyncio.fixture
 async def bus(url: str) -> AsyncIterator[RedisEventLog]:
-    driver = RedisEventLog(url, partitions=2)
+    driver = RedisEventLog(url, new=spread(2))
     yield driver
     await driver.aclose()
 
 
 @pytest_asyncio.fixture
 async def transport(url: str) -> AsyncIterator[Transport]:
-    made = make_transport(url, partitions=2)
+    made = make_transport(url, new=spread(2))
     yield made
     await made.aclose()
 

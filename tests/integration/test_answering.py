@@ -15,6 +15,7 @@ from uuid import uuid4
 import neo4j
 import pytest
 import pytest_asyncio
+from tests.services.layouts import spread
 from tests.services.rules import load_rules
 
 from graphweft import Client, Event
@@ -580,7 +581,7 @@ async def test_events_before_a_position_are_read_a_few_at_a_time(
 
 
 async def test_positions_on_kafka(kafka_url: str, graph: FalkorDBStore, rules: RuleSet) -> None:
-    bus = KafkaEventLog(kafka_url, partitions=2)
+    bus = KafkaEventLog(kafka_url, new=spread(2))
     try:
         async with Client(kafka_url) as client, answering(rules, graph, bus=bus) as pipeline:
             after = await emitted(client, event("item.ignored"), event(app="bank"), event("item.ignored"))
@@ -589,7 +590,7 @@ async def test_positions_on_kafka(kafka_url: str, graph: FalkorDBStore, rules: R
             assert (await pipeline.answer(request(after=after, budget_ms=3_000))).stale_by == 2
             for refused in ("0:1-0", "99:0"):
                 assert (await pipeline.answer(request(after=refused))).reason == "invalid_request"
-            worker_bus = KafkaEventLog(kafka_url, partitions=2)
+            worker_bus = KafkaEventLog(kafka_url, new=spread(2))
             async with working(worker_bus, graph, rules):
                 for n in range(2, 6):
                     reply = await pipeline.answer(request(after=after))

@@ -18,6 +18,7 @@ import pytest_asyncio
 import redis.asyncio as redis
 from tests.ports import toy
 from tests.ports.toy import sqlite_url
+from tests.services.layouts import spread
 
 from graphweft_contracts import BusUnavailable, DeadLetter, InvalidSettings, channels, wire
 from graphweft_workers.drivers import bus_driver
@@ -60,7 +61,7 @@ class RedisKit:
         self.buses: list[Bus] = []
 
     def bus(self, partitions: int = PARTITIONS, group: str = channels.MUTATION_GROUP) -> Bus:
-        self.buses.append(RedisEventLog(self.url, partitions=partitions, group=group))
+        self.buses.append(RedisEventLog(self.url, new=spread(partitions), group=group))
         return self.buses[-1]
 
     async def write(self, partition: int, values: Sequence[bytes]) -> None:
@@ -99,7 +100,7 @@ class KafkaKit:
         from graphweft_workers.drivers.kafka.event_log import KafkaEventLog
 
         self.buses.append(
-            KafkaEventLog(self.server.url, partitions=partitions, session_s=1.0, barrier_s=8.0, group=group)
+            KafkaEventLog(self.server.url, new=spread(partitions), session_s=1.0, barrier_s=8.0, group=group)
         )
         return self.buses[-1]
 
@@ -165,7 +166,7 @@ class SqliteKit:
         self.buses: list[Bus] = []
 
     def bus(self, partitions: int = PARTITIONS, group: str = channels.MUTATION_GROUP) -> Bus:
-        options = BusOptions(group=group, partitions=partitions, lease_s=1.0)
+        options = BusOptions(group=group, new=spread(partitions), lease_s=1.0)
         self.buses.append(bus_driver(self.url).make_bus(self.url, options))
         return self.buses[-1]
 
@@ -926,7 +927,7 @@ async def test_an_outage_is_said_and_passes(kit: Kit) -> None:
 def kafka_bus(url: str, **options: Any) -> Any:
     from graphweft_workers.drivers.kafka.event_log import KafkaEventLog
 
-    return KafkaEventLog(url, **{"partitions": PARTITIONS, "session_s": 1.0, "barrier_s": 8.0, **options})
+    return KafkaEventLog(url, **{"new": spread(PARTITIONS), "session_s": 1.0, "barrier_s": 8.0, **options})
 
 
 @contextlib.asynccontextmanager

@@ -16,6 +16,7 @@ from typing import Any
 import neo4j
 import pytest
 from tests.integration.test_memory_worker import rows, working
+from tests.services.layouts import spread
 from tests.services.models import Failure, ModelServer
 from tests.services.neo4j import Neo4jServer
 from tests.services.rules import rule_set
@@ -88,7 +89,7 @@ async def put(transport: Transport, events: Sequence[Event]) -> None:
 
 @pytest.fixture
 async def job_bus(url: str) -> AsyncIterator[RedisEventLog]:
-    made = RedisEventLog(url, partitions=PARTITIONS, group=channels.CONSOLIDATION_GROUP)
+    made = RedisEventLog(url, new=spread(PARTITIONS), group=channels.CONSOLIDATION_GROUP)
     yield made
     await made.aclose()
 
@@ -152,7 +153,7 @@ async def events(bus: Bus, type: str) -> list[Event]:
 
 async def replayed(url: str, graph: GraphStore | None = None) -> Digest:
     """Return the digest of a graph that a fresh worker makes of the log."""
-    bus = RedisEventLog(url, partitions=PARTITIONS, group="graphweft-again")
+    bus = RedisEventLog(url, new=spread(PARTITIONS), group="graphweft-again")
     again = graph or FalkorDBStore(url, graph_template="again_{app_id}")
     try:
         async with working(MutationWorker(bus, again, NO_RULES, name="again", batch_events=7)):
@@ -165,7 +166,7 @@ async def replayed(url: str, graph: GraphStore | None = None) -> Digest:
 
 
 def a_job(url: str, graph: GraphStore, summariser: Any = None, **options: Any) -> ConsolidationJob:
-    bus = RedisEventLog(url, partitions=PARTITIONS)
+    bus = RedisEventLog(url, new=spread(PARTITIONS))
     return ConsolidationJob(graph, bus, summariser, **{"after": 12, "keep": 4} | options)
 
 

@@ -8,6 +8,7 @@ import pytest
 from redis.asyncio import Redis
 from tests.integration.test_episodes import PERSON, having, structured
 from tests.integration.test_memory_events import APP, add, rows, store, worked
+from tests.services.layouts import spread
 
 from graphweft import Client
 from graphweft.transport import Outgoing
@@ -31,7 +32,7 @@ _ALL = 65_535
 
 async def appended(url: str, events: Sequence[Event]) -> None:
     """Put events on the bus without the checks of a client."""
-    transport = make_transport(url, partitions=2)
+    transport = make_transport(url, new=spread(2))
     try:
         await transport.append([Outgoing(key=each.key, fields=wire.encode(each)) for each in events])
     finally:

@@ -28,6 +28,7 @@ from tests.integration.test_memory_worker import (
     until,
     working,
 )
+from tests.services.layouts import spread
 from tests.services.models import Failure, ModelRequest, ModelServer
 from tests.services.rules import rule_set
 
@@ -85,7 +86,7 @@ def fact(number: int, more: str = "") -> str:
 
 @pytest.fixture
 async def episodes_bus(url: str) -> AsyncIterator[RedisEventLog]:
-    made = RedisEventLog(url, partitions=PARTITIONS, group=channels.EPISODES_GROUP)
+    made = RedisEventLog(url, new=spread(PARTITIONS), group=channels.EPISODES_GROUP)
     yield made
     await made.aclose()
 
@@ -99,7 +100,7 @@ async def new_job(url: str, model_server: ModelServer) -> AsyncIterator[Callable
         timeout_s = more.get("timeout_s", 5.0)
         job = EpisodesJob(
             GraphitiExtractor(endpoint, "m", timeout_s=timeout_s),
-            RedisEventLog(url, partitions=PARTITIONS),
+            RedisEventLog(url, new=spread(PARTITIONS)),
             ontologies,
             **{"pause_s": 0.01, "attempts": 3} | more,
         )
@@ -132,10 +133,10 @@ def id_of(number: int, *again: str) -> str:
 async def test_each_text_is_read_and_what_is_structured_is_not(
     bus_url: str, graph: FalkorDBStore, model_server: ModelServer
 ) -> None:
-    settings = Settings(bus_url=SecretStr(bus_url), partitions=PARTITIONS, lease_s=3.0)
+    settings = Settings(bus_url=SecretStr(bus_url), partitions=PARTITIONS, order="chat", lease_s=3.0)
     buses = [make_bus(settings, group=group) for group in (channels.MUTATION_GROUP, channels.EPISODES_GROUP)]
     job = EpisodesJob(GraphitiExtractor(model_server.url, "m"), make_bus(settings), at_once=3)
-    transport = make_transport(bus_url, partitions=PARTITIONS)
+    transport = make_transport(bus_url, new=spread(PARTITIONS))
     model_server.always = Failure(wait_s=0.02)
     texts = [add(number, fact(number), chat=f"c{number % 3}") for number in range(20)]
     message = add(30, "ann: " + fact(30), episode_type="message", thread_id="t1", agent_id="a1")
@@ -494,7 +495,7 @@ async def test_killed_at_any_moment_nothing_is_lost_and_nothing_doubled_and_a_re
     asked = len(model_server.requests)
     print(f"{kills} kills, {len(failed)} letters, {len(log) - len(texts)} events repeated, {asked} requests")
 
-    again_bus = RedisEventLog(url, partitions=PARTITIONS, group="graphweft-again")
+    again_bus = RedisEventLog(url, new=spread(PARTITIONS), group="graphweft-again")
     other = FalkorDBStore(url, graph_template="again_{app_id}")
     async with working(MutationWorker(again_bus, other, RULES, name="again")):
         await done(again_bus)

@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 from tests.integration.test_episodes import PERSON, SHOP, structured
 from tests.integration.test_memory_events import rows, worked
+from tests.services.layouts import spread
 
 from graphweft import Client
 from graphweft_contracts import Event
@@ -30,7 +31,7 @@ PETS = Ontology(schema_id="pets_v1", entity_types={"Dog": type_model("Dog", "Bar
 
 @pytest.fixture
 async def bus(url: str) -> AsyncIterator[RedisEventLog]:
-    made = RedisEventLog(url, partitions=2)
+    made = RedisEventLog(url, new=spread(2))
     yield made
     await made.aclose()
 

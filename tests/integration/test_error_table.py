@@ -25,6 +25,7 @@ from typing import Any
 import pytest
 import redis.asyncio as redis
 from structlog.testing import capture_logs
+from tests.services.layouts import spread
 from tests.services.rules import load_rules
 
 from graphweft import Client, Event
@@ -342,7 +343,7 @@ async def servers() -> AsyncIterator[Servers]:
 
 @pytest.fixture
 async def far_bus(servers: Servers) -> AsyncIterator[RedisEventLog]:
-    driver = RedisEventLog(servers.bus_url, partitions=2)
+    driver = RedisEventLog(servers.bus_url, new=spread(2))
     await driver.partitions()  # before a client settles on another number
     yield driver
     await driver.aclose()

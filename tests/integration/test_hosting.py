@@ -15,6 +15,7 @@ import pytest
 from faststream import FastStream
 from faststream.redis import RedisBroker, RedisRouter, StreamSub
 from structlog.testing import capture_logs
+from tests.services.layouts import spread
 
 from graphweft import Client
 from graphweft.transports.redis.transport import RedisTransport
@@ -63,7 +64,7 @@ def rules(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def settings(url: str, rules: Path) -> Settings:
-    return Settings.load(bus_url=url, graph_url=url, rules=rules, partitions=2)
+    return Settings.load(bus_url=url, graph_url=url, rules=rules, partitions=2, order="chat")
 
 
 @asynccontextmanager
@@ -89,7 +90,7 @@ def started_of(app: FastStream) -> asyncio.Event:
 
 
 async def turns(url: str, count: int) -> Sent:
-    transport = RedisTransport(url, partitions=2)
+    transport = RedisTransport(url, new=spread(2))
     try:
         return await send(
             transport,

@@ -11,6 +11,7 @@ import pytest
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from tests.services.kafka import KafkaServer
+from tests.services.layouts import spread
 
 from graphweft import Client, Event, SyncClient
 from graphweft.transport import MAX_CONTEXT_BYTES, MAX_EVENT_BYTES, Outgoing
@@ -38,7 +39,7 @@ async def contents(url: str) -> list[list[bytes]]:
 
 
 async def test_events_keep_their_order_in_the_partition_of_their_key(kafka_url: str) -> None:
-    async with contextlib.aclosing(KafkaTransport(kafka_url, partitions=PARTITIONS)) as transport:
+    async with contextlib.aclosing(KafkaTransport(kafka_url, new=spread(PARTITIONS))) as transport:
         events = [outgoing(f"app/chat-{number % 7}", b"%d" % number) for number in range(3000)]
         positions = await transport.append(events[:1000])
         positions += await transport.append(events[1000:])
@@ -54,9 +55,9 @@ async def test_events_keep_their_order_in_the_partition_of_their_key(kafka_url: 
 
 async def test_who_comes_second_follows_the_topic(kafka_url: str) -> None:
     async with (
-        contextlib.aclosing(KafkaTransport(kafka_url, partitions=PARTITIONS)) as first,
-        contextlib.aclosing(KafkaTransport(kafka_url, partitions=8)) as second,
-        contextlib.aclosing(KafkaEventLog(kafka_url, partitions=5)) as bus,
+        contextlib.aclosing(KafkaTransport(kafka_url, new=spread(PARTITIONS))) as first,
+        contextlib.aclosing(KafkaTransport(kafka_url, new=spread(8))) as second,
+        contextlib.aclosing(KafkaEventLog(kafka_url, new=spread(5))) as bus,
     ):
         one, two, count = await asyncio.gather(
             first.append([outgoing("k", b"1")]), second.append([outgoing("k", b"2")]), bus.partitions()
@@ -67,7 +68,7 @@ async def test_who_comes_second_follows_the_topic(kafka_url: str) -> None:
 
 async def test_many_large_events_go_through_in_order(kafka_url: str) -> None:
     events = [outgoing("k", b"%03d" % number + b"x" * 300_000) for number in range(12)]
-    async with contextlib.aclosing(KafkaTransport(kafka_url, partitions=1)) as transport:
+    async with contextlib.aclosing(KafkaTransport(kafka_url, new=spread(1))) as transport:
         await transport.append(events)
         await transport.append([outgoing("k", b"y" * (MAX_EVENT_BYTES - 200))])
     (kept,) = await contents(kafka_url)
@@ -76,7 +77,7 @@ async def test_many_large_events_go_through_in_order(kafka_url: str) -> None:
 
 
 async def test_an_event_that_is_too_large_is_refused_and_none_is_written(kafka_url: str) -> None:
-    async with contextlib.aclosing(KafkaTransport(kafka_url, partitions=1)) as transport:
+    async with contextlib.aclosing(KafkaTransport(kafka_url, new=spread(1))) as transport:
         with pytest.raises(InvalidEvent, match="dataref"):
             await transport.append([outgoing("k", b"small"), outgoing("k", b"x" * (MAX_EVENT_BYTES + 1))])
         assert await transport.append([outgoing("k", b"next")]) == ["0:0"]
@@ -103,7 +104,7 @@ async def test_a_client_goes_on_behind_an_event_that_is_too_large(
 
 
 async def test_a_topic_with_a_smaller_limit_refuses_what_is_larger_only(kafka: KafkaServer, kafka_url: str) -> None:
-    async with contextlib.aclosing(KafkaEventLog(kafka_url, partitions=1)) as bus:
+    async with contextlib.aclosing(KafkaEventLog(kafka_url, new=spread(1))) as bus:
         await bus.partitions()
     admin = AIOKafkaAdminClient(bootstrap_servers=kafka.bootstrap)
     await admin.start()
@@ -193,7 +194,7 @@ async def test_a_request_that_is_too_large_is_refused(kafka_url: str) -> None:
 
 
 async def test_the_topics_of_context_follow_the_events_and_forget_soon(kafka: KafkaServer, kafka_url: str) -> None:
-    async with contextlib.aclosing(KafkaTransport(kafka_url, partitions=PARTITIONS)) as transport:
+    async with contextlib.aclosing(KafkaTransport(kafka_url, new=spread(PARTITIONS))) as transport:
         await transport.append([outgoing("k", b"1")])
     async with Client(kafka_url, app_id="a", workflow="w") as client:
         # Not before the topics are there is it known that nobody answers.
@@ -219,7 +220,7 @@ async def test_no_broker_is_an_outage() -> None:
 
 @pytest.mark.timeout(120)
 async def test_a_client_outlives_a_broker_that_is_killed(kafka: KafkaServer, kafka_url: str) -> None:
-    async with Client(transport=KafkaTransport(kafka_url, partitions=1)) as client:
+    async with Client(transport=KafkaTransport(kafka_url, new=spread(1))) as client:
         for number in range(20):
             assert await client.emit(event(number), wait_s=10) == f"0:{number}"
         await asyncio.to_thread(kafka.kill)
@@ -261,7 +262,7 @@ def event(number: int, text: str = "") -> Event:
 
 
 async def test_the_bus_reads_what_the_client_writes(kafka_url: str) -> None:
-    async with Client(transport=KafkaTransport(kafka_url, partitions=1)) as client:
+    async with Client(transport=KafkaTransport(kafka_url, new=spread(1))) as client:
         assert await client.emit(event(1), wait_s=10) == "0:0"
     async with contextlib.aclosing(KafkaEventLog(kafka_url)) as bus:
         while not await bus.claim(0, "one", 10.0):  # noqa: ASYNC110

@@ -14,14 +14,15 @@ import pytest
 from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic
 from structlog.testing import capture_logs
+from tests.services.layouts import spread
 from tests.services.rules import load_rules
 
 from graphweft import Client
 from graphweft.transport import Outgoing
 from graphweft.transports.kafka.connection import record_of
-from graphweft.transports.kafka.partitions import agreed_partitions, written_partitions
+from graphweft.transports.kafka.layout import agreed_layout, store_order, stored_layout
 from graphweft.transports.kafka.transport import KafkaTransport
-from graphweft_contracts import BusUnavailable, DeadLetter, Event, channels, wire
+from graphweft_contracts import BusUnavailable, DeadLetter, Event, Layout, Order, channels, wire
 from graphweft_rules import RuleSet
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.kafka import doctor as kafka_cluster
@@ -182,7 +183,7 @@ async def workers(url: str, graph: FalkorDBStore, rules: RuleSet) -> AsyncIterat
         made: list[MutationWorker] = []
         tasks: list[asyncio.Task[None]] = []
         for name in ("one", "two"):
-            bus = await stack.enter_async_context(aclosing(KafkaEventLog(url, session_s=6.0)))
+            bus = await stack.enter_async_context(aclosing(KafkaEventLog(url, new=spread(4), session_s=6.0)))
             made.append(MutationWorker(bus, graph, rules, name=name, batch_events=50, lease_s=1.0))
             tasks.append(asyncio.create_task(made[-1].run()))
         try:
@@ -226,7 +227,7 @@ async def test_added_partitions_are_read_and_no_chat_moves(
 ) -> None:
     written: Written = defaultdict(list)
     places: dict[tuple[str, str], set[str]] = defaultdict(set)
-    async with aclosing(KafkaEventLog(kafka_url)) as bus:
+    async with aclosing(KafkaEventLog(kafka_url, new=spread(4))) as bus:
         with capture_logs() as logs:
             async with workers(kafka_url, graph, rules):
                 await read_up(bus, 4)
@@ -285,7 +286,7 @@ async def test_a_job_of_memory_takes_up_added_partitions(kafka_url: str) -> None
     job = Noting()
     written: Written = defaultdict(list)
     async with (
-        aclosing(KafkaEventLog(kafka_url, partitions=2, group=job.group, session_s=6.0)) as bus,
+        aclosing(KafkaEventLog(kafka_url, new=spread(2), group=job.group, session_s=6.0)) as bus,
         aclosing(KafkaTransport(kafka_url)) as transport,
     ):
         worker = JobWorker(bus, transport, job, name="one", lease_s=1.0)
@@ -313,11 +314,11 @@ async def test_a_topic_from_before_keeps_the_partitions_it_is_first_seen_with(ka
     for partitions in (3, 5, 8):
         if partitions > 3:
             await grow(kafka_url, partitions)
-        async with aclosing(KafkaTransport(kafka_url, partitions=8)) as transport:
+        async with aclosing(KafkaTransport(kafka_url, new=spread(8))) as transport:
             positions = await transport.append([outgoing(key) for key in keys])
         places.append([int(position.partition(":")[0]) for position in positions])
-        async with aclosing(KafkaEventLog(kafka_url, partitions=2)) as bus:
-            assert (await bus.keyed_partitions(), await bus.partitions()) == (3, partitions)
+        async with aclosing(KafkaEventLog(kafka_url, new=spread(2))) as bus:
+            assert ((await bus.layout()).partitions, await bus.partitions()) == (3, partitions)
     assert places == [[channels.partition_of(key, 3) for key in keys]] * 3
 
 
@@ -326,11 +327,17 @@ async def test_of_first_processes_at_once_one_wins_and_all_obey(kafka_url: str) 
     async with administrator(kafka_url) as admin:
         await admin.create_topics([NewTopic(channels.EVENTS_TOPIC, 6, 1), NewTopic(channels.PARTITIONS_TOPIC, 1, 1)])
         # Some have seen the topic before it grew to six partitions.
-        agreed = await asyncio.gather(*(agreed_partitions(servers, admin, present) for present in (4, 6, 4, 6, 6)))
-        assert len(set(agreed)) == 1
-        assert agreed[0] in {4, 6}
+        wanted: list[tuple[int, Order]] = [(4, "app"), (6, "chat"), (4, "chat"), (6, "app"), (6, "chat")]
+        agreed = await asyncio.gather(*(agreed_layout(servers, admin, present, order) for present, order in wanted))
+        assert agreed == agreed[:1] * 5
+        assert (agreed[0].partitions, agreed[0].order) in wanted
         await grow(kafka_url, 8)
-        assert await agreed_partitions(servers, admin, 8) == agreed[0] == await written_partitions(servers)
+        other: Order = "chat" if agreed[0].order == "app" else "app"
+        assert await agreed_layout(servers, admin, 8, other) == agreed[0] == await stored_layout(servers)
+        await store_order(servers, "acme", other)
+        stored = await stored_layout(servers)
+        assert stored is not None
+        assert (stored.order_of("acme"), stored.order_of("globex")) == (other, agreed[0].order)
 
 
 @pytest.mark.parametrize(
@@ -353,26 +360,29 @@ async def test_records_of_others_do_not_set_the_number(
     async with administrator(kafka_url) as admin:
         await admin.create_topics([NewTopic(channels.EVENTS_TOPIC, 3, 1), NewTopic(channels.PARTITIONS_TOPIC, 1, 1)])
         await put(kafka_url, channels.PARTITIONS_TOPIC, [(0, strange, {})])
-        assert await agreed_partitions(servers, admin, 3) == 3
+        assert (await agreed_layout(servers, admin, 3, "app")).partitions == 3
         assert "ignored a foreign record" in caplog.text
         await put(kafka_url, channels.PARTITIONS_TOPIC, [(0, b'{"partitions": 1}', {})])
-        assert await agreed_partitions(servers, admin, 3) == 3
+        assert await agreed_layout(servers, admin, 3, "chat") == Layout(partitions=3, order="app")
 
 
 async def test_events_made_anew_with_fewer_partitions_are_refused_with_the_next_step(kafka_url: str) -> None:
-    async with aclosing(KafkaEventLog(kafka_url, partitions=4)) as bus:
+    async with aclosing(KafkaEventLog(kafka_url, new=spread(4))) as bus:
         await bus.partitions()
     async with administrator(kafka_url) as admin:
         await admin.delete_topics([channels.EVENTS_TOPIC])
         while channels.EVENTS_TOPIC in await admin.list_topics():  # noqa: ASYNC110 - only asking tells
             await asyncio.sleep(0.02)
         await admin.create_topics([NewTopic(channels.EVENTS_TOPIC, 2, 1)])
-    async with aclosing(KafkaEventLog(kafka_url)) as bus, aclosing(KafkaTransport(kafka_url)) as transport:
+    async with (
+        aclosing(KafkaEventLog(kafka_url, new=spread(4))) as bus,
+        aclosing(KafkaTransport(kafka_url)) as transport,
+    ):
         with pytest.raises(BusUnavailable, match=r"has 2 partitions.*says 4.*delete graphweft\.partitions too"):
             await bus.partitions()
         with pytest.raises(BusUnavailable, match=r"delete graphweft\.partitions too"):
             await transport.append([outgoing("k")])
-    found = {check.name: check for check in await kafka_cluster.examine(kafka_url, "", partitions=4)}
+    found = {check.name: check for check in await kafka_cluster.examine(kafka_url, "", new=spread(4))}
     assert found["bus partitions"].state == "fail"
 
 
@@ -380,7 +390,7 @@ async def test_positions_on_added_partitions_are_known(
     kafka_url: str, url: str, graph: FalkorDBStore, rules: RuleSet
 ) -> None:
     """A responder that runs since before the growth."""
-    async with aclosing(KafkaEventLog(kafka_url, partitions=2)) as bus, aclosing(Background()) as background:
+    async with aclosing(KafkaEventLog(kafka_url, new=spread(2))) as bus, aclosing(Background()) as background:
         assert await bus.partitions() == 2
         positions = Positions(bus, Versions(graph, Breaker(), background), rules, background)
         soon = time.monotonic() + 20
@@ -396,7 +406,7 @@ async def test_positions_on_added_partitions_are_known(
 
 
 async def test_a_dead_letter_of_an_added_partition_goes_back_there(kafka_url: str) -> None:
-    async with aclosing(KafkaEventLog(kafka_url, partitions=2)) as bus:
+    async with aclosing(KafkaEventLog(kafka_url, new=spread(2))) as bus:
         await bus.partitions()
         await grow(kafka_url, 3)
         fields = wire.encode(tool("shop", "c", "t"))
@@ -436,20 +446,18 @@ async def test_a_setting_of_other_partitions_is_reported(
         from tests.services.fixtures import empty_kafka
 
         await empty_kafka(kafka)
-        bus_url, bus = kafka.url, KafkaEventLog(kafka.url, partitions=4)
+        bus_url, bus = kafka.url, KafkaEventLog(kafka.url, new=spread(4))
     else:
-        bus_url, bus = url, RedisEventLog(url, partitions=4)
+        bus_url, bus = url, RedisEventLog(url, new=spread(4))
     async with aclosing(bus):
         await bus.partitions()
     if kind == "kafka":
         await grow(bus_url, 6)
 
     async def advised(asked: int | None) -> list[tuple[str, str]]:
-        checks = (
-            await kafka_cluster.examine(bus_url, "", partitions=4, asked=asked)
-            if kind == "kafka"
-            else await redis_servers.examine(bus_url, "", asked=asked)
-        )
+        new, given = spread(asked or 4), {"partitions"} if asked else set[str]()
+        examine = kafka_cluster.examine if kind == "kafka" else redis_servers.examine
+        checks = await examine(bus_url, "", new=new, asked=given)
         return [(each.found, each.advice) for each in checks if each.name == "bus partitions" and each.state == "warn"]
 
     for asked in (None, 4, 6):
@@ -459,8 +467,8 @@ async def test_a_setting_of_other_partitions_is_reported(
         found = await advised(asked)
         if asked == 6:
             (line,) = warned
-            assert "GRAPHWEFT_PARTITIONS is 6 and has no effect" in line
-            assert "Set it to 4" in line
+            assert "GRAPHWEFT_PARTITIONS 6 has no effect" in line
+            assert "set GRAPHWEFT_PARTITIONS to 4" in line
             ((said, advice),) = found
             assert "GRAPHWEFT_PARTITIONS 6 has no effect" in said
             assert "set GRAPHWEFT_PARTITIONS to 4" in advice
@@ -469,10 +477,10 @@ async def test_a_setting_of_other_partitions_is_reported(
 
 
 async def test_doctor_says_that_added_partitions_move_no_chat(kafka_url: str) -> None:
-    async with aclosing(KafkaEventLog(kafka_url, partitions=2)) as bus:
+    async with aclosing(KafkaEventLog(kafka_url, new=spread(2))) as bus:
         await bus.partitions()
     await grow(kafka_url, 3)
-    found = {check.name: check for check in await kafka_cluster.examine(kafka_url, "", partitions=4)}
+    found = {check.name: check for check in await kafka_cluster.examine(kafka_url, "", new=spread(4))}
     assert "first 2 of 3" in found["bus partitions"].found
     assert found["bus partitions"].state == "ok"
     assert "partitions topic" not in found
@@ -482,7 +490,7 @@ async def test_doctor_finds_a_number_that_would_be_dropped_by_age(kafka_url: str
     topics = [NewTopic(channels.PARTITIONS_TOPIC, 1, 1, topic_configs={"retention.ms": "3600000"})]
     async with administrator(kafka_url) as admin:
         await admin.create_topics(topics)
-    found = {check.name: check for check in await kafka_cluster.examine(kafka_url, "", partitions=4)}
+    found = {check.name: check for check in await kafka_cluster.examine(kafka_url, "", new=spread(4))}
     assert found["partitions topic"].state == "fail"
     assert "retention.ms=-1" in found["partitions topic"].advice
 
@@ -511,7 +519,7 @@ async def test_workers_step_over_marks_of_transactions(kafka_url: str, url: str,
                 await asyncio.sleep(2.5)
             await super().durable(run)
 
-    async with aclosing(KafkaEventLog(kafka_url)) as watch, aclosing(Store(url)) as graph:
+    async with aclosing(KafkaEventLog(kafka_url, new=spread(4))) as watch, aclosing(Store(url)) as graph:
         count = await watch.partitions()
         async with workers(kafka_url, graph, rules):
             await read_up(watch, count)

@@ -16,6 +16,7 @@ from typing import Any
 
 import pytest
 import redis.asyncio as redis
+from tests.services.layouts import spread
 from tests.services.rules import rule_set
 
 from graphweft import Client, ContextReply, Event, MemoryClient, MemoryScope, SyncClient, SyncMemoryClient
@@ -511,7 +512,7 @@ async def test_recall_waits_for_what_was_written_here_where_that_is_wanted(clien
 @asynccontextmanager
 async def deployed(url: str, embedder: Embedder | None = None) -> AsyncIterator[FalkorDBStore]:
     """A mutation worker and a responder."""
-    bus, graph = RedisEventLog(url, partitions=2), FalkorDBStore(url, write_timeout_ms=5_000)
+    bus, graph = RedisEventLog(url, new=spread(2)), FalkorDBStore(url, write_timeout_ms=5_000)
     rules = rule_set()
     worker = MutationWorker(bus, graph, rules, name="w")
     pipeline = ContextPipeline(rules, graph, bus=bus, embedder=embedder)

@@ -10,6 +10,7 @@ from typing import Any
 import neo4j
 import pytest
 from redis.asyncio import Redis
+from tests.services.layouts import spread
 from tests.services.neo4j import Neo4jServer
 from tests.services.rules import rule_set
 
@@ -86,7 +87,7 @@ async def worked(bus: RedisEventLog, store: Any, rules: RuleSet = NO_RULES) -> l
 async def applied(url: str, store: GraphStore, events: Sequence[Event], rules: RuleSet = NO_RULES) -> None:
     async with Client(url) as client:
         assert all(await client.emit_all(events, wait_s=5))
-    bus = RedisEventLog(url, partitions=2)
+    bus = RedisEventLog(url, new=spread(2))
     try:
         assert await worked(bus, store, rules) == []
     finally:

@@ -19,6 +19,7 @@ import pytest
 import redis.asyncio as redis
 from pydantic import SecretStr
 from structlog.testing import capture_logs
+from tests.services.layouts import spread
 from tests.services.models import Failure, ModelServer, embedding_of
 from tests.services.rules import load_rules, rule_set
 
@@ -99,7 +100,7 @@ async def put(transport: Transport, events: Sequence[Event]) -> None:
 
 @pytest.fixture
 async def memory_bus(url: str) -> AsyncIterator[RedisEventLog]:
-    made = RedisEventLog(url, partitions=PARTITIONS, group=channels.MEMORY_GROUP)
+    made = RedisEventLog(url, new=spread(PARTITIONS), group=channels.MEMORY_GROUP)
     yield made
     await made.aclose()
 
@@ -181,10 +182,10 @@ def bus_url(request: pytest.FixtureRequest) -> str:
 
 
 async def test_each_memory_gets_the_vector_of_its_text(bus_url: str, graph: FalkorDBStore) -> None:
-    settings = Settings(bus_url=SecretStr(bus_url), partitions=PARTITIONS, lease_s=3.0)
+    settings = Settings(bus_url=SecretStr(bus_url), partitions=PARTITIONS, order="chat", lease_s=3.0)
     buses = [make_bus(settings, group=group) for group in (channels.MUTATION_GROUP, channels.MEMORY_GROUP)]
     embedder = HashingEmbedder(32)
-    made = make_transport(bus_url, partitions=PARTITIONS)
+    made = make_transport(bus_url, new=spread(PARTITIONS))
     events = [add(number, f"tea {number}", f"coffee {number}", chat=f"c{number % 5}") for number in range(40)]
     await put(made, events)
     try:
@@ -383,7 +384,7 @@ async def test_a_slow_embedder_costs_no_partition(url: str, memory_bus: RedisEve
     """The lease is extended while a batch takes long, so nobody does the same at once."""
     slow, other = Counting(), Counting()
     slow.open.clear()
-    second_bus = RedisEventLog(url, partitions=PARTITIONS, group=channels.MEMORY_GROUP)
+    second_bus = RedisEventLog(url, new=spread(PARTITIONS), group=channels.MEMORY_GROUP)
     first = JobWorker(memory_bus, transport, EmbeddingJob(slow), name="a", lease_s=0.5)
     second = JobWorker(second_bus, transport, EmbeddingJob(other), name="b", lease_s=0.5)
     number = channels.partition_of(f"{APP}/c1", PARTITIONS)
@@ -431,7 +432,7 @@ async def test_a_long_look_back_costs_no_partition(
     """Vectors make entries long, and a mutation worker begins by reading 10,000 of them back."""
     await put(transport, [add(number, "tea") for number in range(5)])
     slow = SlowLookBack(bus)
-    second_bus = RedisEventLog(url, partitions=PARTITIONS)
+    second_bus = RedisEventLog(url, new=spread(PARTITIONS))
     with capture_logs() as logs:
         async with working(MutationWorker(slow, graph, NO_RULES, name="a", lease_s=0.5)):
             await until(lambda: slow.reads == PARTITIONS)
@@ -641,7 +642,7 @@ async def test_killed_at_any_moment_each_memory_has_its_vector_and_a_replay_asks
     asked = len(model_server.requests)
     print(f"{kills} kills, {repeated} events repeated, the model was asked {len(model_server.texts)} texts")
 
-    again_bus = RedisEventLog(url, partitions=PARTITIONS, group="graphweft-again")
+    again_bus = RedisEventLog(url, new=spread(PARTITIONS), group="graphweft-again")
     again = FalkorDBStore(url, graph_template="again_{app_id}")
     async with working(MutationWorker(again_bus, again, NO_RULES, name="again")):
         await done(again_bus)
@@ -759,7 +760,7 @@ async def test_a_job_gets_its_events_and_its_ticks_and_what_it_makes_is_put_on_t
     url: str, transport: Transport
 ) -> None:
     job = Notes(0.2)
-    bus = RedisEventLog(url, partitions=PARTITIONS, group=job.group)
+    bus = RedisEventLog(url, new=spread(PARTITIONS), group=job.group)
     await put(transport, [turn(1), add(2, "passed by"), turn(3)])
     with capture_logs() as logs:
         async with working(JobWorker(bus, transport, job, name="n")):

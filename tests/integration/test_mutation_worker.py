@@ -13,6 +13,7 @@ from typing import Any
 import pytest
 import redis.asyncio as redis
 from structlog.testing import capture_logs
+from tests.services.layouts import spread
 from tests.services.rules import load_rules
 
 from graphweft import Client, Event
@@ -555,7 +556,7 @@ async def test_slow_queries_of_some_chats_do_not_time_out_quick_ones_of_others(
     measured = "UNWIND range(0, 500) AS a UNWIND range(0, 1000) AS b RETURN max(a * b)"
     await graph._graph("measured").query(measured)
     size = int(500 * 0.3 / (asyncio.get_running_loop().time() - began))  # 0.3 s of 0.5 s that a query may take
-    async with contextlib.aclosing(RedisEventLog(url, partitions=4)) as bus:
+    async with contextlib.aclosing(RedisEventLog(url, new=spread(4))) as bus:
         await bus.partitions()
         chats = {channels.partition_of(f"{APP}/c{number}", 4): f"c{number}" for number in range(100)}
         async with Client(url) as client:

@@ -15,6 +15,7 @@ from structlog.testing import capture_logs
 from tests.chaos.serial import Neo4jReference
 from tests.services.fixtures import empty_kafka
 from tests.services.kafka import KafkaServer
+from tests.services.layouts import spread
 from tests.services.rules import load_rules
 
 from graphweft import Event
@@ -423,13 +424,13 @@ async def test_an_event_at_the_end_of_time_stops_nobody(
         async with contextlib.aclosing(Neo4jReference(uri)) as reference:
             await reference.clear()
         store = Neo4jStore(uri)
-    driver: Bus = RedisEventLog(url, partitions=PARTITIONS)
+    driver: Bus = RedisEventLog(url, new=spread(PARTITIONS))
     if bus_name == "kafka":
-        driver = KafkaEventLog(bus_url, partitions=PARTITIONS)
+        driver = KafkaEventLog(bus_url, new=spread(PARTITIONS))
     async with (
         contextlib.aclosing(store) as graph,
         contextlib.aclosing(driver) as bus,
-        contextlib.aclosing(make_transport(bus_url, partitions=PARTITIONS)) as transport,
+        contextlib.aclosing(make_transport(bus_url, new=spread(PARTITIONS))) as transport,
     ):
         await transport.append([last_moment(poison(number)) for number in range(8)])
         await put(transport, [placed(number, app) for number in range(40)])

@@ -19,6 +19,7 @@ import neo4j
 import pytest
 import pytest_asyncio
 import redis.asyncio as redis
+from tests.services.layouts import spread
 from tests.services.neo4j import Neo4jServer
 
 from graphweft import Client
@@ -372,12 +373,12 @@ WRONG_READ = "MATCH (n:A {id: $id})\nRETURN m.x"
 
 
 def settings_of(backend: Backend, bus_url: str, folder: Path, **more: Any) -> Settings:
-    return Settings.load(bus_url=bus_url, graph_url=backend.address, rules=folder, partitions=2, **more)
+    return Settings.load(bus_url=bus_url, graph_url=backend.address, rules=folder, partitions=2, order="chat", **more)
 
 
 async def turns(url: str, *apps: str) -> None:
     """Publish one turn of two chats of each app."""
-    transport = RedisTransport(url, partitions=2)
+    transport = RedisTransport(url, new=spread(2))
     try:
         await send(
             transport,
@@ -523,7 +524,7 @@ async def test_while_the_server_is_away_a_worker_waits_and_then_checks_first(
     with tempfile.TemporaryDirectory(prefix="graphweft-test-") as folder:
         server = EmbeddedServer(Path(folder))
         address = f"unix://{server.socket}"
-        app = mutation_app(Settings.load(bus_url=url, graph_url=address, rules=tmp_path, partitions=2))
+        app = mutation_app(Settings.load(bus_url=url, graph_url=address, rules=tmp_path, partitions=2, order="chat"))
         with caplog.at_level(logging.WARNING, logger="graphweft"):
             running = asyncio.create_task(app.run())
             while "checked when the graph server answers" not in caplog.text:
@@ -553,7 +554,9 @@ async def test_a_worker_that_waits_for_the_server_can_be_stopped(
     rules_of(tmp_path)
     for make in (mutation_app, injection_app):
         caplog.clear()
-        app = make(Settings.load(bus_url=url, graph_url=f"unix://{tmp_path}/none", rules=tmp_path, partitions=2))
+        app = make(
+            Settings.load(bus_url=url, graph_url=f"unix://{tmp_path}/none", rules=tmp_path, partitions=2, order="chat")
+        )
         with caplog.at_level(logging.WARNING, logger="graphweft"):
             running = asyncio.create_task(app.run())
             while "checked when the graph server answers" not in caplog.text:
@@ -572,7 +575,7 @@ async def test_a_server_that_lets_nobody_check_is_warned_of(
         await client.execute_command("ACL", "SETUSER", "weft", "on", ">secret", "~*", "&*", "+@all", "-graph.explain")
     try:
         address = url.replace("unix://", "unix://weft:secret@")
-        app = mutation_app(Settings.load(bus_url=url, graph_url=address, rules=tmp_path, partitions=2))
+        app = mutation_app(Settings.load(bus_url=url, graph_url=address, rules=tmp_path, partitions=2, order="chat"))
         with caplog.at_level(logging.WARNING, logger="graphweft"):
             running = asyncio.create_task(app.run())
             while await lag(bus):

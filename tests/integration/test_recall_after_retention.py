@@ -13,6 +13,7 @@ import neo4j
 import pytest
 from tests.integration.test_consolidation import a_job, put, quiet, replayed, worker_of
 from tests.integration.test_memory_worker import rows, working
+from tests.services.layouts import spread
 from tests.services.neo4j import Neo4jServer
 from tests.services.probes import ADA, BEN, START, Planted, conversation, within_reach
 from tests.services.rules import load_rules, rule_set
@@ -46,7 +47,7 @@ AFTER, KEEP, NEWEST = 30, 6, 15
 
 @pytest.fixture
 async def job_bus(url: str) -> AsyncIterator[RedisEventLog]:
-    made = RedisEventLog(url, partitions=2, group=channels.CONSOLIDATION_GROUP)
+    made = RedisEventLog(url, new=spread(2), group=channels.CONSOLIDATION_GROUP)
     yield made
     await made.aclose()
 

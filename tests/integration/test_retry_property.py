@@ -24,6 +24,7 @@ from hypothesis import strategies as st
 from structlog.testing import capture_logs
 from tests.services.fixtures import empty_kafka
 from tests.services.kafka import KafkaServer
+from tests.services.layouts import spread
 from tests.services.rules import load_rules
 
 from graphweft import Event
@@ -290,15 +291,15 @@ def _serve(runner: asyncio.Runner, bus: Bus, graph_url: str, transport: Transpor
 
 @pytest.fixture(scope="module")
 def redis(runner: asyncio.Runner, embedded: str) -> Iterator[Server]:
-    bus = RedisEventLog(embedded, partitions=_PARTITIONS)
-    yield from _serve(runner, bus, embedded, make_transport(embedded, partitions=_PARTITIONS))
+    bus = RedisEventLog(embedded, new=spread(_PARTITIONS))
+    yield from _serve(runner, bus, embedded, make_transport(embedded, new=spread(_PARTITIONS)))
 
 
 @pytest.fixture(scope="module")
 def on_kafka(runner: asyncio.Runner, embedded: str, kafka: KafkaServer) -> Iterator[Server]:
     async def connect() -> tuple[Bus, Transport]:
         await empty_kafka(kafka)
-        return KafkaEventLog(kafka.url, partitions=_PARTITIONS), make_transport(kafka.url, partitions=_PARTITIONS)
+        return KafkaEventLog(kafka.url, new=spread(_PARTITIONS)), make_transport(kafka.url, new=spread(_PARTITIONS))
 
     bus, transport = runner.run(connect())
     yield from _serve(runner, bus, embedded, transport)

@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any, assert_type
 
+from tests.services.layouts import spread
+
 from graphweft import (
     Block,
     Client,
@@ -160,7 +162,7 @@ async def adapters(client: Client, variables: dict[str, Any], agent: object) -> 
 
 async def transports(events: Sequence[Outgoing], request: ContextRequest, environment: Mapping[str, str]) -> None:
     """The driver fulfils the protocol."""
-    transport: Transport = RedisTransport(ClientSettings.from_environment(environment).bus_url, partitions=2)
+    transport: Transport = RedisTransport(ClientSettings.from_environment(environment).bus_url, new=spread(2))
     assert_type(await transport.append(events), list[str])
     assert_type(await transport.request(request), ContextReply)
     assert_type(events[0].fields, Mapping[bytes, bytes])

@@ -33,6 +33,7 @@ GIVEN = {
     "rules": "/somewhere/rules",
     "graph_template": "tenant-{app_id}",
     "partitions": 7,
+    "order": "chat",
     "worker_name": "w1",
     "batch_events": 10,
     "lease_s": 2.5,
@@ -394,7 +395,7 @@ def test_a_file_that_is_no_settings_file_is_refused(folder: Path, content: bytes
     assert told in refusal()
 
 
-@pytest.mark.parametrize("content", [b"", b"# nothing\n", b"---\n", b"\xef\xbb\xbfpartitions: 4\n"])
+@pytest.mark.parametrize("content", [b"", b"# nothing\n", b"---\n", b"\xef\xbb\xbfpartitions: 64\n"])
 def test_a_file_may_say_nothing_new(folder: Path, content: bytes) -> None:
     (folder / CONFIG_FILE).write_bytes(content)
     assert shown(Settings.load()) == shown(Settings())
@@ -693,7 +694,7 @@ def test_a_role_that_is_to_run_is_warned_of_variables_only(monkeypatch: pytest.M
     monkeypatch.setenv("GRAPHWEFT_PARTITONS", "5")
     monkeypatch.setenv("GRAPHWEFT_ZZZ", "secret")
     unknown: list[str] = []
-    assert Settings.load(unknown=unknown).partitions == 4
+    assert Settings.load(unknown=unknown).partitions == 64
     first, second = sorted(unknown)
     assert first.endswith(
         "unknown environment variable 'GRAPHWEFT_PARTITONS' is ignored; did you mean 'GRAPHWEFT_PARTITIONS'?"

@@ -1,7 +1,7 @@
 """Finds the transport for the URL of a bus, by the URL's scheme.
 
 Another package adds a transport by an entry point in the group ``graphweft.transports``. Its name is the scheme. Its
-value is a callable ``(url, *, partitions) -> Transport``, which connects nothing and raises ``InvalidSettings`` or
+value is a callable ``(url, *, new: Layout) -> Transport``, which connects nothing and raises ``InvalidSettings`` or
 ``ValueError`` for an invalid URL.
 """
 
@@ -12,9 +12,9 @@ from collections.abc import Callable
 from importlib.metadata import entry_points
 from typing import Final
 
-from graphweft.transport import DEFAULT_PARTITIONS, Transport
+from graphweft.transport import NEW_LAYOUT, Transport
 from graphweft.transports.redis.transport import RedisTransport
-from graphweft_contracts import InvalidSettings
+from graphweft_contracts import InvalidSettings, Layout
 
 __all__ = ("make_transport",)
 
@@ -24,28 +24,28 @@ _KAFKA: Final = "kafka"
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
 
-def make_transport(url: str, *, partitions: int = DEFAULT_PARTITIONS) -> Transport:
+def make_transport(url: str, *, new: Layout = NEW_LAYOUT) -> Transport:
     """Return the transport to the bus at a URL; nothing is connected yet.
 
-    ``partitions`` counts for a new bus only. Raises ``InvalidSettings`` when no transport is installed for the scheme,
+    ``new`` is the layout of a new bus. Raises ``InvalidSettings`` when no transport is installed for the scheme,
     and when the Python package that a transport needs is missing; this error names the extra to install. Raises
     ``InvalidSettings`` or ``ValueError`` for an invalid URL.
     """
     found = _SCHEME.match(url)
     scheme = found[1] if found else ""
     if scheme in _REDIS:
-        return RedisTransport(url, partitions=partitions)
+        return RedisTransport(url, new=new)
     if scheme == _KAFKA:
-        return _kafka_transport(url, partitions)
+        return _kafka_transport(url, new)
     for entry in entry_points(group=_GROUP, name=scheme):
         make: Callable[..., Transport] = entry.load()
-        return make(url, partitions=partitions)
+        return make(url, new=new)
     # The URL may hold a password, so the message shows its scheme at most.
     fault = f"no transport is installed for the scheme {scheme!r}" if scheme else "it has no scheme"
     raise InvalidSettings(f"invalid bus URL: {fault}; expected {_known_schemes()}")
 
 
-def _kafka_transport(url: str, partitions: int) -> Transport:
+def _kafka_transport(url: str, new: Layout) -> Transport:
     try:
         from graphweft.transports.kafka.transport import KafkaTransport
     except ModuleNotFoundError as error:
@@ -54,7 +54,7 @@ def _kafka_transport(url: str, partitions: int) -> Transport:
         raise InvalidSettings(
             "a bus on Kafka needs the Python package 'aiokafka', which is not installed: pip install 'graphweft[kafka]'"
         ) from error
-    return KafkaTransport(url, partitions=partitions)
+    return KafkaTransport(url, new=new)
 
 
 def _known_schemes() -> str:

@@ -70,8 +70,18 @@ def discover(root: Path) -> dict[str, Path]:
     if not root.is_dir():
         message = "the folder does not exist: pass the folder that holds the workflows' folders"
         raise RulesError([Finding(level="error", code="missing-file", message=message, place=Place(file=str(root)))])
-    files = {folder.name: folder / FILE_NAME for folder in sorted(root.iterdir()) if folder.name[0] not in "_."}
+    files = {folder.name: folder / FILE_NAME for folder in sorted(root.iterdir()) if _is_workflow(folder.name)}
     return {name: file for name, file in files.items() if file.is_file()}
+
+
+def workflow_files(names: Iterable[str]) -> dict[str, Path]:
+    """Return workflow name -> rule file, like ``discover``, for files named relative to the root."""
+    found = {path.parts[0]: path for path in map(Path, sorted(names)) if len(path.parts) == 2}
+    return {name: path for name, path in found.items() if path.name == FILE_NAME and _is_workflow(name)}
+
+
+def _is_workflow(folder: str) -> bool:
+    return folder[0] not in "_."
 
 
 def merge(parent: GraphInjectionConfig, child: GraphInjectionConfig) -> GraphInjectionConfig:
@@ -100,9 +110,14 @@ class Resolved:
 class RuleFiles:
     """Reads each rule file once, however many files extend it; make a new one to see changed files."""
 
-    def __init__(self, dialects: Iterable[Dialect] = ()) -> None:
+    def __init__(self, dialects: Iterable[Dialect] = (), read: Callable[[Path], bytes] = Path.read_bytes) -> None:
+        """``read`` returns the content of a file, or raises ``OSError``."""
         self._dialects = tuple(dialects)
+        self._read_bytes = read
         self._read: dict[str, RuleFile | OSError | ValueError] = {}
+        self._data: dict[str, bytes] = {}
+        self.contents: dict[Path, bytes] = {}
+        """The files that were read."""
 
     def resolve(self, path: Path) -> Resolved:
         """Return the rules of a file after ``extends``, with the findings of all files involved.
@@ -149,12 +164,15 @@ class RuleFiles:
             identity = os.path.realpath(path)  # Path.resolve raises on cyclic links
         except ValueError as error:  # a null character in the path
             return str(path), error
+        if identity in self._data:
+            self.contents[path] = self._data[identity]  # another path to it
         if identity not in self._read:
             try:
-                data = path.read_bytes()
+                data = self._read_bytes(path)
             except (OSError, ValueError) as error:
                 self._read[identity] = error
             else:
+                self._data[identity] = self.contents[path] = data
                 self._read[identity] = read_rules(data, path, self._dialects)
         return identity, self._read[identity]
 

@@ -18,7 +18,7 @@ from graphweft_contracts.search import SearchQuery
 from graphweft_rules.cypher.batch_query import Dialect
 from graphweft_rules.cypher.query import Cypher
 from graphweft_rules.files.findings import Finding, RulesError
-from graphweft_rules.files.loader import RuleFiles, discover
+from graphweft_rules.files.loader import RuleFiles, discover, workflow_files
 from graphweft_rules.files.model import InjectionQuery, InjectionRule, Place
 from graphweft_rules.matching.clock import clock_values, uuid_values
 from graphweft_rules.matching.graphrag import GraphragQuery
@@ -103,10 +103,14 @@ class MatchedQueries:
 class RuleSet:
     """The compiled rules of all workflows. Immutable: load a new one to see changed files."""
 
-    def __init__(self, workflows: Mapping[str, Workflow], digest: str = "", packs: Iterable[Pack] = ()) -> None:
+    def __init__(
+        self, workflows: Mapping[str, Workflow], packs: Iterable[Pack] = (), files: Mapping[str, bytes] | None = None
+    ) -> None:
         self.workflows = dict(workflows)
         self.packs = tuple(packs)
-        self.digest = digest
+        self.files: Mapping[str, bytes] = files or {}
+        """The content of the rule files, by their paths from the root."""
+        self.digest = digest_of(self.files) if self.files else ""
         """SHA-256 of the files' names and content; empty for rules without files."""
         self.keys = frozenset(
             key
@@ -142,19 +146,24 @@ class RuleSet:
         ``dialects`` adds the problems of queries on their graph servers.
         """
         files = RuleFiles(dialects)
-        findings: list[Finding] = []
-        workflows: dict[str, Workflow] = {}
-        read: set[Path] = set()
-        for name, path in discover(root).items():
-            resolved = files.resolve(path)
-            if resolved.config is None:
-                findings.extend(resolved.findings)
-                continue
-            workflows[name] = compile_workflow(name, resolved.config)
-            read.update(resolved.config.files)
-        if findings:
-            raise RulesError(findings)
-        return cls(workflows, _digest(root, read), packs)
+        workflows = _compiled(discover(root), files)
+        contents = {Path(os.path.relpath(path, root)).as_posix(): data for path, data in files.contents.items()}
+        return cls(workflows, packs, contents)
+
+    @classmethod
+    def of_files(
+        cls, contents: Mapping[str, bytes], packs: Iterable[Pack] = (), dialects: Iterable[Dialect] = ()
+    ) -> RuleSet:
+        """Return the rule set of files that are given by their paths from the root. Raises ``RulesError``."""
+
+        def read(path: Path) -> bytes:
+            data = contents.get(path.as_posix())
+            if data is None:
+                raise FileNotFoundError(path)
+            return data
+
+        workflows = _compiled(workflow_files(contents), RuleFiles(dialects, read))
+        return cls(workflows, packs, contents)
 
     def match_event(self, event: Event) -> Matched:
         """Return the mutations for an event; those of packs come first and need no workflow.
@@ -347,11 +356,25 @@ def _params(part: CompiledMutation | CompiledInjection, scope: Scope) -> dict[st
     return params
 
 
-def _digest(root: Path, files: set[Path]) -> str:
-    """Return the SHA-256 of files by their path from ``root``, so moved rules keep their digest."""
+def _compiled(named: Mapping[str, Path], files: RuleFiles) -> dict[str, Workflow]:
+    findings: list[Finding] = []
+    workflows: dict[str, Workflow] = {}
+    for name, path in named.items():
+        resolved = files.resolve(path)
+        if resolved.config is None:
+            findings.extend(resolved.findings)
+        else:
+            workflows[name] = compile_workflow(name, resolved.config)
+    if findings:
+        raise RulesError(findings)
+    return workflows
+
+
+def digest_of(files: Mapping[str, bytes]) -> str:
+    """Return the SHA-256 of files by their paths from the root, so moved rules keep their digest."""
     digest = hashlib.sha256()
-    for name, path in sorted((Path(os.path.relpath(path, root)).as_posix(), path) for path in files):
-        for part in (name.encode(errors="surrogateescape"), path.read_bytes()):
+    for name, data in sorted(files.items()):
+        for part in (name.encode(errors="surrogateescape"), data):
             digest.update(len(part).to_bytes(8, "big"))
             digest.update(part)
     return digest.hexdigest()

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
-from graphweft_contracts import BusUnavailable, DeadLetter, wire
+from graphweft_contracts import BusUnavailable, DeadLetter, Layout, Order, wire
 from graphweft_workers.ports.event_log import Batch, Committed, Entry, PartitionStatus
 
-from .file import POLL_S, SqliteFile, append, partition_count
+from .file import POLL_S, SqliteFile, append, layout_of
 
 _READ_CHARACTERS: Final = 16 * 1024**2
 _COLUMNS: Final = "SELECT number, fields, at FROM events WHERE partition = ?"
@@ -23,9 +23,9 @@ _COLUMNS: Final = "SELECT number, fields, at FROM events WHERE partition = ?"
 class SqliteBus:
     """``Bus`` for one group of readers. Entries of a partition are numbered from 1; an offset is such a number."""
 
-    def __init__(self, url: str, *, partitions: int, group: str) -> None:
+    def __init__(self, url: str, *, new: Layout, group: str) -> None:
         self._file = SqliteFile(url, durable=True)
-        self._wanted = partitions
+        self._new = new
         self._group = group
         self._count: int | None = None
         self._held: dict[int, str] = {}
@@ -36,11 +36,14 @@ class SqliteBus:
     async def partitions(self, *, fresh: bool = False) -> int:
         """It never grows."""
         if self._count is None or fresh:
-            self._count = await self._file.write(lambda db: partition_count(db, self._wanted))
+            self._count = (await self.layout()).partitions
         return self._count
 
-    async def keyed_partitions(self) -> int:
-        return await self.partitions()
+    async def layout(self) -> Layout:
+        return await self._file.write(lambda db: layout_of(db, self._new))
+
+    async def store_order(self, app_id: str, order: Order) -> None:
+        await self._file.write(lambda db: db.execute("INSERT OR REPLACE INTO orders VALUES (?, ?)", (app_id, order)))
 
     async def committed(self, partition: int) -> Committed:
         row = await self._file.read(lambda db: self._position(db, partition))
@@ -103,7 +106,7 @@ class SqliteBus:
         def read(db: sqlite3.Connection) -> list[PartitionStatus]:
             owners = self._owners(db)
             found: list[PartitionStatus] = []
-            for partition in range(partition_count(db, self._wanted)):
+            for partition in range(layout_of(db, self._new).partitions):
                 number, count, note = self._position(db, partition)
                 last = _last(db, partition)
                 position, end = _offset(number), _offset(last)
@@ -127,7 +130,7 @@ class SqliteBus:
             held = Counter(owners.values())
             names = [name for (name,) in db.execute("SELECT name FROM workers WHERE readers = ?", (self._group,))]
             names.sort(key=lambda name: (-held[name], name))
-            share, larger = divmod(partition_count(db, self._wanted), len(names))
+            share, larger = divmod(layout_of(db, self._new).partitions, len(names))
             share += names.index(owner) < larger
             holder = owners.get(partition)
             taken = holder == owner or (holder is None and held[owner] < share)

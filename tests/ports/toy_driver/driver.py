@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import sqlite3
 import time
+from collections.abc import Collection
 from typing import Final, override
 
-from graphweft_contracts import BusUnavailable, InvalidSettings
+from graphweft_contracts import BusUnavailable, InvalidSettings, Layout
 from graphweft_workers.ports.bus import Bus
-from graphweft_workers.ports.check import Check
+from graphweft_workers.ports.check import Check, layout_checks
 from graphweft_workers.ports.driver import BusDriver, BusOptions
 from graphweft_workers.ports.request_queue import RequestQueue
 
 from .bus import SqliteBus
-from .file import SqliteFile, partition_count, path_of
+from .file import SqliteFile, layout_of, path_of
 from .requests import SqliteRequestQueue
 
 
@@ -29,27 +30,25 @@ class SqliteDriver(BusDriver):
 
     @override
     def make_bus(self, url: str, options: BusOptions) -> Bus:
-        return SqliteBus(url, partitions=options.partitions, group=options.group)
+        return SqliteBus(url, new=options.new, group=options.group)
 
     @override
     def make_request_queue(self, url: str, *, name: str, partitions: int) -> RequestQueue:
         return SqliteRequestQueue(url, name=name)
 
     @override
-    async def examine(self, url: str, advice: str, *, partitions: int, asked: int | None) -> list[Check]:
+    async def examine(self, url: str, advice: str, *, new: Layout, asked: Collection[str]) -> list[Check]:
         file = SqliteFile(url, durable=True)
         try:
-            count = await file.write(lambda db: partition_count(db, partitions))
+            stored = await file.write(lambda db: layout_of(db, new))
         except BusUnavailable as error:
             return [Check(name="bus", state="fail", found=str(error), advice=advice)]
         finally:
             await file.aclose()
-        checks = [Check(name="bus", state="ok", found=f"SQLite {sqlite3.sqlite_version}, {count} partitions")]
-        if asked not in {None, count}:
-            found = f"GRAPHWEFT_PARTITIONS {asked} has no effect: the bus has {count} partitions since its first use"
-            advice = f"set GRAPHWEFT_PARTITIONS to {count}, or leave it out"
-            checks.append(Check(name="bus partitions", state="warn", found=found, advice=advice))
-        return checks
+        checks = [
+            Check(name="bus", state="ok", found=f"SQLite {sqlite3.sqlite_version}, {stored.partitions} partitions")
+        ]
+        return [*checks, *layout_checks(stored, new, asked)]
 
     @override
     async def responders(self, url: str) -> list[str]:

@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-from graphweft_contracts import BusUnavailable, InvalidSettings, wire
+from graphweft_contracts import BusUnavailable, InvalidSettings, Layout, wire
 
 POLL_S: Final = 0.01
 """How often a reader looks for something new."""
 SCHEMA: Final = """
 BEGIN;
 CREATE TABLE IF NOT EXISTS partitions (one INTEGER PRIMARY KEY CHECK (one = 1), count INTEGER NOT NULL);
+CREATE TABLE IF NOT EXISTS orders (app TEXT PRIMARY KEY, kind TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS ends (partition INTEGER PRIMARY KEY, last INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS events (
   partition INTEGER, number INTEGER, fields TEXT NOT NULL, at REAL NOT NULL, PRIMARY KEY (partition, number)
@@ -135,12 +136,14 @@ class SqliteFile:
             self._open = None
 
 
-def partition_count(db: sqlite3.Connection, wanted: int) -> int:
-    """Return the number of partitions; in a new bus it becomes ``wanted``."""
+def layout_of(db: sqlite3.Connection, wanted: Layout) -> Layout:
+    """Return the layout of the bus; a new bus gets ``wanted``."""
     row = db.execute("SELECT count FROM partitions").fetchone()
     if row is None:
-        db.execute("INSERT INTO partitions VALUES (1, ?)", (wanted,))
-    return int(row[0]) if row else wanted
+        db.execute("INSERT INTO partitions VALUES (1, ?)", (wanted.partitions,))
+        db.execute("INSERT INTO orders VALUES ('*', ?)", (wanted.order,))
+        return wanted
+    return Layout.of_stored(int(row[0]), dict(db.execute("SELECT app, kind FROM orders").fetchall()))
 
 
 def append(db: sqlite3.Connection, partition: int, entries: Iterable[Mapping[bytes, bytes]], at: float) -> list[int]:

@@ -11,17 +11,17 @@ from typing import Final
 from uuid import uuid4
 
 from graphweft.transport import (
-    DEFAULT_PARTITIONS,
     MAX_BUDGET_MS,
+    NEW_LAYOUT,
     Outgoing,
     check_sizes,
     encoded,
     read_reply,
     seconds_left,
 )
-from graphweft_contracts import BusUnavailable, ContextReply, ContextRequest, channels
+from graphweft_contracts import BusUnavailable, ContextReply, ContextRequest, Layout, channels
 
-from .file import POLL_S, SqliteFile, append, partition_count
+from .file import POLL_S, SqliteFile, append, layout_of
 
 _KEPT_S: Final = MAX_BUDGET_MS / 1000
 """Age from which on requests that no replica has are dropped: nobody waits for them."""
@@ -30,10 +30,10 @@ _KEPT_S: Final = MAX_BUDGET_MS / 1000
 class SqliteTransport:
     """``Transport`` on the file of a URL."""
 
-    def __init__(self, url: str, *, partitions: int = DEFAULT_PARTITIONS) -> None:
+    def __init__(self, url: str, *, new: Layout = NEW_LAYOUT) -> None:
         self._events = SqliteFile(url, durable=True)
         self._requests = SqliteFile(url, durable=False)
-        self._wanted = partitions
+        self._new = new
         self._channel = channels.context_replies(uuid4().hex)
         self._waiting: dict[str, asyncio.Future[bytes | BusUnavailable]] = {}
         self._listener: asyncio.Task[None] | None = None
@@ -43,8 +43,8 @@ class SqliteTransport:
         check_sizes(events)
 
         def write(db: sqlite3.Connection) -> list[str]:
-            count, now = partition_count(db, self._wanted), time.time()
-            numbers = [channels.partition_of(event.key, count) for event in events]
+            layout, now = layout_of(db, self._new), time.time()
+            numbers = [layout.partition_of(event.key) for event in events]
             return [
                 f"{number}:{offset}"
                 for number, event in zip(numbers, events, strict=True)

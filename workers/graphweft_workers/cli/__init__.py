@@ -39,6 +39,7 @@ _COMMANDS: Final[Mapping[str, str | None]] = {
     "digest": "graph:digest",
     "memory": None,
     "status": "status:status",
+    "order": "order:order",
     "dlq": None,
     "agent-zero": None,
     "lint": "checks:lint",

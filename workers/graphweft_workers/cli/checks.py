@@ -14,6 +14,7 @@ from graphweft_workers.roles import heartbeat
 from graphweft_workers.roles.settings import Settings
 
 _MARKS: Final = {"ok": "[green]ok[/]", "warn": "[yellow]warn[/]", "fail": "[bold red]fail[/]"}
+Order = Literal["app", "chat"]
 Process = Literal["mutation", "worker", "injection", "responder", "memory", "gateway", "any"]
 
 
@@ -32,6 +33,9 @@ async def lint(
         bool,
         typer.Option("--server", help="Also ask the graph server whether it accepts each query. No query is run."),
     ] = False,
+    order: Annotated[
+        Order, typer.Option("--order", help="chat: also report mutations whose effect depends on the order of chats.")
+    ] = "app",
     data: Data = None,
     json: Json = False,
 ) -> int | None:
@@ -40,12 +44,16 @@ async def lint(
     from graphweft_rules.files.findings import ordered
     from graphweft_rules.files.lint import explain as explain_rules
     from graphweft_rules.files.lint import workflows
+    from graphweft_rules.matching.chat_order import order_across_chats
     from graphweft_workers.roles.connections import dialects
     from graphweft_workers.roles.ontologies import apart, lint_ontologies
 
     rules, ontologies = apart(paths or [Settings.load().rules])
     findings = ordered([*lint_rules(rules, dialects()), *lint_ontologies(ontologies)])
-    parts = [part for workflow in workflows(rules) for part in workflow.parts if part.cypher is not None]
+    compiled = workflows(rules)
+    if order == "chat":
+        findings = ordered([*findings, *order_across_chats(compiled)])
+    parts = [part for workflow in compiled for part in workflow.parts if part.cypher is not None]
     if server:
         from graphweft_workers.cli.connections import running_graph
         from graphweft_workers.roles.query_check import check_queries

@@ -38,8 +38,12 @@ async def status(data: Data = None, json: Json = False) -> None:
         return
     print_table(
         ("partition", "position", "end", "lag", "worker"),
-        [(str(p.id), p.position, p.end, p.lag, p.owner or "none") for p in partitions],
+        [(str(p.id), p.position, p.end, p.lag, p.owner or "none") for p in partitions if p.end or p.lag],
     )
+    empty = [p for p in partitions if not (p.end or p.lag)]
+    if empty:
+        idle = sum(p.owner is None for p in empty)
+        say(f"{len(empty)} partitions hold no events" + (f"; {idle} of them have no worker" if idle else ""))
     if parked:
         print_table(
             ("app", "partition", "applied up to", "reason", "since"),

@@ -16,8 +16,8 @@ from graphweft_workers.ports.event_log import Batch, Committed
 
 LEASE_S: Final = 10.0
 """Other workers take over the partitions of a dead worker after this time."""
-_READ_WAIT_S: Final = 1.0
-"""Longest wait for new events; shorter than the lease, which is extended between reads."""
+_READ_WAIT_S: Final = 5.0
+"""Longest wait for new events. It also ends at each tick, when the lease is extended."""
 _LOOK_S: Final = 5.0
 """How often to ask the bus for added partitions."""
 
@@ -47,7 +47,7 @@ class LeaseHolder:
         keyed = attempt = 0
         while partitions is None and not self.stopping.is_set():
             try:
-                keyed = await self.bus.keyed_partitions()
+                keyed = (await self.bus.layout()).partitions
                 partitions = await self.bus.partitions()
             except Transient as error:
                 attempt += 1
@@ -73,6 +73,11 @@ class LeaseHolder:
                     tasks.create_task(self._hold(number, work), name=f"partition-{number}")
                 partitions = count
 
+    def next_tick(self) -> float:
+        """Return when leases are claimed and extended next: all at once, so that the bus gets one request."""
+        every = self.lease_s / 4
+        return (time.monotonic() // every + 1) * every
+
     async def pause(self, seconds: float) -> None:
         """Wait, but no longer than until ``stop``."""
         with contextlib.suppress(TimeoutError):
@@ -85,7 +90,7 @@ class LeaseHolder:
             lease: Lease | None = None
             try:
                 if not await self.bus.claim(number, self.name, self.lease_s):
-                    await self.pause(self.lease_s / 4)
+                    await self.pause(self.next_tick() - time.monotonic())
                     continue
                 lease = Lease(self, number)
                 await work(lease)
@@ -128,7 +133,7 @@ class Lease:
         self.progressed = False
         """The work sets this when it has got further, so the next failure is a new one."""
         self._holder = holder
-        self._extend_at = time.monotonic() + holder.lease_s / 3
+        self._extend_at = holder.next_tick()
 
     async def goes_on(self) -> bool:
         """Extend the lease if it is time; False after ``stop`` or if another worker has or gets the partition."""
@@ -138,18 +143,17 @@ class Lease:
         if holder.bus.is_revoked(self.number):
             holder.logger.info("partition_given_up", partition=self.number, worker=holder.name)
             return False
-        now = time.monotonic()
-        if now > self._extend_at:
+        if time.monotonic() >= self._extend_at:
             if not await holder.bus.claim(self.number, holder.name, holder.lease_s):
                 holder.logger.warning("lease_lost", partition=self.number, worker=holder.name)
                 return False
-            self._extend_at = now + holder.lease_s / 3
+            self._extend_at = holder.next_tick()
         return True
 
     async def read(self, after: Committed, *, limit: int) -> Batch:
-        """Return the events after a position; an empty batch if none arrive within a second, or at ``stop``."""
+        """Return the events after a position; an empty batch if none arrive within some seconds, or at ``stop``."""
         holder = self._holder
-        wait_s = min(_READ_WAIT_S, holder.lease_s / 3)
+        wait_s = max(0.0, min(_READ_WAIT_S, self._extend_at - time.monotonic()))
         async with _racing(holder.bus.read(self.number, after, limit=limit, wait_s=wait_s), holder) as (reading, both):
             await asyncio.wait(both, return_when=asyncio.FIRST_COMPLETED)
             return reading.result() if reading.done() else Batch(entries=[])

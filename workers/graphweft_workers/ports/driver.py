@@ -9,11 +9,12 @@ in ``graphweft.graphs`` a ``GraphDriver``. A client finds its transport in the g
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:  # a driver is imported by commands that need no engine
+    from graphweft_contracts import Layout
     from graphweft_workers.ports.bus import Bus
     from graphweft_workers.ports.check import Check
     from graphweft_workers.ports.dialect import GraphDialect
@@ -27,8 +28,8 @@ class BusOptions:
 
     group: str
     """The group of readers that the bus is opened for."""
-    partitions: int
-    """The number of partitions of a new bus."""
+    new: Layout
+    """The layout of a new bus."""
     lease_s: float
     """Seconds after which the partitions of a dead worker are taken over."""
     own: Mapping[str, Any] = field(default_factory=dict[str, Any])
@@ -66,11 +67,11 @@ class BusDriver(ABC):
         return ()
 
     @abstractmethod
-    async def examine(self, url: str, advice: str, *, partitions: int, asked: int | None) -> list[Check]:
+    async def examine(self, url: str, advice: str, *, new: Layout, asked: Collection[str]) -> list[Check]:
         """Return the doctor's checks; the first, named ``bus``, says whether the server answers. Never raises.
 
-        ``advice`` is for a server that does not answer, ``partitions`` for a new bus. ``asked`` is the number of
-        partitions that the settings name, None where they name none. With a second check named ``bus topic``, the
+        ``advice`` is for a server that does not answer, ``new`` for a new bus. ``asked`` are the fields of ``new`` that
+        the settings name; see ``layout_checks``. With a second check named ``bus topic``, the
         doctor asks the bus for partitions, workers and dead letters only if that one is ``ok``; ``warn`` says that the
         bus is new.
         """

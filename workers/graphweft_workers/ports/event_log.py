@@ -7,6 +7,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
+from graphweft_contracts import Layout, Order
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Entry:
@@ -69,11 +71,15 @@ class EventLog(Protocol):
         """
         ...
 
-    async def keyed_partitions(self) -> int:
-        """Return the number of partitions to which keys are mapped. It never changes for a bus.
+    async def layout(self) -> Layout:
+        """Return how keys are mapped to the first partitions, read from the server.
 
-        These are the first ones. Other partitions hold only events of producers that are not graphweft's.
+        Other partitions hold only events of producers that are not graphweft's.
         """
+        ...
+
+    async def store_order(self, app_id: str, order: Order) -> None:
+        """Store the order of an app, or with ``*`` of all others. Producers follow within half a minute."""
         ...
 
     async def committed(self, partition: int) -> Committed:

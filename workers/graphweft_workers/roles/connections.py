@@ -10,7 +10,7 @@ import contextlib
 from typing import TYPE_CHECKING, Any
 
 from graphweft.transports import registry
-from graphweft_contracts import channels
+from graphweft_contracts import Layout, channels
 from graphweft_workers import drivers
 from graphweft_workers.drivers import bus_driver, graph_driver
 from graphweft_workers.optional_dependencies import naming_extra
@@ -26,11 +26,14 @@ if TYPE_CHECKING:  # a command that reads a count need not wait for the engine t
     from graphweft_workers.roles.settings import Settings
 
 
+def new_layout(settings: Settings) -> Layout:
+    """Return the layout of a new bus."""
+    return Layout(partitions=settings.partitions, order=settings.order)
+
+
 def make_bus(settings: Settings, *, group: str = channels.MUTATION_GROUP) -> Bus:
     """Return the bus for a group of readers."""
-    options = BusOptions(
-        group=group, partitions=settings.partitions, lease_s=settings.lease_s, own=settings.driver_options
-    )
+    options = BusOptions(group=group, new=new_layout(settings), lease_s=settings.lease_s, own=settings.driver_options)
     driver = bus_driver(settings.bus)
     with _needed(driver, "GRAPHWEFT_BUS_URL"):
         return driver.make_bus(settings.bus, options)
@@ -64,14 +67,15 @@ def make_graph(settings: Settings) -> GraphStore:
 
 def make_transport(settings: Settings) -> Transport:
     """Return the client's side of the bus."""
-    return registry.make_transport(settings.bus, partitions=settings.partitions)
+    return registry.make_transport(settings.bus, new=new_layout(settings))
 
 
 async def examine_bus(settings: Settings, advice: str) -> list[Check]:
     """Return the doctor's checks of the bus; ``advice`` is for a server that does not answer."""
-    asked = settings.partitions if "partitions" in settings.model_fields_set else None
     await make_bus(settings).aclose()  # says which package is missing
-    return await bus_driver(settings.bus).examine(settings.bus, advice, partitions=settings.partitions, asked=asked)
+    return await bus_driver(settings.bus).examine(
+        settings.bus, advice, new=new_layout(settings), asked=settings.model_fields_set
+    )
 
 
 async def examine_graph(settings: Settings, advice: str) -> list[Check]:

@@ -28,7 +28,15 @@ from faststream.specification import AsyncAPI
 from graphweft_contracts import BusUnavailable, GraphUnavailable, GraphweftError
 from graphweft_workers.drivers import bus_driver
 from graphweft_workers.logs import set_up_logs
-from graphweft_workers.roles.connections import make_broker, make_bus, make_graph, make_request_queue, make_transport
+from graphweft_workers.ports.check import layout_checks
+from graphweft_workers.roles.connections import (
+    make_broker,
+    make_bus,
+    make_graph,
+    make_request_queue,
+    make_transport,
+    new_layout,
+)
 from graphweft_workers.roles.heartbeat import beating
 from graphweft_workers.roles.rules import load_rules
 from graphweft_workers.roles.settings import Settings
@@ -358,18 +366,14 @@ async def _until_answered(settings: Settings) -> None:
     try:
         while True:
             try:
-                keyed = await bus.keyed_partitions()
+                layout = await bus.layout()
             except BusUnavailable as error:
                 logger.debug("the bus is unavailable: %s", error)
                 await asyncio.sleep(wait_s)
                 wait_s = min(wait_s * 2, _LAST_WAIT_S)
             else:
-                if "partitions" in settings.model_fields_set and settings.partitions != keyed:
-                    logger.warning(
-                        "GRAPHWEFT_PARTITIONS is %d and has no effect: this bus spreads chats over %d partitions since "
-                        "it was first used. Set it to %d, or leave it out",
-                        *(settings.partitions, keyed, keyed),
-                    )
+                for check in layout_checks(layout, new_layout(settings), settings.model_fields_set):
+                    logger.warning("%s: %s", check.found, check.advice)
                 return
     finally:
         await bus.aclose()

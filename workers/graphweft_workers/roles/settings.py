@@ -28,7 +28,7 @@ from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
 from graphweft.transports.embedded import DEFAULT_DATA, embedded_url
-from graphweft_contracts import InvalidSettings
+from graphweft_contracts import InvalidSettings, Order
 from graphweft_workers.drivers.settings import UNPREFIXED, DriverSettings, graph_url_of_environment
 
 CONFIG_FILE: Final = "graphweft.yaml"
@@ -74,7 +74,11 @@ class Settings(DriverSettings, BaseSettings):
     graph_template: str = Field(
         default="mozaiks_{app_id}", pattern=r"\{app_id\}", description="Name of an app's graph; holds {app_id}."
     )
-    partitions: int = Field(default=4, ge=1, le=256, description="Partitions of a new bus; another keeps its number.")
+    partitions: int = Field(default=64, ge=1, le=256, description="Partitions of a new bus; another keeps its number.")
+    order: Order = Field(
+        default="app",
+        description="Order on a new bus: app, all events of an app take effect in log order; or chat, those of a chat.",
+    )
     worker_name: str | None = Field(
         default=None, description="Name under which a worker holds its partitions; by default host and process."
     )

@@ -16,10 +16,11 @@ from graphweft_contracts import BusUnavailable, InvalidSettings, channels, wire
 
 _REPLICAS: Final = 3
 """Replicas of each topic, if present are enough brokers."""
+_CONTEXT_PARTITIONS: Final = 16
 _MAX_POLLS: Final = 100
 _POLL_S: Final = 0.02
 _LETTER_BYTES: Final = 8 * 1024**2
-"""Largest dead letter: an event of up to 1 MiB in base64, a third larger, and its fields."""
+"""Largest dead letter: an event of up to 1 MiB in base64, a third larger, and its fields. Also the largest rule set."""
 _CONTEXT: Final[Mapping[str, str]] = {
     # No request waits this long. Kafka deletes only whole segments.
     "retention.ms": "60000",
@@ -35,6 +36,12 @@ _TOPICS: Final[Mapping[str, Mapping[str, str]]] = {
     },
     channels.DEAD_LETTERS_TOPIC: {"cleanup.policy": "compact", "max.message.bytes": str(_LETTER_BYTES)},
     channels.PARTITIONS_TOPIC: {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"},
+    channels.RULE_SETS_TOPIC: {
+        "cleanup.policy": "delete",
+        "retention.ms": "-1",
+        "retention.bytes": "-1",
+        "max.message.bytes": str(_LETTER_BYTES),
+    },
     channels.CONTEXT_REQUESTS_TOPIC: _CONTEXT,
     channels.CONTEXT_REPLIES_TOPIC: _CONTEXT,
 }
@@ -63,9 +70,10 @@ def bus_errors(what: str) -> Generator[None]:
 async def make_topics(admin: AIOKafkaAdminClient, partitions: int) -> int:
     """Make the missing topics of events, and return the current number of partitions of events.
 
-    ``partitions`` applies to a new topic only. Keys are mapped to ``agreed_partitions``. Raises ``KafkaError``.
+    ``partitions`` applies to a new topic only. ``agreed_layout`` maps keys. Raises ``KafkaError``.
     """
-    wanted = {channels.EVENTS_TOPIC: partitions, channels.DEAD_LETTERS_TOPIC: 1, channels.PARTITIONS_TOPIC: 1}
+    single = (channels.DEAD_LETTERS_TOPIC, channels.PARTITIONS_TOPIC, channels.RULE_SETS_TOPIC)
+    wanted = {channels.EVENTS_TOPIC: partitions, **dict.fromkeys(single, 1)}
     return (await _make(admin, await _present(admin), wanted))[channels.EVENTS_TOPIC]
 
 
@@ -77,11 +85,11 @@ async def present_partitions(admin: AIOKafkaAdminClient) -> int:
 async def make_context_topics(admin: AIOKafkaAdminClient, partitions: int) -> int:
     """Make the missing topics of context requests and replies, and return their number of partitions.
 
-    New topics get as many partitions as the events have, or ``partitions`` if that topic does not exist. Raises
-    ``KafkaError``.
+    New topics get as many partitions as the events have, or ``partitions`` if that topic does not exist, but 16 at
+    most: so many responders share the requests. Raises ``KafkaError``.
     """
     present = await _present(admin)
-    count = present.get(channels.EVENTS_TOPIC) or partitions
+    count = min(present.get(channels.EVENTS_TOPIC) or partitions, _CONTEXT_PARTITIONS)
     wanted = {channels.CONTEXT_REQUESTS_TOPIC: count, channels.CONTEXT_REPLIES_TOPIC: count}
     return (await _make(admin, present, wanted))[channels.CONTEXT_REQUESTS_TOPIC]
 

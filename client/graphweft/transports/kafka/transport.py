@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any, Final
@@ -11,11 +12,13 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError, MessageSizeTooLargeError
 
-from graphweft.transport import DEFAULT_PARTITIONS, MAX_EVENT_BYTES, Outgoing, check_sizes
+from graphweft.transport import LAYOUT_S, MAX_EVENT_BYTES, NEW_LAYOUT, Outgoing, check_sizes
 from graphweft.transports.kafka.connection import bus_errors, make_topics, record_of, servers
 from graphweft.transports.kafka.context import KafkaContext, end_producer
-from graphweft.transports.kafka.partitions import agreed_partitions
-from graphweft_contracts import ContextReply, ContextRequest, InvalidEvent, channels
+from graphweft.transports.kafka.layout import agreed_layout, stored_layout
+from graphweft_contracts import ContextReply, ContextRequest, InvalidEvent, Layout, channels
+
+logger = logging.getLogger("graphweft.client")
 
 _BATCH_OVERHEAD: Final = 1_024
 _REQUEST_MS: Final = 5_000
@@ -25,19 +28,21 @@ _REQUEST_MS: Final = 5_000
 class KafkaTransport:
     """The ``Transport`` over Kafka. Connects at the first use, and again after an error.
 
-    An idempotent producer writes each batch once and in order, even if its connection breaks. ``channels.partition_of``
-    selects the partition, so that all clients use the same one for a chat; Kafka's own partitioner would differ. It is
-    one of the partitions that the topic had at first, so added partitions move no chat.
+    An idempotent producer writes each batch once and in order, even if its connection breaks. The layout of the bus
+    selects the partition, so that all clients use the same one; Kafka's own partitioner would differ. It is one of the
+    partitions that the topic had at first, so added partitions move no app.
     """
 
-    def __init__(self, url: str, *, partitions: int = DEFAULT_PARTITIONS) -> None:
+    def __init__(self, url: str, *, new: Layout = NEW_LAYOUT) -> None:
+        """``new`` is the layout of a new bus."""
         self._servers = servers(url)
-        self._wanted_partitions = partitions
-        self._partitions: int | None = None
-        """The number of partitions that keys are mapped to."""
+        self._new = new
+        self._layout: Layout | None = None
+        self._layout_at = 0.0
+        self._refreshing: asyncio.Task[None] | None = None
         self._producer: Any = None
         self._connecting = asyncio.Lock()
-        self._context = KafkaContext(self._servers, partitions=partitions)
+        self._context = KafkaContext(self._servers, partitions=new.partitions)
 
     async def append(self, events: Sequence[Outgoing]) -> list[str]:
         """See ``Transport.append``.
@@ -46,10 +51,10 @@ class KafkaTransport:
         consumers drop the duplicates.
         """
         check_sizes(events)
-        producer, partitions = await self._connected()
+        producer, layout = await self._connected()
         by_partition: dict[int, list[int]] = defaultdict(list)
         for index, event in enumerate(events):
-            by_partition[channels.partition_of(event.key, partitions)].append(index)
+            by_partition[layout.partition_of(event.key)].append(index)
         positions = [""] * len(events)
         outcomes = await asyncio.gather(
             *(self._write(producer, number, indexes, events, positions) for number, indexes in by_partition.items()),
@@ -72,23 +77,19 @@ class KafkaTransport:
     async def aclose(self) -> None:
         """See ``Transport.aclose``."""
         producer, self._producer = self._producer, None
+        if self._refreshing is not None:
+            self._refreshing.cancel()
+            await asyncio.gather(self._refreshing, return_exceptions=True)
         try:
             if producer is not None:
                 await end_producer(producer)
         finally:
             await self._context.aclose()
 
-    async def _connected(self) -> tuple[Any, int]:
+    async def _connected(self) -> tuple[Any, Layout]:
         async with self._connecting:
             with bus_errors("the bus did not accept the events"):
-                if self._partitions is None:
-                    admin = AIOKafkaAdminClient(bootstrap_servers=self._servers, request_timeout_ms=_REQUEST_MS)
-                    try:
-                        await admin.start()
-                        present = await make_topics(admin, self._wanted_partitions)
-                        self._partitions = await agreed_partitions(self._servers, admin, present)
-                    finally:
-                        await admin.close()
+                layout = await self._current_layout()
                 if self._producer is None:
                     producer = AIOKafkaProducer(
                         bootstrap_servers=self._servers,
@@ -103,7 +104,29 @@ class KafkaTransport:
                         await producer.stop()
                         raise
                     self._producer = producer
-            return self._producer, self._partitions
+            return self._producer, layout
+
+    async def _current_layout(self) -> Layout:
+        now = asyncio.get_running_loop().time()
+        if self._layout is None:
+            admin = AIOKafkaAdminClient(bootstrap_servers=self._servers, request_timeout_ms=_REQUEST_MS)
+            try:
+                await admin.start()
+                present = await make_topics(admin, self._new.partitions)
+                self._layout = await agreed_layout(self._servers, admin, present, self._new.order)
+            finally:
+                await admin.close()
+            self._layout_at = now
+        elif now > self._layout_at + LAYOUT_S:
+            self._layout_at = now
+            self._refreshing = asyncio.create_task(self._refresh())  # takes some 100 ms, which no event waits for
+        return self._layout
+
+    async def _refresh(self) -> None:
+        try:
+            self._layout = await stored_layout(self._servers) or self._layout
+        except (KafkaError, OSError) as error:
+            logger.debug("the layout of the bus cannot be read: %s", error)
 
     async def _write(
         self, producer: Any, number: int, indexes: Sequence[int], events: Sequence[Outgoing], positions: list[str]

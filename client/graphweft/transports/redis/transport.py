@@ -17,8 +17,9 @@ from uuid import uuid4
 from redis.exceptions import RedisError
 
 from graphweft.transport import (
-    DEFAULT_PARTITIONS,
+    LAYOUT_S,
     MAX_BUDGET_MS,
+    NEW_LAYOUT,
     Outgoing,
     check_sizes,
     encoded,
@@ -26,7 +27,8 @@ from graphweft.transport import (
     seconds_left,
 )
 from graphweft.transports.redis.connection import Together, connect
-from graphweft_contracts import BusUnavailable, ContextReply, ContextRequest, channels
+from graphweft.transports.redis.layout import agreed_layout
+from graphweft_contracts import BusUnavailable, ContextReply, ContextRequest, Layout, channels
 
 logger = logging.getLogger("graphweft.client")
 
@@ -50,15 +52,17 @@ class RedisTransport:
         self,
         url: str,
         *,
-        partitions: int = DEFAULT_PARTITIONS,
+        new: Layout = NEW_LAYOUT,
     ) -> None:
+        """``new`` is the layout of a new bus."""
         self._redis = connect(url, io_timeout_s=_IO_S)
         # A repeated request is answered twice, and the second reply is ignored.
         self._repeating = connect(url, io_timeout_s=_IO_S, repeats=1)
         self._requests = Together(self._repeating, connections=_REQUEST_CONNECTIONS)
         self._replies = connect(url, io_timeout_s=None)  # a subscription is silent between replies
-        self._wanted_partitions = partitions
-        self._partitions: int | None = None
+        self._new = new
+        self._layout: Layout | None = None
+        self._layout_at = 0.0
         self._newest_ms = 0
         """The server's time of our last request."""
         self._trim_at = 0.0
@@ -73,8 +77,8 @@ class RedisTransport:
         """See ``Transport.append``."""
         check_sizes(events)
         try:
-            partitions = await self._partition_count()
-            numbers = [channels.partition_of(event.key, partitions) for event in events]
+            layout = await self._current_layout()
+            numbers = [layout.partition_of(event.key) for event in events]
             # All or nothing: without a transaction the server may refuse one event (out of memory, still loading) and
             # accept the next of the same chat, and a retry would then reorder them.
             pipeline = self._redis.pipeline(transaction=len(events) > 1)
@@ -137,11 +141,12 @@ class RedisTransport:
         self._trim_at = now + _TRIM_S
         return ("MINID", "=", max(0, self._newest_ms - _REQUESTS_KEPT_MS))
 
-    async def _partition_count(self) -> int:
-        if self._partitions is None:
-            await self._redis.set(channels.PARTITION_COUNT, self._wanted_partitions, nx=True)
-            self._partitions = int(await self._redis.get(channels.PARTITION_COUNT))
-        return self._partitions
+    async def _current_layout(self) -> Layout:
+        now = asyncio.get_running_loop().time()
+        if self._layout is None or now > self._layout_at + LAYOUT_S:
+            self._layout = await agreed_layout(self._redis, self._new)
+            self._layout_at = now
+        return self._layout
 
     async def _listen(self) -> None:
         loop = asyncio.get_running_loop()

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
 from aiokafka.admin import AIOKafkaAdminClient
@@ -12,16 +12,16 @@ from aiokafka.errors import KafkaError, for_code
 
 from graphweft.transport import MAX_EVENT_BYTES
 from graphweft.transports.kafka.connection import servers
-from graphweft.transports.kafka.partitions import written_partitions
-from graphweft_contracts import channels
-from graphweft_workers.ports.check import Check
+from graphweft.transports.kafka.layout import stored_layout
+from graphweft_contracts import Layout, channels
+from graphweft_workers.ports.check import Check, layout_checks
 
 _ANSWER_S: Final = 10.0
 _NO_LIMIT: Final = "-1"
 _COPIES: Final = 3
 
 
-async def examine(url: str, advice: str, *, partitions: int, asked: int | None = None) -> list[Check]:
+async def examine(url: str, advice: str, *, new: Layout, asked: Collection[str] = ()) -> list[Check]:
     """See ``BusDriver.examine``."""
     admin = AIOKafkaAdminClient(bootstrap_servers=servers(url), request_timeout_ms=int(_ANSWER_S * 1000))
     try:
@@ -31,10 +31,10 @@ async def examine(url: str, advice: str, *, partitions: int, asked: int | None =
             described = await admin.describe_topics()
             found = Check(name="bus", state="ok", found=f"Kafka answers, {brokers} broker{'s' * (brokers > 1)}")
             topics = {topic["topic"]: topic["partitions"] for topic in described}
-            events = _events(topics.get(channels.EVENTS_TOPIC, []), brokers, partitions)
+            events = _events(topics.get(channels.EVENTS_TOPIC, []), brokers, new.partitions)
             if channels.PARTITIONS_TOPIC in topics:
-                keyed = await written_partitions(servers(url))
-                events += _partitions(len(topics.get(channels.EVENTS_TOPIC, [])), keyed, asked)
+                stored = await stored_layout(servers(url))
+                events += _layout(len(topics.get(channels.EVENTS_TOPIC, [])), stored, new, asked)
             return [found, *events, *await _settings(admin, topics)]
     except (KafkaError, OSError) as error:  # TimeoutError is an OSError
         reason = str(error) or f"nothing within {_ANSWER_S:.0f} s"
@@ -90,26 +90,24 @@ def _events(partitions: Sequence[Mapping[str, Any]], brokers: int, wanted: int) 
     return checks
 
 
-def _partitions(present: int, keyed: int | None, asked: int | None) -> list[Check]:
-    """Compare the number of partitions that keys are mapped to with the existing and the configured number."""
-    name = "bus partitions"
-    if not present or keyed is None:  # the next process writes the number
+def _layout(present: int, stored: Layout | None, new: Layout, asked: Collection[str]) -> list[Check]:
+    """Compare the layout with the existing partitions and with the settings."""
+    if not present or stored is None:  # the next process writes it
         return []
+    name, keyed = "bus partitions", stored.partitions
     if keyed > present:
         found = (
             f"{channels.PARTITIONS_TOPIC} says {keyed}, but {channels.EVENTS_TOPIC} has {present}: no event is accepted"
         )
         advice = f"the topic was recreated with fewer: delete {channels.PARTITIONS_TOPIC} too, restart all processes"
         return [Check(name=name, state="fail", found=found, advice=advice)]
-    spread = f"chats are spread over {keyed} partitions"
+    spread = f"the bus spreads apps over {keyed} partitions"
     if present > keyed:
-        spread = f"chats are spread over the first {keyed} of {present} partitions: added partitions do not move them"
-    checks = [Check(name=name, state="ok", found=spread)]
-    if asked not in {None, keyed}:
-        found = f"GRAPHWEFT_PARTITIONS {asked} has no effect: {spread}, since the first use"
-        advice = f"set GRAPHWEFT_PARTITIONS to {keyed}, or leave it out"
-        checks = [Check(name=name, state="warn", found=found, advice=advice)]
-    return checks
+        spread = f"the bus spreads apps over the first {keyed} of {present} partitions: added ones do not move them"
+    warnings = layout_checks(stored, new, asked, spread)
+    if any(warning.name == name for warning in warnings):
+        return warnings
+    return [Check(name=name, state="ok", found=spread), *warnings]
 
 
 async def _settings(admin: AIOKafkaAdminClient, topics: Mapping[str, Any]) -> list[Check]:

@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Any, Final, override
 from graphweft_workers.ports.driver import BusDriver, BusOptions
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from graphweft_contracts import Layout
     from graphweft_workers.ports.bus import Bus
     from graphweft_workers.ports.check import Check
     from graphweft_workers.ports.request_queue import RequestQueue
@@ -32,7 +35,7 @@ class KafkaDriver(BusDriver):
 
         return KafkaEventLog(
             url,
-            partitions=options.partitions,
+            new=options.new,
             session_s=options.lease_s,
             barrier_s=options.own["kafka_barrier_s"],
             instance=options.own["kafka_instance"],
@@ -60,10 +63,10 @@ class KafkaDriver(BusDriver):
         return KafkaError, OSError
 
     @override
-    async def examine(self, url: str, advice: str, *, partitions: int, asked: int | None) -> list[Check]:
+    async def examine(self, url: str, advice: str, *, new: Layout, asked: Collection[str]) -> list[Check]:
         from graphweft_workers.drivers.kafka import doctor
 
-        return await doctor.examine(url, advice, partitions=partitions, asked=asked)
+        return await doctor.examine(url, advice, new=new, asked=asked)
 
     @override
     async def responders(self, url: str) -> list[str]:

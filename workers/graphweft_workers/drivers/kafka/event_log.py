@@ -1,8 +1,8 @@
 """Kafka as a bus (measured on Kafka 4.1 with aiokafka 0.14).
 
 A partition is a partition of the topic ``graphweft.events``. The consumer group assigns partitions and stores
-positions. Each partition is read by a consumer without a group, from the position that the caller gives, so a rebalance
-does not disturb reads, and reads do not skip records.
+positions. The partitions are read by a consumer without a group, from the positions that the caller gives, so a
+rebalance does not disturb reads, and reads do not skip records.
 
 Only committed records are read, because a record of an aborted transaction must have no effect; ``requeue`` uses a
 transaction. So a reader waits while a transaction is open, at most 10 s for graphweft's own. The control records at the
@@ -22,12 +22,16 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.coordinator.protocol import ConsumerProtocol
 from aiokafka.errors import GroupCoordinatorNotAvailableError, KafkaError
 
+from graphweft.transport import NEW_LAYOUT
 from graphweft.transports.kafka.connection import bus_errors, fields_of, make_topics, present_partitions, servers
-from graphweft.transports.kafka.partitions import agreed_partitions
-from graphweft_contracts import BusUnavailable, DeadLetter, channels
+from graphweft.transports.kafka.layout import agreed_layout, store_order
+from graphweft_contracts import BusUnavailable, DeadLetter, Layout, Order, channels
+from graphweft_contracts.rules_log import ALL_APPS, Activation, StoredRules
 from graphweft_workers.drivers.kafka.dead_letters import LetterTopic
+from graphweft_workers.drivers.kafka.follower import Follower
 from graphweft_workers.drivers.kafka.group import Membership
-from graphweft_workers.drivers.kafka.reader import PartitionReader, RangeReader, start_client
+from graphweft_workers.drivers.kafka.reader import RangeReader, start_client
+from graphweft_workers.drivers.kafka.rules_log import KafkaRulesLog
 from graphweft_workers.ports.event_log import Batch, Committed, Entry, PartitionStatus
 
 _REQUEST_MS: Final = 10_000
@@ -51,7 +55,7 @@ class KafkaEventLog:
         self,
         url: str,
         *,
-        partitions: int = 4,
+        new: Layout = NEW_LAYOUT,
         session_s: float = 10.0,
         barrier_s: float = 20.0,
         instance: str | None = None,
@@ -59,16 +63,16 @@ class KafkaEventLog:
     ) -> None:
         self._servers = servers(url)
         self._group_name = group
-        self._wanted = partitions
+        self._new = new
         self._count: int | None = None
-        self._keyed = 0
         self._counting = asyncio.Lock()
         self._group = Membership(
             self._servers, group=group, session_s=session_s, barrier_s=barrier_s, instance=instance
         )
         self._letters = LetterTopic(self._servers)
+        self._rules = KafkaRulesLog(self._servers)
         self._ranges = RangeReader(self._servers)
-        self._readers: dict[int, PartitionReader] = {}
+        self._follower = Follower(self._servers, channels.EVENTS_TOPIC)
         self._ends: dict[int, tuple[Committed, int]] = {}
         """By partition: the committed position, and the offset after the control records that follow it."""
         self._admin: Any = None
@@ -81,18 +85,25 @@ class KafkaEventLog:
         async with self._counting:
             if self._count is None:
                 async with self._administration() as admin:
-                    count = await make_topics(admin, self._wanted)
-                    self._keyed = await agreed_partitions(self._servers, admin, count)
-                self._count = max(count, self._keyed)
+                    count = await make_topics(admin, self._new.partitions)
+                    layout = await agreed_layout(self._servers, admin, count, self._new.order)
+                self._count = max(count, layout.partitions)
             elif fresh:
                 async with self._administration() as admin:
                     self._count = max(self._count, await present_partitions(admin))
             return self._count
 
-    async def keyed_partitions(self) -> int:
-        """See ``EventLog.keyed_partitions``."""
+    async def layout(self) -> Layout:
+        """See ``EventLog.layout``."""
+        count = await self.partitions()
+        async with self._administration() as admin:
+            return await agreed_layout(self._servers, admin, count, self._new.order)
+
+    async def store_order(self, app_id: str, order: Order) -> None:
+        """See ``EventLog.store_order``."""
         await self.partitions()
-        return self._keyed
+        with bus_errors("the order cannot be stored"):
+            await store_order(self._servers, app_id, order)
 
     async def claim(self, partition: int, owner: str, ttl_s: float) -> bool:
         """See ``PartitionLeases.claim``. The group's session replaces ``ttl_s``."""
@@ -105,10 +116,8 @@ class KafkaEventLog:
 
     async def release(self, partition: int, owner: str) -> None:
         """See ``PartitionLeases.release``. Others get it at a rebalance, or when all are released."""
-        reader = self._readers.pop(partition, None)
+        self._follower.release(partition)
         self._ends.pop(partition, None)
-        if reader is not None:
-            await reader.aclose()
         await self._group.release(partition, owner)
 
     async def committed(self, partition: int) -> Committed:
@@ -119,15 +128,13 @@ class KafkaEventLog:
         return _committed(position, note)
 
     async def read(self, partition: int, after: Committed, *, limit: int, wait_s: float) -> Batch:
-        """See ``EventLog.read``. One call returns about 4 MiB at most, or the single entry that is larger."""
-        reader = self._readers.get(partition)
-        if reader is None:
-            reader = await PartitionReader.open(self._servers, channels.EVENTS_TOPIC, partition)
-            self._readers[partition] = reader
+        """See ``EventLog.read``. One call returns about 2 MiB at most, or the single entry that is larger."""
         position = self._position(partition, after)
         with bus_errors(f"partition {partition} cannot be read"):
-            records, lost, following = await reader.read(
+            records, lost, following = await self._follower.read(
+                partition,
                 position,
+                among=await self.partitions(),
                 limit=limit,
                 wait_s=min(wait_s, _LONGEST_WAIT_S),
                 enough=self._group.called_back,
@@ -250,13 +257,34 @@ class KafkaEventLog:
         number, _, _ = letter.position.partition(":")
         return await self._letters.replace(letter, int(number), entries, rest)
 
+    async def store_rules(self, digest: str, rules: StoredRules) -> None:
+        """See ``RulesLog.store_rules``."""
+        await self.partitions()
+        await self._rules.store_rules(digest, rules)
+
+    async def stored_rules(self, digest: str) -> StoredRules | None:
+        """See ``RulesLog.stored_rules``."""
+        await self.partitions()
+        return await self._rules.stored_rules(digest)
+
+    async def activate(self, scope: str, digest: str) -> Activation:
+        """See ``RulesLog.activate``. Its transaction blocks readers for at most 10 s."""
+        count = await self.partitions()
+        concerned = (await self.layout()).partitions_of(scope)
+        everywhere = scope == ALL_APPS  # other producers may use partitions that were added
+        return await self._rules.activate(scope, digest, range(count) if everywhere else concerned)
+
+    async def activations(self, *, after: int = 0) -> Sequence[Activation]:
+        """See ``RulesLog.activations``."""
+        await self.partitions()
+        return await self._rules.activations(after=after)
+
     async def aclose(self) -> None:
         """See ``Bus.aclose``."""
         await self._group.aclose()
-        while self._readers:
-            _, reader = self._readers.popitem()
-            await reader.aclose()
+        await self._follower.aclose()
         await self._letters.aclose()
+        await self._rules.aclose()
         await self._ranges.aclose()
         await self._drop_admin()
 

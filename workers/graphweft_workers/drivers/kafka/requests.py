@@ -23,10 +23,10 @@ from aiokafka.abc import ConsumerRebalanceListener
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError
 
-from graphweft.transport import DEFAULT_PARTITIONS
 from graphweft.transports.kafka.connection import bus_errors, make_context_topics, servers
 from graphweft.transports.kafka.context import end_producer
 from graphweft_contracts import BusUnavailable, ContextReply, channels
+from graphweft_contracts.layout import DEFAULT_PARTITIONS
 from graphweft_workers.drivers.kafka.lenient_headers import read_leniently
 from graphweft_workers.drivers.kafka.reader import start_client
 from graphweft_workers.ports.request_queue import MAX_REPLY_BYTES, PendingRequest, encode

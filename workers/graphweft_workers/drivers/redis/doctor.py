@@ -3,22 +3,23 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Collection
 from typing import Any, Final
 
 from redis.exceptions import RedisError, ResponseError
 
 from graphweft.transports.redis.connection import connect
-from graphweft_contracts import BusUnavailable, channels
+from graphweft_contracts import BusUnavailable, Layout, channels
 from graphweft_workers.drivers.redis_checks import ANSWER_S, append_only, examine_server, not_shown
-from graphweft_workers.ports.check import Check
+from graphweft_workers.ports.check import Check, layout_checks
 
 _ALIVE_MS: Final = 5_000
 """A responder asks for requests once a second."""
 
 
-async def examine(url: str, advice: str, *, asked: int | None = None) -> list[Check]:
+async def examine(url: str, advice: str, *, new: Layout, asked: Collection[str] = ()) -> list[Check]:
     """See ``BusDriver.examine``."""
-    return await examine_server("bus", url, advice, functools.partial(_bus, asked=asked))
+    return await examine_server("bus", url, advice, functools.partial(_bus, new=new, asked=asked))
 
 
 async def responders(url: str) -> list[str]:
@@ -37,13 +38,10 @@ async def responders(url: str) -> list[str]:
     return [consumer["name"] for consumer in consumers if int(consumer["idle"]) < _ALIVE_MS]
 
 
-async def _bus(client: Any, *, asked: int | None) -> list[Check]:
+async def _bus(client: Any, *, new: Layout, asked: Collection[str]) -> list[Check]:
     written = await client.get(channels.PARTITION_COUNT)
-    checks: list[Check] = []
-    if written and asked not in {None, int(written)}:
-        found = f"GRAPHWEFT_PARTITIONS {asked} has no effect: the bus spreads chats over {written} since its first use"
-        advice = f"set GRAPHWEFT_PARTITIONS to {written}, or leave it out"
-        checks.append(Check(name="bus partitions", state="warn", found=found, advice=advice))
+    orders = await client.hgetall(channels.ORDERS)
+    checks = layout_checks(Layout.of_stored(int(written), orders), new, asked) if written else []
     try:
         checks += await _settings(client)
     except ResponseError as error:

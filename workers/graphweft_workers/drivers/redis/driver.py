@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Any, Final, override
 from graphweft_workers.ports.driver import BusDriver, BusOptions
 
 if TYPE_CHECKING:
+    from collections.abc import Collection
+
+    from graphweft_contracts import Layout
     from graphweft_workers.ports.bus import Bus
     from graphweft_workers.ports.check import Check
     from graphweft_workers.ports.request_queue import RequestQueue
@@ -25,7 +28,7 @@ class RedisDriver(BusDriver):
     def make_bus(self, url: str, options: BusOptions) -> Bus:
         from graphweft_workers.drivers.redis.event_log import RedisEventLog
 
-        return RedisEventLog(url, partitions=options.partitions, group=options.group)
+        return RedisEventLog(url, new=options.new, group=options.group)
 
     @override
     def make_request_queue(self, url: str, *, name: str, partitions: int) -> RequestQueue:
@@ -47,10 +50,10 @@ class RedisDriver(BusDriver):
         return RedisError, OSError
 
     @override
-    async def examine(self, url: str, advice: str, *, partitions: int, asked: int | None) -> list[Check]:
+    async def examine(self, url: str, advice: str, *, new: Layout, asked: Collection[str]) -> list[Check]:
         from graphweft_workers.drivers.redis import doctor
 
-        return await doctor.examine(url, advice, asked=asked)
+        return await doctor.examine(url, advice, new=new, asked=asked)
 
     @override
     async def responders(self, url: str) -> list[str]:

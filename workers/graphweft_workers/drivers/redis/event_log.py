@@ -7,14 +7,21 @@ so that ``XINFO GROUPS`` and the tools built on it show the lag.
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from redis.exceptions import RedisError, ResponseError
 
+from graphweft.transport import NEW_LAYOUT
 from graphweft.transports.redis.connection import connect
-from graphweft_contracts import BusUnavailable, DeadLetter, channels
+from graphweft.transports.redis.layout import agreed_layout, store_order
+from graphweft_contracts import BusUnavailable, DeadLetter, Layout, Order, channels
+from graphweft_contracts.rules_log import Activation, StoredRules
+from graphweft_workers.drivers.redis.rules_log import RedisRulesLog
+from graphweft_workers.drivers.redis.stream_waiter import StreamWaiter, offset_number
 from graphweft_workers.ports.event_log import Batch, Committed, Entry, PartitionStatus
 
 _IO_GRACE_S: Final = 5.0
@@ -36,7 +43,7 @@ _GROWTH: Final = 8
 _CLAIM: Final = """
 local now = redis.call('TIME')
 now = now[1] * 1000 + math.floor(now[2] / 1000)
-redis.call('ZADD', KEYS[1], now + ARGV[3], ARGV[1])
+redis.call('ZADD', KEYS[1], now + ARGV[2], ARGV[1])
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', '(' .. string.format('%.0f', now))
 local workers = redis.call('ZRANGE', KEYS[1], 0, -1)
 local leases = redis.call('MGET', unpack(KEYS, 2))
@@ -53,12 +60,21 @@ local share = math.floor(#leases / #workers)
 for rank = 1, #leases % #workers do
   if workers[rank] == ARGV[1] then share = share + 1 end
 end
-local owner = leases[ARGV[2] + 1]
-if owner == ARGV[1] or (not owner and (held[ARGV[1]] or 0) < share) then
-  redis.call('SET', KEYS[ARGV[2] + 2], ARGV[1], 'PX', ARGV[3])
-  return {1, share}
+local found = {share}
+local mine = held[ARGV[1]] or 0
+for i = 3, #ARGV do
+  local number = ARGV[i] + 1
+  local owner = leases[number]
+  if owner == ARGV[1] or (not owner and mine < share) then
+    if not owner then
+      mine = mine + 1
+      leases[number] = ARGV[1]
+    end
+    redis.call('SET', KEYS[number + 1], ARGV[1], 'PX', ARGV[2])
+    found[#found + 1] = tonumber(ARGV[i])
+  end
 end
-return {0, share}
+return found
 """
 _RELEASE: Final = """
 local leases = redis.call('MGET', unpack(KEYS, 2))
@@ -121,39 +137,72 @@ class RedisEventLog:
     ``group`` names the group of readers, which has positions, leases and live workers of its own.
     """
 
-    def __init__(self, url: str, *, partitions: int = 4, group: str = channels.MUTATION_GROUP) -> None:
+    def __init__(self, url: str, *, new: Layout = NEW_LAYOUT, group: str = channels.MUTATION_GROUP) -> None:
         self._redis = connect(url, io_timeout_s=_LONGEST_WAIT_S + _IO_GRACE_S)
-        self._wanted = partitions
+        self._waiter = StreamWaiter(self._redis)
+        self._new = new
+        self._rules = RedisRulesLog(self._call)
         self._group_name = group
         self._count: int | None = None
         self._sizes: dict[int, tuple[float, int]] = {}
         """By partition: average bytes and number of the entries last read."""
         self._held: dict[int, str] = {}
         """By partition: the owner that claimed it through this object."""
+        self._claims: dict[tuple[str, float], dict[int, asyncio.Future[bool]]] = {}
+        """By owner and time of the lease: claims to be sent."""
+        self._claiming: set[asyncio.Task[None]] = set()
         self._shares: dict[str, int] = {}
         """By owner: its share of partitions at its last claim."""
 
     async def partitions(self, *, fresh: bool = False) -> int:
         """See ``EventLog.partitions``. It never grows."""
         if self._count is None:
-            await self._call("SET", channels.PARTITION_COUNT, self._wanted, "NX")
-            self._count = int(await self._call("GET", channels.PARTITION_COUNT))
+            self._count = (await self.layout()).partitions
         return self._count
 
-    async def keyed_partitions(self) -> int:
-        """See ``EventLog.keyed_partitions``."""
-        return await self.partitions()
+    async def layout(self) -> Layout:
+        """See ``EventLog.layout``."""
+        with _bus_errors():
+            return await agreed_layout(self._redis, self._new)
+
+    async def store_order(self, app_id: str, order: Order) -> None:
+        """See ``EventLog.store_order``."""
+        with _bus_errors():
+            await store_order(self._redis, app_id, order)
 
     async def claim(self, partition: int, owner: str, ttl_s: float) -> bool:
-        """See ``PartitionLeases.claim``. Each call keeps the owner alive for the time of the lease."""
-        keys = await self._owner_keys()
-        taken, share = await self._call("EVAL", _CLAIM, len(keys), *keys, owner, partition, int(ttl_s * 1000))
+        """See ``PartitionLeases.claim``. Each call keeps the owner alive for the time of the lease.
+
+        Claims of one iteration of the event loop are one script: workers claim all their partitions at once.
+        """
+        claims = self._claims.setdefault((owner, ttl_s), {})
+        if not claims:
+            task = asyncio.create_task(self._claim(owner, ttl_s))
+            self._claiming.add(task)
+            task.add_done_callback(self._claiming.discard)
+        taken = claims.setdefault(partition, asyncio.get_running_loop().create_future())
+        return await asyncio.shield(taken)
+
+    async def _claim(self, owner: str, ttl_s: float) -> None:
+        claims = self._claims.pop((owner, ttl_s))
+        try:
+            keys = await self._owner_keys()
+            share, *taken = await self._call("EVAL", _CLAIM, len(keys), *keys, owner, int(ttl_s * 1000), *claims)
+        except BaseException as error:
+            lost = error if isinstance(error, BusUnavailable) else BusUnavailable("the connection is closed")
+            for future in claims.values():
+                future.set_exception(lost)
+                future.exception()  # marks it as retrieved: its caller may be gone
+            if isinstance(error, BusUnavailable):
+                return
+            raise
         self._shares[owner] = share
-        if taken:
-            self._held[partition] = owner
-        elif self._held.get(partition) == owner:
-            del self._held[partition]
-        return bool(taken)
+        for partition, future in claims.items():
+            if partition in taken:
+                self._held[partition] = owner
+            elif self._held.get(partition) == owner:
+                del self._held[partition]
+            future.set_result(partition in taken)
 
     def is_revoked(self, partition: int) -> bool:
         """See ``PartitionLeases.is_revoked``: an owner above its share loses the highest numbers first."""
@@ -196,12 +245,11 @@ class RedisEventLog:
         stretch = await self._read_now(partition, after, limit)
         if stretch.entries or stretch.lost or wait_s <= 0:
             return stretch
-        # A transaction cannot block, so this command only waits.
-        wait_ms = max(1, int(min(wait_s, _LONGEST_WAIT_S) * 1000))
-        stream = channels.events_stream(partition)
-        if not await self._call("XREAD", "COUNT", 1, "BLOCK", wait_ms, "STREAMS", stream, after.offset or "0-0"):
-            return stretch
-        return await self._read_now(partition, after, limit)
+        # A transaction cannot block, so this only waits.
+        with _bus_errors():
+            stream = channels.events_stream(partition)
+            grown = await self._waiter.wait(stream, after.offset, min(wait_s, _LONGEST_WAIT_S))
+        return await self._read_now(partition, after, limit) if grown else stretch
 
     async def reread(self, partition: int, after: Committed, *, limit: int) -> Batch:
         """See ``EventLog.reread``. One call returns about 16 MiB at most, or the single entry that is larger."""
@@ -209,13 +257,11 @@ class RedisEventLog:
 
     async def entries(self, partition: int, offsets: Sequence[str]) -> Sequence[Entry]:
         """See ``EventLog.entries``."""
-        try:
+        with _bus_errors():
             pipeline = self._redis.pipeline(transaction=False)
             for offset in offsets:
                 pipeline.execute_command("XRANGE", channels.events_stream(partition), offset, offset)
             replies = await pipeline.execute()
-        except (RedisError, OSError) as error:
-            raise BusUnavailable(f"the bus is unavailable: {error}") from error
         return [_entry(item) for reply in replies for item in reply]
 
     async def after(self, partition: int, offset: str, *, limit: int) -> Sequence[Entry]:
@@ -233,7 +279,7 @@ class RedisEventLog:
 
     def is_after(self, offset: str, other: str) -> bool:
         """See ``EventLog.is_after``."""
-        return _number(offset) > _number(other)
+        return offset_number(offset) > offset_number(other)
 
     async def commit(self, partition: int, committed: Committed) -> None:
         """See ``EventLog.commit``."""
@@ -245,15 +291,24 @@ class RedisEventLog:
 
     async def status(self) -> Sequence[PartitionStatus]:
         """See ``EventLog.status``."""
-        found: list[PartitionStatus] = []
         partitions = await self.partitions()
-        notes = await self._call("HGETALL", channels.notes(self._group_name))
-        for partition in range(partitions):
-            stream = channels.events_stream(partition)
-            owner = await self._call("GET", channels.lease(partition, self._group_name))
-            group = await self._group(partition)
-            last = await self._call("XREVRANGE", stream, "+", "-", "COUNT", 1)
-            length = int(await self._call("XLEN", stream))
+        streams = [channels.events_stream(partition) for partition in range(partitions)]
+        with _bus_errors():
+            pipeline = self._redis.pipeline(transaction=False)
+            pipeline.hgetall(channels.notes(self._group_name))
+            pipeline.mget([channels.lease(partition, self._group_name) for partition in range(partitions)])
+            for stream in streams:
+                pipeline.xinfo_groups(stream)
+                pipeline.xrevrange(stream, count=1)
+                pipeline.xlen(stream)
+            notes, owners, *rest = await pipeline.execute(raise_on_error=False)
+            for reply in (notes, owners, *rest):
+                if isinstance(reply, Exception) and "no such key" not in str(reply):
+                    raise reply
+        found: list[PartitionStatus] = []
+        for partition, owner in enumerate(owners):
+            groups, last, length = rest[3 * partition : 3 * partition + 3]
+            group = self._own(groups)
             position = group["last-delivered-id"].decode() if group else ""
             lag = group["lag"] if group else length
             found.append(
@@ -270,14 +325,12 @@ class RedisEventLog:
 
     async def put_dead_letters(self, letters: Sequence[DeadLetter]) -> None:
         """See ``DeadLetters.put_dead_letters``."""
-        try:
+        with _bus_errors("a dead letter cannot be written"):
             pipeline = self._redis.pipeline(transaction=True)
             for letter in letters:
                 pipeline.hset(channels.DEAD_LETTERS, letter.id, _body(letter))
                 pipeline.zadd(channels.DEAD_LETTER_ORDER, {letter.id: letter.time.timestamp()})
             await pipeline.execute()
-        except (RedisError, OSError) as error:
-            raise BusUnavailable(f"a dead letter cannot be written: {error}") from error
 
     async def extend(self, letter: DeadLetter | None, longer: DeadLetter) -> bool:
         """See ``DeadLetters.extend``."""
@@ -322,8 +375,28 @@ class RedisEventLog:
 
         return await self._in_place_of(letter, script)
 
+    async def store_rules(self, digest: str, rules: StoredRules) -> None:
+        """See ``RulesLog.store_rules``."""
+        await self._rules.store_rules(digest, rules)
+
+    async def stored_rules(self, digest: str) -> StoredRules | None:
+        """See ``RulesLog.stored_rules``."""
+        return await self._rules.stored_rules(digest)
+
+    async def activate(self, scope: str, digest: str) -> Activation:
+        """See ``RulesLog.activate``."""
+        return await self._rules.activate(scope, digest, (await self.layout()).partitions_of(scope))
+
+    async def activations(self, *, after: int = 0) -> Sequence[Activation]:
+        """See ``RulesLog.activations``."""
+        return await self._rules.activations(after=after)
+
     async def aclose(self) -> None:
         """See ``Bus.aclose``."""
+        for task in self._claiming:
+            task.cancel()
+        await asyncio.gather(*self._claiming, return_exceptions=True)
+        await self._waiter.aclose()
         await self._redis.aclose()
 
     async def _read_now(self, partition: int, after: Committed, limit: int) -> Batch:
@@ -353,13 +426,11 @@ class RedisEventLog:
         ``read`` is the number of entries up to ``at``. Both commands run in one transaction, so the numbers are exact.
         """
         stream = channels.events_stream(partition)
-        try:
+        with _bus_errors():
             pipeline = self._redis.pipeline(transaction=True)
             pipeline.execute_command("XREAD", "COUNT", count, "STREAMS", stream, at or "0-0")
             pipeline.execute_command("EVAL", _EXTENT, 1, stream)
             reply, extent = await pipeline.execute(raise_on_error=False)
-        except (RedisError, OSError) as error:
-            raise BusUnavailable(f"the bus is unavailable: {error}") from error
         if isinstance(reply, Exception):
             raise BusUnavailable(f"partition {partition} cannot be read: {reply}") from reply
         found: Sequence[Any] = reply[0][1] if reply else ()
@@ -374,7 +445,7 @@ class RedisEventLog:
                 f"the stream of partition {partition} was deleted or recreated: {added} entries were ever written to "
                 f"it and {read} read; its position is read again"
             )
-        behind = not length or _number(first.decode()) > _number(at)
+        behind = not length or offset_number(first.decode()) > offset_number(at)
         return found, max(0, added - length - read) if behind else 0
 
     async def _in_place_of(self, letter: DeadLetter, script: Callable[[bytes | str], Awaitable[Any]]) -> bool:
@@ -393,11 +464,15 @@ class RedisEventLog:
 
     async def _group(self, partition: int) -> dict[str, Any] | None:
         try:
-            groups = await self._redis.xinfo_groups(channels.events_stream(partition))
+            return self._own(await self._redis.xinfo_groups(channels.events_stream(partition)))
         except ResponseError:  # no such key: nothing has been written
             return None
         except (RedisError, OSError) as error:
             raise BusUnavailable(f"the bus is unavailable: {error}") from error
+
+    def _own(self, groups: Any) -> dict[str, Any] | None:
+        if isinstance(groups, Exception):  # no such key
+            return None
         name = self._group_name.encode()
         return next((group for group in groups if group["name"] == name), None)
 
@@ -410,6 +485,14 @@ class RedisEventLog:
             raise BusUnavailable(f"the bus is unavailable: {error}") from error
 
 
+@contextlib.contextmanager
+def _bus_errors(what: str = "the bus is unavailable") -> Generator[None]:
+    try:
+        yield
+    except (RedisError, OSError) as error:
+        raise BusUnavailable(f"{what}: {error}") from error
+
+
 def _entry(item: Any) -> Entry:
     offset, fields = item
     milliseconds = int(offset.partition(b"-")[0])
@@ -420,10 +503,3 @@ def _entry(item: Any) -> Entry:
 
 def _body(letter: DeadLetter) -> str:
     return letter.model_dump_json(exclude_none=True)
-
-
-def _number(offset: str) -> tuple[int, int]:
-    if not offset:
-        return (0, 0)
-    milliseconds, _, sequence = offset.partition("-")
-    return (int(milliseconds), int(sequence))

@@ -1,0 +1,97 @@
+"""Rule sets on the bus, and the places of the log from which they are active."""
+
+from __future__ import annotations
+
+import base64
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, cast
+
+from graphweft_contracts.layout import ALL_APPS
+from graphweft_contracts.wire import ACTIVATION
+
+__all__ = ("ALL_APPS", "Activation", "StoredRules", "announced")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Activation:
+    """Makes a rule set active for a scope, at one place of each partition that holds events of the scope."""
+
+    number: int
+    """Counts from 1 over all scopes."""
+    scope: str
+    """An app id, or ``ALL_APPS``."""
+    digest: str
+    """Of the rule set."""
+    time: datetime
+    positions: Mapping[int, str] = field(default_factory=dict[int, str])
+    """By partition: the offset of the entry that announces it. Later events follow these rules."""
+
+    def entry(self) -> dict[bytes, bytes]:
+        """Return the entry that announces it in a partition."""
+        body = {"number": self.number, "scope": self.scope, "rules": self.digest}
+        return {ACTIVATION: json.dumps(body).encode()}
+
+    def encode(self) -> bytes:
+        """Return it as JSON, for the bus."""
+        positions = {str(number): offset for number, offset in self.positions.items()}
+        body = {
+            "number": self.number,
+            "scope": self.scope,
+            "rules": self.digest,
+            "time": self.time.isoformat(),
+            "positions": positions,
+        }
+        return json.dumps(body, separators=(",", ":")).encode()
+
+    @classmethod
+    def decode(cls, text: bytes) -> Activation:
+        """Return the activation that ``encode`` wrote. Raises ``ValueError`` for anything else."""
+        try:
+            body = cast("dict[str, Any]", json.loads(text))
+            return cls(
+                number=int(body["number"]),
+                scope=str(body["scope"]),
+                digest=str(body["rules"]),
+                time=datetime.fromisoformat(body["time"]),
+                positions={int(number): str(offset) for number, offset in body["positions"].items()},
+            )
+        except (LookupError, TypeError, AttributeError, RecursionError) as error:
+            raise ValueError("the text is not an activation of rules") from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredRules:
+    """The files of a rule set by their paths from the root, and when it was first pushed."""
+
+    files: Mapping[str, bytes]
+    time: datetime = field(default_factory=lambda: datetime.now(UTC))
+
+    def encode(self) -> bytes:
+        """Return it as JSON, for the bus."""
+        files = {name: base64.b64encode(data).decode() for name, data in sorted(self.files.items())}
+        return json.dumps({"files": files, "time": self.time.isoformat()}).encode()
+
+    @classmethod
+    def decode(cls, text: bytes) -> StoredRules:
+        """Return the rule set that ``encode`` wrote. Raises ``ValueError`` for anything else."""
+        try:
+            body = cast("dict[str, Any]", json.loads(text))
+            files = {str(name): base64.b64decode(data) for name, data in body["files"].items()}
+            return cls(files=files, time=datetime.fromisoformat(body["time"]))
+        except (LookupError, TypeError, AttributeError, RecursionError) as error:
+            raise ValueError("the text is not a rule set") from error
+
+
+def announced(fields: Mapping[bytes, bytes]) -> int | None:
+    """Return the number of the activation that an entry announces; None for any other entry."""
+    value = fields.get(ACTIVATION)
+    if value is None:
+        return None
+    try:
+        number: Any = json.loads(value)["number"]
+    except (ValueError, LookupError, TypeError, RecursionError):
+        return None
+    return number if type(number) is int else None

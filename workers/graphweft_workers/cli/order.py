@@ -1,0 +1,50 @@
+"""``graphweft order``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from graphweft_contracts import InvalidSettings, NotRunning
+from graphweft_contracts.layout import ALL_APPS
+from graphweft_workers.cli.connections import running_bus
+from graphweft_workers.cli.options import Data, Json, check_app, command
+from graphweft_workers.cli.output import print_json, print_table, say
+from graphweft_workers.roles.settings import Settings
+
+
+@command
+async def order(
+    app: Annotated[str | None, typer.Argument(help="The app; '*' is all without an order of their own.")] = None,
+    order: Annotated[str | None, typer.Argument(metavar="[app|chat]", help="Its new order.")] = None,
+    data: Data = None,
+    force: Annotated[bool, typer.Option("--force", help="Change it although events are not applied yet.")] = False,
+    json: Json = False,
+) -> None:
+    """Show in which order events take effect, or change it: all events of an app in log order, or those of a chat."""
+    if order is not None and order not in {"app", "chat"}:
+        raise InvalidSettings(f"invalid order {order!r}: expected app or chat")
+    if app is not None and app != ALL_APPS:
+        check_app(app)
+    async with running_bus(Settings.load(data=data)) as bus:
+        layout = await bus.layout()
+        if app is not None and order is not None:
+            numbers = range(layout.partitions) if app == ALL_APPS else layout.partitions_of(app)
+            lag = sum(each.lag for each in await bus.status() if each.id in numbers)
+            if lag and not force:
+                raise NotRunning(
+                    f"{lag} events of the partitions that hold this app's events are not applied yet; events after the "
+                    "change could overtake them. Stop the app's producers, wait until `graphweft status` shows no lag, "
+                    "then repeat this"
+                )
+            await bus.store_order(app, "app" if order == "app" else "chat")
+            layout = await bus.layout()
+    orders = {ALL_APPS: layout.order, **layout.exceptions}
+    shown = {app: layout.order_of(app)} if app is not None else orders
+    if json:
+        print_json({"partitions": layout.partitions, "orders": shown})
+        return
+    print_table(("app", "order"), list(shown.items()))
+    if order is not None:
+        say("producers follow within 30 s")

@@ -1,0 +1,135 @@
+"""Waits for new entries of many streams over one connection."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass
+from typing import Any, Final
+
+import structlog
+from redis.exceptions import RedisError, ResponseError
+
+logger = structlog.get_logger("graphweft.bus")
+
+_RETRY_S: Final = 0.001
+_SLICE_S: Final = 0.05
+"""How long the server blocks where it does not allow CLIENT UNBLOCK."""
+
+
+def offset_number(offset: str) -> tuple[int, int]:
+    """Return an offset as numbers, which are in the order of the stream; the empty offset comes first."""
+    if not offset:
+        return (0, 0)
+    milliseconds, _, sequence = offset.partition("-")
+    return (int(milliseconds), int(sequence))
+
+
+@dataclass(eq=False, slots=True, kw_only=True)
+class _Waiting:
+    stream: str
+    after: str
+    until: float
+    found: asyncio.Future[bool]
+
+
+class StreamWaiter:
+    """Blocks one connection on all streams that somebody waits for.
+
+    One XREAD names all of them. A further stream ends it by CLIENT UNBLOCK, and the next XREAD names that one too. A
+    connection for each stream would be simpler, but a worker that reads 64 partitions would hold 64.
+    """
+
+    def __init__(self, client: Any) -> None:
+        """``client`` is a ``redis.asyncio.Redis`` whose connections time out later than any wait ends."""
+        self._client = client
+        self._waiting: set[_Waiting] = set()
+        self._task: asyncio.Task[None] | None = None
+        self._waking: asyncio.Task[None] | None = None
+        self._named: frozenset[_Waiting] = frozenset()
+        """Those whose streams the running XREAD names."""
+        self._connection_id: int | None = None
+        self._may_unblock = True
+
+    async def wait(self, stream: str, after: str, wait_s: float) -> bool:
+        """Return True when a stream has an entry after an offset, and False after ``wait_s``.
+
+        Raises ``RedisError`` or ``OSError``.
+        """
+        waiting = _Waiting(
+            stream=stream,
+            after=after or "0-0",
+            until=time.monotonic() + wait_s,
+            found=asyncio.get_running_loop().create_future(),
+        )
+        self._waiting.add(waiting)
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._run(), name="graphweft-stream-waiter")
+        elif self._named and self._may_unblock and (self._waking is None or self._waking.done()):
+            self._waking = asyncio.create_task(self._wake())
+        try:
+            return await waiting.found
+        finally:
+            self._waiting.discard(waiting)
+
+    async def aclose(self) -> None:
+        """End; those who wait get an ``OSError``."""
+        tasks = [task for task in (self._task, self._waking) if task is not None]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    async def _run(self) -> None:
+        error: Exception = OSError("the connection is closed")
+        try:
+            async with self._client.client() as connection:
+                self._connection_id = int(await connection.execute_command("CLIENT", "ID"))
+                while self._waiting:
+                    await self._look(connection)
+        except (RedisError, OSError) as failure:
+            error = failure
+        finally:
+            self._named = frozenset()
+            self._connection_id = None
+            for each in self._waiting:
+                if not each.found.done():
+                    each.found.set_exception(error)
+
+    async def _look(self, connection: Any) -> None:
+        now = time.monotonic()
+        after: dict[str, str] = {}
+        for each in self._waiting:
+            known = after.get(each.stream)
+            if known is None or offset_number(each.after) < offset_number(known):
+                after[each.stream] = each.after
+        wait_s = max(0.001, min(each.until for each in self._waiting) - now)
+        if not self._may_unblock:
+            wait_s = min(wait_s, _SLICE_S)
+        self._named = frozenset(self._waiting)
+        try:
+            reply = await connection.execute_command(
+                "XREAD", "COUNT", 1, "BLOCK", max(1, int(wait_s * 1000)), "STREAMS", *after, *after.values()
+            )
+        finally:
+            named, self._named = self._named, frozenset()
+        grown = {name.decode() for name, _ in reply or ()}
+        now = time.monotonic()
+        for each in named:
+            if (each.stream in grown or each.until <= now + 0.001) and not each.found.done():
+                each.found.set_result(each.stream in grown)
+                self._waiting.discard(each)
+
+    async def _wake(self) -> None:
+        """End the running XREAD. The server may not have begun it yet, so ask until it has ended."""
+        named = self._named
+        while self._named is named and named:
+            try:
+                if await self._client.execute_command("CLIENT", "UNBLOCK", self._connection_id):
+                    return
+            except ResponseError as error:
+                self._may_unblock = False
+                logger.warning("client_unblock_refused", error=str(error), next="allow this user CLIENT UNBLOCK")
+                return
+            except (RedisError, OSError):
+                return  # the XREAD fails too
+            await asyncio.sleep(_RETRY_S)

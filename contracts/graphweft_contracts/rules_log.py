@@ -9,10 +9,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, cast
 
-from graphweft_contracts.layout import ALL_APPS
 from graphweft_contracts.wire import ACTIVATION
-
-__all__ = ("ALL_APPS", "Activation", "StoredRules", "announced")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -22,7 +19,7 @@ class Activation:
     number: int
     """Counts from 1 over all scopes."""
     scope: str
-    """An app id, or ``ALL_APPS``."""
+    """An app id, or ``layout.ALL_APPS``."""
     digest: str
     """Of the rule set."""
     time: datetime

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Mapping, Sequence
 
 from graphweft_contracts import DeadLetter, Layout, Order
+from graphweft_contracts.rules_log import Activation, StoredRules
 from graphweft_workers.ports.event_log import Batch, Committed, Entry, PartitionStatus
 
 __all__ = ("MemoryBus",)
@@ -19,6 +20,8 @@ class MemoryBus:
         self._at_end = at_end
         self._committed = [Committed() for _ in partitions]
         self.letters: dict[str, DeadLetter] = {}
+        self.sets: dict[str, StoredRules] = {}
+        self.activated: list[Activation] = []
 
     async def partitions(self, *, fresh: bool = False) -> int:
         return len(self._entries)
@@ -28,6 +31,18 @@ class MemoryBus:
 
     async def store_order(self, app_id: str, order: Order) -> None:
         raise NotImplementedError
+
+    async def store_rules(self, digest: str, rules: StoredRules) -> None:
+        self.sets.setdefault(digest, rules)
+
+    async def stored_rules(self, digest: str) -> StoredRules | None:
+        return self.sets.get(digest)
+
+    async def activate(self, scope: str, digest: str) -> Activation:
+        raise NotImplementedError
+
+    async def activations(self, *, after: int = 0) -> Sequence[Activation]:
+        return self.activated[after:]
 
     async def claim(self, partition: int, owner: str, ttl_s: float) -> bool:
         return True

@@ -21,6 +21,7 @@ from graphweft_workers.drivers.falkordb.dialect import FALKORDB
 from graphweft_workers.drivers.falkordb.statements import guarded as falkordb_query
 from graphweft_workers.drivers.neo4j.calls import _UNSENDABLE as NEO4J_REFUSES  # pyright: ignore[reportPrivateUsage]
 from graphweft_workers.drivers.neo4j.dialect import NEO4J
+from graphweft_workers.engine.active_rules import FixedRules
 from graphweft_workers.engine.duplicates import RecentEvents, identity_of
 from graphweft_workers.engine.order import Arranger
 from graphweft_workers.engine.plan import Plan
@@ -56,7 +57,7 @@ def check(case: Case) -> Counter[str]:
 
     Whatever else is raised is a defect: nothing that an event says may stop the worker, or reach another event.
     """
-    found = read_range(_PARTITION, case.entries, _rules(), RecentEvents())
+    found = read_range(_PARTITION, case.entries, FixedRules(_rules()), RecentEvents())
     outcomes = _accounted(case.entries, found)
     works = {work.entry.offset: work for each in found.apps.values() for work in each}
     for offset, names in case.sound.items():

@@ -31,6 +31,7 @@ from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.redis.event_log import RedisEventLog
 from graphweft_workers.engine import app_queues, history
 from graphweft_workers.engine import read as reading_module
+from graphweft_workers.engine.active_rules import FixedRules
 from graphweft_workers.engine.position_note import PositionNote
 from graphweft_workers.engine.retries import retry
 from graphweft_workers.engine.set_aside import set_aside
@@ -142,7 +143,7 @@ async def _missed(bus: RedisEventLog, transport: Transport, tmp_path: Path, numb
     positions = await put(transport, [placed(each, chat="c") for each in range(number)])
     partition = int(positions[0].partition(":")[0])
     entries = await bus.after(partition, "", limit=number)
-    read = reading_module.read_range(partition, entries, rules, history.RecentEvents())
+    read = reading_module.read_range(partition, entries, FixedRules(rules), history.RecentEvents())
     assert len(read.skips) == number
     return [partition, read.skips]
 

@@ -21,6 +21,7 @@ from tests.ports.toy import sqlite_url
 from tests.services.layouts import spread
 
 from graphweft_contracts import BusUnavailable, DeadLetter, InvalidSettings, channels, wire
+from graphweft_contracts.rules_log import StoredRules, announced
 from graphweft_workers.drivers import bus_driver
 from graphweft_workers.drivers.embedded.server import EmbeddedServer
 from graphweft_workers.drivers.redis.event_log import RedisEventLog
@@ -1111,3 +1112,55 @@ async def test_kafka_refuses_what_is_no_address(url: str) -> None:
     with pytest.raises(InvalidSettings) as refused:
         kafka_bus(url)
     assert "secret" not in str(refused.value)
+
+
+async def test_rules_are_stored_once_and_activated_in_every_partition_of_their_scope(kit: Kit) -> None:
+    bus, other = kit.bus(), kit.bus()
+    await bus.partitions()
+    assert list(await bus.activations()) == []
+    assert await bus.stored_rules("d1") is None
+    first = StoredRules(files={"W/graph_injection.yaml": b"version: '1.0'\xff", "_shared/b.yaml": b""})
+    await bus.store_rules("d1", first)
+    await other.store_rules("d1", StoredRules(files={"W/other.yaml": b""}))
+    assert await other.stored_rules("d1") == first
+    await kit.write(0, [b"before"])
+    everywhere = await bus.activate("*", "d1")
+    await kit.write(0, [b"after"])
+    second = await other.activate("acme", "d1")
+    assert (everywhere.number, everywhere.scope, everywhere.digest) == (1, "*", "d1")
+    assert set(everywhere.positions) == set(range(PARTITIONS))
+    assert second.number == 2
+    assert set(second.positions) == set((await bus.layout()).partitions_of("acme"))
+    for reader in (bus, other, kit.bus()):
+        assert list(await reader.activations()) == [everywhere, second]
+        assert list(await reader.activations(after=1)) == [second]
+        assert list(await reader.activations(after=2)) == []
+    found = [entry for entry in await bus.after(0, "", limit=10) if announced(entry.fields) != 2]
+    assert [entry.fields.get(wire.DATA) for entry in found] == [b"before", None, b"after"]
+    assert found[1].offset == everywhere.positions[0]
+    assert announced(found[1].fields) == 1
+    assert found[1].fields.keys() == everywhere.entry().keys()
+
+
+async def test_activations_of_two_processes_at_once_are_in_one_order(kit: Kit) -> None:
+    buses = [kit.bus(), kit.bus()]
+    await buses[0].partitions()
+    await buses[0].store_rules("d1", StoredRules(files={}))
+
+    async def activate(bus: Bus, scope: str) -> None:
+        for _ in range(3):
+            while True:
+                with contextlib.suppress(BusUnavailable):  # the other one was first
+                    await bus.activate(scope, "d1")
+                    break
+                await asyncio.sleep(random.random() / 20)
+
+    await asyncio.gather(activate(buses[0], "acme"), activate(buses[1], "*"))
+    found = await buses[0].activations()
+    assert [each.number for each in found] == list(range(1, len(found) + 1))
+    assert sum(each.scope == "acme" for each in found) == 3
+    for partition in range(PARTITIONS):
+        places = [each.positions[partition] for each in found if partition in each.positions]
+        assert all(buses[0].is_after(later, earlier) for earlier, later in itertools.pairwise(places))
+        entries = await buses[0].after(partition, "", limit=100)
+        assert [entry.offset for entry in entries if announced(entry.fields)] == places

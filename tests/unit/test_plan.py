@@ -19,6 +19,7 @@ from graphweft_contracts import Event, GraphUnavailable, wire
 from graphweft_rules import RuleSet
 from graphweft_workers.drivers.falkordb.dialect import FALKORDB
 from graphweft_workers.drivers.neo4j.dialect import NEO4J
+from graphweft_workers.engine.active_rules import FixedRules
 from graphweft_workers.engine.duplicates import RecentEvents
 from graphweft_workers.engine.order import Arranger
 from graphweft_workers.engine.plan import FailedRows, Plan, planned_end, resumed, unwritten
@@ -63,7 +64,7 @@ def events_of(rules: RuleSet, sessions: Sequence[str]) -> list[MatchedEvent]:
         )
         for number, s in enumerate(sessions, start=1)
     ]
-    return read_range(0, entries, rules, RecentEvents()).apps.get("app", [])
+    return read_range(0, entries, FixedRules(rules), RecentEvents()).apps.get("app", [])
 
 
 @dataclass
@@ -104,7 +105,7 @@ def run(graph: Graph, plan: Plan, arranger: Arranger, letters: list[str], fuel: 
                 break
             [row] = rows
             why = FailedRows(rule="r", mutation=row.name[2], offsets=(row.name[0],), reason="query_error", message="no")
-            plan = plan.without(done, why, arranger)
+            plan = plan.without(done, why)
             done, size = 0, 1_000
             assert graph.apply(plan.opening(), [])
             if not fuel:
@@ -131,7 +132,7 @@ def test_whatever_interrupts_it(rules: RuleSet, arranger: Arranger, sessions: li
             failed = unwritten(progress)
             if failed:
                 letters += [f"{offset}/{failed.mutation}" for offset in failed.offsets]
-            run(graph, resumed(progress, events)[0], arranger, letters, fuel)
+            run(graph, resumed(progress, events, arranger)[0], arranger, letters, fuel)
         elif progress.checkpoint.offset != events[-1].entry.offset:
             run(graph, Plan.of(progress.checkpoint, events, arranger), arranger, letters, fuel)
     assert graph.progress == Progress(checkpoint=Checkpoint(offset=events[-1].entry.offset))
@@ -145,7 +146,7 @@ def test_whatever_interrupts_it(rules: RuleSet, arranger: Arranger, sessions: li
 
 def test_a_plan_of_one_write_needs_no_note(rules: RuleSet, arranger: Arranger) -> None:
     [event] = events_of(rules, ["a"])
-    only = MatchedEvent(entry=event.entry, event=event.event, mutations=event.mutations[:1])
+    only = MatchedEvent(entry=event.entry, event=event.event, mutations=event.mutations[:1], rules=event.rules)
     [write] = Plan.of(START, [only], arranger).writes(0, lambda _: 10)
     assert (write.before, write.after, write.note) == (START, Checkpoint(offset="0001"), None)
 
@@ -155,8 +156,8 @@ def test_rows_whose_rules_are_gone_are_passed_over(rules: RuleSet, arranger: Arr
     plan = Plan.of(START, events, arranger)
     first, *_ = plan.writes(0, lambda _: 1)
     progress = Progress(checkpoint=first.after, note=first.note or "")
-    fewer = [MatchedEvent(entry=w.entry, event=w.event, mutations=w.mutations[:2]) for w in events]
-    left = [row.name for row in resumed(progress, fewer)[0].rows]
+    fewer = [MatchedEvent(entry=w.entry, event=w.event, mutations=w.mutations[:2], rules=w.rules) for w in events]
+    left = [row.name for row in resumed(progress, fewer, arranger)[0].rows]
     assert left == [row.name for row in plan.rows[1:] if row.name[2] != "all"]
 
 
@@ -187,7 +188,7 @@ def test_where_a_row_fails_that_was_to_make_an_entity_later_ones_go_back_to_thei
     plan = Plan.of(START, events_of(rules, ["a", "a"]), arranger)
     assert [row.name[0] + row.name[2] for row in plan.rows] == ["0001only", "0002only", "0001read", "0002read"]
     why = FailedRows(rule="r", mutation="only", offsets=("0001",), reason="query_error", message="no")
-    rest = plan.without(0, why, arranger)
+    rest = plan.without(0, why)
     assert [row.name[0] + row.name[2] for row in rest.rows] == ["0001read", "0002only", "0002read"]
 
 
@@ -200,7 +201,7 @@ def test_events_of_many_items_share_no_query() -> None:
         data = {"user_id": "u", "episode_type": "json", "content": {"entities": said}}
         event = Event.create("episode.add", app_id="app", chat_id=f"c{number}", id=f"e{number}", data=data)
         entries.append(Entry(offset=f"{number:04}", fields=wire.encode(event), received=NOW))
-    events = read_range(0, entries, rules, RecentEvents()).apps["app"]
+    events = read_range(0, entries, FixedRules(rules), RecentEvents()).apps["app"]
     sizes: dict[str, dict[str, list[int]]] = {}
     for dialect in (FALKORDB, NEO4J):
         plan = Plan.of(START, events, Arranger(rules, dialect))

@@ -8,10 +8,12 @@ import sqlite3
 import time
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any, Final
 
 from graphweft_contracts import BusUnavailable, DeadLetter, Layout, Order, wire
+from graphweft_contracts.rules_log import Activation, StoredRules
 from graphweft_workers.ports.event_log import Batch, Committed, Entry, PartitionStatus
 
 from .file import POLL_S, SqliteFile, append, layout_of
@@ -44,6 +46,33 @@ class SqliteBus:
 
     async def store_order(self, app_id: str, order: Order) -> None:
         await self._file.write(lambda db: db.execute("INSERT OR REPLACE INTO orders VALUES (?, ?)", (app_id, order)))
+
+    async def store_rules(self, digest: str, rules: StoredRules) -> None:
+        row = (digest, rules.encode())
+        await self._file.write(lambda db: db.execute("INSERT OR IGNORE INTO rules VALUES (?, ?)", row))
+
+    async def stored_rules(self, digest: str) -> StoredRules | None:
+        query = "SELECT body FROM rules WHERE digest = ?"
+        row = await self._file.read(lambda db: db.execute(query, (digest,)).fetchone())
+        return StoredRules.decode(row[0]) if row else None
+
+    async def activate(self, scope: str, digest: str) -> Activation:
+
+        def write(db: sqlite3.Connection) -> Activation:
+            (count,) = db.execute("SELECT count(*) FROM activations").fetchone()
+            plain = Activation(number=count + 1, scope=scope, digest=digest, time=datetime.now(UTC))
+            partitions = layout_of(db, self._new).partitions_of(scope)
+            offsets = {p: str(append(db, p, [plain.entry()], time.time())[0]) for p in partitions}
+            placed = replace(plain, positions=offsets)
+            db.execute("INSERT INTO activations VALUES (?, ?)", (placed.number, placed.encode()))
+            return placed
+
+        return await self._file.write(write)
+
+    async def activations(self, *, after: int = 0) -> Sequence[Activation]:
+        query = "SELECT body FROM activations WHERE number > ? ORDER BY number"
+        rows = await self._file.read(lambda db: db.execute(query, (after,)).fetchall())
+        return [Activation.decode(body) for (body,) in rows]
 
     async def committed(self, partition: int) -> Committed:
         row = await self._file.read(lambda db: self._position(db, partition))

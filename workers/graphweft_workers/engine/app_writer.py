@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Sequence, Set
 from dataclasses import dataclass, field
+from itertools import groupby
 from typing import Final
 
 import structlog
@@ -13,8 +14,10 @@ from graphweft_contracts import GraphUnavailable, QueryFailed, wire
 from graphweft_rules import RuleSet
 from graphweft_rules.matching.pack import Pack
 from graphweft_workers.bounded_dict import BoundedDict
+from graphweft_workers.engine.active_rules import ActiveRules, RulesCursor
 from graphweft_workers.engine.app_queue import AppQueue, QueuedBatch
 from graphweft_workers.engine.apply import Applier
+from graphweft_workers.engine.core_schema import CORE_KEYS
 from graphweft_workers.engine.duplicates import RecentEvents
 from graphweft_workers.engine.history import between, known_before
 from graphweft_workers.engine.plan import planned_end, planned_events
@@ -35,11 +38,15 @@ class WorkerState:
 
     bus: Bus
     graph: GraphStore
-    rules: RuleSet
+    rules: ActiveRules
     applier: Applier
     batch_events: int
     index_keys: frozenset[tuple[str, str]]
-    """(label, property) of the indexes that every app's graph gets."""
+    """(label, property) of the indexes that every app's graph gets, beside those of its rules."""
+    fact_keys: frozenset[tuple[str, str]]
+    """The same, for apps whose rules ask for facts."""
+    indexed: BoundedDict[tuple[str, int], RuleSet] = field(default_factory=BoundedDict[tuple[str, int], RuleSet])
+    """By app and identity: rule sets whose indexes its graph has."""
     prepared: BoundedDict[tuple[str, Pack], None] = field(default_factory=BoundedDict[tuple[str, Pack], None])
     """Apps whose graphs have the indexes of a pack."""
     strikes: dict[tuple[int, str], int] = field(default_factory=dict[tuple[int, str], int])
@@ -91,7 +98,12 @@ class AppWriter:
         count = queue.behind.count + batch.lost + len(entries)
         end = Committed(offset=entries[-1].offset, count=count) if entries else given
         read = read_range(
-            self.number, entries, self.state.rules, queue.recent, only=queue.app_id, set_aside=self._set_aside
+            self.number,
+            entries,
+            self._cursor(queue.behind.offset),
+            queue.recent,
+            only=queue.app_id,
+            set_aside=self._set_aside,
         )
         letters = [letter for letter in read.letters if letter.app_id == queue.app_id]
         letters = [letter for letter in letters if bus.is_after(letter.offset, queue.reported)]
@@ -115,8 +127,11 @@ class AppWriter:
         Raises ``GraphUnavailable``; then the app's checkpoint is unknown, and a further call continues from it.
         """
         events = [event for batch in queue.applying for event in batch.events]
-        if not events:
-            return
+        for _, some in groupby(events, key=lambda event: id(event.rules)):
+            await self._apply(queue, list(some))
+
+    async def _apply(self, queue: AppQueue, events: list[MatchedEvent]) -> None:
+        """Apply events that have the same rules."""
         opened: Progress | None = None
         if queue.checkpoint is None:
             found = await self._open(queue.app_id, events)
@@ -126,6 +141,8 @@ class AppWriter:
             opened = found
             await self._check_rules(queue, opened)
             events += await self._planned_after(queue, events, opened)
+        with contextlib.suppress(QueryFailed):
+            await self._prepare_indexes(queue.app_id, events[0].rules)
         await self._prepare_packs(queue.app_id, events)
         applier = self.state.applier
         checkpoint, strikes = queue.checkpoint, 0
@@ -142,7 +159,8 @@ class AppWriter:
     async def _open(self, app_id: str, events: Sequence[MatchedEvent]) -> Progress | QueryFailed:
         """Return how far the app's graph is, or why the app has none."""
         try:
-            await self.state.graph.prepare(app_id, self.state.index_keys)
+            self.state.indexed.pop((app_id, id(events[0].rules)), None)  # the graph may have been deleted
+            await self._prepare_indexes(app_id, events[0].rules)
             progress = await self.state.graph.progress(app_id, self.number)
         except QueryFailed as failure:
             return failure
@@ -164,9 +182,10 @@ class AppWriter:
 
     async def _check_rules(self, queue: AppQueue, progress: Progress) -> None:
         """Raise if the graph holds an unfinished plan for a workflow whose rules are not loaded."""
+        rules = self._cursor("")
         for entry in await self.bus.entries(self.number, planned_events(progress)):
             event = wire.decode(entry.fields, received=entry.received)
-            if not self.state.rules.knows(event):
+            if not rules.at(event.appid, entry.offset).knows(event):
                 raise GraphUnavailable(
                     f"the graph of {queue.app_id!r} holds a half-done batch of events of the workflow "
                     f"{event.workflow!r}, whose rules are not loaded: start a worker with the rules that it began with",
@@ -184,14 +203,25 @@ class AppWriter:
         entries: list[Entry] = [entry async for page in between(self.bus, self.number, last, end) for entry in page]
         # No search for copies: a plan names its events, and a copy has no rows.
         read = read_range(
-            self.number, entries, self.state.rules, RecentEvents(), only=queue.app_id, set_aside=self._set_aside
+            self.number, entries, self._cursor(last), RecentEvents(), only=queue.app_id, set_aside=self._set_aside
         )
         return read.apps.get(queue.app_id, [])
+
+    def _cursor(self, after: str) -> RulesCursor:
+        return self.state.rules.cursor(self.number, after)
+
+    async def _prepare_indexes(self, app_id: str, rules: RuleSet) -> None:
+        """Create the indexes of an app's rules. Raises ``QueryFailed`` if the app cannot have a graph."""
+        state = self.state
+        if (app_id, id(rules)) not in state.indexed:
+            facts = state.fact_keys if rules.asks_for_facts else frozenset[tuple[str, str]]()
+            await state.graph.prepare(app_id, rules.keys | CORE_KEYS | state.index_keys | facts)
+            state.indexed[app_id, id(rules)] = rules
 
     async def _prepare_packs(self, app_id: str, events: Sequence[MatchedEvent]) -> None:
         """Create the indexes of packs in the graphs that need them: few apps do, and an index slows each write."""
         state = self.state
-        for pack in state.rules.packs_for({event.event.type for event in events}):
+        for pack in events[0].rules.packs_for({event.event.type for event in events}):
             if (app_id, pack) not in state.prepared:
                 with contextlib.suppress(QueryFailed):
                     await state.graph.prepare(app_id, pack.keys, pack.indexes)

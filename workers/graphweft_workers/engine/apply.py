@@ -11,14 +11,14 @@ and from time to time one row is tried.
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 import structlog
 
 from graphweft_contracts import DeadLetter, DeadLetterReason, GraphUnavailable, GraphweftError, QueryFailed, wire
-from graphweft_rules import BoundMutation
+from graphweft_rules import BoundMutation, RuleSet
 from graphweft_workers.bounded_dict import BoundedDict
 from graphweft_workers.engine.order import MOST_ROWS, Arranger
 from graphweft_workers.engine.plan import FailedRows, Plan, Row, resumed, unwritten
@@ -78,7 +78,8 @@ class _Careful:
 class Applier:
     """Applies events of any partition and app. Counts of failures last as long as the process."""
 
-    def __init__(self, bus: Bus, graph: GraphStore, arranger: Arranger) -> None:
+    def __init__(self, bus: Bus, graph: GraphStore, arranger: Callable[[RuleSet], Arranger]) -> None:
+        """``arranger`` returns the arranger of a rule set."""
         self._bus = bus
         self._graph = graph
         self._arranger = arranger
@@ -92,13 +93,14 @@ class Applier:
     ) -> Checkpoint:
         """Apply events after ``checkpoint``, given in the log's order; return where the graph stands afterwards.
 
+        All events have the same rules.
         ``strikes`` is how often the server did not answer the first write after ``checkpoint``. With any, rows are sent
         one by one; with ``STRIKES``, the first row is dropped.
         """
         if not events:
             return checkpoint
         try:
-            plan = Plan.of(checkpoint, events, self._arranger)
+            plan = Plan.of(checkpoint, events, self._arranger(events[0].rules))
         except GraphweftError:
             raise
         except Exception as error:  # noqa: BLE001 - one event must not stop the others
@@ -113,7 +115,7 @@ class Applier:
         failed = unwritten(progress)
         if failed:
             await self._write_letters(partition, failed, events)
-        plan, gone = resumed(progress, events)
+        plan, gone = resumed(progress, events, self._arranger(events[0].rules))
         await self._write_letters_of_gone(partition, gone)
         return await self._run(partition, app_id, plan, strikes)
 
@@ -122,17 +124,18 @@ class Applier:
     ) -> Checkpoint:
         """Apply event by event; a mutation that cannot be planned becomes a dead letter."""
         for event in events:
+            arranger = self._arranger(event.rules)
             sound: list[BoundMutation] = []
             for bound in event.mutations:
                 try:
-                    Plan.of(checkpoint, [replace(event, mutations=(bound,))], self._arranger)
+                    Plan.of(checkpoint, [replace(event, mutations=(bound,))], arranger)
                 except Exception as error:  # noqa: BLE001
                     names = (bound.mutation.rule, bound.mutation.id)
                     await self._write_letter(partition, event, names, "internal_error", internal_error(error))
                 else:
                     sound.append(bound)
             if sound:
-                plan = Plan.of(checkpoint, [replace(event, mutations=tuple(sound))], self._arranger)
+                plan = Plan.of(checkpoint, [replace(event, mutations=tuple(sound))], arranger)
                 checkpoint = await self._run(partition, app_id, plan, 0)
         return checkpoint
 
@@ -235,7 +238,7 @@ class Applier:
 
     async def _drop(self, partition: int, app_id: str, plan: Plan, done: int, failed: FailedRows) -> Plan:
         events = [row.event for row in plan.rows]
-        plan = plan.without(done, failed, self._arranger)
+        plan = plan.without(done, failed)
         moved = await self._graph.apply(app_id, partition, [plan.opening()])
         if moved.failure is not None:
             raise GraphUnavailable(f"the graph's checkpoint cannot be written: {moved.failure}")

@@ -104,11 +104,12 @@ class Arranger:
     their own, so they do not pay for conflicts with packs.
     """
 
-    def __init__(self, rules: RuleSet, dialect: Dialect) -> None:
+    def __init__(self, rules: RuleSet, dialect: Dialect, earlier: Iterable[Cypher] = ()) -> None:
+        """``earlier`` are mutations of rules that were active before: they may have written what the graph holds."""
         packed = [part.cypher for pack in rules.packs for part in pack.mutations]
         self._packed = frozenset(map(id, packed))
         self._kept = packed  # looked up by id(), so they must stay alive
-        ruled = [part.cypher for part in rules.mutations]
+        ruled = [*(part.cypher for part in rules.mutations), *earlier]
         self._of_rules = _Arranger(ruled, dialect)
         self._of_all = _Arranger([*ruled, *packed], dialect) if packed else self._of_rules
 

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, cast
 
 from graphweft_contracts import DeadLetterReason, GraphUnavailable
@@ -73,6 +73,8 @@ class Plan:
     end: str
     """The offset of the checkpoint after the last row."""
     steps: Sequence[Step[Row]]
+    arranger: Arranger
+    """Arranges the rest of the rows when some are dropped."""
     failed: FailedRows | None = None
     rows: Sequence[Row] = field(init=False)
     note: str = field(init=False)
@@ -86,9 +88,10 @@ class Plan:
     @classmethod
     def of(cls, checkpoint: Checkpoint, events: Sequence[MatchedEvent], arranger: Arranger) -> Plan:
         """Return the plan for events in the log's order, all of them after ``checkpoint`` and at least one."""
-        return cls(before=checkpoint, end=events[-1].entry.offset, steps=_arranged(arranger, _rows(events)))
+        steps = _arranged(arranger, _rows(events))
+        return cls(before=checkpoint, end=events[-1].entry.offset, steps=steps, arranger=arranger)
 
-    def without(self, done: int, failed: FailedRows, arranger: Arranger) -> Plan:
+    def without(self, done: int, failed: FailedRows) -> Plan:
         """Return the plan that replaces this one after ``done`` rows and drops the rows of ``failed``.
 
         The remaining rows are arranged again. If a failed row should have created an entity, later rows must not stay
@@ -96,11 +99,11 @@ class Plan:
         """
         gone = {(offset, failed.rule, failed.mutation) for offset in failed.offsets}
         rest = sorted((row for row in self.rows[done:] if row.name not in gone), key=lambda row: row.number)
-        return Plan(before=self.checkpoint(done), end=self.end, steps=_arranged(arranger, rest), failed=failed)
+        return replace(self, before=self.checkpoint(done), steps=_arranged(self.arranger, rest), failed=failed)
 
     def reported(self) -> Plan:
         """Return the plan that replaces this one when the dead letter of ``failed`` is written."""
-        return Plan(before=self.opening().after, end=self.end, steps=self.steps)
+        return replace(self, before=self.opening().after, failed=None)
 
     def checkpoint(self, done: int) -> Checkpoint:
         """Return where the graph stands after ``done`` rows."""
@@ -178,7 +181,9 @@ def unwritten(progress: Progress) -> FailedRows | None:
     return FailedRows(**failed)
 
 
-def resumed(progress: Progress, events: Sequence[MatchedEvent]) -> tuple[Plan, Sequence[tuple[str, str, str]]]:
+def resumed(
+    progress: Progress, events: Sequence[MatchedEvent], arranger: Arranger
+) -> tuple[Plan, Sequence[tuple[str, str, str]]]:
     """Return the rest of the graph's unfinished plan, with rows from ``events``, which hold the plan's events.
 
     Rows whose event the log no longer has, or whose mutation the rules no longer have, are dropped. Their names
@@ -197,7 +202,7 @@ def resumed(progress: Progress, events: Sequence[MatchedEvent]) -> tuple[Plan, S
         gone += [name for name in names if name not in by_name]
         # One row per step: today's rules may not allow the batch query that the plan was made for.
         steps += [Step(mutation=by_name[name].bound, rows=[by_name[name]]) for name in names if name in by_name]
-    return Plan(before=progress.checkpoint, end=note["end"], steps=steps), gone
+    return Plan(before=progress.checkpoint, end=note["end"], steps=steps, arranger=arranger), gone
 
 
 def _rows(events: Iterable[MatchedEvent]) -> list[Row]:

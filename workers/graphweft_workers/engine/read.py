@@ -13,7 +13,9 @@ from datetime import UTC, datetime
 from typing import Final, Literal
 
 from graphweft_contracts import DeadLetter, DeadLetterReason, Event, InvalidEvent, wire
+from graphweft_contracts.rules_log import announced
 from graphweft_rules import BoundMutation, Matched, RuleSet, Skipped
+from graphweft_workers.engine.active_rules import RulesCursor
 from graphweft_workers.engine.duplicates import RecentEvents, identity_of
 from graphweft_workers.ports.event_log import Entry
 
@@ -31,6 +33,8 @@ class MatchedEvent:
     entry: Entry
     event: Event
     mutations: tuple[BoundMutation, ...]
+    rules: RuleSet
+    """The rules that were active at the event."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -69,7 +73,7 @@ class Range:
 def read_range(
     partition: int,
     entries: Iterable[Entry],
-    rules: RuleSet,
+    rules: RulesCursor,
     recent: RecentEvents,
     *,
     only: str | None = None,
@@ -83,6 +87,9 @@ def read_range(
     """
     result = Range()
     for entry in entries:
+        if wire.ACTIVATION in entry.fields and rules.knows(announced(entry.fields)):
+            recent.is_copy(None)
+            continue
         try:
             event = wire.decode(entry.fields, received=entry.received)
             retried = wire.retry_of(entry.fields)
@@ -104,7 +111,8 @@ def read_range(
         if event.appid in without or (only is not None and event.appid != only) or entry.offset in set_aside:
             continue
         try:
-            _read_event(result, partition, entry, event, rules=rules, retried=retried)
+            active = rules.at(event.appid, entry.offset)
+            _read_event(result, partition, entry, event, rules=active, retried=retried)
         except Exception as error:  # noqa: BLE001
             message = internal_error(error)
             result.letters.append(
@@ -166,7 +174,7 @@ def _read_event(
     result.skips += skips
     result.defects += [defect_of(failed.error) for failed in matched.failed]
     if matched.mutations:
-        found = MatchedEvent(entry=entry, event=event, mutations=tuple(matched.mutations))
+        found = MatchedEvent(entry=entry, event=event, mutations=tuple(matched.mutations), rules=rules)
         result.apps.setdefault(event.appid, []).append(found)
 
 

@@ -23,10 +23,10 @@ import structlog
 from graphweft_contracts import Transient
 from graphweft_rules import RuleSet
 from graphweft_workers.bounded_dict import BoundedDict
+from graphweft_workers.engine.active_rules import ActiveRules, FixedRules, RulesCursor
 from graphweft_workers.engine.app_queues import AppQueues
 from graphweft_workers.engine.app_writer import AppWriter, WorkerState
 from graphweft_workers.engine.apply import Applier
-from graphweft_workers.engine.core_schema import CORE_KEYS
 from graphweft_workers.engine.duplicates import RecentEvents
 from graphweft_workers.engine.history import known_before
 from graphweft_workers.engine.leases import LEASE_S, Lease, LeaseHolder
@@ -76,6 +76,7 @@ class _Partition:
     """The note of the last owner."""
     set_aside: frozenset[str]
     committed: Committed
+    rules: RulesCursor
     commit: asyncio.Task[None] | None = None
     stepped: bool = False
     """Whether the reader has stepped over anything but entries since the last commit began; see ``Batch``."""
@@ -92,30 +93,39 @@ class MutationWorker:
         self,
         bus: Bus,
         graph: GraphStore,
-        rules: RuleSet,
+        rules: RuleSet | ActiveRules,
         *,
         name: str,
         batch_events: int = 1_000,
         lease_s: float = LEASE_S,
         index_keys: frozenset[tuple[str, str]] = frozenset(),
+        fact_keys: frozenset[tuple[str, str]] = frozenset(),
     ) -> None:
         """``index_keys`` are (label, property) of indexes for every app's graph, beside those for rules.
 
-        The worker closes neither ``bus`` nor ``graph``.
+        ``fact_keys`` are for apps whose rules ask for facts. The worker closes neither ``bus`` nor ``graph``.
         """
         self._bus = bus
         self._graph = graph
-        self._rules = rules
+        self._rules = active = FixedRules(rules) if isinstance(rules, RuleSet) else rules
+        arrangers: BoundedDict[int, tuple[RuleSet, Arranger]] = BoundedDict()
+
+        def arranger(of: RuleSet) -> Arranger:
+            if id(of) not in arrangers:
+                arrangers[id(of)] = (of, Arranger(of, graph.dialect, active.before(of)))
+            return arrangers[id(of)][1]
+
         self._batch_events = batch_events
         self._leases = LeaseHolder(bus, name=name, lease_s=lease_s, logger=logger)
         self._warned: BoundedDict[tuple[str | None, ...], None] = BoundedDict()
         self._state = WorkerState(
             bus=bus,
             graph=graph,
-            rules=rules,
-            applier=Applier(bus, graph, Arranger(rules, graph.dialect)),
+            rules=active,
+            applier=Applier(bus, graph, arranger),
             batch_events=batch_events,
-            index_keys=rules.keys | CORE_KEYS | index_keys,
+            index_keys=index_keys,
+            fact_keys=fact_keys,
         )
         self.applied_events: int = 0
 
@@ -151,6 +161,7 @@ class MutationWorker:
     async def _open(self, lease: Lease, run: str) -> _Partition:
         number = lease.number
         committed = await self._bus.committed(number)
+        await self._rules.refresh()
         recent = await known_before(self._bus, number, committed.offset)
         aside = await self._bus.dead_letter(set_aside_id(number))
         set_aside = frozenset(aside.offsets if aside is not None else ())
@@ -171,6 +182,7 @@ class MutationWorker:
             before=before,
             set_aside=set_aside,
             committed=committed,
+            rules=self._rules.cursor(number, committed.offset),
         )
         return opened
 
@@ -226,6 +238,7 @@ class MutationWorker:
                 "events_lost", partition=partition.number, events=batch.lost, after=partition.cursor.offset,
                 message=letter.message,
             )  # fmt: skip
+        await self._rules.refresh(entries)
         without = partition.queues.parked
         count = partition.cursor.count + batch.lost + len(entries)
         last = entries[-1].offset if entries else partition.cursor.offset
@@ -233,7 +246,7 @@ class MutationWorker:
         if not entries:
             return None
         read = read_range(
-            partition.number, entries, self._rules, partition.recent,
+            partition.number, entries, partition.rules, partition.recent,
             without=without, set_aside=partition.set_aside,
         )  # fmt: skip
         return _Batch(read=read, without=without, end=partition.cursor, events=len(entries))
@@ -280,7 +293,8 @@ class MutationWorker:
         event = skip.event
         if skip.reason == "no_rules":
             cause: tuple[str | None, ...] = (event.workflow,)
-            fields: dict[str, object] = {"workflow": event.workflow, "known": sorted(self._rules.workflows)}
+            known = sorted(self._rules.current(event.appid).workflows)
+            fields: dict[str, object] = {"workflow": event.workflow, "known": known}
         else:
             cause = (event.workflow, skip.rule, skip.mutation, skip.message)
             fields = {"rule": skip.rule, "mutation": skip.mutation, "place": skip.place}

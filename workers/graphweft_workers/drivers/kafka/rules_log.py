@@ -90,7 +90,7 @@ class KafkaRulesLog:
     async def _write(self, producer: Any, activation: Activation, partitions: Sequence[int]) -> tuple[Activation, int]:
         value, headers = record_of(activation.entry())
         sending = [
-            await producer.send(channels.EVENTS_TOPIC, value, partition=number, headers=headers)
+            await producer.send(channels.EVENTS_TOPIC, value, key=b"rules", partition=number, headers=headers)
             for number in partitions
         ]
         offsets = [str((await sent).offset) for sent in sending]

@@ -1,0 +1,107 @@
+"""Which rules apply at which place of the log."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+
+from tests.services.rules import rule_set
+
+from graphweft_contracts.rules_log import Activation, StoredRules
+from graphweft_rules import RuleSet
+from graphweft_workers.engine.active_rules import LoggedRules
+from graphweft_workers.ports.event_log import Entry
+
+NOW = datetime(2026, 2, 1, tzinfo=UTC)
+
+
+class Log:
+    def __init__(self) -> None:
+        self.found: list[Activation] = []
+        self.compiled: list[str] = []
+
+    def add(self, scope: str, digest: str, **positions: str) -> None:
+        places = {int(name.removeprefix("p")): offset for name, offset in positions.items()}
+        number = len(self.found) + 1
+        self.found.append(Activation(number=number, scope=scope, digest=digest, time=NOW, positions=places))
+
+    async def store_rules(self, digest: str, rules: StoredRules) -> None:
+        raise NotImplementedError
+
+    async def stored_rules(self, digest: str) -> StoredRules | None:
+        return StoredRules(files={"name": digest.encode()})
+
+    async def activate(self, scope: str, digest: str) -> Activation:
+        raise NotImplementedError
+
+    async def activations(self, *, after: int = 0) -> Sequence[Activation]:
+        return self.found[after:]
+
+
+def logged(log: Log) -> LoggedRules:
+    def compiled(files: Mapping[str, bytes]) -> RuleSet:
+        log.compiled.append(files.get("name", b"none").decode())
+        return RuleSet(rule_set().workflows, files=files)
+
+    rules = LoggedRules(log, lambda one, other: int(one or 0) > int(other or 0), compiled)
+    asyncio.run(rules.refresh())
+    return rules
+
+
+def name(rules: RuleSet) -> str:
+    return rules.files.get("name", b"none").decode()
+
+
+def test_rules_apply_behind_the_entry_that_announces_them() -> None:
+    log = Log()
+    log.add("*", "one", p0="10", p1="3")
+    log.add("*", "two", p0="20", p1="4")
+    rules = logged(log)
+    first = rules.cursor(0, "")
+    assert [name(first.at("any", offset)) for offset in ("11", "19", "21", "99")] == ["one", "one", "two", "two"]
+    assert name(rules.cursor(0, "20").at("any", "21")) == "two"
+    assert name(rules.cursor(0, "19").at("any", "20")) == "two"
+    assert name(rules.cursor(1, "3").at("any", "5")) == "two"
+
+
+def test_the_first_rules_of_a_scope_apply_to_what_lies_before_them() -> None:
+    log = Log()
+    log.add("acme", "own", p0="10")
+    log.add("*", "all", p0="20")
+    rules = logged(log)
+    cursor = rules.cursor(0, "")
+    assert [name(cursor.at(app, "5")) for app in ("acme", "globex")] == ["own", "all"]
+    assert [name(cursor.at(app, "30")) for app in ("acme", "globex")] == ["own", "all"]
+    assert name(logged(Log()).cursor(0, "").at("acme", "1")) == "none"
+
+
+def test_rules_of_an_app_precede_those_of_all_apps_whichever_come_last() -> None:
+    log = Log()
+    log.add("*", "one", p0="1")
+    log.add("acme", "own", p0="2")
+    log.add("*", "two", p0="3")
+    rules = logged(log)
+    cursor = rules.cursor(0, "")
+    found = [tuple(name(cursor.at(app, offset)) for app in ("acme", "globex")) for offset in ("2", "3", "4")]
+    assert found == [("own", "one"), ("own", "two"), ("own", "two")]
+    assert [name(rules.current(app)) for app in ("acme", "globex")] == ["own", "two"]
+
+
+def test_a_cursor_sees_activations_that_are_read_later_and_compiles_each_set_once() -> None:
+    log = Log()
+    log.add("*", "one", p0="1")
+    rules = logged(log)
+    cursor = rules.cursor(0, "")
+    assert name(cursor.at("any", "2")) == "one"
+    log.add("*", "two", p0="5")
+    log.add("*", "one", p0="7")
+    entry = Entry(offset="5", fields=log.found[1].entry(), received=NOW)
+    assert not cursor.knows(2)
+    asyncio.run(rules.refresh([Entry(offset="4", fields={b"data": b"{}"}, received=NOW)]))
+    assert not cursor.knows(2)  # nothing announced it
+    asyncio.run(rules.refresh([entry]))
+    assert cursor.knows(2)
+    assert not cursor.knows(9)
+    assert [name(cursor.at("any", offset)) for offset in ("4", "6", "8")] == ["one", "two", "one"]
+    assert log.compiled == ["none", "one", "two"]

@@ -1,0 +1,190 @@
+"""Which rule set is active at each place of the log.
+
+A rule set applies to the events of its scope after the entry that announces it. Before the first one of a scope, that
+first one applies: events may be published before their rules are. Rules of an app precede those of all apps.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Protocol
+
+import structlog
+
+from graphweft_contracts import BusUnavailable
+from graphweft_contracts.layout import ALL_APPS
+from graphweft_contracts.rules_log import Activation, announced
+from graphweft_rules import RuleSet
+from graphweft_rules.cypher.query import Cypher
+from graphweft_workers.ports.event_log import Entry
+from graphweft_workers.ports.rules_log import RulesLog
+
+logger = structlog.get_logger("graphweft.rules")
+
+
+class RulesCursor(Protocol):
+    """Follows one partition and gives the rules for its events, in log order."""
+
+    def at(self, app_id: str, offset: str) -> RuleSet:
+        """Return the rules for an event; offsets must not decrease from call to call."""
+        ...
+
+    def knows(self, number: int | None) -> bool:
+        """Return whether an activation with this number is recorded."""
+        ...
+
+
+class ActiveRules(Protocol):
+    """Gives the rules for each place of the log."""
+
+    async def refresh(self, entries: Iterable[Entry] | None = None) -> None:
+        """Read new activations: always, or only if one of ``entries`` announces an unknown one.
+
+        Raises ``BusUnavailable``, and ``RulesError`` for a stored rule set that does not compile.
+        """
+        ...
+
+    def cursor(self, partition: int, after: str) -> RulesCursor:
+        """Return a cursor for the events of a partition after an offset."""
+        ...
+
+    def current(self, app_id: str) -> RuleSet:
+        """Return the rules of the newest activation for an app."""
+        ...
+
+    def before(self, rules: RuleSet) -> Sequence[Cypher]:
+        """Return the mutations of other rule sets that have been active: they may have written what the graph holds."""
+        ...
+
+
+class FixedRules:
+    """One rule set at all places."""
+
+    def __init__(self, rules: RuleSet) -> None:
+        self._rules = rules
+
+    async def refresh(self, entries: Iterable[Entry] | None = None) -> None:
+        """See ``ActiveRules.refresh``."""
+
+    def cursor(self, partition: int, after: str) -> RulesCursor:
+        """See ``ActiveRules.cursor``."""
+        return self
+
+    def current(self, app_id: str) -> RuleSet:
+        """See ``ActiveRules.current``."""
+        return self._rules
+
+    def before(self, rules: RuleSet) -> Sequence[Cypher]:
+        """See ``ActiveRules.before``."""
+        return ()
+
+    def at(self, app_id: str, offset: str) -> RuleSet:
+        """See ``RulesCursor.at``."""
+        return self._rules
+
+    def knows(self, number: int | None) -> bool:
+        """See ``RulesCursor.knows``."""
+        return number is not None
+
+
+class LoggedRules:
+    """The rule sets that the log activates."""
+
+    def __init__(
+        self,
+        log: RulesLog,
+        is_after: Callable[[str, str], bool],
+        compile_files: Callable[[Mapping[str, bytes]], RuleSet],
+    ) -> None:
+        """``compile_files`` makes a rule set of files, or of none; it runs in a thread."""
+        self._log = log
+        self.is_after = is_after
+        self._compile = compile_files
+        self.none = compile_files({})
+        """The rules where none are active: those of packs."""
+        self.activations: list[Activation] = []
+        self.sets: dict[str, RuleSet] = {}
+        self._reading = asyncio.Lock()
+
+    async def refresh(self, entries: Iterable[Entry] | None = None) -> None:
+        """See ``ActiveRules.refresh``."""
+        if entries is not None:
+            numbers = (announced(entry.fields) for entry in entries)
+            if max((number for number in numbers if number is not None), default=0) <= len(self.activations):
+                return
+        async with self._reading:
+            for activation in await self._log.activations(after=len(self.activations)):
+                if activation.digest not in self.sets:
+                    stored = await self._log.stored_rules(activation.digest)
+                    if stored is None:
+                        raise BusUnavailable(
+                            f"the bus has lost the rule set {activation.digest[:12]}: push its folder again with "
+                            "`graphweft rules push`"
+                        )
+                    self.sets[activation.digest] = await asyncio.to_thread(self._compile, stored.files)
+                self.activations.append(activation)
+                logger.info(
+                    "rules_activated", number=activation.number, scope=activation.scope, rules=activation.digest[:12],
+                    workflows=sorted(self.sets[activation.digest].workflows),
+                )  # fmt: skip
+
+    def cursor(self, partition: int, after: str) -> RulesCursor:
+        """See ``ActiveRules.cursor``."""
+        return _Cursor(self, partition, after)
+
+    def current(self, app_id: str) -> RuleSet:
+        """See ``ActiveRules.current``."""
+        for scope in (app_id, ALL_APPS):
+            for activation in reversed(self.activations):
+                if activation.scope == scope:
+                    return self.sets[activation.digest]
+        return self.none
+
+    def before(self, rules: RuleSet) -> Sequence[Cypher]:
+        """See ``ActiveRules.before``."""
+        earlier = (self.sets[activation.digest] for activation in self.activations)
+        return [part.cypher for each in earlier if each is not rules for part in each.mutations]
+
+    def first(self, app_id: str) -> RuleSet:
+        """Return the rules of the first activation for an app."""
+        for activation in self.activations:
+            if activation.scope in (app_id, ALL_APPS):
+                return self.sets[activation.digest]
+        return self.none
+
+
+class _Cursor:
+    def __init__(self, active: LoggedRules, partition: int, after: str) -> None:
+        self._active = active
+        self._partition = partition
+        self._seen = 0
+        """The activations that are in ``_scopes`` or ``_ahead``."""
+        self._scopes: dict[str, RuleSet] = {}
+        self._ahead: list[tuple[str, str, RuleSet]] = []
+        """Offset, scope and rules of the activations that are not reached yet, the next one last."""
+        self._pass(after)
+
+    def at(self, app_id: str, offset: str) -> RuleSet:
+        """See ``RulesCursor.at``."""
+        if self._ahead or self._seen != len(self._active.activations):
+            self._pass(offset)
+        scopes = self._scopes
+        return scopes.get(app_id) or scopes.get(ALL_APPS) or self._active.first(app_id)
+
+    def knows(self, number: int | None) -> bool:
+        """See ``RulesCursor.knows``."""
+        return number is not None and 0 < number <= len(self._active.activations)
+
+    def _pass(self, offset: str) -> None:
+        """Make the activations up to an offset active."""
+        active = self._active
+        added = active.activations[self._seen :]
+        self._seen = len(active.activations)
+        for activation in added:
+            position = activation.positions.get(self._partition)
+            if position is not None:
+                self._ahead.insert(0, (position, activation.scope, active.sets[activation.digest]))
+        while self._ahead and not active.is_after(self._ahead[-1][0], offset):
+            _, scope, rules = self._ahead.pop()
+            self._scopes[scope] = rules

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.services.plays import PLANNER, WRITER, WRITER_FAILS, Play, Player, run_beside_up, said
+from tests.adapters.plays import PLANNER, WRITER, WRITER_FAILS, Play, Player, run_beside_up, said
 from tests.services.runtime_environments import ROOT, RUNTIME_ENVIRONMENT_S
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(RUNTIME_ENVIRONMENT_S)]
@@ -31,7 +31,7 @@ def lets_work(tool: str) -> list[str]:
 
 @pytest.fixture(scope="module")
 def play(player: Player) -> Play:
-    return player("ag2", "ag2")
+    return player("ag2")
 
 
 @pytest.mark.parametrize("where", ["variables", "labels"])

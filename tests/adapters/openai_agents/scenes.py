@@ -1,7 +1,6 @@
 """Conversations of real agents of the OpenAI Agents SDK with a scripted model, run in an environment that has it.
 
-``python tests/runtimes/openai_agents.py NAME …`` prints what came of one as JSON, in its last line. The script is named
-like the adapter, which is a module of a package, and so hides nothing.
+``python tests/adapters/openai_agents/scenes.py NAME …`` prints what came of one as JSON, in its last line.
 """
 
 import asyncio

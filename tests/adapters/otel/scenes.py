@@ -1,7 +1,7 @@
 """Conversations as GenAI spans: those of Microsoft Agent Framework with a scripted model, and spans made by hand.
 
-``python tests/runtimes/otel.py NAME …`` prints what came of one as JSON, in its last line. Annotations are evaluated
-here, for Agent Framework makes the schemas of its tools by them.
+``python tests/adapters/otel/scenes.py NAME …`` prints what came of one as JSON, in its last line. Annotations are
+evaluated here, for Agent Framework makes the schemas of its tools by them.
 """
 
 import asyncio

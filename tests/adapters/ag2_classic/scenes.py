@@ -1,7 +1,7 @@
 """Conversations of real AG2 agents with a scripted model, run in an environment that has AG2.
 
-``python tests/runtimes/ag2_classic.py NAME …`` prints what came of one as JSON, in its last line. Annotations are
-evaluated here, for AG2 does not resolve those of tools otherwise.
+``python tests/adapters/ag2_classic/scenes.py NAME …`` prints what came of one as JSON, in its last line. Annotations
+are evaluated here, for AG2 does not resolve those of tools otherwise.
 """
 
 import asyncio

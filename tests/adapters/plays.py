@@ -1,6 +1,6 @@
 """Conversations of real runtimes: those of a runtime are played in its environment, and give the same events.
 
-A script ``tests/runtimes/NAME.py`` has the scenes; ``tests/runtimes/kit.py`` says what comes of one.
+A program ``tests/adapters/RUNTIME/scenes.py`` has the scenes; ``tests/adapters/shared/kit.py`` says what comes of one.
 """
 
 from __future__ import annotations
@@ -17,16 +17,17 @@ from pathlib import Path
 from typing import Any, Final
 
 import pytest
-from tests.services.runtime_environments import ROOT
+from tests.services.runtime_environments import ROOT, adapter_tests
 
 __all__ = ("PLANNER", "SOURCES", "WRITER", "WRITER_FAILS", "Play", "Player", "player", "run_beside_up", "said")
 
 type Play = Callable[..., dict[str, Any]]
 """Plays a scene, and returns what came of it."""
-type Player = Callable[[str, str], Play]
-"""Takes an extra and a script."""
+type Player = Callable[[str], Play]
+"""Takes an extra."""
 
-SOURCES: Final = {"PYTHONPATH": os.pathsep.join(str(ROOT / folder) for folder in ("client", "contracts"))}
+_FOLDERS: Final = ("client", "contracts", "tests/adapters/shared")
+SOURCES: Final = {"PYTHONPATH": os.pathsep.join(str(ROOT / folder) for folder in _FOLDERS)}
 """The adapter that is tested is the one of this tree, whatever the environment was made from."""
 
 PLANNER: Final = (
@@ -66,25 +67,25 @@ _SHOWN: Final = (
 
 @pytest.fixture(scope="session")
 def player(runtime_python: Callable[[str], Path]) -> Iterator[Player]:
-    """Return what plays the scenes of ``tests/runtimes/SCRIPT.py`` in the environment of an extra, each scene once.
+    """Return what plays the scenes of an extra in its environment, each scene once.
 
-    The script runs once a session and imports its runtime; each scene is a fork of it.
+    The program runs once a session and imports its runtime; each scene is a fork of it.
     """
     with contextlib.ExitStack() as stack:
 
         @functools.cache
-        def made(extra: str, script: str) -> Play:
-            return stack.enter_context(_playing(runtime_python(extra), script))
+        def made(extra: str) -> Play:
+            return stack.enter_context(_playing(runtime_python(extra), adapter_tests(extra) / "scenes.py"))
 
         yield made
 
 
 @contextlib.contextmanager
-def _playing(python: Path, script: str) -> Iterator[Play]:
+def _playing(python: Path, script: Path) -> Iterator[Play]:
     with (
         tempfile.TemporaryDirectory(prefix="graphweft-play-") as folder,
         subprocess.Popen(
-            [str(python), f"tests/runtimes/{script}.py"],
+            [str(python), str(script)],
             cwd=ROOT, env=_environment(), stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
         ) as stage,
     ):  # fmt: skip
@@ -96,7 +97,7 @@ def _playing(python: Path, script: str) -> Iterator[Play]:
             assert stage.stdout is not None
             print(json.dumps([command, str(where)]), file=stage.stdin, flush=True)
             code = stage.stdout.readline()
-            assert code, f"tests/runtimes/{script}.py has ended"
+            assert code, f"{script} has ended"
             assert code == "0\n", (where / "errors").read_text()[-3000:]
             found: dict[str, Any] = json.loads((where / "output").read_text().splitlines()[-1])
             return found

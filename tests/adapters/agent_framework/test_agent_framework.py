@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import pytest
-from tests.services.plays import PLANNER, WRITER, WRITER_FAILS, Play, Player, said
+from tests.adapters.plays import PLANNER, WRITER, WRITER_FAILS, Play, Player, said
 from tests.services.runtime_environments import RUNTIME_ENVIRONMENT_S
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(RUNTIME_ENVIRONMENT_S)]
@@ -24,7 +24,7 @@ TURN = (
 
 @pytest.fixture(scope="module")
 def play(player: Player) -> Play:
-    return player("agent-framework", "maf")
+    return player("agent-framework")
 
 
 def turn(number: int = 1) -> list[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.services.plays import PLANNER, WRITER, WRITER_FAILS, Play, Player, run_beside_up, said
+from tests.adapters.plays import PLANNER, WRITER, WRITER_FAILS, Play, Player, run_beside_up, said
 from tests.services.runtime_environments import ROOT, RUNTIME_ENVIRONMENT_S
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(RUNTIME_ENVIRONMENT_S)]
@@ -20,7 +20,7 @@ MODEL = "model.call_complete Planner 1 True"
 
 @pytest.fixture(scope="module")
 def play(player: Player) -> Play:
-    return player("langchain", "langchain_agents")
+    return player("langchain")
 
 
 def run_of(*steps: str, start: str = "agent.turn_start Planner 1", end: str = "completed") -> list[str]:

@@ -1,17 +1,14 @@
 """Conversations of real AG2 1.x agents with a scripted model, run in an environment that has AG2.
 
-``python tests/runtimes/ag2.py NAME …`` prints what came of one as JSON, in its last line.
+``python tests/adapters/ag2/scenes.py NAME …`` prints what came of one as JSON, in its last line.
 """
 
 import asyncio
 import json
 import logging
-import sys
 import time
 from collections.abc import Iterable, Sequence
 from typing import Any
-
-sys.path.append(sys.path.pop(0))  # this folder comes last: its ag2 is not the one that is meant
 
 from ag2 import Agent, Context, MemoryStream, Plugin, tool
 from ag2.context import ConversationContext

@@ -1,6 +1,6 @@
 """Conversations of real LangChain agents and LangGraph graphs with a scripted model, run in an environment with both.
 
-``python tests/runtimes/langchain_agents.py NAME …`` prints what came of one as JSON, in its last line. Annotations are
+``python tests/adapters/langchain/scenes.py NAME …`` prints what came of one as JSON, in its last line. Annotations are
 evaluated here, for tools read theirs.
 """
 

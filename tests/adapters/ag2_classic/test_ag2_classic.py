@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.services.plays import PLANNER, WRITER, WRITER_FAILS, Play, Player, run_beside_up, said
+from tests.adapters.plays import PLANNER, WRITER, WRITER_FAILS, Play, Player, run_beside_up, said
 from tests.services.runtime_environments import ROOT, RUNTIME_ENVIRONMENT_S
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(RUNTIME_ENVIRONMENT_S)]
@@ -17,7 +17,7 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(RUN
 
 @pytest.fixture(scope="module")
 def play(player: Player) -> Play:
-    return player("ag2-classic", "ag2_classic")
+    return player("ag2-classic")
 
 
 @pytest.mark.parametrize("command", [("conversation", "sync"), ("conversation", "async"), ("streamed",)], ids=" ".join)

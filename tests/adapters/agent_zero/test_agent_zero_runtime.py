@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.adapters.plays import SOURCES, said
 from tests.integration.test_cli_memory import Up
 from tests.services.agent_zero import Agent, HandledError, Tool, make_root
 from tests.services.agent_zero_page import BLOCK, KNOWN, QUESTION, RULES
 from tests.services.maven import free_port
-from tests.services.plays import SOURCES, said
 from tests.services.roles import counted, role
 from tests.services.runtime_environments import ROOT, RUNTIME_ENVIRONMENT_S
 
@@ -64,7 +64,7 @@ def start(runtime_python: Callable[[str], Path], tmp_path_factory: pytest.TempPa
             if not name.startswith(("GRAPHWEFT_", "GRAPH_", "GRAPHRAG_"))
         }
         done = subprocess.run(
-            [str(python), "tests/runtimes/agent_zero.py", str(root), *arguments],
+            [str(python), "tests/adapters/agent_zero/scenes.py", str(root), *arguments],
             cwd=ROOT, env=kept | SOURCES | environment, capture_output=True, text=True, timeout=SCENE_S, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr[-3000:]

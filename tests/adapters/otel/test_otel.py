@@ -15,7 +15,7 @@ from typing import Any, cast
 
 import pytest
 import redis.asyncio as redis
-from tests.services.plays import PLANNER, SOURCES, WRITER, WRITER_FAILS, Play, Player, run_beside_up, said
+from tests.adapters.plays import PLANNER, SOURCES, WRITER, WRITER_FAILS, Play, Player, run_beside_up, said
 from tests.services.runtime_environments import ROOT, RUNTIME_ENVIRONMENT_S
 
 from graphweft_contracts import channels
@@ -36,7 +36,7 @@ def python(runtime_python: Callable[[str], Path]) -> Path:
 
 @pytest.fixture(scope="module")
 def play(player: Player) -> Play:
-    return player("otel", "otel")
+    return player("otel")
 
 
 def unnumbered(lines: list[str]) -> list[str]:
@@ -228,7 +228,7 @@ async def test_a_program_is_captured_without_a_change(python: Path, url: str) ->
     )  # fmt: skip
     done = await asyncio.to_thread(
         subprocess.run,
-        [python.with_name("opentelemetry-instrument"), python, "tests/runtimes/otel_program.py"],
+        [python.with_name("opentelemetry-instrument"), python, "tests/adapters/otel/uninstrumented_program.py"],
         cwd=ROOT, env=settings, capture_output=True, text=True, timeout=120, check=False,
     )  # fmt: skip
     assert (done.returncode, done.stdout) == (0, "It is sunny.\n"), done.stderr[-3000:]
@@ -264,7 +264,7 @@ def gateway(url: str, port: str = "0") -> Iterator[tuple[str, subprocess.Popen[s
 async def test_a_gateway_that_is_killed_loses_and_doubles_nothing(python: Path, url: str) -> None:
     with gateway(url) as (address, _):
         sender = subprocess.Popen(  # noqa: ASYNC220
-            [python, "tests/runtimes/otel_sender.py", f"{address}/v1/traces", "200"],
+            [python, "tests/adapters/otel/otlp_sender.py", f"{address}/v1/traces", "200"],
             cwd=ROOT, env=environment(), text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,
         )  # fmt: skip

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.services.plays import Play, Player, run_beside_up
+from tests.adapters.plays import Play, Player, run_beside_up
 from tests.services.runtime_environments import ROOT, RUNTIME_ENVIRONMENT_S
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(RUNTIME_ENVIRONMENT_S)]
@@ -21,7 +21,7 @@ MEMORIES = (
 
 @pytest.fixture(scope="module")
 def play(player: Player) -> Play:
-    return player("agent-framework", "maf")
+    return player("agent-framework")
 
 
 def contents(found: dict[str, Any]) -> list[list[str]]:

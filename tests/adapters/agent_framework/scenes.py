@@ -1,7 +1,6 @@
 """Conversations of real agents of Microsoft Agent Framework with a scripted model, run in an environment that has it.
 
-``python tests/runtimes/maf.py NAME …`` prints what came of one as JSON, in its last line. It is not named after the
-package, which it could not import then.
+``python tests/adapters/agent_framework/scenes.py NAME …`` prints what came of one as JSON, in its last line.
 """
 
 import asyncio

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.services.plays import PLANNER, WRITER, WRITER_FAILS, Play, Player, run_beside_up, said
+from tests.adapters.plays import PLANNER, WRITER, WRITER_FAILS, Play, Player, run_beside_up, said
 from tests.services.runtime_environments import ROOT, RUNTIME_ENVIRONMENT_S
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(RUNTIME_ENVIRONMENT_S)]
@@ -20,7 +20,7 @@ PLANNED = [line for line in PLANNER if line not in HAND_OVER]
 
 @pytest.fixture(scope="module")
 def play(player: Player) -> Play:
-    return player("openai-agents", "openai_agents")
+    return player("openai-agents")
 
 
 def turns(found: dict[str, Any]) -> list[str]:

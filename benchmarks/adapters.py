@@ -72,7 +72,7 @@ async def _turns(extra: str, python: Path, way: str) -> list[float]:
     """Return the milliseconds of each turn of an agent whose adapter has a bus of that way."""
     process = await asyncio.create_subprocess_exec(
         "env", f"PYTHONPATH={os.pathsep.join(_SOURCES)}", "GRAPHWEFT_CONTEXT=on", "GRAPHWEFT_CAPTURE=on",
-        str(python), str(adapter_tests(extra) / "scenes.py"), "turns", way, str(TURNS + _WARM),
+        str(python), str(adapter_tests(extra) / "scenes.py"), "turns", f"way={way}", f"count={TURNS + _WARM}",
         cwd=ROOT, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
     output, errors = await process.communicate()

@@ -18,7 +18,8 @@ pytest_plugins = [
     "tests.services.fixtures",
     "tests.services.models",
     "tests.services.runtime_environments",
-    "tests.adapters.plays",
+    "tests.adapters.runner",
+    "tests.adapters.contract",
 ]
 
 _SERVERS: Final = {"neo4j": {"neo4j", "neo4j_server"}, "kafka": {"kafka", "kafka_url"}}

@@ -1,4 +1,4 @@
-"""OpenTelemetry with its real SDK and exporters: spans of Agent Framework, and spans by hand, give the events."""
+"""OpenTelemetry with its real SDK and exporters: spans of Agent Framework, and spans made by hand, give the events."""
 
 from __future__ import annotations
 
@@ -15,195 +15,31 @@ from typing import Any, cast
 
 import pytest
 import redis.asyncio as redis
-from tests.adapters.plays import PLANNER, SOURCES, WRITER, WRITER_FAILS, Play, Player, run_beside_up, said
-from tests.services.runtime_environments import ROOT, RUNTIME_ENVIRONMENT_S
+from tests.adapters.contract import (
+    CONTENTS,
+    MODEL,
+    PLANNER,
+    WRITER,
+    WRITER_FAILS,
+    AdapterContract,
+    Runtime,
+    event_lines,
+    turn_lines,
+)
+from tests.adapters.runner import SOURCES, RunScene
+from tests.services.runtime_environments import ROOT
 
 from graphweft_contracts import channels
 
-pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(RUNTIME_ENVIRONMENT_S)]
-
-HANDED_OVER = "agent.turn_complete Planner 1 True handed_off"
-BY_HAND = (*PLANNER[:-2], "agent.turn_complete Planner 1 True completed")
-"""Spans say that the planner's work ended, and not that it handed over: its turn is completed, and no phase is told."""
-AGENTS = (*PLANNER[:-2], "model.call_complete Planner 1 True", "agent.turn_complete Planner 1 True completed")
-"""Agent Framework's planner, besides, is asked once more when its last tool has answered."""
-
-
-@pytest.fixture(scope="module")
-def python(runtime_python: Callable[[str], Path]) -> Path:
-    return runtime_python("otel")
-
-
-@pytest.fixture(scope="module")
-def play(player: Player) -> Play:
-    return player("otel")
+COMPLETED = "agent.turn_complete Planner 1 True completed"
+BY_HAND = (*PLANNER[:-2], COMPLETED)
+"""Spans show that the planner's work ended, not that it handed over: its turn is completed, without a phase."""
+AGENTS = (*PLANNER[:-2], MODEL, COMPLETED)
+"""In Agent Framework, the planner's model is called once more after its last tool."""
 
 
 def unnumbered(lines: list[str]) -> list[str]:
     return [re.sub(r" \d+\b", "", line) for line in lines]
-
-
-def test_the_names_stand_for_what_is_left_out() -> None:
-    assert PLANNER[-2:] == (HANDED_OVER, "workflow.phase_complete Planner Writer")
-
-
-def test_spans_by_the_conventions_give_the_events(play: Play) -> None:
-    found = play("by_hand")
-    assert said(found) == ["workflow.start", *BY_HAND, *WRITER, "workflow.complete"]
-    assert found["ids"] == [["shop", "c1", "Sales", "u1", "/graphweft/otel"]]
-    assert all(event["context"]["user_id"] == "u1" for event in found["events"])
-    assert {name: count for name, count in found["stats"].items() if count} == {"published": 16}
-    assert found["times"] == sorted(found["times"])
-
-
-def test_events_hold_what_was_said_and_done(play: Play) -> None:
-    events = play("by_hand")["events"]
-    weather, book, _ = (event for event in events if event["type"] == "tool.call_complete")
-    assert (weather["call_id"], weather["result"]) == ("t1", "sunny in Oslo")
-    assert (book["call_id"], book["error"]) == ("t2", "7 is taken")
-    assert [event["arguments"] for event in events if event["type"] == "tool.call_start"] == [
-        {"city": "Oslo"}, {"room": "7"}, {},
-    ]  # fmt: skip
-    assert [event["response"] for event in events if event["type"] == "agent.turn_complete"] == [None, "Draft done."]
-    calls = [event for event in events if event["type"] == "model.call_complete"]
-    assert {(event["model"], event["input_tokens"], event["output_tokens"]) for event in calls} == {("fake-1", 5, 7)}
-    assert [event["call_number"] for event in calls] == [1, 2, 3, 1]
-    assert events[1]["agent_id"] == "p-1"
-    assert events[-1]["outputs"] == "Draft done."
-
-
-@pytest.mark.parametrize("failing", ["", "fails"])
-@pytest.mark.parametrize("scene", ["by_hand", "agents"])
-def test_a_receiver_gets_the_same_events_from_the_ended_spans(play: Play, scene: str, failing: str) -> None:
-    command = (scene, "works", failing) if scene == "by_hand" else (scene, "run", "works", failing)
-    found = play(*command)
-    received = found["received"]
-    once = [one for number, one in enumerate(received) if one["id"] not in {each["id"] for each in received[:number]}]
-    assert unnumbered(said({"events": once})) == unnumbered(said(found))
-    assert [one["id"] for one in once] == found["event_ids"]
-    assert [one["chat"] for one in once] == found["chats"]
-
-
-def test_a_model_that_fails_is_told_once(play: Play) -> None:
-    found = play("by_hand", "works", "fails")
-    assert said(found) == ["workflow.start", *BY_HAND, *WRITER_FAILS]
-    assert found["events"][-1]["error_message"] == "no model"
-    assert found["error"] == "ConnectionError: no model"
-
-
-def test_without_a_conversation_the_trace_is_the_chat(play: Play) -> None:
-    found = play("by_hand", "works", "", "")
-    assert set(found["chats"]) == {found["trace"]}
-    assert said(found) == said(play("by_hand"))
-
-
-@pytest.mark.parametrize("mode", ["run", "stream"])
-def test_agents_of_agent_framework_give_their_events(play: Play, mode: str) -> None:
-    found = play("agents", mode)
-    assert said(found) == ["workflow.start", *AGENTS, *WRITER, "workflow.complete"]
-    [[app_id, chat_id, workflow, user_id, _]] = found["ids"]
-    assert (app_id, len(chat_id), workflow, user_id) == ("shop", 32, "Trip", "u1")
-    results = [event.get("result") for event in found["events"] if event["type"] == "tool.call_complete"]
-    assert results == ["sunny in Oslo", None, "over to you"]
-    assert [event["response"] for event in found["events"] if event["type"] == "agent.turn_complete"] == [
-        "Done.", "Draft done.",
-    ]  # fmt: skip
-
-
-@pytest.mark.parametrize("mode", ["run", "stream"])
-def test_a_model_of_agent_framework_that_fails_is_told_once(play: Play, mode: str) -> None:
-    found = play("agents", mode, "works", "fails")
-    assert said(found) == ["workflow.start", *AGENTS, *WRITER_FAILS]
-    assert found["error"] == "no model"
-
-
-@pytest.mark.parametrize("how", ["cancelled", "left"])
-def test_what_nobody_waits_for_is_told_as_its_spans_end(play: Play, how: str) -> None:
-    """Agent Framework ends the spans of a cancelled run without a word, and those of a stream that is left never."""
-    ended = {"cancelled": "True completed", "left": "False abandoned"}[how]
-    assert said(play("given_up", how))[-1] == f"agent.turn_complete Planner 1 {ended}"
-
-
-@pytest.mark.parametrize("failing", ["", "fails"])
-@pytest.mark.parametrize("way", ["hangs", "fails", "garbage"])
-def test_a_bus_that_is_broken_changes_nothing(play: Play, way: str, failing: str) -> None:
-    def seen(found: dict[str, Any]) -> list[Any]:
-        return [found[name] for name in ("outputs", "error", "prompts", "spans")]
-
-    broken, without = play("agents", "run", way, failing), play("agents", "run", "none", failing)
-    assert seen(broken) == seen(without)
-    assert (without["events"], broken["stats"]["published"]) == ([], 17)
-
-
-def test_chats_at_the_same_time_do_not_mix(play: Play) -> None:
-    found = play("at_once")
-    told = list(zip(found["chats"], found["events"], strict=True))
-    for chat, calls in (("a", ["1"]), ("b", ["1"]), ("c", ["1", "2"])):
-        own = [event for of, event in told if of == chat]
-        assert len(own) == 5 * len(calls)
-        ended = {event["call_id"]: event for event in own if event["type"] == "tool.call_complete"}
-        assert {call: event["result"] for call, event in ended.items()} == {
-            call: f"sunny in {chat} {call}" for call in calls
-        }
-        assert sorted(event["turn_number"] for event in ended.values()) == list(range(1, len(calls) + 1))
-
-
-def test_spans_that_say_late_what_they_are(play: Play) -> None:
-    found = play("late")
-    assert said(found) == [
-        "agent.turn_start Planner 1",
-        "model.call_complete Planner 1 True",
-        "agent.turn_complete Planner 1 True completed",
-        "model.call_complete True",  # its agent's span said so when this was over
-        "agent.turn_start Late 2",
-        "agent.turn_complete Late 2 True completed",
-    ]
-    assert set(found["chats"]) == {"c9"}
-
-
-def test_a_span_that_never_ends_is_closed_by_the_timer(play: Play) -> None:
-    assert said(play("abandoned")) == [
-        "agent.turn_start Planner 1",
-        "model.call_complete Planner 1 True",
-        "agent.turn_complete Planner 1 False abandoned",
-    ]
-
-
-def test_what_is_captured_twice_has_its_ids_twice(play: Play) -> None:
-    found = play("twice")
-    assert len(found["event_ids"]) == 2 * len(set(found["event_ids"]))
-
-
-def test_our_own_traffic_is_in_no_trace(play: Play) -> None:
-    seen = play("own_traffic")["seen"]
-    assert seen
-    assert all(each == [False, True] for each in seen)
-
-
-@pytest.mark.parametrize("held", ["", "held"], ids=["alone", "beside a thread that makes spans"])
-def test_a_forked_worker_publishes_by_itself(play: Play, held: str) -> None:
-    child = play("forked", held)["child"]
-    assert child == [True, 0, False], "there is no bus, so it waits in the child's own buffer"
-
-
-def test_an_exporter_without_a_provider_tells_ended_spans_in_batches(play: Play) -> None:
-    found = play("without_provider")
-    assert sorted(unnumbered(said(found))) == sorted(
-        [line.replace(" Planner", "") if number < 6 else line for number, line in enumerate(batches())]
-    )
-
-
-def batches() -> list[str]:
-    """Return the events of the conversation in two batches, the first of which has the first four spans that end."""
-    whole = unnumbered([*BY_HAND[1:], *WRITER])
-    return [*whole[:7], "workflow.start", "agent.turn_start Planner", *whole[7:], "workflow.complete"]
-
-
-def test_turns_are_measured(play: Play) -> None:
-    assert len(play("turns", "hangs", "3")["ms"]) == 3
-
-
-# ------------------------------------------------------------------------------------- programs that know nothing of it
 
 
 async def on_the_bus(url: str) -> list[dict[str, Any]]:
@@ -220,30 +56,6 @@ def environment(**more: str) -> dict[str, str]:
     return left | SOURCES | more
 
 
-async def test_a_program_is_captured_without_a_change(python: Path, url: str) -> None:
-    settings = environment(
-        GRAPHWEFT_BUS_URL=url, ENABLE_INSTRUMENTATION="true", ENABLE_SENSITIVE_DATA="true",
-        OTEL_TRACES_EXPORTER="graphweft", OTEL_METRICS_EXPORTER="none", OTEL_LOGS_EXPORTER="none",
-        OTEL_RESOURCE_ATTRIBUTES="graphweft.app_id=unchanged,graphweft.workflow_name=Trip",
-    )  # fmt: skip
-    done = await asyncio.to_thread(
-        subprocess.run,
-        [python.with_name("opentelemetry-instrument"), python, "tests/adapters/otel/uninstrumented_program.py"],
-        cwd=ROOT, env=settings, capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
-    assert (done.returncode, done.stdout) == (0, "It is sunny.\n"), done.stderr[-3000:]
-    found = [event for event in await on_the_bus(url) if event["appid"] == "unchanged"]
-    assert said({"events": [{"type": event["type"], **event["data"]} for event in found]}) == [
-        "agent.turn_start Planner 1",
-        "model.call_complete Planner 1 True",
-        "tool.call_start Planner 1 weather",
-        "tool.call_complete Planner 1 True weather",
-        "model.call_complete Planner 1 True",
-        "agent.turn_complete Planner 1 True completed",
-    ]
-    assert {event["workflow"] for event in found} == {"Trip"}
-
-
 @contextmanager
 def gateway(url: str, port: str = "0") -> Iterator[tuple[str, subprocess.Popen[str]]]:
     """Run a gateway as users start it; it is killed at the end."""
@@ -253,52 +65,166 @@ def gateway(url: str, port: str = "0") -> Iterator[tuple[str, subprocess.Popen[s
         stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
     )  # fmt: skip
     try:
-        said = cast("Any", process.stdout).readline()
-        assert "answers on" in said, cast("Any", process.stderr).read()
-        yield said.split()[-1], process
+        started = cast("Any", process.stdout).readline()
+        assert "answers on" in started, cast("Any", process.stderr).read()
+        yield started.split()[-1], process
     finally:
         process.kill()
         process.communicate(timeout=30)
 
 
-async def test_a_gateway_that_is_killed_loses_and_doubles_nothing(python: Path, url: str) -> None:
-    with gateway(url) as (address, _):
-        sender = subprocess.Popen(  # noqa: ASYNC220
-            [python, "tests/adapters/otel/otlp_sender.py", f"{address}/v1/traces", "200"],
-            cwd=ROOT, env=environment(), text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
+class TestOpenTelemetry(AdapterContract):
+    runtime = Runtime(
+        extra="otel",
+        conversation=["by_hand"],
+        planner=BY_HAND,
+        contents={
+            **CONTENTS,
+            "agent.turn_start": [{"agent_id": "p-1"}, {}],
+            "tool.call_complete": [*CONTENTS["tool.call_complete"][:2], {}],
+            "model.call_complete": [
+                {"model": "fake-1", "input_tokens": 5, "output_tokens": 7, "call_number": number}
+                for number in (1, 2, 3, 1)
+            ],
+            "agent.turn_complete": [{"response": None}, {"response": "Draft done."}],
+        },
+        agent_runs=False,
+        failing=["by_hand"],
+        unaffected=["agents run"],
+        together=["together"],
+        abandoned={"abandoned": [*turn_lines()[:2], "agent.turn_complete Planner 1 False abandoned"]},
+        page="opentelemetry",
+    )
+
+    def test_events_have_the_times_of_their_spans(self, run_scene: RunScene) -> None:
+        times = run_scene("by_hand")["times"]
+        assert times == sorted(times)
+
+    @pytest.mark.parametrize("failing", ["", "yes"])
+    @pytest.mark.parametrize("scene", ["by_hand", "agents run"])
+    def test_a_receiver_makes_the_same_events_of_ended_spans(
+        self, run_scene: RunScene, scene: str, failing: str
+    ) -> None:
+        found = run_scene(scene, failing=failing)
+        received = {event["id"]: event for event in reversed(found["received"])}  # the first of each id
+        once = [event for event in found["received"] if event is received[event["id"]]]
+        assert unnumbered(event_lines({"events": once})) == unnumbered(event_lines(found))
+        for name in ("id", "chat"):
+            assert [event[name] for event in once] == [event[name] for event in found["events"]]
+
+    def test_without_a_conversation_the_trace_is_the_chat(self, run_scene: RunScene) -> None:
+        found = run_scene("by_hand unknown")
+        assert {event["chat"] for event in found["events"]} == {found["trace"]}
+        assert event_lines(found) == event_lines(run_scene("by_hand"))
+
+    @pytest.mark.parametrize("mode", ["run", "stream"])
+    def test_agents_of_agent_framework_give_their_events(self, run_scene: RunScene, mode: str) -> None:
+        found = run_scene(f"agents {mode}")
+        assert self.lines(found) == ["workflow.start", *AGENTS, *WRITER, "workflow.complete"]
+        [[app_id, chat_id, workflow, user_id, _]] = found["ids"]
+        assert (app_id, len(chat_id), workflow, user_id) == ("shop", 32, "Trip", "u1")
+        results = [event.get("result") for event in found["events"] if event["type"] == "tool.call_complete"]
+        assert results == ["sunny in Oslo", None, "over to you"]
+        assert [event["response"] for event in found["events"] if event["type"] == "agent.turn_complete"] == [
+            "Done.", "Draft done.",
+        ]  # fmt: skip
+
+    @pytest.mark.parametrize("mode", ["run", "stream"])
+    def test_a_failing_model_of_agent_framework_is_reported_once(self, run_scene: RunScene, mode: str) -> None:
+        found = run_scene(f"agents {mode}", failing="yes")
+        assert self.lines(found) == ["workflow.start", *AGENTS, *WRITER_FAILS]
+        assert found["error"] == "ConnectionError: no model"
+
+    @pytest.mark.parametrize(("how", "end"), [("cancelled", "True completed"), ("left", "False abandoned")])
+    def test_an_abandoned_run_ends_as_its_spans_end(self, run_scene: RunScene, how: str, end: str) -> None:
+        """Agent Framework ends the spans of a cancelled run without an error, and never those of a stream left open."""
+        assert event_lines(run_scene(f"given_up {how}"))[-1] == f"agent.turn_complete Planner 1 {end}"
+
+    def test_spans_may_get_their_attributes_after_their_start(self, run_scene: RunScene) -> None:
+        found = run_scene("late")
+        assert event_lines(found) == [
+            "agent.turn_start Planner 1",
+            MODEL,
+            COMPLETED,
+            "model.call_complete True",  # its agent's span got its attributes after this
+            "agent.turn_start Late 2",
+            "agent.turn_complete Late 2 True completed",
+        ]
+        assert {event["chat"] for event in found["events"]} == {"c9"}
+
+    def test_spans_captured_twice_give_the_same_ids(self, run_scene: RunScene) -> None:
+        ids = [event["id"] for event in run_scene("twice")["events"]]
+        assert len(ids) == 2 * len(set(ids))
+
+    def test_the_adapters_own_traffic_is_in_no_trace(self, run_scene: RunScene) -> None:
+        seen = run_scene("own_traffic")["seen"]
+        assert seen
+        assert all(each == [False, True] for each in seen)
+
+    @pytest.mark.parametrize("held", ["", "yes"], ids=["alone", "beside a thread that makes spans"])
+    def test_a_forked_worker_publishes_by_itself(self, run_scene: RunScene, held: str) -> None:
+        child = run_scene("forked", held=held)["child"]
+        assert child == [True, 0, False], "without a bus the event waits in the child's own buffer"
+
+    def test_an_exporter_without_a_provider_emits_batches(self, run_scene: RunScene) -> None:
+        """In two batches, the first of which has the first four spans that end."""
+        whole = unnumbered([*BY_HAND[1:], *WRITER])
+        batches = [*whole[:7], "workflow.start", "agent.turn_start Planner", *whole[7:], "workflow.complete"]
+        assert sorted(unnumbered(event_lines(run_scene("without_provider")))) == sorted(
+            [line.replace(" Planner", "") if number < 6 else line for number, line in enumerate(batches)]
+        )
+
+    @pytest.fixture
+    def python(self, runtime_python: Callable[[str], Path]) -> Path:
+        return runtime_python("otel")
+
+    async def test_a_program_is_captured_without_a_change(self, python: Path, url: str) -> None:
+        settings = environment(
+            GRAPHWEFT_BUS_URL=url, ENABLE_INSTRUMENTATION="true", ENABLE_SENSITIVE_DATA="true",
+            OTEL_TRACES_EXPORTER="graphweft", OTEL_METRICS_EXPORTER="none", OTEL_LOGS_EXPORTER="none",
+            OTEL_RESOURCE_ATTRIBUTES="graphweft.app_id=unchanged,graphweft.workflow_name=Trip",
         )  # fmt: skip
-        out, into = cast("Any", sender.stdout), cast("Any", sender.stdin)
-        assert await asyncio.to_thread(out.readline) == "50\n"
-    into.write("\n")
-    into.flush()
-    assert await asyncio.to_thread(out.readline) == "100\n"  # while nobody answers
-    port = address.rpartition(":")[2]
-    for made in ("150\n", "200\n"):
+        done = await asyncio.to_thread(
+            subprocess.run,
+            [python.with_name("opentelemetry-instrument"), python, "tests/adapters/otel/uninstrumented_program.py"],
+            cwd=ROOT, env=settings, capture_output=True, text=True, timeout=120, check=False,
+        )  # fmt: skip
+        assert (done.returncode, done.stdout) == (0, "It is sunny.\n"), done.stderr[-3000:]
+        found = [event for event in await on_the_bus(url) if event["appid"] == "unchanged"]
+        assert event_lines({"events": [{"type": event["type"], **event["data"]} for event in found]}) == [
+            "agent.turn_start Planner 1",
+            "model.call_complete Planner 1 True",
+            "tool.call_start Planner 1 weather",
+            "tool.call_complete Planner 1 True weather",
+            "model.call_complete Planner 1 True",
+            "agent.turn_complete Planner 1 True completed",
+        ]
+        assert {event["workflow"] for event in found} == {"Trip"}
+
+    async def test_a_killed_gateway_loses_and_duplicates_no_event(self, python: Path, url: str) -> None:
+        with gateway(url) as (address, _):
+            sender = subprocess.Popen(  # noqa: ASYNC220
+                [python, "tests/adapters/otel/otlp_sender.py", f"{address}/v1/traces", "200"],
+                cwd=ROOT, env=environment(), text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE,
+                stderr=subprocess.PIPE,
+            )  # fmt: skip
+            out, into = cast("Any", sender.stdout), cast("Any", sender.stdin)
+            assert await asyncio.to_thread(out.readline) == "50\n"
+        into.write("\n")
+        into.flush()
+        assert await asyncio.to_thread(out.readline) == "100\n"  # while no gateway runs
+        port = address.rpartition(":")[2]
+        for made in ("150\n", "200\n"):
+            with gateway(url, port):
+                into.write("\n")
+                into.flush()
+                assert await asyncio.to_thread(out.readline) == made
         with gateway(url, port):
-            into.write("\n")
-            into.flush()
-            assert await asyncio.to_thread(out.readline) == made
-    with gateway(url, port):
-        rest, errors = await asyncio.to_thread(sender.communicate, "\n", timeout=150)
-        assert sender.returncode == 0, errors[-3000:]
-    chats = json.loads(rest.splitlines()[-1])
-    found = [event for event in await on_the_bus(url) if event["appid"] == "sent"]
-    expected = {(f"{span}-{moment}", chat) for span, chat in chats.items() for moment in ("start", "end")}
-    assert {(event["id"], event["chatid"]) for event in found} == expected, "what is there twice has effect once"
-
-
-PAGE = ROOT / "docs/runtimes/opentelemetry.md"
-
-
-def block(language: str, first_line: str = "") -> str:
-    [text] = re.findall(rf"```{language}\n({re.escape(first_line)}.*?)```", PAGE.read_text("utf-8"), re.DOTALL)
-    return str(text)
-
-
-def test_the_example_of_the_page_runs_as_printed(python: Path, tmp_path: Path) -> None:
-    rules = tmp_path / "workflows/Travel/graph_injection.yaml"
-    rules.parent.mkdir(parents=True)
-    rules.write_text(block("yaml", "version"))
-    (tmp_path / "travel.py").write_text(block("python", "# travel.py"))
-    assert run_beside_up(tmp_path, python, "travel.py") == block("text")
+            rest, errors = await asyncio.to_thread(sender.communicate, "\n", timeout=150)
+            assert sender.returncode == 0, errors[-3000:]
+        chats = json.loads(rest.splitlines()[-1])
+        found = [event for event in await on_the_bus(url) if event["appid"] == "sent"]
+        expected = {(f"{span}-{moment}", chat) for span, chat in chats.items() for moment in ("start", "end")}
+        assert {(event["id"], event["chatid"]) for event in found} == expected, (
+            "events that were sent twice have one id"
+        )

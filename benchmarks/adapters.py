@@ -12,24 +12,18 @@ import statistics
 from pathlib import Path
 from typing import Final
 
-from tests.services.runtime_environments import make, ready
+from tests.services.runtime_environments import adapter_tests, make, ready
 
 from benchmarks.harness import Bench, Died, Result, Skip, Spread, in_turn
 from benchmarks.services import Services
 
 ROW: Final = "j"
 ROOT: Final = Path(__file__).parents[1]
-RUNTIMES: Final = {
-    "ag2-classic": "ag2_classic",
-    "ag2": "ag2",
-    "agent-framework": "maf",
-    "langchain": "langchain_agents",
-    "openai-agents": "openai_agents",
-}
-"""The extra, whose environment it is, and the script of its scenes."""
+RUNTIMES: Final = ("ag2-classic", "ag2", "agent-framework", "langchain", "openai-agents")
+"""The extras, each with an environment and a program with scenes."""
 BUDGET_MS: Final = 50
 TURNS: Final = 40
-_SOURCES: Final = [str(ROOT / part) for part in ("client", "contracts")]
+_SOURCES: Final = [str(ROOT / part) for part in ("client", "contracts", "tests/adapters/shared")]
 _WAYS: Final = ("none", "works", "hangs")
 _WARM: Final = 3
 """Turns at the beginning that do not count: they import, and open what is opened once."""
@@ -78,7 +72,7 @@ async def _turns(extra: str, python: Path, way: str) -> list[float]:
     """Return the milliseconds of each turn of an agent whose adapter has a bus of that way."""
     process = await asyncio.create_subprocess_exec(
         "env", f"PYTHONPATH={os.pathsep.join(_SOURCES)}", "GRAPHWEFT_CONTEXT=on", "GRAPHWEFT_CAPTURE=on",
-        str(python), f"tests/runtimes/{RUNTIMES[extra]}.py", "turns", way, str(TURNS + _WARM),
+        str(python), str(adapter_tests(extra) / "scenes.py"), "turns", f"way={way}", f"count={TURNS + _WARM}",
         cwd=ROOT, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
     )  # fmt: skip
     output, errors = await process.communicate()

@@ -14,10 +14,12 @@ settings.load_profile("graphweft")
 
 # Pytest rewrites the assertions of a plugin that nothing has imported yet: one comes after those that it imports.
 pytest_plugins = [
+    "tests.services.embedded",
     "tests.services.fixtures",
     "tests.services.models",
     "tests.services.runtime_environments",
-    "tests.services.plays",
+    "tests.adapters.runner",
+    "tests.adapters.contract",
 ]
 
 _SERVERS: Final = {"neo4j": {"neo4j", "neo4j_server"}, "kafka": {"kafka", "kafka_url"}}

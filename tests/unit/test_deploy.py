@@ -17,7 +17,7 @@ import yaml
 
 ROOT = Path(__file__).parents[2]
 DOCKERFILE = ROOT / "deploy" / "Dockerfile"
-RUNTIMES = {pins.stem for pins in (ROOT / "tests/runtimes").glob("*.txt")}
+RUNTIMES = {pins.parent.name.replace("_", "-") for pins in (ROOT / "tests/adapters").glob("*/requirements.txt")}
 """Extras that are pinned there, each in an environment of its own, for they do not agree with one another."""
 
 

@@ -1,7 +1,7 @@
 """Conversations as GenAI spans: those of Microsoft Agent Framework with a scripted model, and spans made by hand.
 
-``python tests/runtimes/otel.py NAME …`` prints what came of one as JSON, in its last line. Annotations are evaluated
-here, for Agent Framework makes the schemas of its tools by them.
+``python tests/adapters/otel/scenes.py NAME …`` prints the result of a scene as JSON, in its last line. Annotations are
+evaluated here, for Agent Framework makes the schemas of its tools by them.
 """
 
 import asyncio
@@ -10,7 +10,6 @@ import json
 import os
 import signal
 import threading
-import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -28,7 +27,7 @@ from agent_framework import (
     tool,
 )
 from agent_framework.observability import ChatTelemetryLayer, enable_instrumentation
-from kit import IDS, PROMPTS, Bus, play, result, settings_of
+from kit import CONCURRENT, IDS, PROMPTS, Bus, Result, Scene, cancel, main, outcome, settings_of, timed
 from opentelemetry import context, trace
 from opentelemetry.sdk.resources import Resource
 from opentelemetry.sdk.trace import SpanProcessor, TracerProvider
@@ -39,7 +38,7 @@ from graphweft.adapters.otel import GraphweftSpanProcessor
 from graphweft.adapters.otel.adapter import _read
 
 PLACED = {"graphweft.app_id": IDS["app_id"], "graphweft.workflow_name": IDS["workflow_name"], "user.id": IDS["user_id"]}
-"""Resource attributes that place the spans; the chat is what the spans say."""
+"""Resource attributes with the ids of all spans, except the chat: the spans name it."""
 
 
 class Ended(SpanProcessor):
@@ -53,31 +52,28 @@ class Ended(SpanProcessor):
 
 
 class Traced:
-    """A provider with the processor on a bus, and what else became of its spans."""
+    """A provider with the processor on a bus, and with a record of the ended spans."""
 
-    def __init__(self, way: str = "works", resource: dict[str, str] | None = None, **settings: Any) -> None:
-        self.bus = Bus(way)
-        self.processor = GraphweftSpanProcessor(**settings_of(self.bus, **settings))
+    def __init__(self, scene: Scene, resource: dict[str, str] | None = None, **settings: Any) -> None:
+        self.processor = scene.adapter(**settings)
+        self.bus = scene.bus
         self.ended = Ended()
         self.provider = TracerProvider(resource=Resource(PLACED if resource is None else resource))
-        if way != "none":
+        if scene.attached:
             self.provider.add_span_processor(self.processor)
         self.provider.add_span_processor(self.ended)
         self.tracer = self.provider.get_tracer("by hand")
 
-    def found(self, **more: Any) -> dict[str, Any]:
-        """Return what is to be looked at, also what a receiver would make of the ended spans, all in one request."""
+    def found(self, **more: Any) -> Result:
+        """Return the ended spans, and what a receiver makes of them in one request."""
         self.provider.shutdown()
-        self.processor.close(0.1)
         received = [
-            {"type": one.type, "id": one.id, "chat": one.place.chat_id, **one.data}
+            {**one.data, "type": one.type, "id": one.id, "chat": one.place.chat_id}
             for one in events_of([_read(span) for span in self.ended.spans])
         ]
-        ids = [event.id for event in self.bus.events]
-        times = [event.time.isoformat() for event in self.bus.events]
-        chats = [event.chatid for event in self.bus.events]
-        more |= {"event_ids": ids, "times": times, "chats": chats, "received": received}
-        return result(self.processor.core, self.bus, **more)
+        spans = sorted(each.name for each in self.ended.spans)
+        times = lambda: [event.time.isoformat() for event in self.bus.events]  # noqa: E731
+        return lambda: {"received": received, "spans": spans, "times": times(), **more}
 
 
 @contextlib.contextmanager
@@ -122,7 +118,7 @@ def said(made: Any, text: str) -> None:
 
 
 def trip(traced: Traced, error: Exception | None = None, chat: str | None = IDS["chat_id"]) -> None:
-    """The planner's two tool calls, of which one fails, and its hand-over to the writer, whose model may fail.
+    """The planner calls two tools, one of which fails, and hands over to the writer, whose model may fail.
 
     Only the agents' spans name the conversation and the agent.
     """
@@ -140,38 +136,42 @@ def trip(traced: Traced, error: Exception | None = None, chat: str | None = IDS[
         said(workflow, "Draft done.")
 
 
-def by_hand(way: str = "works", failing: str = "", chat: str = IDS["chat_id"]) -> dict[str, Any]:
-    """The scripted conversation as the conventions have it."""
-    traced, error = Traced(way), None
-    try:
-        trip(traced, ConnectionError("no model") if failing else None, chat or None)
-    except ConnectionError as raised:
-        error = f"{type(raised).__name__}: {raised}"
-    return traced.found(error=error, trace=f"{traced.ended.spans[-1].context.trace_id:032x}")
+def by_hand(scene: Scene, chat: str = IDS["chat_id"], failing: str = "") -> Result:
+    """The conversation as the conventions have it; ``chat`` "unknown": without a conversation's id."""
+    traced = Traced(scene)
+    error = ConnectionError("no model") if failing else None
+    raised = outcome(lambda: trip(traced, error, None if chat == "unknown" else chat))[1]
+    return traced.found(error=raised, trace=f"{traced.ended.spans[-1].context.trace_id:032x}")
 
 
-def at_once() -> dict[str, Any]:
-    """Three chats at the same time, of which one has two turns of one agent."""
-    traced, both = Traced(), threading.Barrier(4)
+def together(scene: Scene) -> Result:
+    """Turns of several chats, and two of one chat, at the same time."""
+    traced, everyone = Traced(scene), threading.Barrier(len(CONCURRENT))
 
-    def turn(chat: str, call_id: str) -> None:
-        with span(traced, "invoke_agent", "Planner", chat, agent__name="Planner"):
-            both.wait(30)
+    def talk(chat: str, city: str, started: threading.Event) -> None:
+        with span(traced, "invoke_agent", "Planner", chat, agent__name="Planner") as agent:
+            started.set()
+            everyone.wait(30)
             model(traced, chat=None)
-            call(traced, "weather", call_id, "{}", f"sunny in {chat} {call_id}", chat=None)
-            both.wait(30)
+            call(traced, "weather", f"t-{city}", "{}", f"sunny in {city}", chat=None)
+            model(traced, chat=None)
+            said(agent, city)
+            everyone.wait(30)
 
-    threads = [threading.Thread(target=turn, args=each) for each in (("a", "1"), ("b", "1"), ("c", "1"), ("c", "2"))]
-    for each in threads:
-        each.start()
+    threads: list[threading.Thread] = []
+    for run in CONCURRENT:
+        started = threading.Event()
+        threads.append(threading.Thread(target=talk, args=(*run, started)))
+        threads[-1].start()
+        started.wait(30)
     for each in threads:
         each.join()
-    return traced.found()
+    return traced.found(answers=[city for _, city in CONCURRENT])
 
 
-def late() -> dict[str, Any]:
-    """Spans that say what they are just after their start, as Agent Framework's do, below one that is no agent's."""
-    traced = Traced()
+def late(scene: Scene) -> Result:
+    """Spans that get their attributes after their start, as in Agent Framework, below one without an agent."""
+    traced = Traced(scene)
     with traced.tracer.start_as_current_span("GET /chat"):
         with traced.tracer.start_as_current_span("work") as agent:
             agent.set_attribute("gen_ai.operation.name", "invoke_agent")
@@ -186,21 +186,19 @@ def late() -> dict[str, Any]:
     return traced.found()
 
 
-def abandoned() -> dict[str, Any]:
+def abandoned(scene: Scene) -> Result:
     """A turn whose span never ends."""
-    now_s = [0.0]
-    traced = Traced(idle_s=10, clock=lambda: now_s[0])
+    traced = Traced(scene)
     agent = traced.tracer.start_span("invoke_agent Planner", attributes={"gen_ai.operation.name": "invoke_agent"})
     context.attach(trace.set_span_in_context(agent))
     model(traced, chat=None)
-    now_s[0] = 11.0
-    traced.processor.core.tick()
+    scene.wait()
     return traced.found()
 
 
-def twice() -> dict[str, Any]:
+def twice(scene: Scene) -> Result:
     """Two processors on one provider, as where a program is captured in two ways."""
-    traced = Traced()
+    traced = Traced(scene)
     other = GraphweftSpanProcessor(**settings_of(traced.bus))
     traced.provider.add_span_processor(other)
     with contextlib.suppress(ConnectionError):
@@ -208,9 +206,9 @@ def twice() -> dict[str, Any]:
     return traced.found()
 
 
-def own_traffic() -> dict[str, Any]:
-    """What the bus is asked belongs to no span of the program's, and instrumented libraries make none of it."""
-    traced, seen = Traced(), []
+def own_traffic(scene: Scene) -> Result:
+    """Calls of the bus belong to no span of the program, and instrumented libraries make no spans of them."""
+    traced, seen = Traced(scene), []
     append = traced.bus.append
 
     async def watched(events: Any) -> list[str]:
@@ -223,8 +221,8 @@ def own_traffic() -> dict[str, Any]:
     return traced.found(seen=seen)
 
 
-def forked(held: str = "") -> dict[str, Any]:
-    """A server that forks its workers after it was set up: each has a thread of its own.
+def forked(scene: Scene, held: str = "") -> dict[str, Any]:
+    """A server forks its workers after the processor was made: each has its own thread.
 
     ``held``: while another thread is within the adapter.
     """
@@ -262,11 +260,12 @@ def forked(held: str = "") -> dict[str, Any]:
     return {"child": json.loads(os.read(reader, 1000) or b"null")}
 
 
-def without_provider() -> dict[str, Any]:
+def without_provider(scene: Scene) -> dict[str, Any]:
     """An exporter that is made before there is a provider: ended spans, in batches."""
     from graphweft.adapters.otel.exporter import GraphweftSpanExporter
 
-    traced = Traced("none")
+    scene.attached = False
+    traced = Traced(scene)
     trip(traced)
     bus = Bus()
     exporter = GraphweftSpanExporter(**settings_of(bus))
@@ -277,22 +276,22 @@ def without_provider() -> dict[str, Any]:
     return {"events": [{"type": event.type, **event.data} for event in bus.events]}
 
 
-def turns(way: str, count: str) -> dict[str, Any]:
-    """So many turns of one agent without tools, and how long each took."""
-    traced, took = Traced(way, budget_ms=50), []
-    for _ in range(int(count)):
-        started_s = time.perf_counter()
+def turns(scene: Scene, count: str) -> dict[str, Any]:
+    """Time turns of one agent without tools."""
+    traced = Traced(scene, budget_ms=50)
+
+    def turn() -> None:
         with span(traced, "invoke_agent", "Planner", agent__name="Planner"):
             model(traced)
-        took.append((time.perf_counter() - started_s) * 1000)
-    return {"ms": took}
+
+    return timed(count, turn)
 
 
 # Microsoft Agent Framework
 
 
 class Scripted(FunctionInvocationLayer, ChatMiddlewareLayer, ChatTelemetryLayer, BaseChatClient):  # type: ignore[misc]
-    """A model that says what its script says: a text, a tool call, or an error."""
+    """A model that answers by its script: a text, a tool call, or an error."""
 
     def __init__(self, script: Sequence[Any]) -> None:
         super().__init__()
@@ -336,7 +335,7 @@ def book(room: str) -> str:
 
 @tool(approval_mode="never_require")
 def to_writer() -> str:
-    """Let the writer go on."""
+    """Hand over to the writer."""
     return "over to you"
 
 
@@ -358,9 +357,9 @@ def observed(traced: Traced) -> None:
     enable_instrumentation(enable_sensitive_data=True)
 
 
-def agents(mode: str = "run", way: str = "works", failing: str = "") -> dict[str, Any]:
-    """The scripted conversation as a workflow of Agent Framework, whole or streamed."""
-    traced, error, outputs = Traced(way, {name: PLACED[name] for name in ("graphweft.app_id", "user.id")}), None, []
+def agents(scene: Scene, mode: str = "run", failing: str = "") -> Result:
+    """The conversation as a workflow of Agent Framework, whole or streamed."""
+    traced, outputs = Traced(scene, {name: PLACED[name] for name in ("graphweft.app_id", "user.id")}), []
     observed(traced)
     planner, writer = crew(ConnectionError("no model") if failing else "Draft done.")
     workflow = WorkflowBuilder(start_executor=planner, name="Trip").add_edge(planner, writer).build()
@@ -373,20 +372,16 @@ def agents(mode: str = "run", way: str = "works", failing: str = "") -> dict[str
             if event.type == "output":
                 outputs.append(str(event.data))
 
-    try:
-        asyncio.run(go())
-    except ConnectionError as raised:
-        error = str(raised)
-    spans = sorted(each.name for each in traced.ended.spans)
-    return traced.found(error=error, outputs=outputs, spans=spans)
+    error = outcome(lambda: asyncio.run(go()))[1]
+    return traced.found(error=error, answers=outputs)
 
 
-def given_up(how: str) -> dict[str, Any]:
-    """A run that is cancelled while the model is at work, or a stream that nobody reads on."""
-    traced = Traced()
+def given_up(scene: Scene, how: str) -> Result:
+    """A run that is cancelled while the model works, or a stream that nobody reads to its end."""
+    traced = Traced(scene)
     observed(traced)
 
-    async def cancel() -> None:
+    async def give_up() -> None:
         begun = asyncio.Event()
 
         async def never() -> Any:
@@ -395,16 +390,15 @@ def given_up(how: str) -> dict[str, Any]:
 
         run = asyncio.create_task(Agent(Scripted([never]), name="Planner").run("hi"))
         await begun.wait()
-        run.cancel()
-        await asyncio.gather(run, return_exceptions=True)
+        await cancel(run)
 
     async def leave() -> None:
         async for _ in Agent(Scripted([["It ", "rains."]]), name="Planner").run("hi", stream=True):
             break
 
-    asyncio.run(cancel() if how == "cancelled" else leave())
+    asyncio.run(give_up() if how == "cancelled" else leave())
     return traced.found()
 
 
 if __name__ == "__main__":
-    play(abandoned, agents, at_once, by_hand, forked, given_up, late, own_traffic, turns, twice, without_provider)
+    main(GraphweftSpanProcessor, globals())

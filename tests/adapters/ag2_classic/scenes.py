@@ -1,14 +1,13 @@
 """Conversations of real AG2 agents with a scripted model, run in an environment that has AG2.
 
-``python tests/runtimes/ag2_classic.py NAME …`` prints what came of one as JSON, in its last line. Annotations are
-evaluated here, for AG2 does not resolve those of tools otherwise.
+``python tests/adapters/ag2_classic/scenes.py NAME …`` prints the result of a scene as JSON, in its last line.
+Annotations are evaluated here: AG2 does not resolve those of tools otherwise.
 """
 
 import asyncio
 import gc
 import json
 import threading
-import time
 from collections.abc import Sequence
 from typing import Any
 
@@ -17,13 +16,9 @@ from autogen.agentchat import a_initiate_group_chat, a_run_group_chat, initiate_
 from autogen.agentchat.group import AgentTarget, ContextVariables, ReplyResult
 from autogen.agentchat.group.patterns import DefaultPattern, RoundRobinPattern
 from autogen.io.base import IOStream
-from kit import IDS, PROMPTS, Bus, play, result, settings_of
+from kit import IDS, PROMPTS, Scene, cancel, main, outcome, timed
 
-from graphweft.adapters.ag2_classic import (
-    AG2ClassicAdapter,
-    create_graph_injection_hook,
-    create_graph_mutation_hook,
-)
+from graphweft.adapters.ag2_classic import AG2ClassicAdapter, create_graph_injection_hook, create_graph_mutation_hook
 
 LLM = {"config_list": [{"model": "fake", "model_client_cls": "Fake", "api_key": "none"}], "cache_seed": None}
 
@@ -42,7 +37,7 @@ class Quiet:
 
 
 class Scripted(ConversableAgent):
-    """An agent whose model says what its script says: a text, a tool call, or an error.
+    """An agent whose model answers by its script: a text, a tool call, or an error.
 
     A model client that is registered does not survive the set-up of a group chat, so this is where a script can stand.
     """
@@ -83,7 +78,7 @@ def book(room: str) -> str:
 
 
 def to_writer() -> ReplyResult:
-    """Let the writer go on."""
+    """Hand over to the writer."""
     return ReplyResult(message="over to you", target=AgentTarget(WRITERS[-1]))
 
 
@@ -112,79 +107,47 @@ def pattern_of(planner: Scripted, writer: Scripted) -> DefaultPattern:
     )
 
 
-def adapter_of(bus: Bus, **settings: Any) -> AG2ClassicAdapter:
-    """Return an adapter with a client of its own on the bus."""
-    return AG2ClassicAdapter(**settings_of(bus, **settings))
-
-
-def conversation(mode: str, way: str = "works", failing: str = "") -> dict[str, Any]:
-    """The planner's two tool calls, of which one fails, and its hand-over to the writer, whose model may fail."""
-    bus = Bus(way)
-    adapter = adapter_of(bus)
+def conversation(scene: Scene, mode: str, failing: str = "") -> dict[str, Any]:
+    """The planner calls two tools, one of which fails, and hands over to the writer, whose model may fail."""
+    adapter = scene.adapter()
     planner, writer = crew(ConnectionError("no model") if failing else "Draft done.")
     pattern = pattern_of(planner, writer)
-    if way != "none":
+    if scene.attached:
         adapter.attach(pattern)
-    error, variables, history = None, None, None
-    try:
-        if mode == "sync":
-            chat, found, _ = initiate_group_chat(pattern=pattern, messages="plan a trip", max_rounds=12)
-        else:
-            chat, found, _ = asyncio.run(a_initiate_group_chat(pattern=pattern, messages="plan a trip", max_rounds=12))
-        history, variables = chat.chat_history, found.to_dict()
-    except ConnectionError as raised:
-        error = f"{type(raised).__name__}: {raised}"
-    adapter.close(0.1)
+    options: dict[str, Any] = {"pattern": pattern, "messages": "plan a trip", "max_rounds": 12}
+
+    async def read() -> list[str]:
+        response = await a_run_group_chat(**options)
+        return [event.type async for event in response.events]
+
+    def run() -> Any:
+        if mode == "streamed":
+            return asyncio.run(read())
+        chat, found, _ = (
+            initiate_group_chat(**options) if mode == "sync" else asyncio.run(a_initiate_group_chat(**options))
+        )
+        return [chat.chat_history, found.to_dict()]
+
+    history, error = outcome(run)
     kept = [str(one) for agent in (planner, writer) for chat in agent.chat_messages.values() for one in chat]
     systems = [agent.system_message for agent in (planner, writer)]
-    return result(adapter.core, bus, error=error, variables=variables, history=history, systems=systems, kept=kept)
+    return {"answers": [history, kept, systems], "error": error, "instructions": systems}
 
 
-def streamed(ending: str = "read") -> dict[str, Any]:
-    """The same conversation as a stream of events, read to the end or not."""
-    bus = Bus()
-    adapter = adapter_of(bus)
-    planner, writer = crew(ConnectionError("no model") if ending == "fails" else "Draft done.")
-    pattern = pattern_of(planner, writer)
-    adapter.attach(pattern)
-    kinds: list[str] = []
-    error = None
-
-    async def read() -> None:
-        response = await a_run_group_chat(pattern=pattern, messages="plan a trip", max_rounds=12)
-        async for event in response.events:
-            kinds.append(event.type)
-
-    try:
-        asyncio.run(read())
-    except ConnectionError as raised:
-        error = str(raised)
-    adapter.close()
-    return result(adapter.core, bus, kinds=kinds, error=error)
-
-
-def abandoned() -> dict[str, Any]:
-    """A stream that nobody reads on after the first tool call, and nobody closes: AG2 waits for its reader for ever."""
-    bus, now_s = Bus(), [0.0]
-    adapter = adapter_of(bus, idle_s=10, clock=lambda: now_s[0])
-    planner, writer = crew()
-    pattern = pattern_of(planner, writer)
-    adapter.attach(pattern)
+def abandoned(scene: Scene) -> None:
+    """A stream that nobody reads after the first tool call, and nobody closes: AG2 waits for its reader forever."""
+    pattern = pattern_of(*crew())
+    scene.adapter().attach(pattern)
     events = iter(run_group_chat_iter(pattern=pattern, messages="plan a trip", max_rounds=12))
     while next(events).type != "tool_call":
         pass
-    now_s[0] = 11.0
-    adapter.core.tick()
-    adapter.core.flush()
-    found = result(adapter.core, bus)
-    adapter.close()
-    return found
+    scene.wait()
+    scene.stop_recording()
 
 
-def repeated() -> dict[str, Any]:
+def repeated(scene: Scene) -> None:
     """Three runs of one chat: the blocks of earlier turns are gone in later ones."""
-    bus = Bus()
-    adapter = adapter_of(bus)
+    adapter = scene.adapter()
     for _ in range(3):
         agent = Scripted("Planner", [call("weather", "", city="Oslo"), "Sunny."], functions=[weather])
         pattern = RoundRobinPattern(
@@ -196,14 +159,11 @@ def repeated() -> dict[str, Any]:
         adapter.attach(pattern)
         adapter.attach(pattern, agent)  # a second time does nothing
         initiate_group_chat(pattern=pattern, messages="how is it?", max_rounds=4)
-    adapter.close()
-    return result(adapter.core, bus)
 
 
-def cancelled() -> dict[str, Any]:
-    """A chat that its caller gives up while the model is at work."""
-    bus, asked, answer = Bus(), threading.Event(), threading.Event()
-    adapter = adapter_of(bus)
+def cancelled(scene: Scene) -> dict[str, Any]:
+    """The caller gives up a chat while the model works."""
+    asked, answer = threading.Event(), threading.Event()
 
     class Slow(Scripted):
         def _generate_oai_reply_from_client(self, llm_client: Any, messages: Any, cache: Any, **named: Any) -> Any:
@@ -213,24 +173,22 @@ def cancelled() -> dict[str, Any]:
 
     slow = Slow("Planner", [])
     pattern = pattern_of(slow, Scripted("Writer", []))
-    adapter.attach(pattern)
+    scene.adapter().attach(pattern)
 
-    async def give_up() -> None:
+    async def give_up() -> str:
         chat = asyncio.create_task(a_initiate_group_chat(pattern=pattern, messages="plan a trip", max_rounds=4))
         await asyncio.to_thread(asked.wait, 30)
-        chat.cancel()
-        await asyncio.gather(chat, return_exceptions=True)
+        raised = await cancel(chat)
         answer.set()
+        return raised
 
-    asyncio.run(give_up())
-    adapter.close()
-    return result(adapter.core, bus, systems=[slow.system_message])
+    error = asyncio.run(give_up())
+    return {"error": error, "instructions": [slow.system_message]}
 
 
-def shared() -> dict[str, Any]:
-    """Two chats ask one agent at the same time; the second one begins while the first one's model is at work."""
-    bus, asked, answer, more = Bus(), threading.Event(), threading.Event(), threading.Event()
-    adapter = adapter_of(bus, **IDS)
+def shared(scene: Scene) -> dict[str, Any]:
+    """Two chats ask one agent at the same time; the second one begins while the first one's model works."""
+    asked, answer, more = threading.Event(), threading.Event(), threading.Event()
 
     class Slow(Scripted):
         def _generate_oai_reply_from_client(self, llm_client: Any, messages: Any, cache: Any, **named: Any) -> Any:
@@ -243,7 +201,7 @@ def shared() -> dict[str, Any]:
             return said
 
     slow = Slow("Planner", ["one", "two", "three"])
-    adapter.attach(slow)
+    scene.adapter(**IDS).attach(slow)
 
     async def chat(name: str) -> None:
         user = ConversableAgent(name, llm_config=False, human_input_mode="NEVER")
@@ -259,15 +217,12 @@ def shared() -> dict[str, Any]:
         await chat("Third")
 
     asyncio.run(both())
-    adapter.close()
-    return result(adapter.core, bus, systems=[slow.system_message])
+    return {"systems": [slow.system_message]}
 
 
-def gone() -> dict[str, Any]:
+def gone(scene: Scene) -> dict[str, Any]:
     """Agents that are made, used with a hook that all of them share, and forgotten."""
-    bus = Bus()
-    adapter = adapter_of(bus)
-    hook = create_graph_injection_hook(adapter)
+    hook = create_graph_injection_hook(scene.adapter())
     left: list[Any] = []
     for _ in range(3):
         agent = Scripted("Planner", ["Done."])
@@ -277,26 +232,20 @@ def gone() -> dict[str, Any]:
         del agent
     gc.collect()
     (bases,) = (cell.cell_contents for cell in hook.__closure__ or () if hasattr(cell.cell_contents, "keys"))
-    adapter.close()
-    return result(adapter.core, bus, systems=left, kept=len(bases))
+    return {"systems": left, "remembered": len(bases)}
 
 
-def structured() -> dict[str, Any]:
-    """An agent whose answer is a call of AG2's tool for structured output, which nobody runs."""
-    bus = Bus()
-    adapter = adapter_of(bus)
+def structured(scene: Scene) -> None:
+    """An agent answers by a call of AG2's tool for structured output, which nobody runs."""
     planner = Scripted("Planner", [call("__structured_output", "t1", steps=[1])])
     pattern = pattern_of(planner, Scripted("Writer", []))
-    adapter.attach(pattern)
+    scene.adapter().attach(pattern)
     initiate_group_chat(pattern=pattern, messages="plan a trip", max_rounds=3)
-    adapter.close()
-    return result(adapter.core, bus)
 
 
-def own() -> dict[str, Any]:
-    """Events of the runtime's own, within a turn and outside."""
-    bus = Bus()
-    adapter = adapter_of(bus)
+def own(scene: Scene) -> None:
+    """The runtime publishes events of its own, within a turn and outside."""
+    adapter = scene.adapter()
     agent = Scripted("Planner", ["{}"])
     agent.context_variables = ContextVariables(data=dict(IDS))
     adapter.attach(agent)
@@ -305,47 +254,36 @@ def own() -> dict[str, Any]:
     adapter.core.end_turn(IDS, "Planner")
     adapter.publish(agent, "agent.structured_output", {"model_name": "Plan", "structured_data": {"steps": [1]}})
     adapter.publish(agent, "No Event", {})
-    adapter.close()
-    return result(adapter.core, bus)
 
 
-def pair(way: str = "attach") -> dict[str, Any]:
+def pair(scene: Scene, parts: str = "attach") -> dict[str, Any]:
     """Two agents without a group: one proposes tools, the other one runs them."""
-    bus = Bus()
-    adapter = adapter_of(bus)
+    adapter = scene.adapter()
     planner = Scripted("Planner", [call("book", "t1", room="7"), "Taken.", "Still taken."])
     runner = ConversableAgent("Runner", llm_config=False, human_input_mode="NEVER", default_auto_reply="Again?")
     planner.register_for_llm(description="Book a room.")(book)
     runner.register_for_execution()(book)
     for agent in (planner, runner):
         agent.context_variables = ContextVariables(data=dict(IDS))
-    if way in {"attach", "both"}:
+    if parts in {"attach", "both"}:
         adapter.attach(planner, runner)
-    if way in {"hooks", "both"}:
+    if parts in {"hooks", "both"}:
         planner.register_hook("update_agent_state", create_graph_injection_hook(adapter))
         planner.register_hook("process_message_before_send", create_graph_mutation_hook(adapter))
     chat = runner.initiate_chat(planner, message="Is room 7 free?", max_turns=3)
-    adapter.close()
-    return result(adapter.core, bus, systems=[planner.system_message], history=chat.chat_history)
+    return {"history": chat.chat_history}
 
 
-def turns(way: str, count: str) -> dict[str, Any]:
-    """Turns of an agent without tools, and how long each took."""
-    bus = Bus(way)
-    adapter = adapter_of(bus, budget_ms=50)
+def turns(scene: Scene, count: str) -> dict[str, Any]:
+    """Time turns of an agent without tools."""
+    adapter = scene.adapter(budget_ms=50)
     agent = Scripted("Planner", ["Done."] * int(count))
     agent.context_variables = ContextVariables(data=dict(IDS))
-    if way != "none":
+    if scene.attached:
         adapter.attach(agent)
-    times: list[float] = []
-    for _ in range(int(count)):
-        started_s = time.perf_counter()
-        agent.generate_reply([{"role": "user", "content": "go on"}])
-        times.append((time.perf_counter() - started_s) * 1000)
-    adapter.close(0.1)
-    return {"ms": times}
+    return timed(count, lambda: agent.generate_reply([{"role": "user", "content": "go on"}]))
 
 
 if __name__ == "__main__":
     with IOStream.set_default(Quiet()):  # type: ignore[arg-type]
-        play(abandoned, cancelled, conversation, gone, own, pair, repeated, shared, streamed, structured, turns)
+        main(AG2ClassicAdapter, globals())

@@ -1,8 +1,8 @@
-"""Agent Zero's own code with the plugin: the events of scripted conversations, and what reaches the model's prompts.
+"""Agent Zero's own code with the plugin: the events of scripted conversations, and the prompts of the model.
 
 Agent Zero is in no package registry (the package of its name is something else), and its code is not ours to keep. So
-these tests want a checkout of version 1.7, named by ``GRAPHWEFT_AGENT_ZERO``, and are skipped without one, with
-``CI=true`` too. What all machines test is the stand-in of ``tests/services/agent_zero.py``, which is compared here.
+these tests need a checkout of version 1.7, named by ``GRAPHWEFT_AGENT_ZERO``, and are skipped without one, with
+``CI=true`` too. All machines test with the stand-in of ``tests/services/agent_zero.py``, which is compared here.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.adapters.runner import SOURCES, event_lines
 from tests.integration.test_cli_memory import Up
 from tests.services.agent_zero import Agent, HandledError, Tool, make_root
 from tests.services.agent_zero_page import BLOCK, KNOWN, QUESTION, RULES
 from tests.services.maven import free_port
-from tests.services.plays import SOURCES, said
 from tests.services.roles import counted, role
 from tests.services.runtime_environments import ROOT, RUNTIME_ENVIRONMENT_S
 
@@ -64,7 +64,7 @@ def start(runtime_python: Callable[[str], Path], tmp_path_factory: pytest.TempPa
             if not name.startswith(("GRAPHWEFT_", "GRAPH_", "GRAPHRAG_"))
         }
         done = subprocess.run(
-            [str(python), "tests/runtimes/agent_zero.py", str(root), *arguments],
+            [str(python), "tests/adapters/agent_zero/scenes.py", str(root), *arguments],
             cwd=ROOT, env=kept | SOURCES | environment, capture_output=True, text=True, timeout=SCENE_S, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr[-3000:]
@@ -83,7 +83,7 @@ def scenes(start: Start) -> Scenes:
 # --- context --------------------------------------------------------------------------------------------------------
 
 
-def test_facts_stand_behind_what_was_recalled_once_in_each_prompt(scenes: Scenes) -> None:
+def test_facts_follow_the_memories_once_in_each_prompt(scenes: Scenes) -> None:
     found = scenes["works"]
     assert found["turns"] == [{"answer": "It rains."}]
     assert len(found["prompts"]) == 2
@@ -97,7 +97,7 @@ def test_facts_stand_behind_what_was_recalled_once_in_each_prompt(scenes: Scenes
     assert found["printed"] == ["GRAPHRAG_EXTENSION_EXECUTED", "GRAPHRAG_CONTEXT_INJECTED tokens=0"] * 2
 
 
-def test_context_is_asked_for_once_a_turn_with_what_was_said_and_recalled(scenes: Scenes) -> None:
+def test_each_turn_requests_context_once_with_message_and_memories(scenes: Scenes) -> None:
     [asked] = scenes["works"]["asked"]
     assert (asked["agent"], asked["user_message"]) == ("A0", "What does Ann own?")
     assert asked["recalled"] == [{"text": text} for text in ("Ann likes tea", "Checkout is slow", "Restart it")]
@@ -107,7 +107,7 @@ def test_context_is_asked_for_once_a_turn_with_what_was_said_and_recalled(scenes
     assert ["- block 1" in blocks[0], "- block 1" in blocks[1], "- block 2" in blocks[1]] == [True, False, True]
 
 
-def test_context_is_in_no_history(scenes: Scenes) -> None:
+def test_no_history_keeps_context(scenes: Scenes) -> None:
     for name, found in scenes.items():
         assert "What does" in found["history"] or name == "stopped"
         assert BLOCK_START not in found["history"]
@@ -161,14 +161,14 @@ EVENTS = {
 
 
 def test_each_scene_gives_its_events(scenes: Scenes) -> None:
-    assert {name: said(found) for name, found in scenes.items()} == EVENTS
+    assert {name: event_lines(found) for name, found in scenes.items()} == EVENTS
     assert [found["ids"] for found in scenes.values() if found["events"]] == [
         [["shop", True, "Zero", "u1", "/graphweft/agent-zero"]]
     ] * len([events for events in EVENTS.values() if events])
     assert not any(found["errors"] for found in scenes.values())
 
 
-def test_what_agent_zero_answers_is_what_it_answers_without_the_plugin(scenes: Scenes) -> None:
+def test_the_plugin_changes_no_answer(scenes: Scenes) -> None:
     fails = {"tool_fails", "model_fails"}
     for name, found in scenes.items():
         last = {"error": "HandledException"} if name in fails else {"answer": "It rains."}
@@ -177,14 +177,14 @@ def test_what_agent_zero_answers_is_what_it_answers_without_the_plugin(scenes: S
     assert scenes["stopped"]["turns"][0] == {"killed": True}
 
 
-def test_a_failed_tool_says_what_kind_of_error_it_was(scenes: Scenes) -> None:
+def test_a_failed_tool_reports_the_kind_of_its_error(scenes: Scenes) -> None:
     for name, kind in {"tool_fails": "RuntimeError", "tool_is_repaired": "RepairableException"}.items():
         ends = [event for event in scenes[name]["events"] if event["type"] == "tool.call_complete"]
         assert {event["error"] for event in ends} == {kind}
         assert "no such city" not in str(ends)
 
 
-def test_a_subordinate_is_asked_for_with_its_own_message(scenes: Scenes) -> None:
+def test_a_subordinate_requests_context_with_its_own_message(scenes: Scenes) -> None:
     found = scenes["subordinate"]
     asked = [(one["agent"], one["user_message"]) for one in found["asked"]]
     assert asked == [("A0", "What does Ann own?"), ("A1", "Look out of the window.")]
@@ -192,13 +192,13 @@ def test_a_subordinate_is_asked_for_with_its_own_message(scenes: Scenes) -> None
     assert blocks == [("A0", "1"), ("A1", "2"), ("A0", "1")]
 
 
-def test_what_the_user_says_between_steps_has_context_of_its_own(scenes: Scenes) -> None:
+def test_a_message_between_steps_gets_its_own_context(scenes: Scenes) -> None:
     found = scenes["interrupted_between_steps"]
     assert [asked["user_message"] for asked in found["asked"]] == ["What does Ann own?", "What does Ben own?"]
     assert len(scenes["interrupted"]["asked"]) == 1
 
 
-def test_a_secret_is_told_neither_on_its_way_in_nor_out(scenes: Scenes) -> None:
+def test_secrets_are_published_neither_as_input_nor_as_output(scenes: Scenes) -> None:
     found = scenes["secret"]
     assert found["key"] == "hunter2"  # the tool had it
     [start] = [event for event in found["events"] if event["type"] == "tool.call_start"]
@@ -208,7 +208,7 @@ def test_a_secret_is_told_neither_on_its_way_in_nor_out(scenes: Scenes) -> None:
     assert "hunter2" not in str([found["events"], found["asked"]])
 
 
-# --- nothing of it disturbs the agent --------------------------------------------------------------------------------
+# --- the plugin does not disturb the agent --------------------------------------------------------------------------
 
 
 def first_extras(found: dict[str, Any]) -> list[list[str]]:
@@ -218,7 +218,7 @@ def first_extras(found: dict[str, Any]) -> list[list[str]]:
 @pytest.mark.parametrize(
     ("name", "reason"), [("bus_hangs", "timeout"), ("bus_fails", "internal_error"), ("plugin_fails", "internal_error")]
 )
-def test_a_bus_that_is_away_changes_nothing(scenes: Scenes, name: str, reason: str) -> None:
+def test_an_unavailable_bus_changes_nothing(scenes: Scenes, name: str, reason: str) -> None:
     found = scenes[name]
     assert first_extras(found) == [["memories", "solutions", "current_datetime"]] * 2
     markers = [line for line in found["printed"] if line.startswith("GRAPHRAG")]
@@ -227,7 +227,7 @@ def test_a_bus_that_is_away_changes_nothing(scenes: Scenes, name: str, reason: s
 
 
 @pytest.mark.parametrize("name", ["off", "no_package"])
-def test_while_it_is_off_or_not_there_nothing_is_asked_or_made(scenes: Scenes, name: str) -> None:
+def test_without_graphweft_or_with_it_off_nothing_is_requested(scenes: Scenes, name: str) -> None:
     found = scenes[name]
     assert (found["events"], found["asked"], found["threads"]) == ([], [], 0)
     assert first_extras(found) == [["memories", "solutions", "current_datetime"]] * 2
@@ -258,7 +258,7 @@ NO_CITY = Tool("weather", {}, RuntimeError("no such city"))
         ("interrupted_between_steps", [RAIN, ANSWER], {"between": "What does Ben own?"}),
     ],
 )
-async def test_the_stand_in_calls_extensions_as_agent_zero_does(
+async def test_the_stand_in_calls_extensions_like_agent_zero(
     scenes: Scenes, tmp_path: Path, name: str, script: list[Any], interventions: dict[str, str]
 ) -> None:
     agent = Agent(make_root(tmp_path), script, retries=1)
@@ -271,7 +271,7 @@ async def test_the_stand_in_calls_extensions_as_agent_zero_does(
     assert agent.points == scenes[name]["points"]
 
 
-async def test_a_subordinate_of_the_stand_in_works_as_agent_zero_s_does(scenes: Scenes, tmp_path: Path) -> None:
+async def test_a_subordinate_of_the_stand_in_works_like_agent_zeros(scenes: Scenes, tmp_path: Path) -> None:
     root = make_root(tmp_path)
 
     async def work(args: dict[str, Any]) -> str:
@@ -294,7 +294,7 @@ def seen(found: dict[str, Any]) -> dict[str, bool]:
     return {"memory_seen": "Ann likes tea" in text, "graphrag_seen": BLOCK_START in text}
 
 
-def test_case_a_off(start: Start) -> None:
+def test_case_a_graph_context_is_off(start: Start) -> None:
     with counted() as (port, came):
         bus = f"redis://127.0.0.1:{port}"
         found = start("--ask", "500", QUESTION, GRAPHRAG_ENABLED="false", GRAPHWEFT_BUS_URL=bus)
@@ -302,7 +302,7 @@ def test_case_a_off(start: Start) -> None:
         assert came == []
 
 
-def test_case_b_the_example_as_printed(start: Start, tmp_path: Path) -> None:
+def test_case_b_the_example_of_the_page_runs_as_printed(start: Start, tmp_path: Path) -> None:
     for name, text in {"workflows/AgentZero/graph_injection.yaml": RULES, "known.jsonl": KNOWN}.items():
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
@@ -318,7 +318,7 @@ def test_case_b_the_example_as_printed(start: Start, tmp_path: Path) -> None:
         up.stop()
 
 
-async def test_case_c_on_and_down(start: Start, tmp_path: Path, url: str) -> None:
+async def test_case_c_the_graph_is_unavailable(start: Start, tmp_path: Path, url: str) -> None:
     rules = tmp_path / "workflows/AgentZero/graph_injection.yaml"
     rules.parent.mkdir(parents=True)
     rules.write_text(RULES)
@@ -332,7 +332,7 @@ async def test_case_c_on_and_down(start: Start, tmp_path: Path, url: str) -> Non
     assert "GRAPHRAG_NOOP_NEO4J_DOWN" in responder.markers()
 
 
-def test_a_bus_that_hangs_costs_its_budget(start: Start) -> None:
+def test_a_hanging_bus_costs_at_most_the_budget(start: Start) -> None:
     with socket.create_server(("127.0.0.1", 0)) as silent:  # takes connections, and says nothing
         bus = f"redis://127.0.0.1:{silent.getsockname()[1]}"
         found = start("--ask", "300", QUESTION, GRAPHRAG_ENABLED="true", GRAPHWEFT_BUS_URL=bus)

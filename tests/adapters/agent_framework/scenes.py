@@ -1,14 +1,12 @@
 """Conversations of real agents of Microsoft Agent Framework with a scripted model, run in an environment that has it.
 
-``python tests/runtimes/maf.py NAME …`` prints what came of one as JSON, in its last line. It is not named after the
-package, which it could not import then.
+``python tests/adapters/agent_framework/scenes.py NAME …`` prints the result of a scene as JSON, in its last line.
 """
 
 import asyncio
 import gc
 import json
 import os
-import time
 from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from typing import Any
 
@@ -31,7 +29,7 @@ from agent_framework import (
     workflow,
 )
 from agent_framework.orchestrations import ConcurrentBuilder, HandoffBuilder, SequentialBuilder
-from kit import IDS, PROMPTS, Bus, play, result, settings_of
+from kit import CONCURRENT, IDS, PROMPTS, Bus, Result, Scene, cancel, main, outcome, settings_of, timed
 
 from graphweft.adapters.agent_framework import AgentFrameworkAdapter
 from graphweft.adapters.agent_framework.memory import GraphContextProvider
@@ -39,11 +37,11 @@ from graphweft_contracts import ContextReply, ContextRequest
 from graphweft_contracts.context import Block
 
 ORIGINS: list[Any] = []
-"""Of each message that the model was asked with: the other sessions that it is from."""
+"""For each message of a prompt, the other sessions that it comes from."""
 
 
 class Fake(FunctionInvocationLayer, ChatMiddlewareLayer, BaseChatClient):  # type: ignore[misc]
-    """A model that says what its script says: a text, a tool call, an error, or an event to wait for."""
+    """A model that answers by its script: a text, a tool call, an error, or an event to wait for."""
 
     def __init__(self, name: str, script: Sequence[Any] | Callable[[Sequence[Message]], Any]) -> None:
         super().__init__()
@@ -129,25 +127,19 @@ def flow_of(planner: Agent, writer: Agent) -> Any:
     )
 
 
-def adapter_of(bus: Bus, **settings: Any) -> AgentFrameworkAdapter:
-    """Return an adapter with a client of its own on the bus."""
-    return AgentFrameworkAdapter(**settings_of(bus, **settings))
-
-
 def sessions_of(flow: Any) -> list[Any]:
-    """Return what the sessions of a workflow's agents would be stored as."""
+    """Return the sessions of a workflow's agents as they would be stored."""
     return [executor._session.to_dict() for executor in flow.executors.values()]
 
 
-def conversation(mode: str, way: str = "works", failing: str = "", attached: str = "workflow") -> dict[str, Any]:
-    """The planner's two tool calls, of which one fails, and its hand-over to the writer, whose model may fail."""
-    bus = Bus(way)
-    adapter = adapter_of(bus)
+def conversation(scene: Scene, mode: str, attached: str = "workflow", failing: str = "") -> dict[str, Any]:
+    """The planner calls two tools, one of which fails, and hands over to the writer, whose model may fail."""
+    adapter = scene.adapter()
     planner, writer = crew(ConnectionError("no model") if failing else "Draft done.")
-    if way != "none" and attached == "agents":
+    if scene.attached and attached == "agents":
         adapter.attach(planner, writer)
     flow = flow_of(planner, writer)
-    if way != "none":
+    if scene.attached:
         adapter.attach(flow)
         adapter.attach(flow, planner)  # a second time does nothing
     answers: list[str] = []
@@ -161,24 +153,16 @@ def conversation(mode: str, way: str = "works", failing: str = "", attached: str
             done = await flow.run("plan a trip", function_invocation_kwargs=dict(IDS))
             answers.extend(str(one) for one in done.get_outputs())
 
-    error = None
-    try:
-        asyncio.run(run())
-    except ConnectionError as raised:
-        error = f"{type(raised).__name__}: {raised}"
-    adapter.close(0.1)
-    sessions = str(sessions_of(flow))
-    return result(adapter.core, bus, answers=answers, error=error, sessions=sessions)
+    _, error = outcome(lambda: asyncio.run(run()))
+    return {"answers": answers, "error": error, "kept": str(sessions_of(flow))}
 
 
-def streamed(ending: str) -> dict[str, Any]:
+def streamed(scene: Scene, ending: str) -> dict[str, Any]:
     """One agent's answer as a stream: read, failing, closed in the middle, forgotten in the middle, or final only."""
-    bus, now_s = Bus(), [0.0]
-    adapter = adapter_of(bus, idle_s=10, clock=lambda: now_s[0])
     last = ConnectionError("no model") if ending == "fails" else "Sunny."
     agent = agent_of("Planner", call("weather", "t1", city="Oslo"), last, tools=[weather])
+    adapter = scene.adapter()
     adapter.attach(agent)
-    said, error = "", None
 
     async def read() -> str:
         stream = agent.run("how is it?", stream=True, session=session_of("c1"))
@@ -193,19 +177,13 @@ def streamed(ending: str) -> dict[str, Any]:
                 break
         return pieces
 
-    try:
-        said = asyncio.run(read())
-    except ConnectionError as raised:
-        error = str(raised)
+    said, error = outcome(lambda: asyncio.run(read()))
     gc.collect()
     adapter.core.flush()
-    before = len(bus.events)
-    now_s[0] = 11.0
-    adapter.core.tick()
-    adapter.core.flush()
-    found = result(adapter.core, bus, said=said, error=error, before_the_timer=before)
-    adapter.close()
-    return found
+    before = len(scene.bus.events)
+    scene.wait()
+    scene.stop_recording()
+    return {"said": said, "error": error, "before_the_timer": before}
 
 
 def session_of(chat_id: str) -> AgentSession:
@@ -215,10 +193,9 @@ def session_of(chat_id: str) -> AgentSession:
     return session
 
 
-def repeated(parts: str = "attach", way: str = "works") -> dict[str, Any]:
+def repeated(scene: Scene, parts: str = "attach") -> dict[str, Any]:
     """Three runs of one session: by attachment, by the parts at construction, or by the provider alone."""
-    bus = Bus(way)
-    adapter = adapter_of(bus)
+    adapter = scene.adapter()
     script = [step for number in range(3) for step in (call("weather", f"t{number}", city="Oslo"), "Sunny.")]
     named: dict[str, Any] = {}
     if parts in {"parts", "provider", "messages"}:
@@ -233,30 +210,24 @@ def repeated(parts: str = "attach", way: str = "works") -> dict[str, Any]:
     async def run() -> list[str]:
         return [(await agent.run("how is it?", session=session)).text for _ in range(3)]
 
-    answers = asyncio.run(run())
-    adapter.close(0.1)
-    return result(adapter.core, bus, answers=answers, session=session.to_dict())
+    return {"answers": asyncio.run(run()), "kept": session.to_dict()}
 
 
-def failing(parts: str) -> dict[str, Any]:
-    """A model that fails at once, behind the provider alone."""
-    bus = Bus()
-    adapter = adapter_of(bus)
-    agent = agent_of("Planner", ConnectionError("no model"), context_providers=[adapter.provider()])
-    error = None
-    try:
-        if parts == "streamed":
-            asyncio.run(agent.run("hi", session=session_of("c1"), stream=True).get_final_response())
+def failing(scene: Scene, mode: str) -> dict[str, Any]:
+    """A model that fails at once, with the provider alone."""
+    agent = agent_of("Planner", ConnectionError("no model"), context_providers=[scene.adapter().provider()])
+
+    async def run() -> None:
+        if mode == "streamed":
+            await agent.run("hi", session=session_of("c1"), stream=True).get_final_response()
         else:
-            asyncio.run(agent.run("hi", session=session_of("c1")))
-    except ConnectionError as raised:
-        error = str(raised)
-    adapter.close()
-    return result(adapter.core, bus, error=error)
+            await agent.run("hi", session=session_of("c1"))
+
+    return {"error": outcome(lambda: asyncio.run(run()))[1]}
 
 
 class Broken(ContextProvider):
-    """A context provider of somebody else's that fails before or behind the model."""
+    """Another context provider, which fails before or after the model."""
 
     def __init__(self, where: str) -> None:
         super().__init__("broken")
@@ -271,58 +242,41 @@ class Broken(ContextProvider):
             raise ValueError("no memory")
 
 
-def broken(where: str) -> dict[str, Any]:
-    """What fails beside the model: another provider, before it or behind it."""
-    bus = Bus()
-    adapter = adapter_of(bus)
+def broken(scene: Scene, where: str) -> dict[str, Any]:
+    """Another provider fails, before the model or after it."""
     agent = agent_of("Planner", "Sunny.", context_providers=[Broken(where)])
-    adapter.attach(agent)
-    error = None
-    try:
-        asyncio.run(agent.run("how is it?", session=session_of("c1")))
-    except ValueError as raised:
-        error = str(raised)
-    adapter.close()
-    return result(adapter.core, bus, error=error)
+    scene.adapter().attach(agent)
+    return {"error": outcome(lambda: asyncio.run(agent.run("how is it?", session=session_of("c1"))))[1]}
 
 
-def cancelled() -> dict[str, Any]:
-    """A run that its caller gives up while the model is at work."""
-    bus = Bus()
-    adapter = adapter_of(bus)
+def cancelled(scene: Scene) -> dict[str, Any]:
+    """The caller gives up a run while the model works."""
     agent = agent_of("Planner", asyncio.Event())
-    adapter.attach(agent)
+    scene.adapter().attach(agent)
 
-    async def give_up() -> None:
+    async def give_up() -> str:
         running = asyncio.ensure_future(agent.run("how is it?", session=session_of("c1")))
         while not PROMPTS:  # noqa: ASYNC110
             await asyncio.sleep(0.001)
-        running.cancel()
-        await asyncio.gather(running, return_exceptions=True)
+        return await cancel(running)
 
-    asyncio.run(give_up())
-    adapter.close()
-    return result(adapter.core, bus)
+    return {"error": asyncio.run(give_up())}
 
 
-def together(parts: str) -> dict[str, Any]:
-    """Two chats and, in one of them, two runs, all of one agent at the same time."""
-    bus = Bus()
-    adapter = adapter_of(bus)
-    gate, arrived = asyncio.Event(), list[str]()
+def together(scene: Scene, parts: str) -> dict[str, Any]:
+    """Runs of several chats, and two of one chat, all of one agent at the same time: each waits for the others."""
+    adapter = scene.adapter()
+    everyone = asyncio.Barrier(len(CONCURRENT))
 
-    @tool(approval_mode="never_require")
-    async def meet(who: str) -> str:
-        """Wait for the others."""
-        arrived.append(who)
-        if len(arrived) == 3:
-            gate.set()
-        await gate.wait()
-        return who
+    @tool(name="weather", approval_mode="never_require")
+    async def meet(city: str) -> str:
+        """Tell the weather once all ask for it."""
+        await everyone.wait()
+        return f"sunny in {city}"
 
     def script(messages: Sequence[Message]) -> Any:
-        who = next(message.text for message in reversed(messages) if message.role == "user")
-        return f"for {who}" if messages[-1].role == "tool" else call("meet", f"t{who}", who=who)
+        city = next(message.text for message in reversed(messages) if message.role == "user")
+        return city if messages[-1].role == "tool" else call("weather", f"t-{city}", city=city)
 
     providers = [adapter.provider()] if parts == "provider" else []
     agent = Agent(Fake("Planner", script), "You plan.", name="Planner", tools=[meet], context_providers=providers)
@@ -330,28 +284,19 @@ def together(parts: str) -> dict[str, Any]:
         adapter.attach(agent)
 
     async def run() -> list[str]:
-        shared, other = session_of("c1"), session_of("c2")
-        runs = [agent.run(who, session=chat) for who, chat in (("a", shared), ("b", shared), ("c", other))]
+        sessions = {chat: session_of(chat) for chat, _ in CONCURRENT}
+        runs = [agent.run(city, session=sessions[chat]) for chat, city in CONCURRENT]
         return [answer.text for answer in await asyncio.gather(*runs)]
 
-    answers = asyncio.run(run())
-    adapter.close()
-    chats = [(event.chatid, event.data.get("response")) for event in bus.events if event.type == "agent.turn_complete"]
-    found = result(adapter.core, bus, answers=answers, chats=sorted(chats))
-    found["prompts"] = [prompt[0]["content"] for _, prompt in PROMPTS]
-    return found
+    return {"answers": asyncio.run(run())}
 
 
-def nested() -> dict[str, Any]:
-    """An agent that is another one's tool: its turn is one of the same chat."""
-    bus = Bus()
-    adapter = adapter_of(bus)
-    expert = agent_of("Expert", "It rains.")
-    planner = agent_of("Planner", call("Expert", "t1", task="weather?"), "Umbrella.", tools=[expert.as_tool()])
-    adapter.attach(planner, expert)
-    answer = asyncio.run(planner.run("how is it?", session=session_of("c1"))).text
-    adapter.close()
-    return result(adapter.core, bus, answer=answer)
+def nested(scene: Scene) -> dict[str, Any]:
+    """An agent is another one's tool."""
+    writer = agent_of("Writer", "Draft done.")
+    planner = agent_of("Planner", call("Writer", "t1", task="write"), "Plan done.", tools=[writer.as_tool()])
+    scene.adapter().attach(planner, writer)
+    return {"answers": asyncio.run(planner.run("plan a trip", session=session_of("c1"))).text}
 
 
 class Again(AgentMiddleware):
@@ -362,21 +307,16 @@ class Again(AgentMiddleware):
         await call_next()
 
 
-def looped() -> dict[str, Any]:
+def looped(scene: Scene) -> dict[str, Any]:
     """An agent that a middleware runs twice within one run."""
-    bus = Bus()
-    adapter = adapter_of(bus)
     agent = agent_of("Planner", "Draft.", "Better.", middleware=[Again()])
-    adapter.attach(agent)
-    answer = asyncio.run(agent.run("write", session=session_of("c1"))).text
-    adapter.close()
-    return result(adapter.core, bus, answer=answer)
+    scene.adapter().attach(agent)
+    return {"answers": asyncio.run(agent.run("write", session=session_of("c1"))).text}
 
 
-def orchestrated(kind: str) -> dict[str, Any]:
+def orchestrated(scene: Scene, kind: str) -> dict[str, Any]:
     """Two agents, one after the other behind one agent, or side by side, without ids: the workflow is the chat."""
-    bus = Bus()
-    adapter = adapter_of(bus, app_id="shop")
+    adapter = scene.adapter(app_id="shop")
     agents = [agent_of("Planner", "Plan."), agent_of("Writer", "Draft.")]
     builder: Any = SequentialBuilder if kind == "sequential" else ConcurrentBuilder
     flow = builder(participants=agents).build()
@@ -387,16 +327,12 @@ def orchestrated(kind: str) -> dict[str, Any]:
         await crew.run("go")
 
     asyncio.run(run())
-    adapter.close()
-    found = result(adapter.core, bus)
-    found["chats"] = [chat == flow.id for _, chat, *_ in found["ids"]]
-    return found
+    return {"flow": flow.id}
 
 
-def functional() -> dict[str, Any]:
+def functional(scene: Scene) -> dict[str, Any]:
     """A workflow that is a function, run twice."""
-    bus = Bus()
-    adapter = adapter_of(bus, app_id="shop")
+    adapter = scene.adapter(app_id="shop")
     agent = agent_of("Planner", "Plan.", "Another.")
 
     @workflow
@@ -411,17 +347,12 @@ def functional() -> dict[str, Any]:
         stream = flow.run("go", stream=True)
         return [*first, *(await stream.get_final_response()).get_outputs()]
 
-    answers = asyncio.run(run())
-    adapter.close()
-    found = result(adapter.core, bus, answers=answers)
-    found["chats"] = len({chat for _, chat, *_ in found["ids"]})
-    return found
+    return {"answers": asyncio.run(run())}
 
 
-def paused() -> dict[str, Any]:
+def paused(scene: Scene) -> None:
     """A hand-off workflow that asks its user in the middle: one run, in two calls."""
-    bus = Bus()
-    adapter = adapter_of(bus)
+    adapter = scene.adapter()
     planner, writer = crew()
     planner.client.script.insert(0, "Where to?")
     flow = flow_of(planner, writer)
@@ -434,14 +365,11 @@ def paused() -> dict[str, Any]:
         await flow.run(responses=answer, function_invocation_kwargs=dict(IDS))
 
     asyncio.run(run())
-    adapter.close()
-    return result(adapter.core, bus)
 
 
-def unplaced() -> dict[str, Any]:
-    """Runs without a session: each is a chat of its own; and one without an app: nothing is told."""
-    bus = Bus()
-    adapter = adapter_of(bus, app_id="shop", workflow_name="Sales")
+def unplaced(scene: Scene) -> dict[str, Any]:
+    """Runs without a session: each is a chat of its own; and one without an app, which emits nothing."""
+    adapter = scene.adapter(app_id="shop", workflow_name="Sales")
     agent = agent_of("Planner", "One.", "Two.")
     adapter.attach(agent)
 
@@ -450,48 +378,40 @@ def unplaced() -> dict[str, Any]:
         await agent.run("go")
 
     asyncio.run(run())
-    adapter.close()
-    found = result(adapter.core, bus, chats=len({event.chatid for event in bus.events}))
-    nowhere = adapter_of(Bus())
+    nowhere = AgentFrameworkAdapter(**settings_of(Bus()))
     agent = agent_of("Planner", "One.")
     nowhere.attach(agent)
     asyncio.run(agent.run("go"))
     nowhere.close()
-    return {**found, "nowhere": nowhere.core.stats.unplaced, "told_nowhere": nowhere.core.stats.published}
+    return {"nowhere": [nowhere.core.stats.unplaced, nowhere.core.stats.published]}
 
 
-def secrets(carried: str) -> dict[str, Any]:
-    """Arguments for tools may be secrets: only ids go to the bus, and what is named."""
-    bus = Bus()
-    adapter = adapter_of(bus, carried=["tier"] if carried == "named" else None)
+def secrets(scene: Scene, carried: str) -> Result:
+    """Arguments for tools may be secrets: only ids and the named ones are published."""
+    adapter = scene.adapter(carried=["tier"] if carried == "named" else None)
     agent = agent_of("Planner", "One.")
     adapter.attach(agent)
     arguments = {**IDS, "token": "hunter2", "tier": "gold"}
     asyncio.run(agent.run("go", function_invocation_kwargs=arguments))
-    adapter.close()
-    contexts = [event.context for event in bus.events]
-    return result(adapter.core, bus, contexts=[*contexts, *(request.context for request in bus.requests)])
+    return lambda: {"contexts": [one.context for one in (*scene.bus.events, *scene.bus.requests)]}
 
 
-def own() -> dict[str, Any]:
-    """Events of the runtime's own, within a run and outside."""
-    bus = Bus()
-    adapter = adapter_of(bus)
+def own(scene: Scene) -> None:
+    """The runtime publishes events of its own, within a turn and outside."""
+    adapter = scene.adapter()
     session = session_of("c1")
 
     @tool(approval_mode="never_require")
     def approve() -> str:
         """Ask somebody."""
-        adapter.publish(agent, session, "ui_tool.call_complete", {"tool_name": "approve"})
+        adapter.publish(agent, session, "ui_tool.call_complete", {"tool_name": "approve_plan"})
         return "yes"
 
     agent = agent_of("Planner", call("approve", "t1"), "Done.", tools=[approve])
     adapter.attach(agent)
     asyncio.run(agent.run("go", session=session))
-    adapter.publish(agent, session, "agent.structured_output", {"model_name": "Plan", "structured_data": {}})
+    adapter.publish(agent, session, "agent.structured_output", {"structured_data": {"steps": [1]}})
     adapter.publish(agent, session, "No Event", {})
-    adapter.close()
-    return result(adapter.core, bus)
 
 
 class Graph(Bus):
@@ -526,24 +446,22 @@ def provided(adapter: AgentFrameworkAdapter, *script: Any, **options: Any) -> Ag
     return agent
 
 
-def remembered(bus: Bus, adapter: AgentFrameworkAdapter, **more: Any) -> dict[str, Any]:
-    """Return what is to be looked at of memories."""
-    events = [event for event in bus.events if event.type == "memory.add"]
-    return result(
-        adapter.core,
-        bus,
-        memories=[
+def remembered(scene: Scene, **more: Any) -> Result:
+    """Return the memories that were emitted, and the searches."""
+    return lambda: {
+        "memories": [
             {**{name: value for name, value in event.data.items() if name != "context"}, "id": event.id}
-            for event in events
+            for event in scene.bus.events
+            if event.type == "memory.add"
         ],
-        searches=[request.search.model_dump(mode="json") for request in bus.requests if request.search],
+        "searches": [one.search.model_dump(mode="json") for one in scene.bus.requests if one.search],
         **more,
-    )
+    }
 
 
-def recalled(way: str = "works", what: str = "") -> dict[str, Any]:
-    """What is said in one session and asked for in another one; an index is searched at the same time."""
-    bus = Graph(way)
+def recalled(scene: Scene, what: str = "") -> Result:
+    """A message of one session is needed in another one; an index is searched at the same time."""
+    scene.bus = Graph(scene.way)
     if what == "off":
         os.environ["GRAPHWEFT_CAPTURE"] = "off"
 
@@ -556,11 +474,11 @@ def recalled(way: str = "works", what: str = "") -> dict[str, Any]:
             data["query"] = data["query"].replace("cake", "***")
         return data
 
-    adapter = adapter_of(bus, redact=redact if what in {"redacted", "withheld"} else None)
+    adapter = scene.adapter(redact=redact if what in {"redacted", "withheld"} else None)
     options = {"index_name": "chunks", "index_type": "fulltext", "top_k": 3}
     agent = (
         provided(adapter, "Noted.", "Plum cake.", **options)
-        if way != "none"
+        if scene.attached
         else agent_of("Baker", "Noted.", "Plum cake.")
     )
     first, second = session_of("c1"), session_of("c2")
@@ -570,16 +488,14 @@ def recalled(way: str = "works", what: str = "") -> dict[str, Any]:
         return [said.text, (await agent.run("Which cake?", session=second)).text]
 
     answers = asyncio.run(run())
-    adapter.close(0.1)
     states = [first.to_dict()["state"], second.to_dict()["state"]]
-    return remembered(bus, adapter, answers=answers, states=states, origins=ORIGINS)
+    return remembered(scene, answers=answers, states=states, origins=ORIGINS)
 
 
-def again() -> dict[str, Any]:
+def again(scene: Scene) -> Result:
     """A run that is repeated from a stored session, with another answer; and one whose model fails."""
-    bus = Graph()
-    adapter = adapter_of(bus)
-    agent = provided(adapter, "Noted.", "Got it.", "Fine.", ConnectionError("no model"))
+    scene.bus = Graph(scene.way)
+    agent = provided(scene.adapter(), "Noted.", "Got it.", "Fine.", ConnectionError("no model"))
     session = session_of("c1")
     stored = session.to_dict()
 
@@ -592,14 +508,13 @@ def again() -> dict[str, Any]:
         await asyncio.gather(agent.run("lost", session=repeated), return_exceptions=True)
 
     asyncio.run(run())
-    adapter.close()
-    return remembered(bus, adapter)
+    return remembered(scene)
 
 
-def threads(way: str) -> dict[str, Any]:
+def threads(scene: Scene, way: str) -> Result:
     """Memories of each session alone; bound to one session, those of no other."""
-    bus = Graph()
-    adapter = adapter_of(bus)
+    scene.bus = Graph(scene.way)
+    adapter = scene.adapter()
     memories = GraphContextProvider(adapter, memory_enabled=True, scope_to_per_operation_thread_id=True)
     agent = agent_of("Baker", *"abcd", context_providers=[memories])
     adapter.attach(agent)
@@ -619,13 +534,12 @@ def threads(way: str) -> dict[str, Any]:
                 await agent.run(text, session=session_of(chat))
 
     asyncio.run(run())
-    adapter.close()
-    return remembered(bus, adapter, conflict=conflict)
+    return remembered(scene, conflict=conflict)
 
 
-def refusals() -> dict[str, Any]:
-    """Options that can never work, and those that belong elsewhere now."""
-    adapter = adapter_of(Bus())
+def refusals(scene: Scene) -> dict[str, Any]:
+    """Options that can never work, and those that moved elsewhere."""
+    adapter = scene.adapter()
     wrong: list[dict[str, Any]] = [
         {},
         {"index_name": "chunks", "index_type": "hybrid"},
@@ -653,60 +567,26 @@ def refusals() -> dict[str, Any]:
     return {"said": said, "kinds": [isinstance(provider, kind) for kind in (GraphContextProvider, ContextProvider)]}
 
 
-def refused() -> dict[str, Any]:
-    """What cannot be attached to."""
-    adapter = adapter_of(Bus())
-    try:
-        adapter.attach(Fake("none", []))
-    except TypeError as error:
-        return {"error": str(error)}
-    return {}
+def refused(scene: Scene) -> dict[str, Any]:
+    """Attach to an object that is no agent."""
+    return {"error": outcome(lambda: scene.adapter().attach(Fake("none", [])))[1]}
 
 
-def turns(way: str, count: str) -> dict[str, Any]:
-    """So many turns of one agent, beside a bus of that way; "none" is without an adapter."""
-    bus = Bus(way)
-    adapter = adapter_of(bus, budget_ms=50)
+def turns(scene: Scene, count: str) -> dict[str, Any]:
+    """Time turns of one agent without tools."""
+    adapter = scene.adapter(budget_ms=50)
     agent = agent_of("Planner", *["Sunny."] * int(count))
-    if way != "none":
+    if scene.attached:
         adapter.attach(agent)
+    session = session_of("c1")
+    with asyncio.Runner() as loop:
 
-    async def run() -> list[float]:
-        took: list[float] = []
-        session = session_of("c1")
-        for _ in range(int(count)):
-            session.state.pop("in_memory", None)  # the history's own cost is none of ours
-            started_s = time.perf_counter()
-            await agent.run("how is it?", session=session)
-            took.append((time.perf_counter() - started_s) * 1000)
-        return took
+        def turn() -> None:
+            session.state.pop("in_memory", None)  # the cost of the history is not measured
+            loop.run(agent.run("how is it?", session=session))
 
-    took = asyncio.run(run())
-    adapter.close(0.1)
-    return {"ms": took}
+        return timed(count, turn)
 
 
 if __name__ == "__main__":
-    play(
-        again,
-        broken,
-        cancelled,
-        conversation,
-        failing,
-        functional,
-        looped,
-        nested,
-        orchestrated,
-        own,
-        paused,
-        recalled,
-        refusals,
-        refused,
-        repeated,
-        secrets,
-        streamed,
-        threads,
-        together,
-        turns,
-        unplaced,
-    )
+    main(AgentFrameworkAdapter, globals())

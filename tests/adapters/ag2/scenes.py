@@ -1,22 +1,17 @@
 """Conversations of real AG2 1.x agents with a scripted model, run in an environment that has AG2.
 
-``python tests/runtimes/ag2.py NAME …`` prints what came of one as JSON, in its last line.
+``python tests/adapters/ag2/scenes.py NAME …`` prints the result of a scene as JSON, in its last line.
 """
 
 import asyncio
 import json
 import logging
-import sys
-import time
 from collections.abc import Iterable, Sequence
 from typing import Any
-
-sys.path.append(sys.path.pop(0))  # this folder comes last: its ag2 is not the one that is meant
 
 from ag2 import Agent, Context, MemoryStream, Plugin, tool
 from ag2.context import ConversationContext
 from ag2.events import BaseEvent, HumanInputRequest, ModelMessageChunk, ToolCallEvent, ToolErrorEvent
-from ag2.exceptions import HumanInputError
 from ag2.knowledge import MemoryKnowledgeStore
 from ag2.middleware import Middleware
 from ag2.middleware.base import BaseMiddleware
@@ -39,7 +34,7 @@ from ag2.network.workflow_helpers import set_context
 from ag2.policies import TokenBudgetPolicy
 from ag2.testing import TestConfig
 from ag2.tools.subagents import background_agent_tool
-from kit import IDS, PROMPTS, Bus, play, result, settings_of
+from kit import CONCURRENT, IDS, PROMPTS, Scene, cancel, main, outcome, timed
 
 from graphweft.adapters.ag2 import AG2Adapter
 
@@ -59,7 +54,7 @@ class Model(TestConfig):
         self._client = self._client or super().create()  # one script, however many turns
 
         async def ask(messages: Sequence[BaseEvent], context: Context, **named: Any) -> Any:
-            PROMPTS.append((self.name, list(context.prompt)))
+            PROMPTS.append((self.name, [{"role": "system", "content": part} for part in context.prompt]))
             return await self._client(messages, context, **named)
 
         return ask
@@ -85,20 +80,15 @@ def book(room: str) -> str:
 
 @tool
 def to_writer() -> Handoff:
-    """Let the writer go on."""
+    """Hand over to the writer."""
     return Handoff(target="Writer", reason="the plan stands")
 
 
 @tool
 async def to_other(channel: ChannelInject) -> str:
-    """Let whoever the workflow says go on."""
+    """Let the agent continue that the workflow names."""
     await set_context(channel, "city", "Oslo")
     return "passed on"
-
-
-def adapter_of(bus: Bus, **settings: Any) -> AG2Adapter:
-    """Return an adapter with a client of its own on the bus."""
-    return AG2Adapter(**settings_of(bus, **settings))
 
 
 def agent_of(name: str, *script: Any, raising: bool = False, **named: Any) -> Agent:
@@ -106,13 +96,8 @@ def agent_of(name: str, *script: Any, raising: bool = False, **named: Any) -> Ag
     return Agent(name, f"You are {name}.", config=Model(name, *script, raising=raising), **named)
 
 
-def working(*last: Any) -> list[Any]:
-    """Return the script of the planner: a tool that works, one that fails, and then what is last."""
-    return [call("weather", "t1", city="Oslo"), call("book", "t2", room="7"), *last]
-
-
 class Ends(BaseHubListener):
-    """Says when a channel is over, or a turn in it has failed, as an application's own listener would."""
+    """Notes that a channel is over or a turn in it has failed, like an application's own listener."""
 
     def __init__(self) -> None:
         self.over = asyncio.Event()
@@ -130,7 +115,7 @@ class Ends(BaseHubListener):
 async def workflow(
     adapter: AG2Adapter | None, planner: Agent, writer: Agent, *, static: str = "", where: str = "variables"
 ) -> tuple[list[Any], str | None]:
-    """Run the two in a workflow channel that a person opens, and return what was said there, and what failed."""
+    """Run the two in a workflow channel that a person opens, and return its messages and errors."""
     hub = await Hub.open(MemoryKnowledgeStore(), ttl_sweep_interval=0)
     ends = Ends()
     if adapter is not None:
@@ -159,18 +144,18 @@ async def workflow(
     if not (await channel.info()).is_terminal():
         await channel.close()
     await hub.close()
-    return said, str([f"{type(one).__name__}: {one}" for one in ends.failures]) if ends.failures else None
+    return said, "; ".join(f"{type(one).__name__}: {one}" for one in ends.failures) or None
 
 
-def conversation(way: str = "works", failing: str = "", attaching: str = "plugin", where: str = "variables") -> Any:
-    """The planner's two tool calls, of which one fails, and its hand-over to the writer, whose model may fail."""
-    bus = Bus(way)
-    adapter = adapter_of(bus)
+def conversation(scene: Scene, attaching: str = "plugin", where: str = "variables", failing: str = "") -> Any:
+    """The planner calls two tools, one of which fails, and hands over to the writer, whose model may fail."""
+    adapter = scene.adapter()
     static = "to_other" if attaching == "static" else ""
-    plugins = [adapter.plugin()] if way != "none" and attaching != "attach" else []
+    plugins = [adapter.plugin()] if scene.attached and attaching != "attach" else []
     planner = agent_of(
         "Planner",
-        *working(call(static or "to_writer", "t3"), "Over to you."),
+        *(call("weather", "t1", city="Oslo"), call("book", "t2", room="7"), call(static or "to_writer", "t3")),
+        "Over to you.",
         tools=[weather, book, to_writer, to_other],
         plugins=plugins,
     )
@@ -178,22 +163,20 @@ def conversation(way: str = "works", failing: str = "", attaching: str = "plugin
     if attaching in {"attach", "both"}:
         adapter.attach(planner, writer)
         adapter.attach(planner, writer)  # a second time does nothing
-    hub = None if way == "none" else adapter
+    hub = adapter if scene.attached else None
     said, error = asyncio.run(workflow(hub, planner, writer, static=static, where=where))
-    adapter.close(0.1)
-    return result(adapter.core, bus, error=error, said=said)
+    return {"answers": said, "error": error}
 
 
-def delegated(mode: str = "tool", way: str = "works", failing: str = "") -> Any:
-    """The planner lets the writer work within a tool of its own, in one of the ways that AG2 has for that."""
-    bus = Bus(way)
-    adapter = adapter_of(bus)
-    plugins = [adapter.plugin()] if way != "none" else []
+def delegated(scene: Scene, mode: str = "tool", failing: str = "") -> Any:
+    """The planner lets the writer work within a tool, in one of the ways that AG2 has for that."""
+    adapter = scene.adapter()
+    plugins = [adapter.plugin()] if scene.attached else []
     writer = agent_of("Writer", ConnectionError("no model") if failing else "Draft done.", plugins=plugins)
 
     @tool
     async def ask_writer() -> str:
-        """Let the writer work, with nothing of ours."""
+        """Let the writer work, without the adapter's help."""
         return str((await writer.ask("write")).body)
 
     behind = background_agent_tool(writer, description="writes", name="background")
@@ -205,14 +188,14 @@ def delegated(mode: str = "tool", way: str = "works", failing: str = "") -> Any:
     }  # fmt: skip
     name, used, arguments = tools[mode]
     planner = agent_of(
-        "Planner", *working(call(name, "t3", **arguments), "Plan done.", "Plan done."),
-        tools=[weather, book, *([] if used is None else [used])], plugins=plugins,
+        "Planner", call(name, "t1", **arguments), "Plan done.", "Plan done.",
+        tools=[] if used is None else [used], plugins=plugins,
     )  # fmt: skip
 
-    async def work() -> tuple[Any, Any, Any]:
+    async def work() -> Any:
         hub = await Hub.open(MemoryKnowledgeStore(), ttl_sweep_interval=0)
         if mode == "network":
-            if way != "none":
+            if scene.attached:
                 adapter.attach(hub)
             await hub.register(planner)
             await hub.register(writer)
@@ -222,30 +205,26 @@ def delegated(mode: str = "tool", way: str = "works", failing: str = "") -> Any:
         await hub.close()
         return reply.body, dict(reply.context.variables), kinds_of(events)
 
-    body, variables, history = asyncio.run(work())
-    adapter.close(0.1)
-    return result(adapter.core, bus, body=body, variables=variables, history=history)
+    answers, error = outcome(lambda: asyncio.run(work()))
+    return {"answers": answers, "error": error}
 
 
 def kinds_of(events: Iterable[BaseEvent]) -> list[Any]:
-    """Return a history without what is new in each run: ids, times and places of errors."""
+    """Return a history without the ids, times and places of errors, which differ in each run."""
     return [
         [type(event).__name__, "" if isinstance(event, ToolErrorEvent) else getattr(event, "content", "")]
         for event in events
     ]
 
 
-def asked(mode: str = "ask", way: str = "works", failing: str = "") -> Any:
-    """One agent alone, asked and asked again, in the ways that AG2 has for that."""
-    bus = Bus(way)
-    adapter = adapter_of(bus)
+def asked(scene: Scene, mode: str = "ask", failing: str = "") -> Any:
+    """One agent alone answers twice, in the ways that AG2 has for that."""
     ending = ConnectionError("no model") if failing else "Sunny."
     agent = agent_of(
         "Planner", call("weather", "t1", city="Oslo"), ModelMessageChunk("Sun"), ending, "Still sunny.",
-        tools=[weather], plugins=[adapter.plugin()] if way != "none" else [],
+        tools=[weather], plugins=[scene.adapter().plugin()] if scene.attached else [],
     )  # fmt: skip
     kinds: list[str] = []
-    error, history, variables, prompt = None, None, None, None
     ids = {name: value for name, value in IDS.items() if name != "chat_id"}
 
     async def work() -> Any:
@@ -264,41 +243,25 @@ def asked(mode: str = "ask", way: str = "works", failing: str = "") -> Any:
             return await agent.ask("and now?", stream=stream, variables=dict(ids))
         return await reply.ask("and now?") if mode == "ask" else reply
 
-    async def look() -> None:
-        nonlocal history, variables, prompt
+    async def look() -> Any:
         reply = await work()
         history = kinds_of(await reply.context.stream.history.get_events())
-        variables, prompt = dict(reply.context.variables), reply.context.prompt
+        return [history, dict(reply.context.variables), reply.context.prompt]
 
-    try:
-        asyncio.run(look())
-    except ConnectionError as raised:
-        error = f"{type(raised).__name__}: {raised}"
-    adapter.close(0.1)
-    return result(
-        adapter.core, bus, error=error, history=history, variables=variables, prompt=prompt, kinds=kinds
-    )  # fmt: skip
+    answers, error = outcome(lambda: asyncio.run(look()))
+    return {"answers": [answers, kinds], "error": error, "instructions": answers and answers[-1], "kinds": kinds}
 
 
-def own_config(raising: str = "") -> Any:
-    """A model that raises what a tool raised, as AG2's own for tests does unless told otherwise."""
-    bus = Bus()
-    adapter = adapter_of(bus)
+def own_config(scene: Scene) -> Any:
+    """A model raises the error of a tool, as AG2's own model for tests does by default."""
     agent = agent_of("Planner", call("book", "t1", room="7"), "never", tools=[book], raising=True)
-    adapter.attach(agent)
-    error = None
-    try:
-        asyncio.run(agent.ask("book room 7", variables=dict(IDS)))
-    except RuntimeError as raised:
-        error = str(raised)
-    adapter.close()
-    return result(adapter.core, bus, error=error)
+    scene.adapter().attach(agent)
+    return {"error": outcome(lambda: asyncio.run(agent.ask("book room 7", variables=dict(IDS))))[1]}
 
 
-def person(way: str = "answers") -> Any:
-    """A tool that asks a person, who answers, or cannot be reached, or never answers."""
-    bus, now_s = Bus(), [0.0]
-    adapter = adapter_of(bus, idle_s=10, clock=lambda: now_s[0])
+def person(scene: Scene, way: str = "answers") -> Any:
+    """A tool asks a person: one that answers, cannot be reached, or never answers."""
+    adapter = scene.adapter()
     asked_for = asyncio.Event()
 
     @tool
@@ -316,30 +279,22 @@ def person(way: str = "answers") -> Any:
 
     agent = agent_of("Planner", call("approve", "t1"), "Done.", tools=[approve], hitl_hook=answer)
     adapter.attach(agent)
-    error = None
 
     async def work() -> None:
         turn = asyncio.create_task(agent.ask("go", variables=dict(IDS)))
         await asyncio.wait_for(asked_for.wait(), LONG_S)
         if way == "never":
-            for at_s in (11.0, 121.0):
-                now_s[0] = at_s
-                adapter.core.tick()
+            scene.wait()  # an open tool call has more time than that
+            scene.wait(12)
             turn.cancel()
         await asyncio.gather(turn)
 
-    try:
-        asyncio.run(work())
-    except (HumanInputError, asyncio.CancelledError) as raised:
-        error = type(raised).__name__
-    adapter.close()
-    return result(adapter.core, bus, error=error)
+    return {"error": outcome(lambda: asyncio.run(work()))[1]}
 
 
-def left(way: str = "cancelled") -> Any:
-    """A run that its caller gives up while the model is at work: cancelled, or its block left while it is read."""
-    bus = Bus()
-    adapter = adapter_of(bus)
+def left(scene: Scene, way: str = "cancelled") -> Any:
+    """The caller gives up a run while the model works: it cancels its task, or leaves the block that reads it."""
+    adapter = scene.adapter()
     contexts: list[Any] = []
     at_work = asyncio.Event()
 
@@ -355,7 +310,7 @@ def left(way: str = "cancelled") -> Any:
 
     agent = Agent("Planner", "You are Planner.", config=Slow("Planner"), plugins=[adapter.plugin()])
 
-    async def work() -> None:
+    async def work() -> str | None:
         if way == "left":
             async with agent.run("how is it?", variables=dict(IDS)) as run:
                 with run.stream.join() as events:
@@ -364,58 +319,47 @@ def left(way: str = "cancelled") -> Any:
                         if isinstance(event, ModelMessageChunk):
                             break
                 await asyncio.wait_for(at_work.wait(), LONG_S)
-            return
+            return None
         turn = asyncio.create_task(agent.ask("how is it?", variables=dict(IDS)))
         await asyncio.wait_for(at_work.wait(), LONG_S)
-        turn.cancel()
-        await asyncio.gather(turn, return_exceptions=True)
+        return await cancel(turn)
 
-    asyncio.run(work())
-    adapter.close()
-    return result(adapter.core, bus, kept=[context.prompt for context in contexts])
+    error = asyncio.run(work())
+    [context] = contexts
+    return {"error": error, "instructions": context.prompt}
 
 
-def repeated() -> Any:
+def repeated(scene: Scene) -> Any:
     """Three runs of one chat: the blocks of earlier turns are gone in later ones."""
-    bus = Bus()
-    adapter = adapter_of(bus)
     for number in range(3):
         agent = agent_of("Planner", call("weather", f"t{number}", city="Oslo"), "Sunny.", tools=[weather])
-        adapter.attach(agent)
+        scene.adapter().attach(agent)
         asyncio.run(agent.ask("how is it?", variables=dict(IDS)))
-    adapter.close()
-    return result(adapter.core, bus)
 
 
-def side_by_side(chats: str = "one") -> Any:
-    """Two turns of the same agent at the same time, in one chat or in two."""
-    bus = Bus()
-    adapter = adapter_of(bus)
-    both = asyncio.Barrier(2)
+def together(scene: Scene) -> Any:
+    """Runs of several chats, and two of one chat, at the same time: each waits for the others in its tool."""
+    everyone = asyncio.Barrier(len(CONCURRENT))
+    plugin = scene.adapter().plugin()
 
-    @tool
-    async def meet(who: str) -> str:
-        """Wait for the other one."""
-        await both.wait()
-        return who
+    @tool(name="weather")
+    async def meet(city: str) -> str:
+        """Tell the weather once all ask for it."""
+        await everyone.wait()
+        return f"sunny in {city}"
 
-    async def work(name: str) -> str:
-        script = [call("meet", f"t-{name}", who=name), f"{name} done."]
-        agent = agent_of("Planner", *script, tools=[meet], plugins=[plugin])
-        ids = {**IDS, "chat_id": name if chats == "two" else "c1"}
-        return str((await agent.ask("go", variables=ids)).body)
+    async def work(chat: str, city: str) -> str:
+        agent = agent_of("Planner", call("weather", f"t-{city}", city=city), city, tools=[meet], plugins=[plugin])
+        return str((await agent.ask("go", variables={**IDS, "chat_id": chat})).body)
 
     async def works() -> list[str]:
-        return await asyncio.gather(work("a"), work("b"))
+        return await asyncio.gather(*(work(*run) for run in CONCURRENT))
 
-    plugin = adapter.plugin()
-    bodies = asyncio.run(works())
-    adapter.close()
-    return result(adapter.core, bus, bodies=bodies, chats=[(e.chatid, e.type) for e in bus.events])
+    return {"answers": asyncio.run(works())}
 
 
-def budgeted(way: str = "works") -> Any:
-    """An agent with a policy that keeps prompts short, and a middleware that changes the prompt for good."""
+def budgeted(scene: Scene) -> Any:
+    """An agent has a policy that keeps prompts short, and a middleware that changes the prompt for good."""
 
     class Changes(BaseMiddleware):
         async def on_llm_call(self, call_next: Any, events: Any, context: Context) -> Any:
@@ -429,11 +373,10 @@ def budgeted(way: str = "works") -> Any:
             seen.append(sum("block" in prompt for prompt in prompts))
             return await super().apply(prompts, events, context)
 
-    bus = Bus()
-    adapter = adapter_of(bus)
+    adapter = scene.adapter()
     agent = agent_of(
         "Planner", "One.", "Two.",
-        plugins=[*([adapter.plugin()] if way == "works" else []), Plugin(middleware=[Middleware(Changes)])],
+        plugins=[*([adapter.plugin()] if scene.attached else []), Plugin(middleware=[Middleware(Changes)])],
         assembly=[Counts(max_tokens=1000)],
     )  # fmt: skip
 
@@ -442,36 +385,30 @@ def budgeted(way: str = "works") -> Any:
         await reply.ask("on")
         return reply.context.prompt
 
-    kept = asyncio.run(work())
-    adapter.close()
-    return result(adapter.core, bus, kept=kept, seen=seen)
+    return {"prompt": asyncio.run(work()), "seen": seen}
 
 
-def own() -> Any:
-    """Events of the runtime's own, within a turn and outside."""
-    bus = Bus()
-    adapter = adapter_of(bus)
+def own(scene: Scene) -> Any:
+    """The runtime publishes events of its own, within a turn and outside."""
+    adapter = scene.adapter()
 
     @tool
-    def show(ctx: Context) -> str:
+    def approve(ctx: Context) -> str:
         """Show a plan to a person."""
         adapter.publish(ctx, "ui_tool.call_complete", {"tool_name": "approve_plan", "result": {"approved": True}})
         return "approved"
 
-    agent = agent_of("Planner", call("show", "t1"), "{}", tools=[show], variables={"ag:secret": "x"})
+    agent = agent_of("Planner", call("approve", "t1"), "{}", tools=[approve], variables={"ag:secret": "x"})
     adapter.attach(agent)
     reply = asyncio.run(agent.ask("go", variables=dict(IDS)))
     adapter.publish(reply.context, "agent.structured_output", {"model_name": "Plan", "structured_data": {"steps": [1]}})
     adapter.publish(reply.context, "No Event", {})
     adapter.publish(None, "no.context", {})
-    adapter.close()
-    return result(adapter.core, bus)
 
 
-def ended(way: str) -> Any:
-    """A channel whose run ends otherwise than by its last speaker: it expires, or is closed for an expectation."""
-    bus = Bus()
-    adapter = adapter_of(bus)
+def ended(scene: Scene, way: str) -> Any:
+    """A channel does not end by its last speaker: it expires, is closed, or is closed for an expectation."""
+    adapter = scene.adapter()
     now = ["2026-01-01T00:00:00+00:00"]
 
     async def work() -> None:
@@ -488,44 +425,26 @@ def ended(way: str) -> Any:
         await hub.close()
 
     asyncio.run(work())
-    adapter.close()
-    return result(adapter.core, bus)
 
 
-def served(attaching: str) -> Any:
-    """An agent that a server of AG2's runs: its context does not say whose it is."""
-    bus = Bus()
-    adapter = adapter_of(bus)
+def served(scene: Scene, attaching: str) -> Any:
+    """A server of AG2's runs an agent: its context does not name the agent."""
+    adapter = scene.adapter()
     agent = agent_of("Planner", "Done.", plugins=[adapter.plugin()] if attaching == "plugin" else [])
     if attaching == "attach":
         adapter.attach(agent)
     context = ConversationContext(MemoryStream(), variables=dict(IDS))
     asyncio.run(agent._ask("go", context=context))
-    adapter.close()
-    return result(adapter.core, bus)
 
 
-def turns(way: str, count: str) -> Any:
-    """Turns of an agent without tools, and how long each took."""
-    bus = Bus(way)
-    adapter = adapter_of(bus, budget_ms=50)
-    agent = agent_of("Planner", *["Done."] * int(count), plugins=[adapter.plugin()] if way != "none" else [])
-    times: list[float] = []
-
-    async def work() -> None:
-        for _ in range(int(count)):
-            started_s = time.perf_counter()
-            await agent.ask("go on", variables=dict(IDS))
-            times.append((time.perf_counter() - started_s) * 1000)
-
-    asyncio.run(work())
-    adapter.close(0.1)
-    return {"ms": times}
+def turns(scene: Scene, count: str) -> Any:
+    """Time turns of an agent without tools."""
+    adapter = scene.adapter(budget_ms=50)
+    agent = agent_of("Planner", *["Done."] * int(count), plugins=[adapter.plugin()] if scene.attached else [])
+    with asyncio.Runner() as loop:
+        return timed(count, lambda: loop.run(agent.ask("go on", variables=dict(IDS))))
 
 
 if __name__ == "__main__":
     logging.disable()  # the hub logs the failures of a scene
-    play(
-        asked, budgeted, conversation, delegated, ended, left, own, own_config, person, repeated, served, side_by_side,
-        turns,
-    )  # fmt: skip
+    main(AG2Adapter, globals())

@@ -1,12 +1,10 @@
 """Conversations of real agents of the OpenAI Agents SDK with a scripted model, run in an environment that has it.
 
-``python tests/runtimes/openai_agents.py NAME …`` prints what came of one as JSON, in its last line. The script is named
-like the adapter, which is a module of a package, and so hides nothing.
+``python tests/adapters/openai_agents/scenes.py NAME …`` prints the result of a scene as JSON, in its last line.
 """
 
 import asyncio
 import dataclasses
-import time
 from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
@@ -27,7 +25,7 @@ from agents import (
 from agents.run import CallModelData, ModelInputData
 from agents.testing import ScriptedModel, assistant_message, function_call
 from agents.tracing import set_trace_processors
-from kit import IDS, PROMPTS, Bus, play, result, settings_of
+from kit import CONCURRENT, IDS, PROMPTS, Result, Scene, cancel, main, outcome, timed
 from pydantic import BaseModel
 
 from graphweft.adapters.openai_agents import OpenAIAgentsAdapter
@@ -36,7 +34,7 @@ set_tracing_disabled(disabled=True)
 
 
 class Scripted(ScriptedModel):
-    """Says what its script says: a text, tool calls, or an error. ``waits`` holds up every answer."""
+    """Answers by its script: a text, tool calls, or an error. ``waits`` holds up every answer."""
 
     model = "fake"
 
@@ -56,7 +54,8 @@ class Scripted(ScriptedModel):
             yield event
 
     async def _ask(self, system_instructions: Any = None, input: Any = None, *_: Any, **__: Any) -> None:
-        PROMPTS.append((self.name, [system_instructions, str(input)]))
+        prompt = [{"role": "system", "content": system_instructions}, {"role": "input", "content": str(input)}]
+        PROMPTS.append((self.name, prompt))
         self.asked.set()
         if self.waits is not None:
             await self.waits.wait()
@@ -91,22 +90,13 @@ def crew(ending: Any = "Draft done.", waits: asyncio.Event | None = None) -> Age
     return agent_of("Planner", script, tools=[weather, book], handoffs=[writer])
 
 
-def adapter_of(bus: Bus, **settings: Any) -> OpenAIAgentsAdapter:
-    """Return an adapter with a client of its own on the bus."""
-    return OpenAIAgentsAdapter(**settings_of(bus, **settings))
-
-
-def conversation(mode: str, way: str = "works", failing: str = "") -> dict[str, Any]:
-    """The planner's two tool calls, of which one fails, and its hand-over to the writer, whose model may fail."""
-    bus = Bus(way)
-    adapter = adapter_of(bus)
+def conversation(scene: Scene, mode: str, failing: str = "") -> dict[str, Any]:
+    """The planner calls two tools, one of which fails, and hands over to the writer, whose model may fail."""
+    adapter = scene.adapter()
     planner = crew(ConnectionError("no model") if failing else "Draft done.")
     session, context = SQLiteSession("s1"), dict(IDS)
-    runner: Any = Runner if way == "none" else adapter
-    if way == "none":
-        assert mode in {"sync", "async", "streamed"}
+    runner: Any = adapter if scene.attached else Runner
     kinds: list[str] = []
-    error, done = None, None
     options: dict[str, Any] = {"context": context, "session": session}
     if mode == "hooks":
         config = RunConfig(call_model_input_filter=adapter.call_model_input_filter)
@@ -120,101 +110,80 @@ def conversation(mode: str, way: str = "works", failing: str = "") -> dict[str, 
             kinds.append(event.type)
         return stream
 
-    try:
-        done = runner.run_sync(planner, "plan a trip", **options) if mode == "sync" else asyncio.run(talk())
-    except ConnectionError as raised:
-        error = f"{type(raised).__name__}: {raised}"
-    adapter.close(0.1)
-    kept = [str(item) for item in asyncio.run(session.get_items())]
+    done, error = outcome(
+        lambda: runner.run_sync(planner, "plan a trip", **options) if mode == "sync" else asyncio.run(talk())
+    )
+    items = [str(item) for item in asyncio.run(session.get_items())]
     history = None if done is None else [done.final_output, done.last_agent.name, str(done.to_input_list())]
-    state = None if done is None else str(done.to_state().to_json())
-    return result(
-        adapter.core, bus, error=error, history=history, kept=kept, kinds=kinds, context=context,
-        instructions=planner.instructions, state=state and ("block" in state),
-    )  # fmt: skip
+    return {
+        "answers": [history, items, context, kinds],
+        "error": error,
+        "kept": done and str(done.to_state().to_json()),
+        "instructions": [agent.instructions for agent in (planner, *planner.handoffs)],
+    }
 
 
-def repeated() -> dict[str, Any]:
+def repeated(scene: Scene) -> dict[str, Any]:
     """Three runs of one session: the blocks of earlier turns are gone in later ones."""
-    bus = Bus()
-    adapter = adapter_of(bus)
     session = SQLiteSession("s1")
     for _ in range(3):
         planner = agent_of("Planner", [call("weather", "t1", city="Oslo"), "Sunny."], tools=[weather])
-        adapter.run_sync(planner, "how is it?", context=dict(IDS), session=session)
-    kept = [str(item) for item in asyncio.run(session.get_items())]
-    adapter.close()
-    return result(adapter.core, bus, kept=kept)
+        scene.adapter().run_sync(planner, "how is it?", context=dict(IDS), session=session)
+    return {"kept": [str(item) for item in asyncio.run(session.get_items())]}
 
 
-def abandoned() -> dict[str, Any]:
+def abandoned(scene: Scene) -> None:
     """A stream that nobody reads, whose model hangs."""
-    bus, now_s = Bus(), [0.0]
-    adapter = adapter_of(bus, idle_s=10, clock=lambda: now_s[0])
+    adapter = scene.adapter()
 
-    async def go() -> dict[str, Any]:
+    async def go() -> None:
         writer = agent_of("Writer", ["Draft done."], asyncio.Event())
         planner = agent_of("Planner", [call("transfer_to_writer", "t3")], handoffs=[writer])
         stream = adapter.run_streamed(planner, "plan a trip", context=dict(IDS))
         await writer.model.asked.wait()  # type: ignore[union-attr]
-        now_s[0] = 11.0
-        adapter.core.tick()
-        adapter.core.flush()
-        found = result(adapter.core, bus)
+        scene.wait()
+        scene.stop_recording()
         stream.cancel()
-        return found
-
-    found = asyncio.run(go())
-    adapter.close()
-    return found
-
-
-def unread() -> dict[str, Any]:
-    """A stream that nobody reads runs to its end all the same."""
-    bus = Bus()
-    adapter = adapter_of(bus)
-
-    async def go() -> None:
-        stream = adapter.run_streamed(crew(), "plan a trip", context=dict(IDS))
-        await asyncio.wait({stream.run_loop_task})
 
     asyncio.run(go())
-    adapter.close()
-    return result(adapter.core, bus)
 
 
-def cancelled(how: str) -> dict[str, Any]:
-    """A run that its caller gives up while the model is at work: its task, or its stream."""
-    bus = Bus()
-    adapter = adapter_of(bus)
-    raised: list[str] = []
+def unread(scene: Scene) -> dict[str, Any]:
+    """A stream that nobody reads runs to its end."""
 
-    async def go() -> None:
+    async def go() -> Any:
+        stream = scene.adapter().run_streamed(crew(), "plan a trip", context=dict(IDS))
+        await asyncio.wait({stream.run_loop_task})
+        return stream.final_output
+
+    return {"answers": asyncio.run(go()), "error": None}
+
+
+def cancelled(scene: Scene, how: str) -> dict[str, Any]:
+    """The caller gives up a run while the model works: its task, or its stream."""
+    adapter = scene.adapter()
+
+    async def go() -> str | None:
         planner = agent_of("Planner", ["too late"], asyncio.Event())
         if how == "task":
             task = asyncio.create_task(adapter.run(planner, "plan a trip", context=dict(IDS)))
             await planner.model.asked.wait()  # type: ignore[union-attr]
-            task.cancel()
-            raised.extend(type(one).__name__ for one in await asyncio.gather(task, return_exceptions=True))
-        else:
-            stream = adapter.run_streamed(planner, "plan a trip", context=dict(IDS))
-            await planner.model.asked.wait()  # type: ignore[union-attr]
-            stream.cancel()
-            await asyncio.wait({stream.run_loop_task})
+            return await cancel(task)
+        stream = adapter.run_streamed(planner, "plan a trip", context=dict(IDS))
+        await planner.model.asked.wait()  # type: ignore[union-attr]
+        stream.cancel()
+        await asyncio.wait({stream.run_loop_task})
+        return None
 
-    asyncio.run(go())
-    adapter.close()
-    return result(adapter.core, bus, raised=raised)
+    return {"error": asyncio.run(go())}
 
 
-def stopped(what: str, mode: str = "run") -> dict[str, Any]:
+def stopped(scene: Scene, what: str, mode: str = "run") -> dict[str, Any]:
     """A run that the SDK ends: too many turns (handled or not), a guardrail before, beside or after the agent.
 
-    A stream goes on waiting for its model after a guardrail beside it has refused the input.
+    A stream still waits for its model after a guardrail beside it has refused the input.
     """
-    bus = Bus()
-    adapter = adapter_of(bus)
-    raised: list[str] = []
+    adapter = scene.adapter()
 
     def trips(*_: Any) -> GuardrailFunctionOutput:
         return GuardrailFunctionOutput(output_info="no", tripwire_triggered=True)
@@ -234,23 +203,18 @@ def stopped(what: str, mode: str = "run") -> dict[str, Any]:
 
     async def go() -> None:
         planner = agent_of("Planner", script, asyncio.Event() if what == "beside" and mode == "run" else None, **named)
-        try:
-            if mode == "run":
-                await adapter.run(planner, "plan a trip", **options)
-                return
-            stream = adapter.run_streamed(planner, "plan a trip", **options)
-            async for _ in stream.stream_events():
-                pass
-        except Exception as error:  # noqa: BLE001 - what it is, is the question
-            raised.append(type(error).__name__)
+        if mode == "run":
+            await adapter.run(planner, "plan a trip", **options)
+            return
+        stream = adapter.run_streamed(planner, "plan a trip", **options)
+        async for _ in stream.stream_events():
+            pass
 
-    asyncio.run(go())
-    adapter.close()
-    return result(adapter.core, bus, raised=raised)
+    return {"error": outcome(lambda: asyncio.run(go()))[1]}
 
 
-def tools(tracing: str) -> dict[str, Any]:
-    """Tools that fail in every way that the SDK has, at the same time: by default, by a text of their own, too late."""
+def tools(scene: Scene, tracing: str) -> dict[str, Any]:
+    """Tools fail at the same time in every way of the SDK: by default, with their own text, or by a timeout."""
     if tracing == "on":
         set_tracing_disabled(disabled=False)
         set_trace_processors([])
@@ -266,63 +230,52 @@ def tools(tracing: str) -> dict[str, Any]:
         await asyncio.sleep(60)
         return "late"
 
-    bus = Bus()
-    adapter = adapter_of(bus)
+    adapter = scene.adapter()
     calls = [call("weather", "t1", city="Oslo"), call("book", "t2", room="7")]
     calls += [call("own", "t3", room="8"), call("late", "t4")]
     planner = agent_of("Planner", [calls, "Done."], tools=[weather, book, own, late])
     ours = adapter.run_sync(planner, "plan a trip", context=dict(IDS))
     adapter.core.flush()
-    before = len(bus.events)
+    before = len(scene.bus.events)
     theirs = Runner.run_sync(agent_of("Planner", [calls, "Done."], tools=planner.tools), "plan a trip")
     adapter.core.flush()
-    others = len(bus.events) - before
-    adapter.close()
+    others = len(scene.bus.events) - before
     same = ours.to_input_list() == theirs.to_input_list() and weather.__wrapped__("Oslo") == "sunny in Oslo"
-    return result(adapter.core, bus, told_of_others=others, same=same)
+    return {"events_of_others": others, "same": same}
 
 
-def raising() -> dict[str, Any]:
-    """A tool whose failure is the run's."""
+def raising(scene: Scene) -> dict[str, Any]:
+    """A tool whose failure fails the run."""
 
     @function_tool(failure_error_function=None)
     def strict(room: str) -> str:
         """Book a room."""
         raise RuntimeError(f"{room} is taken")
 
-    bus = Bus()
-    adapter = adapter_of(bus)
     planner = agent_of("Planner", [call("strict", "t1", room="7")], tools=[strict])
-    raised: list[str] = []
-    try:
-        adapter.run_sync(planner, "plan a trip", context=dict(IDS))
-    except Exception as error:  # noqa: BLE001 - what it is, is the question
-        raised.append(f"{type(error).__name__}: {error}")
-    adapter.close()
-    return result(adapter.core, bus, raised=raised)
+    return {"error": outcome(lambda: scene.adapter().run_sync(planner, "plan a trip", context=dict(IDS)))[1]}
 
 
-def nested(hooks: str = "", failing: str = "") -> dict[str, Any]:
-    """An agent as a tool, twice at the same time; with the adapter's hooks or without, and its model may fail."""
-    bus = Bus()
-    adapter = adapter_of(bus)
-    says: list[Any] = [ConnectionError("no model")] if failing else [call("weather", "w1", city="Oslo"), "Sunny."]
+def nested(scene: Scene, hooks: str = "", count: str = "1", failing: str = "") -> dict[str, Any]:
+    """An agent is a tool, perhaps twice at the same time; with the adapter's hooks or without."""
+    adapter = scene.adapter()
+    says: list[Any] = [ConnectionError("no model")] if failing else ["Draft done."]
+    if count == "2" and not failing:
+        says.insert(0, call("weather", "w1", city="Oslo"))
     more = {"hooks": adapter.hooks} if hooks else {}
-    scouts = [
-        agent_of("Scout", list(says), tools=[weather]).as_tool(f"scout_{number}", "Looks around.", **more)
-        for number in (1, 2)
-    ]  # fmt: skip
-    both = [call("scout_1", "t1", input="look"), call("scout_2", "t2", input="look")]
-    planner = agent_of("Planner", [both, "Done."], tools=scouts)
-    done = adapter.run_sync(planner, "plan a trip", context=dict(IDS))
-    adapter.close()
-    return result(adapter.core, bus, answer=done.final_output)
+    numbers = range(1, int(count) + 1)
+    writers = [
+        agent_of("Writer", list(says), tools=[weather]).as_tool(f"writer_{number}", "Writes.", **more)
+        for number in numbers
+    ]
+    calls = [call(f"writer_{number}", f"t{number}", input="write") for number in numbers]
+    planner = agent_of("Planner", [calls, "Plan done."], tools=writers)
+    return {"answers": adapter.run_sync(planner, "plan a trip", context=dict(IDS)).final_output}
 
 
-def approved() -> dict[str, Any]:
-    """A tool that waits for a person: the run comes back, and goes on from its state."""
-    bus = Bus()
-    adapter = adapter_of(bus)
+def approved(scene: Scene) -> dict[str, Any]:
+    """A tool waits for a person: the run returns, and continues from its state."""
+    adapter = scene.adapter()
 
     @function_tool(needs_approval=True)
     def pay(amount: int) -> str:
@@ -337,43 +290,34 @@ def approved() -> dict[str, Any]:
         state.approve(done.interruptions[0])
         return str((await adapter.run(planner, state)).final_output)
 
-    answer = asyncio.run(go())
-    adapter.close()
-    return result(adapter.core, bus, answer=answer)
+    return {"answers": asyncio.run(go())}
 
 
-def chats() -> dict[str, Any]:
-    """Three chats at a time on one adapter, and in the first of them the same agent twice."""
-    bus = Bus()
-    adapter = adapter_of(bus)
+def together(scene: Scene) -> dict[str, Any]:
+    """Runs of several chats, and two of one chat, at the same time: all wait in their first model call."""
+    adapter = scene.adapter()
 
     async def go() -> list[str]:
-        async def talk(chat: str, answer: str, waits: asyncio.Event) -> str:
-            agent = agent_of("Planner", [call("weather", f"t-{answer}", city=answer), answer], waits, tools=[weather])
+        async def talk(chat: str, city: str) -> str:
+            agent = agent_of("Planner", [call("weather", f"t-{city}", city=city), city], waits, tools=[weather])
             running = asyncio.create_task(adapter.run(agent, "hello", context={**IDS, "chat_id": chat}))
             await agent.model.asked.wait()  # type: ignore[union-attr]
             started.release()
             return str((await running).final_output)
 
         waits, started = asyncio.Event(), asyncio.Semaphore(0)
-        talks = [
-            asyncio.create_task(talk(chat, answer, waits))
-            for chat, answer in (("c1", "a"), ("c1", "b"), ("c2", "c"), ("c3", "d"))
-        ]
+        talks = [asyncio.create_task(talk(*run)) for run in CONCURRENT]
         for _ in talks:
             await started.acquire()
         waits.set()
         return await asyncio.gather(*talks)
 
-    answers = asyncio.run(go())
-    adapter.close()
-    placed = [(event.chatid, event.type, event.data.get("turn_number")) for event in bus.events]
-    return result(adapter.core, bus, answers=answers, placed=placed)
+    return {"answers": asyncio.run(go())}
 
 
 @dataclasses.dataclass
 class Caller:
-    """A caller's own context, with something in it that is no data."""
+    """A caller's own context, with a field that is no data."""
 
     app_id: str
     user_id: str
@@ -396,10 +340,9 @@ class Plain:
         self.app_id, self.user_id, self.password = "shop", "u1", "s3cret"
 
 
-def carriers() -> dict[str, Any]:
+def carriers(scene: Scene) -> Result:
     """Contexts of all kinds; the chat's id is the session's, the conversation's, the group's or the context's."""
-    bus = Bus()
-    adapter = adapter_of(bus)
+    adapter = scene.adapter()
     group = RunConfig(group_id="g1", workflow_name="Sales")
     for options in (
         {"context": Caller("shop", "u1", loop=object()), "session": SQLiteSession("s1")},
@@ -409,39 +352,41 @@ def carriers() -> dict[str, Any]:
     ):
         adapter.run_sync(agent_of("Planner", ["Hello."]), "hello", **options)
     adapter.run_sync(agent_of("Planner", ["Hello."]), "hello")
-    adapter.close()
-    starts = [event for event in bus.events if event.type == "workflow.start"]
-    placed = [(event.appid, event.chatid, event.workflow, event.userid, event.data["context"]) for event in starts]
-    return result(adapter.core, bus, placed=placed)
+    return lambda: {
+        "placed": [
+            (event.appid, event.chatid, event.workflow, event.userid, event.data["context"])
+            for event in scene.bus.events
+            if event.type == "workflow.start"
+        ]
+    }
 
 
-def composed() -> dict[str, Any]:
-    """Hooks and a filter of the caller's own, which are as they were; and hooks that are none."""
-    bus = Bus()
-    adapter = adapter_of(bus)
-    heard: list[str] = []
+def composed(scene: Scene) -> dict[str, Any]:
+    """Hooks and a filter of the caller, which stay unchanged; and objects that are no hooks or filter."""
+    adapter = scene.adapter()
+    calls: list[str] = []
 
     class Theirs(RunHooks[Any]):
         async def on_agent_start(self, context: Any, agent: Any) -> None:
-            heard.append(f"start {agent.name}")
+            calls.append(f"start {agent.name}")
 
         async def on_agent_end(self, context: Any, agent: Any, output: Any) -> None:
-            heard.append(f"end {agent.name} {output}")
+            calls.append(f"end {agent.name} {output}")
 
         async def on_handoff(self, context: Any, from_agent: Any, to_agent: Any) -> None:
-            heard.append(f"over {from_agent.name} {to_agent.name}")
+            calls.append(f"over {from_agent.name} {to_agent.name}")
 
         async def on_tool_start(self, context: Any, agent: Any, tool: Any) -> None:
-            heard.append(f"tool {tool.name}")
+            calls.append(f"tool {tool.name}")
 
         async def on_tool_end(self, context: Any, agent: Any, tool: Any, result: Any) -> None:
-            heard.append(f"done {tool.name}")
+            calls.append(f"done {tool.name}")
 
         async def on_llm_start(self, context: Any, agent: Any, system_prompt: Any, input_items: Any) -> None:
-            heard.append(f"ask {system_prompt.splitlines()[0]}")
+            calls.append(f"ask {system_prompt.splitlines()[0]}")
 
         async def on_llm_end(self, context: Any, agent: Any, response: Any) -> None:
-            heard.append("told")
+            calls.append("answer")
 
     def shout(data: CallModelData[Any]) -> ModelInputData:
         return ModelInputData(input=data.model_data.input, instructions=str(data.model_data.instructions).upper())
@@ -451,39 +396,21 @@ def composed() -> dict[str, Any]:
     adapter.run_sync(crew(), "plan a trip", context=dict(IDS), hooks=hooks, run_config=config)
     ours = RunConfig(call_model_input_filter=adapter.call_model_input_filter)
     adapter.run_sync(crew(), "plan a trip", context=dict(IDS), hooks=adapter.hooks, run_config=ours)
-    errors: list[str] = []
-    for options in ({"hooks": "none"}, {"run_config": RunConfig(call_model_input_filter=lambda _: "garbage")}):
-        try:
-            adapter.run_sync(crew(), "plan a trip", context=dict(IDS), **options)
-        except Exception as error:  # noqa: BLE001 - what it is, is the question
-            errors.append(f"{type(error).__name__}: {error}")
-    adapter.close()
-    untouched = config.call_model_input_filter is shout
-    return result(adapter.core, bus, heard=heard, errors=errors, untouched=untouched)
+    refused = ({"hooks": "none"}, {"run_config": RunConfig(call_model_input_filter=lambda _: "garbage")})
+    errors = [
+        outcome(lambda: adapter.run_sync(crew(), "plan a trip", context=dict(IDS), **options))[1]  # noqa: B023
+        for options in refused
+    ]
+    return {"calls": calls, "errors": errors, "untouched": config.call_model_input_filter is shout}
 
 
-def turns(way: str, count: str) -> dict[str, Any]:
-    """``count`` turns of one agent without tools; "none" is without the adapter."""
-    bus = Bus(way)
-    adapter = adapter_of(bus, budget_ms=50)
-    runner: Any = Runner if way == "none" else adapter
-
-    async def go() -> list[float]:
-        taken: list[float] = []
-        for _ in range(int(count)):
-            agent = agent_of("Planner", ["Hello."])
-            started_s = time.perf_counter()
-            await runner.run(agent, "hello", context=dict(IDS))
-            taken.append((time.perf_counter() - started_s) * 1000)
-        return taken
-
-    taken = asyncio.run(go())
-    adapter.close(0.1)
-    return {"ms": taken}
+def turns(scene: Scene, count: str) -> dict[str, Any]:
+    """Time turns of one agent without tools."""
+    adapter = scene.adapter(budget_ms=50)
+    runner: Any = adapter if scene.attached else Runner
+    with asyncio.Runner() as loop:
+        return timed(count, lambda: loop.run(runner.run(agent_of("Planner", ["Hello."]), "hello", context=dict(IDS))))
 
 
 if __name__ == "__main__":
-    play(
-        abandoned, approved, cancelled, carriers, chats, composed, conversation, nested, raising, repeated, stopped,
-        tools, turns, unread,
-    )  # fmt: skip
+    main(OpenAIAgentsAdapter, globals())

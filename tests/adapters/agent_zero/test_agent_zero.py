@@ -1,7 +1,7 @@
 """The hybrid contract through Agent Zero's extensions: cases A, B and C with graphweft's own processes.
 
-Of Agent Zero there is what its extensions see (``tests/services/agent_zero.py``); its own code is in
-``test_agent_zero_runtime.py``.
+A stand-in (``tests/services/agent_zero.py``) takes the place of Agent Zero; ``test_agent_zero_runtime.py`` uses its own
+code.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ async def applied(url: str) -> None:
             await asyncio.sleep(0.05)
 
 
-async def test_case_a_off(zero: Zero, url: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_case_a_graph_context_is_off(zero: Zero, url: str, folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GRAPHRAG_ENABLED", "false")
     with counted() as (port, came):
         monkeypatch.setenv("GRAPHWEFT_BUS_URL", f"redis://127.0.0.1:{port}")
@@ -106,7 +106,7 @@ async def test_case_a_off(zero: Zero, url: str, folder: Path, monkeypatch: pytes
     assert zero.printed == ["GRAPHRAG_EXTENSION_EXECUTED"]
 
 
-async def test_case_b_on_and_up(zero: Zero, url: str, folder: Path) -> None:
+async def test_case_b_the_graph_is_available(zero: Zero, url: str, folder: Path) -> None:
     graph = {"GRAPHWEFT_GRAPH_URL": url}
     episode = Event.model_validate_json(KNOWN)
     async with Client(url, app_id=APP) as client, role("mutation", folder, url, **graph):
@@ -125,7 +125,7 @@ async def test_case_b_on_and_up(zero: Zero, url: str, folder: Path) -> None:
     assert "GRAPHRAG_CONTEXT_INJECTED" in responder.markers()
 
 
-async def test_case_c_on_and_down(zero: Zero, url: str, folder: Path) -> None:
+async def test_case_c_the_graph_is_unavailable(zero: Zero, url: str, folder: Path) -> None:
     settings = {"NEO4J_URI": f"bolt://127.0.0.1:{free_port()}", "GRAPHRAG_ENABLED": "true"}
     async with role("injection", folder, url, **settings) as responder:
         seen = await zero.until("GRAPHRAG_NOOP_NEO4J_DOWN reason=graph_unavailable", QUESTION, responder)
@@ -135,7 +135,7 @@ async def test_case_c_on_and_down(zero: Zero, url: str, folder: Path) -> None:
     assert "GRAPHRAG_NOOP_NEO4J_DOWN" in responder.markers()
 
 
-async def test_without_a_bus_the_agent_goes_on(zero: Zero, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_without_a_bus_the_agent_continues(zero: Zero, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GRAPHWEFT_BUS_URL", f"redis://127.0.0.1:{free_port()}")
     assert await zero.turn(QUESTION) == {"memory_seen": True, "graphrag_seen": False}
     assert zero.printed[1].startswith("GRAPHRAG_NOOP_NEO4J_DOWN reason=")

@@ -1,4 +1,4 @@
-"""Sends runs of agents by OTLP, and prints how many were made: ``otel_sender.py ENDPOINT COUNT``.
+"""Sends runs of agents by OTLP, and prints how many were made: ``otlp_sender.py ENDPOINT COUNT``.
 
 Between two lines of output it waits for a line of input. In the last line stand the ids of the spans.
 """

@@ -1,7 +1,7 @@
 """Conversations of real LangChain agents and LangGraph graphs with a scripted model, run in an environment with both.
 
-``python tests/runtimes/langchain_agents.py NAME …`` prints what came of one as JSON, in its last line. Annotations are
-evaluated here, for tools read theirs.
+``python tests/adapters/langchain/scenes.py NAME …`` prints the result of a scene as JSON, in its last line.
+Annotations are evaluated here: tools read theirs.
 """
 
 import asyncio
@@ -10,7 +10,8 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Annotated, Any
 
-from kit import IDS, PROMPTS, Bus, play, result, settings_of
+from kit import CONCURRENT, IDS, PROMPTS, Result, Scene, cancel, main, timed
+from kit import outcome as outcome_of
 from langchain.agents import create_agent
 from langchain.agents.middleware import AgentMiddleware, ModelRetryMiddleware
 from langchain_core.language_models.fake_chat_models import GenericFakeChatModel
@@ -32,7 +33,7 @@ START_WITH = {"messages": [("user", "plan a trip")]}
 
 
 class Scripted(GenericFakeChatModel):
-    """A model that says what its script says: a text, a message that calls tools, or an error."""
+    """A model that answers by its script: a text, a message that calls tools, or an error."""
 
     model_name: str = "fake"
     agent: str = ""
@@ -47,7 +48,7 @@ class Scripted(GenericFakeChatModel):
 
 
 class Steps:
-    """A model's script. A generator that has raised would be over, and LangChain may ask once more."""
+    """A model's script. A generator would end when it raises, and LangChain may call the model again."""
 
     def __init__(self, script: Sequence[Any]) -> None:
         self.left = list(script)
@@ -63,7 +64,7 @@ class Steps:
 
 
 def model(agent: str, *script: Any) -> Scripted:
-    """Return a model for the agent: a step may also be what makes one when its time has come."""
+    """Return a model for the agent. A step may also be a function that returns one."""
     return Scripted(messages=Steps(script), agent=agent)
 
 
@@ -91,13 +92,13 @@ def book(room: str) -> str:
 
 @tool
 def to_writer(tool_call_id: Annotated[str, InjectedToolCallId]) -> Command:
-    """Let the writer go on."""
-    told = ToolMessage("over to you", tool_call_id=tool_call_id)
-    return Command(goto="Writer", graph=Command.PARENT, update={"messages": [told]})
+    """Hand over to the writer."""
+    answer = ToolMessage("over to you", tool_call_id=tool_call_id)
+    return Command(goto="Writer", graph=Command.PARENT, update={"messages": [answer]})
 
 
 class Forgiving(AgentMiddleware):
-    """Tells the model what a tool failed with, as agents of their own do; without it the run ends."""
+    """Passes a tool's error to the model, as many agents do; without it the run ends."""
 
     def wrap_tool_call(self, request: Any, handler: Callable[[Any], Any]) -> Any:
         """See LangChain."""
@@ -112,11 +113,6 @@ class Forgiving(AgentMiddleware):
             return await handler(request)
         except RuntimeError as error:
             return ToolMessage(f"Error: {error}", tool_call_id=request.tool_call["id"], status="error")
-
-
-def adapter_of(bus: Bus, **settings: Any) -> LangChainAdapter:
-    """Return an adapter with a client of its own on the bus."""
-    return LangChainAdapter(**settings_of(bus, **settings))
 
 
 def agent_of(
@@ -158,52 +154,43 @@ def said_in(messages: Sequence[Any]) -> list[tuple[str, str]]:
     return [(one.type, str(one.text)) for one in messages]
 
 
-def conversation(mode: str, way: str = "works", failing: str = "", attached: str = "attached") -> dict[str, Any]:
-    """The planner's two tool calls, of which one fails, and its hand-over to the writer, whose model may fail."""
-    bus, saver = Bus(way), InMemorySaver()
-    adapter = adapter_of(bus)
-    mine = None if way == "none" else adapter
-    graph = crew(mine, ConnectionError("no model") if failing else "Draft done.", saver)
-    if mine is not None and attached == "attached":
+def invoke(agent: Any, mode: str, what: Any = START_WITH, config: Any = CONFIG) -> Any:
+    """Return the state that a run ends with, and the number of chunks where it is streamed."""
+    options: dict[str, Any] = {"config": config, "context": CONTEXT}
+    if mode == "sync":
+        return agent.invoke(what, **options), 0
+    if mode == "stream":
+        chunks = list(agent.stream(what, **options, stream_mode="values"))
+        return chunks[-1], len(chunks)
+
+    async def run() -> Any:
+        if mode == "async":
+            return await agent.ainvoke(what, **options), 0
+        chunks = [one async for one in agent.astream(what, **options, stream_mode="values")]
+        return chunks[-1], len(chunks)
+
+    return asyncio.run(run())
+
+
+def outcome(run: Callable[[], Any]) -> dict[str, Any]:
+    """Return the messages and the number of chunks of a run, and its error."""
+    found, error = outcome_of(run)
+    return {"answers": found and [said_in(found[0]["messages"]), found[1]], "error": error}
+
+
+def conversation(scene: Scene, mode: str, attached: str = "attached", failing: str = "") -> Result:
+    """The planner calls two tools, one of which fails, and hands over to the writer, whose model may fail."""
+    saver, adapter = InMemorySaver(), scene.adapter()
+    graph = crew(adapter if scene.attached else None, ConnectionError("no model") if failing else "Draft done.", saver)
+    if scene.attached and attached == "attached":
         graph = adapter.attach(graph)
-    error, history, chunks = None, None, []
-    try:
-        if mode == "sync":
-            state = graph.invoke(START_WITH, CONFIG, context=CONTEXT)
-        elif mode == "async":
-            state = asyncio.run(graph.ainvoke(START_WITH, CONFIG, context=CONTEXT))
-        elif mode == "stream":
-            chunks = list(graph.stream(START_WITH, CONFIG, context=CONTEXT, stream_mode="values"))
-            state = chunks[-1]
-        else:
-
-            async def read() -> list[Any]:
-                return [one async for one in graph.astream(START_WITH, CONFIG, context=CONTEXT, stream_mode="values")]
-
-            chunks = asyncio.run(read())
-            state = chunks[-1]
-        history = said_in(state["messages"])
-    except ConnectionError as raised:
-        error = f"{type(raised).__name__}: {raised}"
-    adapter.close(0.1)
-    return result(
-        adapter.core, bus, error=error, history=history, chunks=len(chunks), kept="block" in kept(saver),
-        runs=len(adapter.runs),
-    )  # fmt: skip
+    found = outcome(lambda: invoke(graph, mode))
+    return lambda: {**found, "kept": kept(saver), "runs": len(adapter.runs)}
 
 
-def outcome(run: Callable[[], Any]) -> tuple[Any, str | None]:
-    """Return the messages of the state that a run ends with, and what it raises."""
-    try:
-        return said_in(run()["messages"]), None
-    except (ConnectionError, RuntimeError, ValueError) as raised:
-        return None, f"{type(raised).__name__}: {raised}"
-
-
-def fails(how: str, attached: str = "attached") -> dict[str, Any]:
+def fails(scene: Scene, how: str, attached: str = "attached") -> Result:
     """An agent that fails, or whose failure is handled."""
-    bus = Bus()
-    adapter = adapter_of(bus)
+    adapter = scene.adapter()
     config: dict[str, Any] = dict(CONFIG)
     others: list[Any] = []
     tools: list[Any] = [book, weather]
@@ -235,15 +222,14 @@ def fails(how: str, attached: str = "attached") -> dict[str, Any]:
     agent = agent_of(adapter, "Planner", script, tools, others)
     if attached == "attached":
         agent = adapter.attach(agent)
-    history, error = outcome(lambda: agent.invoke(START_WITH, config, context=CONTEXT))
-    adapter.close()
-    return result(adapter.core, bus, history=history, error=error, runs=len(adapter.runs))
+    found = outcome(lambda: invoke(agent, "sync", config=config))
+    return lambda: {**found, "runs": len(adapter.runs)}
 
 
-def cancelled() -> dict[str, Any]:
-    """A run that its caller gives up while the model is at work."""
-    bus, asked, done = Bus(), threading.Event(), threading.Event()
-    adapter = adapter_of(bus)
+def cancelled(scene: Scene) -> Result:
+    """The caller gives up a run while the model works."""
+    asked, done = threading.Event(), threading.Event()
+    adapter = scene.adapter()
 
     def slow() -> str:
         asked.set()
@@ -252,23 +238,20 @@ def cancelled() -> dict[str, Any]:
 
     agent = adapter.attach(agent_of(adapter, "Planner", [slow]))
 
-    async def give_up() -> bool:
+    async def give_up() -> str:
         run = asyncio.create_task(agent.ainvoke(START_WITH, CONFIG, context=CONTEXT))
         await asyncio.to_thread(asked.wait, 30)
-        run.cancel()
-        [raised] = await asyncio.gather(run, return_exceptions=True)
+        raised = await cancel(run)
         done.set()
-        return isinstance(raised, asyncio.CancelledError)
+        return raised
 
-    gave_up = asyncio.run(give_up())
-    adapter.close()
-    return result(adapter.core, bus, cancelled=gave_up, runs=len(adapter.runs))
+    error = asyncio.run(give_up())
+    return lambda: {"error": error, "runs": len(adapter.runs)}
 
 
-def abandoned(mode: str) -> dict[str, Any]:
-    """A stream that nobody reads on after the first tool call: closed, or not."""
-    bus, now_s = Bus(), [0.0]
-    adapter = adapter_of(bus, idle_s=10, clock=lambda: now_s[0])
+def abandoned(scene: Scene, mode: str) -> None:
+    """A stream that nobody reads after the first tool call: closed, or not."""
+    adapter = scene.adapter()
     agent = adapter.attach(agent_of(adapter, "Planner", [call("weather", "t1", city="Oslo"), "Sunny."], [weather]))
 
     def is_tool(chunk: Any) -> bool:
@@ -289,19 +272,13 @@ def abandoned(mode: str) -> dict[str, Any]:
             pass
         if mode == "sync":
             stream.close()
-    now_s[0] = 11.0
-    adapter.core.tick()
-    adapter.core.flush()
-    found = result(adapter.core, bus)
-    adapter.close()
-    return found
+    scene.wait()
+    scene.stop_recording()
 
 
-def waits(how: str, mode: str = "sync") -> dict[str, Any]:
-    """An agent, perhaps within a graph, that waits for a person, and goes on with the same thread."""
-    bus, saver = Bus(), InMemorySaver()
-    adapter = adapter_of(bus)
-    before: list[str] = []
+def waits(scene: Scene, how: str, mode: str = "sync") -> Result:
+    """An agent, perhaps within a graph, waits for a person, and continues with the same thread."""
+    saver, adapter = InMemorySaver(), scene.adapter()
 
     @tool("book")
     def confirmed(room: str) -> str:
@@ -319,73 +296,52 @@ def waits(how: str, mode: str = "sync") -> dict[str, Any]:
         graph.add_edge(START, "Planner")
         agent = graph.compile(name="Crew", checkpointer=saver)
     agent = adapter.attach(agent)
-
-    def invoke(what: Any) -> Any:
-        if mode == "async":
-            return asyncio.run(agent.ainvoke(what, CONFIG, context=CONTEXT))
-        return agent.invoke(what, CONFIG, context=CONTEXT)
-
-    invoke(START_WITH)
+    invoke(agent, mode)
     adapter.core.flush()
-    before = [event.type for event in bus.events]
-    if how == "again":
-        history, error = outcome(lambda: invoke(START_WITH))
-    else:
-        history, error = outcome(lambda: invoke(None if how == "before" else Command(resume="yes")))
-    adapter.close()
-    return result(
-        adapter.core, bus, before=before, history=history, error=error, kept="block" in kept(saver),
-        runs=len(adapter.runs),
-    )  # fmt: skip
+    before = [event.type for event in scene.bus.events]
+    resume = {"again": START_WITH, "before": None}.get(how, Command(resume="yes"))
+    found = outcome(lambda: invoke(agent, mode, resume))
+    return lambda: {**found, "before": before, "kept": kept(saver), "runs": len(adapter.runs)}
 
 
-def repeated() -> dict[str, Any]:
+def repeated(scene: Scene) -> dict[str, Any]:
     """Three runs of one chat with a checkpointer: the blocks of earlier turns are gone in later ones."""
-    bus, saver = Bus(), InMemorySaver()
-    adapter = adapter_of(bus)
+    saver, adapter = InMemorySaver(), scene.adapter()
     script = [step for n in range(3) for step in (call("weather", f"t{n}", city="Oslo"), "Sunny.")]
     agent = agent_of(adapter, "Planner", script, [weather], checkpointer=saver)
     agent = adapter.attach(adapter.attach(agent))  # a second time changes nothing
     for _ in range(3):
         agent.invoke(START_WITH, {**CONFIG, "callbacks": adapter.callbacks}, context=CONTEXT)
-    adapter.close()
-    return result(adapter.core, bus, kept="block" in kept(saver))
+    return {"kept": kept(saver)}
 
 
-def together(how: str) -> dict[str, Any]:
-    """Two runs at the same time, of one chat or of two; each waits for the other one in its first model call."""
-    bus, meet = Bus(), threading.Barrier(2)
-    adapter = adapter_of(bus)
+def together(scene: Scene) -> Result:
+    """Runs of several chats, and two of one chat, at the same time: each waits for the others in its model calls."""
+    adapter, everyone = scene.adapter(), threading.Barrier(len(CONCURRENT))
 
-    def first() -> AIMessage:
-        meet.wait(30)
-        return call("weather", "", city="Oslo")
+    def after_all(step: Any) -> Callable[[], Any]:
+        def answer() -> Any:
+            everyone.wait(30)
+            return step
 
-    def last() -> str:
-        meet.wait(30)
-        return "Sunny."
+        return answer
 
-    agents = [adapter.attach(agent_of(adapter, "Planner", [first, last], [weather])) for _ in range(2)]
+    async def talk(chat: str, city: str) -> str:
+        script = [after_all(call("weather", "", city=city)), after_all(city)]
+        agent = adapter.attach(agent_of(adapter, "Planner", script, [weather]))
+        config = {"configurable": {"thread_id": chat}}
+        return str((await agent.ainvoke(START_WITH, config, context=CONTEXT))["messages"][-1].text)
 
-    async def both() -> None:
-        names = ["c1", "c1" if how == "one" else "c2"]
-        await asyncio.gather(
-            *(
-                agent.ainvoke(START_WITH, {"configurable": {"thread_id": name}}, context=CONTEXT)
-                for agent, name in zip(agents, names, strict=True)
-            )
-        )
+    async def all_of_them() -> list[str]:
+        return await asyncio.gather(*(talk(*run) for run in CONCURRENT))
 
-    asyncio.run(both())
-    adapter.close()
-    chats = [event.chatid for event in bus.events]
-    return result(adapter.core, bus, chats=chats, runs=len(adapter.runs))
+    answers = asyncio.run(all_of_them())
+    return lambda: {"answers": answers, "runs": len(adapter.runs)}
 
 
-def side_by_side() -> dict[str, Any]:
+def side_by_side(scene: Scene) -> None:
     """A graph whose two agents work at the same time, and a third one after them."""
-    bus, meet = Bus(), threading.Barrier(2)
-    adapter = adapter_of(bus)
+    adapter, meet = scene.adapter(), threading.Barrier(2)
 
     def answers(text: str) -> Callable[[], str]:
         def answer() -> str:
@@ -403,21 +359,18 @@ def side_by_side() -> dict[str, Any]:
     graph.add_edge("Left", "Writer")
     graph.add_edge("Right", "Writer")
     asyncio.run(adapter.attach(graph.compile(name="Crew")).ainvoke(START_WITH, CONFIG, context=CONTEXT))
-    adapter.close()
-    return result(adapter.core, bus)
 
 
-def parallel(mode: str, last: str = "answers") -> dict[str, Any]:
-    """A model that calls three tools at once, of which one fails; the third one may hand over."""
-    bus = Bus()
-    adapter = adapter_of(bus)
+def parallel(scene: Scene, mode: str, last: str = "answers") -> None:
+    """A model calls three tools at once, one of which fails; the third one may hand over."""
+    adapter = scene.adapter()
 
     @tool("weather")
     def later(city: str) -> str:
-        """Tell the weather in a city, once the writer was told to go on."""
+        """Tell the weather in a city, after the hand-over."""
         ends_s = time.monotonic() + 30
         while time.monotonic() < ends_s and not any(
-            (event.type, event.data.get("call_id")) == ("tool.call_complete", "t3") for event in bus.events
+            (event.type, event.data.get("call_id")) == ("tool.call_complete", "t3") for event in scene.bus.events
         ):
             time.sleep(0.01)
         return f"sunny in {city}"
@@ -430,50 +383,37 @@ def parallel(mode: str, last: str = "answers") -> dict[str, Any]:
     graph.add_node("Planner", agent_of(adapter, "Planner", [step, "Sunny."], tools, [Forgiving()]))
     graph.add_node("Writer", agent_of(adapter, "Writer", ["Draft done."]))
     graph.add_edge(START, "Planner")
-    crew = adapter.attach(graph.compile(name="Crew"))
-    if mode == "sync":
-        crew.invoke(START_WITH, CONFIG, context=CONTEXT)
-    else:
-        asyncio.run(crew.ainvoke(START_WITH, CONFIG, context=CONTEXT))
-    adapter.close()
-    return result(adapter.core, bus)
+    invoke(adapter.attach(graph.compile(name="Crew")), mode)
 
 
-def supervisor(mode: str, failing: str = "") -> dict[str, Any]:
-    """An agent whose tool is another agent: a turn within a turn."""
-    bus = Bus()
-    adapter = adapter_of(bus)
-    inner = agent_of(adapter, "Planner", [ConnectionError("no model")] if failing else ["A plan."])
+def nested(scene: Scene, mode: str, failing: str = "") -> Result:
+    """An agent's tool is another agent."""
+    adapter = scene.adapter()
+    writer = agent_of(adapter, "Writer", [ConnectionError("no model") if failing else "Draft done."])
 
     if mode == "sync":
 
         @tool
-        def ask_planner(task: str) -> str:
-            """Let the planner work."""
-            return str(inner.invoke({"messages": [("user", task)]})["messages"][-1].text)
+        def ask_writer(task: str) -> str:
+            """Let the writer work."""
+            return str(writer.invoke({"messages": [("user", task)]})["messages"][-1].text)
     else:
 
         @tool
-        async def ask_planner(task: str) -> str:
-            """Let the planner work."""
-            return str((await inner.ainvoke({"messages": [("user", task)]}))["messages"][-1].text)
+        async def ask_writer(task: str) -> str:
+            """Let the writer work."""
+            return str((await writer.ainvoke({"messages": [("user", task)]}))["messages"][-1].text)
 
-    outer = adapter.attach(
-        agent_of(adapter, "Supervisor", [call("ask_planner", "t1", task="plan"), "Done."], [ask_planner])
-    )
-    if mode == "sync":
-        history, error = outcome(lambda: outer.invoke(START_WITH, CONFIG, context=CONTEXT))
-    else:
-        history, error = outcome(lambda: asyncio.run(outer.ainvoke(START_WITH, CONFIG, context=CONTEXT)))
-    adapter.close()
-    return result(adapter.core, bus, history=history, error=error, runs=len(adapter.runs))
+    script = [call("ask_writer", "t1", task="write"), "Plan done."]
+    planner = adapter.attach(agent_of(adapter, "Planner", script, [ask_writer]))
+    found = outcome(lambda: invoke(planner, mode))
+    return lambda: {**found, "runs": len(adapter.runs)}
 
 
-def graph(mode: str, way: str = "works", failing: str = "") -> dict[str, Any]:
-    """A graph without agents of LangChain's: nodes that ask for context, a model and a tool node."""
-    bus, saver = Bus(way), InMemorySaver()
-    adapter = adapter_of(bus)
-    mine = way != "none"
+def graph(scene: Scene, mode: str, failing: str = "") -> Result:
+    """A graph without agents of LangChain's: nodes that request context, a model and a tool node."""
+    saver, adapter = InMemorySaver(), scene.adapter()
+    mine = scene.attached
     asked = model("Planner", calls(("weather", "t1", {"city": "Oslo"}), ("book", "t2", {"room": "7"})), "I know.")
     writes = model("Writer", ConnectionError("no model") if failing else "Draft done.")
 
@@ -510,35 +450,25 @@ def graph(mode: str, way: str = "works", failing: str = "") -> dict[str, Any]:
     flow = made.compile(name="Flow", checkpointer=saver)
     if mine:
         flow = adapter.attach(flow)
-    config = {"configurable": {"thread_id": "c1"}}
-    if mode == "sync":
-        history, error = outcome(lambda: flow.invoke(START_WITH, config, context=CONTEXT))
-    else:
-        history, error = outcome(lambda: asyncio.run(flow.ainvoke(START_WITH, config, context=CONTEXT)))
-    adapter.close(0.1)
-    return result(
-        adapter.core, bus, history=history, error=error, kept="block" in kept(saver), runs=len(adapter.runs)
-    )  # fmt: skip
+    found = outcome(lambda: invoke(flow, mode))
+    return lambda: {**found, "kept": kept(saver), "runs": len(adapter.runs)}
 
 
-def structured() -> dict[str, Any]:
+def structured(scene: Scene) -> dict[str, Any]:
     """An agent that answers by a schema."""
 
     class Plan(BaseModel):
         steps: list[int]
 
-    bus = Bus()
-    adapter = adapter_of(bus)
+    adapter = scene.adapter()
     agent = agent_of(adapter, "Planner", [call("Plan", "t1", steps=[1])], response_format=Plan)
     state = adapter.attach(agent).invoke(START_WITH, CONFIG, context=CONTEXT)
-    adapter.close()
-    return result(adapter.core, bus, answer=state["structured_response"].steps)
+    return {"answers": state["structured_response"].steps}
 
 
-def own() -> dict[str, Any]:
-    """Events of the runtime's own, within a tool and outside of all runs; a prompt of several parts."""
-    bus = Bus()
-    adapter = adapter_of(bus)
+def own(scene: Scene) -> None:
+    """The runtime publishes events of its own, within a turn and outside; the prompt has several parts."""
+    adapter = scene.adapter()
 
     @tool
     def approve(config: RunnableConfig) -> str:
@@ -552,30 +482,20 @@ def own() -> dict[str, Any]:
         middleware=[adapter.middleware("Chief")],
     )  # fmt: skip
     adapter.attach(agent).invoke(START_WITH, CONFIG, context=CONTEXT)
-    adapter.publish({"configurable": IDS}, "agent.structured_output", {"structured_data": [1]}, agent="Chief")
+    outside: dict[str, Any] = {"configurable": IDS}
+    adapter.publish(outside, "agent.structured_output", {"structured_data": {"steps": [1]}}, agent="Chief")
+    adapter.publish(outside, "No Event", {})
     adapter.publish({}, "agent.structured_output", {})
-    adapter.close()
-    return result(adapter.core, bus)
 
 
-def turns(way: str, count: str) -> dict[str, Any]:
-    """Turns of an agent without tools, and how long each took."""
-    bus = Bus(way)
-    adapter = adapter_of(bus, budget_ms=50)
-    agent = agent_of(None if way == "none" else adapter, "Planner", ["Done."] * int(count))
-    if way != "none":
+def turns(scene: Scene, count: str) -> dict[str, Any]:
+    """Time turns of an agent without tools."""
+    adapter = scene.adapter(budget_ms=50)
+    agent = agent_of(adapter if scene.attached else None, "Planner", ["Done."] * int(count))
+    if scene.attached:
         agent = adapter.attach(agent)
-    times: list[float] = []
-    for _ in range(int(count)):
-        started_s = time.perf_counter()
-        agent.invoke(START_WITH, CONFIG, context=CONTEXT)
-        times.append((time.perf_counter() - started_s) * 1000)
-    adapter.close(0.1)
-    return {"ms": times}
+    return timed(count, lambda: agent.invoke(START_WITH, CONFIG, context=CONTEXT))
 
 
 if __name__ == "__main__":
-    play(
-        abandoned, cancelled, conversation, fails, graph, own, parallel, repeated, side_by_side, structured, supervisor,
-        together, turns, waits,
-    )  # fmt: skip
+    main(LangChainAdapter, globals())

@@ -1,8 +1,8 @@
 """Conversations of the real Agent Zero with a scripted model, run by a Python that has what Agent Zero imports.
 
-``python tests/runtimes/agent_zero.py FOLDER [NAME …]`` works in a copy of Agent Zero that it may write into, and prints
-what came of each scene, or of all, as one JSON object by name, in its last line. ``--ask BUDGET_MS TEXT`` in the place
-of names is one turn with the plugin as it is installed, whose bus is that of the environment.
+``python tests/adapters/agent_zero/scenes.py FOLDER [NAME …]`` works in a copy of Agent Zero that it may write into, and
+prints what came of each scene, or of all, as one JSON object by name, in its last line. ``--ask BUDGET_MS TEXT`` in the
+place of names is one turn with the plugin as it is installed, whose bus is that of the environment.
 
 What is Agent Zero's own: the agent's loop, its thread, extensions, prompts, history, secrets, retries, subordinates and
 the memory plugin's recall. In the place of the memory's database, which needs a model, is one that finds the same texts

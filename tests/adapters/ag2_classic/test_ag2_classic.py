@@ -1,0 +1,77 @@
+"""AG2 classic with its real package: the events of scripted conversations, and the prompts of the model."""
+
+from __future__ import annotations
+
+import re
+from typing import override
+
+from tests.adapters.contract import CONTENTS, MODEL, PLANNER, AdapterContract, Runtime, event_lines, tool_lines
+from tests.adapters.runner import RunScene
+
+MODES = ["conversation sync", "conversation async"]
+PAIR = [
+    "agent.turn_start Planner 1",
+    "agent.turn_complete Planner 1 True completed",
+    "agent.turn_start Planner 2",
+    "agent.turn_complete Planner 2 True completed",
+]
+
+
+class TestAG2Classic(AdapterContract):
+    runtime = Runtime(
+        extra="ag2-classic",
+        conversation=[*MODES, "conversation streamed"],
+        contents={
+            **CONTENTS,
+            "tool.call_complete": [*CONTENTS["tool.call_complete"][:2], {"call_id": "t3"}],
+        },
+        context=[*MODES, "conversation streamed"],
+        instructions=[*MODES, "cancelled"],
+        failing=[*MODES, "conversation streamed"],
+        unaffected=MODES,
+        repeated=["repeated"],
+        cancelled={"cancelled": "CancelledError"},
+        abandoned={
+            "abandoned": ["workflow.start", *PLANNER[:2], "agent.turn_complete Planner 1 False abandoned"],
+        },
+        parts={
+            "pair": [
+                PAIR[0], MODEL, *tool_lines("book", False), MODEL, *PAIR[1:3], MODEL.replace("1", "2"), PAIR[3],
+            ],
+            "pair hooks": PAIR,
+        },
+        structured=["structured"],
+        own=[("Planner", None)],
+    )  # fmt: skip
+
+    @override
+    def check_printed(self, printed: str, wanted: str) -> None:
+        for part in re.split(r"(?m)^(?=--- )", wanted)[1:]:  # AG2 prints between them
+            before, found, printed = printed.partition(part)
+            assert found, (part, before)
+
+    def test_tool_calls_without_ids_are_distinguished(self, run_scene: RunScene) -> None:
+        assert len([line for line in event_lines(run_scene("repeated")) if line.startswith("tool.")]) == 6
+
+    def test_the_hooks_alone_give_context(self, run_scene: RunScene) -> None:
+        found = run_scene("pair hooks")
+        systems = [[part["content"] for part in prompt if part["role"] == "system"] for _, prompt in found["prompts"]]
+        assert systems == [[f"You are Planner.\n\n## Notes\n- block {number}"] for number in (1, 1, 2)]
+        assert "block" not in str(found["history"])
+
+    def test_hooks_of_an_attached_agent_do_nothing(self, run_scene: RunScene) -> None:
+        both, attached = run_scene("pair both"), run_scene("pair")
+        assert event_lines(both) == event_lines(attached)
+        assert both["prompts"] == attached["prompts"]
+
+    def test_chats_that_share_an_agent_see_only_their_own_context(self, run_scene: RunScene) -> None:
+        found = run_scene("shared")
+        assert found["systems"] == ["You are Planner."]
+        blocks = [re.findall("block (.)", str(prompt)) for _, prompt in found["prompts"]]
+        assert [len(each) for each in blocks] == [1, 1, 1]
+        assert blocks[1] != blocks[2]
+
+    def test_a_hook_forgets_agents_that_are_gone(self, run_scene: RunScene) -> None:
+        found = run_scene("gone")
+        assert found["remembered"] == 0
+        assert found["systems"] == [f"You are Planner.\n\n## Notes\n- block {number}" for number in (1, 2, 3)]

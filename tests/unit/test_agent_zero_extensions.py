@@ -17,7 +17,7 @@ from tests.services.agent_zero import Agent, HandledError, Tool, make_root, runn
 
 from graphweft import Client
 from graphweft.adapters import agent_zero
-from graphweft.adapters.agent_zero.plugin import install
+from graphweft.adapters.agent_zero.installation import install
 from graphweft.adapters.core import Adapter
 from graphweft.transport import Outgoing
 from graphweft_contracts import ContextReply, ContextRequest, Event, wire

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import pkgutil
 import re
 from pathlib import Path
 
@@ -11,8 +12,9 @@ import yaml
 from tests.services.agent_zero import make_root
 from typer.testing import CliRunner
 
+from graphweft.adapters import agent_zero
 from graphweft.adapters.agent_zero import DEFAULTS, AgentZeroPlugin
-from graphweft.adapters.agent_zero.plugin import install, plugin_files, uninstall
+from graphweft.adapters.agent_zero.installation import install, plugin_files, uninstall
 from graphweft_contracts import InvalidSettings
 from graphweft_workers.cli import app
 
@@ -182,3 +184,10 @@ def test_the_command_says_what_it_wrote(root: Path) -> None:
     assert set(gone["removed"]) == set(plugin_files())
     refused = run(app, ["agent-zero", "install", str(root / "helpers")])
     assert refused.exit_code == 2
+
+
+def test_no_module_of_the_package_hides_the_plugin_object() -> None:
+    """Importing a submodule sets an attribute of its name on the package."""
+    assert isinstance(agent_zero.plugin, AgentZeroPlugin)
+    names = {module.name for module in pkgutil.iter_modules(agent_zero.__path__)}
+    assert not names & set(agent_zero.__all__)

@@ -27,7 +27,7 @@ from typing import Any
 from kit import Bus, settings_of
 
 from graphweft.adapters import agent_zero
-from graphweft.adapters.agent_zero.plugin import install, plugin_files
+from graphweft.adapters.agent_zero.installation import install, plugin_files
 from graphweft.adapters.core import Adapter
 
 WEATHER = """\

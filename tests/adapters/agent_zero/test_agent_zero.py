@@ -21,7 +21,7 @@ from tests.services.roles import Responder, counted, role
 
 from graphweft import Client, Event
 from graphweft.adapters import agent_zero
-from graphweft.adapters.agent_zero.plugin import install
+from graphweft.adapters.agent_zero.installation import install
 from graphweft_rules import lint
 from graphweft_workers.drivers import dialects
 from graphweft_workers.drivers.redis.event_log import RedisEventLog

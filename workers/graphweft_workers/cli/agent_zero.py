@@ -20,7 +20,7 @@ async def agent_zero_install(
     json: Json = False,
 ) -> None:
     """Install the plugin into an Agent Zero, or update it. Prints the files that it wrote."""
-    from graphweft.adapters.agent_zero.plugin import install
+    from graphweft.adapters.agent_zero.installation import install
 
     done = install(path, force=force)
     if json:
@@ -42,7 +42,7 @@ async def agent_zero_install(
 @command
 async def agent_zero_uninstall(path: _Root, json: Json = False) -> None:
     """Remove the plugin's files. Files that were changed or added stay."""
-    from graphweft.adapters.agent_zero.plugin import uninstall
+    from graphweft.adapters.agent_zero.installation import uninstall
 
     done = uninstall(path)
     if json:

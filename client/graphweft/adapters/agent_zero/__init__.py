@@ -1,4 +1,4 @@
-"""Agent Zero: the code behind the extensions of its plugin. ``plugin`` writes the files that call it."""
+"""Agent Zero: the code behind the extensions of its plugin. ``installation`` writes the files that call it."""
 
 from graphweft.adapters.agent_zero.adapter import BLOCK_END, BLOCK_START, DEFAULTS, PLUGIN, AgentZeroPlugin, plugin
 

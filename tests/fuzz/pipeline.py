@@ -17,11 +17,11 @@ from graphweft_contracts import Event, InvalidEvent, QueryFailed, wire
 from graphweft_contracts.episodes import EPISODES
 from graphweft_contracts.memory import MEMORY
 from graphweft_rules import RuleSet
+from graphweft_workers.active_rules import FixedRules
 from graphweft_workers.drivers.falkordb.dialect import FALKORDB
 from graphweft_workers.drivers.falkordb.statements import guarded as falkordb_query
 from graphweft_workers.drivers.neo4j.calls import _UNSENDABLE as NEO4J_REFUSES  # pyright: ignore[reportPrivateUsage]
 from graphweft_workers.drivers.neo4j.dialect import NEO4J
-from graphweft_workers.engine.active_rules import FixedRules
 from graphweft_workers.engine.duplicates import RecentEvents, identity_of
 from graphweft_workers.engine.order import Arranger
 from graphweft_workers.engine.plan import Plan

@@ -26,12 +26,12 @@ from tests.integration.test_nothing_silent import (
 from graphweft import Event
 from graphweft.transport import Transport
 from graphweft_contracts import DeadLetter, GraphUnavailable, InvalidSettings, channels, wire
+from graphweft_workers.active_rules import FixedRules
 from graphweft_workers.cli.delivery import wait_until_applied
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.redis.event_log import RedisEventLog
 from graphweft_workers.engine import app_queues, history
 from graphweft_workers.engine import read as reading_module
-from graphweft_workers.engine.active_rules import FixedRules
 from graphweft_workers.engine.position_note import PositionNote
 from graphweft_workers.engine.retries import retry
 from graphweft_workers.engine.set_aside import set_aside

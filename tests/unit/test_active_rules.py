@@ -10,7 +10,7 @@ from tests.services.rules import rule_set
 
 from graphweft_contracts.rules_log import Activation, StoredRules
 from graphweft_rules import RuleSet
-from graphweft_workers.engine.active_rules import LoggedRules
+from graphweft_workers.active_rules import LoggedRules
 from graphweft_workers.ports.event_log import Entry
 
 NOW = datetime(2026, 2, 1, tzinfo=UTC)

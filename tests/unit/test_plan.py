@@ -17,9 +17,9 @@ from tests.services.rules import load_rules, rule_set
 
 from graphweft_contracts import Event, GraphUnavailable, wire
 from graphweft_rules import RuleSet
+from graphweft_workers.active_rules import FixedRules
 from graphweft_workers.drivers.falkordb.dialect import FALKORDB
 from graphweft_workers.drivers.neo4j.dialect import NEO4J
-from graphweft_workers.engine.active_rules import FixedRules
 from graphweft_workers.engine.duplicates import RecentEvents
 from graphweft_workers.engine.order import Arranger
 from graphweft_workers.engine.plan import FailedRows, Plan, planned_end, resumed, unwritten

@@ -23,6 +23,10 @@ _GROUPS: Final[Mapping[str, tuple[str, Mapping[str, str]]]] = {
         "Dead letters: events and mutations that could not be applied.",
         {name: f"dead_letters:dlq_{name}" for name in ("list", "show", "retry", "drop", "skip")},
     ),
+    "rules": (
+        "Rule sets in the log: make them active, list, compare.",
+        {name: f"rules:rules_{name}" for name in ("push", "list", "show", "diff", "rollback")},
+    ),
     "agent-zero": (
         "Install or remove the plugin for Agent Zero.",
         {name: f"agent_zero:agent_zero_{name}" for name in ("install", "uninstall")},
@@ -41,6 +45,7 @@ _COMMANDS: Final[Mapping[str, str | None]] = {
     "status": "status:status",
     "order": "order:order",
     "dlq": None,
+    "rules": None,
     "agent-zero": None,
     "lint": "checks:lint",
     "doctor": "checks:doctor",

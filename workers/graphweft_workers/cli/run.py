@@ -56,7 +56,7 @@ async def up(data: Data = None, rules: Rules = None) -> None:
 
     settings = Settings.load(data=data, rules=rules)
     set_up_logs(settings.log_level, settings.log_format)
-    supervisor = Supervisor(settings)
+    supervisor = Supervisor(settings, say)
     loop = asyncio.get_running_loop()
     for number in (signal.SIGINT, signal.SIGTERM):
         loop.add_signal_handler(number, supervisor.stop)

@@ -15,6 +15,8 @@ from graphweft_workers.roles.settings import Settings
 
 _MAX_LETTERS: Final = 10_000
 _MAX_CAUSES: Final = 50
+_FEW: Final = 8
+"""Partitions that are all shown."""
 
 
 @command
@@ -22,6 +24,7 @@ async def status(data: Data = None, json: Json = False) -> None:
     """Show the position and the lag of every partition, apps that are behind, and what had no effect, by cause."""
     async with running_bus(Settings.load(data=data)) as bus:
         partitions, letters = await bus.status(), await bus.dead_letter_count()
+        rules = {each.scope: each for each in await bus.activations()}
         causes = count_causes(await bus.dead_letters(limit=_MAX_LETTERS)) if letters else []
     parked = [(p.id, app, each) for p in partitions for app, each in PositionNote.decode(p.note).parked.items()]
     if json:
@@ -32,18 +35,27 @@ async def status(data: Data = None, json: Json = False) -> None:
                 "lag": sum(p.lag for p in partitions),
                 "dead_letters": letters,
                 "without_effect": [asdict(cause) for cause in causes],
+                "rules": [
+                    {"app_id": scope, "rules": each.digest, "number": each.number, "since": each.time.isoformat()}
+                    for scope, each in rules.items()
+                ],
                 "parked": [{"partition": number, "app_id": app, **asdict(each)} for number, app, each in parked],
             }
         )
         return
+    shown = partitions if len(partitions) <= _FEW else [p for p in partitions if p.lag or p.owner is None][:_FEW]
     print_table(
         ("partition", "position", "end", "lag", "worker"),
-        [(str(p.id), p.position, p.end, p.lag, p.owner or "none") for p in partitions if p.end or p.lag],
+        [(str(p.id), p.position, p.end, p.lag, p.owner or "none") for p in partitions if p in shown],
     )
-    empty = [p for p in partitions if not (p.end or p.lag)]
-    if empty:
-        idle = sum(p.owner is None for p in empty)
-        say(f"{len(empty)} partitions hold no events" + (f"; {idle} of them have no worker" if idle else ""))
+    if len(shown) < len(partitions):
+        say(f"{len(partitions) - len(shown)} other partitions; `graphweft status --json` shows all")
+    if rules:
+        print_table(
+            ("app", "rules", "active since"),
+            [(scope, each.digest[:12], f"{each.time:%Y-%m-%d %H:%M:%SZ}") for scope, each in rules.items()],
+            title="Rules",
+        )
     if parked:
         print_table(
             ("app", "partition", "applied up to", "reason", "since"),

@@ -13,8 +13,8 @@ import structlog
 from graphweft_contracts import GraphUnavailable, QueryFailed, wire
 from graphweft_rules import RuleSet
 from graphweft_rules.matching.pack import Pack
+from graphweft_workers.active_rules import ActiveRules, RulesCursor
 from graphweft_workers.bounded_dict import BoundedDict
-from graphweft_workers.engine.active_rules import ActiveRules, RulesCursor
 from graphweft_workers.engine.app_queue import AppQueue, QueuedBatch
 from graphweft_workers.engine.apply import Applier
 from graphweft_workers.engine.core_schema import CORE_KEYS

@@ -15,7 +15,7 @@ from typing import Final, Literal
 from graphweft_contracts import DeadLetter, DeadLetterReason, Event, InvalidEvent, wire
 from graphweft_contracts.rules_log import announced
 from graphweft_rules import BoundMutation, Matched, RuleSet, Skipped
-from graphweft_workers.engine.active_rules import RulesCursor
+from graphweft_workers.active_rules import RulesCursor
 from graphweft_workers.engine.duplicates import RecentEvents, identity_of
 from graphweft_workers.ports.event_log import Entry
 

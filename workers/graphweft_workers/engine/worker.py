@@ -22,8 +22,8 @@ import structlog
 
 from graphweft_contracts import Transient
 from graphweft_rules import RuleSet
+from graphweft_workers.active_rules import ActiveRules, FixedRules, RulesCursor
 from graphweft_workers.bounded_dict import BoundedDict
-from graphweft_workers.engine.active_rules import ActiveRules, FixedRules, RulesCursor
 from graphweft_workers.engine.app_queues import AppQueues
 from graphweft_workers.engine.app_writer import AppWriter, WorkerState
 from graphweft_workers.engine.apply import Applier

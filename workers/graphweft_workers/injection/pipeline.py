@@ -18,6 +18,7 @@ import structlog
 from graphweft_contracts import ContextReply, ContextRequest
 from graphweft_rules import RuleSet
 from graphweft_rules.output.token_count import TokenCounter, count_characters
+from graphweft_workers.active_rules import ActiveRules, FixedRules
 from graphweft_workers.embedding.protocol import Embedder
 from graphweft_workers.injection.background import Background
 from graphweft_workers.injection.breaker import Breaker
@@ -58,7 +59,7 @@ class ContextPipeline:
 
     def __init__(
         self,
-        rules: RuleSet,
+        rules: RuleSet | ActiveRules,
         graph: GraphStore,
         *,
         bus: Bus | None = None,
@@ -71,14 +72,14 @@ class ContextPipeline:
         off: frozenset[str] = frozenset(),
         count: TokenCounter = count_characters,
     ) -> None:
-        self.rules = rules
+        self.rules = active = FixedRules(rules) if isinstance(rules, RuleSet) else rules
         self.cache = Cache(cache_bytes)
         """Its counters are for metrics."""
         self._off = off
         self._breaker = Breaker()
         self._background = Background()
         self._versions = Versions(graph, self._breaker, self._background)
-        self._positions = Positions(bus, self._versions, rules, self._background) if bus is not None else None
+        self._positions = Positions(bus, self._versions, active, self._background) if bus is not None else None
         searcher = Searcher(graph, embedder, names=index_names or IndexNames())
         runner = QueryRunner(graph, searcher, facts, self._background)
         self._rows = RowFetcher(
@@ -108,11 +109,12 @@ class ContextPipeline:
         app_id = request.app_id
         if app_id in self._off or "*" in self._off:
             return empty_reply(request, started, "disabled", f"context is switched off for {app_id!r} by its operators")
-        matched = match_request(self.rules, request, datetime.now(UTC))
+        rules = self.rules.current(app_id)
+        matched = match_request(rules, request, datetime.now(UTC))
         if isinstance(matched, str):
             return empty_reply(request, started, "invalid_request", matched)
-        if request.search is None and request.workflow not in self.rules.workflows:
-            known = ", ".join(sorted(self.rules.workflows)) or "none"
+        if request.search is None and request.workflow not in rules.workflows:
+            known = ", ".join(sorted(rules.workflows)) or "none"
             detail = f"there are no rules for the workflow {request.workflow!r}; workflows with rules: {known}"
             return empty_reply(request, started, "no_rules", detail)
         position: Position | None = None

@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Final
 
 from graphweft_contracts import BusUnavailable, GraphUnavailable, InvalidEvent, QueryFailed, wire
-from graphweft_rules import RuleSet
+from graphweft_workers.active_rules import ActiveRules
 from graphweft_workers.injection.background import Background
 from graphweft_workers.injection.versions import Version, Versions
 from graphweft_workers.ports.bus import Bus
@@ -71,7 +71,7 @@ class Positions:
 
     bus: Bus
     versions: Versions
-    rules: RuleSet
+    rules: ActiveRules
     background: Background
     _looks: asyncio.Semaphore = field(default_factory=lambda: asyncio.Semaphore(_LOOKS))
 
@@ -210,4 +210,4 @@ class Positions:
             return False
         if event.appid != app_id:
             return False
-        return wire.RETRY in entry.fields or bool(self.rules.match_event(event).mutations)
+        return wire.RETRY in entry.fields or bool(self.rules.current(app_id).match_event(event).mutations)

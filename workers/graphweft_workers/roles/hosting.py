@@ -17,15 +17,16 @@ import asyncio
 import logging
 import os
 import socket
-from collections.abc import AsyncGenerator, Callable, Iterable, Sequence
+from collections.abc import AsyncGenerator, Callable, Sequence
 from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, override
 from uuid import uuid4
 
 from faststream import FastStream
 from faststream.specification import AsyncAPI
 
-from graphweft_contracts import BusUnavailable, GraphUnavailable, GraphweftError
+from graphweft_contracts import BusUnavailable, GraphUnavailable, GraphweftError, InvalidRules
 from graphweft_workers.drivers import bus_driver
 from graphweft_workers.logs import set_up_logs
 from graphweft_workers.ports.check import layout_checks
@@ -38,19 +39,23 @@ from graphweft_workers.roles.connections import (
     new_layout,
 )
 from graphweft_workers.roles.heartbeat import beating
-from graphweft_workers.roles.rules import load_rules
+from graphweft_workers.roles.rules import load_rules, logged_rules, push_if_new
 from graphweft_workers.roles.settings import Settings
 
 if TYPE_CHECKING:
+    from graphweft_rules import RuleSet
     from graphweft_rules.matching.workflow import CompiledInjection, CompiledMutation
+    from graphweft_workers.active_rules import LoggedRules
     from graphweft_workers.embedding.protocol import Embedder
     from graphweft_workers.engine.job_worker import JobWorker
+    from graphweft_workers.ports.bus import Bus
     from graphweft_workers.ports.graph_store import GraphStore
 
 logger = logging.getLogger("graphweft.hosting")
 
 _FIRST_WAIT_S: Final = 0.1
 _LAST_WAIT_S: Final = 5.0
+_FOLLOW_S: Final = 0.5
 _CHECK_S: Final = 5.0
 """How long a responder waits for the check of its queries: unanswered requests get no context."""
 
@@ -144,24 +149,18 @@ async def _mutation(settings: Settings) -> AsyncGenerator[_Service]:
     from graphweft_workers.features.graphrag.safe_cypher import KEYS
 
     rules = load_rules(settings)
-    if not rules.workflows:
-        logger.warning(
-            "there are no rules in %s: only memories and episodes take effect, and events of workflows become dead "
-            "letters. Add rules, restart, and run: graphweft dlq retry --reason no_rules",
-            settings.rules,
-        )
     bus, graph = make_bus(settings), make_graph(settings)
     worker = MutationWorker(
         bus,
         graph,
-        rules,
+        logged_rules(settings, bus),
         name=_worker_name(settings),
         batch_events=settings.batch_events,
         lease_s=settings.lease_s,
-        index_keys=KEYS if rules.asks_for_facts else frozenset(),
+        fact_keys=KEYS,
     )
     try:
-        yield _Checked(worker, graph, rules.mutations, waits=True)
+        yield _Checked(worker, graph, bus, rules, settings.rules, waits=True)
     finally:
         await graph.aclose()
         await bus.aclose()
@@ -210,11 +209,12 @@ async def _injection(settings: Settings) -> AsyncGenerator[_Service]:
     count = token_counter(settings.token_counter)
     logger.info("rules of the workflows: %s", ", ".join(sorted(rules.workflows)) or "none")
     bus, graph = make_bus(settings), make_graph(settings)
+    active = logged_rules(settings, bus, none=rules)
     # The name must be unique, even among earlier processes with the same pid.
     name = f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:8]}"
     queue = make_request_queue(settings, name=name)
     pipeline = ContextPipeline(
-        rules,
+        active,
         graph,
         bus=bus,
         embedder=embedder,
@@ -228,16 +228,19 @@ async def _injection(settings: Settings) -> AsyncGenerator[_Service]:
         off=settings.context_off_apps,
         count=count,
     )
-    waking = asyncio.create_task(_wake(embedder)) if embedder is not None else None
+    tasks = [asyncio.create_task(_follow(active))]
+    if embedder is not None:
+        tasks.append(asyncio.create_task(_wake(embedder)))
     responder = InjectionResponder(
         queue, pipeline.answer, max_requests=settings.max_requests, more_counts=pipeline.cache.counts
     )
     try:
-        yield _Checked(responder, graph, rules.injections, waits=False)
+        yield _Checked(responder, graph, bus, rules, settings.rules, waits=False)
     finally:
-        if waking is not None and embedder is not None:
-            waking.cancel()
-            await asyncio.gather(waking, return_exceptions=True)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        if embedder is not None:
             await embedder.aclose()
         await queue.aclose()
         await pipeline.aclose()
@@ -253,24 +256,40 @@ async def _wake(embedder: Embedder) -> None:
         logger.warning("the embedder does not answer, so searches use words only until it does: %s", error)
 
 
-class _Checked:
-    """A service whose queries the graph server checks; ``run`` raises ``RulesError`` if the server refuses one.
+async def _follow(rules: LoggedRules) -> None:
+    """Read new activations of rules twice a second."""
+    while True:
+        try:
+            await rules.refresh()
+        except BusUnavailable as error:
+            logger.debug("the bus is unavailable: %s", error)
+        except InvalidRules as error:
+            logger.error("rules of the log do not load with this version, so the ones before go on: %s", error)
+        await asyncio.sleep(_FOLLOW_S)
 
-    While the server is unavailable, a service with ``waits`` does not begin. Any other begins, and ends if a query is
-    refused later.
+
+class _Checked:
+    """A service whose folder of rules the graph server checks, and which pushes them then if they are new.
+
+    ``run`` raises ``RulesError`` if the server refuses a query. While the server or the bus is unavailable, a service
+    with ``waits`` does not begin. Any other begins, and ends if a query is refused later.
     """
 
     def __init__(
         self,
         service: _Service,
         graph: GraphStore,
-        parts: Iterable[CompiledMutation | CompiledInjection],
+        bus: Bus,
+        rules: RuleSet,
+        folder: Path,
         *,
         waits: bool,
     ) -> None:
         self._service = service
         self._graph = graph
-        self._parts = tuple(part for part in parts if part.cypher is not None)  # others have no query
+        self._bus = bus
+        self._rules = rules
+        self._folder = folder
         self._waits = waits
         self._begin = asyncio.Event()
         self._stopping = False
@@ -307,16 +326,22 @@ class _Checked:
     async def _check(self) -> None:
         from graphweft_workers.roles.query_check import refuse_wrong_queries
 
+        rules = self._rules
+        every: list[CompiledMutation | CompiledInjection] = [*rules.mutations, *rules.injections]
+        parts = [part for part in every if part.cypher is not None]
         wait_s = _FIRST_WAIT_S
-        while self._parts:
+        while True:
             try:
-                await self._graph.check()
-                await refuse_wrong_queries(self._graph, self._parts)
+                if parts:
+                    await self._graph.check()
+                    await refuse_wrong_queries(self._graph, parts)
+                await push_if_new(self._bus, rules, self._folder)
                 return
-            except GraphUnavailable as error:
+            except (GraphUnavailable, BusUnavailable) as error:
                 if wait_s == _FIRST_WAIT_S:
                     held = "no event is read until then" if self._waits else "requests are answered meanwhile"
-                    logger.warning("queries of rules are checked when the graph server answers, %s: %s", held, error)
+                    server = "graph server" if isinstance(error, GraphUnavailable) else "bus"
+                    logger.warning("queries of rules are checked when the %s answers, %s: %s", server, held, error)
                 if not self._waits:
                     self._begin.set()
                 await asyncio.sleep(wait_s)

@@ -14,22 +14,22 @@ import os
 import shutil
 import signal
 import sys
-from collections.abc import Awaitable, Callable
+from collections.abc import AsyncGenerator, Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
 import structlog
 
-from graphweft_contracts import GraphUnavailable, InvalidSettings, NotRunning
+from graphweft_contracts import BusUnavailable, InvalidSettings, NotRunning
 from graphweft_rules import RuleSet
 from graphweft_workers.drivers.embedded.server import DataFolder, EmbeddedServer, die_with_parent
 from graphweft_workers.drivers.settings import GRAPH_VARIABLES
 from graphweft_workers.roles import features as jobs
 from graphweft_workers.roles import heartbeat
-from graphweft_workers.roles.connections import make_graph
-from graphweft_workers.roles.query_check import refuse_wrong_queries
+from graphweft_workers.roles.connections import make_bus, make_graph
 from graphweft_workers.roles.readiness import waits_for
 from graphweft_workers.roles.rules import load_rules
+from graphweft_workers.roles.rules_folder import RulesFolder
 from graphweft_workers.roles.settings import Settings
 
 logger = structlog.get_logger("graphweft.up")
@@ -52,7 +52,9 @@ _MOST_DEATHS: Final = 3
 class Supervisor:
     """Runs the embedded server and the services on one data folder."""
 
-    def __init__(self, settings: Settings) -> None:
+    def __init__(self, settings: Settings, say: Callable[[str], None] = print) -> None:
+        """``say`` prints a line for the user."""
+        self._say = say
         self._settings = settings
         self._folder = DataFolder(settings.data)
         self._server = EmbeddedServer(self._folder.path, fsync=settings.fsync)
@@ -90,8 +92,8 @@ class Supervisor:
         try:
             if not await self._start_server():
                 return
-            await self._check_queries(rules)
-            watchers = [asyncio.create_task(self._watch_server())]
+            await self._push_rules(rules)
+            watchers = [asyncio.create_task(self._watch_server()), asyncio.create_task(self._watch_rules(rules))]
             watchers += [asyncio.create_task(self._watch(role)) for role in self._roles]
             starting = asyncio.create_task(self._until_ready())
             try:
@@ -115,15 +117,34 @@ class Supervisor:
                 (self._folder.path / PROCESSES_FILE).unlink(missing_ok=True)
             self._folder.release()
 
-    async def _check_queries(self, rules: RuleSet) -> None:
-        """Raise ``RulesError`` if the server refuses a query. If it is unavailable, the services ask later."""
-        graph = make_graph(self._settings)
-        try:
-            await refuse_wrong_queries(graph, (*rules.mutations, *rules.injections))
-        except GraphUnavailable as error:
-            logger.warning("queries_not_checked", reason=str(error))
-        finally:
-            await graph.aclose()
+    @contextlib.asynccontextmanager
+    async def _rules_folder(self) -> AsyncGenerator[RulesFolder]:
+        async with (
+            contextlib.aclosing(make_bus(self._settings)) as bus,
+            contextlib.aclosing(make_graph(self._settings)) as graph,
+        ):
+            yield RulesFolder(self._settings, bus, graph, self._say)
+
+    async def _push_rules(self, rules: RuleSet) -> None:
+        """Make the rules of the folder active. Raises ``RulesError`` if the server refuses a query."""
+        async with self._rules_folder() as folder:
+            try:
+                await folder.push(rules)
+            except BusUnavailable as error:
+                logger.warning("rules_not_pushed", reason=str(error), next="the services push them")
+
+    async def _watch_rules(self, rules: RuleSet) -> None:
+        async with self._rules_folder() as folder:
+            with contextlib.suppress(BusUnavailable):
+                await folder.push(rules)
+            following = asyncio.create_task(folder.follow())
+            stop = asyncio.create_task(self._stopping.wait())
+            try:
+                await asyncio.wait([following, stop], return_when=asyncio.FIRST_COMPLETED)
+            finally:
+                for task in (following, stop):
+                    task.cancel()
+                await asyncio.gather(following, stop, return_exceptions=True)
 
     async def _watch(self, role: str) -> None:
         wait_s = _FIRST_RESTART_S

@@ -89,11 +89,12 @@ class KafkaRulesLog:
 
     async def _write(self, producer: Any, activation: Activation, partitions: Sequence[int]) -> tuple[Activation, int]:
         value, headers = record_of(activation.entry())
-        sending = [
-            await producer.send(channels.EVENTS_TOPIC, value, key=b"rules", partition=number, headers=headers)
-            for number in partitions
-        ]
-        offsets = [str((await sent).offset) for sent in sending]
+        sending: list[asyncio.Future[Any]] = []
+        for number in partitions:
+            sent = await producer.send(channels.EVENTS_TOPIC, value, key=b"rules", partition=number, headers=headers)
+            sent.add_done_callback(_retrieved)  # another one may fail first
+            sending.append(sent)
+        offsets = [str(record.offset) for record in await asyncio.gather(*sending)]
         placed = Activation(
             number=activation.number,
             scope=activation.scope,
@@ -154,6 +155,11 @@ def _fenced() -> Generator[None]:
         yield
     except IllegalOperation as error:
         raise BusUnavailable("the rules were not activated: another process activates rules at this moment") from error
+
+
+def _retrieved(sent: asyncio.Future[Any]) -> None:
+    if not sent.cancelled():
+        sent.exception()
 
 
 async def _end(producer: Any) -> None:

@@ -96,13 +96,17 @@ class LoggedRules:
         log: RulesLog,
         is_after: Callable[[str, str], bool],
         compile_files: Callable[[Mapping[str, bytes]], RuleSet],
+        *,
+        none: RuleSet | None = None,
     ) -> None:
-        """``compile_files`` makes a rule set of files, or of none; it runs in a thread."""
+        """``compile_files`` makes a rule set of files, or of none; it runs in a thread.
+
+        ``none`` applies where the log activates nothing, by default the rule set of no files.
+        """
         self._log = log
         self.is_after = is_after
         self._compile = compile_files
-        self.none = compile_files({})
-        """The rules where none are active: those of packs."""
+        self.none = none or compile_files({})
         self.activations: list[Activation] = []
         self.sets: dict[str, RuleSet] = {}
         self._reading = asyncio.Lock()

@@ -1,0 +1,235 @@
+"""``graphweft rules``: rule sets in the log."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from graphweft_contracts import GraphUnavailable, InvalidSettings, NotRunning
+from graphweft_contracts.layout import ALL_APPS
+from graphweft_contracts.rules_log import Activation
+from graphweft_workers.cli.connections import running_bus
+from graphweft_workers.cli.options import Data, Json, check_app, command
+from graphweft_workers.cli.output import print_json, print_table, say
+from graphweft_workers.ports.bus import Bus
+from graphweft_workers.roles.settings import Settings
+
+Scope = Annotated[
+    str | None, typer.Option("--app", help="The app whose rules these are.", show_default="all apps without their own")
+]
+Folder = Annotated[Path | None, typer.Argument(help="Folder of workflows.", show_default="the folder of rules")]
+_SHORT = 12
+
+
+@command
+async def rules_push(
+    folder: Folder = None,
+    app: Scope = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Check, show what would change, and push nothing.")
+    ] = False,
+    unchecked: Annotated[
+        bool, typer.Option("--unchecked", help="Push although no graph server can check the queries.")
+    ] = False,
+    data: Data = None,
+    json: Json = False,
+) -> None:
+    """Check rules and make them active: workers and responders follow at one place of the log, without a restart.
+
+    Rules with errors are not pushed. Events that were published before follow the rules that were active then.
+    """
+    from graphweft_workers.roles.connections import make_graph
+    from graphweft_workers.roles.query_check import refuse_wrong_queries
+    from graphweft_workers.roles.rules import load_rules, push
+
+    scope = _scope(app)
+    settings = Settings.load(data=data, rules=folder)
+    rules = load_rules(settings)
+    if not rules.workflows:
+        raise InvalidSettings(f"{settings.rules} holds no rules: put them into <Workflow>/graph_injection.yaml")
+    async with running_bus(settings) as bus:
+        graph = make_graph(settings)
+        try:
+            await refuse_wrong_queries(graph, (*rules.mutations, *rules.injections))
+        except GraphUnavailable as error:
+            if not unchecked:
+                raise NotRunning(
+                    f"no graph server checked the queries: {error}. Start it, or push with --unchecked"
+                ) from error
+        finally:
+            await graph.aclose()
+        active = _active(await bus.activations(), scope)
+        changes = _changes(await _files(bus, active.digest) if active else {}, rules.files)
+        pushed: Activation | None = None
+        if not dry_run and (active is None or active.digest != rules.digest):
+            pushed = await push(bus, rules, scope)
+    if json:
+        print_json({"rules": rules.digest, "scope": scope, "number": pushed and pushed.number, "changes": changes})
+        return
+    for change, names in changes.items():
+        for name in names:
+            say(f"{change:>8}  {name}")
+    if pushed is not None:
+        say(f"{rules.digest[:_SHORT]} is active for {_named(scope)} as number {pushed.number}")
+    elif dry_run:
+        say(f"{rules.digest[:_SHORT]} was not pushed")
+    else:
+        say(f"{rules.digest[:_SHORT]} is active for {_named(scope)} already")
+
+
+@command
+async def rules_list(data: Data = None, json: Json = False) -> None:
+    """List the activations of rule sets, the newest last."""
+    async with running_bus(Settings.load(data=data)) as bus:
+        found = await bus.activations()
+    newest = {each.scope: each.number for each in found}
+    rows = [(each, newest[each.scope] == each.number) for each in found]
+    if json:
+        print_json([{**_dict(each), "active": active} for each, active in rows])
+        return
+    print_table(
+        ("number", "app", "rules", "time", ""),
+        [
+            (str(e.number), e.scope, e.digest[:_SHORT], f"{e.time:%Y-%m-%d %H:%M:%SZ}", "active" if active else "")
+            for e, active in rows
+        ],
+    )
+    if not found:
+        say("no rules were pushed yet: run `graphweft rules push`")
+
+
+@command
+async def rules_show(
+    rules: Annotated[str | None, typer.Argument(help="Its hash, or the first digits.", show_default="active")] = None,
+    app: Scope = None,
+    data: Data = None,
+    json: Json = False,
+) -> None:
+    """Show the files of a rule set, by default of the active one."""
+    async with running_bus(Settings.load(data=data)) as bus:
+        digest = _find(await bus.activations(), rules, _scope(app))
+        files = await _files(bus, digest)
+    if json:
+        print_json({"rules": digest, "files": {name: _text(content) for name, content in files.items()}})
+        return
+    for name, content in sorted(files.items()):
+        say(f"# {digest[:_SHORT]} {name}\n{_text(content)}")
+
+
+@command
+async def rules_diff(
+    other: Annotated[str, typer.Argument(help="Hash of a rule set, or a folder of workflows.")],
+    rules: Annotated[str | None, typer.Argument(help="The rule set to compare with.", show_default="active")] = None,
+    app: Scope = None,
+    data: Data = None,
+    json: Json = False,
+) -> None:
+    """Show how a rule set, or a folder, differs from the active one. Exits with 0 in any case."""
+    from graphweft_workers.roles.rules import load_rules
+
+    settings = Settings.load(data=data)
+    async with running_bus(settings) as bus:
+        found = await bus.activations()
+        before = await _files(bus, _find(found, rules, _scope(app)))
+        if Path(other).is_dir():
+            after = load_rules(Settings.load(data=data, rules=Path(other))).files
+        else:
+            after = await _files(bus, _find(found, other, _scope(app)))
+    lines = [
+        line
+        for name in sorted({*before, *after})
+        for line in difflib.unified_diff(
+            _text(before.get(name, b"")).splitlines(),
+            _text(after.get(name, b"")).splitlines(),
+            f"a/{name}",
+            f"b/{name}",
+            lineterm="",
+        )
+    ]
+    if json:
+        print_json({"changes": _changes(before, after), "diff": lines})
+        return
+    for line in lines:
+        say(line)
+    if not lines:
+        say("no difference")
+
+
+@command
+async def rules_rollback(app: Scope = None, data: Data = None, json: Json = False) -> None:
+    """Make the rule set active again that was active before the present one."""
+    scope = _scope(app)
+    async with running_bus(Settings.load(data=data)) as bus:
+        found = [each for each in await bus.activations() if each.scope == scope]
+        earlier = [each for each in found if each.digest != found[-1].digest]
+        if not earlier:
+            raise InvalidSettings(
+                f"there is no earlier rule set for {_named(scope)}; `graphweft rules list` shows all activations"
+            )
+        made = await bus.activate(scope, earlier[-1].digest)
+    if json:
+        print_json(_dict(made))
+        return
+    say(f"{made.digest[:_SHORT]} is active again for {_named(scope)}, as number {made.number}")
+
+
+def _scope(app: str | None) -> str:
+    if app is None or app == ALL_APPS:
+        return ALL_APPS
+    check_app(app)
+    return app
+
+
+def _named(scope: str) -> str:
+    return "all apps" if scope == ALL_APPS else f"the app {scope}"
+
+
+def _active(found: Sequence[Activation], scope: str) -> Activation | None:
+    return next((each for each in reversed(found) if each.scope == scope), None)
+
+
+def _find(found: Sequence[Activation], rules: str | None, scope: str) -> str:
+    """Return the digest that starts with the given digits, or that of the active rule set."""
+    if rules is None:
+        active = _active(found, scope)
+        if active is None:
+            raise InvalidSettings(f"no rules are active for {_named(scope)}: run `graphweft rules push`")
+        return active.digest
+    digests = {each.digest for each in found if each.digest.startswith(rules.lower())}
+    if len(digests) != 1:
+        fault = "no rule set" if not digests else f"{len(digests)} rule sets"
+        raise InvalidSettings(f"{fault} with a hash that starts with {rules!r}; `graphweft rules list` shows them")
+    return digests.pop()
+
+
+async def _files(bus: Bus, digest: str) -> Mapping[str, bytes]:
+    stored = await bus.stored_rules(digest)
+    if stored is None:
+        raise InvalidSettings(f"the bus has lost the rule set {digest[:_SHORT]}: push its folder again")
+    return stored.files
+
+
+def _changes(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> dict[str, list[str]]:
+    return {
+        "added": sorted(after.keys() - before.keys()),
+        "changed": sorted(name for name in before.keys() & after.keys() if before[name] != after[name]),
+        "removed": sorted(before.keys() - after.keys()),
+    }
+
+
+def _text(content: bytes) -> str:
+    return content.decode("utf-8", "replace")
+
+
+def _dict(activation: Activation) -> dict[str, Any]:
+    return {
+        "number": activation.number,
+        "scope": activation.scope,
+        "rules": activation.digest,
+        "time": activation.time.isoformat(),
+        "positions": {str(number): offset for number, offset in activation.positions.items()},
+    }

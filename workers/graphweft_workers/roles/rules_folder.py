@@ -1,0 +1,95 @@
+"""Watches a folder of rules and pushes it when it changes."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from graphweft_contracts import BusUnavailable, GraphUnavailable, GraphweftError, InvalidRules
+from graphweft_contracts.layout import ALL_APPS
+from graphweft_rules import RuleSet
+from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.graph_store import GraphStore
+from graphweft_workers.roles.query_check import refuse_wrong_queries
+from graphweft_workers.roles.rules import load_rules, push
+from graphweft_workers.roles.settings import Settings
+
+logger = structlog.get_logger("graphweft.rules")
+
+_LOOK_S: Final = 0.25
+_SETTLE_S: Final = 0.1
+"""An editor may write a file in several steps."""
+
+type _State = dict[str, tuple[int, int]]
+
+
+class RulesFolder:
+    """Makes the rules of a folder the active ones for all apps, and follows the folder's changes."""
+
+    def __init__(self, settings: Settings, bus: Bus, graph: GraphStore, say: Callable[[str], None]) -> None:
+        """``say`` prints a line for the user."""
+        self._settings = settings
+        self._bus = bus
+        self._graph = graph
+        self._say = say
+        self._files: frozenset[Path] = frozenset()
+        """The files of the rules that were loaded last; some may lie outside of the folder."""
+
+    async def push(self, rules: RuleSet) -> None:
+        """Push rules unless they are active. Raises ``BusUnavailable``, and ``RulesError`` for a refused query."""
+        root = self._settings.rules
+        self._files = frozenset(root / name for name in rules.files)
+        found = await self._bus.activations()
+        active = next((each for each in reversed(found) if each.scope == ALL_APPS), None)
+        if not rules.workflows and active is None:
+            return
+        if active is not None and active.digest == rules.digest:
+            return
+        try:
+            await refuse_wrong_queries(self._graph, (*rules.mutations, *rules.injections))
+        except GraphUnavailable as error:
+            logger.warning("queries_not_checked", reason=str(error))
+        before = await self._bus.stored_rules(active.digest) if active else None
+        pushed = await push(self._bus, rules)
+        old: Mapping[str, bytes] = before.files if before else {}
+        changed = sorted(name for name in {*old, *rules.files} if old.get(name) != rules.files.get(name))
+        self._say(f"rules {pushed.digest[:12]} are active: {', '.join(changed)}")
+
+    async def follow(self) -> None:
+        """Look for changes until cancelled; print what changed, or the findings."""
+        seen = self._state()
+        while True:
+            await asyncio.sleep(_LOOK_S)
+            state = self._state()
+            if state == seen:
+                continue
+            await asyncio.sleep(_SETTLE_S)
+            if self._state() != state:
+                continue
+            seen = state
+            try:
+                rules = await asyncio.to_thread(load_rules, self._settings)
+                await self.push(rules)
+            except InvalidRules as error:
+                self._say(f"the rules of {self._settings.rules} have errors, so the ones before go on:\n{error}")
+            except BusUnavailable as error:
+                logger.warning("rules_not_pushed", reason=str(error))
+                seen = {}  # try again
+            except GraphweftError as error:
+                self._say(f"the rules of {self._settings.rules} cannot be used, so the ones before go on: {error}")
+
+    def _state(self) -> _State:
+        """Return time and size of all rule files."""
+        found: _State = {}
+        root = self._settings.rules
+        for path in {*root.rglob("*.yaml"), *self._files} if root.is_dir() else self._files:
+            try:
+                status = path.stat()
+            except OSError:  # removed
+                continue
+            found[str(path)] = (status.st_mtime_ns, status.st_size)
+        return found

@@ -38,6 +38,9 @@ class RulesCursor(Protocol):
 class ActiveRules(Protocol):
     """Gives the rules for each place of the log."""
 
+    change: bool
+    """Whether there may be other rules later."""
+
     async def refresh(self, entries: Iterable[Entry] | None = None) -> None:
         """Read new activations: always, or only if one of ``entries`` announces an unknown one.
 
@@ -60,6 +63,8 @@ class ActiveRules(Protocol):
 
 class FixedRules:
     """One rule set at all places."""
+
+    change = False
 
     def __init__(self, rules: RuleSet) -> None:
         self._rules = rules
@@ -90,6 +95,8 @@ class FixedRules:
 
 class LoggedRules:
     """The rule sets that the log activates."""
+
+    change = True
 
     def __init__(
         self,

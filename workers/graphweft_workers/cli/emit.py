@@ -123,7 +123,7 @@ def _report(sent: Sent, outcome: Outcome | None, json: bool, *, refused: int | N
                 place = f" at {cause.place}" if cause.place else ""
                 say(f"  {cause.events} x {cause.reason}: {cause.name}{place}: {cause.message}")
             if not outcome.complete:
-                say("after a fix, restart the workers and run: graphweft dlq retry --all")
+                say("after a fix run: graphweft rules push, graphweft dlq retry --all")
     if refused:
         return 2
     return 1 if outcome is not None and not outcome.complete else None

@@ -44,11 +44,14 @@ async def status(data: Data = None, json: Json = False) -> None:
         )
         return
     shown = partitions if len(partitions) <= _FEW else [p for p in partitions if p.lag or p.owner is None][:_FEW]
-    print_table(
-        ("partition", "position", "end", "lag", "worker"),
-        [(str(p.id), p.position, p.end, p.lag, p.owner or "none") for p in partitions if p in shown],
-    )
-    if len(shown) < len(partitions):
+    if shown:
+        print_table(
+            ("partition", "position", "end", "lag", "worker"),
+            [(str(p.id), p.position, p.end, p.lag, p.owner or "none") for p in shown],
+        )
+    if not shown:
+        say(f"all {len(partitions)} partitions have a worker and no lag")
+    elif len(shown) < len(partitions):
         say(f"{len(partitions) - len(shown)} other partitions; `graphweft status --json` shows all")
     if rules:
         print_table(

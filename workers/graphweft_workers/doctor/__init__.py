@@ -225,9 +225,7 @@ def _without_effect(letters: int, causes: Sequence[Cause]) -> list[Check]:
             f"{sum(cause.events for cause in skips)} times, by {len(skips)} causes; most often "
             f"{worst.name}{place} of app {worst.app_id!r}: {worst.message}"
         )
-        advice = (
-            "`graphweft status` lists the causes; after a fix, restart the workers and run `graphweft dlq retry --all`"
-        )
+        advice = "`graphweft status` lists the causes; after a fix: `graphweft rules push`, `graphweft dlq retry --all`"
         checks.append(Check(name="skipped", state="warn", found=found, advice=advice))
     return checks
 

@@ -51,8 +51,8 @@ _REASONS: Final[dict[str, DeadLetterReason]] = {
 }
 """By code of ``QueryFailed``; other codes are a ``query_error``."""
 
-type _Broken = tuple[str, str | None, str, str]
-"""App, workflow, rule, mutation."""
+type _Broken = tuple[str, str | None, str, str, int]
+"""App, workflow, rule, mutation, and the identity of the rules: other rules are tried anew."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -260,7 +260,7 @@ class Applier:
             mutation = rows[0].bound.mutation
             message = (
                 f"{failures.rows} events in a row failed, so the mutation of {mutation.place} is in quarantine until "
-                "it works again: fix the rule, restart the workers, then retry this dead letter"
+                "it works again: fix the rule, push it, then retry this dead letter"
             )
             failed = FailedRows(
                 rule=mutation.rule,
@@ -295,7 +295,7 @@ class Applier:
             logger.error(
                 "mutation_quarantined", app_id=app_id, rule=mutation.rule, mutation=mutation.id,
                 place=str(mutation.place), failures=failures.rows, message=message,
-                next="fix the rule, restart the workers, then run: graphweft dlq retry --all",
+                next="fix the rule and run: graphweft rules push; then: graphweft dlq retry --all",
             )  # fmt: skip
         failures.quarantined = True
         failures.probe_at = time.monotonic() + failures.probe_after_s
@@ -358,7 +358,8 @@ class Applier:
         self._remember(partition, first, failed, letter)
 
     def _remember(self, partition: int, event: MatchedEvent, failed: FailedRows, letter: DeadLetter) -> None:
-        failures = self._failures.get((event.event.appid, event.event.workflow, failed.rule, failed.mutation))
+        about = event.event
+        failures = self._failures.get((about.appid, about.workflow, failed.rule, failed.mutation, id(event.rules)))
         if failures is not None:
             failures.letters[partition] = letter
 
@@ -389,7 +390,7 @@ def _letter(
 
 
 def _broken(app_id: str, row: Row) -> _Broken:
-    return (app_id, row.event.event.workflow, row.bound.mutation.rule, row.bound.mutation.id)
+    return (app_id, row.event.event.workflow, row.bound.mutation.rule, row.bound.mutation.id, id(row.event.rules))
 
 
 def _log_defect(error: Exception, app_id: str) -> None:

@@ -201,8 +201,8 @@ def _without_rules(workflow: str | None) -> str:
             "again with another id, and drop this dead letter"
         )
     return (
-        f"no rules are loaded for the workflow {workflow!r}: add its rules or correct the name of their folder, "
-        "restart the workers, then retry this dead letter"
+        f"no rules are active for the workflow {workflow!r}: add its rules or correct the name of their folder, and "
+        "push them; then these events are applied"
     )
 
 

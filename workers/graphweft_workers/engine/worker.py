@@ -20,7 +20,7 @@ from typing import Final
 
 import structlog
 
-from graphweft_contracts import Transient
+from graphweft_contracts import Transient, wire
 from graphweft_rules import RuleSet
 from graphweft_workers.active_rules import ActiveRules, FixedRules, RulesCursor
 from graphweft_workers.bounded_dict import BoundedDict
@@ -33,6 +33,7 @@ from graphweft_workers.engine.leases import LEASE_S, Lease, LeaseHolder
 from graphweft_workers.engine.order import Arranger
 from graphweft_workers.engine.position_note import PositionNote
 from graphweft_workers.engine.read import Range, Skip, defect_of, letter_of_lost, read_range
+from graphweft_workers.engine.retries import retry
 from graphweft_workers.engine.set_aside import set_aside_id
 from graphweft_workers.engine.skips import Skips
 from graphweft_workers.ports.bus import Bus
@@ -45,6 +46,9 @@ _BACKLOG: Final = 100
 """The next batch is read during the application of a batch with at least this many events."""
 _LETTERS_AT_ONCE: Final = 500
 _DEFECT_RETRY_S: Final = 5.0
+_RESCANS: Final = 2
+_RESCAN_S: Final = 0.1
+_MOST_LETTERS: Final = 10_000
 _MOST_PENDING: Final = 10_000
 """Skips in memory; with more, the partition waits until they are written to dead letters."""
 
@@ -77,6 +81,8 @@ class _Partition:
     set_aside: frozenset[str]
     committed: Committed
     rules: RulesCursor
+    rescans: int = 0
+    """How many of the next commits look for parked events: skips from before an activation are written with them."""
     commit: asyncio.Task[None] | None = None
     stepped: bool = False
     """Whether the reader has stepped over anything but entries since the last commit began; see ``Batch``."""
@@ -128,6 +134,9 @@ class MutationWorker:
             fact_keys=fact_keys,
         )
         self.applied_events: int = 0
+        self._open_partitions: set[int] = set()
+        self._rules_changed = asyncio.Event()
+        """Set when parked events may have rules now."""
 
     def stop(self) -> None:
         """Make ``run`` return after the batch in hand is applied and committed."""
@@ -138,7 +147,13 @@ class MutationWorker:
 
         An unexpected error is logged and stops its partition only, which is opened again after 5 s.
         """
-        if await self._leases.run(self._own):
+        applying = asyncio.create_task(self._apply_parked(), name="graphweft-parked-events")
+        try:
+            ended = await self._leases.run(self._own)
+        finally:
+            applying.cancel()
+            await asyncio.gather(applying, return_exceptions=True)
+        if ended:
             logger.info("worker_stopped", worker=self._leases.name, events=self.applied_events)
 
     async def _own(self, lease: Lease) -> None:
@@ -188,6 +203,8 @@ class MutationWorker:
 
     async def _work(self, partition: _Partition) -> None:
         queues, began = partition.queues, partition.committed
+        self._open_partitions.add(partition.number)
+        self._rules_changed.set()
         try:
             async with contextlib.aclosing(self._batches(partition)) as batches:
                 async for batch in batches:
@@ -203,6 +220,7 @@ class MutationWorker:
                         await asyncio.wait([partition.commit])  # each pending skip holds a whole event
             await queues.drain()
         finally:
+            self._open_partitions.discard(partition.number)
             await queues.aclose()
             await self._last_commit(partition)
 
@@ -239,6 +257,8 @@ class MutationWorker:
                 message=letter.message,
             )  # fmt: skip
         await self._rules.refresh(entries)
+        if any(wire.ACTIVATION in entry.fields for entry in entries):
+            partition.rescans = _RESCANS
         without = partition.queues.parked
         count = partition.cursor.count + batch.lost + len(entries)
         last = entries[-1].offset if entries else partition.cursor.offset
@@ -303,8 +323,33 @@ class MutationWorker:
         level(
             "workflow_without_rules" if skip.reason == "no_rules" else "mutation_skipped", **fields,
             detail=skip.message, event_id=event.id, event_type=event.type,
-            next="`graphweft status` counts them; after a fix and a restart, run: graphweft dlq retry --all",
+            next="`graphweft status` counts them; after a fix run: graphweft rules push, graphweft dlq retry --all",
         )  # fmt: skip
+
+    async def _apply_parked(self) -> None:
+        """Publish the events again that had no rules, once their workflow has some."""
+        if not self._rules.change:
+            return
+        while True:
+            await self._rules_changed.wait()
+            self._rules_changed.clear()
+            await asyncio.sleep(_RESCAN_S)  # all partitions pass an activation at about the same time
+            with contextlib.suppress(Transient):
+                await self._apply_known()
+
+    async def _apply_known(self) -> None:
+        if not await self._bus.dead_letter_count():
+            return
+        for letter in await self._bus.dead_letters(limit=_MOST_LETTERS):
+            app_id, workflow = letter.app_id, letter.workflow
+            if letter.reason != "no_rules" or app_id is None or letter.partition not in self._open_partitions:
+                continue
+            if workflow in self._rules.current(app_id).workflows:
+                retried = await retry(self._bus, letter, partial=True)
+                logger.info(
+                    "parked_events_published", app_id=app_id, workflow=workflow, events=retried.events,
+                    kept=retried.kept,
+                )  # fmt: skip
 
     async def _commit(self, partition: _Partition) -> None:
         """Start a commit unless one is under way: reading must not wait for the disk."""
@@ -332,6 +377,9 @@ class MutationWorker:
         committed = Committed(offset=offset, count=count, note=note)
         await self._bus.commit(partition.number, committed)
         partition.committed = committed
+        if partition.rescans:
+            partition.rescans -= 1
+            self._rules_changed.set()
 
     async def _last_commit(self, partition: _Partition) -> None:
         with contextlib.suppress(Transient):

@@ -1,0 +1,253 @@
+"""Rules in the log: each event is applied by exactly the rules that were active at its place."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+from collections.abc import AsyncIterator, Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.services.rules import PACKS
+
+from graphweft import Event
+from graphweft.transport import Outgoing, Transport
+from graphweft.transports.registry import make_transport
+from graphweft_contracts import Layout, wire
+from graphweft_contracts.rules_log import StoredRules, announced
+from graphweft_rules import RuleSet
+from graphweft_workers.active_rules import LoggedRules
+from graphweft_workers.drivers import bus_driver, dialects
+from graphweft_workers.drivers.falkordb.store import FalkorDBStore
+from graphweft_workers.engine.worker import MutationWorker
+from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.driver import BusOptions
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+
+LAYOUT = Layout(partitions=4)
+APPS = ("acme", "globex", "initech")
+RULES = """
+version: "1.0"
+mutation_rules:
+  - name: seen
+    events: ["a.b"]
+    mutations:
+      - id: {name}
+        cypher: |
+          MERGE (n:Thing {{k: $k}}) SET n.by = coalesce(n.by, '') + '{name}'
+          MERGE (l:Last {{k: 'last'}}) SET l.k_last = $k
+        params: {{k: $event.k}}
+"""
+
+
+def compiled(files: Mapping[str, bytes]) -> RuleSet:
+    return RuleSet.of_files(files, PACKS, dialects())
+
+
+def rules_named(name: str, *workflows: str) -> RuleSet:
+    text = RULES.format(name=name).encode()
+    return compiled({f"{workflow}/graph_injection.yaml": text for workflow in workflows or ("W",)})
+
+
+def event(app: str, number: int, workflow: str = "W") -> Outgoing:
+    made = Event.create(
+        "a.b", app_id=app, chat_id=f"c{number % 7}", workflow=workflow, id=f"{app}{number}", source="/test",
+        data={"k": f"k{number}"},
+    )  # fmt: skip
+    return Outgoing(key=made.key, fields=wire.encode(made))
+
+
+async def push(bus: Bus, rules: RuleSet, scope: str = "*") -> None:
+    await bus.store_rules(rules.digest, StoredRules(files=rules.files))
+    await bus.activate(scope, rules.digest)
+
+
+class Stack:
+    """A bus, a graph, and workers that can be killed."""
+
+    def __init__(self, bus_url: str, graph_url: str) -> None:
+        self.bus_url = bus_url
+        self.graph_url = graph_url
+
+    def bus(self) -> Bus:
+        own = {"kafka_barrier_s": 5.0, "kafka_instance": None}
+        options = BusOptions(group="graphweft-mutation", new=LAYOUT, lease_s=1.0, own=own)
+        return bus_driver(self.bus_url).make_bus(self.bus_url, options)
+
+    def transport(self) -> Transport:
+        return make_transport(self.bus_url, new=LAYOUT)
+
+    @contextlib.asynccontextmanager
+    async def worker(self, name: str, *, kill: bool = False) -> AsyncIterator[None]:
+        """Run a worker; it ends in order, or as a crash would end it."""
+        bus, graph = self.bus(), FalkorDBStore(self.graph_url)
+        rules = LoggedRules(bus, bus.is_after, compiled)
+        worker = MutationWorker(bus, graph, rules, name=name, lease_s=1.0, batch_events=50)
+        running = asyncio.create_task(worker.run())
+        try:
+            yield
+        finally:
+            if kill:
+                running.cancel()
+            worker.stop()
+            results = await asyncio.gather(running, return_exceptions=True)
+            await bus.aclose()
+            await graph.aclose()
+            if isinstance(results[0], Exception):
+                raise results[0]
+
+    async def found(self, app: str, query: str = "MATCH (n:Thing) RETURN n.k, n.by") -> dict[str, str]:
+        async with contextlib.aclosing(FalkorDBStore(self.graph_url)) as graph:
+            table = await graph.read(app, query, {}, timeout_s=5)
+        return dict(table.rows)  # type: ignore[arg-type]
+
+
+@pytest.fixture(params=["redis", "kafka"])
+def stack(request: pytest.FixtureRequest, url: str) -> Stack:
+    return Stack(url if request.param == "redis" else request.getfixturevalue("kafka_url"), url)
+
+
+async def applied(bus: Bus, within_s: float = 60) -> None:
+    async with asyncio.timeout(within_s):
+        while sum(each.lag for each in await bus.status()):  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+
+
+async def eventually(condition: Callable[[], Any], within_s: float = 20) -> None:
+    async with asyncio.timeout(within_s):
+        while not await condition():  # noqa: ASYNC110
+            await asyncio.sleep(0.05)
+
+
+async def expected_by(bus: Bus, sets: Mapping[str, str]) -> dict[str, dict[str, str]]:
+    """Return by app and key which rules the log says, read entry by entry, without the code under test."""
+    scopes_of = {each.number: (each.scope, sets[each.digest]) for each in await bus.activations()}
+    found: dict[str, dict[str, str]] = {app: {} for app in APPS}
+    for partition in range(LAYOUT.partitions):
+        active: dict[str, str] = {}
+        offset = ""
+        while entries := await bus.after(partition, offset, limit=500):
+            for entry in entries:
+                offset = entry.offset
+                number = announced(entry.fields)
+                if number is not None:
+                    scope, name = scopes_of[number]
+                    active[scope] = name
+                    continue
+                read = wire.decode(entry.fields, received=entry.received)
+                found[read.appid][read.data["k"]] = active.get(read.appid) or active["*"]
+    return found
+
+
+async def test_each_event_is_applied_by_the_rules_that_were_active_at_its_place(stack: Stack) -> None:
+    chance = random.Random(7)
+    names = ["A", "B", "C"]
+    sets = {name: rules_named(name) for name in names}
+    async with contextlib.aclosing(stack.bus()) as bus, contextlib.aclosing(stack.transport()) as transport:
+        await bus.partitions()
+        await push(bus, sets["A"])
+        async with stack.worker("steady"):
+
+            async def emit() -> None:
+                for start in range(0, 1_200, 30):  # 2,000 events a second
+                    await transport.append([event(app, n) for n in range(start, start + 30) for app in APPS])
+                    await asyncio.sleep(0.045)
+
+            async def activate() -> None:
+                for _ in range(8):
+                    await asyncio.sleep(chance.random() / 3)
+                    scope = chance.choice(["*", "*", "acme"])
+                    await push(bus, sets[chance.choice(names)], scope)
+
+            async def kill() -> None:
+                for number in range(3):
+                    async with stack.worker(f"killed{number}", kill=True):
+                        await asyncio.sleep(0.3 + chance.random())
+
+            await asyncio.gather(emit(), activate(), kill())
+            await applied(bus)
+        expected = await expected_by(bus, {rules.digest: name for name, rules in sets.items()})
+        assert len({name for app in APPS for name in expected[app].values()}) == 3
+        for app in APPS:
+            assert len(expected[app]) == 1_200
+            assert await stack.found(app) == expected[app]
+        assert await bus.dead_letter_count() == 0
+
+
+async def test_events_without_rules_wait_for_them_and_are_applied_once(stack: Stack) -> None:
+    async with contextlib.aclosing(stack.bus()) as bus, contextlib.aclosing(stack.transport()) as transport:
+        await bus.partitions()
+        async with stack.worker("one"):
+            await push(bus, rules_named("A", "Other"))
+            await transport.append([event(app, n) for n in range(40) for app in APPS])
+            await transport.append([event("acme", n, "Unknown") for n in range(40, 50)])
+            await applied(bus)
+            assert {letter.reason for letter in await bus.dead_letters(limit=100)} == {"no_rules"}
+            assert await stack.found("acme") == {}
+            await push(bus, rules_named("B", "W"), "acme")
+
+            async def in_acme() -> bool:
+                return len(await stack.found("acme")) == 40
+
+            await eventually(in_acme)
+            assert await stack.found("globex") == {}  # these rules are acme's
+            await push(bus, rules_named("C", "W", "Other"))
+
+            async def in_all() -> bool:
+                return len(await stack.found("globex")) == len(await stack.found("initech")) == 40
+
+            await eventually(in_all)
+            await applied(bus)
+        assert set((await stack.found("acme")).values()) == {"B"}
+        assert set((await stack.found("globex")).values()) == {"C"}
+        [left] = await bus.dead_letters(limit=100)
+        assert (left.workflow, left.count) == ("Unknown", 10)
+
+
+async def test_what_was_published_before_the_first_rules_follows_these(stack: Stack) -> None:
+    async with contextlib.aclosing(stack.bus()) as bus, contextlib.aclosing(stack.transport()) as transport:
+        await transport.append([event(app, n) for n in range(20) for app in APPS])
+        await push(bus, rules_named("A"))
+        await push(bus, rules_named("B"))
+        await transport.append([event("acme", 20)])
+        async with stack.worker("one"):
+            await applied(bus)
+        assert await stack.found("acme") == {**{f"k{n}": "A" for n in range(20)}, "k20": "B"}
+        assert await bus.dead_letter_count() == 0
+
+
+async def test_a_quarantined_mutation_is_tried_anew_with_other_rules(stack: Stack, tmp_path: Path) -> None:
+    broken = RULES.replace("coalesce(n.by, '') + '{name}'", "toUpper(10)").format(name="X").encode()
+    async with contextlib.aclosing(stack.bus()) as bus, contextlib.aclosing(stack.transport()) as transport:
+        await push(bus, compiled({"W/graph_injection.yaml": broken}))
+        async with stack.worker("one"):
+            await transport.append([event("acme", n) for n in range(60)])
+            await applied(bus)
+            assert "quarantined" in {letter.reason for letter in await bus.dead_letters(limit=100)}
+            mended = RULES.format(name="X").encode()
+            await push(bus, compiled({"W/graph_injection.yaml": mended}))
+            await transport.append([event("acme", n) for n in range(60, 80)])
+            await applied(bus)
+            assert len(await stack.found("acme")) == 20
+
+
+async def test_an_entry_that_only_looks_like_an_activation_changes_nothing(stack: Stack) -> None:
+    async with contextlib.aclosing(stack.bus()) as bus, contextlib.aclosing(stack.transport()) as transport:
+        await push(bus, rules_named("A"))
+        forged: list[dict[bytes, bytes]] = [
+            {wire.ACTIVATION: b'{"number": 99, "scope": "*", "rules": "x"}'},
+            {wire.ACTIVATION: b'{"number": 1}'},
+            {wire.ACTIVATION: b"[" * 50_000},
+            {wire.ACTIVATION: b'{"number": true}', wire.DATA: b"{}"},
+        ]
+        async with stack.worker("one"):
+            await transport.append([event("acme", 0)])
+            await transport.append([Outgoing(key="acme/c", fields=fields) for fields in forged])
+            await transport.append([event("acme", 1)])
+            await applied(bus)
+        assert await stack.found("acme") == {"k0": "A", "k1": "A"}
+        letters = await bus.dead_letters(limit=100)
+        assert [letter.reason for letter in letters] == ["invalid_event"] * 3

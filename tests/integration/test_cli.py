@@ -7,10 +7,12 @@ import fcntl
 import importlib.util
 import json
 import os
+import queue
 import re
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -1033,3 +1035,117 @@ def test_the_commands_of_the_page_are_in_the_help(call: Call) -> None:
     )  # fmt: skip
     assert started.returncode == 0
     assert "graphweft" in started.stdout
+
+
+WATCHED = """
+version: "1.0"
+mutation_rules:
+  - name: seen
+    events: ["number.add"]
+    mutations:
+      - {{id: one, cypher: "MERGE (n:Seen {{k: $k}}) SET n.by = '{by}'", params: {{k: $event.number}}}}
+"""
+
+
+def lines_of(process: Any) -> Callable[[str], str]:
+    """Return a function that waits for a line of a process with a text in it."""
+    lines: queue.SimpleQueue[str] = queue.SimpleQueue()
+    threading.Thread(target=lambda: [lines.put(line) for line in process.stdout], daemon=True).start()
+
+    def wait(text: str) -> str:
+        while text not in (line := lines.get(timeout=20)):
+            pass
+        return line
+
+    return wait
+
+
+def test_up_follows_its_folder_of_rules(tmp_path: Path) -> None:
+    folder = tmp_path / "rules"
+    file = folder / "Numbers/graph_injection.yaml"
+    file.parent.mkdir(parents=True)
+    file.write_text(WATCHED.format(by="one"))
+    with deployed(tmp_path / "data", folder) as own:
+        own.start()
+        check_following(own, folder, file, tmp_path)
+
+
+def check_following(own: Deployment, folder: Path, file: Path, tmp_path: Path) -> None:
+    line = lines_of(own._process)
+
+    def by(number: int) -> list[Any]:
+        own.emit(event(f"n{number}", app="watched", type="number.add", number=number))
+        rows = own.json("query", "--app", "watched", f"MATCH (n:Seen {{k: {number}}}) RETURN n.by AS by")
+        return [row["by"] for row in rows["rows"]]
+
+    assert by(1) == ["one"]
+    first = own.json("rules", "list")
+    assert [(each["number"], each["scope"], each["active"]) for each in first] == [(1, "*", True)]
+
+    file.write_text(WATCHED.format(by="two"))
+    assert "Numbers/graph_injection.yaml" in line("are active")
+    assert by(2) == ["two"]
+    shown = own.json("rules", "show")
+    assert shown["files"] == {"Numbers/graph_injection.yaml": WATCHED.format(by="two")}
+
+    file.write_text(WATCHED.format(by="three") + "  broken: [")
+    line("have errors, so the ones before go on")
+    assert f"{file}:" in line("error yaml-syntax")
+    assert by(3) == ["two"]
+    file.write_text(WATCHED.format(by="four").replace("MERGE", "MERRGE"))
+    line("have errors")
+    assert by(4) == ["two"]
+
+    assert "is active again for all apps, as number 3" in own.ok("rules", "rollback")
+    assert by(5) == ["one"]
+    diff = own.json("rules", "diff", shown["rules"][:8])
+    assert diff["changes"] == {"added": [], "changed": ["Numbers/graph_injection.yaml"], "removed": []}
+    assert any(each.startswith("+") and "'two'" in each for each in diff["diff"])
+
+    other = tmp_path / "other"
+    (other / "Numbers").mkdir(parents=True)
+    (other / "Numbers/graph_injection.yaml").write_text(WATCHED.format(by="own"))
+    tried = own.json("rules", "push", str(other), "--app", "watched", "--dry-run")
+    assert (tried["number"], tried["changes"]["added"]) == (None, ["Numbers/graph_injection.yaml"])
+    assert own.json("rules", "push", str(other), "--app", "watched")["number"] == 4
+    assert by(6) == ["own"]
+    assert "is active for the app watched already" in own.ok("rules", "push", str(other), "--app", "watched")
+    assert {each["app_id"]: each["number"] for each in own.json("status")["rules"]} == {"*": 3, "watched": 4}
+    (other / "Numbers/graph_injection.yaml").write_text("mutation_rules: 5")
+    refused = own.run("rules", "push", str(other))
+    assert (refused.returncode, len(own.json("rules", "list"))) == (2, 4)
+    assert "graph_injection.yaml:1:" in refused.stderr
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("rules", "show"), "no rules are active for all apps: run `graphweft rules push`"),
+        (("rules", "show", "abc"), "no rule set with a hash that starts with 'abc'"),
+        (("rules", "rollback", "--app", "nobody"), "no earlier rule set for the app nobody"),
+        (("rules", "push", "/nowhere"), "'/nowhere' does not exist"),
+        (("rules", "push", "--app", "a b"), "invalid --app 'a b'"),
+        (("order", "acme", "row"), "invalid order 'row': expected app or chat"),
+        (("order", "a/b", "chat"), "invalid --app 'a/b'"),
+    ],
+)
+def test_mistakes_with_rules_and_order_name_the_next_step(
+    call: Call, url: str, arguments: tuple[str, ...], said: str
+) -> None:
+    done = call(*arguments, GRAPHWEFT_BUS_URL=url, GRAPHWEFT_GRAPH_URL=url)
+    assert done.code == 2
+    assert said in done.err
+
+
+def test_the_order_of_an_app_is_changed_when_nothing_is_left_to_apply(call: Call, url: str, tmp_path: Path) -> None:
+    servers = {"GRAPHWEFT_BUS_URL": url, "GRAPHWEFT_GRAPH_URL": url}
+    assert json.loads(call("order", "--json", **servers).out) == {"partitions": 64, "orders": {"*": "app"}}
+    (tmp_path / "e.jsonl").write_text(event("o1", app="busy", type="number.add", number=1))
+    assert call("emit", "e.jsonl", **servers).code == 0
+    refused = call("order", "busy", "chat", **servers)
+    assert refused.code == 2
+    assert "1 events of the partitions that hold this app's events are not applied yet" in refused.err
+    assert call("order", "busy", "chat", "--force", **servers).code == 0
+    shown = json.loads(call("order", "--json", **servers).out)
+    assert shown["orders"] == {"*": "app", "busy": "chat"}
+    assert json.loads(call("order", "other", "--json", **servers).out)["orders"] == {"other": "app"}

@@ -39,25 +39,25 @@ class RulesFolder:
         self._files: frozenset[Path] = frozenset()
         """The files of the rules that were loaded last; some may lie outside of the folder."""
 
-    async def push(self, rules: RuleSet) -> None:
-        """Push rules unless they are active. Raises ``BusUnavailable``, and ``RulesError`` for a refused query."""
+    async def push(self, rules: RuleSet) -> list[str]:
+        """Push rules unless they are active; return the names of the files that changed.
+
+        A folder without rules changes nothing. Raises ``BusUnavailable``, and ``RulesError`` for a refused query.
+        """
         root = self._settings.rules
         self._files = frozenset(root / name for name in rules.files)
         found = await self._bus.activations()
         active = next((each for each in reversed(found) if each.scope == ALL_APPS), None)
-        if not rules.workflows and active is None:
-            return
-        if active is not None and active.digest == rules.digest:
-            return
+        if not rules.workflows or (active is not None and active.digest == rules.digest):
+            return []
         try:
             await refuse_wrong_queries(self._graph, (*rules.mutations, *rules.injections))
         except GraphUnavailable as error:
             logger.warning("queries_not_checked", reason=str(error))
         before = await self._bus.stored_rules(active.digest) if active else None
-        pushed = await push(self._bus, rules)
+        await push(self._bus, rules)
         old: Mapping[str, bytes] = before.files if before else {}
-        changed = sorted(name for name in {*old, *rules.files} if old.get(name) != rules.files.get(name))
-        self._say(f"rules {pushed.digest[:12]} are active: {', '.join(changed)}")
+        return sorted(name for name in {*old, *rules.files} if old.get(name) != rules.files.get(name))
 
     async def follow(self) -> None:
         """Look for changes until cancelled; print what changed, or the findings."""
@@ -73,7 +73,11 @@ class RulesFolder:
             seen = state
             try:
                 rules = await asyncio.to_thread(load_rules, self._settings)
-                await self.push(rules)
+                changed = await self.push(rules)
+                if changed:
+                    self._say(f"rules {rules.digest[:12]} are active: {', '.join(changed)}")
+                elif not rules.workflows:
+                    self._say(f"{self._settings.rules} holds no rules, so the ones before go on")
             except InvalidRules as error:
                 self._say(f"the rules of {self._settings.rules} have errors, so the ones before go on:\n{error}")
             except BusUnavailable as error:

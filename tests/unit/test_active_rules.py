@@ -6,10 +6,13 @@ import asyncio
 from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 
+import pytest
 from tests.services.rules import rule_set
 
+from graphweft_contracts import wire
 from graphweft_contracts.rules_log import Activation, StoredRules
 from graphweft_rules import RuleSet
+from graphweft_workers import active_rules
 from graphweft_workers.active_rules import LoggedRules
 from graphweft_workers.ports.event_log import Entry
 
@@ -105,3 +108,30 @@ def test_a_cursor_sees_activations_that_are_read_later_and_compiles_each_set_onc
     assert not cursor.knows(9)
     assert [name(cursor.at("any", offset)) for offset in ("4", "6", "8")] == ["one", "two", "one"]
     assert log.compiled == ["none", "one", "two"]
+
+
+def test_an_announced_activation_may_become_visible_later() -> None:
+    log = Log()
+    rules = logged(log)
+    made = Activation(number=1, scope="*", digest="one", time=NOW, positions={0: "3"})
+    entry = Entry(offset="3", fields=made.entry(), received=NOW)
+
+    async def run() -> None:
+        reading = asyncio.create_task(rules.refresh([entry]))
+        await asyncio.sleep(0.2)
+        assert not reading.done()
+        log.found.append(made)
+        await reading
+
+    asyncio.run(run())
+    assert name(rules.cursor(0, "3").at("any", "4")) == "one"
+
+
+def test_an_activation_without_a_record_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(active_rules, "_VISIBLE_S", 0.1)
+    rules = logged(Log())
+    entry = Entry(offset="3", fields={wire.ACTIVATION: b'{"number": 7}'}, received=NOW)
+    asyncio.run(rules.refresh([entry]))
+    monkeypatch.setattr(active_rules, "_VISIBLE_S", 1e9)
+    asyncio.run(rules.refresh([entry]))
+    assert not rules.cursor(0, "").knows(7)

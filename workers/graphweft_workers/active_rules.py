@@ -7,8 +7,9 @@ first one applies: events may be published before their rules are. Rules of an a
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 import structlog
 
@@ -17,10 +18,15 @@ from graphweft_contracts.layout import ALL_APPS
 from graphweft_contracts.rules_log import Activation, announced
 from graphweft_rules import RuleSet
 from graphweft_rules.cypher.query import Cypher
+from graphweft_workers.bounded_dict import BoundedDict
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.rules_log import RulesLog
 
 logger = structlog.get_logger("graphweft.rules")
+
+_VISIBLE_S: Final = 5.0
+"""How long an announced activation may be missing: a bus may show a transaction in one place before another."""
+_STEP_S: Final = 0.05
 
 
 class RulesCursor(Protocol):
@@ -117,13 +123,26 @@ class LoggedRules:
         self.activations: list[Activation] = []
         self.sets: dict[str, RuleSet] = {}
         self._reading = asyncio.Lock()
+        self._unknown: BoundedDict[int, None] = BoundedDict()
+        """Numbers that an entry announced and no record has."""
 
     async def refresh(self, entries: Iterable[Entry] | None = None) -> None:
         """See ``ActiveRules.refresh``."""
-        if entries is not None:
-            numbers = (announced(entry.fields) for entry in entries)
-            if max((number for number in numbers if number is not None), default=0) <= len(self.activations):
-                return
+        if entries is None:
+            await self._read()
+            return
+        numbers = (announced(entry.fields) for entry in entries)
+        wanted = max((number for number in numbers if number is not None), default=0)
+        until = time.monotonic() + _VISIBLE_S
+        while wanted > len(self.activations) and wanted not in self._unknown:
+            await self._read()
+            if wanted > len(self.activations):
+                if time.monotonic() > until:
+                    self._unknown[wanted] = None
+                    logger.warning("unknown_activation", number=wanted, next="somebody wrote this entry to the bus")
+                await asyncio.sleep(_STEP_S)
+
+    async def _read(self) -> None:
         async with self._reading:
             for activation in await self._log.activations(after=len(self.activations)):
                 if activation.digest not in self.sets:

@@ -1149,3 +1149,41 @@ def test_the_order_of_an_app_is_changed_when_nothing_is_left_to_apply(call: Call
     shown = json.loads(call("order", "--json", **servers).out)
     assert shown["orders"] == {"*": "app", "busy": "chat"}
     assert json.loads(call("order", "other", "--json", **servers).out)["orders"] == {"other": "app"}
+
+
+def test_try_shows_what_rules_would_do_without_a_server(call: Call, tmp_path: Path, rules: Path) -> None:
+    (tmp_path / "one.json").write_text(json.dumps(json.loads(turn("t1", app="shop", agent="Ann")), indent=2))
+    done = call("try", "one.json", "--rules", str(rules))
+    assert done.code == 0
+    assert "turns/count" in done.out
+    assert "MERGE (a:Agent {name: $agent})" in done.out
+    assert 'with {"agent": "Ann"}' in done.out
+    lines = [
+        event("l1", app="shop", type="link.add", a="x", b="y"),
+        event("l2", app="shop", type="link.add", a="x"),
+        event("l3", app="shop", type="other.type"),
+        event("l4", app="shop", type="link.add").replace('"Support"', '"Nowhere"'),
+    ]
+    (tmp_path / "many.jsonl").write_text("\n".join(lines) + "\n")
+    done = call("try", "many.jsonl", "--rules", str(rules), "--json")
+    assert done.code == 1
+    first, second, third, fourth = json.loads(done.out)
+    assert first["mutations"][0]["params"] == {"a": "x", "b": "y"}
+    assert first["mutations"][0]["place"].startswith(str(rules / "Support/graph_injection.yaml:"))
+    assert (second["mutations"], second["reason"]) == ([], "")
+    assert "$event.b, which is missing" in second["skipped"][0]["reason"]
+    assert "no rule is for the event type 'other.type'" in third["reason"]
+    assert "workflows with rules: Numbers, Support" in fourth["reason"]
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [("", "it holds no event"), ("{", "bad.json:1: "), ('{"id": 1}', "bad.json:1: "), ("[]", "bad.json:1: ")],
+)
+def test_try_names_the_line_of_an_invalid_event(
+    call: Call, tmp_path: Path, rules: Path, content: str, said: str
+) -> None:
+    (tmp_path / "bad.json").write_text(content)
+    done = call("try", "bad.json", "--rules", str(rules))
+    assert done.code == 2
+    assert said in done.err

@@ -48,6 +48,7 @@ _COMMANDS: Final[Mapping[str, str | None]] = {
     "rules": None,
     "agent-zero": None,
     "lint": "checks:lint",
+    "try": "try_rules:try_rules",
     "doctor": "checks:doctor",
     "demo": "demo:demo",
 }

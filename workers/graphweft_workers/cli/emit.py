@@ -49,7 +49,7 @@ async def emit(
         path = Path(file)
         try:
             with interruptible(), path.open("rb") as stream:
-                checked = list(_events(enumerate(stream, start=1), file, faults))
+                checked = list(events_of_lines(enumerate(stream, start=1), file, faults))
         except OSError as error:
             raise InvalidEvent(f"{file}: {error.strerror}") from error
         if faults:
@@ -171,15 +171,16 @@ async def _groups(lines: AsyncIterable[list[bytes]], faults: list[InvalidEvent])
     async for group in lines:
         # The lines come first: zip takes from its first argument before it sees that the second is at its end.
         numbered = ((number, line) for line, number in zip(group, numbers, strict=False))
-        yield _events(numbered, "standard input", faults, report=print_error)
+        yield events_of_lines(numbered, "standard input", faults, report=print_error)
 
 
-def _events(
+def events_of_lines(
     lines: Iterable[tuple[int, bytes]],
     name: str,
     faults: list[InvalidEvent],
     report: Callable[[InvalidEvent], None] = lambda _: None,
 ) -> Iterator[Event]:
+    """Yield the events of numbered lines; add those that are invalid to ``faults``, and report them."""
     for number, raw in lines:
         line = raw.removeprefix(codecs.BOM_UTF8) if number == 1 else raw
         if not line.strip():

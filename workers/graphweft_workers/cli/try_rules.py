@@ -1,0 +1,132 @@
+"""``graphweft try``."""
+
+from __future__ import annotations
+
+import json as json_module
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from graphweft_contracts import Event, InvalidEvent
+from graphweft_rules import BoundMutation, RuleSet
+from graphweft_workers.cli.emit import events_of_lines
+from graphweft_workers.cli.options import Json, Rules, command
+from graphweft_workers.cli.output import print_error, print_json, say
+from graphweft_workers.roles.rules import load_rules
+from graphweft_workers.roles.settings import Settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Tried:
+    """What the rules do with one event."""
+
+    event: Event
+    mutations: tuple[BoundMutation, ...] = ()
+    skipped: list[dict[str, str]] = field(default_factory=list[dict[str, str]])
+    reason: str = ""
+    """Why nothing matches; empty if something does."""
+
+
+@command
+async def try_rules(
+    file: Annotated[Path, typer.Argument(help="File with one event (JSON), or with one on each line.")],
+    rules: Rules = None,
+    json: Json = False,
+) -> int | None:
+    """Show what the rules would do with events: the queries with their parameters, and skips with the reason.
+
+    It contacts no server and writes nothing. Exits with 1 if an event matches no mutation.
+    """
+    rule_set = load_rules(Settings.load(rules=rules))
+    tried = [_try(rule_set, event) for event in _events(file)]
+    if json:
+        print_json([_dict(each) for each in tried])
+    else:
+        for each in tried:
+            _print(each)
+    return 1 if any(not each.mutations for each in tried) else None
+
+
+def _events(file: Path) -> list[Event]:
+    try:
+        content = file.read_bytes()
+    except OSError as error:
+        raise InvalidEvent(f"{file}: {error.strerror}") from error
+    lines = list(enumerate(content.splitlines(), start=1))
+    try:
+        json_module.loads(content)
+        lines = [(1, content)]
+    except ValueError:  # JSON lines, or an error that is reported with its line
+        pass
+    faults: list[InvalidEvent] = []
+    events = list(events_of_lines(lines, str(file), faults, report=print_error))
+    if faults:
+        raise InvalidEvent(f"{file}: {len(faults)} events are invalid: correct them")
+    if not events:
+        raise InvalidEvent(f"{file}: it holds no event")
+    return events
+
+
+def _try(rules: RuleSet, event: Event) -> _Tried:
+    refusal = rules.refusal(event)
+    if refusal is not None:
+        return _Tried(event=event, reason=refusal)
+    matched = rules.match_event(event)
+    for failed in matched.failed:
+        raise failed.error
+    skipped = [
+        {"rule": each.rule, "mutation": each.query, "place": str(each.place), "reason": each.detail}
+        for each in matched.skipped
+    ]
+    reason = "" if matched.mutations or skipped else _why_nothing(rules, event)
+    return _Tried(event=event, mutations=matched.mutations, skipped=skipped, reason=reason)
+
+
+def _why_nothing(rules: RuleSet, event: Event) -> str:
+    if event.workflow is None:
+        return "the event has no workflow, so no rules apply to it"
+    workflow = rules.workflows.get(event.workflow)
+    if workflow is None:
+        known = ", ".join(sorted(rules.workflows)) or "none"
+        return f"there are no rules for the workflow {event.workflow!r}; workflows with rules: {known}"
+    if not workflow.mutations_for(event.type, event.agent).rules:
+        types = sorted({pattern for rule in workflow.mutation_rules for pattern in rule.rule.events})
+        agent = "" if event.agent is None else f" and agent {event.agent!r}"
+        return f"no rule is for the event type {event.type!r}{agent}; its rules are for {', '.join(types) or 'none'}"
+    return "rules are for this event type, but no condition holds"
+
+
+def _print(tried: _Tried) -> None:
+    say(f"{tried.event.type} {tried.event.id}")
+    for bound in tried.mutations:
+        mutation = bound.mutation
+        say(f"  {mutation.rule}/{mutation.id} ({mutation.place})")
+        for line in mutation.cypher.statement.strip().splitlines():
+            say(f"      {line}")
+        params = json_module.dumps(bound.params, ensure_ascii=False, default=str)
+        say(f"      with {params}")
+    for skip in tried.skipped:
+        say(f"  {skip['rule']}/{skip['mutation']} ({skip['place']}) is skipped: {skip['reason']}")
+    if tried.reason:
+        say(f"  nothing: {tried.reason}")
+
+
+def _dict(tried: _Tried) -> dict[str, Any]:
+    return {
+        "id": tried.event.id,
+        "type": tried.event.type,
+        "mutations": [
+            {
+                "rule": bound.mutation.rule,
+                "mutation": bound.mutation.id,
+                "place": str(bound.mutation.place),
+                "statement": bound.mutation.cypher.statement,
+                "params": bound.params,
+            }
+            for bound in tried.mutations
+        ],
+        "skipped": tried.skipped,
+        "reason": tried.reason,
+    }

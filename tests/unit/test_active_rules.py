@@ -135,3 +135,17 @@ def test_an_activation_without_a_record_is_waited_for_once(monkeypatch: pytest.M
     monkeypatch.setattr(active_rules, "_VISIBLE_S", 1e9)
     asyncio.run(rules.refresh([entry]))
     assert not rules.cursor(0, "").knows(7)
+
+
+def test_each_rule_set_knows_the_mutations_of_the_others() -> None:
+    log = Log()
+    log.add("*", "one", p0="1")
+    rules = logged(log)
+    only = rules.current("any")
+    assert (rules.known, list(rules.before(only))) == (1, [])
+    log.add("acme", "two", p0="2")
+    log.add("*", "one", p0="3")
+    asyncio.run(rules.refresh())
+    assert rules.known == 2
+    assert rules.current("any") is only
+    assert len(rules.before(only)) == len(rules.current("acme").mutations)

@@ -62,6 +62,11 @@ class ActiveRules(Protocol):
         """Return the rules of the newest activation for an app."""
         ...
 
+    @property
+    def known(self) -> int:
+        """The number of rule sets that have been active; ``before`` returns more when it grows."""
+        ...
+
     def before(self, rules: RuleSet) -> Sequence[Cypher]:
         """Return the mutations of other rule sets that have been active: they may have written what the graph holds."""
         ...
@@ -85,6 +90,11 @@ class FixedRules:
     def current(self, app_id: str) -> RuleSet:
         """See ``ActiveRules.current``."""
         return self._rules
+
+    @property
+    def known(self) -> int:
+        """See ``ActiveRules.known``."""
+        return 1
 
     def before(self, rules: RuleSet) -> Sequence[Cypher]:
         """See ``ActiveRules.before``."""
@@ -171,10 +181,14 @@ class LoggedRules:
                     return self.sets[activation.digest]
         return self.none
 
+    @property
+    def known(self) -> int:
+        """See ``ActiveRules.known``."""
+        return len(self.sets)
+
     def before(self, rules: RuleSet) -> Sequence[Cypher]:
         """See ``ActiveRules.before``."""
-        earlier = (self.sets[activation.digest] for activation in self.activations)
-        return [part.cypher for each in earlier if each is not rules for part in each.mutations]
+        return [part.cypher for each in self.sets.values() if each is not rules for part in each.mutations]
 
     def first(self, app_id: str) -> RuleSet:
         """Return the rules of the first activation for an app."""

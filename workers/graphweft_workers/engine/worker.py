@@ -46,6 +46,7 @@ _BACKLOG: Final = 100
 """The next batch is read during the application of a batch with at least this many events."""
 _LETTERS_AT_ONCE: Final = 500
 _DEFECT_RETRY_S: Final = 5.0
+_ARRANGERS: Final = 16
 _RESCANS: Final = 2
 _RESCAN_S: Final = 0.1
 _MOST_LETTERS: Final = 10_000
@@ -114,12 +115,13 @@ class MutationWorker:
         self._bus = bus
         self._graph = graph
         self._rules = active = FixedRules(rules) if isinstance(rules, RuleSet) else rules
-        arrangers: BoundedDict[int, tuple[RuleSet, Arranger]] = BoundedDict()
+        arrangers: BoundedDict[tuple[int, int], tuple[RuleSet, Arranger]] = BoundedDict(_ARRANGERS)
 
         def arranger(of: RuleSet) -> Arranger:
-            if id(of) not in arrangers:
-                arrangers[id(of)] = (of, Arranger(of, graph.dialect, active.before(of)))
-            return arrangers[id(of)][1]
+            key = (id(of), active.known)
+            if key not in arrangers:
+                arrangers[key] = (of, Arranger(of, graph.dialect, active.before(of)))
+            return arrangers[key][1]
 
         self._batch_events = batch_events
         self._leases = LeaseHolder(bus, name=name, lease_s=lease_s, logger=logger)

@@ -678,7 +678,7 @@ def test_a_dead_letter_is_found_mended_and_retried_once(up: Deployment, rules: P
     assert up.json("dlq", "drop", letters[2]["id"]) == {"dropped": 1, "left": 0, "unknown": []}
     first = letters[0]
     assert (first["reason"], first["rule"], first["mutation"]) == ("query_error", "add", "divide")
-    assert first["place"].startswith(str(rules / "Numbers/graph_injection.yaml"))
+    assert first["place"].startswith("Numbers/graph_injection.yaml:")
     assert "fields" not in first  # what may be personal is shown one by one
     shown = up.json("dlq", "show", first["id"])
     assert json.loads(shown["fields"]["data"])["data"] == {"number": 5}

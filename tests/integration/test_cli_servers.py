@@ -159,6 +159,8 @@ def test_dead_letters_are_found_mended_and_retried(call: Call, servers: dict[str
     dropped = call("dlq", "drop", second, "--json", **servers)
     assert json.loads(dropped.out) == {"dropped": 1, "left": 0, "unknown": []}
     (Path(servers["GRAPHWEFT_RULES"]) / "Numbers/graph_injection.yaml").write_text(MENDED)
+    pushed = call("rules", "push", "--json", **servers)  # a retry follows the rules that are active at its place
+    assert json.loads(pushed.out)["changes"]["changed"] == ["Numbers/graph_injection.yaml"]
     assert call("dlq", "retry", first, **servers).out == "1 events are back on the bus\n"
     done = call("dlq", "retry", first, "--json", **servers)
     assert (done.code, json.loads(done.out)) == (2, {"retried": 0, "left": 0, "kept": [], "unknown": [first]})

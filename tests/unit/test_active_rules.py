@@ -149,3 +149,18 @@ def test_each_rule_set_knows_the_mutations_of_the_others() -> None:
     assert rules.known == 2
     assert rules.current("any") is only
     assert len(rules.before(only)) == len(rules.current("acme").mutations)
+
+
+def test_a_bus_that_was_emptied_gives_its_new_activations_only() -> None:
+    log = Log()
+    log.add("*", "one", p0="1")
+    log.add("*", "two", p0="2")
+    rules = logged(log)
+    log.found.clear()
+    log.add("*", "three", p0="1")
+    asyncio.run(rules.refresh())
+    assert name(rules.current("any")) == "three"
+    assert name(rules.cursor(0, "").at("any", "5")) == "three"
+    log.found.clear()
+    asyncio.run(rules.refresh())
+    assert name(rules.current("any")) == "none"

@@ -154,7 +154,13 @@ class LoggedRules:
 
     async def _read(self) -> None:
         async with self._reading:
-            for activation in await self._log.activations(after=len(self.activations)):
+            known = self.activations[-1:]
+            found = await self._log.activations(after=len(self.activations) - len(known))
+            if list(found[:1]) != known and known:  # the bus was emptied
+                logger.warning("rules_of_another_bus", next="the activations are read from the start")
+                self.activations.clear()
+                known, found = [], await self._log.activations()
+            for activation in found[len(known) :]:
                 if activation.digest not in self.sets:
                     stored = await self._log.stored_rules(activation.digest)
                     if stored is None:

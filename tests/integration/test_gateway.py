@@ -25,6 +25,7 @@ import redis.asyncio as redis
 import yaml
 from pydantic import ValidationError
 from starlette.datastructures import Headers
+from tests.services.layouts import events_on_bus
 
 from graphweft import Client
 from graphweft.transport import MAX_EVENT_BYTES
@@ -219,14 +220,7 @@ async def eventually(condition: Callable[[], Awaitable[bool]]) -> None:
 
 async def events_of(url: str, app_id: str) -> list[str]:
     """Return the texts of the app's notes on the bus."""
-    found: list[str] = []
-    async with redis.Redis.from_url(url) as raw:
-        for partition in range(4):
-            for _, fields in cast("Any", await raw.xrange(channels.events_stream(partition))):
-                event = json.loads(fields[b"data"])
-                if event["appid"] == app_id:
-                    found.append(event["data"].get("text"))
-    return found
+    return [event["data"].get("text") for event in await events_on_bus(url, app_id)]
 
 
 # --------------------------------------------------------------------------------------------------- events and context
@@ -300,13 +294,7 @@ async def test_binary_mode(gateway: Gateway, stack: Stack, app_id: str) -> None:
     )
     assert answer.status_code == 202, answer.text
     assert await notes(gateway, after=answer.json()["positions"][0]) == {"Ü": 1}
-    async with redis.Redis.from_url(stack.url) as raw:
-        found = [
-            json.loads(fields[b"data"])
-            for partition in range(4)
-            for _, fields in cast("Any", await raw.xrange(channels.events_stream(partition)))
-        ]
-    assert [event["chatid"] for event in found if event["appid"] == app_id] == ["cü"]
+    assert [each["chatid"] for each in await events_on_bus(stack.url, app_id)] == ["cü"]
     without_data = await post(gateway, b"", "", **headers | {"ce-id": "e", "ce-type": "a.b", "ce-chatid": "c"})
     assert without_data.status_code == 202, without_data.text
 
@@ -1135,10 +1123,7 @@ async def test_a_token_gets_and_changes_nothing_of_another_app(stack: Stack, app
                     return not sum(partition.lag for partition in await bus.status())
 
                 await eventually(applied)
-            async with redis.Redis.from_url(stack.url) as raw:
-                for partition in range(4):
-                    for _, fields in cast("Any", await raw.xrange(channels.events_stream(partition))):
-                        event = json.loads(fields[b"data"])
-                        if event["source"] == "/t" and str(event["data"].get("text", "")).startswith("mine-"):
-                            assert event["appid"] == app_id, f"seed {seed}"
+            for event in await events_on_bus(stack.url):
+                if event["source"] == "/t" and str(event["data"].get("text", "")).startswith("mine-"):
+                    assert event["appid"] == app_id, f"seed {seed}"
             assert await read_digest(store, theirs) == before, f"seed {seed}"

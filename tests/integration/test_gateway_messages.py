@@ -14,7 +14,6 @@ from uuid import uuid4
 
 import httpx
 import pytest
-import redis.asyncio as redis
 from tests.integration.test_gateway import (
     BUDGET_MS,
     Gateway,
@@ -27,12 +26,12 @@ from tests.integration.test_gateway import (
     stack,
     tokens_of,
 )
+from tests.services.layouts import events_on_bus
 from tests.services.rules import rule_set
 
 from graphweft import Client
 from graphweft.transports.embedded import embedded_url
 from graphweft.transports.redis.transport import RedisTransport
-from graphweft_contracts import channels
 from graphweft_contracts.episodes import episode_id
 from graphweft_rules import RuleSet
 from graphweft_workers.drivers.embedded.server import EmbeddedServer
@@ -106,14 +105,7 @@ async def episodes(url: str, app_id: str, what: str = "content") -> list[Any]:
 
 
 async def on_bus(url: str, app_id: str) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = []
-    async with redis.Redis.from_url(url) as raw:
-        for partition in range(4):
-            for _, fields in cast("Any", await raw.xrange(channels.events_stream(partition))):
-                event = json.loads(fields[b"data"])
-                if event["appid"] == app_id:
-                    found.append(event)
-    return found
+    return await events_on_bus(url, app_id)
 
 
 # ------------------------------------------------------------------------------------------------------------- messages

@@ -10,22 +10,21 @@ import zlib
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from pathlib import Path
-from typing import Any, cast
+from typing import Any
 from uuid import uuid4
 
 import httpx
 import pytest
-import redis.asyncio as redis
 from google.protobuf import json_format
 from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import (
     ExportTraceServiceRequest,
     ExportTraceServiceResponse,
 )
+from tests.services.layouts import events_on_bus
 
 from graphweft import Client
 from graphweft.transports.embedded import embedded_url
 from graphweft.transports.redis.transport import RedisTransport
-from graphweft_contracts import channels
 from graphweft_workers.drivers.embedded.server import EmbeddedServer
 from graphweft_workers.gateway.app import make_app
 from graphweft_workers.gateway.limits import Limits
@@ -144,14 +143,7 @@ async def post(gateway: Gateway, body: Any, kind: str = JSON, **headers: str) ->
 
 async def events(url: str, app_id: str) -> list[dict[str, Any]]:
     """Return the app's events on the bus, of each partition in their order."""
-    found: list[dict[str, Any]] = []
-    async with redis.Redis.from_url(url) as raw:
-        for partition in range(4):
-            for _, fields in cast("Any", await raw.xrange(channels.events_stream(partition))):
-                event = json.loads(fields[b"data"])
-                if event["appid"] == app_id:
-                    found.append(event)
-    return found
+    return await events_on_bus(url, app_id)
 
 
 def said(found: list[dict[str, Any]]) -> list[str]:

@@ -41,7 +41,7 @@ __all__ = ("call", "rules")  # fixtures
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
-PARTITIONS = range(4)
+PARTITIONS = range(64)
 
 
 @pytest.fixture(autouse=True)

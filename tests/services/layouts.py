@@ -2,9 +2,23 @@
 
 from __future__ import annotations
 
-from graphweft_contracts import Layout
+import json
+from typing import Any
+
+import redis.asyncio as redis
+
+from graphweft_contracts import Layout, channels, wire
 
 
 def spread(partitions: int) -> Layout:
     """Return the layout that spreads the chats of each app, so that several partitions write one graph."""
     return Layout(partitions=partitions, order="chat")
+
+
+async def events_on_bus(url: str, app_id: str | None = None) -> list[dict[str, Any]]:
+    """Return the structured events of an app, or of all, on a Redis bus, of each partition in order."""
+    async with redis.Redis.from_url(url) as raw:
+        streams = sorted(await raw.keys(f"{channels.EVENTS}:*"))
+        entries = [fields for stream in streams for _, fields in await raw.xrange(stream)]
+    events = [json.loads(fields[wire.DATA]) for fields in entries if wire.DATA in fields]
+    return [event for event in events if app_id in (None, event["appid"])]

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any, cast
 
 import pytest
-import redis.asyncio as redis
 from tests.adapters.contract import (
     CONTENTS,
     MODEL,
@@ -27,9 +26,8 @@ from tests.adapters.contract import (
     turn_lines,
 )
 from tests.adapters.runner import SOURCES, RunScene
+from tests.services.layouts import events_on_bus
 from tests.services.runtime_environments import ROOT
-
-from graphweft_contracts import channels
 
 COMPLETED = "agent.turn_complete Planner 1 True completed"
 BY_HAND = (*PLANNER[:-2], COMPLETED)
@@ -40,15 +38,6 @@ AGENTS = (*PLANNER[:-2], MODEL, COMPLETED)
 
 def unnumbered(lines: list[str]) -> list[str]:
     return [re.sub(r" \d+\b", "", line) for line in lines]
-
-
-async def on_the_bus(url: str) -> list[dict[str, Any]]:
-    async with redis.Redis.from_url(url) as raw:
-        return [
-            json.loads(fields[b"data"])
-            for partition in range(4)
-            for _, fields in cast("Any", await raw.xrange(channels.events_stream(partition)))
-        ]
 
 
 def environment(**more: str) -> dict[str, str]:
@@ -190,7 +179,7 @@ class TestOpenTelemetry(AdapterContract):
             cwd=ROOT, env=settings, capture_output=True, text=True, timeout=120, check=False,
         )  # fmt: skip
         assert (done.returncode, done.stdout) == (0, "It is sunny.\n"), done.stderr[-3000:]
-        found = [event for event in await on_the_bus(url) if event["appid"] == "unchanged"]
+        found = [event for event in await events_on_bus(url) if event["appid"] == "unchanged"]
         assert event_lines({"events": [{"type": event["type"], **event["data"]} for event in found]}) == [
             "agent.turn_start Planner 1",
             "model.call_complete Planner 1 True",
@@ -223,7 +212,7 @@ class TestOpenTelemetry(AdapterContract):
             rest, errors = await asyncio.to_thread(sender.communicate, "\n", timeout=150)
             assert sender.returncode == 0, errors[-3000:]
         chats = json.loads(rest.splitlines()[-1])
-        found = [event for event in await on_the_bus(url) if event["appid"] == "sent"]
+        found = [event for event in await events_on_bus(url) if event["appid"] == "sent"]
         expected = {(f"{span}-{moment}", chat) for span, chat in chats.items() for moment in ("start", "end")}
         assert {(event["id"], event["chatid"]) for event in found} == expected, (
             "events that were sent twice have one id"

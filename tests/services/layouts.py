@@ -19,6 +19,7 @@ async def events_on_bus(url: str, app_id: str | None = None) -> list[dict[str, A
     """Return the structured events of an app, or of all, on a Redis bus, of each partition in order."""
     async with redis.Redis.from_url(url) as raw:
         streams = sorted(await raw.keys(f"{channels.EVENTS}:*"))
-        entries = [fields for stream in streams for _, fields in await raw.xrange(stream)]
+        read: Any = raw.xrange
+        entries: list[dict[bytes, bytes]] = [fields for stream in streams for _, fields in await read(stream)]
     events = [json.loads(fields[wire.DATA]) for fields in entries if wire.DATA in fields]
     return [event for event in events if app_id in (None, event["appid"])]

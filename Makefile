@@ -46,7 +46,7 @@ soak: export GRAPHWEFT_SEED := $(GRAPHWEFT_SEED)
 soak: $(READY) ## hours of random events, rules, requests and faults; the seed is printed first
 	@echo "==> GRAPHWEFT_FUZZ_SEED=$(GRAPHWEFT_FUZZ_SEED) GRAPHWEFT_SEED=$(GRAPHWEFT_SEED)"
 	$(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist loadgroup tests/fuzz tests/chaos \
-	  tests/integration/test_batch_forms.py tests/integration/test_episodes.py tests/integration/test_gateway.py \
+	  tests/integration/test_app_order.py tests/integration/test_batch_forms.py tests/integration/test_episodes.py tests/integration/test_gateway.py \
 	  tests/integration/test_memory_order.py tests/integration/test_retry_property.py tests/integration/test_search_scopes.py \
 	  tests/integration/test_serial_equality.py tests/integration/test_worker_faults.py
 

@@ -18,6 +18,7 @@ from graphweft_workers.drivers.falkordb.dialect import FALKORDB
 from graphweft_workers.drivers.neo4j.dialect import NEO4J
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Entry
+from graphweft_workers.roles.rules import push
 
 from .cases import Case
 from .faults import Fault
@@ -61,6 +62,8 @@ class Round:
         async with stack.bus() as bus:
             before = {part.id: part.end for part in await patiently(bus.status)}
             letters = await patiently(bus.dead_letter_count)
+            # Rounds share a bus, and rules that other ones replaced stay replaced: these are for this app alone.
+            await patiently(lambda: push(bus, rules, app))
             batch = rng.choice([5, 40, 200])
             workers = [
                 stack.worker(f"w{number}", folder / "rules", folder / f"w{number}.log", batch_events=batch)

@@ -7,6 +7,7 @@ import json
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -72,6 +73,20 @@ def asked(bootstrap: str, question: Callable[[Any], Awaitable[Any]]) -> Any:
             await admin.close()
 
     return asyncio.run(ask())
+
+
+def make_topics(url: str, topics: list[NewTopic]) -> None:
+    """Make topics, and wait until the broker tells others of them."""
+
+    async def make(admin: Any) -> None:
+        await admin.create_topics(topics)
+
+    asked(url.removeprefix("kafka://"), make)
+    names = {topic.name for topic in topics}
+    until = time.monotonic() + 20
+    while names - set(asked(url.removeprefix("kafka://"), lambda admin: admin.list_topics())):
+        assert time.monotonic() < until
+        time.sleep(0.05)
 
 
 def test_events_go_in_and_the_graph_comes_out(call: Call, servers: dict[str, str], tmp_path: Path) -> None:
@@ -279,7 +294,7 @@ def test_doctor_finds_topics_that_would_lose_events(call: Call, kafka_url: str, 
         made(channels.EVENTS_TOPIC, retention_ms="3600000", max_message_bytes="1000"),
         made(channels.DEAD_LETTERS_TOPIC, cleanup_policy="delete"),
     ]
-    asked(kafka_url.removeprefix("kafka://"), lambda admin: admin.create_topics(topics))
+    make_topics(kafka_url, topics)
     servers = {"GRAPHWEFT_BUS_URL": kafka_url, "GRAPHWEFT_GRAPH_URL": database}
     done = call("doctor", "--json", **servers)
     found = checks(done)
@@ -293,7 +308,7 @@ def test_doctor_finds_topics_that_would_lose_events(call: Call, kafka_url: str, 
 
 def test_doctor_finds_a_topic_that_is_compacted(call: Call, kafka_url: str) -> None:
     topic = NewTopic(channels.EVENTS_TOPIC, 1, 1, topic_configs={"cleanup.policy": "compact"})
-    asked(kafka_url.removeprefix("kafka://"), lambda admin: admin.create_topics([topic]))
+    make_topics(kafka_url, [topic])
     found = checks(call("doctor", "--json", GRAPHWEFT_BUS_URL=kafka_url, GRAPHWEFT_GRAPH_URL="redis://127.0.0.1:1"))
     assert found["bus retention"]["state"] == "fail"
     assert "cleanup.policy=delete" in found["bus retention"]["advice"]

@@ -120,7 +120,7 @@ async def test_what_an_earlier_process_left_on_the_bus_is_not_taken_for_a_role(
     server = EmbeddedServer(data)
     await server.start()
     with redis.Redis.from_url(embedded_url(data), decode_responses=True) as client:
-        client.set(channels.PARTITION_COUNT, 4)
+        client.set(channels.PARTITION_COUNT, len(PARTITIONS))
         for number in PARTITIONS:
             client.set(channels.lease(number, channels.MUTATION_GROUP), "killed", px=6_000)
         client.xgroup_create(channels.CONTEXT_REQUESTS, channels.CONTEXT_GROUP, id="0", mkstream=True)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from dataclasses import dataclass
 from typing import Any, Final
@@ -81,14 +82,16 @@ class StreamWaiter:
 
     async def _run(self) -> None:
         error: Exception = OSError("the connection is closed")
+        connection = self._client.client()
         try:
-            async with self._client.client() as connection:
-                self._connection_id = int(await connection.execute_command("CLIENT", "ID"))
-                while self._waiting:
-                    await self._look(connection)
+            self._connection_id = int(await connection.execute_command("CLIENT", "ID"))
+            while self._waiting:
+                await self._look(connection)
         except (RedisError, OSError) as failure:
             error = failure
         finally:
+            with contextlib.suppress(RedisError, OSError):
+                await connection.aclose()
             self._named = frozenset()
             self._connection_id = None
             for each in self._waiting:

@@ -7,25 +7,28 @@ which may be many and large, on request.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import time
-from collections.abc import Generator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-from aiokafka import AIOKafkaProducer, TopicPartition
-from aiokafka.errors import IllegalOperation, KafkaError
+from aiokafka import TopicPartition
 
 from graphweft.transports.kafka.connection import bus_errors, record_of
 from graphweft_contracts import BusUnavailable, DeadLetter, channels
-from graphweft_workers.drivers.kafka.reader import RangeReader, start_client
+from graphweft_workers.drivers.kafka.producer import (
+    LARGEST,
+    REQUEST_MS,
+    abort_transaction,
+    fencing_errors,
+    started_producer,
+    stop_producer,
+    until_visible,
+)
+from graphweft_workers.drivers.kafka.reader import RangeReader
 
 _LETTERS: Final[Any] = TopicPartition(channels.DEAD_LETTERS_TOPIC, 0)
-_LARGEST: Final = 8 * 1024**2
-_REQUEST_MS: Final = 10_000
-_TRANSACTION_MS: Final = 10_000
-"""The transaction of a producer that died ends after this time. Until then readers of its partitions wait."""
+_FENCED: Final = "the dead letter was not retried: another process retries it at the same time"
 _PAGE: Final = 10_000
-_STEP_S: Final = 0.01
 _INDEX_S: Final = 3_600.0
 """An index that is older than this is rebuilt: Kafka drops the records of deletions after a day."""
 
@@ -35,7 +38,7 @@ class LetterTopic:
 
     def __init__(self, servers: str) -> None:
         self._servers = servers
-        self._reader = RangeReader(servers, _LARGEST)
+        self._reader = RangeReader(servers, LARGEST)
         self._producer: Any = None
         self._producing = asyncio.Lock()
         self._indexing = asyncio.Lock()
@@ -48,9 +51,9 @@ class LetterTopic:
         async with self._producing:
             try:
                 with bus_errors("a dead letter cannot be written"):
-                    async with asyncio.timeout(2 * _REQUEST_MS / 1000):
+                    async with asyncio.timeout(2 * REQUEST_MS / 1000):
                         if self._producer is None:
-                            self._producer = await self._started(enable_idempotence=True)
+                            self._producer = await started_producer(self._servers)
                         sent = [
                             await self._producer.send(_LETTERS.topic, key=letter.id.encode(), value=_body(letter))
                             for letter in letters
@@ -58,7 +61,7 @@ class LetterTopic:
                         await asyncio.gather(*sent)
             except BusUnavailable:
                 producer, self._producer = self._producer, None
-                await _end(producer)
+                await stop_producer(producer)
                 raise
 
     async def count(self) -> int:
@@ -101,10 +104,8 @@ class LetterTopic:
         """
         producer: Any = None
         try:
-            with _fenced_off(), bus_errors("the dead letter was not retried"):
-                producer = await self._started(
-                    transactional_id=channels.REQUEUE_TRANSACTION, transaction_timeout_ms=_TRANSACTION_MS
-                )
+            with fencing_errors(_FENCED), bus_errors("the dead letter was not retried"):
+                producer = await started_producer(self._servers, transaction=channels.REQUEUE_TRANSACTION)
                 await self._catch_up()
                 if await self._at(letter.id) != letter:
                     return False
@@ -129,23 +130,21 @@ class LetterTopic:
                     await self._catch_up(place.offset)
                     unchanged = self._index.get(letter.id) == seen
                 except BaseException:
-                    # aiokafka asserts that a fenced producer has nothing to abort.
-                    with contextlib.suppress(KafkaError, OSError, AssertionError, IllegalOperation):
-                        await producer.abort_transaction()
+                    await abort_transaction(producer)
                     raise
                 if unchanged:
                     await producer.commit_transaction()
-                    await self._visible(place.offset)
+                    await until_visible(self._reader, _LETTERS, place.offset)
                 else:
                     await producer.abort_transaction()
                 return unchanged
         finally:
-            await _end(producer)
+            await stop_producer(producer)
 
     async def aclose(self) -> None:
         """Close the connections."""
         producer, self._producer = self._producer, None
-        await _end(producer)
+        await stop_producer(producer)
         await self._reader.aclose()
 
     async def _catch_up(self, to: int | None = None) -> None:
@@ -173,13 +172,6 @@ class LetterTopic:
                 self._next = until
             self._current = begun
 
-    async def _visible(self, offset: int) -> None:
-        """Wait until a committed record can be read: Kafka acknowledges the commit before that."""
-        with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(_REQUEST_MS / 1000):
-                while (await self._reader.bounds([_LETTERS]))[_LETTERS][1] <= offset:  # noqa: ASYNC110 - the broker's
-                    await asyncio.sleep(_STEP_S)
-
     async def _at(self, letter_id: str) -> DeadLetter | None:
         offset = self._index.get(letter_id)
         if offset is None:
@@ -188,37 +180,6 @@ class LetterTopic:
             if record.value is not None:
                 return DeadLetter.model_validate_json(record.value)
         return None
-
-    async def _started(self, **options: Any) -> Any:
-        producer = AIOKafkaProducer(
-            bootstrap_servers=self._servers,
-            request_timeout_ms=_REQUEST_MS,
-            max_batch_size=_LARGEST,
-            max_request_size=_LARGEST,
-            **options,
-        )
-        try:
-            async with asyncio.timeout(2 * _REQUEST_MS / 1000):
-                await start_client(producer)
-        except BaseException:
-            await _end(producer)
-            raise
-        return producer
-
-
-@contextlib.contextmanager
-def _fenced_off() -> Generator[None]:
-    """A producer that is fenced between two calls has no transaction; aiokafka does not raise a ``KafkaError`` then."""
-    try:
-        yield
-    except IllegalOperation as error:
-        raise BusUnavailable("the dead letter was not retried: another process retries it at the same time") from error
-
-
-async def _end(producer: Any) -> None:
-    if producer is not None:
-        with contextlib.suppress(KafkaError, OSError):
-            await producer.stop()
 
 
 def _body(letter: DeadLetter) -> bytes:

@@ -1,0 +1,79 @@
+"""Producers of large records and transactions, and the wait until a committed record can be read."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Generator
+from typing import Any, Final
+
+from aiokafka import AIOKafkaProducer
+from aiokafka.errors import IllegalOperation, KafkaError
+
+from graphweft_contracts import BusUnavailable
+from graphweft_workers.drivers.kafka.reader import RangeReader, start_client
+
+LARGEST: Final = 8 * 1024**2
+"""Bytes of the largest record."""
+REQUEST_MS: Final = 10_000
+_TRANSACTION_MS: Final = 10_000
+"""The transaction of a producer that died ends after this time. Until then readers of its partitions wait."""
+_STEP_S: Final = 0.01
+
+
+async def started_producer(servers: str, *, transaction: str | None = None) -> Any:
+    """Return a started producer; with ``transaction`` it has that id, and fences an older one with it.
+
+    Raises ``KafkaError`` or ``OSError``.
+    """
+    options: dict[str, Any] = {"enable_idempotence": True}
+    if transaction is not None:
+        options = {"transactional_id": transaction, "transaction_timeout_ms": _TRANSACTION_MS}
+    producer = AIOKafkaProducer(
+        bootstrap_servers=servers,
+        request_timeout_ms=REQUEST_MS,
+        max_batch_size=LARGEST,
+        max_request_size=LARGEST,
+        **options,
+    )
+    try:
+        async with asyncio.timeout(2 * REQUEST_MS / 1000):
+            await start_client(producer)
+    except BaseException:
+        await stop_producer(producer)
+        raise
+    return producer
+
+
+async def stop_producer(producer: Any) -> None:
+    """Stop a producer, if there is one, and ignore errors."""
+    if producer is not None:
+        with contextlib.suppress(KafkaError, OSError):
+            await producer.stop()
+
+
+async def abort_transaction(producer: Any) -> None:
+    """Abort the transaction after an error, and ignore errors."""
+    # aiokafka asserts that a fenced producer has nothing to abort.
+    with contextlib.suppress(KafkaError, OSError, AssertionError, IllegalOperation):
+        await producer.abort_transaction()
+
+
+@contextlib.contextmanager
+def fencing_errors(message: str) -> Generator[None]:
+    """Raise ``BusUnavailable`` with ``message`` where a producer was fenced between two calls.
+
+    It has no transaction then, and aiokafka does not raise a ``KafkaError``.
+    """
+    try:
+        yield
+    except IllegalOperation as error:
+        raise BusUnavailable(message) from error
+
+
+async def until_visible(reader: RangeReader, partition: Any, offset: int) -> None:
+    """Wait until a committed record can be read: Kafka acknowledges the commit before that."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(REQUEST_MS / 1000):
+            while (await reader.bounds([partition]))[partition][1] <= offset:  # noqa: ASYNC110 - the broker's
+                await asyncio.sleep(_STEP_S)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import base64
 import json
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, cast
@@ -92,3 +92,17 @@ def announced(fields: Mapping[bytes, bytes]) -> int | None:
     except (ValueError, LookupError, TypeError, RecursionError):
         return None
     return number if type(number) is int else None
+
+
+def newest(activations: Sequence[Activation], scope: str) -> Activation | None:
+    """Return the last activation for exactly this scope; None without one."""
+    return next((each for each in reversed(activations) if each.scope == scope), None)
+
+
+def changed_files(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> dict[str, list[str]]:
+    """Return the names of the files that were ``added``, ``changed`` and ``removed``."""
+    return {
+        "added": sorted(after.keys() - before.keys()),
+        "changed": sorted(name for name in before.keys() & after.keys() if before[name] != after[name]),
+        "removed": sorted(before.keys() - after.keys()),
+    }

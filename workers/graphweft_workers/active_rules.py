@@ -15,7 +15,7 @@ import structlog
 
 from graphweft_contracts import BusUnavailable
 from graphweft_contracts.layout import ALL_APPS
-from graphweft_contracts.rules_log import Activation, announced
+from graphweft_contracts.rules_log import Activation, announced, newest
 from graphweft_rules import RuleSet
 from graphweft_rules.cypher.query import Cypher
 from graphweft_workers.bounded_dict import BoundedDict
@@ -181,11 +181,8 @@ class LoggedRules:
 
     def current(self, app_id: str) -> RuleSet:
         """See ``ActiveRules.current``."""
-        for scope in (app_id, ALL_APPS):
-            for activation in reversed(self.activations):
-                if activation.scope == scope:
-                    return self.sets[activation.digest]
-        return self.none
+        activation = newest(self.activations, app_id) or newest(self.activations, ALL_APPS)
+        return self.none if activation is None else self.sets[activation.digest]
 
     @property
     def known(self) -> int:

@@ -11,7 +11,7 @@ import typer
 
 from graphweft_contracts import GraphUnavailable, InvalidSettings, NotRunning
 from graphweft_contracts.layout import ALL_APPS
-from graphweft_contracts.rules_log import Activation
+from graphweft_contracts.rules_log import Activation, changed_files, newest
 from graphweft_workers.cli.connections import running_bus
 from graphweft_workers.cli.options import Data, Json, check_app, command
 from graphweft_workers.cli.output import print_json, print_table, say
@@ -62,8 +62,8 @@ async def rules_push(
                 ) from error
         finally:
             await graph.aclose()
-        active = _active(await bus.activations(), scope)
-        changes = _changes(await _files(bus, active.digest) if active else {}, rules.files)
+        active = newest(await bus.activations(), scope)
+        changes = changed_files(await _files(bus, active.digest) if active else {}, rules.files)
         pushed: Activation | None = None
         if not dry_run and (active is None or active.digest != rules.digest):
             pushed = await push(bus, rules, scope)
@@ -151,7 +151,7 @@ async def rules_diff(
         )
     ]
     if json:
-        print_json({"changes": _changes(before, after), "diff": lines})
+        print_json({"changes": changed_files(before, after), "diff": lines})
         return
     for line in lines:
         say(line)
@@ -188,14 +188,10 @@ def _named(scope: str) -> str:
     return "all apps" if scope == ALL_APPS else f"the app {scope}"
 
 
-def _active(found: Sequence[Activation], scope: str) -> Activation | None:
-    return next((each for each in reversed(found) if each.scope == scope), None)
-
-
 def _find(found: Sequence[Activation], rules: str | None, scope: str) -> str:
     """Return the digest that starts with the given digits, or that of the active rule set."""
     if rules is None:
-        active = _active(found, scope)
+        active = newest(found, scope)
         if active is None:
             raise InvalidSettings(f"no rules are active for {_named(scope)}: run `graphweft rules push`")
         return active.digest
@@ -211,14 +207,6 @@ async def _files(bus: Bus, digest: str) -> Mapping[str, bytes]:
     if stored is None:
         raise InvalidSettings(f"the bus has lost the rule set {digest[:_SHORT]}: push its folder again")
     return stored.files
-
-
-def _changes(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> dict[str, list[str]]:
-    return {
-        "added": sorted(after.keys() - before.keys()),
-        "changed": sorted(name for name in before.keys() & after.keys() if before[name] != after[name]),
-        "removed": sorted(before.keys() - after.keys()),
-    }
 
 
 def _text(content: bytes) -> str:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 
 from graphweft_contracts import InvalidSettings
 from graphweft_contracts.layout import ALL_APPS
-from graphweft_contracts.rules_log import Activation, StoredRules
+from graphweft_contracts.rules_log import Activation, StoredRules, newest
 from graphweft_workers.roles.connections import dialects
 from graphweft_workers.roles.settings import Settings
 
@@ -66,7 +66,7 @@ async def push_if_new(bus: Bus, rules: RuleSet, folder: Path) -> None:
     bring them back.
     """
     found = await bus.activations()
-    active = next((each for each in reversed(found) if each.scope == ALL_APPS), None)
+    active = newest(found, ALL_APPS)
     if not rules.workflows:
         if not found:
             logger.warning(

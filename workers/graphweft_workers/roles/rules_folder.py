@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
+from itertools import chain
 from pathlib import Path
 from typing import Final
 
@@ -11,6 +12,7 @@ import structlog
 
 from graphweft_contracts import BusUnavailable, GraphUnavailable, GraphweftError, InvalidRules
 from graphweft_contracts.layout import ALL_APPS
+from graphweft_contracts.rules_log import changed_files, newest
 from graphweft_rules import RuleSet
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import GraphStore
@@ -47,7 +49,7 @@ class RulesFolder:
         root = self._settings.rules
         self._files = frozenset(root / name for name in rules.files)
         found = await self._bus.activations()
-        active = next((each for each in reversed(found) if each.scope == ALL_APPS), None)
+        active = newest(found, ALL_APPS)
         if not rules.workflows or (active is not None and active.digest == rules.digest):
             return []
         try:
@@ -56,8 +58,7 @@ class RulesFolder:
             logger.warning("queries_not_checked", reason=str(error))
         before = await self._bus.stored_rules(active.digest) if active else None
         await push(self._bus, rules)
-        old: Mapping[str, bytes] = before.files if before else {}
-        return sorted(name for name in {*old, *rules.files} if old.get(name) != rules.files.get(name))
+        return sorted(chain(*changed_files(before.files if before else {}, rules.files).values()))
 
     async def follow(self) -> None:
         """Look for changes until cancelled; print what changed, or the findings."""

@@ -141,6 +141,8 @@ class Supervisor:
             stop = asyncio.create_task(self._stopping.wait())
             try:
                 await asyncio.wait([following, stop], return_when=asyncio.FIRST_COMPLETED)
+                if following.done():  # it ends with an unexpected error only
+                    following.result()
             finally:
                 for task in (following, stop):
                     task.cancel()

@@ -29,6 +29,10 @@ RETRY: Final = b"gw_retry"
 """The field of an entry that retries a dead letter: the JSON list of a ``Retry``. Only that mutation runs."""
 ACTIVATION: Final = b"gw_rules"
 """The field of an entry that activates a rule set; it has no other field. See ``rules_log.Activation``."""
+DROPPED: Final = b"gw_dropped"
+"""The field of an entry that records a dropped dead letter: the JSON list of a ``Dropped``. It has no other field."""
+WHOLE: Final = "*"
+"""The mutation in the dead letter of a whole event: a retry runs all mutations of the event."""
 _PREFIX: Final = b"ce_"
 
 
@@ -36,6 +40,7 @@ class Retry(NamedTuple):
     """The dead letter that an entry retries."""
 
     letter: str
+    """``partition:offset`` of the entry that had no effect, and more; the partition is that of the retry."""
     rule: str
     mutation: str
     asks: bool = False
@@ -44,6 +49,43 @@ class Retry(NamedTuple):
     def encode(self) -> bytes:
         """Return the value of the field ``RETRY``."""
         return json.dumps(self).encode()
+
+
+class Dropped(NamedTuple):
+    """The dead letter that somebody dropped: these events, or one mutation of them, never take effect."""
+
+    app_id: str | None
+    rule: str | None
+    mutation: str | None
+    offsets: tuple[str, ...]
+    """In the partition of the entry."""
+    reason: str
+    """Of the dead letter."""
+
+    def encode(self) -> bytes:
+        """Return the value of the field ``DROPPED``."""
+        return json.dumps(self).encode()
+
+
+def dropped_of(fields: Mapping[bytes, bytes]) -> Dropped | None:
+    """Return the dropped dead letter that an entry records, or None.
+
+    Raises ``InvalidEvent`` for a malformed field, which anybody may write.
+    """
+    value = fields.get(DROPPED)
+    if value is None:
+        return None
+    try:
+        read: Any = from_json(value)
+    except ValueError:
+        read = None
+    match read:
+        case [str() | None as app_id, str() | None as rule, str() | None as mutation, [*offsets], str() as reason] if (
+            all(isinstance(each, str) for each in cast("list[object]", offsets))
+        ):
+            return Dropped(app_id, rule, mutation, tuple(cast("list[str]", offsets)), reason)
+        case _:
+            raise InvalidEvent(f"the field {DROPPED.decode()!r} is reserved for dropped dead letters")
 
 
 def retry_of(fields: Mapping[bytes, bytes]) -> Retry | None:

@@ -16,6 +16,7 @@ from tests.fuzz.events import Case
 from graphweft_contracts import Event, InvalidEvent, QueryFailed, wire
 from graphweft_contracts.episodes import EPISODES
 from graphweft_contracts.memory import MEMORY
+from graphweft_contracts.wire import WHOLE
 from graphweft_rules import RuleSet
 from graphweft_workers.active_rules import FixedRules
 from graphweft_workers.drivers.falkordb.dialect import FALKORDB
@@ -25,7 +26,7 @@ from graphweft_workers.drivers.neo4j.dialect import NEO4J
 from graphweft_workers.engine.duplicates import RecentEvents, identity_of
 from graphweft_workers.engine.order import Arranger
 from graphweft_workers.engine.plan import Plan
-from graphweft_workers.engine.read import WHOLE, MatchedEvent, Range, read_range
+from graphweft_workers.engine.read import MatchedEvent, Range, read_range
 from graphweft_workers.features.episodes.mutations import EpisodeMutations
 from graphweft_workers.features.memory.mutations import MemoryMutations
 from graphweft_workers.ports.dialect import GraphDialect

@@ -15,10 +15,10 @@ from graphweft.transport import Outgoing
 from graphweft.transports.registry import make_transport
 from graphweft_contracts import Event, wire
 from graphweft_contracts.channels import MUTATION_GROUP, events_stream, graph_name
+from graphweft_contracts.wire import WHOLE
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.redis.event_log import RedisEventLog
 from graphweft_workers.engine.digest import read_digest
-from graphweft_workers.engine.read import WHOLE
 from graphweft_workers.ports.graph_store import GraphStore
 
 pytestmark = pytest.mark.integration

@@ -12,10 +12,10 @@ from tests.services.layouts import spread
 
 from graphweft import Client
 from graphweft_contracts import Event
+from graphweft_contracts.wire import WHOLE
 from graphweft_rules import RuleSet
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.redis.event_log import RedisEventLog
-from graphweft_workers.engine.read import WHOLE
 from graphweft_workers.engine.retries import retry
 from graphweft_workers.features.episodes.mutations import EpisodeMutations
 from graphweft_workers.features.episodes.ontologies import Ontologies, Ontology

@@ -512,10 +512,10 @@ async def test_a_defect_that_nothing_catches_holds_up_its_partition_until_the_ev
 
     real = worker_module.read_range
 
-    def reading(partition: int, entries: Any, *rest: Any, set_aside: Any = (), **options: Any) -> Any:
-        if any(b"o3" in entry.fields[wire.DATA] and entry.offset not in set_aside for entry in entries):
+    def reading(partition: int, entries: Any, *rest: Any, passed_over: Any, **options: Any) -> Any:
+        if any(b"o3" in entry.fields[wire.DATA] and not passed_over.entry(entry.offset) for entry in entries):
             raise KeyError("a defect outside of every net")
-        return real(partition, entries, *rest, set_aside=set_aside, **options)
+        return real(partition, entries, *rest, passed_over=passed_over, **options)
 
     monkeypatch.setattr(worker_module, "read_range", reading)
     monkeypatch.setattr(worker_module, "_DEFECT_RETRY_S", 0.05)

@@ -1,5 +1,6 @@
 """Whatever fails or is skipped, for whatever mixture of rules, apps, chats and partitions: a retry after the fix brings
-each mutation of each event into the graph exactly once, with quarantine on.
+each mutation of each event into the graph exactly once, with quarantine on. What is dropped never gets there. A replay
+of the log gives the same graph.
 
 Without ``GRAPHWEFT_EXAMPLES``, which is the number of random examples, they are few, and the same in every run.
 """
@@ -11,7 +12,7 @@ import json
 import os
 import tempfile
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from itertools import count
@@ -22,6 +23,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
+from tests.chaos.serial import Content
 from tests.services.fixtures import empty_kafka
 from tests.services.kafka import KafkaServer
 from tests.services.layouts import spread
@@ -32,12 +34,15 @@ from graphweft.transport import Outgoing, Transport
 from graphweft.transports.registry import make_transport
 from graphweft_contracts import DeadLetter, wire
 from graphweft_rules import RuleSet
+from graphweft_rules.cypher.query import Cypher
+from graphweft_workers.active_rules import ActiveRules, FixedRules, RulesCursor
 from graphweft_workers.drivers.embedded.server import EmbeddedServer
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.kafka.event_log import KafkaEventLog
 from graphweft_workers.drivers.redis.event_log import RedisEventLog
 from graphweft_workers.engine import apply as applying
-from graphweft_workers.engine.retries import retry
+from graphweft_workers.engine.replay import Replay
+from graphweft_workers.engine.retries import drop, retry
 from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.ports.bus import Bus
 
@@ -83,6 +88,8 @@ class Example:
     first_probe_s: float
     retried_too_early: bool
     interrupted_after_s: float | None
+    drops: int
+    """Every so many-th dead letter is dropped instead of retried; 0: none."""
 
 
 _rules = st.builds(
@@ -112,6 +119,7 @@ _examples = st.builds(
     first_probe_s=st.sampled_from([0.0, 10.0, 10.0]),
     retried_too_early=st.booleans(),
     interrupted_after_s=st.sampled_from([None, None, 0.02, 0.08]),
+    drops=st.sampled_from([0, 2, 3]),
 )
 
 
@@ -153,9 +161,13 @@ def rules_of(example: Example, folder: Path, *, mended: bool) -> RuleSet:
     return load_rules(folder)
 
 
-def expected_of(example: Example, app: int) -> Counter[tuple[str, str]]:
+type Effect = tuple[str, str]
+"""Mutation and event."""
+
+
+def expected_of(example: Example, app: int) -> Counter[Effect]:
     """Return which mutation of which event takes effect in a serial pass with the mended rules."""
-    found: Counter[tuple[str, str]] = Counter()
+    found: Counter[Effect] = Counter()
     for place, event in enumerate(example.events):
         for number, rule in enumerate(example.rules):
             for index, fault in enumerate(rule.faults):
@@ -194,6 +206,53 @@ async def caught_up(bus: Bus, task: asyncio.Task[None]) -> None:
             await asyncio.sleep(0.005)
 
 
+class _Switched(FixedRules):
+    """Rules that were switched at one place of each partition."""
+
+    def __init__(self, bus: Bus, broken: RuleSet, mended: RuleSet, ends: Mapping[int, str]) -> None:
+        super().__init__(mended)
+        self._bus = bus
+        self._sets = (broken, mended)
+        self._ends = ends
+
+    @property
+    def known(self) -> int:
+        return 2
+
+    def before(self, rules: RuleSet) -> Sequence[Cypher]:
+        return [part.cypher for each in self._sets if each is not rules for part in each.mutations]
+
+    def cursor(self, partition: int, after: str) -> RulesCursor:
+        return _SwitchedCursor(self._bus, self._sets, self._ends[partition])
+
+
+class _SwitchedCursor:
+    def __init__(self, bus: Bus, sets: tuple[RuleSet, RuleSet], end: str) -> None:
+        self._bus = bus
+        self._sets = sets
+        self._end = end
+
+    def at(self, app_id: str, offset: str) -> RuleSet:
+        return self._sets[self._bus.is_after(offset, self._end)]
+
+    def knows(self, number: int | None) -> bool:
+        return False
+
+
+async def dropped_effects(bus: Bus, example: Example, letter: DeadLetter) -> set[Effect]:
+    """Drop a letter, and return what it stands for."""
+    effects: set[Effect] = set()
+    for entry in await bus.entries(letter.partition, letter.offsets or (letter.offset,)):
+        event = wire.decode(entry.fields, received=entry.received)
+        assert event.data is not None
+        for number, rule in enumerate(example.rules):
+            for index in range(len(rule.faults)):
+                if letter.rule in (None, f"r{number}m{index}"):
+                    effects.add((f"r{number}/m{index}", event.data["name"]))
+    assert await drop(bus, letter) is None
+    return effects
+
+
 _numbers = count()
 """Of apps: the two buses share a graph server, and a graph knows the offsets of one."""
 
@@ -201,8 +260,11 @@ _numbers = count()
 class Server:
     """A bus and a graph; one event loop for all examples."""
 
-    def __init__(self, runner: asyncio.Runner, bus: Bus, graph: FalkorDBStore, transport: Transport) -> None:
+    def __init__(
+        self, runner: asyncio.Runner, bus: Bus, graph: FalkorDBStore, again: FalkorDBStore, transport: Transport
+    ) -> None:
         self.runner = runner
+        self.again = again
         self.bus = bus
         self.graph = graph
         self.transport = transport
@@ -241,17 +303,34 @@ class Server:
                 for letter in await all_letters(bus):
                     await retry(bus, letter)
                 await caught_up(bus, task)
+        ends = {status.id: status.end for status in await bus.status()}
+        dropped: set[Effect] = set()
         async with working(bus, self.graph, mended, example.batch) as task:
             while letters := await all_letters(bus):
-                for letter in letters:
+                for number, letter in enumerate(letters):
                     assert letter.count == max(1, len(letter.offsets))
+                    if example.drops and number % example.drops == 0:
+                        dropped |= await dropped_effects(bus, example, letter)
+                        continue
                     done = await retry(bus, letter)
                     assert (done.events, done.kept) == (letter.count, None)
                 await caught_up(bus, task)
         for number, app in enumerate(apps):
             found = await self.graph.read(app, "MATCH (t:Ran) RETURN t.m, t.e, t.n", {}, timeout_s=30)
-            assert Counter({(name, event): times for name, event, times in found.rows}) == expected_of(example, number)
+            expected = expected_of(example, number)
+            for effect in dropped:
+                expected.pop(effect, None)
+            assert Counter({(name, event): times for name, event, times in found.rows}) == expected
             await self._check_order(example, number, app)
+            await self._check_replay(app, _Switched(bus, broken, mended, ends))
+
+    async def _check_replay(self, app: str, rules: ActiveRules) -> None:
+        replay = Replay(self.bus, self.again, rules, app, batch_events=7)
+        for partition in range(_PARTITIONS):
+            async for done in replay.run(partition):
+                assert (done.skips, dict(done.letters)) == ({}, {})
+        live, again = await Content.of(self.graph, app), await Content.of(self.again, app)
+        assert live.digest == again.digest, again.against(live)
 
     async def _check_order(self, example: Example, number: int, app: str) -> None:
         """Events that nothing was wrong with took effect in their order."""
@@ -283,9 +362,9 @@ def embedded(runner: asyncio.Runner) -> Iterator[str]:
 
 
 def _serve(runner: asyncio.Runner, bus: Bus, graph_url: str, transport: Transport) -> Iterator[Server]:
-    graph = _Quick(graph_url)
-    yield Server(runner, bus, graph, transport)
-    for each in (graph, bus, transport):
+    graph, again = _Quick(graph_url), _Quick(graph_url, graph_template="{app_id}-again")
+    yield Server(runner, bus, graph, again, transport)
+    for each in (graph, again, bus, transport):
         runner.run(each.aclose())
 
 

@@ -111,12 +111,10 @@ async def dlq_retry(
             if done.kept is not None:
                 kept.append((letter.id, done.kept))
     if json:
-        reasons = [{"id": letter_id, "why": why} for letter_id, why in kept]
-        print_json({"retried": events, "left": len(kept), "kept": reasons, "unknown": unknown})
+        print_json({"retried": events, "left": len(kept), "kept": _kept(kept), "unknown": unknown})
     else:
         say(f"{events} events are back on the bus" + (f"; {len(kept)} letters stay" if kept else ""))
-        for letter_id, why in kept:
-            say(f"{letter_id} stays: {why}")
+        _say_kept(kept)
         _say_unknown(unknown)
     return 2 if unknown else 1 if kept else None
 
@@ -125,16 +123,19 @@ async def dlq_retry(
 async def dlq_drop(
     chosen: Filter, letter_ids: Ids = None, every: Every = False, data: Data = None, json: Json = False
 ) -> int | None:
-    """Delete letters. Their events and mutations never take effect."""
+    """Delete letters. Their events and mutations never take effect, in a rebuild neither: the log records it."""
+    from graphweft_workers.engine.retries import drop
+
     async with _chosen(chosen, letter_ids, every, data) as (bus, letters, unknown):
-        done = [await bus.requeue(letter, []) for letter in letters]
-    dropped, left = sum(done), len(done) - sum(done)
+        kept = [(letter.id, why) for letter in letters if (why := await drop(bus, letter)) is not None]
+    dropped = len(letters) - len(kept)
     if json:
-        print_json({"dropped": dropped, "left": left, "unknown": unknown})
+        print_json({"dropped": dropped, "left": len(kept), "kept": _kept(kept), "unknown": unknown})
     else:
-        say(f"{dropped} letters are dropped" + (f"; {left} letters stay" if left else ""))
+        say(f"{dropped} letters are dropped" + (f"; {len(kept)} letters stay" if kept else ""))
+        _say_kept(kept)
         _say_unknown(unknown)
-    return 2 if unknown else None
+    return 2 if unknown else 1 if kept else None
 
 
 @command
@@ -175,6 +176,15 @@ async def _chosen(
                 [letter for letter in named.values() if letter is not None],
                 [name for name, letter in named.items() if letter is None],
             )
+
+
+def _kept(kept: Sequence[tuple[str, str]]) -> list[dict[str, str]]:
+    return [{"id": letter_id, "why": why} for letter_id, why in kept]
+
+
+def _say_kept(kept: Sequence[tuple[str, str]]) -> None:
+    for letter_id, why in kept:
+        say(f"{letter_id} stays: {why}")
 
 
 def _say_unknown(unknown: Sequence[str]) -> None:

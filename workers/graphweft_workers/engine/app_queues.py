@@ -68,7 +68,7 @@ class AppQueues:
         """
         self._writer = writer
         self._number = writer.number
-        self._is_after = writer.bus.is_after
+        self._is_after = writer.log.is_after
         self._run_id = run
         self._skips = skips
         self._before = before

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Final
@@ -20,26 +20,29 @@ from graphweft_workers.engine.apply import Applier
 from graphweft_workers.engine.core_schema import CORE_KEYS
 from graphweft_workers.engine.duplicates import RecentEvents
 from graphweft_workers.engine.history import between, known_before
+from graphweft_workers.engine.order import Arranger
+from graphweft_workers.engine.passed_over import PassedOver
 from graphweft_workers.engine.plan import planned_end, planned_events
 from graphweft_workers.engine.read import MatchedEvent, letter_of_lost, read_range
-from graphweft_workers.ports.bus import Bus
-from graphweft_workers.ports.event_log import Batch, Committed, Entry
+from graphweft_workers.ports.dead_letters import DeadLetters
+from graphweft_workers.ports.event_log import Batch, Committed, Entry, EventLog
 from graphweft_workers.ports.graph_store import Checkpoint, GraphStore, Progress
 
 logger = structlog.get_logger("graphweft.mutation")
 
 _REREAD_EVENTS: Final = 200
 _CHECKPOINTS_S: Final = 5.0
+_ARRANGERS: Final = 16
 
 
 @dataclass(slots=True, kw_only=True)
 class WorkerState:
     """What all partitions of a worker share."""
 
-    bus: Bus
+    log: EventLog
+    letters: DeadLetters
     graph: GraphStore
     rules: ActiveRules
-    applier: Applier
     batch_events: int
     index_keys: frozenset[tuple[str, str]]
     """(label, property) of the indexes that every app's graph gets, beside those of its rules."""
@@ -53,16 +56,31 @@ class WorkerState:
     """By partition and app: how often in a row the server did not answer a write."""
     stuck_at: dict[tuple[int, str], Checkpoint] = field(default_factory=dict[tuple[int, str], Checkpoint])
     """Where the graph stood at the last strike."""
+    quarantine: bool = True
+    """Whether mutations that fail again and again are left out for a while."""
+    applier: Applier = field(init=False)
+    _arrangers: BoundedDict[tuple[int, int], tuple[RuleSet, Arranger]] = field(
+        default_factory=lambda: BoundedDict[tuple[int, int], tuple[RuleSet, Arranger]](_ARRANGERS)
+    )
+
+    def __post_init__(self) -> None:
+        self.applier = Applier(self.log, self.letters, self.graph, self._arranger, quarantine=self.quarantine)
+
+    def _arranger(self, of: RuleSet) -> Arranger:
+        key = (id(of), self.rules.known)
+        if key not in self._arrangers:
+            self._arrangers[key] = (of, Arranger(of, self.graph.dialect, self.rules.before(of)))
+        return self._arrangers[key][1]
 
 
 class AppWriter:
     """Writes the events of one partition, one app at a time."""
 
-    def __init__(self, state: WorkerState, number: int, set_aside: Set[str]) -> None:
+    def __init__(self, state: WorkerState, number: int, passed_over: PassedOver) -> None:
         self.state = state
-        self.bus = state.bus
+        self.log = state.log
         self.number = number
-        self._set_aside = set_aside
+        self._passed_over = passed_over
         self._without_plan: BoundedDict[str, None] = BoundedDict()
 
     async def is_half_done(self, app_id: str) -> bool:
@@ -86,13 +104,13 @@ class AppWriter:
         Skips and dead letters that are written already are not written again.
         """
         assert queue.behind is not None
-        bus = self.bus
+        log = self.log
         if queue.recent is None:
             with contextlib.suppress(QueryFailed):  # the app has no graph: ``apply`` refuses its events
                 await self._check_rules(queue, await self.state.graph.progress(queue.app_id, self.number))
-            queue.recent = await known_before(bus, self.number, queue.behind.offset)
-        batch = await bus.reread(self.number, queue.behind, limit=_REREAD_EVENTS)
-        entries = [entry for entry in batch.entries if not bus.is_after(entry.offset, given.offset)]
+            queue.recent = await known_before(log, self.number, queue.behind.offset)
+        batch = await log.reread(self.number, queue.behind, limit=_REREAD_EVENTS)
+        entries = [entry for entry in batch.entries if not log.is_after(entry.offset, given.offset)]
         if batch.lost:
             await self._report_lost(queue.app_id, queue.behind.offset, batch)
         count = queue.behind.count + batch.lost + len(entries)
@@ -103,13 +121,13 @@ class AppWriter:
             self._cursor(queue.behind.offset),
             queue.recent,
             only=queue.app_id,
-            set_aside=self._set_aside,
+            passed_over=self._passed_over,
         )
         letters = [letter for letter in read.letters if letter.app_id == queue.app_id]
-        letters = [letter for letter in letters if bus.is_after(letter.offset, queue.reported)]
+        letters = [letter for letter in letters if log.is_after(letter.offset, queue.reported)]
         if letters:
-            await bus.put_dead_letters(letters)
-        skips = [skip for skip in read.skips if bus.is_after(skip.entry.offset, queue.reported)]
+            await self.state.letters.put_dead_letters(letters)
+        skips = [skip for skip in read.skips if log.is_after(skip.entry.offset, queue.reported)]
         events = read.apps.get(queue.app_id, [])
         if events or skips:
             queue.applying.append(QueuedBatch(start=queue.behind, events=events, skips=skips))
@@ -118,7 +136,7 @@ class AppWriter:
     async def _report_lost(self, app_id: str, after: str, batch: Batch) -> None:
         next_offset = batch.entries[0].offset if batch.entries else None
         letter = letter_of_lost(self.number, after, batch.lost, next_offset, app_id=app_id)
-        await self.bus.put_dead_letters([letter])
+        await self.state.letters.put_dead_letters([letter])
         logger.error("events_lost", partition=self.number, app_id=app_id, message=letter.message)
 
     async def apply(self, queue: AppQueue) -> None:
@@ -152,7 +170,7 @@ class AppWriter:
                 checkpoint = await applier.resume(self.number, queue.app_id, opened, events, strikes=strikes)
                 strikes = 0
         assert checkpoint is not None
-        rest = [event for event in events if self.bus.is_after(event.entry.offset, checkpoint.offset)]
+        rest = [event for event in events if self.log.is_after(event.entry.offset, checkpoint.offset)]
         queue.checkpoint = None  # unknown until the call returns
         queue.checkpoint = await applier.apply(self.number, queue.app_id, checkpoint, rest, strikes=strikes)
 
@@ -165,14 +183,14 @@ class AppWriter:
         except QueryFailed as failure:
             return failure
         offset = progress.checkpoint.offset
-        if self.bus.is_after(offset, events[-1].entry.offset):
+        if self.log.is_after(offset, events[-1].entry.offset):
             await self._check_end(app_id, offset)
         return progress
 
     async def _check_end(self, app_id: str, offset: str) -> None:
         """Raise if a graph stands after the end of the log: new events would be taken for applied ones."""
-        end = next((status.end for status in await self.bus.status() if status.id == self.number), "")
-        if self.bus.is_after(offset, end):
+        end = next((status.end for status in await self.log.status() if status.id == self.number), "")
+        if self.log.is_after(offset, end):
             raise GraphUnavailable(
                 f"the graph of {app_id!r} stands at {offset} of partition {self.number}, which ends at "
                 f"{end or 'nothing'}: the log was recreated or lost its end. Restore the log, or rebuild the graph "
@@ -183,7 +201,7 @@ class AppWriter:
     async def _check_rules(self, queue: AppQueue, progress: Progress) -> None:
         """Raise if the graph holds an unfinished plan for a workflow whose rules are not loaded."""
         rules = self._cursor("")
-        for entry in await self.bus.entries(self.number, planned_events(progress)):
+        for entry in await self.log.entries(self.number, planned_events(progress)):
             event = wire.decode(entry.fields, received=entry.received)
             if not rules.at(event.appid, entry.offset).knows(event):
                 raise GraphUnavailable(
@@ -198,12 +216,12 @@ class AppWriter:
     ) -> Sequence[MatchedEvent]:
         """Return the events after ``events`` up to the end of the graph's unfinished plan, read from the log."""
         end, last = planned_end(progress), events[-1].entry.offset
-        if end is None or not self.bus.is_after(end, last):
+        if end is None or not self.log.is_after(end, last):
             return ()
-        entries: list[Entry] = [entry async for page in between(self.bus, self.number, last, end) for entry in page]
+        entries: list[Entry] = [entry async for page in between(self.log, self.number, last, end) for entry in page]
         # No search for copies: a plan names its events, and a copy has no rows.
         read = read_range(
-            self.number, entries, self._cursor(last), RecentEvents(), only=queue.app_id, set_aside=self._set_aside
+            self.number, entries, self._cursor(last), RecentEvents(), only=queue.app_id, passed_over=self._passed_over
         )
         return read.apps.get(queue.app_id, [])
 

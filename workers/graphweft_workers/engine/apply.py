@@ -24,7 +24,8 @@ from graphweft_workers.engine.order import MOST_ROWS, Arranger
 from graphweft_workers.engine.plan import FailedRows, Plan, Row, resumed, unwritten
 from graphweft_workers.engine.read import MatchedEvent, defect_of, internal_error, letter_for
 from graphweft_workers.engine.skips import MOST_OFFSETS
-from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.dead_letters import DeadLetters
+from graphweft_workers.ports.event_log import EventLog
 from graphweft_workers.ports.graph_store import Applied, Checkpoint, GraphStore, Progress, Write
 
 logger = structlog.get_logger("graphweft.mutation")
@@ -78,9 +79,19 @@ class _Careful:
 class Applier:
     """Applies events of any partition and app. Counts of failures last as long as the process."""
 
-    def __init__(self, bus: Bus, graph: GraphStore, arranger: Callable[[RuleSet], Arranger]) -> None:
+    def __init__(
+        self,
+        log: EventLog,
+        letters: DeadLetters,
+        graph: GraphStore,
+        arranger: Callable[[RuleSet], Arranger],
+        *,
+        quarantine: bool = True,
+    ) -> None:
         """``arranger`` returns the arranger of a rule set."""
-        self._bus = bus
+        self._quarantine = quarantine
+        self._log = log
+        self._letters = letters
         self._graph = graph
         self._arranger = arranger
         self._failures: dict[_Broken, _Failures] = {}
@@ -286,7 +297,7 @@ class Applier:
             self._failures = {broken: failures for broken, failures in self._failures.items() if failures.quarantined}
         failures = self._failures.setdefault(_broken(app_id, row), _Failures())
         failures.rows += 1
-        if failures.rows < FAILURES_TO_QUARANTINE:
+        if not self._quarantine or failures.rows < FAILURES_TO_QUARANTINE:
             return
         if failures.quarantined:
             failures.probe_after_s = min(failures.probe_after_s * 2, _LAST_PROBE_S)
@@ -324,7 +335,7 @@ class Applier:
         if not rows:
             return
         offsets = list(dict.fromkeys(offset for offset, _, _ in rows))
-        entries = {entry.offset: entry for entry in await self._bus.entries(partition, offsets)}
+        entries = {entry.offset: entry for entry in await self._log.entries(partition, offsets)}
         for offset, rule, mutation in rows:
             entry = entries.get(offset)
             message = (
@@ -336,7 +347,7 @@ class Applier:
                 continue
             event = wire.decode(entry.fields, received=entry.received)
             letter = letter_for(partition, entry, "missing_rule", message, event=event, rule=rule, mutation=mutation)
-            await self._bus.put_dead_letters([letter])
+            await self._letters.put_dead_letters([letter])
 
     async def _write_letter_of_quarantined(
         self, partition: int, failed: FailedRows, events: Sequence[MatchedEvent]
@@ -345,16 +356,16 @@ class Applier:
         offsets = tuple(event.entry.offset for event in events)
         letter = _letter(partition, first, failed.name, failed.reason, failed.message)
         letter = letter.of_entries(offsets)
-        while failed.extends and (earlier := await self._bus.dead_letter(failed.extends)) is not None:
+        while failed.extends and (earlier := await self._letters.dead_letter(failed.extends)) is not None:
             if earlier.reason != "quarantined" or len(earlier.offsets) >= MOST_OFFSETS:
                 break
             known = set(earlier.offsets)
             fresh = tuple(offset for offset in offsets if offset not in known)
             longer = earlier.of_entries((*earlier.offsets, *fresh))
-            if not fresh or await self._bus.extend(earlier, longer):
+            if not fresh or await self._letters.extend(earlier, longer):
                 self._remember(partition, first, failed, longer)
                 return
-        await self._bus.put_dead_letters([letter])
+        await self._letters.put_dead_letters([letter])
         self._remember(partition, first, failed, letter)
 
     def _remember(self, partition: int, event: MatchedEvent, failed: FailedRows, letter: DeadLetter) -> None:
@@ -367,7 +378,7 @@ class Applier:
         self, partition: int, event: MatchedEvent, name: tuple[str, str], reason: DeadLetterReason, message: str
     ) -> None:
         letter = _letter(partition, event, name, reason, message)
-        await self._bus.put_dead_letters([letter])
+        await self._letters.put_dead_letters([letter])
         rule, mutation = name
         cause = (*name, reason)
         times = self._logged[cause] = self._logged.get(cause, 0) + 1

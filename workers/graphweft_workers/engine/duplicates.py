@@ -22,10 +22,12 @@ type Identity = tuple[str, ...]
 def identity_of(entry: Entry, event: Event) -> Identity:
     """Return a value that is equal for two entries of the same event of the same app; a retry is an event of its own.
 
+    The retry of an entry that was not a valid event is that event.
+
     Raises ``InvalidEvent`` if the entry is a retry but does not say of which mutation.
     """
     retried = wire.retry_of(entry.fields)
-    if retried is not None:
+    if retried is not None and retried.rule != wire.WHOLE:
         return (event.appid, "retry", retried.letter)
     return (event.appid, event.source, event.id)
 

@@ -8,24 +8,24 @@ from typing import Final
 
 from graphweft_contracts import wire
 from graphweft_workers.engine.duplicates import WINDOW, Identity, RecentEvents, identity_of
-from graphweft_workers.ports.bus import Bus
-from graphweft_workers.ports.event_log import Entry
+from graphweft_workers.engine.passed_over import NOTHING, PassedOver
+from graphweft_workers.ports.event_log import Entry, EventLog
 
 _PAGE: Final = 500
 """Entries in memory at once: events may be large."""
 
 
-async def known_before(bus: Bus, partition: int, offset: str) -> RecentEvents:
+async def known_before(log: EventLog, partition: int, offset: str, passed_over: PassedOver = NOTHING) -> RecentEvents:
     """Return the recent events of a worker that has read up to and including ``offset``."""
     found: deque[Identity | None] = deque()
     first = True
     while len(found) < WINDOW:
-        page = await bus.before(partition, offset, limit=_PAGE)
+        page = await log.before(partition, offset, limit=_PAGE)
         fresh = page if first else page[:-1]  # ``before`` includes the offset, which the last page had too
         first = False
         if not fresh:
             break
-        found.extendleft(_identity(entry) for entry in reversed(fresh))
+        found.extendleft(_identity(entry, passed_over) for entry in reversed(fresh))
         offset = fresh[0].offset
     recent = RecentEvents()
     for identity in found:
@@ -33,11 +33,11 @@ async def known_before(bus: Bus, partition: int, offset: str) -> RecentEvents:
     return recent
 
 
-async def between(bus: Bus, partition: int, after: str, end: str) -> AsyncIterator[Sequence[Entry]]:
+async def between(log: EventLog, partition: int, after: str, end: str) -> AsyncIterator[Sequence[Entry]]:
     """Yield the entries after ``after`` up to and including ``end``, in order and in pages."""
     while True:
-        page = await bus.after(partition, after, limit=_PAGE)
-        wanted = [entry for entry in page if not bus.is_after(entry.offset, end)]
+        page = await log.after(partition, after, limit=_PAGE)
+        wanted = [entry for entry in page if not log.is_after(entry.offset, end)]
         if wanted:
             yield wanted
         if len(wanted) < _PAGE:
@@ -45,18 +45,19 @@ async def between(bus: Bus, partition: int, after: str, end: str) -> AsyncIterat
         after = wanted[-1].offset
 
 
-async def copies(bus: Bus, partition: int, first: str, last: str) -> AsyncIterator[str]:
+async def copies(log: EventLog, partition: int, first: str, last: str) -> AsyncIterator[str]:
     """Yield the offsets from ``first`` to ``last`` of copies: events that workers drop because they saw them before."""
-    start = next((entry.offset for entry in await bus.before(partition, first, limit=2) if entry.offset != first), "")
-    recent = await known_before(bus, partition, start) if start else RecentEvents()
-    async for page in between(bus, partition, start, last):
+    start = next((entry.offset for entry in await log.before(partition, first, limit=2) if entry.offset != first), "")
+    recent = await known_before(log, partition, start) if start else RecentEvents()
+    async for page in between(log, partition, start, last):
         for entry in page:
             if recent.is_copy(_identity(entry)):
                 yield entry.offset
 
 
-def _identity(entry: Entry) -> Identity | None:
+def _identity(entry: Entry, passed_over: PassedOver = NOTHING) -> Identity | None:
     try:
-        return identity_of(entry, wire.decode(entry.fields, received=entry.received))
+        event = wire.decode(entry.fields, received=entry.received)
+        return None if passed_over.unread(entry.offset, event.appid) else identity_of(entry, event)
     except Exception:  # noqa: BLE001 - its dead letter exists, and it must not keep a partition from opening
         return None

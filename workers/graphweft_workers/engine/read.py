@@ -14,13 +14,12 @@ from typing import Final, Literal
 
 from graphweft_contracts import DeadLetter, DeadLetterReason, Event, InvalidEvent, wire
 from graphweft_contracts.rules_log import announced
+from graphweft_contracts.wire import WHOLE
 from graphweft_rules import BoundMutation, Matched, RuleSet, Skipped
 from graphweft_workers.active_rules import RulesCursor
 from graphweft_workers.engine.duplicates import RecentEvents, identity_of
+from graphweft_workers.engine.passed_over import NOTHING, PassedOver
 from graphweft_workers.ports.event_log import Entry
-
-WHOLE: Final = "*"
-"""The mutation in the dead letter of a whole event: a retry runs all mutations of the event."""
 
 EXTRACT: Final = ("graphweft:extract", "extract")
 """Rule and mutation in the dead letter of an episode that no model could read: the memory workers retry it."""
@@ -78,12 +77,12 @@ def read_range(
     *,
     only: str | None = None,
     without: Collection[str] = (),
-    set_aside: Collection[str] = (),
+    passed_over: PassedOver = NOTHING,
 ) -> Range:
     """Decode and match entries in order; an entry that cannot be decoded becomes a dead letter of the range.
 
-    With ``only``, just that app's events are matched; events of the apps in ``without`` and at the offsets in
-    ``set_aside`` are not. All entries are added to ``recent``.
+    With ``only``, just that app's events are matched; events of the apps in ``without`` and what is ``passed_over`` are
+    not. All entries are added to ``recent``.
     """
     result = Range()
     for entry in entries:
@@ -91,28 +90,36 @@ def read_range(
             recent.is_copy(None)
             continue
         try:
+            if wire.dropped_of(entry.fields) is not None:
+                recent.is_copy(None)
+                continue
             event = wire.decode(entry.fields, received=entry.received)
             retried = wire.retry_of(entry.fields)
             identity = identity_of(entry, event)
         except InvalidEvent as error:
             recent.is_copy(None)
-            if entry.offset not in set_aside:
+            if not passed_over.entry(entry.offset):
                 result.letters.append(letter_for(partition, entry, "invalid_event", str(error)))
             continue
         except Exception as error:  # noqa: BLE001 - one entry must not stop the others
             recent.is_copy(None)
-            if entry.offset not in set_aside:
+            if not passed_over.entry(entry.offset):
                 result.letters.append(letter_for(partition, entry, "internal_error", internal_error(error)))
                 result.defects.append(defect_of(error))
+            continue
+        if passed_over.unread(entry.offset, event.appid):
+            recent.is_copy(None)
             continue
         if recent.is_copy(identity):
             result.copies += 1
             continue
-        if event.appid in without or (only is not None and event.appid != only) or entry.offset in set_aside:
+        if event.appid in without or (only is not None and event.appid != only):
+            continue
+        if passed_over.event(entry.offset, event.appid):
             continue
         try:
             active = rules.at(event.appid, entry.offset)
-            _read_event(result, partition, entry, event, rules=active, retried=retried)
+            _read_event(result, partition, entry, event, rules=active, retried=retried, passed_over=passed_over)
         except Exception as error:  # noqa: BLE001
             message = internal_error(error)
             result.letters.append(
@@ -123,12 +130,21 @@ def read_range(
 
 
 def _read_event(
-    result: Range, partition: int, entry: Entry, event: Event, *, rules: RuleSet, retried: wire.Retry | None
+    result: Range,
+    partition: int,
+    entry: Entry,
+    event: Event,
+    *,
+    rules: RuleSet,
+    retried: wire.Retry | None,
+    passed_over: PassedOver,
 ) -> None:
     """Add one event to the result; on an error nothing of the event is added."""
     if retried is not None and (retried.rule, retried.mutation) == EXTRACT:
         return
     one = None if retried is None or retried.mutation == WHOLE else retried
+    if one is not None and passed_over.row(entry.offset, event.appid, one.rule, one.mutation):
+        return
     packed: tuple[BoundMutation, ...] = ()
     if one is None or rules.is_packed(one.rule, one.mutation):
         refusal = rules.refusal(event)
@@ -154,6 +170,7 @@ def _read_event(
             )
             names = {"rule": one.rule, "mutation": one.mutation}
             letters.append(letter_for(partition, entry, "missing_rule", message, event=event, **names))
+    matched = passed_over.rest(entry.offset, event.appid, matched)
     skips.extend(
         Skip(
             entry=entry,

@@ -8,9 +8,10 @@ from itertools import batched
 from typing import Final
 
 from graphweft_contracts import DeadLetter, wire
-from graphweft_workers.engine.read import WHOLE, row_id
+from graphweft_contracts.wire import WHOLE
+from graphweft_workers.engine.read import row_id
 from graphweft_workers.ports.bus import Bus
-from graphweft_workers.ports.dead_letters import retry_entry
+from graphweft_workers.ports.dead_letters import drop_entry, retry_entry
 from graphweft_workers.ports.event_log import Entry
 
 _AT_ONCE: Final = 200
@@ -43,10 +44,8 @@ async def retry(bus: Bus, letter: DeadLetter, *, partial: bool = False) -> Retri
         if await bus.requeue(letter, [retry_entry(letter)]):
             return Retried(events=1)
         return Retried(kept="the dead letter has changed; retry it again")
-    if letter.reason == "set_aside":
-        status = next((status for status in await bus.status() if status.id == letter.partition), None)
-        if status is None or bus.is_after(letter.offsets[-1], status.position):
-            return Retried(kept="workers have not read past all of its events: restart them, then retry it again")
+    if await _is_ahead(bus, letter):
+        return Retried(kept="workers have not read past all of its events: restart them, then retry it again")
     there = {entry.offset for page in batched(letter.offsets, _AT_ONCE)
              for entry in await bus.entries(letter.partition, page)}  # fmt: skip
     gone = tuple(offset for offset in letter.offsets if offset not in there)
@@ -57,6 +56,24 @@ async def retry(bus: Bus, letter: DeadLetter, *, partial: bool = False) -> Retri
         )
     missing = _of_missing(letter, gone) if gone else None
     return await _requeue(bus, letter, [offset for offset in letter.offsets if offset in there], missing)
+
+
+async def drop(bus: Bus, letter: DeadLetter) -> str | None:
+    """Delete a dead letter: what it stands for never takes effect, in a rebuild neither. The log records it.
+
+    Return why the dead letter is still there, or None. Raises ``BusUnavailable``.
+    """
+    if await _is_ahead(bus, letter):
+        return "workers have not read past all of its events: restart them, then drop it again"
+    return None if await bus.requeue(letter, [drop_entry(letter)]) else "the dead letter has changed; drop it again"
+
+
+async def _is_ahead(bus: Bus, letter: DeadLetter) -> bool:
+    """Return whether events of the letter are set aside that the workers have still to pass over."""
+    if letter.reason != "set_aside":
+        return False
+    status = next((status for status in await bus.status() if status.id == letter.partition), None)
+    return status is None or bus.is_after(letter.offsets[-1], status.position)
 
 
 async def _requeue(bus: Bus, letter: DeadLetter, offsets: Sequence[str], missing: DeadLetter | None) -> Retried:

@@ -26,11 +26,10 @@ from graphweft_workers.active_rules import ActiveRules, FixedRules, RulesCursor
 from graphweft_workers.bounded_dict import BoundedDict
 from graphweft_workers.engine.app_queues import AppQueues
 from graphweft_workers.engine.app_writer import AppWriter, WorkerState
-from graphweft_workers.engine.apply import Applier
 from graphweft_workers.engine.duplicates import RecentEvents
 from graphweft_workers.engine.history import known_before
 from graphweft_workers.engine.leases import LEASE_S, Lease, LeaseHolder
-from graphweft_workers.engine.order import Arranger
+from graphweft_workers.engine.passed_over import PassedOver
 from graphweft_workers.engine.position_note import PositionNote
 from graphweft_workers.engine.read import Range, Skip, defect_of, letter_of_lost, read_range
 from graphweft_workers.engine.retries import retry
@@ -46,7 +45,6 @@ _BACKLOG: Final = 100
 """The next batch is read during the application of a batch with at least this many events."""
 _LETTERS_AT_ONCE: Final = 500
 _DEFECT_RETRY_S: Final = 5.0
-_ARRANGERS: Final = 16
 _RESCANS: Final = 2
 _RESCAN_S: Final = 0.1
 _MOST_LETTERS: Final = 10_000
@@ -79,7 +77,7 @@ class _Partition:
     skips: Skips
     before: PositionNote
     """The note of the last owner."""
-    set_aside: frozenset[str]
+    passed_over: PassedOver
     committed: Committed
     rules: RulesCursor
     rescans: int = 0
@@ -114,23 +112,15 @@ class MutationWorker:
         """
         self._bus = bus
         self._graph = graph
-        self._rules = active = FixedRules(rules) if isinstance(rules, RuleSet) else rules
-        arrangers: BoundedDict[tuple[int, int], tuple[RuleSet, Arranger]] = BoundedDict(_ARRANGERS)
-
-        def arranger(of: RuleSet) -> Arranger:
-            key = (id(of), active.known)
-            if key not in arrangers:
-                arrangers[key] = (of, Arranger(of, graph.dialect, active.before(of)))
-            return arrangers[key][1]
-
+        self._rules = FixedRules(rules) if isinstance(rules, RuleSet) else rules
         self._batch_events = batch_events
         self._leases = LeaseHolder(bus, name=name, lease_s=lease_s, logger=logger)
         self._warned: BoundedDict[tuple[str | None, ...], None] = BoundedDict()
         self._state = WorkerState(
-            bus=bus,
+            log=bus,
+            letters=bus,
             graph=graph,
-            rules=active,
-            applier=Applier(bus, graph, arranger),
+            rules=self._rules,
             batch_events=batch_events,
             index_keys=index_keys,
             fact_keys=fact_keys,
@@ -181,11 +171,11 @@ class MutationWorker:
         await self._rules.refresh()
         recent = await known_before(self._bus, number, committed.offset)
         aside = await self._bus.dead_letter(set_aside_id(number))
-        set_aside = frozenset(aside.offsets if aside is not None else ())
+        passed_over = PassedOver.of_set_aside(number, aside)
         skips = Skips(number, self._bus.is_after)
         before = PositionNote.decode(committed.note)
         queues = AppQueues(
-            AppWriter(self._state, number, set_aside), run=run, skips=skips, position=committed, before=before,
+            AppWriter(self._state, number, passed_over), run=run, skips=skips, position=committed, before=before,
             progressed=lambda: self._start_commit(opened),
         )  # fmt: skip
         logger.debug("partition_opened", partition=number, position=committed.offset)
@@ -197,7 +187,7 @@ class MutationWorker:
             queues=queues,
             skips=skips,
             before=before,
-            set_aside=set_aside,
+            passed_over=passed_over,
             committed=committed,
             rules=self._rules.cursor(number, committed.offset),
         )
@@ -269,7 +259,7 @@ class MutationWorker:
             return None
         read = read_range(
             partition.number, entries, partition.rules, partition.recent,
-            without=without, set_aside=partition.set_aside,
+            without=without, passed_over=partition.passed_over,
         )  # fmt: skip
         return _Batch(read=read, without=without, end=partition.cursor, events=len(entries))
 

@@ -10,10 +10,19 @@ from graphweft_contracts import DeadLetter, wire
 
 def retry_entry(letter: DeadLetter) -> dict[bytes, bytes]:
     """Return the entry that tries a dead letter's event again, or only its mutation if it names one."""
-    fields = wire.unpack(letter.fields)
     if letter.rule and letter.mutation:
-        fields[wire.RETRY] = wire.Retry(letter.id, letter.rule, letter.mutation).encode()
-    return fields
+        again = wire.Retry(letter.id, letter.rule, letter.mutation)
+    else:
+        again = wire.Retry(letter.id, letter.event_type or wire.WHOLE, wire.WHOLE)
+    return {**wire.unpack(letter.fields), wire.RETRY: again.encode()}
+
+
+def drop_entry(letter: DeadLetter) -> dict[bytes, bytes]:
+    """Return the entry that records a drop, so that a rebuild passes over the same events or rows."""
+    offsets = () if letter.reason == "trimmed" else letter.offsets or (letter.offset,)
+    app_id = None if letter.reason == "set_aside" else letter.app_id
+    dropped = wire.Dropped(app_id, letter.rule, letter.mutation, offsets, letter.reason)
+    return {wire.DROPPED: dropped.encode()}
 
 
 class DeadLetters(Protocol):

@@ -15,9 +15,10 @@ from pydantic import ValidationError
 from graphweft_contracts import DeadLetter, Event, InvalidEvent, Transient, channels, wire
 from graphweft_contracts.episodes import EpisodeAdd, EpisodeExtracted, Structure, episode_id
 from graphweft_contracts.memory import derived_id
+from graphweft_contracts.wire import WHOLE
 from graphweft_rules.matching.clock import utc_text
 from graphweft_workers.engine.history import between
-from graphweft_workers.engine.read import EXTRACT, WHOLE, letter_for
+from graphweft_workers.engine.read import EXTRACT, letter_for
 from graphweft_workers.features.declarations import SOURCE
 from graphweft_workers.features.episodes.extraction.protocol import ExtractionFailed, Extractor, TextEpisode
 from graphweft_workers.features.episodes.ontologies import Ontologies

@@ -1,0 +1,129 @@
+"""What retries, drops and dead letters take from its place in the log, and what they leave there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+
+import pytest
+from tests.chaos.memory_bus import MemoryBus
+from tests.services.rules import load_rules
+
+from graphweft_contracts import DeadLetter, DeadLetterReason, Event, InvalidEvent, wire
+from graphweft_rules import RuleSet
+from graphweft_workers.active_rules import FixedRules
+from graphweft_workers.engine.duplicates import RecentEvents
+from graphweft_workers.engine.passed_over import PassedOver
+from graphweft_workers.engine.read import letter_for, read_range
+from graphweft_workers.ports.dead_letters import drop_entry, retry_entry
+from graphweft_workers.ports.event_log import Entry
+
+NOW = datetime(2026, 2, 1, tzinfo=UTC)
+RULES = """
+mutation_rules:
+  - name: r
+    events: ["*"]
+    mutations:
+      - {id: one, cypher: "CREATE (:One {v: $v})", params: {v: $event.v}}
+      - {id: two, cypher: "CREATE (:Two {v: $v})", params: {v: $event.v}}
+"""
+
+
+@pytest.fixture(scope="module")
+def rules(tmp_path_factory: pytest.TempPathFactory) -> RuleSet:
+    folder = tmp_path_factory.mktemp("rules")
+    (folder / "W").mkdir()
+    (folder / "W/graph_injection.yaml").write_text(RULES)
+    return load_rules(folder)
+
+
+def event(name: str, app: str = "a") -> dict[bytes, bytes]:
+    return wire.encode(Event.create("x.y", app_id=app, chat_id="c", workflow="W", id=name, data={"v": name}))
+
+
+def log_of(*fields: Mapping[bytes, bytes]) -> list[Entry]:
+    return [Entry(offset=str(number), fields=each, received=NOW) for number, each in enumerate(fields, start=1)]
+
+
+def letter(
+    entry: Entry, mutation: str | None = None, reason: DeadLetterReason = "timeout", app: str | None = "a"
+) -> DeadLetter:
+    rule = None if mutation is None else "r"
+    return letter_for(0, entry, reason, "why", rule=rule, mutation=mutation).model_copy(update={"app_id": app})
+
+
+async def effects(rules: RuleSet, log: Sequence[Entry], *letters: DeadLetter, app: str = "a") -> list[tuple[str, str]]:
+    bus = MemoryBus([log], lambda: None)
+    await bus.put_dead_letters(letters)
+    found = await PassedOver.as_lived(bus, 0)
+    read = read_range(0, log, FixedRules(rules), RecentEvents(), passed_over=found)
+    assert read.letters == []
+    return [(each.entry.offset, bound.mutation.id) for each in read.apps.get(app, []) for bound in each.mutations]
+
+
+async def test_a_retried_mutation_takes_effect_at_its_retry_only(rules: RuleSet) -> None:
+    [failed] = log_of(event("e1"))
+    log = log_of(event("e1"), event("e2"), retry_entry(letter(failed, "two")))
+    assert await effects(rules, log) == [("1", "one"), ("2", "one"), ("2", "two"), ("3", "two")]
+
+
+async def test_a_retry_that_failed_and_was_retried_takes_effect_at_the_last_one(rules: RuleSet) -> None:
+    again = retry_entry(letter(log_of(event("e1"))[0], "two"))
+    once_more = retry_entry(letter(log_of(event("e1"), again)[1], "two"))
+    assert await effects(rules, log_of(event("e1"), again, once_more)) == [("1", "one"), ("3", "two")]
+
+
+async def test_a_dropped_mutation_and_a_dropped_event_take_no_effect(rules: RuleSet) -> None:
+    first, second = log_of(event("e1"), event("e2"))
+    drops = [drop_entry(letter(first, "one")), drop_entry(letter(second))]
+    assert await effects(rules, log_of(event("e1"), event("e2"), *drops)) == [("1", "two")]
+
+
+async def test_what_still_is_a_dead_letter_takes_no_effect(rules: RuleSet) -> None:
+    log = log_of(event("e1"), event("e2"), event("e3"))
+    several = letter(log[0], "one", "quarantined").of_entries(("1", "2"))
+    assert await effects(rules, log, several) == [("1", "two"), ("2", "two"), ("3", "one"), ("3", "two")]
+
+
+async def test_a_letter_of_trimmed_events_hides_nothing(rules: RuleSet) -> None:
+    log = log_of(event("e1"))
+    gone = letter(log[0], None, "trimmed")
+    assert await effects(rules, [*log, *log_of({}, drop_entry(gone))[1:]], gone) == [("1", "one"), ("1", "two")]
+
+
+async def test_an_event_that_is_set_aside_is_hidden_whatever_its_app(rules: RuleSet) -> None:
+    log = log_of(event("e1"), event("e2", "b"))
+    aside = letter(log[0], None, "set_aside").of_entries(("1", "2"))
+    assert await effects(rules, log, aside) == await effects(rules, log, aside, app="b") == []
+    dropped = log_of(event("e1"), event("e2", "b"), drop_entry(aside))
+    assert await effects(rules, dropped) == await effects(rules, dropped, app="b") == []
+
+
+async def test_no_app_hides_events_of_another(rules: RuleSet) -> None:
+    mine, _ = log_of(event("e1", "b"), event("e2"))
+    forged = {**event("e2"), wire.RETRY: wire.Retry("0:1:r/one", "r", "one").encode()}
+    whole = {**event("e2"), wire.RETRY: wire.Retry("0:1", "x.y", wire.WHOLE).encode()}
+    log = log_of(event("e1", "b"), forged, whole, drop_entry(letter(mine, "two")), drop_entry(letter(mine)))
+    assert await effects(rules, log, app="b") == [("1", "one"), ("1", "two")]
+
+
+async def test_an_entry_that_could_not_be_read_and_was_retried_is_one_event(rules: RuleSet) -> None:
+    broken = Entry(offset="1", fields=event("e1"), received=NOW)  # this version can read it
+    again = retry_entry(letter(broken, app=None))
+    assert await effects(rules, log_of(event("e1"), again)) == [("2", "one"), ("2", "two")]
+    # A copy of the event itself is known as one, too.
+    assert await effects(rules, log_of({}, again, event("e1"))[1:]) == [("2", "one"), ("2", "two")]
+
+
+@pytest.mark.parametrize(
+    "value", [b"", b"\xff", b"[]", b"{}", b'["a", "r", "m", [1], "x"]', b'["a", "r", "m", "1", "x"]', b"[" * 5_000]
+)
+def test_a_malformed_record_of_a_drop_is_refused(value: bytes) -> None:
+    with pytest.raises(InvalidEvent, match="gw_dropped"):
+        wire.dropped_of({wire.DROPPED: value})
+
+
+def test_a_record_of_a_drop_is_read_as_written() -> None:
+    for dropped in (wire.Dropped("a", "r", "m", ("1", "2"), "timeout"), wire.Dropped(None, None, None, (), "trimmed")):
+        assert wire.dropped_of({wire.DROPPED: dropped.encode()}) == dropped
+    assert wire.dropped_of({}) is None

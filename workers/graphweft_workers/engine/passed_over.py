@@ -1,0 +1,136 @@
+"""Events and rows of a partition that have no effect at their place in the log.
+
+A live worker passes over the events that an operator has set aside. A rebuild also passes over what had no effect when
+the log was lived: the log and the dead letters record it. A row that failed either still has its dead letter, or
+somebody has retried or dropped it, which is an entry behind it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable
+from typing import Final, Self
+
+from graphweft_contracts import DeadLetter, InvalidEvent, wire
+from graphweft_rules import Matched
+from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.event_log import Entry
+
+_PAGE: Final = 500
+_MOST_LETTERS: Final = 1_000_000
+_ANY_APP: Final = None
+
+type _Row = tuple[str, str, str]
+"""Offset, rule, mutation."""
+
+
+class PassedOver:
+    """The events and rows of one partition that have no effect at their place."""
+
+    def __init__(self, partition: int) -> None:
+        self._partition = partition
+        self._events: dict[str, set[str | None]] = {}
+        """By offset: apps of the entries that say so."""
+        self._unread: dict[str, set[str | None]] = {}
+        """The same, for entries that could not be read as events when the log was lived."""
+        self._rows: dict[_Row, set[str | None]] = {}
+
+    @classmethod
+    def of_set_aside(cls, partition: int, letter: DeadLetter | None) -> Self:
+        """Return the events that an operator has set aside; ``letter`` lists them."""
+        found = cls(partition)
+        if letter is not None:
+            found.add_letter(letter)
+        return found
+
+    @classmethod
+    async def as_lived(cls, bus: Bus, partition: int) -> Self:
+        """Return what had no effect in a partition up to now. Reads it to its end. Raises ``BusUnavailable``."""
+        found = cls(partition)
+        # Letters first: one that is retried meanwhile has an entry that is read below.
+        for letter in await bus.dead_letters(limit=_MOST_LETTERS):
+            found.add_letter(letter)
+        offset = ""
+        while page := await bus.after(partition, offset, limit=_PAGE):
+            found.add_entries(page)
+            offset = page[-1].offset
+        return found
+
+    def add_letter(self, letter: DeadLetter) -> None:
+        """Add what a dead letter stands for; those of other partitions add nothing."""
+        if letter.partition == self._partition and letter.reason != "trimmed":  # its position is not of its events
+            app_id = _ANY_APP if letter.reason == "set_aside" else letter.app_id
+            offsets = letter.offsets or (letter.offset,)
+            self._add(offsets, app_id, letter.rule, letter.mutation, unread=_is_unread(letter.reason, letter.rule))
+
+    def add_entries(self, entries: Iterable[Entry]) -> None:
+        """Add what retries and drops among the entries of the partition took from its place."""
+        for entry in entries:
+            if wire.RETRY not in entry.fields and wire.DROPPED not in entry.fields:
+                continue
+            try:
+                dropped = wire.dropped_of(entry.fields)
+                if dropped is not None:
+                    unread = _is_unread(dropped.reason, dropped.rule)
+                    self._add(dropped.offsets, dropped.app_id, dropped.rule, dropped.mutation, unread=unread)
+                    continue
+                retried = wire.retry_of(entry.fields)
+                event = wire.decode(entry.fields, received=entry.received)
+            except InvalidEvent:
+                continue
+            if retried is not None:
+                offset = retried.letter.split(":", 2)[1:2]
+                unread = retried.rule == wire.WHOLE
+                self._add(offset, event.appid, retried.rule, retried.mutation, unread=unread)
+
+    def _add(
+        self, offsets: Iterable[str], app_id: str | None, rule: str | None, mutation: str | None, *, unread: bool
+    ) -> None:
+        for offset in offsets:
+            if unread:
+                self._unread.setdefault(offset, set()).add(app_id)
+            if rule is None or mutation is None or mutation == wire.WHOLE:
+                self._events.setdefault(offset, set()).add(app_id)
+            else:
+                self._rows.setdefault((offset, rule, mutation), set()).add(app_id)
+
+    def entry(self, offset: str) -> bool:
+        """Return whether an entry that is not a valid event is passed over."""
+        return offset in self._events
+
+    def event(self, offset: str, app_id: str) -> bool:
+        """Return whether a whole event is passed over."""
+        return _names(self._events.get(offset), app_id)
+
+    def unread(self, offset: str, app_id: str) -> bool:
+        """Return whether an event counted as none when the log was lived: later entries are no copies of it."""
+        return _names(self._unread.get(offset), app_id)
+
+    def row(self, offset: str, app_id: str, rule: str, mutation: str) -> bool:
+        """Return whether one mutation of an event is passed over."""
+        apps = self._rows.get((offset, rule, mutation))
+        return apps is not None and app_id in apps
+
+    def rest(self, offset: str, app_id: str, matched: Matched) -> Matched:
+        """Return ``matched`` without the mutations that are passed over."""
+        if not self._rows:
+            return matched
+
+        def stays(rule: str, mutation: str) -> bool:
+            return not self.row(offset, app_id, rule, mutation)
+
+        return Matched(
+            mutations=tuple(each for each in matched.mutations if stays(each.mutation.rule, each.mutation.id)),
+            skipped=tuple(each for each in matched.skipped if stays(each.rule, each.query)),
+            failed=tuple(each for each in matched.failed if stays(each.rule, each.query)),
+        )
+
+
+def _names(apps: Collection[str | None] | None, app_id: str) -> bool:
+    return apps is not None and (app_id in apps or _ANY_APP in apps)
+
+
+def _is_unread(reason: str, rule: str | None) -> bool:
+    return rule is None and reason in ("invalid_event", "internal_error")
+
+
+NOTHING: Final = PassedOver(-1)

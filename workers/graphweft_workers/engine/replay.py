@@ -1,0 +1,127 @@
+"""Applies the log of one app again, to a graph of its own, so that the result equals the live graph.
+
+Each event follows the rules that were active at its place, and what had no effect then is passed over; see
+``passed_over``. The graph's checkpoint says how far a replay is, so it continues after an interruption.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import AsyncIterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from graphweft_contracts import DeadLetter
+from graphweft_workers.active_rules import ActiveRules
+from graphweft_workers.engine.app_queue import AppQueue, QueuedBatch
+from graphweft_workers.engine.app_writer import AppWriter, WorkerState
+from graphweft_workers.engine.history import known_before
+from graphweft_workers.engine.passed_over import PassedOver
+from graphweft_workers.engine.read import read_range
+from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.event_log import Committed
+from graphweft_workers.ports.graph_store import GraphStore
+
+type Cause = tuple[str | None, str | None, str]
+"""Rule, mutation and message of a skip."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Replayed:
+    """How far a replay of one partition is. Counts begin anew when it is continued after an interruption."""
+
+    offset: str = ""
+    """All events up to here have taken effect."""
+    entries: int = 0
+    """Entries that were read, of all apps."""
+    events: int = 0
+    """Events of the app that have mutations."""
+    skips: Counter[Cause] = field(default_factory=Counter[Cause])
+    """Skips that the live graph did not have."""
+    letters: Mapping[str, DeadLetter] = field(default_factory=dict[str, DeadLetter])
+    """Dead letters by id: what failed now and had not failed when the log was lived."""
+
+
+class Replay:
+    """Replays the events of one app. The creator closes ``bus`` and ``graph``."""
+
+    def __init__(
+        self, bus: Bus, graph: GraphStore, rules: ActiveRules, app_id: str, *, batch_events: int = 1_000
+    ) -> None:
+        """``graph`` is the store of the new graph. Nobody else writes to it. The bus is only read."""
+        self._bus = bus
+        self._graph = graph
+        self._app_id = app_id
+        self._batch_events = batch_events
+        self._letters = _Letters()
+        self._state = WorkerState(
+            log=bus,
+            letters=self._letters,
+            graph=graph,
+            rules=rules,
+            batch_events=batch_events,
+            index_keys=frozenset(),
+            fact_keys=frozenset(),
+            quarantine=False,
+        )
+
+    async def run(self, partition: int, *, to: str | None = None) -> AsyncIterator[Replayed]:
+        """Apply the partition up to the offset ``to``, or to its end; yield the progress after each batch.
+
+        Raises ``BusUnavailable`` and ``GraphUnavailable``; a further call continues. Raises ``QueryFailed`` if the app
+        cannot have a graph.
+        """
+        bus, app_id = self._bus, self._app_id
+        await self._state.rules.refresh()
+        passed_over = await PassedOver.as_lived(bus, partition)
+        writer = AppWriter(self._state, partition, passed_over)
+        queue = AppQueue(app_id=app_id)
+        progress = await self._graph.progress(app_id, partition)
+        done = Replayed(offset=progress.checkpoint.offset, letters=self._letters.found)
+        recent = await known_before(bus, partition, done.offset, passed_over)
+        cursor = self._state.rules.cursor(partition, done.offset)
+        while page := await bus.after(partition, done.offset, limit=self._batch_events):
+            wanted = [entry for entry in page if to is None or not bus.is_after(entry.offset, to)]
+            if not wanted:
+                break
+            await self._state.rules.refresh(wanted)
+            read = read_range(partition, wanted, cursor, recent, only=app_id, passed_over=passed_over)
+            events = read.apps.get(app_id, [])
+            await self._letters.put_dead_letters([letter for letter in read.letters if letter.app_id == app_id])
+            if events:
+                queue.applying = [QueuedBatch(start=Committed(offset=done.offset), events=events)]
+                await writer.apply(queue)
+            done.offset = wanted[-1].offset
+            done.entries += len(wanted)
+            done.events += len(events)
+            done.skips.update((skip.rule, skip.mutation, skip.message) for skip in read.skips)
+            yield done
+
+
+class _Letters:
+    """Dead letters in memory. Those on the bus belong to the live graph."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, DeadLetter] = {}
+
+    async def put_dead_letters(self, letters: Sequence[DeadLetter]) -> None:
+        self.found.update((letter.id, letter) for letter in letters)
+
+    async def extend(self, letter: DeadLetter | None, longer: DeadLetter) -> bool:
+        there = self.found.get(longer.id) == letter
+        if there:
+            self.found[longer.id] = longer
+        return there
+
+    async def dead_letter_count(self) -> int:
+        return len(self.found)
+
+    async def dead_letters(self, *, limit: int) -> Sequence[DeadLetter]:
+        return list(self.found.values())[:limit]
+
+    async def dead_letter(self, letter_id: str) -> DeadLetter | None:
+        return self.found.get(letter_id)
+
+    async def requeue(
+        self, letter: DeadLetter, entries: Sequence[Mapping[bytes, bytes]], rest: DeadLetter | None = None
+    ) -> bool:
+        return False  # a replay appends nothing to the log

@@ -37,9 +37,9 @@ def load_tests(path: Path) -> RuleTests:
     Each case gets an app id of its own. Never raises on content.
     """
     path = Path(os.path.abspath(path))
-    root = _root(path)
-    known = discover(root) if root.is_dir() else {}
     files = sorted(_files(path))
+    root = _root(path, files)
+    known = discover(root) if root.is_dir() else {}
     findings: list[Finding] = []
     cases: list[Case] = []
     for file in files:
@@ -49,7 +49,9 @@ def load_tests(path: Path) -> RuleTests:
     for case in cases:
         if case.workflow and case.workflow not in known:
             names = ", ".join(known) or "none"
-            message = f"there are no rules for the workflow {case.workflow!r}; workflows with rules: {names}"
+            message = (
+                f"{str(_short(root))!r} has no rules for the workflow {case.workflow!r}; it has rules for: {names}"
+            )
             findings.append(Finding(level="error", code="unknown-workflow", message=message, place=case.place))
     return RuleTests(
         root=_short(root),
@@ -59,15 +61,20 @@ def load_tests(path: Path) -> RuleTests:
     )
 
 
-def _root(path: Path) -> Path:
-    """Return the folder of workflows that a path belongs to."""
-    folder = path if path.is_dir() else path.parent
+def _root(path: Path, files: Iterable[Path]) -> Path:
+    """Return the folder of workflows that a path belongs to, or that lies below it and holds all its test files."""
     if path.is_dir() and discover(path):
         return path
-    for each in (folder, *folder.parents):
-        if (each / FILE_NAME).is_file():
-            return each.parent
-    return folder.parent if folder.name.startswith("_") else folder
+    folder = path if path.is_dir() else path.parent
+    found = _root_above(folder)
+    if found is None:
+        below = {_root_above(file.parent) for file in files}
+        found = below.pop() if len(below) == 1 else None
+    return found or (folder.parent if folder.name.startswith("_") else folder)
+
+
+def _root_above(folder: Path) -> Path | None:
+    return next((each.parent for each in (folder, *folder.parents) if (each / FILE_NAME).is_file()), None)
 
 
 def _short(path: Path) -> Path:

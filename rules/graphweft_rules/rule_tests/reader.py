@@ -34,6 +34,8 @@ DEFAULT_BUDGET_MS: Final = 10_000
 """Generous: a test must not depend on how fast its machine is."""
 _MOST_BUDGET_MS: Final = 3_600_000
 _NAME: Final = "rule/mutation"
+_UNKNOWN: Final = "unknown"
+"""Stands for a workflow that has a finding, so that its events and requests have no further ones."""
 _TIME: Final = TypeAdapter[datetime](AwareDatetime)
 _REQUEST: Final = {"agent": "agent", "chat": "chat_id", "user": "user_id", "workflow": "workflow", "context": "context"}
 """Keys of a context request, and the fields of ``ContextRequest``."""
@@ -74,7 +76,7 @@ class _Reader(Shapes):
         if not entries:
             return None
         name, workflow = self._case_name(entries), self._workflow(entries, node)
-        events = Events(self, self._folder, workflow, self._read)
+        events = Events(self, self._folder, workflow or _UNKNOWN, self._read)
         if "events" in entries:
             events.read(entries["events"].value)
         return Case(
@@ -87,7 +89,7 @@ class _Reader(Shapes):
             graph=tuple(each for each in self.each(entries, "graph", self._graph) if each is not None),
             context=tuple(
                 each
-                for each in self.each(entries, "context", lambda one: self._context(one, workflow, events))
+                for each in self.each(entries, "context", lambda one: self._context(one, workflow or _UNKNOWN, events))
                 if each is not None
             ),
             letters=tuple(each for each in self.each(entries, "dead_letters", self._letter) if each is not None),

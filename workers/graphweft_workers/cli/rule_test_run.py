@@ -8,7 +8,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any, Final
 
-from graphweft_contracts import DeadLetter, GraphUnavailable, QueryFailed, wire
+from graphweft_contracts import DeadLetter, GraphUnavailable, QueryFailed, Transient, wire
 from graphweft_rules import RuleSet
 from graphweft_rules.rule_tests.model import Case, ContextCheck, CountCheck, GraphCheck
 from graphweft_rules.rule_tests.outcome import Counts, NotRan, Outcome, Ran, Rows, Trouble, Unmatched
@@ -26,6 +26,7 @@ from graphweft_workers.roles.settings import Settings
 
 _APPLY_S: Final = 300.0
 _QUERY_S: Final = 30.0
+_END_S: Final = 1.0
 
 
 async def run_cases(settings: Settings, rules: RuleSet, cases: Sequence[Case]) -> list[Outcome]:
@@ -107,6 +108,8 @@ async def _serve(server: RuleTestServer, rules: RuleSet, served: Sequence[tuple[
     ended = asyncio.create_task(server.ended())
     try:
         await asyncio.wait([working, ended], return_when=asyncio.FIRST_COMPLETED)
+        if working.done() and isinstance(working.exception(), Transient):
+            await asyncio.wait([ended], timeout=_END_S)  # a server that ended is the better reason
         (ended if ended.done() else working).result()
     finally:
         for task in (working, ended):

@@ -11,7 +11,7 @@ import typer
 
 from graphweft_contracts import InvalidSettings
 from graphweft_rules.files.findings import RulesError, errors
-from graphweft_rules.files.loader import TESTS
+from graphweft_rules.files.loader import FILE_NAME, TESTS, discover
 from graphweft_rules.rule_tests.folder import RuleTests, load_tests
 from graphweft_rules.rule_tests.judge import failures_of
 from graphweft_rules.rule_tests.model import Case
@@ -93,9 +93,10 @@ def _selected(tests: RuleTests, match: str | None) -> Sequence[Case]:
 
 
 def _how_to_begin(path: Path) -> str:
+    workflow = path / next(iter(discover(path)), "Workflow") if not (path / FILE_NAME).is_file() else path
     return (
         f"{path} holds no tests: write a file with a name that ends with {TESTS} beside the rules of a workflow, such "
-        f"as {path / f'Workflow/orders{TESTS}'}:\n{_EXAMPLE}"
+        f"as {workflow / f'orders{TESTS}'}:\n{_EXAMPLE}"
     )
 
 

@@ -10,7 +10,7 @@ from graphweft_rules.cypher.batch_query import Dialect, Mode
 from graphweft_rules.cypher.node_labels import shared_labels
 from graphweft_rules.cypher.query import Cypher, parse
 from graphweft_rules.files.findings import Finding, ordered
-from graphweft_rules.files.loader import FILE_NAME, RuleFiles
+from graphweft_rules.files.loader import FILE_NAME, TESTS, RuleFiles
 from graphweft_rules.files.model import Mutation, Place
 from graphweft_rules.matching.workflow import Workflow, compile_workflow
 
@@ -108,7 +108,7 @@ def workflows(paths: Iterable[Path]) -> list[Workflow]:
 def _rule_files(root: Path) -> Iterator[Path]:
     for file in root.rglob("*.yaml"):
         folders = file.relative_to(root).parts[:-1]
-        if any(folder.startswith(".") for folder in folders) or file.name.endswith("_test.yaml"):
+        if any(folder.startswith(".") for folder in folders) or file.name.endswith(TESTS):
             continue
         shared = any(folder.startswith("_") for folder in (root.name, *folders))
         if file.name == FILE_NAME or shared:

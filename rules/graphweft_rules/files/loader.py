@@ -16,6 +16,8 @@ from graphweft_rules.files.schema import RuleFile, read_rules
 
 FILE_NAME: Final = "graph_injection.yaml"
 """The rule file in a workflow's folder."""
+TESTS: Final = "_test.yaml"
+"""The end of the names of files with rule tests, which are no rules."""
 
 
 class GraphInjectionLoader:
@@ -56,7 +58,7 @@ class GraphInjectionLoader:
         return [
             rule
             for rule in rules
-            if any(_names(pattern, event) for pattern in rule.events)
+            if any(covers_type(pattern, event) for pattern in rule.events)
             and (agent_name is None or not rule.agents or _covers(rule.agents, agent_name))
         ]
 
@@ -192,5 +194,6 @@ def _covers(agents: tuple[str, ...], agent: str) -> bool:
     return agent in agents or EVERY_AGENT in agents
 
 
-def _names(pattern: str, event: str) -> bool:
+def covers_type(pattern: str, event: str) -> bool:
+    """Return whether an item of a rule's ``events`` matches an event type."""
     return pattern in {event, "*"} or (pattern.endswith(".*") and event.startswith(pattern[:-1]))

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import os
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -140,13 +140,21 @@ class RuleSet:
         return tuple(part for flow in self.workflows.values() for rule in flow.injection_rules for part in rule.parts)
 
     @classmethod
-    def load(cls, root: Path, packs: Iterable[Pack] = (), dialects: Iterable[Dialect] = ()) -> RuleSet:
+    def load(
+        cls,
+        root: Path,
+        packs: Iterable[Pack] = (),
+        dialects: Iterable[Dialect] = (),
+        *,
+        only: Collection[str] | None = None,
+    ) -> RuleSet:
         """Load the workflows in the folder ``root``. Raises ``RulesError`` with the findings of all of them.
 
-        ``dialects`` adds the problems of queries on their graph servers.
+        ``dialects`` adds the problems of queries on their graph servers. With ``only``, other workflows are not read.
         """
         files = RuleFiles(dialects)
-        workflows = _compiled(discover(root), files)
+        found = discover(root)
+        workflows = _compiled({name: found[name] for name in found if only is None or name in only}, files)
         contents = {Path(os.path.relpath(path, root)).as_posix(): data for path, data in files.contents.items()}
         return cls(workflows, packs, contents)
 

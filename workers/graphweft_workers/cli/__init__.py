@@ -49,6 +49,7 @@ _COMMANDS: Final[Mapping[str, str | None]] = {
     "agent-zero": None,
     "lint": "checks:lint",
     "try": "try_rules:try_rules",
+    "test": "rule_tests:rule_tests",
     "doctor": "checks:doctor",
     "demo": "demo:demo",
 }

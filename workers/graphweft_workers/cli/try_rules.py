@@ -5,17 +5,20 @@ from __future__ import annotations
 import json as json_module
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated, Any, Final
 
 import typer
 
 from graphweft_contracts import Event, InvalidEvent
 from graphweft_rules import BoundMutation, RuleSet
 from graphweft_workers.cli.emit import events_of_lines
+from graphweft_workers.cli.matching import why_no_rule
 from graphweft_workers.cli.options import Json, Rules, command
 from graphweft_workers.cli.output import print_error, print_json, say
 from graphweft_workers.roles.rules import load_rules
 from graphweft_workers.roles.settings import Settings
+
+_NO_CONDITION: Final = "rules are for this event type, but no condition holds"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -80,22 +83,8 @@ def _try(rules: RuleSet, event: Event) -> _Tried:
         {"rule": each.rule, "mutation": each.query, "place": str(each.place), "reason": each.detail}
         for each in matched.skipped
     ]
-    reason = "" if matched.mutations or skipped else _why_nothing(rules, event)
+    reason = "" if matched.mutations or skipped else why_no_rule(rules, event) or _NO_CONDITION
     return _Tried(event=event, mutations=matched.mutations, skipped=skipped, reason=reason)
-
-
-def _why_nothing(rules: RuleSet, event: Event) -> str:
-    if event.workflow is None:
-        return "the event has no workflow, so no rules apply to it"
-    workflow = rules.workflows.get(event.workflow)
-    if workflow is None:
-        known = ", ".join(sorted(rules.workflows)) or "none"
-        return f"there are no rules for the workflow {event.workflow!r}; workflows with rules: {known}"
-    if not workflow.mutations_for(event.type, event.agent).rules:
-        types = sorted({pattern for rule in workflow.mutation_rules for pattern in rule.rule.events})
-        agent = "" if event.agent is None else f" and agent {event.agent!r}"
-        return f"no rule is for the event type {event.type!r}{agent}; its rules are for {', '.join(types) or 'none'}"
-    return "rules are for this event type, but no condition holds"
 
 
 def _print(tried: _Tried) -> None:

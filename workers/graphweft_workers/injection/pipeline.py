@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Final
 
@@ -45,6 +46,10 @@ _WAIT_SHARE: Final = 0.6
 """Largest share of the budget for ``after``, if queries follow."""
 
 
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
 class ContextPipeline:
     """Answers the context requests of all apps; make one for each process. It connects to nothing until a request.
 
@@ -71,11 +76,14 @@ class ContextPipeline:
         last_good_s: float = 600.0,
         off: frozenset[str] = frozenset(),
         count: TokenCounter = count_characters,
+        clock: Callable[[], datetime] = _now,
     ) -> None:
+        """``clock`` gives the time of clock functions in queries."""
         self.rules = active = FixedRules(rules) if isinstance(rules, RuleSet) else rules
         self.cache = Cache(cache_bytes)
         """Its counters are for metrics."""
         self._off = off
+        self._clock = clock
         self._breaker = Breaker()
         self._background = Background()
         self._versions = Versions(graph, self._breaker, self._background)
@@ -110,7 +118,7 @@ class ContextPipeline:
         if app_id in self._off or "*" in self._off:
             return empty_reply(request, started, "disabled", f"context is switched off for {app_id!r} by its operators")
         rules = self.rules.current(app_id)
-        matched = match_request(rules, request, datetime.now(UTC))
+        matched = match_request(rules, request, self._clock())
         if isinstance(matched, str):
             return empty_reply(request, started, "invalid_request", matched)
         if request.search is None and request.workflow not in rules.workflows:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,10 +22,11 @@ if TYPE_CHECKING:  # a command that reads a count need not wait for the rules to
 logger = logging.getLogger("graphweft.rules")
 
 
-def load_rules(settings: Settings) -> RuleSet:
+def load_rules(settings: Settings, *, only: Collection[str] | None = None) -> RuleSet:
     """Load every workflow below ``settings.rules``, and the ontologies. Raises ``RulesError`` with all findings.
 
-    A folder that the settings name must exist. If the default folder is missing, there are no rules.
+    With ``only``, other workflows are not read. A folder that the settings name must exist. If the default folder is
+    missing, there are no rules.
     """
     from graphweft_rules import RuleSet
 
@@ -37,7 +38,7 @@ def load_rules(settings: Settings) -> RuleSet:
             f"the rules folder {str(settings.rules)!r} does not exist; give --rules, or set GRAPHWEFT_RULES, to a "
             "folder with <Workflow>/graph_injection.yaml files"
         )
-    return RuleSet.load(settings.rules, packs, dialects())
+    return RuleSet.load(settings.rules, packs, dialects(), only=only)
 
 
 def logged_rules(settings: Settings, bus: Bus, *, none: RuleSet | None = None) -> LoggedRules:

@@ -14,6 +14,7 @@ from graphweft_contracts import BusUnavailable, GraphUnavailable, GraphweftError
 from graphweft_contracts.layout import ALL_APPS
 from graphweft_contracts.rules_log import changed_files, newest
 from graphweft_rules import RuleSet
+from graphweft_rules.files.loader import TESTS
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.roles.query_check import refuse_wrong_queries
@@ -91,7 +92,10 @@ class RulesFolder:
         """Return time and size of all rule files."""
         found: _State = {}
         root = self._settings.rules
-        for path in {*root.rglob("*.yaml"), *self._files} if root.is_dir() else self._files:
+        rules = (
+            {path for path in root.rglob("*.yaml") if not path.name.endswith(TESTS)} if root.is_dir() else set[Path]()
+        )
+        for path in rules | self._files:
             try:
                 status = path.stat()
             except OSError:  # removed

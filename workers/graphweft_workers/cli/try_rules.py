@@ -11,9 +11,10 @@ import typer
 
 from graphweft_contracts import Event, InvalidEvent
 from graphweft_rules import BoundMutation, RuleSet
+from graphweft_rules.matching.explain import Unmatched, unmatched, why_nothing
 from graphweft_workers.cli.emit import events_of_lines
 from graphweft_workers.cli.options import Json, Rules, command
-from graphweft_workers.cli.output import print_error, print_json, say
+from graphweft_workers.cli.output import print_error, print_json, printable, say
 from graphweft_workers.roles.rules import load_rules
 from graphweft_workers.roles.settings import Settings
 
@@ -25,6 +26,8 @@ class _Tried:
     event: Event
     mutations: tuple[BoundMutation, ...] = ()
     skipped: list[dict[str, str]] = field(default_factory=list[dict[str, str]])
+    unmatched: list[Unmatched] = field(default_factory=list[Unmatched])
+    """Other rules for the event's type."""
     reason: str = ""
     """Why nothing matches; empty if something does."""
 
@@ -80,37 +83,26 @@ def _try(rules: RuleSet, event: Event) -> _Tried:
         {"rule": each.rule, "mutation": each.query, "place": str(each.place), "reason": each.detail}
         for each in matched.skipped
     ]
-    reason = "" if matched.mutations or skipped else _why_nothing(rules, event)
-    return _Tried(event=event, mutations=matched.mutations, skipped=skipped, reason=reason)
-
-
-def _why_nothing(rules: RuleSet, event: Event) -> str:
-    if event.workflow is None:
-        return "the event has no workflow, so no rules apply to it"
-    workflow = rules.workflows.get(event.workflow)
-    if workflow is None:
-        known = ", ".join(sorted(rules.workflows)) or "none"
-        return f"there are no rules for the workflow {event.workflow!r}; workflows with rules: {known}"
-    if not workflow.mutations_for(event.type, event.agent).rules:
-        types = sorted({pattern for rule in workflow.mutation_rules for pattern in rule.rule.events})
-        agent = "" if event.agent is None else f" and agent {event.agent!r}"
-        return f"no rule is for the event type {event.type!r}{agent}; its rules are for {', '.join(types) or 'none'}"
-    return "rules are for this event type, but no condition holds"
+    reason = "" if matched.mutations or skipped else why_nothing(rules, event)
+    others = unmatched(rules, event)
+    return _Tried(event=event, mutations=matched.mutations, skipped=skipped, unmatched=others, reason=reason)
 
 
 def _print(tried: _Tried) -> None:
-    say(f"{tried.event.type} {tried.event.id}")
+    say(printable(f"{tried.event.type} {tried.event.id}"))
     for bound in tried.mutations:
         mutation = bound.mutation
-        say(f"  {mutation.rule}/{mutation.id} ({mutation.place})")
+        say(printable(f"  {mutation.rule}/{mutation.id} ({mutation.place})"))
         for line in mutation.cypher.statement.strip().splitlines():
-            say(f"      {line}")
+            say(printable(f"      {line}"))
         params = json_module.dumps(bound.params, ensure_ascii=False, default=str)
-        say(f"      with {params}")
+        say(printable(f"      with {params}"))
     for skip in tried.skipped:
-        say(f"  {skip['rule']}/{skip['mutation']} ({skip['place']}) is skipped: {skip['reason']}")
+        say(printable(f"  {skip['rule']}/{skip['mutation']} ({skip['place']}) is skipped: {skip['reason']}"))
+    for rule in tried.unmatched:
+        say(printable(f"  {rule.rule} ({rule.place}) does not match: {rule.reason}"))
     if tried.reason:
-        say(f"  nothing: {tried.reason}")
+        say(printable(f"  nothing: {tried.reason}"))
 
 
 def _dict(tried: _Tried) -> dict[str, Any]:
@@ -128,5 +120,6 @@ def _dict(tried: _Tried) -> dict[str, Any]:
             for bound in tried.mutations
         ],
         "skipped": tried.skipped,
+        "unmatched": [{"rule": rule.rule, "place": str(rule.place), "reason": rule.reason} for rule in tried.unmatched],
         "reason": tried.reason,
     }

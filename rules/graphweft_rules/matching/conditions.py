@@ -246,6 +246,22 @@ def _required(text: str) -> Iterator[tuple[Reference, str]]:
             yield Reference.parse(path), literal[1:-1]
 
 
+def conjuncts(text: str) -> tuple[str, ...]:
+    """Return the operands that ``&&`` joins in a condition; the whole text if it has another form."""
+    depth = start = 0
+    found: list[str] = []
+    for match in _TOKEN.finditer(text):
+        piece = match[0]
+        depth += (piece in "([{") - (piece in ")]}")
+        if piece.startswith("//") or (depth == 0 and piece in "|?"):
+            return (text,)
+        if depth == 0 and piece == "&":
+            found.append(text[start : match.start()].strip())
+            start = match.end()
+    found.append(text[start:].strip())
+    return tuple(filter(None, found))
+
+
 class _Names:
     """The variables of a program; none of their names is in the text."""
 

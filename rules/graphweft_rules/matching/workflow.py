@@ -163,13 +163,14 @@ class Workflow:
         """Return the rules for an event; ``agent`` is None if the event names none."""
         found = self._mutations_for.get((event_type, agent))
         if found is None:
-            numbers = {number for pattern in _patterns(event_type) for number in self._by_pattern.get(pattern, ())}
-            rules = (self.mutation_rules[number] for number in sorted(numbers))
-            found = Candidates(
-                tuple(rule for rule in rules if not rule.rule.agents or _covers(rule.rule.agents, agent))
-            )
+            found = Candidates(tuple(rule for rule in self.rules_for(event_type) if is_for_agent(rule, agent)))
             _remember(self._mutations_for, (event_type, agent), found)
         return found
+
+    def rules_for(self, event_type: str) -> tuple[CompiledMutationRule, ...]:
+        """Return the mutation rules for an event type, of all agents, in rule order."""
+        numbers = {number for pattern in _patterns(event_type) for number in self._by_pattern.get(pattern, ())}
+        return tuple(self.mutation_rules[number] for number in sorted(numbers))
 
     def injections_for(self, agent: str) -> tuple[CompiledInjectionRule, ...]:
         """Return the rules for the turns of an agent, in rule order."""
@@ -293,6 +294,11 @@ def _patterns(event_type: str) -> list[str]:
     words = event_type.split(".")
     prefixes = (".".join(words[:count]) for count in range(1, len(words)))
     return [event_type, "*", *(f"{prefix}.*" for prefix in prefixes)]
+
+
+def is_for_agent(rule: CompiledMutationRule, agent: str | None) -> bool:
+    """Tell whether a mutation rule is for the events of an agent; ``agent`` is None if the event names none."""
+    return not rule.rule.agents or _covers(rule.rule.agents, agent)
 
 
 def _covers(agents: tuple[str, ...], agent: str | None) -> bool:

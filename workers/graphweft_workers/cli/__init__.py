@@ -27,6 +27,10 @@ _GROUPS: Final[Mapping[str, tuple[str, Mapping[str, str]]]] = {
         "Rule sets in the log: make them active, list, compare.",
         {name: f"rules:rules_{name}" for name in ("push", "list", "show", "diff", "rollback")},
     ),
+    "events": (
+        "Events on the bus: follow them, show one, and why it has no effect.",
+        {"tail": "events_tail:events_tail", "show": "events:events_show", "why": "events:events_why"},
+    ),
     "agent-zero": (
         "Install or remove the plugin for Agent Zero.",
         {name: f"agent_zero:agent_zero_{name}" for name in ("install", "uninstall")},
@@ -43,6 +47,8 @@ _COMMANDS: Final[Mapping[str, str | None]] = {
     "digest": "graph:digest",
     "memory": None,
     "status": "status:status",
+    "events": None,
+    "coverage": "coverage:coverage",
     "order": "order:order",
     "dlq": None,
     "rules": None,

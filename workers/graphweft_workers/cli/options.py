@@ -10,6 +10,7 @@ import logging
 import re
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from dataclasses import MISSING, fields, is_dataclass
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Annotated, Any, Final, get_type_hints
 
@@ -48,6 +49,14 @@ After = Annotated[
 ]
 Explain = Annotated[bool, typer.Option("--explain", help="Show how each block was made.")]
 
+Since = Annotated[
+    str | None,
+    typer.Option("--since", metavar="TIME", help="Read no older entries: 30s, 90m, 24h, 7d, or an ISO time."),
+]
+Scan = Annotated[int, typer.Option("--scan", min=1, help="Read at most this number of the newest entries.")]
+MOST_SCANNED: Final = 100_000
+
+_UNITS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
 _SILENT: Final = logging.NullHandler()
 
 
@@ -88,6 +97,22 @@ def check_app(app: str) -> None:
     """Raise ``InvalidSettings`` unless ``app`` can be the name of an app."""
     if not re.fullmatch(APP_ID_PATTERN, app):
         raise InvalidSettings(f"invalid --app {app!r}: expected 1 to 64 characters from A-Z, a-z, 0-9, '_' and '-'")
+
+
+def since_time(text: str | None, now: datetime | None = None) -> datetime | None:
+    """Return the time that ``--since`` names. Raises ``InvalidSettings``."""
+    if text is None:
+        return None
+    now = now or datetime.now(UTC)
+    try:
+        if found := re.fullmatch(r"([0-9]{1,9})([smhd])", text):
+            return now - timedelta(seconds=int(found[1]) * _UNITS[found[2]])
+        time = datetime.fromisoformat(text)
+        return time if time.tzinfo else time.replace(tzinfo=UTC)
+    except (ValueError, OverflowError) as error:
+        raise InvalidSettings(
+            f"invalid --since {text!r}: expected a number with s, m, h or d, or a time such as 2026-02-01T10:00:00Z"
+        ) from error
 
 
 def assignments(given: list[str], option: str) -> dict[str, Any]:

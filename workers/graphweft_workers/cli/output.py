@@ -8,16 +8,21 @@ from __future__ import annotations
 import io
 import json
 import math
+import re
 import sys
+import unicodedata
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import date, datetime, time, timedelta
 from functools import cache
-from typing import TYPE_CHECKING, Any, NoReturn, TextIO
+from typing import TYPE_CHECKING, Any, Final, NoReturn, TextIO
 
 from graphweft_contracts import GraphweftError, Transient
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+_UNPRINTABLE: Final = re.compile(r"[^ -~]+")
+"""Characters that may be unprintable."""
 
 
 @cache
@@ -43,6 +48,28 @@ def escape_unprintable() -> None:
             stream.reconfigure(errors="backslashreplace")
 
 
+def printable(text: str) -> str:
+    """Return text on one line in which each character that is not printable is escaped, so a terminal obeys none."""
+    return text if text.isprintable() else _UNPRINTABLE.sub(_escaped, text)
+
+
+def printable_lines(text: str) -> str:
+    """Return text like ``printable``, with its line breaks."""
+    return "\n".join(printable(line) for line in text.split("\n"))
+
+
+def short(text: str, most: int) -> str:
+    """Return the first ``most`` characters of a text, with a sign if there are more."""
+    return text if len(text) <= most else text[: most - 1] + "…"
+
+
+def _escaped(found: re.Match[str]) -> str:
+    return "".join(
+        char if char.isprintable() or unicodedata.category(char) == "Zs" else json.dumps(char)[1:-1]
+        for char in found[0]
+    )
+
+
 def say(text: str) -> None:
     """Print text for people, unchanged."""
     sys.stdout.write(text + "\n")
@@ -64,8 +91,11 @@ def say_aligned(rows: Iterable[tuple[str, ...]], *, to: TextIO | None = None) ->
 
 
 def print_json(value: Any) -> None:
-    """Print one JSON document on one line. NaN and infinities, which JSON does not have, become null."""
-    text = json.dumps(_finite(value), default=_plain, ensure_ascii=False)
+    """Print one JSON document on one line. NaN and infinities, which JSON does not have, become null.
+
+    Characters that are not printable are escaped, so that text of others cannot control a terminal.
+    """
+    text = printable(json.dumps(_finite(value), default=plain, ensure_ascii=False))
     try:
         text.encode(sys.stdout.encoding or "utf-8")
     except UnicodeEncodeError:
@@ -105,10 +135,10 @@ def _cell(value: Any) -> str:
     if value is None:
         return ""
     if isinstance(value, Mapping | list):
-        return json.dumps(value, default=_plain, ensure_ascii=False)
+        return json.dumps(value, default=plain, ensure_ascii=False)
     if isinstance(value, int) and not isinstance(value, bool):
         return f"{value:,}"
-    return str(_plain(value)) if isinstance(value, date | time) else str(value)
+    return str(plain(value)) if isinstance(value, date | time) else str(value)
 
 
 def _finite(value: Any) -> Any:
@@ -123,7 +153,8 @@ def _finite(value: Any) -> Any:
             return value
 
 
-def _plain(value: Any) -> Any:
+def plain(value: Any) -> Any:
+    """Return a value that JSON does not have as text or a number."""
     if isinstance(value, datetime | date | time):
         return value.isoformat()
     if isinstance(value, timedelta):

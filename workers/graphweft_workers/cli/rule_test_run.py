@@ -10,11 +10,11 @@ from typing import Any, Final
 
 from graphweft_contracts import DeadLetter, GraphUnavailable, QueryFailed, Transient, wire
 from graphweft_rules import RuleSet
+from graphweft_rules.matching.explain import why_no_rule
 from graphweft_rules.rule_tests.model import Case, ContextCheck, CountCheck, GraphCheck
 from graphweft_rules.rule_tests.outcome import Counts, NotRan, Outcome, Ran, Rows, Trouble, Unmatched
 from graphweft_workers.active_rules import FixedRules
 from graphweft_workers.cli.delivery import send, wait_until_applied
-from graphweft_workers.cli.matching import why_no_rule
 from graphweft_workers.engine.dead_letter_counts import count_causes
 from graphweft_workers.engine.duplicates import RecentEvents
 from graphweft_workers.engine.read import Range, letter_for, read_range

@@ -5,20 +5,18 @@ from __future__ import annotations
 import json as json_module
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any
 
 import typer
 
 from graphweft_contracts import Event, InvalidEvent
 from graphweft_rules import BoundMutation, RuleSet
+from graphweft_rules.matching.explain import Unmatched, unmatched, why_nothing
 from graphweft_workers.cli.emit import events_of_lines
-from graphweft_workers.cli.matching import why_no_rule
 from graphweft_workers.cli.options import Json, Rules, command
-from graphweft_workers.cli.output import print_error, print_json, say
+from graphweft_workers.cli.output import print_error, print_json, printable, say
 from graphweft_workers.roles.rules import load_rules
 from graphweft_workers.roles.settings import Settings
-
-_NO_CONDITION: Final = "rules are for this event type, but no condition holds"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,6 +26,8 @@ class _Tried:
     event: Event
     mutations: tuple[BoundMutation, ...] = ()
     skipped: list[dict[str, str]] = field(default_factory=list[dict[str, str]])
+    unmatched: list[Unmatched] = field(default_factory=list[Unmatched])
+    """Other rules for the event's type."""
     reason: str = ""
     """Why nothing matches; empty if something does."""
 
@@ -83,23 +83,26 @@ def _try(rules: RuleSet, event: Event) -> _Tried:
         {"rule": each.rule, "mutation": each.query, "place": str(each.place), "reason": each.detail}
         for each in matched.skipped
     ]
-    reason = "" if matched.mutations or skipped else why_no_rule(rules, event) or _NO_CONDITION
-    return _Tried(event=event, mutations=matched.mutations, skipped=skipped, reason=reason)
+    reason = "" if matched.mutations or skipped else why_nothing(rules, event)
+    others = unmatched(rules, event)
+    return _Tried(event=event, mutations=matched.mutations, skipped=skipped, unmatched=others, reason=reason)
 
 
 def _print(tried: _Tried) -> None:
-    say(f"{tried.event.type} {tried.event.id}")
+    say(printable(f"{tried.event.type} {tried.event.id}"))
     for bound in tried.mutations:
         mutation = bound.mutation
-        say(f"  {mutation.rule}/{mutation.id} ({mutation.place})")
+        say(printable(f"  {mutation.rule}/{mutation.id} ({mutation.place})"))
         for line in mutation.cypher.statement.strip().splitlines():
-            say(f"      {line}")
+            say(printable(f"      {line}"))
         params = json_module.dumps(bound.params, ensure_ascii=False, default=str)
-        say(f"      with {params}")
+        say(printable(f"      with {params}"))
     for skip in tried.skipped:
-        say(f"  {skip['rule']}/{skip['mutation']} ({skip['place']}) is skipped: {skip['reason']}")
+        say(printable(f"  {skip['rule']}/{skip['mutation']} ({skip['place']}) is skipped: {skip['reason']}"))
+    for rule in tried.unmatched:
+        say(printable(f"  {rule.rule} ({rule.place}) does not match: {rule.reason}"))
     if tried.reason:
-        say(f"  nothing: {tried.reason}")
+        say(printable(f"  nothing: {tried.reason}"))
 
 
 def _dict(tried: _Tried) -> dict[str, Any]:
@@ -117,5 +120,6 @@ def _dict(tried: _Tried) -> dict[str, Any]:
             for bound in tried.mutations
         ],
         "skipped": tried.skipped,
+        "unmatched": [{"rule": rule.rule, "place": str(rule.place), "reason": rule.reason} for rule in tried.unmatched],
         "reason": tried.reason,
     }

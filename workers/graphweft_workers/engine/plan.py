@@ -172,6 +172,17 @@ def planned_events(progress: Progress) -> Sequence[str]:
     return cast("Sequence[str]", _read(progress)["events"]) if progress.checkpoint.plan else ()
 
 
+def planned_rows(progress: Progress) -> Sequence[tuple[str, str, str, bool]]:
+    """Return offset, rule and mutation of each row in the graph's unfinished plan, and whether the graph has it."""
+    if not progress.checkpoint.plan:
+        return ()
+    note = _read(progress)
+    offsets: list[str] = note["events"]
+    steps: list[tuple[str, str, list[int]]] = note["steps"]
+    rows = [(offsets[number], rule, mutation) for rule, mutation, numbers in steps for number in numbers]
+    return [(*row, number < progress.checkpoint.done) for number, row in enumerate(rows)]
+
+
 def unwritten(progress: Progress) -> FailedRows | None:
     """Return the failed rows whose dead letter may not be written yet."""
     failed: dict[str, Any] | None = _read(progress)["left_out"] if progress.checkpoint.plan else None

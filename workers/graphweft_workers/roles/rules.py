@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -43,15 +43,21 @@ def load_rules(settings: Settings, *, only: Collection[str] | None = None) -> Ru
 
 def logged_rules(settings: Settings, bus: Bus, *, none: RuleSet | None = None) -> LoggedRules:
     """Return the rules that the log activates; ``none`` applies while it activates none."""
-    from graphweft_rules import RuleSet
     from graphweft_workers.active_rules import LoggedRules
+
+    return LoggedRules(bus, bus.is_after, rules_compiler(settings), none=none)
+
+
+def rules_compiler(settings: Settings) -> Callable[[Mapping[str, bytes]], RuleSet]:
+    """Return a function that makes a rule set of the files of one on the bus. It raises ``RulesError``."""
+    from graphweft_rules import RuleSet
 
     packs = _packs(settings)
 
     def compiled(files: Mapping[str, bytes]) -> RuleSet:
         return RuleSet.of_files(files, packs, dialects())
 
-    return LoggedRules(bus, bus.is_after, compiled, none=none)
+    return compiled
 
 
 async def push(bus: Bus, rules: RuleSet, scope: str = ALL_APPS) -> Activation:

@@ -1,0 +1,219 @@
+"""``graphweft coverage``."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+
+from graphweft_contracts import Event, InvalidEvent
+from graphweft_workers.cli.connections import running_bus
+from graphweft_workers.cli.emit import events_of_lines
+from graphweft_workers.cli.event_lines import tell_progress
+from graphweft_workers.cli.options import MOST_SCANNED, Data, Json, Since, check_app, command, since_time
+from graphweft_workers.cli.output import print_error, print_json, print_table, printable, say, short, warn
+from graphweft_workers.engine.duplicates import RecentEvents, identity_of
+from graphweft_workers.inspection.coverage import Coverage
+from graphweft_workers.inspection.judging import judge_event
+from graphweft_workers.inspection.rules_at import RulesAt, activation_at
+from graphweft_workers.inspection.scan import Decoder, Limits, ends, forwards, newest_first
+from graphweft_workers.ports.bus import Bus
+from graphweft_workers.roles.rules import load_rules, rules_compiler
+from graphweft_workers.roles.settings import Settings
+
+_MOST: Final = 50
+_CELL: Final = 120
+
+
+@command
+async def coverage(
+    log: Annotated[
+        str | None, typer.Argument(metavar="LOG", help="File with one event on each line.", show_default="the bus")
+    ] = None,
+    rules: Annotated[
+        Path | None,
+        typer.Option("--rules", help="Judge by the rules in this folder.", show_default="see the page on commands"),
+    ] = None,
+    app: Annotated[str | None, typer.Option("--app", help="Only events of this app.")] = None,
+    since: Since = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, help="Of the bus, the newest entries.")] = MOST_SCANNED,
+    fail_under: Annotated[
+        float | None,
+        typer.Option("--fail-under", min=0, max=100, metavar="PERCENT", help="Exit with 1 below this share."),
+    ] = None,
+    data: Data = None,
+    json: Json = False,
+) -> int | None:
+    """Count which events match no rule, which mutations never match, and which are skipped.
+
+    Events of a file are judged by the rules of the folder; events of the bus by the rules that were active at their
+    place, or by those of --rules. Copies and retries are not counted as events.
+    """
+    if app is not None:
+        check_app(app)
+    oldest = since_time(since)
+    settings = Settings.load(data=data, rules=rules)
+    if log is not None:
+        found = _of_file(Path(log), settings, app)
+    else:
+        async with running_bus(settings) as bus:
+            limits = Limits(entries=limit, since=oldest, on_progress=tell_progress)
+            found = await _of_bus(bus, settings, app, limits, folder=rules is not None)
+        if limits.cut:
+            warn(f"only the newest {limit:,} entries were read: see --limit")
+    if json:
+        print_json(_dict(found))
+    else:
+        _print(found)
+    percent = found.percent
+    return 1 if fail_under is not None and (percent is None or percent < fail_under) else None
+
+
+def _of_file(path: Path, settings: Settings, app: str | None) -> Coverage:
+    rules = load_rules(settings)
+    found = Coverage()
+    found.add_rules(rules)
+    known: set[tuple[str, ...]] = set()
+    for event in _events(path):
+        if app is not None and event.appid != app:
+            continue
+        identity = (event.appid, *event.identity)
+        if identity in known:
+            found.copies += 1
+            continue
+        known.add(identity)
+        found.add(event, judge_event(rules, event, explain=False))
+    return found
+
+
+def _events(path: Path) -> Iterator[Event]:
+    faults: list[InvalidEvent] = []
+    events = 0
+    try:
+        with path.open("rb") as stream:
+            for event in events_of_lines(enumerate(stream, start=1), str(path), faults, report=print_error):
+                events += 1
+                yield event
+    except OSError as error:
+        raise InvalidEvent(f"{path}: {error.strerror}") from error
+    if faults:
+        raise InvalidEvent(f"{path}: {len(faults)} events are invalid: correct them")
+    if not events:
+        raise InvalidEvent(f"{path}: it holds no event")
+
+
+async def _of_bus(bus: Bus, settings: Settings, app: str | None, limits: Limits, *, folder: bool) -> Coverage:
+    given = load_rules(settings) if folder else None
+    decoder = await Decoder.of(bus)
+    active = RulesAt(bus, rules_compiler(settings))
+    found = Coverage()
+    for each in [given] if given is not None else await active.current(decoder.activations, app):
+        found.add_rules(each)
+    partitions = None if app is None else (await bus.layout()).partitions_of(app)
+    known = await ends(bus, partitions)
+    first: dict[int, str] = {}
+    async for partition, entry in limits.within(newest_first(bus, known)):
+        first[partition] = entry.offset
+    for partition, offset in first.items():
+        recent = RecentEvents()
+        before = [entry.offset for entry in await bus.before(partition, offset, limit=2) if entry.offset != offset]
+        async for entry in forwards(bus, partition, before[-1] if before else "", known[partition]):
+            seen = await decoder.see(partition, entry)
+            event = None if seen.kind == "activation" else seen.event
+            if recent.is_copy(None if event is None else identity_of(entry, event)):
+                found.copies += app in (None, seen.app_id)
+            elif seen.kind == "invalid" and app is None:
+                found.add_invalid(seen.position)
+            elif event is not None and app in (None, event.appid):
+                if seen.retry is not None:
+                    found.retries += 1
+                    continue
+                rules = given
+                if rules is None:
+                    place = (event.appid, partition, entry.offset)
+                    rules = await active.rules(activation_at(decoder.activations, *place, bus.is_after))
+                found.add(event, judge_event(rules, event, explain=False), seen.position)
+    return found
+
+
+def _print(found: Coverage) -> None:
+    if found.unmatched:
+        groups = sorted(found.unmatched.values(), key=lambda each: -each.events)
+        print_table(
+            ("type", "workflow", "events", "example", "reason"),
+            [
+                (g.type, _cell(g.workflow or "none"), g.events, _cell(g.position or g.example), _cell(g.reason))
+                for g in groups[:_MOST]
+            ],
+            title="Events without a rule",
+        )
+        _say_more(len(groups))
+    if found.never:
+        print_table(
+            ("workflow", "mutation", "place"),
+            [(m.workflow, f"{m.rule}/{m.mutation}", m.place) for m in found.never[:_MOST]],
+            title="Mutations that never match",
+        )
+        _say_more(len(found.never))
+    skipped = [each for each in found.mutations.values() if each.skipped]
+    if skipped:
+        print_table(
+            ("workflow", "mutation", "matched", "skipped", "reason"),
+            [
+                (m.workflow, f"{m.rule}/{m.mutation}", m.matched, m.skipped, _cell(m.reasons.most_common(1)[0][0]))
+                for m in sorted(skipped, key=lambda each: -each.skipped)[:_MOST]
+            ],
+            title="Skips",
+        )
+        _say_more(len(skipped))
+    others = [("copies", found.copies), ("retries", found.retries), ("invalid entries", found.invalid)]
+    rest = "".join(f", {count:,} {name}" for name, count in others if count)
+    share = "" if found.percent is None else f" ({found.percent:.1f}%)"
+    say(f"{found.matched:,} of {found.events:,} events match a rule{share}, {found.skipped:,} only with skips{rest}")
+
+
+def _say_more(count: int) -> None:
+    if count > _MOST:
+        say(f"and {count - _MOST} others: run `graphweft coverage --json`")
+
+
+def _cell(text: str) -> str:
+    return printable(short(text, _CELL))
+
+
+def _dict(found: Coverage) -> dict[str, Any]:
+    return {
+        "events": found.events,
+        "matched": found.matched,
+        "skipped": found.skipped,
+        "percent": found.percent,
+        "copies": found.copies,
+        "retries": found.retries,
+        "invalid": found.invalid,
+        "invalid_example": found.invalid_example,
+        "unmatched": [
+            {
+                "type": each.type,
+                "workflow": each.workflow,
+                "events": each.events,
+                "example": each.example,
+                "position": each.position,
+                "reason": each.reason,
+            }
+            for each in sorted(found.unmatched.values(), key=lambda each: -each.events)
+        ],
+        "mutations": [
+            {
+                "workflow": each.workflow,
+                "rule": each.rule,
+                "mutation": each.mutation,
+                "place": each.place,
+                "matched": each.matched,
+                "skipped": each.skipped,
+                "reasons": dict(each.reasons),
+            }
+            for each in found.mutations.values()
+        ],
+    }

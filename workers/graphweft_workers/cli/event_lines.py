@@ -1,0 +1,88 @@
+"""How commands print entries of the event log."""
+
+from __future__ import annotations
+
+import json
+import sys
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from graphweft_contracts import wire
+from graphweft_contracts.rules_log import Activation
+from graphweft_workers.cli.output import printable, short
+from graphweft_workers.inspection.entries import Seen
+
+_PREVIEW: Final = 60
+_FAULT: Final = 200
+_LISTED: Final = 3
+
+
+def clock(time: datetime) -> str:
+    """Return a time in UTC with milliseconds."""
+    return time.astimezone(UTC).isoformat(sep=" ", timespec="milliseconds").replace("+00:00", "Z")
+
+
+def line_of(seen: Seen) -> str:
+    """Return an entry as one line: time, app, chat, type, id, position, marks, and the beginning of its data."""
+    marks: list[str] = []
+    event, activation = seen.event, seen.activation
+    if activation is not None:
+        names = (activation.scope, "-", "rules.activated", f"#{activation.number} {activation.digest[:12]}")
+    elif event is not None:
+        names = (event.appid, event.chatid, event.type, event.id)
+        if seen.retry is not None:
+            marks.append(f"[retry of {seen.retry.rule}/{seen.retry.mutation}]")
+    elif seen.dropped is not None:
+        what = "the event" if seen.dropped.rule is None else f"{seen.dropped.rule}/{seen.dropped.mutation}"
+        names = (seen.dropped.app_id or "-", "-", "dead_letter.dropped", "-")
+        marks.append(f"[drop of {what} at {', '.join(seen.dropped.offsets[:_LISTED]) or 'trimmed events'}]")
+    else:
+        names = ("-", "-", "-", "-")
+        marks.append(f"[cannot be decoded: {short(seen.fault, _FAULT)}]")
+    if seen.note:
+        marks.append(f"[{seen.note}]")
+    if event is not None and event.data:
+        marks.append(short(json.dumps(event.data, ensure_ascii=False, default=str), _PREVIEW))
+    return printable("  ".join((clock(seen.entry.received), *names, seen.position, *marks)))
+
+
+def dict_of(seen: Seen) -> dict[str, Any]:
+    """Return an entry with all of its content, for JSON."""
+    found: dict[str, Any] = {
+        "position": seen.position,
+        "partition": seen.partition,
+        "offset": seen.entry.offset,
+        "received": seen.entry.received.isoformat(),
+        "kind": seen.kind,
+    }
+    if seen.event is not None:
+        found["event"] = seen.event.model_dump(exclude_none=True)
+    if seen.retry is not None:
+        found["retry"] = {"letter": seen.retry.letter, "rule": seen.retry.rule, "mutation": seen.retry.mutation}
+    if seen.activation is not None:
+        found["activation"] = activation_dict(seen.activation)
+    if seen.dropped is not None:
+        found["dropped"] = dict(zip(wire.Dropped._fields, seen.dropped, strict=True))
+    if seen.event is None:
+        found["fields"] = wire.pack(seen.entry.fields)
+    if seen.fault:
+        found["fault"] = seen.fault
+    if seen.note:
+        found["note"] = seen.note
+    return found
+
+
+def activation_dict(activation: Activation) -> dict[str, Any]:
+    """Return an activation for JSON, without its positions."""
+    return {
+        "number": activation.number,
+        "scope": activation.scope,
+        "rules": activation.digest,
+        "time": activation.time.isoformat(),
+    }
+
+
+def tell_progress(entries: int) -> None:
+    """Say on standard error how many entries were read."""
+    sys.stderr.write(f"{entries:,} entries read\n")
+    sys.stderr.flush()

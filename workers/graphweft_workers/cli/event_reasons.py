@@ -1,0 +1,184 @@
+"""Why an event has its effect, or none: the rules at its place, and the outcome of each mutation."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from graphweft_contracts.layout import ALL_APPS
+from graphweft_contracts.rules_log import Activation
+from graphweft_contracts.wire import WHOLE
+from graphweft_rules import BoundMutation
+from graphweft_workers.cli.event_lines import activation_dict
+from graphweft_workers.cli.output import short
+from graphweft_workers.inspection.effects import Effect, Letters, letters_of
+from graphweft_workers.inspection.entries import Seen
+from graphweft_workers.inspection.judging import Judged, Missed, judge
+from graphweft_workers.inspection.lookup import Relatives
+from graphweft_workers.inspection.rules_at import RulesAt, activation_at
+from graphweft_workers.inspection.scan import Decoder
+from graphweft_workers.ports.bus import Bus
+from graphweft_workers.roles.rules import rules_compiler
+from graphweft_workers.roles.settings import Settings
+
+type Outcome = Literal[
+    "applied", "waiting", "dead_letter", "retried", "dropped", "copy", "set_aside", "not_in_graph", "unknown"
+]
+_SAID: dict[Outcome, str] = {
+    "applied": "is in the graph",
+    "waiting": "waits for a worker",
+    "dead_letter": "is a dead letter",
+    "retried": "was retried",
+    "dropped": "never takes effect: its dead letter was dropped",
+    "copy": "has no effect: the event is a copy",
+    "set_aside": "has no effect: the event is set aside",
+    "not_in_graph": "is not in the graph, although workers have passed it: was the graph deleted or restored?",
+    "unknown": "may be applied: the graph does not answer",
+}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reasons:
+    """Why an entry has its effect, or none."""
+
+    seen: Seen
+    activation: Activation | None
+    ahead: bool
+    """Whether the activation lies after the entry: the first one applies to earlier events too."""
+    judged: Judged
+    outcomes: Sequence[tuple[BoundMutation, Outcome]]
+    letters: Letters
+    batch: str
+
+    def lines(self, most: int) -> Iterator[str]:
+        """Yield lines for people; parameters are cut after ``most`` characters."""
+        if self.seen.kind == "activation":
+            yield f"nothing: {self.seen.note or 'the entry makes rules active; it is not an event'}"
+            return
+        if self.seen.kind == "drop":
+            yield "nothing: the entry records a dropped dead letter; it is not an event"
+            return
+        if self.seen.event is None:
+            yield f"nothing: the entry cannot be decoded: {self.seen.fault}"
+            return
+        yield self._rules()
+        yield f"batch: {self.batch}"
+        for bound, outcome in self.outcomes:
+            mutation = bound.mutation
+            yield f"{mutation.rule}/{mutation.id} ({mutation.place}) {_SAID[outcome]}"
+            yield from (f"    {line}" for line in mutation.cypher.statement.strip().splitlines())
+            yield f"    with {short(json.dumps(bound.params, ensure_ascii=False, default=str), most)}"
+        for word, missed in (("is skipped", self.judged.skipped), ("fails", self.judged.failed)):
+            yield from (f"{each.rule}/{each.mutation} ({each.place}) {word}: {each.reason}" for each in missed)
+        for rule in self.judged.unmatched:
+            yield f"{rule.rule} ({rule.place}) does not match: {rule.reason}"
+        if self.judged.reason:
+            yield f"nothing: {self.judged.reason}"
+
+    def _rules(self) -> str:
+        if self.activation is None:
+            return "rules: none is active for the app: run `graphweft rules push`"
+        scope = "all apps" if self.activation.scope == ALL_APPS else f"the app {self.activation.scope}"
+        offset = self.activation.positions.get(self.seen.partition)
+        since = "" if offset is None else f", announced at {self.seen.partition}:{offset}"
+        early = "; the event lies before it, and the first rules apply to earlier events too" if self.ahead else ""
+        return f"rules: {self.activation.digest[:12]}, activation {self.activation.number} for {scope}{since}{early}"
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return them for JSON."""
+        return {
+            "rules": self.activation and activation_dict(self.activation) | {"ahead": self.ahead},
+            "batch": self.batch,
+            "mutations": [
+                {
+                    "rule": bound.mutation.rule,
+                    "mutation": bound.mutation.id,
+                    "place": str(bound.mutation.place),
+                    "statement": bound.mutation.cypher.statement,
+                    "params": bound.params,
+                    "outcome": outcome,
+                }
+                for bound, outcome in self.outcomes
+            ],
+            "skipped": [_missed(each) for each in self.judged.skipped],
+            "failed": [_missed(each) for each in self.judged.failed],
+            "unmatched": [
+                {"rule": each.rule, "place": str(each.place), "reason": each.reason} for each in self.judged.unmatched
+            ],
+            "reason": self.seen.fault or self.judged.reason,
+            "set_aside": self.letters.set_aside is not None,
+        }
+
+
+async def explain(
+    settings: Settings, bus: Bus, decoder: Decoder, seen: Seen, relatives: Relatives, effect: Effect
+) -> Reasons:
+    """Return why an entry has its effect, or none. Raises ``RulesError`` if its rules do not compile."""
+    activation: Activation | None = None
+    judged = Judged()
+    ahead = False
+    if seen.kind != "activation" and seen.event is not None:
+        offset = seen.entry.offset
+        activation = activation_at(decoder.activations, seen.event.appid, seen.partition, offset, bus.is_after)
+        if activation is not None:
+            announced = activation.positions.get(seen.partition)
+            ahead = announced is not None and bus.is_after(announced, offset)
+        judged = judge(seen, await RulesAt(bus, rules_compiler(settings)).rules(activation))
+    names = {(bound.mutation.rule, bound.mutation.id) for bound in judged.mutations}
+    names |= {(each.rule, each.mutation) for each in (*judged.skipped, *judged.failed)}
+    if seen.event is not None:
+        names.add((seen.event.type, WHOLE))
+    letters = await letters_of(bus, seen, names)
+    return Reasons(
+        seen=seen,
+        activation=activation,
+        ahead=ahead,
+        judged=judged,
+        outcomes=[(bound, _outcome(bound, effect, letters, relatives)) for bound in judged.mutations],
+        letters=letters,
+        batch=_batch(effect),
+    )
+
+
+def _outcome(bound: BoundMutation, effect: Effect, letters: Letters, relatives: Relatives) -> Outcome:
+    name = (bound.mutation.rule, bound.mutation.id)
+    if relatives.copy_of is not None:
+        return "copy"
+    if letters.set_aside is not None and effect.state != "applied":
+        return "set_aside"
+    if letters.of(*name) or any(
+        each.mutation in (None, WHOLE) for each in letters.found if each is not letters.set_aside
+    ):
+        return "dead_letter"
+    retried = {(each.retry.rule, each.retry.mutation) for each in relatives.retries if each.retry is not None}
+    if name in retried or any(mutation == WHOLE for _, mutation in retried):
+        return "retried"
+    dropped = [each.dropped for each in relatives.drops if each.dropped is not None]
+    if any((each.rule, each.mutation) == name or each.mutation in (None, WHOLE) for each in dropped):
+        return "dropped"
+    match effect.state:
+        case "in_plan":
+            return "applied" if (*name, True) in effect.planned else "waiting"
+        case "passed":
+            return "not_in_graph" if effect.checkpoint is not None else "applied"
+        case state:
+            return state
+
+
+def _batch(effect: Effect) -> str:
+    if effect.state == "in_plan":
+        return f"part of the graph's unfinished batch up to {effect.plan_end}"
+    if effect.state == "waiting":
+        return "none yet"
+    return "not known: the graph keeps a batch only while it is unfinished"
+
+
+def _missed(missed: Missed) -> dict[str, str]:
+    return {
+        "rule": missed.rule,
+        "mutation": missed.mutation,
+        "place": missed.place,
+        "reason": missed.reason,
+    }

@@ -1,0 +1,142 @@
+"""``graphweft events tail``."""
+
+from __future__ import annotations
+
+import asyncio
+import sys
+from collections import deque
+from collections.abc import Collection
+from dataclasses import dataclass
+from typing import Annotated, Final
+
+import typer
+
+from graphweft_contracts import BusUnavailable
+from graphweft_contracts.layout import ALL_APPS
+from graphweft_workers.cli.connections import running_bus
+from graphweft_workers.cli.event_lines import dict_of, line_of, tell_progress
+from graphweft_workers.cli.options import MOST_SCANNED, Data, Json, Scan, Since, check_app, command, since_time
+from graphweft_workers.cli.output import print_json, say, warn
+from graphweft_workers.inspection.entries import Seen
+from graphweft_workers.inspection.scan import Decoder, Follower, Limits, ends, newest_first
+from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.event_log import Entry
+from graphweft_workers.roles.settings import Settings
+
+_POLL_S: Final = 0.25
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class EventFilter:
+    """Options that choose events."""
+
+    app: Annotated[str | None, typer.Option("--app", help="Only events of this app.")] = None
+    type: Annotated[str | None, typer.Option("--type", help="Only this type; order.* for a family.")] = None
+    chat: Annotated[str | None, typer.Option("--chat", help="Only events of this chat.")] = None
+    workflow: Annotated[str | None, typer.Option("--workflow", help="Only events of this workflow.")] = None
+
+    def holds(self, seen: Seen) -> bool:
+        """Tell whether an entry is wanted."""
+        event = seen.event
+        if seen.activation is not None:
+            return not (self.type or self.chat or self.workflow) and self.app in (
+                None, seen.activation.scope, self.app if seen.activation.scope == ALL_APPS else None
+            )  # fmt: skip
+        if event is None:
+            return not (self.app or self.type or self.chat or self.workflow)
+        return (
+            self.app in (None, event.appid)
+            and self.chat in (None, event.chatid)
+            and self.workflow in (None, event.workflow)
+            and (self.type is None or _is_of(self.type, event.type))
+        )
+
+    async def partitions(self, bus: Bus) -> Collection[int] | None:
+        """Return the partitions to read; None for all."""
+        if self.app is None:
+            return None
+        check_app(self.app)
+        layout = await bus.layout()
+        return None if layout.order_of(self.app) == "chat" else layout.partitions_of(self.app)
+
+
+@command
+async def events_tail(
+    chosen: EventFilter,
+    follow: Annotated[bool, typer.Option("--follow", "-f", help="Go on with new events until Ctrl-C.")] = False,
+    lines: Annotated[int, typer.Option("--lines", "-n", min=0, help="Number of events to begin with.")] = 20,
+    since: Since = None,
+    scan: Scan = MOST_SCANNED,
+    data: Data = None,
+    json: Json = False,
+) -> None:
+    """Show the newest events of the bus, the newest last. Workers are not disturbed.
+
+    Each line has the time of receipt, app, chat, type, id, position and the beginning of the data.
+    """
+    limits = Limits(entries=scan, since=since_time(since), on_progress=tell_progress)
+    async with running_bus(Settings.load(data=data)) as bus:
+        partitions = await chosen.partitions(bus)
+        decoder = await Decoder.of(bus)
+        reached = await ends(bus, partitions)
+        shown: deque[Seen] = deque()
+        hidden = 0
+        if lines:
+            async for partition, entry in limits.within(newest_first(bus, reached)):
+                seen = await decoder.see(partition, entry)
+                hidden += seen.kind == "invalid"
+                if chosen.holds(seen):
+                    shown.appendleft(seen)
+                    if len(shown) == lines:
+                        break
+        for seen in shown:
+            _print(seen, json=json)
+        hidden -= sum(seen.kind == "invalid" for seen in shown)
+        _warn_hidden(hidden)
+        if limits.cut and len(shown) < lines:
+            warn(f"only the newest {scan:,} entries were searched: see --scan")
+        if follow:
+            await _follow(Follower(bus, partitions, reached), decoder, chosen, json=json)
+        elif not shown and lines:
+            warn("no such events" if reached else "the bus holds no events")
+
+
+async def _follow(follower: Follower, decoder: Decoder, chosen: EventFilter, *, json: bool) -> None:
+    fresh: deque[tuple[int, Entry]] = deque()
+    away = False
+    while True:
+        hidden = 0
+        try:
+            if not fresh:
+                fresh.extend(await follower.fresh(lambda number, what: warn(f"partition {number} {what}")))
+            while fresh:
+                seen = await decoder.see(*fresh[0])
+                fresh.popleft()
+                if chosen.holds(seen):
+                    _print(seen, json=json)
+                else:
+                    hidden += seen.kind == "invalid"
+            away = False
+        except BusUnavailable as error:
+            if not away:
+                warn(f"waiting for the bus: {error}")
+            away = True
+        sys.stdout.flush()
+        _warn_hidden(hidden)
+        await asyncio.sleep(_POLL_S)
+
+
+def _print(seen: Seen, *, json: bool) -> None:
+    if json:
+        print_json(dict_of(seen))
+    else:
+        say(line_of(seen))
+
+
+def _warn_hidden(entries: int) -> None:
+    if entries:
+        warn(f"{entries} entries that cannot be decoded are not shown: run without filters to see them")
+
+
+def _is_of(pattern: str, event_type: str) -> bool:
+    return pattern in ("*", event_type) or (pattern.endswith(".*") and event_type.startswith(pattern[:-1]))

@@ -1,0 +1,143 @@
+"""Whether an event has taken effect: the graph's checkpoint, the position on the bus, and dead letters."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Sequence
+from dataclasses import dataclass
+from typing import Final, Literal
+
+from graphweft_contracts import DeadLetter, GraphUnavailable, QueryFailed
+from graphweft_workers.engine.plan import planned_end, planned_rows
+from graphweft_workers.engine.position_note import Parked, PositionNote
+from graphweft_workers.engine.set_aside import set_aside_id
+from graphweft_workers.inspection.entries import Seen
+from graphweft_workers.inspection.lookup import rows_of
+from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.event_log import PartitionStatus
+from graphweft_workers.ports.graph_store import Checkpoint, GraphStore
+
+type State = Literal["applied", "in_plan", "waiting", "passed", "unknown"]
+"""- ``applied``: the checkpoint in the app's graph is at or after the event.
+- ``in_plan``: the graph holds an unfinished batch with the event.
+- ``waiting``: no worker has applied it.
+- ``passed``: workers have passed it, and the checkpoint is before it: it wrote nothing.
+- ``unknown``: the graph does not answer, and the position on the bus is before the event.
+"""
+_CHECKPOINTS_S: Final = 5.0
+_MOST_LETTERS: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Effect:
+    """How far workers are with an entry."""
+
+    state: State
+    position: str
+    """The committed offset of the partition."""
+    checkpoint: str | None
+    """The checkpoint of the partition in the app's graph; None if it is not known."""
+    planned: Sequence[tuple[str, str, bool]] = ()
+    """Rule and mutation of the entry's rows in the unfinished batch, and whether the graph has them."""
+    plan_end: str | None = None
+    parked: Parked | None = None
+    """Why the app is behind the others of its partition."""
+    graph_fault: str = ""
+    """Why the checkpoint is not known."""
+
+
+async def effect_of(bus: Bus, graph: GraphStore | None, seen: Seen) -> Effect:
+    """Return how far workers are with an entry; without ``graph``, what the bus knows. Nothing is written."""
+    status = next((each for each in await bus.status() if each.id == seen.partition), None)
+    checkpoint: Checkpoint | None = None
+    planned: list[tuple[str, str, bool]] = []
+    plan_end, fault, app_id = None, "", seen.app_id
+    if graph is not None and app_id is not None:
+        try:
+            found = await graph.checkpoints(app_id, timeout_s=_CHECKPOINTS_S)
+            checkpoint = found.get(seen.partition, Checkpoint())
+            if checkpoint.plan:  # then the graph and the checkpoint exist, so this creates nothing
+                progress = await graph.progress(app_id, seen.partition)
+                checkpoint, plan_end = progress.checkpoint, planned_end(progress)
+                rows = planned_rows(progress)
+                planned = [row[1:] for row in rows if row[0] == seen.entry.offset]
+        except (GraphUnavailable, QueryFailed) as error:
+            fault = str(error)
+    note = PositionNote.decode(status.note if status else "")
+    done = _done(status, note, app_id, bus.is_after)
+    state = _state(seen.entry.offset, done, checkpoint, planned, bus.is_after)
+    return Effect(
+        state="waiting" if state == "unknown" and app_id is None else state,
+        position=status.position if status else "",
+        checkpoint=None if checkpoint is None else checkpoint.offset,
+        planned=planned,
+        plan_end=plan_end,
+        parked=note.parked.get(app_id or ""),
+        graph_fault=fault,
+    )
+
+
+def _done(
+    status: PartitionStatus | None, note: PositionNote, app_id: str | None, is_after: Callable[[str, str], bool]
+) -> str:
+    """Return the offset up to which workers have passed the events of an app."""
+    if status is None:
+        return ""
+    own = note.parked.get(app_id or "")
+    done = own.at if own is not None else note.done
+    return done if is_after(done, status.position) else status.position
+
+
+def _state(
+    offset: str,
+    done: str,
+    checkpoint: Checkpoint | None,
+    planned: Sequence[object],
+    is_after: Callable[[str, str], bool],
+) -> State:
+    if checkpoint is not None and not is_after(offset, checkpoint.offset):
+        return "applied"
+    if planned:
+        return "in_plan"
+    if not is_after(offset, done):
+        return "passed"
+    return "waiting" if checkpoint is not None else "unknown"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Letters:
+    """The dead letters that stand for an entry."""
+
+    found: Sequence[DeadLetter]
+    complete: bool
+    """Whether all dead letters that stand for many entries were read."""
+
+    def of(self, rule: str, mutation: str) -> DeadLetter | None:
+        """Return the dead letter of a mutation."""
+        return next((each for each in self.found if (each.rule, each.mutation) == (rule, mutation)), None)
+
+    @property
+    def set_aside(self) -> DeadLetter | None:
+        """The dead letter that tells workers to pass over the entry."""
+        return next((each for each in self.found if each.id == set_aside_id(each.partition)), None)
+
+
+async def letters_of(bus: Bus, seen: Seen, names: Collection[tuple[str, str]]) -> Letters:
+    """Return the dead letters of an entry: of mutations by ``names``, and those that stand for many entries."""
+    count = await bus.dead_letter_count()
+    if not count:
+        return Letters(found=(), complete=True)
+    found: dict[str, DeadLetter] = {}
+    for name in (*rows_of(seen, names), set_aside_id(seen.partition)):
+        letter = await bus.dead_letter(name)
+        if letter is not None and _covers(letter, seen):
+            found[letter.id] = letter
+    for letter in await bus.dead_letters(limit=_MOST_LETTERS):
+        if _covers(letter, seen):
+            found[letter.id] = letter
+    return Letters(found=tuple(found.values()), complete=count <= _MOST_LETTERS)
+
+
+def _covers(letter: DeadLetter, seen: Seen) -> bool:
+    if letter.reason == "trimmed" or letter.partition != seen.partition:
+        return False
+    return seen.entry.offset in (letter.offsets or (letter.offset,))

@@ -1,0 +1,95 @@
+"""What rules do with an event: the mutations, the skips, and why other rules do not match. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from graphweft_contracts import Event
+from graphweft_contracts.wire import WHOLE
+from graphweft_rules import BoundMutation, RuleSet
+from graphweft_rules.matching.explain import Unmatched, unmatched, why_nothing
+from graphweft_workers.engine.duplicates import RecentEvents
+from graphweft_workers.engine.read import EXTRACT, internal_error, read_range
+from graphweft_workers.inspection.entries import Seen
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Missed:
+    """A mutation whose rule matches but lacks a value, or that graphweft could not match."""
+
+    rule: str
+    mutation: str
+    place: str
+    reason: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Judged:
+    """What a rule set does with one event."""
+
+    mutations: tuple[BoundMutation, ...] = ()
+    skipped: tuple[Missed, ...] = ()
+    failed: tuple[Missed, ...] = ()
+    unmatched: Sequence[Unmatched] = ()
+    """Other rules for the event's type."""
+    reason: str = ""
+    """Why no rule applies; empty if one does."""
+
+
+def judge_event(rules: RuleSet, event: Event, *, explain: bool = True) -> Judged:
+    """Return what rules do with an event. Without ``explain``, rules that do not match are not listed."""
+    refusal = rules.refusal(event)
+    if refusal is not None:
+        return Judged(reason=refusal)
+    matched = rules.match_event(event)
+    skipped = tuple(
+        Missed(rule=each.rule, mutation=each.query, place=str(each.place), reason=each.detail)
+        for each in matched.skipped
+    )
+    failed = tuple(
+        Missed(rule=each.rule, mutation=each.query, place=str(each.place), reason=internal_error(each.error))
+        for each in matched.failed
+    )
+    return Judged(
+        mutations=matched.mutations,
+        skipped=skipped,
+        failed=failed,
+        unmatched=unmatched(rules, event) if explain else (),
+        reason="" if matched.mutations or skipped or failed else why_nothing(rules, event),
+    )
+
+
+def judge(seen: Seen, rules: RuleSet) -> Judged:
+    """Return what rules do with an entry that holds an event; a retry runs only the mutation that it names."""
+    assert seen.event is not None
+    if seen.retry is None or seen.retry.mutation == WHOLE:
+        return judge_event(rules, seen.event)
+    if (seen.retry.rule, seen.retry.mutation) == EXTRACT:
+        return Judged(reason="the memory workers read this episode again; it has no mutation")
+    found = read_range(seen.partition, [seen.entry], _Only(rules), RecentEvents())
+    return Judged(
+        mutations=tuple(bound for events in found.apps.values() for each in events for bound in each.mutations),
+        skipped=tuple(
+            Missed(rule=each.rule or "", mutation=each.mutation or "", place=each.place or "", reason=each.message)
+            for each in found.skips
+        ),
+        failed=tuple(
+            Missed(rule=each.rule or "", mutation=each.mutation or "", place=each.place or "", reason=each.message)
+            for each in found.letters
+        ),
+        reason="" if found.apps or found.skips or found.letters else "the mutation is not about the event",
+    )
+
+
+class _Only:
+    """``RulesCursor`` with one rule set, for an entry that is no activation."""
+
+    def __init__(self, rules: RuleSet) -> None:
+        self._rules = rules
+
+    def at(self, app_id: str, offset: str) -> RuleSet:
+        return self._rules
+
+    def knows(self, number: int | None) -> bool:
+        return False

@@ -1,0 +1,123 @@
+"""Finds an event by its position or its id, and its copies and retries."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, field
+from typing import Final
+
+from graphweft_workers.engine.duplicates import WINDOW, Identity, identity_of
+from graphweft_workers.engine.read import row_id
+from graphweft_workers.inspection.entries import Seen
+from graphweft_workers.inspection.scan import Decoder, Limits, backwards, forwards, newest_first
+from graphweft_workers.ports.bus import Bus
+
+_POSITION: Final = re.compile(r"[0-9]{1,9}:[0-9]{1,18}(-[0-9]{1,18})?", re.ASCII)
+_REPORT: Final = 10_000
+
+
+async def at_position(bus: Bus, decoder: Decoder, text: str, ends: Mapping[int, str]) -> Seen | None:
+    """Return the entry at ``partition:offset``; None for text of another form, and without such an entry."""
+    if not _POSITION.fullmatch(text):
+        return None
+    number, _, offset = text.partition(":")
+    partition = int(number)
+    try:
+        if partition not in ends or bus.is_after(offset, ends[partition]):
+            return None
+        entries = await bus.entries(partition, [offset])
+    except ValueError:  # an offset of another kind of bus
+        return None
+    return await decoder.see(partition, entries[0]) if entries else None
+
+
+async def with_id(
+    bus: Bus, decoder: Decoder, event_id: str, ends: Mapping[int, str], limits: Limits, *, app_id: str | None
+) -> list[Seen]:
+    """Return the entries of events with an id, the newest first; of one app, or of all."""
+    found: list[Seen] = []
+    async for partition, entry in limits.within(newest_first(bus, ends)):
+        seen = await decoder.see(partition, entry)
+        if seen.event is not None and seen.event.id == event_id and app_id in (None, seen.event.appid):
+            found.append(seen)
+    return found
+
+
+@dataclass(slots=True, kw_only=True)
+class Relatives:
+    """The copies, retries and drops of an event in its partition."""
+
+    copy_of: str | None = None
+    """The position of the earliest entry of the same event, if it lies within the window of copies."""
+    copies: list[str] = field(default_factory=list[str])
+    """Positions of later entries of the event that have no effect."""
+    repeats: list[str] = field(default_factory=list[str])
+    """Positions of later entries that have their effect again, because the one before is too far away."""
+    retries: list[Seen] = field(default_factory=list[Seen])
+    drops: list[Seen] = field(default_factory=list[Seen])
+    """Entries that record a dropped dead letter of the event."""
+    searched: int = 0
+    """Entries after the event that were read."""
+    complete: bool = True
+    """Whether all entries after the event were read."""
+
+
+async def relatives_of(bus: Bus, decoder: Decoder, seen: Seen, ends: Mapping[int, str], limits: Limits) -> Relatives:
+    """Return the copies, retries and drops of an event, in as many entries after it as ``limits`` allow."""
+    found = Relatives()
+    own = _identity(seen)
+    if own is None:
+        return found
+    distance = 0
+    async for entry in backwards(bus, seen.partition, seen.entry.offset):
+        if entry.offset != seen.entry.offset:
+            distance += 1
+            if distance > WINDOW:
+                break
+            earlier = await decoder.see(seen.partition, entry)
+            if _identity(earlier) == own:
+                found.copy_of = earlier.position
+    last = 0
+    async for entry in forwards(bus, seen.partition, seen.entry.offset, ends.get(seen.partition, "")):
+        if found.searched == limits.entries:
+            found.complete = False
+            break
+        found.searched += 1
+        if found.searched % _REPORT == 0:
+            limits.on_progress(found.searched)
+        later = await decoder.see(seen.partition, entry)
+        if _identity(later) == own:
+            (found.copies if found.searched - last <= WINDOW else found.repeats).append(later.position)
+            last = found.searched
+        elif _retries(later, seen):
+            found.retries.append(later)
+        elif _drops(later, seen):
+            found.drops.append(later)
+    return found
+
+
+def rows_of(seen: Seen, names: Collection[tuple[str, str]]) -> list[str]:
+    """Return the ids that dead letters of an entry alone may have: of the whole entry, and of mutations of it."""
+    offset = seen.entry.offset
+    return [row_id(seen.partition, offset, None, None), *(row_id(seen.partition, offset, *name) for name in names)]
+
+
+def _retries(later: Seen, seen: Seen) -> bool:
+    """Tell whether an entry retries an event. Anybody may write the field, so the event must be the same too."""
+    if later.retry is None or later.event is None or seen.event is None or seen.retry is not None:
+        return False
+    same = (later.event.appid, *later.event.identity) == (seen.event.appid, *seen.event.identity)
+    letter, own = later.retry.letter, seen.position
+    return same and (letter == own or letter.startswith(f"{own}:"))
+
+
+def _drops(later: Seen, seen: Seen) -> bool:
+    dropped = later.dropped
+    return dropped is not None and dropped.app_id in (None, seen.app_id) and seen.entry.offset in dropped.offsets
+
+
+def _identity(seen: Seen) -> Identity | None:
+    if seen.event is None or seen.kind == "activation":
+        return None
+    return identity_of(seen.entry, seen.event)

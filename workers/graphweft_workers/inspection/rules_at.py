@@ -1,0 +1,61 @@
+"""The rule set that is active at a place of the log; each is compiled when it is first needed."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+
+from graphweft_contracts import InvalidSettings
+from graphweft_contracts.layout import ALL_APPS
+from graphweft_contracts.rules_log import Activation, newest
+from graphweft_rules import RuleSet
+from graphweft_workers.ports.bus import Bus
+
+
+def activation_at(
+    activations: Sequence[Activation], app_id: str, partition: int, offset: str, is_after: Callable[[str, str], bool]
+) -> Activation | None:
+    """Return the activation whose rules apply to an app's event at a place, as ``LoggedRules`` decides it.
+
+    Before the first activation of the app's scopes, that first one applies. None if there is no activation for the app.
+    """
+    mine = [each for each in activations if each.scope in (app_id, ALL_APPS)]
+    passed: dict[str, Activation] = {}
+    for activation in mine:
+        position = activation.positions.get(partition)
+        if position is not None and not is_after(position, offset):
+            passed[activation.scope] = activation
+    return passed.get(app_id) or passed.get(ALL_APPS) or next(iter(mine), None)
+
+
+class RulesAt:
+    """The rules that the log activates."""
+
+    def __init__(self, bus: Bus, compile_files: Callable[[Mapping[str, bytes]], RuleSet]) -> None:
+        self._bus = bus
+        self._compile = compile_files
+        self._sets: dict[str, RuleSet] = {}
+        self._none: RuleSet | None = None
+
+    async def rules(self, activation: Activation | None) -> RuleSet:
+        """Return the rule set of an activation; without one, that of no files.
+
+        Raises ``InvalidSettings`` if the bus has lost it, and ``RulesError`` if it does not compile.
+        """
+        if activation is None:
+            self._none = self._none or self._compile({})
+            return self._none
+        digest = activation.digest
+        if digest not in self._sets:
+            stored = await self._bus.stored_rules(digest)
+            if stored is None:
+                raise InvalidSettings(f"the bus has lost the rule set {digest[:12]}: push its folder again")
+            self._sets[digest] = await asyncio.to_thread(self._compile, stored.files)
+        return self._sets[digest]
+
+    async def current(self, activations: Sequence[Activation], app_id: str | None = None) -> list[RuleSet]:
+        """Return the rule sets that are active now: for an app, or for all scopes."""
+        scopes = {each.scope for each in activations} if app_id is None else {app_id}
+        found = (newest(activations, scope) or newest(activations, ALL_APPS) for scope in sorted(scopes))
+        digests = {each.digest: each for each in found if each is not None}
+        return [await self.rules(each) for each in digests.values()]

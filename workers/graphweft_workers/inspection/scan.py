@@ -1,0 +1,190 @@
+"""Reads the log from its end backwards, forwards, and as it grows. It needs no lease and commits nothing."""
+
+from __future__ import annotations
+
+import asyncio
+import heapq
+from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final
+
+from graphweft_contracts import wire
+from graphweft_contracts.rules_log import Activation, announced
+from graphweft_workers.inspection.entries import Seen, see
+from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.event_log import Entry, EventLog
+
+_FIRST: Final = 16
+"""Entries of the first page, before their size is known."""
+_PAGE: Final = 500
+_PAGE_BYTES: Final = 4 * 1024**2
+_GROWTH: Final = 8
+_REPORT: Final = 10_000
+_TRIES: Final = 5
+_TRY_S: Final = 0.1
+"""A bus may show an entry that announces an activation before it shows the activation."""
+_MOST_UNKNOWN: Final = 1_000
+
+
+async def ends(log: EventLog, partitions: Collection[int] | None = None) -> dict[int, str]:
+    """Return the last offset of each partition that is not empty; of some partitions, or of all."""
+    return {
+        each.id: each.end for each in await log.status() if each.end and (partitions is None or each.id in partitions)
+    }
+
+
+async def backwards(log: EventLog, partition: int, offset: str) -> AsyncIterator[Entry]:
+    """Yield the entries of a partition up to and including ``offset``, the newest first."""
+    limit, last = _FIRST, ""
+    while offset:
+        page = await log.before(partition, offset, limit=limit)
+        fresh = page[:-1] if page and page[-1].offset == last else page
+        if not fresh:
+            return
+        for entry in reversed(fresh):
+            yield entry
+        offset = last = fresh[0].offset
+        limit = _next_limit(fresh, limit)
+
+
+async def forwards(log: EventLog, partition: int, after: str, end: str) -> AsyncIterator[Entry]:
+    """Yield the entries of a partition after ``after`` up to and including ``end``."""
+    limit = _FIRST
+    while log.is_after(end, after):
+        page = await log.after(partition, after, limit=limit)
+        for entry in page:
+            if log.is_after(entry.offset, end):
+                return
+            yield entry
+        if len(page) < limit:
+            return
+        after = page[-1].offset
+        limit = _next_limit(page, limit)
+
+
+async def newest_first(log: EventLog, ends: Mapping[int, str]) -> AsyncIterator[tuple[int, Entry]]:
+    """Yield the entries of partitions up to ``ends``, merged by time of receipt, the newest first.
+
+    The order of a partition is kept, whatever times its producers give.
+    """
+    readers = {partition: backwards(log, partition, end) for partition, end in ends.items()}
+    heads: list[tuple[float, int]] = []
+    entries: dict[int, Entry] = {}
+
+    async def advance(partition: int) -> None:
+        entry = await anext(readers[partition], None)
+        if entry is not None:
+            entries[partition] = entry
+            heapq.heappush(heads, (-entry.received.timestamp(), partition))
+
+    for partition in sorted(readers):
+        await advance(partition)
+    while heads:
+        _, partition = heapq.heappop(heads)
+        yield partition, entries.pop(partition)
+        await advance(partition)
+
+
+@dataclass(slots=True, kw_only=True)
+class Limits:
+    """Where a search of the log ends, and who is told how far it is."""
+
+    entries: int
+    """Maximum number of entries."""
+    since: datetime | None = None
+    """Entries that were received before are not read."""
+    on_progress: Callable[[int], None] = lambda _: None
+    """Called with the number of entries, now and then."""
+    scanned: int = 0
+    cut: bool = False
+    """Whether the log has more entries than ``entries``, which were not read."""
+
+    async def within(self, source: AsyncIterator[tuple[int, Entry]]) -> AsyncIterator[tuple[int, Entry]]:
+        """Yield the entries of a source, the newest first, until a limit."""
+        async for partition, entry in source:
+            if self.since is not None and entry.received < self.since:
+                return
+            if self.scanned >= self.entries:
+                self.cut = True
+                return
+            self.scanned += 1
+            if self.scanned % _REPORT == 0:
+                self.on_progress(self.scanned)
+            yield partition, entry
+
+
+class Decoder:
+    """Decodes entries as workers do. It reads the activations again when an entry announces a new one."""
+
+    def __init__(self, bus: Bus, activations: Sequence[Activation]) -> None:
+        self._bus = bus
+        self.activations = list(activations)
+        self._unknown: set[int] = set()
+
+    @classmethod
+    async def of(cls, bus: Bus) -> Decoder:
+        """Return the decoder of a bus."""
+        return cls(bus, await bus.activations())
+
+    async def see(self, partition: int, entry: Entry) -> Seen:
+        """Return the entry, decoded."""
+        number = announced(entry.fields) if wire.ACTIVATION in entry.fields else None
+        if number is not None and number not in self._unknown and len(self._unknown) < _MOST_UNKNOWN:
+            await self._catch_up(number)
+        return see(partition, entry, self.activations)
+
+    async def _catch_up(self, number: int) -> None:
+        for attempt in range(_TRIES):
+            if number <= len(self.activations):
+                return
+            if attempt:
+                await asyncio.sleep(_TRY_S)
+            self.activations = list(await self._bus.activations())
+        self._unknown.add(number)
+
+
+@dataclass(slots=True)
+class Follower:
+    """Reads what is appended to partitions."""
+
+    log: EventLog
+    partitions: Collection[int] | None
+    """None for all partitions, also those that are added later."""
+    reached: dict[int, str] = field(default_factory=dict[int, str])
+    """By partition: the offset up to which everything was read."""
+    _shown: dict[int, str] = field(default_factory=dict[int, str])
+    """By partition: the last entry that was read."""
+
+    async def fresh(self, gap: Callable[[int, str], None]) -> list[tuple[int, Entry]]:
+        """Return the next new entries, merged by time of receipt.
+
+        ``gap`` gets the partition and what happened where entries may be missing.
+        """
+        found: list[tuple[int, Entry]] = []
+        reached, shown = dict(self.reached), dict(self._shown)
+        for partition, end in (await ends(self.log, self.partitions)).items():
+            last = reached.get(partition, "")
+            if last and self.log.is_after(last, end):
+                gap(partition, "was created anew; its entries are shown from the start")
+                last = ""
+                shown.pop(partition, None)
+            if not self.log.is_after(end, last):
+                continue
+            page = await self.log.after(partition, last, limit=_PAGE)
+            before = shown.get(partition)
+            if page and before is not None and not await self.log.entries(partition, [before]):
+                gap(partition, f"lost entries: those after {before} may have been trimmed before they were shown")
+            found += [(partition, entry) for entry in page]
+            # An end without an entry is one that the bus wrote for itself.
+            reached[partition] = page[-1].offset if page else end
+            if page:
+                shown[partition] = page[-1].offset
+        self.reached, self._shown = reached, shown  # only now: after an error all of it is read again
+        return sorted(found, key=lambda each: each[1].received)
+
+
+def _next_limit(page: Sequence[Entry], limit: int) -> int:
+    size = sum(len(name) + len(value) for entry in page for name, value in entry.fields.items())
+    fitting = _PAGE_BYTES * len(page) // max(1, size)
+    return max(2, min(_PAGE, limit * _GROWTH, fitting))

@@ -261,7 +261,7 @@ class _Checks(Shapes):
                 )
                 self.error("missing-key", message, node.place)
                 return
-            if asks in {"vector", "hybrid"}:
+            if asks in ("vector", "hybrid"):  # not a set: a list has no hash
                 message = f"{of} have no vectors: remove index_type, or write fulltext"
                 self.error("conflicting-keys", message, entries["index_type"].key)
         if "memory" in entries or ("memory" in above and not indexes):

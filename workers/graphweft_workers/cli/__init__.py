@@ -24,8 +24,11 @@ _GROUPS: Final[Mapping[str, tuple[str, Mapping[str, str]]]] = {
         {name: f"dead_letters:dlq_{name}" for name in ("list", "show", "retry", "drop", "skip")},
     ),
     "rules": (
-        "Rule sets in the log: make them active, list, compare.",
-        {name: f"rules:rules_{name}" for name in ("push", "list", "show", "diff", "rollback")},
+        "Rule sets in the log: make them active, list, compare. The JSON Schema of rule files.",
+        {
+            **{name: f"rules:rules_{name}" for name in ("push", "list", "show", "diff", "rollback")},
+            "schema": "rules_schema:rules_schema",
+        },
     ),
     "agent-zero": (
         "Install or remove the plugin for Agent Zero.",

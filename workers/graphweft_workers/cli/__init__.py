@@ -36,6 +36,7 @@ _GROUPS: Final[Mapping[str, tuple[str, Mapping[str, str]]]] = {
     ),
 }
 _COMMANDS: Final[Mapping[str, str | None]] = {
+    "init": "init:init",
     "up": "run:up",
     "run": "run:run",
     "token": None,

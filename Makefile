@@ -61,6 +61,7 @@ check: $(READY) ## linter, formatter, both type checkers, arrows between package
 	$(BIN)/basedpyright
 	$(BIN)/lint-imports
 	$(BIN)/python -m graphweft_contracts.schemas --check
+	$(BIN)/python -m graphweft_rules.json_schemas --check
 
 format: $(READY) ## format the code, and mend what the linter can mend
 	$(BIN)/ruff check --fix-only
@@ -68,6 +69,7 @@ format: $(READY) ## format the code, and mend what the linter can mend
 
 generate: $(READY) ## write the JSON Schemas and the AsyncAPI document from the models
 	$(BIN)/python -m graphweft_contracts.schemas --write
+	$(BIN)/python -m graphweft_rules.json_schemas --write
 
 constraints: $(READY) ## raise all dependencies to their newest versions, and pin those in constraints.txt
 	$(BIN)/python -m pip install --upgrade --upgrade-strategy eager -e '.[embedded,kafka,neo4j,gateway,mcp]' --group dev

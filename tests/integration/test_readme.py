@@ -1,4 +1,4 @@
-"""The README's example, run as it is printed there."""
+"""The README's example, and the project of ``graphweft init``, run as they are printed."""
 
 from __future__ import annotations
 
@@ -6,13 +6,16 @@ import os
 import re
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+from tests.services.commands import inside
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 README = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
+ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("GRAPHWEFT_")}
 
 
 def block(language: str) -> str:
@@ -20,40 +23,51 @@ def block(language: str) -> str:
     return str(text)
 
 
-def test_the_example_runs_as_printed(tmp_path: Path) -> None:
-    rules = tmp_path / "workflows/Support/graph_injection.yaml"
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """The folder of both, with ``graphweft up``."""
+    folder = tmp_path_factory.mktemp("readme")
+    assert inside(["init", "--workflow", "helpdesk"], ENVIRONMENT, folder=folder).code == 0
+    rules = folder / "workflows/Support/graph_injection.yaml"
     rules.parent.mkdir(parents=True)
     rules.write_text(block("yaml"))
-    script = tmp_path / "runtime.py"
-    script.write_text(block("python"))
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("GRAPHWEFT_")}
-    linted = subprocess.run(
-        [sys.executable, "-m", "graphweft_workers.cli", "lint", "workflows"],
-        cwd=tmp_path, capture_output=True, text=True, check=True, timeout=60,
-    )  # fmt: skip
-    assert linted.stdout.endswith("\n0 errors, 0 warnings\n")
+    assert inside(["lint", "workflows"], ENVIRONMENT, folder=folder).out.endswith("\n0 errors, 0 warnings\n")
     up = subprocess.Popen(
         [sys.executable, "-m", "graphweft_workers.cli", "up"],
-        cwd=tmp_path, env=environment, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
+        cwd=folder, env=ENVIRONMENT, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True,
     )  # fmt: skip
     try:
         assert up.stdout is not None
         assert "graphweft is up" in up.stdout.readline()
-        # Worker and responder are there; on a slow machine the first answer may take longer than a turn waits for it.
-        for times in range(1, 11):
-            done = subprocess.run(
-                [sys.executable, str(script)],
-                cwd=tmp_path, env=environment, capture_output=True, text=True, check=True, timeout=60,
-            )  # fmt: skip
-            expected = f"## Tools That Failed For This User\n- **refund**: {times}\n"
-            if done.stdout.endswith(expected):
-                break
-        assert done.stdout.endswith(expected), done.stdout + done.stderr
-        assert done.stdout.startswith("stored at ")
-        assert done.stderr == ""
+        yield folder
     finally:
         up.terminate()
-        up.wait(timeout=60)
-        assert up.stdout is not None
-        up.stdout.close()
+        up.communicate(timeout=60)
+
+
+def run(script: Path) -> str:
+    done = subprocess.run(
+        [sys.executable, script.name],
+        cwd=script.parent, env=ENVIRONMENT, capture_output=True, text=True, check=True, timeout=60,
+    )  # fmt: skip
+    assert done.stderr == ""
+    return done.stdout
+
+
+def test_the_example_runs_as_printed(project: Path) -> None:
+    script = project / "runtime.py"
+    script.write_text(block("python"))
+    # Worker and responder are there; on a slow machine the first answer may take longer than a turn waits for it.
+    for times in range(1, 11):
+        said = run(script)
+        expected = f"## Tools That Failed For This User\n- **refund**: {times}\n"
+        if said.endswith(expected):
+            break
+    assert said.endswith(expected), said
+    assert said.startswith("stored at ")
     assert "```\n## Tools That Failed For This User\n- **refund**: 1\n```" in README
+
+
+def test_the_new_project_runs_as_printed(project: Path) -> None:
+    expected = "- **o2**: desk (status: placed)\n- **o1**: lamp (status: delayed, days: 3)\n"
+    assert run(project / "agent.py") == f"## Orders Of This Customer\n{expected}"

@@ -45,8 +45,10 @@ from graphweft_rules.matching import parameters as params
 from graphweft_rules.matching.clock import OWN_PREFIX
 from graphweft_rules.matching.searches import parse_retrieval, said
 
-_VERSION: Final = "1.0"
-_EVENT: Final = re.compile(r"\*|[a-z0-9_]+(?:\.[a-z0-9_]+)*\.(?:[a-z0-9_]+|\*)")
+VERSION: Final = "1.0"
+EVENT_PATTERN: Final = r"\*|[a-z0-9_]+(?:\.[a-z0-9_]+)*\.(?:[a-z0-9_]+|\*)"
+"""An event type, ``prefix.*`` or ``*``, as a whole."""
+_EVENT: Final = re.compile(EVENT_PATTERN)
 _KNOWN_EVENTS: Final = (*LIFECYCLE, *sorted({name.partition(".")[0] + ".*" for name in LIFECYCLE}))
 _TYPO: Final = 0.85
 """Similarity from which an unknown name looks like a typo: more than ``phase_start`` has to ``phase_complete``."""
@@ -108,11 +110,11 @@ class _Checks(Shapes):
 
     def version(self, entries: Entries) -> None:
         node = entries["version"].value if "version" in entries else None
-        if node is None or isinstance(node, Broken) or plain(node) == _VERSION:
+        if node is None or isinstance(node, Broken) or plain(node) == VERSION:
             return
         value = plain(node)
-        if not (isinstance(value, float) and value == float(_VERSION)):
-            self.error("bad-value", f'version {value!r} is unknown: write version: "{_VERSION}"', node.place)
+        if not (isinstance(value, float) and value == float(VERSION)):
+            self.error("bad-value", f'version {value!r} is unknown: write version: "{VERSION}"', node.place)
 
     def extends(self, entries: Entries) -> Iterable[tuple[str, Place]]:
         entry = entries.get("extends")
@@ -261,7 +263,7 @@ class _Checks(Shapes):
                 )
                 self.error("missing-key", message, node.place)
                 return
-            if asks in {"vector", "hybrid"}:
+            if asks in ("vector", "hybrid"):  # not a set: a list has no hash
                 message = f"{of} have no vectors: remove index_type, or write fulltext"
                 self.error("conflicting-keys", message, entries["index_type"].key)
         if "memory" in entries or ("memory" in above and not indexes):

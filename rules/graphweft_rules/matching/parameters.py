@@ -86,6 +86,8 @@ _WORKFLOW: Final[Mapping[str, _Fallback]] = {
     "chat_id": lambda scope: scope.chat_id,
     "user_id": lambda scope: scope.user_id,
 }
+WORKFLOW_FIELDS: Final = tuple(_WORKFLOW)
+"""The fields of ``$workflow``."""
 _CONTEXT: Final[Mapping[str, _Fallback]] = {
     "app_id": lambda scope: scope.app_id,
     "chat_id": lambda scope: scope.chat_id,

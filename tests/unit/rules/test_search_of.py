@@ -35,6 +35,7 @@ def test_a_scope_that_is_not_there_leaves_the_search_out(tmp_path: Path) -> None
         (f"{SCOPE}, of: »[facts]", "wrong-type", "of"),
         (f"{SCOPE}, of: facts, »index_type: vector, query: x", "conflicting-keys", "facts have no vectors"),
         (f"{SCOPE}, of: entities, »index_type: hybrid, query: x", "conflicting-keys", "entities have no vectors"),
+        (f"{SCOPE}, of: facts, index_type: »[fulltext], query: x", "wrong-type", "index_type is a list"),
         (f"{SCOPE}, of: episodes, »index_name: x", "conflicting-keys", "episodes have indexes of their own"),
     ],
 )

@@ -24,8 +24,11 @@ _GROUPS: Final[Mapping[str, tuple[str, Mapping[str, str]]]] = {
         {name: f"dead_letters:dlq_{name}" for name in ("list", "show", "retry", "drop", "skip")},
     ),
     "rules": (
-        "Rule sets in the log: make them active, list, compare.",
-        {name: f"rules:rules_{name}" for name in ("push", "list", "show", "diff", "rollback")},
+        "Rule sets in the log: make them active, list, compare. The JSON Schema of rule files.",
+        {
+            **{name: f"rules:rules_{name}" for name in ("push", "list", "show", "diff", "rollback")},
+            "schema": "rules_schema:rules_schema",
+        },
     ),
     "events": (
         "Events on the bus: follow them, show one, and why it has no effect.",
@@ -37,6 +40,7 @@ _GROUPS: Final[Mapping[str, tuple[str, Mapping[str, str]]]] = {
     ),
 }
 _COMMANDS: Final[Mapping[str, str | None]] = {
+    "init": "init:init",
     "up": "run:up",
     "run": "run:run",
     "token": None,

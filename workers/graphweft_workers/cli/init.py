@@ -1,0 +1,46 @@
+"""``graphweft init``."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from graphweft_workers.cli.options import Json, command
+from graphweft_workers.cli.output import print_json, say
+from graphweft_workers.new_project import WORKFLOW, project_files, write_project
+
+
+@command
+async def init(
+    folder: Annotated[
+        Path, typer.Argument(metavar="DIR", help="Folder of the project, new or not.", show_default="this folder")
+    ] = Path(),
+    workflow: Annotated[str, typer.Option("--workflow", help="Name of the workflow.")] = WORKFLOW,
+    json: Json = False,
+) -> None:
+    """Write a small project that runs: rules, a test of them, their JSON Schema, and a script. Overwrites nothing."""
+    files = project_files(workflow)
+    write_project(folder, files)
+    steps = [
+        *([f"cd {shlex.quote(str(folder))}"] if folder.resolve() != Path.cwd() else []),
+        "graphweft test",
+        "graphweft up",
+        "python agent.py",
+    ]
+    if json:
+        print_json({"folder": str(folder), "workflow": workflow, "written": list(files), "next": steps})
+        return
+    for name in files:
+        say(f"wrote {folder / name}")
+    notes = {
+        "graphweft test": "run the tests of the rules",
+        "graphweft up": "in one terminal",
+        "python agent.py": "in another, as soon as graphweft is up",
+    }
+    width = max(map(len, notes))
+    say("\nNext:")
+    for step in steps:
+        say(f"  {step:<{width}}  # {notes[step]}" if step in notes else f"  {step}")

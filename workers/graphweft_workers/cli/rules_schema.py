@@ -1,0 +1,25 @@
+"""``graphweft rules schema``."""
+
+from __future__ import annotations
+
+import json as json_module
+from typing import Annotated
+
+import typer
+
+from graphweft_rules.json_schemas import Kind, schema_text
+from graphweft_workers.cli.options import Json, command
+from graphweft_workers.cli.output import print_json, say
+
+
+@command
+async def rules_schema(
+    kind: Annotated[Kind, typer.Argument(help="The kind of file: rules, or ontology.")] = "rules",
+    json: Json = False,
+) -> None:
+    """Print the JSON Schema of rule files or of ontologies, with which editors complete and check them."""
+    text = schema_text(kind)
+    if json:
+        print_json(json_module.loads(text))
+    else:
+        say(text.rstrip("\n"))

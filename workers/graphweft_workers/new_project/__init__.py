@@ -1,0 +1,81 @@
+"""A small project that runs: rules of one workflow, their tests, their JSON Schema, and a script.
+
+The files are in ``template``, as a user gets them. Only the name of the workflow is replaced.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from importlib import resources
+from pathlib import Path
+from typing import Final
+
+from graphweft_contracts import InvalidSettings
+from graphweft_rules.json_schemas import schema_text
+
+__all__ = ("WORKFLOW", "project_files", "write_project")
+
+WORKFLOW: Final = "support"
+"""The workflow of the template."""
+_NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
+_TEMPLATE: Final = (
+    f"workflows/{WORKFLOW}/graph_injection.yaml",
+    f"workflows/{WORKFLOW}/orders_test.yaml",
+    "agent.py",
+)
+
+
+def project_files(workflow: str = WORKFLOW) -> dict[str, str]:
+    """Return the text of each file by its path in the project. Raises ``InvalidSettings`` for an invalid name."""
+    if not _NAME.fullmatch(workflow):
+        raise InvalidSettings(
+            f"invalid --workflow {workflow!r}: expected a letter, then letters, digits, '_' and '-', 64 at most"
+        )
+    template = resources.files(__name__).joinpath("template")
+    files = {
+        name.replace(WORKFLOW, workflow): template.joinpath(name).read_text("utf-8").replace(WORKFLOW, workflow)
+        for name in _TEMPLATE
+    }
+    return {**files, "schemas/rules.json": schema_text("rules")}
+
+
+def write_project(folder: Path, files: Mapping[str, str]) -> None:
+    """Write the files into a folder, which may be new. Overwrites nothing.
+
+    Raises ``InvalidSettings``, with no file written, if a file exists already or cannot be written.
+    """
+    if not str(folder).isprintable():
+        raise InvalidSettings(f"invalid folder {str(folder)!r}: its name has characters that cannot be printed")
+    taken = _taken(folder, files)
+    if taken:
+        raise InvalidSettings(
+            f"{', '.join(map(str, taken))} exist already, and nothing is overwritten: choose another folder, or move "
+            "them away"
+        )
+    written: list[Path] = []
+    try:
+        for name, text in files.items():
+            path = folder / name
+            path.parent.mkdir(parents=True, exist_ok=True)
+            with path.open("x", encoding="utf-8", newline="\n") as file:
+                written.append(path)
+                file.write(text)
+    except OSError as error:
+        for path in written:
+            path.unlink(missing_ok=True)
+        raise InvalidSettings(f"cannot write {error.filename or folder}: {error.strerror}") from error
+
+
+def _taken(folder: Path, files: Mapping[str, str]) -> list[Path]:
+    """Return the paths that exist where files would be written, and files that are where a folder must be."""
+    found: dict[Path, None] = {}
+    for name in files:
+        path = folder / name
+        if os.path.lexists(path):
+            found[path] = None
+        for parent in path.parents:
+            if os.path.lexists(parent) and not parent.is_dir():
+                found[parent] = None
+    return list(found)

@@ -67,6 +67,12 @@ _checked = settings(
 
 
 def rules_of(example: Example, folder: Path) -> RuleSet:
+    write_rules(example, folder / "W")
+    return load_rules(folder)
+
+
+def write_rules(example: Example, folder: Path) -> None:
+    """Write the rules of an example into the folder of a workflow."""
     rules = [
         {
             "name": f"r{number}",
@@ -78,9 +84,8 @@ def rules_of(example: Example, folder: Path) -> RuleSet:
         }
         for number, (types, texts) in enumerate(example.rules)
     ]
-    (folder / "W").mkdir()
-    (folder / "W/graph_injection.yaml").write_text(json.dumps({"version": "1.0", "mutation_rules": rules}))
-    return load_rules(folder)
+    folder.mkdir()
+    (folder / "graph_injection.yaml").write_text(json.dumps({"version": "1.0", "mutation_rules": rules}))
 
 
 def entries_of(example: Example, apps: Sequence[str]) -> list[Entry]:

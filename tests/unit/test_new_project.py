@@ -43,7 +43,12 @@ def test_a_new_project_is_complete_and_the_next_steps_are_told(tmp_path: Path) -
     assert sorted(written(tmp_path / "my graph")) == FILES
     for name in FILES:
         assert f"wrote my graph/{name}\n" in done.out
-    assert re.findall(r"(?m)^  (.*?)(?: +#.*)?$", done.out) == ["cd 'my graph'", "graphweft up", "python agent.py"]
+    assert re.findall(r"(?m)^  (.*?)(?: +#.*)?$", done.out) == [
+        "cd 'my graph'",
+        "graphweft test",
+        "graphweft up",
+        "python agent.py",
+    ]
 
 
 def test_the_rules_have_no_findings_and_name_a_schema_that_they_pass(tmp_path: Path) -> None:
@@ -77,7 +82,7 @@ def test_a_workflow_may_have_another_name(tmp_path: Path) -> None:
         "folder": ".",
         "workflow": "Help_desk-2",
         "written": [name.replace("support", "Help_desk-2") for name in [*FILES[2:], *FILES[:2]]],
-        "next": ["graphweft up", "python agent.py"],
+        "next": ["graphweft test", "graphweft up", "python agent.py"],
     }
     found = written(tmp_path)
     assert not any("support" in name + text for name, text in found.items())

@@ -1111,9 +1111,24 @@ def check_following(own: Deployment, folder: Path, file: Path, tmp_path: Path) -
     assert by(6) == ["own"]
     assert "is active for the app watched already" in own.ok("rules", "push", str(other), "--app", "watched")
     assert {each["app_id"]: each["number"] for each in own.json("status")["rules"]} == {"*": 3, "watched": 4}
+    nowhere = event("s1", app="watched", agent_name="Ann").replace('"Support"', '"Scratch"')
+    assert own.run("emit", "-", "--wait", stdin=nowhere).returncode == 1
+    assert [each["reason"] for each in own.json("dlq", "list")] == ["no_rules"]
+    ignored = own.ok("rules", "ignore", "Scratch", "--app", "watched")
+    assert "add Scratch/graph_injection.yaml with `mutation_rules: []`" in ignored
+    assert own.run("emit", "-", "--wait", stdin=nowhere.replace('"s1"', '"s2"')).returncode == 0
+    assert by(7) == ["own"]
+    for _ in range(100):
+        if not own.json("dlq", "list"):
+            break
+        time.sleep(0.1)
+    assert own.json("dlq", "list") == []
+    again = own.run("rules", "ignore", "Scratch", "--app", "watched")
+    assert "has the rules Scratch/graph_injection.yaml already" in again.stderr
+
     (other / "Numbers/graph_injection.yaml").write_text("mutation_rules: 5")
     refused = own.run("rules", "push", str(other))
-    assert (refused.returncode, len(own.json("rules", "list"))) == (2, 4)
+    assert (refused.returncode, len(own.json("rules", "list"))) == (2, 5)
     assert "graph_injection.yaml:1:" in refused.stderr
 
 
@@ -1125,6 +1140,7 @@ def check_following(own: Deployment, folder: Path, file: Path, tmp_path: Path) -
         (("rules", "rollback", "--app", "nobody"), "no earlier rule set for the app nobody"),
         (("rules", "push", "/nowhere"), "'/nowhere' does not exist"),
         (("rules", "push", "--app", "a b"), "invalid --app 'a b'"),
+        (("rules", "ignore", "_x"), "'_x' cannot be the name of a workflow"),
         (("order", "acme", "row"), "invalid order 'row': expected app or chat"),
         (("order", "a/b", "chat"), "invalid --app 'a/b'"),
     ],

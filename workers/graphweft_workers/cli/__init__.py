@@ -26,7 +26,7 @@ _GROUPS: Final[Mapping[str, tuple[str, Mapping[str, str]]]] = {
     "rules": (
         "Rule sets in the log: make them active, list, compare. The JSON Schema of rule files.",
         {
-            **{name: f"rules:rules_{name}" for name in ("push", "list", "show", "diff", "rollback")},
+            **{name: f"rules:rules_{name}" for name in ("push", "list", "show", "diff", "rollback", "ignore")},
             "schema": "rules_schema:rules_schema",
         },
     ),

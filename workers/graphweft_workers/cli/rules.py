@@ -11,7 +11,7 @@ import typer
 
 from graphweft_contracts import GraphUnavailable, InvalidSettings, NotRunning
 from graphweft_contracts.layout import ALL_APPS
-from graphweft_contracts.rules_log import Activation, changed_files, newest
+from graphweft_contracts.rules_log import Activation, StoredRules, changed_files, newest
 from graphweft_workers.cli.connections import running_bus
 from graphweft_workers.cli.options import Data, Json, check_app, command
 from graphweft_workers.cli.output import print_json, print_table, say
@@ -23,6 +23,7 @@ Scope = Annotated[
 ]
 Folder = Annotated[Path | None, typer.Argument(help="Folder of workflows.", show_default="the folder of rules")]
 _SHORT = 12
+_NO_RULES = b'version: "1.0"\nmutation_rules: []\n'
 
 
 @command
@@ -175,6 +176,43 @@ async def rules_rollback(app: Scope = None, data: Data = None, json: Json = Fals
         print_json(_dict(made))
         return
     say(f"{made.digest[:_SHORT]} is active again for {_named(scope)}, as number {made.number}")
+
+
+@command
+async def rules_ignore(
+    workflow: Annotated[str, typer.Argument(help="Name of a workflow without rules.")],
+    app: Scope = None,
+    data: Data = None,
+    json: Json = False,
+) -> None:
+    """Pass over the events of a workflow on purpose: they change no graph, and are no dead letters any more.
+
+    It adds the workflow, with an empty list of rules, to the active rule set.
+    """
+    from graphweft_rules.files.loader import FILE_NAME, workflow_files
+    from graphweft_rules.matching.rule_set import digest_of
+
+    scope = _scope(app)
+    file = f"{workflow}/{FILE_NAME}"
+    async with running_bus(Settings.load(data=data)) as bus:
+        found = await bus.activations()
+        active = newest(found, scope) or newest(found, ALL_APPS)
+        files = dict(await _files(bus, active.digest)) if active is not None else {}
+        if file in files:
+            raise InvalidSettings(
+                f"the workflow {workflow!r} has the rules {file} already; `graphweft rules show` prints them"
+            )
+        files[file] = _NO_RULES
+        if workflow not in workflow_files([file]):
+            raise InvalidSettings(f"{workflow!r} cannot be the name of a workflow: it is a folder name of rules")
+        digest = digest_of(files)
+        await bus.store_rules(digest, StoredRules(files=files))
+        made = await bus.activate(scope, digest)
+    if json:
+        print_json(_dict(made))
+        return
+    say(f"events of the workflow {workflow} have no effect for {_named(scope)}, by {digest[:_SHORT]}")
+    say(f"Your folder of rules does not say so: add {file} with `mutation_rules: []`, or the next push forgets it")
 
 
 def _scope(app: str | None) -> str:

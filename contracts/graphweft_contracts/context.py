@@ -127,6 +127,9 @@ class ContextReply(BaseModel):
     reason: ReasonCode | None = None
     detail: str = ""
     elapsed_ms: float = Field(default=0.0, ge=0, description="Milliseconds, as the asking side measured them.")
+    rules: str = Field(
+        default="", description="Hash of the rule set that matched the request; empty without one, and for failures."
+    )
 
     @property
     def injected(self) -> dict[str, Any]:

@@ -940,6 +940,7 @@ async def test_an_app_that_is_switched_off_is_told_so(
         reply = await pipeline.answer(request(app_id=app))
         assert (reply.reason, bool(reply.blocks), bool(watched.reads)) == (reason, reason is None, reason is None)
         assert reply.context_id
+        assert reply.rules == ("" if reason else rules.digest)
 
 
 async def test_a_block_says_how_it_came_about(graph: FalkorDBStore, rules: RuleSet) -> None:

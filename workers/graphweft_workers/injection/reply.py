@@ -39,10 +39,11 @@ class ReplyBuilder:
         matched: MatchedQueries,
         outcomes: Sequence[Rows | Failure],
         stale_by: int | None,
+        rules: str,
     ) -> ContextReply:
         """Return the reply for the outcomes of the matched queries, which are in the same order.
 
-        ``started`` is the ``perf_counter`` time at which work on the request began.
+        ``started`` is the ``perf_counter`` time at which work on the request began, ``rules`` the hash of the rules.
         """
         # A condition that is false since a variable is absent means that the rule does not apply: no block is missing.
         missing = [_missing_skip(skip) for skip in matched.skipped if skip.reason != "missing_variable"]
@@ -87,6 +88,7 @@ class ReplyBuilder:
             reason=missing[0].reason if missing and not blocks else None,
             detail=missing[0].detail if missing and not blocks else "",
             elapsed_ms=_elapsed_ms(started),
+            rules=rules,
         )
 
     def _last_good(self, app_id: str, bound: BoundQuery) -> tuple[Rows, int] | None:

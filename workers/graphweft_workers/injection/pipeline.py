@@ -152,7 +152,7 @@ class ContextPipeline:
         stale_by = None
         if request.after is not None and (reached is None or reached.behind is not None):
             stale_by = await _behind(reached, until)
-        return self._replies.build(request, started, matched, outcomes, stale_by, rules.digest)
+        return self._replies.build(request, started, matched, outcomes, stale_by=stale_by, rules=rules.digest)
 
 
 def _wait_until(until: float, queries: bool) -> float:

@@ -38,6 +38,7 @@ class ReplyBuilder:
         started: float,
         matched: MatchedQueries,
         outcomes: Sequence[Rows | Failure],
+        *,
         stale_by: int | None,
         rules: str,
     ) -> ContextReply:

@@ -22,6 +22,7 @@ demo: $(COMMAND) ## see it work: a local server, events, the graph, and context 
 test: check ## all checks, then all tests (they start the real embedded server themselves)
 	@# Where PYTHONDONTWRITEBYTECODE is set, each of the hundreds of processes that tests start would compile all modules.
 	$(BIN)/python -m compileall -q contracts rules client workers
+	$(BIN)/python -m tests.services.prepare
 	$(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist loadgroup
 
 # What `make test` does a little of, for hours; each variable may be given: make soak GRAPHWEFT_CHAOS_ROUNDS=3

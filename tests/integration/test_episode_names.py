@@ -8,9 +8,8 @@ import pytest
 from redis.asyncio import Redis
 from tests.integration.test_episodes import PERSON, having, structured
 from tests.integration.test_memory_events import APP, add, rows, store, worked
-from tests.services.layouts import spread
+from tests.services.layouts import spread, spreading
 
-from graphweft import Client
 from graphweft.transport import Outgoing
 from graphweft.transports.registry import make_transport
 from graphweft_contracts import Event, wire
@@ -55,7 +54,7 @@ async def test_more_names_than_a_graph_can_have_cost_it_none(
         ]
         events.append(structured(number, *entities, chat=f"c{number % 8}"))
     neighbours = [of_neighbour(number) for number in range(20)]
-    async with Client(url) as client:
+    async with spreading(url) as client:
         assert all(await client.emit_all([*events[:100], *neighbours, *events[100:]], wait_s=20))
     assert await worked(bus, graph) == []
     assert await rows(graph, "MATCH (:Entity)-[:HAS_ATTRIBUTE]->(a:Attribute) RETURN count(a), sum(a.value)") == [
@@ -74,7 +73,7 @@ async def test_an_event_with_too_many_names_is_a_dead_letter(url: str, bus: Redi
     good = [structured(2, {**PERSON, "role": "lead"})]
     if isinstance(store, FalkorDBStore):  # Neo4j has one graph here
         good.append(of_neighbour(3))
-    async with Client(url) as client:
+    async with spreading(url) as client:
         assert await client.emit(hostile, wait_s=5) is None  # at once, and not because of the bus
         assert client.stats.rejected == 1
         assert client.stats.buffered == 0
@@ -100,7 +99,7 @@ async def test_names_of_one_app_are_none_of_another(url: str, bus: RedisEventLog
     for number, (app_id, user_id) in enumerate((a, u) for a in ("shop", NEIGHBOUR) for u in ("u1", "u2")):
         said = structured(number, {**PERSON, "role": f"{app_id} {user_id}"}, user_id=user_id)
         events.append(said.model_copy(update={"appid": app_id}))
-    async with Client(url) as client:
+    async with spreading(url) as client:
         assert all(await client.emit_all(events, wait_s=5))
     assert await worked(bus, graph) == []
     for app_id in ("shop", NEIGHBOUR):
@@ -113,7 +112,7 @@ async def test_a_graph_with_attributes_as_properties_is_built_anew_from_the_log(
 ) -> None:
     """As the page about episodes says; the neighbour's graph stays as it is."""
     events = [structured(number, {**PERSON, "role": f"r{number}"}, chat=f"c{number}") for number in range(5)]
-    async with Client(url) as client:
+    async with spreading(url) as client:
         assert all(await client.emit_all([*events, *map(of_neighbour, range(5))], wait_s=5))
     assert await worked(bus, graph) == []
     neighbour = await read_digest(graph, NEIGHBOUR)
@@ -121,7 +120,7 @@ async def test_a_graph_with_attributes_as_properties_is_built_anew_from_the_log(
         before = "MATCH (e:Entity) OPTIONAL MATCH (a:Attribute) SET e.role = 'r0', e._role = '' DETACH DELETE a"
         await redis.execute_command("GRAPH.QUERY", graph_name(APP), before)
         # What there is goes on being read, and what comes is kept in the new way.
-        async with Client(url) as client:
+        async with spreading(url) as client:
             assert await client.emit(structured(9, {**PERSON, "city": "Oslo"}), wait_s=5)
         assert await worked(bus, graph) == []
         asked = f"MATCH (e:Entity) {having('role', 'city')} RETURN e.role, role.value, city.value"

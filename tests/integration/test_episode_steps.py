@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 from tests.integration.test_episodes import OWNS, PERSON, SHOP, structured
 from tests.integration.test_memory_events import event, rows, worked
+from tests.services.layouts import spreading
 
-from graphweft import Client
 from graphweft_contracts import Event, QueryFailed
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.redis.event_log import RedisEventLog
@@ -68,7 +68,7 @@ async def test_a_step_that_failed_is_made_up_for(
     url: str, graph: FalkorDBStore, bus: RedisEventLog, step: tuple[str, str]
 ) -> None:
     store = Refusing(graph, STEPS[step])
-    async with Client(url) as client:
+    async with spreading(url) as client:
         for app_id in ("undisturbed", "disturbed"):
             store.refuses = app_id == "disturbed"
             for events in (story(app_id), [erased(app_id)]):
@@ -92,7 +92,7 @@ async def test_a_step_that_failed_is_made_up_for(
     wanted = await read_digest(graph, "undisturbed")
     if step[0] == "episode.add" and step[1] != "add_unowned":
         # The erasure came before what was retried, so what it would have taken is there; it takes it the next time.
-        async with Client(url) as client:
+        async with spreading(url) as client:
             assert await client.emit(erased("disturbed").model_copy(update={"id": "again"}))
         await worked(bus, store)
     if step == ("episode.add", "entities"):  # an entity of an erased relation may be left, with nothing but its id
@@ -116,7 +116,7 @@ async def test_what_no_graph_keeps_is_refused_and_puts_nothing_in_quarantine(
     bad = [
         event("episode.add", number, {"episode_type": "json", "user_id": "u1", **changed}) for number in range(1, 22)
     ]
-    async with Client(url) as client:
+    async with spreading(url) as client:
         assert all(await client.emit_all([*bad, structured(50, PERSON)], wait_s=5))
     await worked(bus, graph)
     letters = await bus.dead_letters(limit=100)

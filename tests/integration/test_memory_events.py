@@ -10,11 +10,10 @@ from typing import Any
 import neo4j
 import pytest
 from redis.asyncio import Redis
-from tests.services.layouts import spread
+from tests.services.layouts import spread, spreading
 from tests.services.neo4j import Neo4jServer
 from tests.services.rules import rule_set
 
-from graphweft import Client
 from graphweft_contracts import DeadLetter, Event
 from graphweft_contracts.memory import derived_id, memory_id
 from graphweft_rules import RuleSet
@@ -85,7 +84,7 @@ async def worked(bus: RedisEventLog, store: Any, rules: RuleSet = NO_RULES) -> l
 
 
 async def applied(url: str, store: GraphStore, events: Sequence[Event], rules: RuleSet = NO_RULES) -> None:
-    async with Client(url) as client:
+    async with spreading(url) as client:
         assert all(await client.emit_all(events, wait_s=5))
     bus = RedisEventLog(url, new=spread(2))
     try:

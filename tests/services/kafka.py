@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import os
 import signal
 import subprocess
@@ -10,9 +11,10 @@ from pathlib import Path
 from typing import Final
 from uuid import uuid4
 
+from tests.services.class_archive import ClassArchive
 from tests.services.maven import free_port, jars
 
-__all__ = ("KafkaServer",)
+__all__ = ("KafkaServer", "make_archive")
 
 _POM: Final = Path(__file__).with_name("kafka.pom.xml")
 _READY: Final = b"Kafka Server started"
@@ -61,7 +63,8 @@ class KafkaServer:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._jars = jars("kafka-4.1.0", _POM)
+        self._classes = _class_path()
+        self._options = _archive().options()
         self._port = free_port()
         self._process: subprocess.Popen[bytes] | None = None
         self._watch: subprocess.Popen[bytes] | None = None
@@ -150,4 +153,27 @@ class KafkaServer:
 
     def _java(self, *arguments: str) -> list[str]:
         logging = f"-Dlog4j2.configurationFile={self._folder / 'log4j2.properties'}"
-        return [*_JAVA, logging, "-cp", f"{self._jars}/*", *arguments]
+        return [*_JAVA, *self._options, logging, "-cp", self._classes, *arguments]
+
+
+@functools.cache
+def _class_path() -> str:
+    return os.pathsep.join(map(str, sorted(jars("kafka-4.1.0", _POM).glob("*.jar"))))
+
+
+def _archive() -> ClassArchive:
+    return ClassArchive(name="kafka", contents=[_class_path(), *_JAVA])
+
+
+def make_archive() -> None:
+    """Make the archive of the broker's classes."""
+
+    def run(options: list[str], folder: Path) -> None:
+        server = KafkaServer(folder)
+        server.start()
+        server.stop()
+        server._options = options  # not before: the tool that formats the folder would write the archive
+        server.start()
+        server.stop()
+
+    _archive().make(run)

@@ -6,25 +6,58 @@ without its scripts and its HTTP side.
 
 from __future__ import annotations
 
+import functools
+import hashlib
 import os
 import signal
 import subprocess
+import tempfile
 import time
+import zipfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Final
 
-from tests.services.maven import free_port, jars, require_java
+import neo4j
+from tests.services.class_archive import ClassArchive
+from tests.services.maven import cache, free_port, jars, require_java
 
-__all__ = ("Neo4jServer",)
+__all__ = ("Neo4jServer", "make_archive")
 
 _HERE: Final = Path(__file__).parent / "neo4j"
 _START_S: Final = 120.0
 """It takes 10 s on an idle machine."""
-_STOP_S: Final = 30.0
+_STOP_S: Final = 60.0
 _JAVA: Final = (
     *("java", "-Xmx512m", "-XX:+UseSerialGC"),
     *(f"--add-opens=java.base/{name}=ALL-UNNAMED" for name in ("java.nio", "java.lang", "sun.nio.ch")),
 )
+_QUICK: Final = "-XX:TieredStopAtLevel=1"
+_ARCHIVED: Final = (
+    "CREATE CONSTRAINT one IF NOT EXISTS FOR (n:A) REQUIRE n.k IS UNIQUE",
+    "CREATE INDEX IF NOT EXISTS FOR (n:B) ON (n.k)",
+    "CREATE FULLTEXT INDEX words IF NOT EXISTS FOR (n:A) ON EACH [n.text]",
+    "CREATE VECTOR INDEX near IF NOT EXISTS FOR (n:A) ON (n.v) OPTIONS {indexConfig: {`vector.dimensions`: 2}}",
+    "CALL db.awaitIndexes(60)",
+    "CALL dbms.components() YIELD versions, edition",
+    "SHOW CONSTRAINTS YIELD name RETURN name",
+    "SHOW INDEXES YIELD labelsOrTypes, properties, type WHERE type = 'RANGE' RETURN labelsOrTypes, properties",
+    "UNWIND $rows AS row CALL (row) { WITH row[0] AS k, row[1] AS m MERGE (a:A {k: k}) ON CREATE SET a.n = 1 "
+    "ON MATCH SET a.n = a.n + 1 SET a += m, a.text = 'words ' + k, a.v = [1.0, 2.0] MERGE (b:B {k: k}) "
+    "MERGE (a)-[r:R]->(b) SET r.last = k FOREACH (x IN [1, 2] | MERGE (:C {k: x})) }",
+    "MATCH (a:A {k: $k})-[r:R]->(b) WHERE b:B AND NOT EXISTS { (b)-[:S]->() } WITH a, count(r) AS n, "
+    "collect(b.k) AS ks OPTIONAL MATCH (c:C) WHERE c.k IN ks OR c.k > 1 WITH a, n, ks, max(c.k) AS most "
+    "SET a.seen = coalesce(a.seen, 0) + n, a.most = CASE WHEN most IS NULL THEN 0 ELSE most END "
+    "RETURN a, reduce(s = '', k IN ks | s + toString(k)) AS text ORDER BY text DESC SKIP 0 LIMIT 5",
+    "MATCH p = (a:A)-[*1..2]-(b) WHERE all(n IN nodes(p) WHERE n.k IS NOT NULL) RETURN DISTINCT labels(b) AS "
+    "l, properties(b) AS m, elementId(b) AS i, [x IN relationships(p) | type(x)] AS t "
+    "UNION ALL MATCH (b) RETURN labels(b) AS l, {} AS m, '' AS i, [] AS t",
+    "CALL db.index.fulltext.queryNodes('words', 'words') YIELD node, score RETURN node.k, score",
+    "CALL db.index.vector.queryNodes('near', 2, [1.0, 2.0]) YIELD node, score RETURN node.k, score",
+    "MATCH (a:A {k: $k})-[r]->() DELETE r WITH DISTINCT a REMOVE a.text DETACH DELETE a",
+    "MATCH (n) DETACH DELETE n",
+)
+"""Queries that load the classes of what tests do."""
 
 
 class Neo4jServer:
@@ -33,16 +66,25 @@ class Neo4jServer:
     The calls block: use ``asyncio.to_thread`` where clients are to go on meanwhile. The server also ends when the
     process that started it dies, however that happens. With ``log_in`` clients have to name the user ``neo4j`` and its
     password, which is ``neo4j`` and has to be changed first. It starts and compiles queries in half the time unless it
-    is to be ``fast`` once it is warm, as for measurements.
+    is to be ``fast`` once it is warm, as for measurements. ``options`` of ``java`` take the place of the archive.
     """
 
-    def __init__(self, folder: Path, *, log_in: bool = False, port: int | None = None, fast: bool = False) -> None:
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        log_in: bool = False,
+        port: int | None = None,
+        fast: bool = False,
+        options: Sequence[str] = (),
+    ) -> None:
         self.folder = folder
         self.port = port or free_port()
         self.uri = f"bolt://127.0.0.1:{self.port}"
         self.process: subprocess.Popen[bytes] | None = None
         self._watch: subprocess.Popen[bytes] | None = None
-        self._java = [*_JAVA, *([] if fast else ["-XX:TieredStopAtLevel=1"])]
+        self._fast = fast
+        self._options = options
         self._arguments = [str(folder / "data"), str(self.port), *(["auth"] if log_in else [])]
 
     @property
@@ -52,12 +94,11 @@ class Neo4jServer:
 
     def start(self) -> None:
         """Start it and wait until it answers. Skips, or fails with ``CI=true``, when Java or the jars are missing."""
-        require_java()
-        classes = jars("neo4j-5.26.12", _HERE / "pom.xml")
+        options = [] if self._fast else [_QUICK, *(self._options or _archive().options())]
         self.folder.mkdir(parents=True, exist_ok=True)
         with self.log.open("wb") as log:
             self.process = subprocess.Popen(
-                [*self._java, "-cp", f"{classes}/*", str(_HERE / "Neo4jServer.java"), *self._arguments],
+                [*_JAVA, *options, "-cp", _class_path(), "Neo4jServer", *self._arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=log,
                 stderr=log,
@@ -112,3 +153,41 @@ class Neo4jServer:
     def _signal(self, number: signal.Signals) -> None:
         assert self.process is not None
         os.kill(self.process.pid, number)
+
+
+@functools.cache
+def _class_path() -> str:
+    """Return the jars of the server; its main class is compiled once."""
+    require_java()
+    found = [str(jar) for jar in sorted(jars("neo4j-5.26.12", _HERE / "pom.xml").glob("*.jar"))]
+    source = _HERE / "Neo4jServer.java"
+    main = cache() / f"neo4j-main-{hashlib.sha256(source.read_bytes()).hexdigest()[:12]}.jar"
+    if not main.exists():
+        with tempfile.TemporaryDirectory(dir=main.parent, prefix=".neo4j-main-") as scratch:
+            compiler = ["java", "-m", "jdk.compiler/com.sun.tools.javac.Main", "--release", "17"]
+            subprocess.run([*compiler, "-cp", os.pathsep.join(found), "-d", scratch, str(source)], check=True)
+            jar = Path(scratch) / "main.jar"
+            with zipfile.ZipFile(jar, "w") as file:  # an archive of classes takes no folders
+                file.write(Path(scratch) / "Neo4jServer.class", "Neo4jServer.class")
+            jar.replace(main)  # who compiles it at the same time makes the same
+    return os.pathsep.join([str(main), *found])
+
+
+def _archive() -> ClassArchive:
+    return ClassArchive(name="neo4j", contents=[_class_path(), *_JAVA, _QUICK, *_ARCHIVED])
+
+
+def make_archive() -> None:
+    """Make the archive of the server's classes; first queries, too, take half the work with it."""
+
+    def run(options: list[str], folder: Path) -> None:
+        server = Neo4jServer(folder / "server", options=options)
+        server.start()
+        try:
+            with neo4j.GraphDatabase.driver(server.uri, notifications_min_severity="OFF") as driver:
+                for query in _ARCHIVED:
+                    driver.execute_query(query, k="a", rows=[["a", {"x": 1}], ["b", {}]])
+        finally:
+            server.stop()
+
+    _archive().make(run)

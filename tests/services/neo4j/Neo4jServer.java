@@ -1,4 +1,6 @@
 import java.nio.file.Path;
+import java.time.Duration;
+import org.neo4j.configuration.GraphDatabaseInternalSettings;
 import org.neo4j.configuration.GraphDatabaseSettings;
 import org.neo4j.configuration.connectors.BoltConnector;
 import org.neo4j.configuration.helpers.SocketAddress;
@@ -15,6 +17,9 @@ public class Neo4jServer {
                 // Else it takes half the memory, and a quarter of a gigabyte of disk for each database's log.
                 .setConfig(GraphDatabaseSettings.pagecache_memory, ByteUnit.mebiBytes(64))
                 .setConfig(GraphDatabaseSettings.preallocate_logical_logs, false)
+                // Tests fill and empty a database again and again: each query would be planned anew every few seconds.
+                .setConfig(GraphDatabaseSettings.cypher_min_replan_interval, Duration.ofDays(1))
+                .setConfig(GraphDatabaseInternalSettings.cypher_replan_interval_target, Duration.ofDays(1))
                 .build();
         Runtime.getRuntime().addShutdownHook(new Thread(server::shutdown));
         System.out.println("ready");

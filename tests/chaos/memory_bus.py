@@ -33,8 +33,7 @@ class MemoryBus:
         raise NotImplementedError
 
     async def store_rules(self, digest: str, rules: StoredRules) -> None:
-        stored = self.sets.get(digest)
-        self.sets[digest] = rules if stored is None else stored.updated_by(rules) or stored
+        self.sets.setdefault(digest, rules)
 
     async def stored_rules(self, digest: str) -> StoredRules | None:
         return self.sets.get(digest)

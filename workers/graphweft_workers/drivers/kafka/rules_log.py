@@ -44,12 +44,8 @@ class KafkaRulesLog:
     async def store_rules(self, digest: str, rules: StoredRules) -> None:
         """See ``RulesLog.store_rules``."""
         await self._catch_up()
-        stored = self._sets.get(digest)
-        if stored is not None:
-            updated = stored.updated_by(rules)
-            if updated is None:
-                return
-            rules = updated
+        if digest in self._sets:
+            return
         with bus_errors("the rules were not stored"):
             producer = await started_producer(self._servers)
             try:
@@ -59,7 +55,8 @@ class KafkaRulesLog:
 
     async def stored_rules(self, digest: str) -> StoredRules | None:
         """See ``RulesLog.stored_rules``."""
-        await self._catch_up()
+        if digest not in self._sets:
+            await self._catch_up()
         return self._sets.get(digest)
 
     async def activate(self, scope: str, digest: str, partitions: Sequence[int]) -> Activation:
@@ -121,9 +118,7 @@ class KafkaRulesLog:
         if key == _ACTIVATION:
             self._activations.append(Activation.decode(value))
         else:
-            digest, rules = key.decode(), StoredRules.decode(value)
-            stored = self._sets.get(digest)
-            self._sets[digest] = rules if stored is None else stored.updated_by(rules) or stored
+            self._sets.setdefault(key.decode(), StoredRules.decode(value))
 
 
 def _retrieved(sent: asyncio.Future[Any]) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import base64
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, cast
 
@@ -65,11 +65,20 @@ class StoredRules:
 
     files: Mapping[str, bytes]
     time: datetime = field(default_factory=lambda: datetime.now(UTC))
+    summary: Any = None
+    """What whoever compiled the files knows about them, as JSON values; None in rule sets of earlier versions."""
 
     def encode(self) -> bytes:
         """Return it as JSON, for the bus."""
         files = {name: base64.b64encode(data).decode() for name, data in sorted(self.files.items())}
-        return json.dumps({"files": files, "time": self.time.isoformat()}).encode()
+        body = {"files": files, "time": self.time.isoformat(), "summary": self.summary}
+        return json.dumps(body, separators=(",", ":")).encode()
+
+    def updated_by(self, newer: StoredRules) -> StoredRules | None:
+        """Return what replaces this one when ``newer`` with the same files is stored: its summary; None for nothing."""
+        if newer.summary is None or newer.summary == self.summary:
+            return None
+        return replace(self, summary=newer.summary)
 
     @classmethod
     def decode(cls, text: bytes) -> StoredRules:
@@ -77,7 +86,7 @@ class StoredRules:
         try:
             body = cast("dict[str, Any]", json.loads(text))
             files = {str(name): base64.b64decode(data) for name, data in body["files"].items()}
-            return cls(files=files, time=datetime.fromisoformat(body["time"]))
+            return cls(files=files, time=datetime.fromisoformat(body["time"]), summary=body.get("summary"))
         except (LookupError, TypeError, AttributeError, RecursionError) as error:
             raise ValueError("the text is not a rule set") from error
 

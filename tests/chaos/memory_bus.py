@@ -33,7 +33,8 @@ class MemoryBus:
         raise NotImplementedError
 
     async def store_rules(self, digest: str, rules: StoredRules) -> None:
-        self.sets.setdefault(digest, rules)
+        stored = self.sets.get(digest)
+        self.sets[digest] = rules if stored is None else stored.updated_by(rules) or stored
 
     async def stored_rules(self, digest: str) -> StoredRules | None:
         return self.sets.get(digest)

@@ -9,6 +9,7 @@ import random
 import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any, Protocol
@@ -1123,6 +1124,12 @@ async def test_rules_are_stored_once_and_activated_in_every_partition_of_their_s
     await bus.store_rules("d1", first)
     await other.store_rules("d1", StoredRules(files={"W/other.yaml": b""}))
     assert await other.stored_rules("d1") == first
+    for summary in ({"format": 1}, {"format": 2}):
+        await other.store_rules("d1", StoredRules(files=first.files, summary=summary))
+        for reader in (bus, other, kit.bus()):
+            assert await reader.stored_rules("d1") == replace(first, summary=summary)
+    await bus.store_rules("d1", first)  # an earlier version, which knows no summaries
+    assert await other.stored_rules("d1") == replace(first, summary={"format": 2})
     await kit.write(0, [b"before"])
     everywhere = await bus.activate("*", "d1")
     await kit.write(0, [b"after"])

@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 import redis
 from tests.integration.test_cli import Call, call, clean_environment
-from tests.integration.test_rules_log import compiled
+from tests.integration.test_rules_log import compiled, stored
 
 from graphweft.transport import Outgoing
 from graphweft.transports.registry import make_transport
@@ -125,7 +125,7 @@ class Log:
         async def activate() -> None:
             async with contextlib.aclosing(self.bus()) as bus:
                 await bus.partitions()
-                await bus.store_rules(rules.digest, StoredRules(files=rules.files))
+                await bus.store_rules(rules.digest, StoredRules(files=rules.files, summary=rules.summary.to_json()))
                 await bus.activate(scope, rules.digest)
 
         asyncio.run(activate())
@@ -137,7 +137,7 @@ class Log:
         async def work() -> None:
             async with contextlib.aclosing(self.bus()) as bus, contextlib.aclosing(self.bus()) as other:
                 graph = FalkorDBStore(self._graph_url)
-                worker = MutationWorker(bus, graph, LoggedRules(bus, bus.is_after, compiled), name="one", lease_s=2.0)
+                worker = MutationWorker(bus, graph, LoggedRules(bus, bus.is_after, stored), name="one", lease_s=2.0)
                 running = asyncio.create_task(worker.run())
                 async with asyncio.timeout(60):
                     while sum(each.lag for each in await other.status()):  # noqa: ASYNC110
@@ -449,7 +449,7 @@ def test_an_unfinished_batch_is_shown_while_the_graph_holds_it(log: Log, url: st
         async with contextlib.aclosing(log.bus()) as bus, contextlib.aclosing(FalkorDBStore(url)) as graph:
             partition, _, offset = first.partition(":")
             entries = await bus.entries(int(partition), [offset, last.partition(":")[2]])
-            active = LoggedRules(bus, bus.is_after, compiled)
+            active = LoggedRules(bus, bus.is_after, stored)
             await active.refresh()
             read = read_range(int(partition), entries, active.cursor(int(partition), ""), RecentEvents())
             plan = Plan.of(Checkpoint(), read.apps["shop"], Arranger(active.current("shop"), graph.dialect))

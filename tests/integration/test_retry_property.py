@@ -34,7 +34,7 @@ from graphweft.transport import Outgoing, Transport
 from graphweft.transports.registry import make_transport
 from graphweft_contracts import DeadLetter, wire
 from graphweft_rules import RuleSet
-from graphweft_rules.cypher.query import Cypher
+from graphweft_rules.cypher.mutation_summary import MutationSummary, union
 from graphweft_workers.active_rules import ActiveRules, FixedRules, RulesCursor
 from graphweft_workers.drivers.embedded.server import EmbeddedServer
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
@@ -219,8 +219,9 @@ class _Switched(FixedRules):
     def known(self) -> int:
         return 2
 
-    def before(self, rules: RuleSet) -> Sequence[Cypher]:
-        return [part.cypher for each in self._sets if each is not rules for part in each.mutations]
+    @property
+    def summary(self) -> MutationSummary:
+        return union(each.summary.mutations for each in self._sets)
 
     def cursor(self, partition: int, after: str) -> RulesCursor:
         return _SwitchedCursor(self._bus, self._sets, self._ends[partition])

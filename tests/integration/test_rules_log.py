@@ -18,6 +18,8 @@ from graphweft.transports.registry import make_transport
 from graphweft_contracts import Layout, wire
 from graphweft_contracts.rules_log import StoredRules, announced
 from graphweft_rules import RuleSet
+from graphweft_rules.matching.rule_set import digest_of
+from graphweft_rules.matching.rule_summary import RuleSummary
 from graphweft_workers.active_rules import LoggedRules
 from graphweft_workers.drivers import bus_driver, dialects
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
@@ -47,6 +49,11 @@ def compiled(files: Mapping[str, bytes]) -> RuleSet:
     return RuleSet.of_files(files, PACKS, dialects())
 
 
+def stored(rules: StoredRules) -> RuleSet:
+    summary = RuleSummary.from_json(rules.summary)
+    return RuleSet.of_stored(rules.files, PACKS, dialects(), summary=summary)
+
+
 def rules_named(name: str, *workflows: str) -> RuleSet:
     text = RULES.format(name=name).encode()
     return compiled({f"{workflow}/graph_injection.yaml": text for workflow in workflows or ("W",)})
@@ -61,7 +68,7 @@ def event(app: str, number: int, workflow: str = "W") -> Outgoing:
 
 
 async def push(bus: Bus, rules: RuleSet, scope: str = "*") -> None:
-    await bus.store_rules(rules.digest, StoredRules(files=rules.files))
+    await bus.store_rules(rules.digest, StoredRules(files=rules.files, summary=rules.summary.to_json()))
     await bus.activate(scope, rules.digest)
 
 
@@ -81,14 +88,14 @@ class Stack:
         return make_transport(self.bus_url, new=LAYOUT)
 
     @contextlib.asynccontextmanager
-    async def worker(self, name: str, *, kill: bool = False) -> AsyncIterator[None]:
+    async def worker(self, name: str, *, kill: bool = False) -> AsyncIterator[LoggedRules]:
         """Run a worker; it ends in order, or as a crash would end it."""
         bus, graph = self.bus(), FalkorDBStore(self.graph_url)
-        rules = LoggedRules(bus, bus.is_after, compiled)
+        rules = LoggedRules(bus, bus.is_after, stored)
         worker = MutationWorker(bus, graph, rules, name=name, lease_s=1.0, batch_events=50)
         running = asyncio.create_task(worker.run())
         try:
-            yield
+            yield rules
         finally:
             if kill:
                 running.cancel()
@@ -251,3 +258,70 @@ async def test_an_entry_that_only_looks_like_an_activation_changes_nothing(stack
         assert await stack.found("acme") == {"k0": "A", "k1": "A"}
         letters = await bus.dead_letters(limit=100)
         assert [letter.reason for letter in letters] == ["invalid_event"] * 3
+
+
+JOINED = {
+    "Writes/graph_injection.yaml": """
+mutation_rules:
+  - name: r
+    events: ["a.b"]
+    mutations:
+      - {id: alpha, cypher: "MERGE (a:Alpha {k: $k}) SET a.by = coalesce(a.by, '') + 'a'", params: {k: $event.k}}
+      - {id: beta, cypher: "MATCH (b:Beta {k: $k}) SET b.by = coalesce(b.by, '') + 'b'", params: {k: $event.k}}
+""",
+    "Joins/graph_injection.yaml": """
+mutation_rules:
+  - name: r
+    events: ["a.b"]
+    mutations:
+      - {id: joined, cypher: "MERGE (a:Alpha {k: $k}) SET a:Beta", params: {k: $event.k}}
+""",
+}
+
+
+async def test_workflows_that_are_compiled_one_after_the_other_share_nodes(stack: Stack) -> None:
+    """A worker that never compiled the workflow that joined two labels keeps the order of their rows."""
+    rules = compiled({name: text.encode() for name, text in JOINED.items()})
+
+    def keyed(number: int, workflow: str) -> Outgoing:
+        made = Event.create(
+            "a.b", app_id="acme", chat_id="c", workflow=workflow, id=f"{workflow}{number}", source="/test",
+            data={"k": "k"},
+        )  # fmt: skip
+        return Outgoing(key=made.key, fields=wire.encode(made))
+
+    async with contextlib.aclosing(stack.bus()) as bus, contextlib.aclosing(stack.transport()) as transport:
+        await bus.partitions()
+        await push(bus, rules)
+        await transport.append([keyed(1, "Joins")])
+        async with stack.worker("first"):
+            await applied(bus)
+        await transport.append([keyed(number, "Writes") for number in range(6)])
+        async with stack.worker("second") as active:
+            await applied(bus)
+            assert not active.current("acme").is_compiled("Joins")
+    assert await stack.found("acme", "MATCH (n:Alpha) RETURN n.k, n.by") == {"k": "ab" * 6}
+
+
+async def test_a_workflow_that_does_not_compile_stops_no_other(stack: Stack) -> None:
+    good = RULES.format(name="m").encode()
+    files = {"W/graph_injection.yaml": good, "Torn/graph_injection.yaml": good.replace(b"mutations", b"mutation")}
+    stored_files = StoredRules(files=files)  # another version of graphweft pushed them
+    async with contextlib.aclosing(stack.bus()) as bus, contextlib.aclosing(stack.transport()) as transport:
+        await bus.partitions()
+        await bus.store_rules(digest_of(files), stored_files)
+        await bus.activate("*", digest_of(files))
+        await transport.append([event("acme", number, flow) for number, flow in enumerate(("W", "Torn", "W", "Torn"))])
+        async with stack.worker("w"):
+            await applied(bus)
+            await eventually(bus.dead_letter_count)
+            [letter] = await bus.dead_letters(limit=10)
+            assert (letter.reason, letter.workflow, letter.count) == ("no_rules", "Torn", 2)
+            assert "'Torn' do not compile with this version of graphweft (Torn/graph_injection.yaml:" in letter.message
+            assert set(await stack.found("acme")) == {"k0", "k2"}
+            await push(bus, rules_named("m", "W", "Torn"))
+
+            async def repaired() -> bool:
+                return len(await stack.found("acme")) == 4 and not await bus.dead_letter_count()
+
+            await eventually(repaired)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 
 import pytest
@@ -43,11 +43,11 @@ class Log:
 
 
 def logged(log: Log) -> LoggedRules:
-    def compiled(files: Mapping[str, bytes]) -> RuleSet:
-        log.compiled.append(files.get("name", b"none").decode())
-        return RuleSet(rule_set().workflows, files=files)
+    def made(stored: StoredRules) -> RuleSet:
+        log.compiled.append(stored.files.get("name", b"none").decode())
+        return RuleSet(rule_set().workflows, files=stored.files)
 
-    rules = LoggedRules(log, lambda one, other: int(one or 0) > int(other or 0), compiled)
+    rules = LoggedRules(log, lambda one, other: int(one or 0) > int(other or 0), made)
     asyncio.run(rules.refresh())
     return rules
 
@@ -137,18 +137,27 @@ def test_an_activation_without_a_record_is_waited_for_once(monkeypatch: pytest.M
     assert not rules.cursor(0, "").knows(7)
 
 
-def test_each_rule_set_knows_the_mutations_of_the_others() -> None:
+def test_the_summary_holds_the_mutations_of_all_rule_sets() -> None:
+    text = (
+        "version: '1.0'\nmutation_rules: [{{name: r, events: ['a.b'], mutations: [{{id: m, cypher: 'MERGE ({0})'}}]}}]"
+    )
+    found = {"one": "n:A:B {k: 1}", "two": "n:B:C {k: 1}"}
+
+    def made(stored: StoredRules) -> RuleSet:
+        name = stored.files.get("name", b"").decode()
+        files = {"W/graph_injection.yaml": text.format(found[name]).encode()} if name else {}
+        return RuleSet.of_stored(files)
+
     log = Log()
     log.add("*", "one", p0="1")
-    rules = logged(log)
-    only = rules.current("any")
-    assert (rules.known, list(rules.before(only))) == (1, [])
+    rules = LoggedRules(log, lambda one, other: int(one or 0) > int(other or 0), made)
+    asyncio.run(rules.refresh())
+    assert (rules.known, rules.summary.shared) == (1, {"A", "B"})
     log.add("acme", "two", p0="2")
     log.add("*", "one", p0="3")
     asyncio.run(rules.refresh())
-    assert rules.known == 2
-    assert rules.current("any") is only
-    assert len(rules.before(only)) == len(rules.current("acme").mutations)
+    assert (rules.known, rules.summary.shared) == (2, {"A", "B", "C"})
+    assert rules.summary.groups == {frozenset("AB"), frozenset("BC")}
 
 
 def test_a_bus_that_was_emptied_gives_its_new_activations_only() -> None:

@@ -8,16 +8,17 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable
 from typing import Final, Protocol
 
 import structlog
 
 from graphweft_contracts import BusUnavailable
 from graphweft_contracts.layout import ALL_APPS
-from graphweft_contracts.rules_log import Activation, announced, newest
+from graphweft_contracts.rules_log import Activation, StoredRules, announced, newest
 from graphweft_rules import RuleSet
-from graphweft_rules.cypher.query import Cypher
+from graphweft_rules.cypher.mutation_summary import EMPTY, MutationSummary, union
+from graphweft_rules.matching.explain import named
 from graphweft_workers.bounded_dict import BoundedDict
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.rules_log import RulesLog
@@ -50,7 +51,7 @@ class ActiveRules(Protocol):
     async def refresh(self, entries: Iterable[Entry] | None = None) -> None:
         """Read new activations: always, or only if one of ``entries`` announces an unknown one.
 
-        Raises ``BusUnavailable``, and ``RulesError`` for a stored rule set that does not compile.
+        Raises ``BusUnavailable``.
         """
         ...
 
@@ -64,11 +65,12 @@ class ActiveRules(Protocol):
 
     @property
     def known(self) -> int:
-        """The number of rule sets that have been active; ``before`` returns more when it grows."""
+        """The number of rule sets that have been active; ``summary`` may hold more when it grows."""
         ...
 
-    def before(self, rules: RuleSet) -> Sequence[Cypher]:
-        """Return the mutations of other rule sets that have been active: they may have written what the graph holds."""
+    @property
+    def summary(self) -> MutationSummary:
+        """Of the mutations of all rule sets that have been active: they may have written what the graph holds."""
         ...
 
 
@@ -96,9 +98,10 @@ class FixedRules:
         """See ``ActiveRules.known``."""
         return 1
 
-    def before(self, rules: RuleSet) -> Sequence[Cypher]:
-        """See ``ActiveRules.before``."""
-        return ()
+    @property
+    def summary(self) -> MutationSummary:
+        """See ``ActiveRules.summary``."""
+        return self._rules.summary.mutations
 
     def at(self, app_id: str, offset: str) -> RuleSet:
         """See ``RulesCursor.at``."""
@@ -118,20 +121,22 @@ class LoggedRules:
         self,
         log: RulesLog,
         is_after: Callable[[str, str], bool],
-        compile_files: Callable[[Mapping[str, bytes]], RuleSet],
+        make: Callable[[StoredRules], RuleSet],
         *,
         none: RuleSet | None = None,
     ) -> None:
-        """``compile_files`` makes a rule set of files, or of none; it runs in a thread.
+        """``make`` makes a rule set of stored files, or of none; it runs in a thread.
 
         ``none`` applies where the log activates nothing, by default the rule set of no files.
         """
         self._log = log
         self.is_after = is_after
-        self._compile = compile_files
-        self.none = none or compile_files({})
+        self._make = make
+        self.none = none or make(StoredRules(files={}))
         self.activations: list[Activation] = []
         self.sets: dict[str, RuleSet] = {}
+        self._summary: tuple[int, MutationSummary] = (-1, EMPTY)
+        """The number of rule sets, and their summary."""
         self._reading = asyncio.Lock()
         self._unknown: BoundedDict[int, None] = BoundedDict()
         """Numbers that an entry announced and no record has."""
@@ -168,11 +173,11 @@ class LoggedRules:
                             f"the bus has lost the rule set {activation.digest[:12]}: push its folder again with "
                             "`graphweft rules push`"
                         )
-                    self.sets[activation.digest] = await asyncio.to_thread(self._compile, stored.files)
+                    self.sets[activation.digest] = await asyncio.to_thread(self._make, stored)
                 self.activations.append(activation)
                 logger.info(
                     "rules_activated", number=activation.number, scope=activation.scope, rules=activation.digest[:12],
-                    workflows=sorted(self.sets[activation.digest].workflows),
+                    workflows=named(self.sets[activation.digest].workflows),
                 )  # fmt: skip
 
     def cursor(self, partition: int, after: str) -> RulesCursor:
@@ -189,9 +194,19 @@ class LoggedRules:
         """See ``ActiveRules.known``."""
         return len(self.sets)
 
-    def before(self, rules: RuleSet) -> Sequence[Cypher]:
-        """See ``ActiveRules.before``."""
-        return [part.cypher for each in self.sets.values() if each is not rules for part in each.mutations]
+    @property
+    def summary(self) -> MutationSummary:
+        """See ``ActiveRules.summary``."""
+        summarised, found = self._summary
+        if summarised != len(self.sets):
+            found = union(each.summary.mutations for each in (self.none, *self.sets.values()))
+            self._summary = (len(self.sets), found)
+        return found
+
+    def in_use(self) -> list[RuleSet]:
+        """Return the rule sets that apply to new events and to requests."""
+        scopes = {activation.scope: activation.digest for activation in self.activations}
+        return [self.sets[digest] for digest in dict.fromkeys(scopes.values())]
 
     def first(self, app_id: str) -> RuleSet:
         """Return the rules of the first activation for an app."""

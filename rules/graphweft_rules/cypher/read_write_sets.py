@@ -3,8 +3,9 @@
 A read/write set is a list of accesses. Two rows may be reordered if all accesses of one commute with all accesses of
 the other. Whatever is not understood makes the query opaque, and an opaque query may touch anything.
 
-Labels that any rule of the set puts on one node form one class; labels of different classes are taken to be on
-different nodes, so opaque queries count here too. Relationships are told apart by their start node.
+Labels that any mutation puts on one node form one class; labels of different classes are taken to be on different
+nodes, so opaque queries count here too, and so do mutations that are not given but summarised. Relationships are told
+apart by their start node.
 """
 
 from __future__ import annotations
@@ -17,20 +18,25 @@ from functools import lru_cache
 from graphweft_rules.cypher.accesses import Access, Key, ReadWriteSet, Resource
 from graphweft_rules.cypher.clauses import outline
 from graphweft_rules.cypher.entities import ANYTHING, Action, Entity, EntityReader, Opaque
+from graphweft_rules.cypher.mutation_summary import EMPTY, MutationSummary, Pick
 from graphweft_rules.cypher.node_labels import Labels, labels_of
 from graphweft_rules.cypher.parts import PatternError
 from graphweft_rules.cypher.query import Cypher
 
 
-def read_write_sets(cyphers: Iterable[Cypher]) -> dict[str, ReadWriteSet]:
-    """Return the read/write set of every query of a rule set, by its ``statement``."""
+def read_write_sets(cyphers: Iterable[Cypher], others: MutationSummary = EMPTY) -> dict[str, ReadWriteSet]:
+    """Return the read/write set of every given query, by its ``statement``.
+
+    They tell which rows of these queries conflict with each other. ``others`` summarises all further mutations that may
+    have written what the graph holds, or may write to it later.
+    """
     readers: dict[str, EntityReader | str] = {}
     given: list[Labels] = []
     for statement in dict.fromkeys(cypher.statement for cypher in cyphers):
         labels, readers[statement] = _read(statement)
         given.append(labels)
     clear = [reader for reader in readers.values() if isinstance(reader, EntityReader)]
-    world = _Entities(clear, given)
+    world = _Entities(clear, given, others)
     found: dict[str, ReadWriteSet] = {}
     for statement, read in readers.items():
         if isinstance(read, str):
@@ -41,6 +47,36 @@ def read_write_sets(cyphers: Iterable[Cypher]) -> dict[str, ReadWriteSet]:
         except Opaque as error:
             found[statement] = ReadWriteSet(opaque=str(error))
     return found
+
+
+def summary_of(cyphers: Iterable[Cypher]) -> MutationSummary:
+    """Return the summary of mutations."""
+    shared: set[str] | None = set()
+    groups: set[frozenset[str]] = set()
+    anywhere = False
+    picks: set[Pick] = set()
+    for statement in dict.fromkeys(cypher.statement for cypher in cyphers):
+        labels, reader = _read(statement)
+        shared = None if shared is None or labels.dynamic else shared | labels.shared
+        groups.update(labels.groups)
+        anywhere |= labels.anywhere
+        if isinstance(reader, str):
+            continue
+        groups.update(frozenset(thing.names) for thing in reader.things if thing.kind == "node")
+        picks.update(map(_pick, reader.searched) if reader.picks else ())
+    return MutationSummary(
+        shared=None if shared is None else frozenset(shared),
+        groups=frozenset(group for group in groups if len(group) > 1),
+        anywhere=anywhere,
+        picks=frozenset(pick for pick in picks if pick.names),
+    )
+
+
+def _pick(thing: Entity) -> Pick:
+    node = thing.start if thing.kind == "relationship" else thing
+    labels, by = (node.names, node.keys) if node is not None and node.known else ((), ())
+    names = thing.names if thing.kind == "relationship" or thing.known else ()
+    return Pick(thing.kind, frozenset(names), frozenset(labels), frozenset(by) if labels else frozenset())
 
 
 # A worker reads each statement up to four times, and features bring the same statements to all workers of a process.
@@ -60,13 +96,14 @@ def _read(statement: str) -> tuple[Labels, EntityReader | str]:
 class _Entities:
     """All queries together: classes of labels, the key of each, and the resources whose order matters."""
 
-    def __init__(self, readers: Sequence[EntityReader], given: Sequence[Labels]) -> None:
+    def __init__(self, readers: Sequence[EntityReader], given: Sequence[Labels], others: MutationSummary) -> None:
         self._parent: dict[str, str] = {}
-        self._one = any(labels.anywhere for labels in given)
+        self._one = others.anywhere or any(labels.anywhere for labels in given)
         """Whether all labels are one class."""
-        for group in (group for each in given for group in each.groups):
+        for group in (*(group for each in given for group in each.groups), *others.groups):
+            first = min(group, default="")
             for label in group:
-                self._join(min(group), label)
+                self._join(first, label)
         for reader in readers:
             for thing in reader.things:
                 if thing.kind == "node":
@@ -84,17 +121,20 @@ class _Entities:
                     for base in self._bases(act.thing):
                         self._properties.setdefault(base, set()).add(act.name)
         self._key_of = {name: min(found, key=lambda key: (-found[key], key)) for name, found in counts.items() if found}
-        picked = [
-            (base, self._key(thing))
-            for reader in readers
-            if reader.picks
-            for thing in reader.searched
-            for base in self._bases(thing)
-        ]
-        self._ordered = {base for base, key in picked if key is None}
+        picks = {_pick(thing) for reader in readers if reader.picks for thing in reader.searched} | others.picks
+        self._all_ordered = others.picks_any
+        self._ordered: set[Resource] = set()
         """Resources of which a query takes the first or last match: they must be created in log order."""
-        self._ordered_by_key = {base for base, key in picked if key is not None}
+        self._ordered_by_key: set[Resource] = set()
         """The same, for look-ups by key."""
+        for pick in picks:
+            by_key = bool(pick.labels) and self._key_of.get(self._root(min(pick.labels)), "") in pick.by
+            (self._ordered_by_key if by_key else self._ordered).update(self._picked(pick))
+
+    def _picked(self, pick: Pick) -> Iterable[Resource]:
+        if pick.kind == "relationship":
+            return [("relationship", name) for name in pick.names]
+        return [("node", self._root(min(pick.names)))] if pick.names else []
 
     def touches(self, reader: EntityReader) -> Iterable[Access]:
         """Yield the accesses of a query. Raises ``Opaque``."""
@@ -134,7 +174,7 @@ class _Entities:
 
     def _on_entity(self, act: Action, base: Resource, key: Key | None) -> Access:
         making = act.access.startswith(("create", "ensure", "merge"))
-        if making and base in self._ordered:
+        if making and (self._all_ordered or base in self._ordered):
             return Access(resource=base, access="write")
         if making and base in self._ordered_by_key and not act.by_one:
             return Access(resource=base, access="write", key=key)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Final
 
@@ -16,6 +16,8 @@ from graphweft_rules.matching.workflow import is_for_agent
 
 _MOST: Final = 60
 """Characters of a value in a reason."""
+_NAMED: Final = 50
+"""Workflows that a message names."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -59,7 +61,7 @@ def why_no_rule(rules: RuleSet, event: Event) -> str | None:
         return "the event has no workflow, so no rules apply to it"
     workflow = rules.workflows.get(event.workflow)
     if workflow is None:
-        known = ", ".join(sorted(rules.workflows)) or "none"
+        known = named(rules.workflows)
         return f"there are no rules for the workflow {event.workflow!r}; workflows with rules: {known}"
     if not workflow.mutations_for(event.type, event.agent).rules:
         types = sorted({pattern for rule in workflow.mutation_rules for pattern in rule.rule.events})
@@ -71,6 +73,13 @@ def why_no_rule(rules: RuleSet, event: Event) -> str | None:
 def why_nothing(rules: RuleSet, event: Event) -> str:
     """Return why no rule has a mutation for an event."""
     return why_no_rule(rules, event) or "rules are for this event type, but no condition holds"
+
+
+def named(workflows: Collection[str]) -> str:
+    """Return the names of workflows for people: some of them if they are many."""
+    names = sorted(workflows)
+    rest = len(names) - _NAMED
+    return ", ".join(names[:_NAMED] if rest > 0 else names) + (f" and {rest} more" if rest > 0 else "") or "none"
 
 
 def _false_part(condition: Condition, scope: Scope) -> str | None:

@@ -22,8 +22,10 @@ from graphweft_rules.files.loader import RuleFiles, discover, workflow_files
 from graphweft_rules.files.model import InjectionQuery, InjectionRule, Place
 from graphweft_rules.matching.clock import clock_values, uuid_values
 from graphweft_rules.matching.graphrag import GraphragQuery
+from graphweft_rules.matching.lazy_workflows import LazyWorkflows
 from graphweft_rules.matching.pack import Pack
 from graphweft_rules.matching.parameters import Absent, Scope
+from graphweft_rules.matching.rule_summary import RuleSummary
 from graphweft_rules.matching.workflow import (
     CompiledInjection,
     CompiledInjectionRule,
@@ -101,33 +103,42 @@ class MatchedQueries:
 
 
 class RuleSet:
-    """The compiled rules of all workflows. Immutable: load a new one to see changed files."""
+    """The rules of all workflows. Immutable: load a new one to see changed files.
+
+    A stored rule set (``of_stored``) compiles each workflow at its first use. One that does not compile is like one
+    that does not exist, except for ``problem`` and for look-ups in ``workflows``, which raise.
+    """
 
     def __init__(
         self, workflows: Mapping[str, Workflow], packs: Iterable[Pack] = (), files: Mapping[str, bytes] | None = None
     ) -> None:
-        self.workflows = dict(workflows)
+        self.workflows: Mapping[str, Workflow] = workflows if isinstance(workflows, LazyWorkflows) else dict(workflows)
         self.packs = tuple(packs)
         self.files: Mapping[str, bytes] = files or {}
         """The content of the rule files, by their paths from the root."""
         self.digest = digest_of(self.files) if self.files else ""
         """SHA-256 of the files' names and content; empty for rules without files."""
-        self.keys = frozenset(
-            key
-            for workflow in self.workflows.values()
-            for part in workflow.parts
-            if part.cypher is not None
-            for key in part.cypher.keys
-        )
-        """(label, property) by which queries of rules look nodes up; each needs an index."""
-        self.asks_for_facts = any(
-            isinstance(part, CompiledInjection) and part.graphrag is not None
-            for workflow in self.workflows.values()
-            for part in workflow.parts
-        )
-        """Whether a rule has a ``graphrag``, whose queries have look-up keys of their own."""
         self._types = frozenset(type for pack in self.packs for type in pack.types)
         self._packed = {(part.rule, part.id): part for pack in self.packs for part in pack.mutations}
+        self._summary: RuleSummary | None = None
+
+    @property
+    def summary(self) -> RuleSummary:
+        """What is known about all workflows; compiles them unless it was given. Workflows that fail are unknown."""
+        if self._summary is None:
+            found = [flow for name in self.workflows if (flow := self._workflow(name)) is not None]
+            self._summary = RuleSummary.of(found, complete=len(found) == len(self.workflows))
+        return self._summary
+
+    @property
+    def keys(self) -> frozenset[tuple[str, str]]:
+        """(label, property) by which queries of rules look nodes up; each needs an index."""
+        return self.summary.keys
+
+    @property
+    def asks_for_facts(self) -> bool:
+        """Whether a rule has a ``graphrag``, whose queries have look-up keys of their own."""
+        return self.summary.asks_for_facts
 
     @property
     def mutations(self) -> tuple[CompiledMutation, ...]:
@@ -173,6 +184,48 @@ class RuleSet:
         workflows = _compiled(workflow_files(contents), RuleFiles(dialects, read))
         return cls(workflows, packs, contents)
 
+    @classmethod
+    def of_stored(
+        cls,
+        contents: Mapping[str, bytes],
+        packs: Iterable[Pack] = (),
+        dialects: Iterable[Dialect] = (),
+        *,
+        summary: RuleSummary | None = None,
+    ) -> RuleSet:
+        """Return the rule set of files that were valid when they were stored. Never raises on content.
+
+        With the ``summary`` of their rules, nothing is compiled yet, else everything.
+        """
+        rules = cls(LazyWorkflows(contents, dialects), packs, contents)
+        rules._summary = summary
+        rules._summary = rules.summary
+        return rules
+
+    def is_compiled(self, workflow: str | None) -> bool:
+        """Tell whether a workflow can be used at once; also true for an unknown one."""
+        found = self.workflows
+        return not isinstance(found, LazyWorkflows) or workflow not in found or found.is_compiled(workflow or "")
+
+    def compile(self, workflows: Iterable[str]) -> None:
+        """Compile workflows, which takes up to 0.1 s for each: call it in a thread."""
+        for name in workflows:
+            self._workflow(name)
+
+    def problem(self, workflow: str | None) -> RulesError | None:
+        """Return why a workflow does not compile; None for one that compiles or does not exist."""
+        try:
+            self.workflows.get(workflow or "")
+        except RulesError as error:
+            return error
+        return None
+
+    def _workflow(self, name: str | None) -> Workflow | None:
+        try:
+            return self.workflows.get(name or "")
+        except RulesError:
+            return None
+
     def match_event(self, event: Event) -> Matched:
         """Return the mutations for an event; those of packs come first and need no workflow.
 
@@ -191,8 +244,8 @@ class RuleSet:
         return next((why for pack in self.packs if (why := pack.refusal(event)) is not None), None)
 
     def knows(self, event: Event) -> bool:
-        """Tell whether a pack handles the event's type, or the event's workflow has rules."""
-        return event.type in self._types or event.workflow in self.workflows
+        """Tell whether a pack handles the event's type, or the event's workflow has rules, which compile."""
+        return event.type in self._types or self._workflow(event.workflow) is not None
 
     def packs_for(self, types: Iterable[str]) -> tuple[Pack, ...]:
         """Return the packs that handle any of these event types."""
@@ -205,7 +258,7 @@ class RuleSet:
                 yield BoundMutation(mutation=mutation, params=params)
 
     def _by_rules(self, event: Event) -> Matched:
-        workflow = self.workflows.get(event.workflow or "")
+        workflow = self._workflow(event.workflow)
         candidates = workflow.mutations_for(event.type, event.agent) if workflow else None
         if candidates is None or not candidates.rules:
             return _NOTHING
@@ -235,7 +288,7 @@ class RuleSet:
 
     def match_request(self, request: ContextRequest, now: datetime) -> MatchedQueries:
         """Return the queries for a context request. ``now`` is the time of clock functions. Never raises."""
-        workflow = self.workflows.get(request.workflow)
+        workflow = self._workflow(request.workflow)
         rules = workflow.injections_for(request.agent) if workflow else ()
         scope = Scope.of_request(request)
         queries: list[BoundQuery] = []
@@ -254,7 +307,7 @@ class RuleSet:
         """Return a mutation by its names, or None."""
         if self.is_packed(rule, mutation):
             return self._packed[rule, mutation]
-        found = self.workflows.get(workflow)
+        found = self._workflow(workflow)
         parts = (part for compiled in found.mutation_rules for part in compiled.parts) if found else ()
         return next((part for part in parts if (part.rule, part.id) == (rule, mutation)), None)
 

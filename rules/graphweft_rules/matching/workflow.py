@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from itertools import batched
 from typing import Any, Final
 
@@ -179,6 +180,22 @@ class Workflow:
             found = tuple(rule for rule in self.injection_rules if _covers(rule.rule.agents, agent))
             _remember(self._injections_for, agent, found)
         return found
+
+    @cached_property
+    def keys(self) -> frozenset[tuple[str, str]]:
+        """(label, property) by which its queries look nodes up; each needs an index."""
+        return frozenset(key for part in self.parts if part.cypher is not None for key in part.cypher.keys)
+
+    @cached_property
+    def written_labels(self) -> frozenset[str]:
+        """The labels in its mutations."""
+        parts = (part for rule in self.mutation_rules for part in rule.parts)
+        return frozenset(name for part in parts for kind, name in part.cypher.names if kind == "label")
+
+    @property
+    def asks_for_facts(self) -> bool:
+        """Whether a rule has a ``graphrag``."""
+        return any(part.graphrag is not None for rule in self.injection_rules for part in rule.parts)
 
     @property
     def parts(self) -> tuple[CompiledMutation | CompiledInjection, ...]:

@@ -48,8 +48,10 @@ class SqliteBus:
         await self._file.write(lambda db: db.execute("INSERT OR REPLACE INTO orders VALUES (?, ?)", (app_id, order)))
 
     async def store_rules(self, digest: str, rules: StoredRules) -> None:
-        row = (digest, rules.encode())
-        await self._file.write(lambda db: db.execute("INSERT OR IGNORE INTO rules VALUES (?, ?)", row))
+        stored = await self.stored_rules(digest)
+        kept = rules if stored is None else stored.updated_by(rules) or stored
+        row = (digest, kept.encode())
+        await self._file.write(lambda db: db.execute("INSERT OR REPLACE INTO rules VALUES (?, ?)", row))
 
     async def stored_rules(self, digest: str) -> StoredRules | None:
         query = "SELECT body FROM rules WHERE digest = ?"

@@ -20,7 +20,7 @@ from graphweft_workers.inspection.judging import judge_event
 from graphweft_workers.inspection.rules_at import RulesAt, activation_at
 from graphweft_workers.inspection.scan import Decoder, Limits, ends, forwards, newest_first
 from graphweft_workers.ports.bus import Bus
-from graphweft_workers.roles.rules import load_rules, rules_compiler
+from graphweft_workers.roles.rules import load_rules, rules_maker
 from graphweft_workers.roles.settings import Settings
 
 _MOST: Final = 50
@@ -107,7 +107,7 @@ def _events(path: Path) -> Iterator[Event]:
 async def _of_bus(bus: Bus, settings: Settings, app: str | None, limits: Limits, *, folder: bool) -> Coverage:
     given = load_rules(settings) if folder else None
     decoder = await Decoder.of(bus)
-    active = RulesAt(bus, rules_compiler(settings))
+    active = RulesAt(bus, rules_maker(settings))
     found = Coverage()
     for each in [given] if given is not None else await active.current(decoder.activations, app):
         found.add_rules(each)

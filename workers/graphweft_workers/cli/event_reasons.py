@@ -20,7 +20,7 @@ from graphweft_workers.inspection.lookup import Relatives
 from graphweft_workers.inspection.rules_at import RulesAt, activation_at
 from graphweft_workers.inspection.scan import Decoder
 from graphweft_workers.ports.bus import Bus
-from graphweft_workers.roles.rules import rules_compiler
+from graphweft_workers.roles.rules import rules_maker
 from graphweft_workers.roles.settings import Settings
 
 type Outcome = Literal[
@@ -125,7 +125,7 @@ async def explain(
         if activation is not None:
             announced = activation.positions.get(seen.partition)
             ahead = announced is not None and bus.is_after(announced, offset)
-        judged = judge(seen, await RulesAt(bus, rules_compiler(settings)).rules(activation))
+        judged = judge(seen, await RulesAt(bus, rules_maker(settings)).rules(activation))
     names = {(bound.mutation.rule, bound.mutation.id) for bound in judged.mutations}
     names |= {(each.rule, each.mutation) for each in (*judged.skipped, *judged.failed)}
     if seen.event is not None:

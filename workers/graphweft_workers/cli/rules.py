@@ -45,7 +45,7 @@ async def rules_push(
     """
     from graphweft_workers.roles.connections import make_graph
     from graphweft_workers.roles.query_check import refuse_wrong_queries
-    from graphweft_workers.roles.rules import load_rules, push
+    from graphweft_workers.roles.rules import load_rules, push, store
 
     scope = _scope(app)
     settings = Settings.load(data=data, rules=folder)
@@ -66,8 +66,11 @@ async def rules_push(
         active = newest(await bus.activations(), scope)
         changes = changed_files(await _files(bus, active.digest) if active else {}, rules.files)
         pushed: Activation | None = None
-        if not dry_run and (active is None or active.digest != rules.digest):
-            pushed = await push(bus, rules, scope)
+        if not dry_run:
+            if active is None or active.digest != rules.digest:
+                pushed = await push(bus, rules, scope)
+            else:
+                await store(bus, rules)  # another version may have stored them without a summary
     if json:
         print_json({"rules": rules.digest, "scope": scope, "number": pushed and pushed.number, "changes": changes})
         return

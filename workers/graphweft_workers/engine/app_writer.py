@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -11,19 +12,18 @@ from typing import Final
 import structlog
 
 from graphweft_contracts import GraphUnavailable, QueryFailed, wire
-from graphweft_rules import RuleSet
-from graphweft_rules.matching.pack import Pack
 from graphweft_workers.active_rules import ActiveRules, RulesCursor
 from graphweft_workers.bounded_dict import BoundedDict
+from graphweft_workers.engine.app_indexes import AppIndexes
 from graphweft_workers.engine.app_queue import AppQueue, QueuedBatch
 from graphweft_workers.engine.apply import Applier
-from graphweft_workers.engine.core_schema import CORE_KEYS
+from graphweft_workers.engine.arrangers import Arrangers
+from graphweft_workers.engine.compile_ahead import read_compiled
 from graphweft_workers.engine.duplicates import RecentEvents
 from graphweft_workers.engine.history import between, known_before
-from graphweft_workers.engine.order import Arranger
 from graphweft_workers.engine.passed_over import PassedOver
 from graphweft_workers.engine.plan import planned_end, planned_events
-from graphweft_workers.engine.read import MatchedEvent, letter_of_lost, read_range
+from graphweft_workers.engine.read import MatchedEvent, letter_of_lost
 from graphweft_workers.ports.dead_letters import DeadLetters
 from graphweft_workers.ports.event_log import Batch, Committed, Entry, EventLog
 from graphweft_workers.ports.graph_store import Checkpoint, GraphStore, Progress
@@ -32,7 +32,6 @@ logger = structlog.get_logger("graphweft.mutation")
 
 _REREAD_EVENTS: Final = 200
 _CHECKPOINTS_S: Final = 5.0
-_ARRANGERS: Final = 16
 
 
 @dataclass(slots=True, kw_only=True)
@@ -48,10 +47,6 @@ class WorkerState:
     """(label, property) of the indexes that every app's graph gets, beside those of its rules."""
     fact_keys: frozenset[tuple[str, str]]
     """The same, for apps whose rules ask for facts."""
-    indexed: BoundedDict[tuple[str, int], RuleSet] = field(default_factory=BoundedDict[tuple[str, int], RuleSet])
-    """By app and identity: rule sets whose indexes its graph has."""
-    prepared: BoundedDict[tuple[str, Pack], None] = field(default_factory=BoundedDict[tuple[str, Pack], None])
-    """Apps whose graphs have the indexes of a pack."""
     strikes: dict[tuple[int, str], int] = field(default_factory=dict[tuple[int, str], int])
     """By partition and app: how often in a row the server did not answer a write."""
     stuck_at: dict[tuple[int, str], Checkpoint] = field(default_factory=dict[tuple[int, str], Checkpoint])
@@ -59,18 +54,12 @@ class WorkerState:
     quarantine: bool = True
     """Whether mutations that fail again and again are left out for a while."""
     applier: Applier = field(init=False)
-    _arrangers: BoundedDict[tuple[int, int], tuple[RuleSet, Arranger]] = field(
-        default_factory=lambda: BoundedDict[tuple[int, int], tuple[RuleSet, Arranger]](_ARRANGERS)
-    )
+    indexes: AppIndexes = field(init=False)
 
     def __post_init__(self) -> None:
-        self.applier = Applier(self.log, self.letters, self.graph, self._arranger, quarantine=self.quarantine)
-
-    def _arranger(self, of: RuleSet) -> Arranger:
-        key = (id(of), self.rules.known)
-        if key not in self._arrangers:
-            self._arrangers[key] = (of, Arranger(of, self.graph.dialect, self.rules.before(of)))
-        return self._arrangers[key][1]
+        arrangers = Arrangers(self.rules, self.graph.dialect)
+        self.applier = Applier(self.log, self.letters, self.graph, arrangers, quarantine=self.quarantine)
+        self.indexes = AppIndexes(self.graph, self.index_keys, self.fact_keys)
 
 
 class AppWriter:
@@ -115,7 +104,7 @@ class AppWriter:
             await self._report_lost(queue.app_id, queue.behind.offset, batch)
         count = queue.behind.count + batch.lost + len(entries)
         end = Committed(offset=entries[-1].offset, count=count) if entries else given
-        read = read_range(
+        read = await read_compiled(
             self.number,
             entries,
             self._cursor(queue.behind.offset),
@@ -160,8 +149,8 @@ class AppWriter:
             await self._check_rules(queue, opened)
             events += await self._planned_after(queue, events, opened)
         with contextlib.suppress(QueryFailed):
-            await self._prepare_indexes(queue.app_id, events[0].rules)
-        await self._prepare_packs(queue.app_id, events)
+            await self.state.indexes.prepare(queue.app_id, events)
+        await self.state.indexes.prepare_packs(queue.app_id, events)
         applier = self.state.applier
         checkpoint, strikes = queue.checkpoint, 0
         if opened is not None:
@@ -177,8 +166,8 @@ class AppWriter:
     async def _open(self, app_id: str, events: Sequence[MatchedEvent]) -> Progress | QueryFailed:
         """Return how far the app's graph is, or why the app has none."""
         try:
-            self.state.indexed.pop((app_id, id(events[0].rules)), None)  # the graph may have been deleted
-            await self._prepare_indexes(app_id, events[0].rules)
+            self.state.indexes.forget(app_id)
+            await self.state.indexes.prepare(app_id, events)
             progress = await self.state.graph.progress(app_id, self.number)
         except QueryFailed as failure:
             return failure
@@ -203,7 +192,10 @@ class AppWriter:
         rules = self._cursor("")
         for entry in await self.log.entries(self.number, planned_events(progress)):
             event = wire.decode(entry.fields, received=entry.received)
-            if not rules.at(event.appid, entry.offset).knows(event):
+            active = rules.at(event.appid, entry.offset)
+            if event.workflow is not None and not active.is_compiled(event.workflow):
+                await asyncio.to_thread(active.compile, [event.workflow])
+            if not active.knows(event):
                 raise GraphUnavailable(
                     f"the graph of {queue.app_id!r} holds a half-done batch of events of the workflow "
                     f"{event.workflow!r}, whose rules are not loaded: start a worker with the rules that it began with",
@@ -220,30 +212,13 @@ class AppWriter:
             return ()
         entries: list[Entry] = [entry async for page in between(self.log, self.number, last, end) for entry in page]
         # No search for copies: a plan names its events, and a copy has no rows.
-        read = read_range(
+        read = await read_compiled(
             self.number, entries, self._cursor(last), RecentEvents(), only=queue.app_id, passed_over=self._passed_over
         )
         return read.apps.get(queue.app_id, [])
 
     def _cursor(self, after: str) -> RulesCursor:
         return self.state.rules.cursor(self.number, after)
-
-    async def _prepare_indexes(self, app_id: str, rules: RuleSet) -> None:
-        """Create the indexes of an app's rules. Raises ``QueryFailed`` if the app cannot have a graph."""
-        state = self.state
-        if (app_id, id(rules)) not in state.indexed:
-            facts = state.fact_keys if rules.asks_for_facts else frozenset[tuple[str, str]]()
-            await state.graph.prepare(app_id, rules.keys | CORE_KEYS | state.index_keys | facts)
-            state.indexed[app_id, id(rules)] = rules
-
-    async def _prepare_packs(self, app_id: str, events: Sequence[MatchedEvent]) -> None:
-        """Create the indexes of packs in the graphs that need them: few apps do, and an index slows each write."""
-        state = self.state
-        for pack in events[0].rules.packs_for({event.event.type for event in events}):
-            if (app_id, pack) not in state.prepared:
-                with contextlib.suppress(QueryFailed):
-                    await state.graph.prepare(app_id, pack.keys, pack.indexes)
-                state.prepared[app_id, pack] = None
 
     def note_strike(self, app_id: str, error: GraphUnavailable) -> None:
         """Count a write that the server did not answer in time; other errors do not count."""

@@ -11,16 +11,17 @@ and from time to time one row is tried.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
 import structlog
 
 from graphweft_contracts import DeadLetter, DeadLetterReason, GraphUnavailable, GraphweftError, QueryFailed, wire
-from graphweft_rules import BoundMutation, RuleSet
+from graphweft_rules import BoundMutation
 from graphweft_workers.bounded_dict import BoundedDict
-from graphweft_workers.engine.order import MOST_ROWS, Arranger
+from graphweft_workers.engine.arrangers import Arrangers
+from graphweft_workers.engine.order import MOST_ROWS
 from graphweft_workers.engine.plan import FailedRows, Plan, Row, resumed, unwritten
 from graphweft_workers.engine.read import MatchedEvent, defect_of, internal_error, letter_for
 from graphweft_workers.engine.skips import MOST_OFFSETS
@@ -84,16 +85,15 @@ class Applier:
         log: EventLog,
         letters: DeadLetters,
         graph: GraphStore,
-        arranger: Callable[[RuleSet], Arranger],
+        arrangers: Arrangers,
         *,
         quarantine: bool = True,
     ) -> None:
-        """``arranger`` returns the arranger of a rule set."""
         self._quarantine = quarantine
         self._log = log
         self._letters = letters
         self._graph = graph
-        self._arranger = arranger
+        self._arrangers = arrangers
         self._failures: dict[_Broken, _Failures] = {}
         self._most: dict[str, int] = {}
         """By statement: rows of one query, after a query with more rows timed out."""
@@ -111,7 +111,7 @@ class Applier:
         if not events:
             return checkpoint
         try:
-            plan = Plan.of(checkpoint, events, self._arranger(events[0].rules))
+            plan = Plan.of(checkpoint, events, await self._arrangers.of(events))
         except GraphweftError:
             raise
         except Exception as error:  # noqa: BLE001 - one event must not stop the others
@@ -126,7 +126,7 @@ class Applier:
         failed = unwritten(progress)
         if failed:
             await self._write_letters(partition, failed, events)
-        plan, gone = resumed(progress, events, self._arranger(events[0].rules))
+        plan, gone = resumed(progress, events, await self._arrangers.of(events))
         await self._write_letters_of_gone(partition, gone)
         return await self._run(partition, app_id, plan, strikes)
 
@@ -135,7 +135,7 @@ class Applier:
     ) -> Checkpoint:
         """Apply event by event; a mutation that cannot be planned becomes a dead letter."""
         for event in events:
-            arranger = self._arranger(event.rules)
+            arranger = await self._arrangers.of([event])
             sound: list[BoundMutation] = []
             for bound in event.mutations:
                 try:

@@ -10,16 +10,16 @@ before or after it.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any, Final, NamedTuple, cast
 
 from graphweft_rules import BoundMutation, RuleSet
 from graphweft_rules.cypher.accesses import Access, Key, ReadWriteSet, Resource, commute
 from graphweft_rules.cypher.batch_query import BatchQuery, Dialect
-from graphweft_rules.cypher.node_labels import shared_labels
+from graphweft_rules.cypher.mutation_summary import MutationSummary
 from graphweft_rules.cypher.query import Cypher
-from graphweft_rules.cypher.read_write_sets import read_write_sets
+from graphweft_rules.cypher.read_write_sets import read_write_sets, summary_of
 
 MOST_ROWS: Final = 1_000
 """Limit of rows in a query. More rows gain nothing, and a query must stay far below the server's time limit."""
@@ -100,35 +100,66 @@ class _Compiled(NamedTuple):
 class Arranger:
     """Puts rows into steps for one rule set and one kind of server.
 
-    The conflicts of a mutation depend on all other mutations. Batches without mutations of packs have an arranger of
-    their own, so they do not pay for conflicts with packs.
+    Which rows conflict depends on the mutations of these rows, and on a summary of all mutations that may have written
+    what the graph holds. So an arranger may be for the rows of a few workflows only. Batches without mutations of packs
+    have an arranger of their own, so they do not pay for conflicts with packs.
     """
 
-    def __init__(self, rules: RuleSet, dialect: Dialect, earlier: Iterable[Cypher] = ()) -> None:
-        """``earlier`` are mutations of rules that were active before: they may have written what the graph holds."""
+    def __init__(
+        self,
+        rules: RuleSet,
+        dialect: Dialect,
+        earlier: Iterable[Cypher] = (),
+        *,
+        workflows: Collection[str] | None = None,
+        summary: MutationSummary | None = None,
+    ) -> None:
+        """Make an arranger for rows of ``workflows``, of all by default. It compiles them.
+
+        The mutations that may have run are those of the rules and ``earlier``, or those that ``summary`` sums up.
+        """
         packed = [part.cypher for pack in rules.packs for part in pack.mutations]
         self._packed = frozenset(map(id, packed))
-        self._kept = packed  # looked up by id(), so they must stay alive
-        ruled = [*(part.cypher for part in rules.mutations), *earlier]
-        self._of_rules = _Arranger(ruled, dialect)
-        self._of_all = _Arranger([*ruled, *packed], dialect) if packed else self._of_rules
+        self._kept = rules  # its mutations and the rules are looked up by id(), so they must stay alive
+        if summary is None:
+            summary = rules.summary.mutations | summary_of(earlier)
+        if workflows is None:
+            used = [part.cypher for part in rules.mutations]
+        else:
+            names = (name for name in sorted(workflows) if name in rules.workflows and rules.problem(name) is None)
+            flows = [rules.workflows[name] for name in names]
+            used = [part.cypher for flow in flows for rule in flow.mutation_rules for part in rule.parts]
+        self._of_rules = _Arranger(used, dialect, summary)
+        self._of_all = _Arranger([*used, *packed], dialect, summary) if packed else self._of_rules
+
+    def prepare(self, rows: Iterable[BoundMutation]) -> None:
+        """Do the slow work of ``arrange`` for rows: call it in a thread."""
+        given = list(rows)
+        self._for(given).prepare(bound.mutation.cypher for bound in given)
+
+    def is_prepared(self, rows: Iterable[BoundMutation]) -> bool:
+        """Tell whether ``arrange`` has no slow work for rows."""
+        given = list(rows)
+        return self._for(given).is_prepared(bound.mutation.cypher for bound in given)
 
     def arrange[Row](self, rows: Iterable[tuple[BoundMutation, Row]]) -> list[Step[Row]]:
         """Return the steps for rows in log order."""
         given = list(rows)
+        return self._for([bound for bound, _ in given]).arrange(given)
+
+    def _for(self, rows: Iterable[BoundMutation]) -> _Arranger:
         packed = self._packed
-        if any(id(bound.mutation.cypher) in packed for bound, _ in given):
-            return self._of_all.arrange(given)
-        return self._of_rules.arrange(given)
+        return self._of_all if any(id(bound.mutation.cypher) in packed for bound in rows) else self._of_rules
 
 
 class _Arranger:
     """Puts rows of given mutations into steps."""
 
-    def __init__(self, cyphers: Sequence[Cypher], dialect: Dialect) -> None:
+    def __init__(self, cyphers: Sequence[Cypher], dialect: Dialect, summary: MutationSummary) -> None:
+        """``summary`` is of all mutations that may have run; the given ones need not be in it."""
         self._dialect = dialect
-        self._read_write_sets = read_write_sets(cyphers)
-        self._shared: frozenset[str] | None = shared_labels(cyphers)
+        self._read_write_sets = read_write_sets(cyphers, summary)
+        self._shared = (summary | summary_of(cyphers)).shared
         self._contended = _contended(self._read_write_sets)
         self._compiled: dict[int, _Compiled] = {}
         self._numbers: dict[Resource, int] = {}
@@ -142,6 +173,17 @@ class _Arranger:
                 if touch.access not in self._accesses[number]:
                     self._accesses[number].append(touch.access)
         self._kept = cyphers  # looked up by id(), so they must stay alive
+
+    def prepare(self, cyphers: Iterable[Cypher]) -> None:
+        """Compile mutations."""
+        for cypher in cyphers:
+            if id(cypher) not in self._compiled:
+                self._compile(cypher)
+
+    def is_prepared(self, cyphers: Iterable[Cypher]) -> bool:
+        """Tell whether mutations are compiled."""
+        compiled = self._compiled
+        return all(id(cypher) in compiled for cypher in cyphers)
 
     def arrange[Row](self, rows: Iterable[tuple[BoundMutation, Row]]) -> list[Step[Row]]:
         """Return the steps for rows in log order."""

@@ -15,9 +15,10 @@ from typing import Final, Literal
 from graphweft_contracts import DeadLetter, DeadLetterReason, Event, InvalidEvent, wire
 from graphweft_contracts.rules_log import announced
 from graphweft_contracts.wire import WHOLE
-from graphweft_rules import BoundMutation, Matched, RuleSet, Skipped
+from graphweft_rules import BoundMutation, Matched, RulesError, RuleSet, Skipped
+from graphweft_rules.files.findings import errors
 from graphweft_workers.active_rules import RulesCursor
-from graphweft_workers.engine.duplicates import RecentEvents, identity_of
+from graphweft_workers.engine.duplicates import Identity, RecentEvents, identity_of
 from graphweft_workers.engine.passed_over import NOTHING, PassedOver
 from graphweft_workers.ports.event_log import Entry
 
@@ -69,6 +70,41 @@ class Range:
     copies: int = 0
 
 
+@dataclass(slots=True, kw_only=True, eq=False)
+class Decoded:
+    """An entry of a range, decoded."""
+
+    entry: Entry
+    event: Event | None = None
+    """None if the entry holds no event, or an invalid one."""
+    rules: RuleSet | None = None
+    """The rules that are active at the event."""
+    retried: wire.Retry | None = None
+    identity: Identity | None = None
+    error: Exception | None = None
+
+
+def decode_range(entries: Iterable[Entry], rules: RulesCursor) -> list[Decoded]:
+    """Decode entries, in order. Never raises on content."""
+    found: list[Decoded] = []
+    for entry in entries:
+        decoded = Decoded(entry=entry)
+        found.append(decoded)
+        if wire.ACTIVATION in entry.fields and rules.knows(announced(entry.fields)):
+            continue
+        try:
+            if wire.dropped_of(entry.fields) is not None:
+                continue
+            event = wire.decode(entry.fields, received=entry.received)
+            decoded.retried = wire.retry_of(entry.fields)
+            decoded.identity = identity_of(entry, event)
+            decoded.rules = rules.at(event.appid, entry.offset)
+            decoded.event = event
+        except Exception as error:  # noqa: BLE001 - one entry must not stop the others
+            decoded.error = error
+    return found
+
+
 def read_range(
     partition: int,
     entries: Iterable[Entry],
@@ -79,38 +115,42 @@ def read_range(
     without: Collection[str] = (),
     passed_over: PassedOver = NOTHING,
 ) -> Range:
-    """Decode and match entries in order; an entry that cannot be decoded becomes a dead letter of the range.
+    """Decode and match entries in order; see ``match_range``. Workflows are compiled when an event needs them."""
+    decoded = decode_range(entries, rules)
+    return match_range(partition, decoded, recent, only=only, without=without, passed_over=passed_over)
+
+
+def match_range(
+    partition: int,
+    entries: Iterable[Decoded],
+    recent: RecentEvents,
+    *,
+    only: str | None = None,
+    without: Collection[str] = (),
+    passed_over: PassedOver = NOTHING,
+) -> Range:
+    """Match entries in order; an entry that could not be decoded becomes a dead letter of the range.
 
     With ``only``, just that app's events are matched; events of the apps in ``without`` and what is ``passed_over`` are
     not. All entries are added to ``recent``.
     """
     result = Range()
-    for entry in entries:
-        if wire.ACTIVATION in entry.fields and rules.knows(announced(entry.fields)):
+    for decoded in entries:
+        entry, event, active, error = decoded.entry, decoded.event, decoded.rules, decoded.error
+        if event is None or active is None:
             recent.is_copy(None)
-            continue
-        try:
-            if wire.dropped_of(entry.fields) is not None:
-                recent.is_copy(None)
+            if error is None or passed_over.entry(entry.offset):
                 continue
-            event = wire.decode(entry.fields, received=entry.received)
-            retried = wire.retry_of(entry.fields)
-            identity = identity_of(entry, event)
-        except InvalidEvent as error:
-            recent.is_copy(None)
-            if not passed_over.entry(entry.offset):
+            if isinstance(error, InvalidEvent):
                 result.letters.append(letter_for(partition, entry, "invalid_event", str(error)))
-            continue
-        except Exception as error:  # noqa: BLE001 - one entry must not stop the others
-            recent.is_copy(None)
-            if not passed_over.entry(entry.offset):
+            else:
                 result.letters.append(letter_for(partition, entry, "internal_error", internal_error(error)))
                 result.defects.append(defect_of(error))
             continue
         if passed_over.unread(entry.offset, event.appid):
             recent.is_copy(None)
             continue
-        if recent.is_copy(identity):
+        if recent.is_copy(decoded.identity):
             result.copies += 1
             continue
         if event.appid in without or (only is not None and event.appid != only):
@@ -118,8 +158,7 @@ def read_range(
         if passed_over.event(entry.offset, event.appid):
             continue
         try:
-            active = rules.at(event.appid, entry.offset)
-            _read_event(result, partition, entry, event, rules=active, retried=retried, passed_over=passed_over)
+            _read_event(result, partition, entry, event, rules=active, retried=decoded.retried, passed_over=passed_over)
         except Exception as error:  # noqa: BLE001
             message = internal_error(error)
             result.letters.append(
@@ -160,13 +199,20 @@ def _read_event(
     if one is None:
         matched = rules.match_event(event)
         if not rules.knows(event):
-            skips.append(Skip(entry=entry, event=event, reason="no_rules", message=_without_rules(event.workflow)))
+            skips.append(
+                Skip(entry=entry, event=event, reason="no_rules", message=_without_rules(rules, event.workflow))
+            )
     elif not packed:
         matched = _matched_one(rules, event, one)
         if rules.find_mutation(event.workflow or "", one.rule, one.mutation) is None:
+            broken = rules.problem(event.workflow)
             message = (
-                f"the rule {one.rule!r} of workflow {event.workflow!r} no longer has a mutation {one.mutation!r}: "
-                "restore it, then retry this dead letter"
+                _broken(event.workflow, broken) + ", then retry this dead letter"
+                if broken is not None
+                else (
+                    f"the rule {one.rule!r} of workflow {event.workflow!r} no longer has a mutation {one.mutation!r}: "
+                    "restore it, then retry this dead letter"
+                )
             )
             names = {"rule": one.rule, "mutation": one.mutation}
             letters.append(letter_for(partition, entry, "missing_rule", message, event=event, **names))
@@ -211,7 +257,19 @@ def _matched_one(rules: RuleSet, event: Event, retried: wire.Retry) -> Matched:
     )
 
 
-def _without_rules(workflow: str | None) -> str:
+def _broken(workflow: str | None, problem: RulesError) -> str:
+    first, *more = errors(problem.findings) or problem.findings
+    others = f", and {len(more)} more findings" if more else ""
+    return (
+        f"the rules of the workflow {workflow!r} do not compile with this version of graphweft ({first}{others}): "
+        "correct them and push them"
+    )
+
+
+def _without_rules(rules: RuleSet, workflow: str | None) -> str:
+    problem = rules.problem(workflow)
+    if problem is not None:
+        return f"{_broken(workflow, problem)}; then these events are applied"
     if workflow is None:
         return (
             "the event has no workflow, so no rules apply to it: set `workflow` where you emit the event, emit it "

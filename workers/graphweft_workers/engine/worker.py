@@ -22,16 +22,18 @@ import structlog
 
 from graphweft_contracts import Transient, wire
 from graphweft_rules import RuleSet
+from graphweft_rules.matching.explain import named
 from graphweft_workers.active_rules import ActiveRules, FixedRules, RulesCursor
 from graphweft_workers.bounded_dict import BoundedDict
 from graphweft_workers.engine.app_queues import AppQueues
 from graphweft_workers.engine.app_writer import AppWriter, WorkerState
+from graphweft_workers.engine.compile_ahead import read_compiled
 from graphweft_workers.engine.duplicates import RecentEvents
 from graphweft_workers.engine.history import known_before
 from graphweft_workers.engine.leases import LEASE_S, Lease, LeaseHolder
 from graphweft_workers.engine.passed_over import PassedOver
 from graphweft_workers.engine.position_note import PositionNote
-from graphweft_workers.engine.read import Range, Skip, defect_of, letter_of_lost, read_range
+from graphweft_workers.engine.read import Range, Skip, defect_of, letter_of_lost
 from graphweft_workers.engine.retries import retry
 from graphweft_workers.engine.set_aside import set_aside_id
 from graphweft_workers.engine.skips import Skips
@@ -257,7 +259,7 @@ class MutationWorker:
         partition.cursor = Committed(offset=last, count=count)
         if not entries:
             return None
-        read = read_range(
+        read = await read_compiled(
             partition.number, entries, partition.rules, partition.recent,
             without=without, passed_over=partition.passed_over,
         )  # fmt: skip
@@ -305,7 +307,7 @@ class MutationWorker:
         event = skip.event
         if skip.reason == "no_rules":
             cause: tuple[str | None, ...] = (event.workflow,)
-            known = sorted(self._rules.current(event.appid).workflows)
+            known = named(self._rules.current(event.appid).workflows)
             fields: dict[str, object] = {"workflow": event.workflow, "known": known}
         else:
             cause = (event.workflow, skip.rule, skip.mutation, skip.message)
@@ -336,7 +338,12 @@ class MutationWorker:
             app_id, workflow = letter.app_id, letter.workflow
             if letter.reason != "no_rules" or app_id is None or letter.partition not in self._open_partitions:
                 continue
-            if workflow in self._rules.current(app_id).workflows:
+            rules = self._rules.current(app_id)
+            if workflow is None or workflow not in rules.workflows:
+                continue
+            if not rules.is_compiled(workflow):
+                await asyncio.to_thread(rules.compile, [workflow])
+            if rules.problem(workflow) is None:
                 retried = await retry(self._bus, letter, partial=True)
                 logger.info(
                     "parked_events_published", app_id=app_id, workflow=workflow, events=retried.events,

@@ -18,6 +18,8 @@ import structlog
 
 from graphweft_contracts import ContextReply, ContextRequest
 from graphweft_rules import RuleSet
+from graphweft_rules.files.findings import errors
+from graphweft_rules.matching.explain import named
 from graphweft_rules.output.token_count import TokenCounter, count_characters
 from graphweft_workers.active_rules import ActiveRules, FixedRules
 from graphweft_workers.embedding.protocol import Embedder
@@ -86,6 +88,7 @@ class ContextPipeline:
         self._clock = clock
         self._breaker = Breaker()
         self._background = Background()
+        self._compiling: dict[tuple[int, str], asyncio.Task[None]] = {}
         self._versions = Versions(graph, self._breaker, self._background)
         self._positions = Positions(bus, self._versions, active, self._background) if bus is not None else None
         searcher = Searcher(graph, embedder, names=index_names or IndexNames())
@@ -109,6 +112,19 @@ class ContextPipeline:
             logger.exception("answer_failed", workflow=request.workflow, agent=request.agent)
             return empty_reply(request, started, "internal_error", type(error).__name__)
 
+    async def _compiled(self, rules: RuleSet, workflow: str, until: float) -> bool:
+        """Compile a workflow that is not compiled yet; return whether it is by the monotonic time ``until``."""
+        if rules.is_compiled(workflow):
+            return True
+        key = (id(rules), workflow)
+        compiling = self._compiling.get(key)
+        if compiling is None:
+            compiling = self._background.start(asyncio.to_thread(rules.compile, [workflow]))
+            self._compiling[key] = compiling
+            compiling.add_done_callback(lambda _: self._compiling.pop(key, None))
+        await asyncio.wait([compiling], timeout=max(0.0, until - time.monotonic()))
+        return rules.is_compiled(workflow)
+
     async def aclose(self) -> None:
         """Cancel background work; call it before you close the graph and the bus."""
         await self._background.aclose()
@@ -118,12 +134,18 @@ class ContextPipeline:
         if app_id in self._off or "*" in self._off:
             return empty_reply(request, started, "disabled", f"context is switched off for {app_id!r} by its operators")
         rules = self.rules.current(app_id)
+        if request.search is None and not await self._compiled(rules, request.workflow, until):
+            detail = f"the rules of the workflow {request.workflow!r} are compiled at its first request; ask again"
+            return empty_reply(request, started, "timeout", detail)
         matched = match_request(rules, request, self._clock())
         if isinstance(matched, str):
             return empty_reply(request, started, "invalid_request", matched)
         if request.search is None and request.workflow not in rules.workflows:
-            known = ", ".join(sorted(rules.workflows)) or "none"
-            detail = f"there are no rules for the workflow {request.workflow!r}; workflows with rules: {known}"
+            detail = f"there are no rules for the workflow {request.workflow!r}; workflows with rules: "
+            return empty_reply(request, started, "no_rules", detail + named(rules.workflows))
+        if request.search is None and (problem := rules.problem(request.workflow)) is not None:
+            first = (errors(problem.findings) or problem.findings)[0]
+            detail = f"the rules of the workflow {request.workflow!r} do not compile with this version: {first}"
             return empty_reply(request, started, "no_rules", detail)
         position: Position | None = None
         if request.after is not None:

@@ -181,7 +181,7 @@ class Positions:
                 if not self.bus.is_after(entry.offset, done):
                     return count, there
                 looked += 1
-                count += self._changes(app_id, entry)
+                count += await self._changes(app_id, entry)
                 if count == most:
                     return count, there
                 if time.monotonic() > turn_at + _TURN_S:
@@ -203,11 +203,16 @@ class Positions:
             given += len(entries)
             last = entries[0].offset
 
-    def _changes(self, app_id: str, entry: Entry) -> bool:
+    async def _changes(self, app_id: str, entry: Entry) -> bool:
         try:
             event = wire.decode(entry.fields, received=entry.received)
         except InvalidEvent:
             return False
         if event.appid != app_id:
             return False
-        return wire.RETRY in entry.fields or bool(self.rules.current(app_id).match_event(event).mutations)
+        if wire.RETRY in entry.fields:
+            return True
+        rules = self.rules.current(app_id)
+        if event.workflow is not None and not rules.is_compiled(event.workflow):
+            await asyncio.to_thread(rules.compile, [event.workflow])
+        return bool(rules.match_event(event).mutations)

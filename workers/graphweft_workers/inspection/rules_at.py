@@ -1,13 +1,13 @@
-"""The rule set that is active at a place of the log; each is compiled when it is first needed."""
+"""The rule set that is active at a place of the log; each is read when it is first needed."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 from graphweft_contracts import InvalidSettings
 from graphweft_contracts.layout import ALL_APPS
-from graphweft_contracts.rules_log import Activation, newest
+from graphweft_contracts.rules_log import Activation, StoredRules, newest
 from graphweft_rules import RuleSet
 from graphweft_workers.ports.bus import Bus
 
@@ -31,26 +31,26 @@ def activation_at(
 class RulesAt:
     """The rules that the log activates."""
 
-    def __init__(self, bus: Bus, compile_files: Callable[[Mapping[str, bytes]], RuleSet]) -> None:
+    def __init__(self, bus: Bus, make: Callable[[StoredRules], RuleSet]) -> None:
         self._bus = bus
-        self._compile = compile_files
+        self._make = make
         self._sets: dict[str, RuleSet] = {}
         self._none: RuleSet | None = None
 
     async def rules(self, activation: Activation | None) -> RuleSet:
         """Return the rule set of an activation; without one, that of no files.
 
-        Raises ``InvalidSettings`` if the bus has lost it, and ``RulesError`` if it does not compile.
+        Raises ``InvalidSettings`` if the bus has lost it.
         """
         if activation is None:
-            self._none = self._none or self._compile({})
+            self._none = self._none or self._make(StoredRules(files={}))
             return self._none
         digest = activation.digest
         if digest not in self._sets:
             stored = await self._bus.stored_rules(digest)
             if stored is None:
                 raise InvalidSettings(f"the bus has lost the rule set {digest[:12]}: push its folder again")
-            self._sets[digest] = await asyncio.to_thread(self._compile, stored.files)
+            self._sets[digest] = await asyncio.to_thread(self._make, stored)
         return self._sets[digest]
 
     async def current(self, activations: Sequence[Activation], app_id: str | None = None) -> list[RuleSet]:

@@ -12,7 +12,7 @@ class RulesLog(Protocol):
     """The rule sets of a bus; every group of readers shares them. Every method raises ``BusUnavailable``."""
 
     async def store_rules(self, digest: str, rules: StoredRules) -> None:
-        """Store a rule set, unless one with this digest is stored."""
+        """Store a rule set. If one with this digest is stored, only its summary is replaced (``updated_by``)."""
         ...
 
     async def stored_rules(self, digest: str) -> StoredRules | None:

@@ -18,7 +18,7 @@ import logging
 import os
 import socket
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, override
 from uuid import uuid4
@@ -26,7 +26,7 @@ from uuid import uuid4
 from faststream import FastStream
 from faststream.specification import AsyncAPI
 
-from graphweft_contracts import BusUnavailable, GraphUnavailable, GraphweftError, InvalidRules
+from graphweft_contracts import BusUnavailable, GraphUnavailable, GraphweftError
 from graphweft_workers.drivers import bus_driver
 from graphweft_workers.logs import set_up_logs
 from graphweft_workers.ports.check import layout_checks
@@ -39,7 +39,7 @@ from graphweft_workers.roles.connections import (
     new_layout,
 )
 from graphweft_workers.roles.heartbeat import beating
-from graphweft_workers.roles.rules import load_rules, logged_rules, push_if_new
+from graphweft_workers.roles.rules import load_new_rules, logged_rules, push_if_new
 from graphweft_workers.roles.settings import Settings
 
 if TYPE_CHECKING:
@@ -148,22 +148,22 @@ async def _mutation(settings: Settings) -> AsyncGenerator[_Service]:
     from graphweft_workers.engine.worker import MutationWorker
     from graphweft_workers.features.graphrag.safe_cypher import KEYS
 
-    rules = load_rules(settings)
-    bus, graph = make_bus(settings), make_graph(settings)
-    worker = MutationWorker(
-        bus,
-        graph,
-        logged_rules(settings, bus),
-        name=_worker_name(settings),
-        batch_events=settings.batch_events,
-        lease_s=settings.lease_s,
-        fact_keys=KEYS,
-    )
-    try:
+    async with AsyncExitStack() as stack:
+        bus = make_bus(settings)
+        stack.push_async_callback(bus.aclose)
+        rules = await load_new_rules(settings, bus)
+        graph = make_graph(settings)
+        stack.push_async_callback(graph.aclose)
+        worker = MutationWorker(
+            bus,
+            graph,
+            logged_rules(settings, bus),
+            name=_worker_name(settings),
+            batch_events=settings.batch_events,
+            lease_s=settings.lease_s,
+            fact_keys=KEYS,
+        )
         yield _Checked(worker, graph, bus, rules, settings.rules, waits=True)
-    finally:
-        await graph.aclose()
-        await bus.aclose()
 
 
 @asynccontextmanager
@@ -194,22 +194,27 @@ async def _injection(settings: Settings) -> AsyncGenerator[_Service]:
     from graphweft_rules.output.token_count import token_counter
     from graphweft_workers.embedding.cached import CachedEmbedder
     from graphweft_workers.features.graphrag.retriever import HybridRetriever
+    from graphweft_workers.injection.compile_rest import compile_rest
     from graphweft_workers.injection.pipeline import ContextPipeline
     from graphweft_workers.injection.responder import InjectionResponder
     from graphweft_workers.retrieval.search import IndexNames
     from graphweft_workers.roles.embedder import make_embedder
 
-    rules = load_rules(settings)
-    if rules.asks_for_facts and not settings.graphrag_enabled:
-        logger.warning("rules ask for facts by graphrag, which is off: their blocks are missing until the responder is "
-                       "started with GRAPHRAG_ENABLED=true")  # fmt: skip
+    bus = make_bus(settings)
+    try:
+        rules = await load_new_rules(settings, bus)
+    except BaseException:
+        await bus.aclose()
+        raise
     embedder = make_embedder(settings)
     if embedder is not None:
         embedder = CachedEmbedder(embedder)
     count = token_counter(settings.token_counter)
-    logger.info("rules of the workflows: %s", ", ".join(sorted(rules.workflows)) or "none")
-    bus, graph = make_bus(settings), make_graph(settings)
+    graph = make_graph(settings)
     active = logged_rules(settings, bus, none=rules)
+    if rules is None:
+        with suppress(BusUnavailable):
+            await active.refresh()  # else the first requests would find no rules
     # The name must be unique, even among earlier processes with the same pid.
     name = f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:8]}"
     queue = make_request_queue(settings, name=name)
@@ -228,7 +233,7 @@ async def _injection(settings: Settings) -> AsyncGenerator[_Service]:
         off=settings.context_off_apps,
         count=count,
     )
-    tasks = [asyncio.create_task(_follow(active))]
+    tasks = [asyncio.create_task(_follow(active, settings)), asyncio.create_task(compile_rest(active))]
     if embedder is not None:
         tasks.append(asyncio.create_task(_wake(embedder)))
     responder = InjectionResponder(
@@ -256,15 +261,18 @@ async def _wake(embedder: Embedder) -> None:
         logger.warning("the embedder does not answer, so searches use words only until it does: %s", error)
 
 
-async def _follow(rules: LoggedRules) -> None:
+async def _follow(rules: LoggedRules, settings: Settings) -> None:
     """Read new activations of rules twice a second."""
+    warns = not settings.graphrag_enabled
     while True:
         try:
             await rules.refresh()
         except BusUnavailable as error:
             logger.debug("the bus is unavailable: %s", error)
-        except InvalidRules as error:
-            logger.error("rules of the log do not load with this version, so the ones before go on: %s", error)
+        if warns and any(each.asks_for_facts for each in (rules.none, *rules.in_use())):
+            warns = False
+            logger.warning("rules ask for facts by graphrag, which is off: their blocks are missing until the "
+                           "responder is started with GRAPHRAG_ENABLED=true")  # fmt: skip
         await asyncio.sleep(_FOLLOW_S)
 
 
@@ -280,11 +288,12 @@ class _Checked:
         service: _Service,
         graph: GraphStore,
         bus: Bus,
-        rules: RuleSet,
+        rules: RuleSet | None,
         folder: Path,
         *,
         waits: bool,
     ) -> None:
+        """``rules`` are those of the folder; None if they are active, so that the server checked them before."""
         self._service = service
         self._graph = graph
         self._bus = bus
@@ -327,6 +336,8 @@ class _Checked:
         from graphweft_workers.roles.query_check import refuse_wrong_queries
 
         rules = self._rules
+        if rules is None:
+            return
         every: list[CompiledMutation | CompiledInjection] = [*rules.mutations, *rules.injections]
         parts = [part for part in every if part.cypher is not None]
         wait_s = _FIRST_WAIT_S

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import logging
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
-from graphweft_contracts import InvalidSettings
+from graphweft_contracts import BusUnavailable, InvalidSettings
 from graphweft_contracts.layout import ALL_APPS
 from graphweft_contracts.rules_log import Activation, StoredRules, newest
 from graphweft_workers.roles.connections import dialects
@@ -20,6 +22,9 @@ if TYPE_CHECKING:  # a command that reads a count need not wait for the rules to
     from graphweft_workers.ports.bus import Bus
 
 logger = logging.getLogger("graphweft.rules")
+
+_ANSWER_S: Final = 5.0
+"""How long a process that starts waits for the active rules."""
 
 
 def load_rules(settings: Settings, *, only: Collection[str] | None = None) -> RuleSet:
@@ -45,25 +50,85 @@ def logged_rules(settings: Settings, bus: Bus, *, none: RuleSet | None = None) -
     """Return the rules that the log activates; ``none`` applies while it activates none."""
     from graphweft_workers.active_rules import LoggedRules
 
-    return LoggedRules(bus, bus.is_after, rules_compiler(settings), none=none)
+    return LoggedRules(bus, bus.is_after, rules_maker(settings), none=none)
 
 
-def rules_compiler(settings: Settings) -> Callable[[Mapping[str, bytes]], RuleSet]:
-    """Return a function that makes a rule set of the files of one on the bus. It raises ``RulesError``."""
+def rules_maker(settings: Settings) -> Callable[[StoredRules], RuleSet]:
+    """Return a function that makes a rule set of one on the bus.
+
+    Its workflows are compiled when they are used. Without a summary of this version everything is compiled at once.
+    """
     from graphweft_rules import RuleSet
+    from graphweft_rules.matching.rule_summary import RuleSummary
 
     packs = _packs(settings)
 
-    def compiled(files: Mapping[str, bytes]) -> RuleSet:
-        return RuleSet.of_files(files, packs, dialects())
+    def made(stored: StoredRules) -> RuleSet:
+        summary = RuleSummary.from_json(stored.summary)
+        rules = RuleSet.of_stored(stored.files, packs, dialects(), summary=summary)
+        if stored.files and summary is None:
+            logger.warning(
+                "the rules %s were pushed by another version of graphweft, so all of them were compiled now: run "
+                "`graphweft rules push` with their folder for a quick start",
+                rules.digest[:12],
+            )
+            for name in rules.workflows:
+                if (problem := rules.problem(name)) is not None:
+                    logger.error("the rules of the workflow %r do not compile with this version: %s", name, problem)
+        return rules
 
-    return compiled
+    return made
+
+
+async def load_new_rules(settings: Settings, bus: Bus) -> RuleSet | None:
+    """Load the rules of the folder like ``load_rules``; None if they are active for all apps already.
+
+    Then nothing is compiled. If the bus does not answer, the rules are loaded.
+    """
+    with contextlib.suppress(BusUnavailable, TimeoutError):
+        async with asyncio.timeout(_ANSWER_S):
+            if await _is_active(settings, bus):
+                return None
+    return await asyncio.to_thread(load_rules, settings)
+
+
+async def _is_active(settings: Settings, bus: Bus) -> bool:
+    """Tell whether the active rules are those of the folder, and have a summary of this version.
+
+    A folder whose files all have the content of the stored ones, and which has no other workflow, extends the same
+    files, so it has the same digest.
+    """
+    from graphweft_rules.files.loader import discover, workflow_files
+    from graphweft_rules.matching.rule_summary import RuleSummary
+
+    root = settings.rules
+    if not root.is_dir() or not (named := discover(root)):
+        return False
+    active = newest(await bus.activations(), ALL_APPS)
+    stored = None if active is None else await bus.stored_rules(active.digest)
+    if stored is None or RuleSummary.from_json(stored.summary) is None:
+        return False
+    return named.keys() == workflow_files(stored.files).keys() and all(
+        _content(root / name) == data for name, data in stored.files.items()
+    )
+
+
+def _content(file: Path) -> bytes | None:
+    try:
+        return file.read_bytes()
+    except OSError:
+        return None
 
 
 async def push(bus: Bus, rules: RuleSet, scope: str = ALL_APPS) -> Activation:
     """Store a rule set and activate it for a scope. Raises ``BusUnavailable``."""
-    await bus.store_rules(rules.digest, StoredRules(files=rules.files))
+    await store(bus, rules)
     return await bus.activate(scope, rules.digest)
+
+
+async def store(bus: Bus, rules: RuleSet) -> None:
+    """Store a rule set, or only its summary. Raises ``BusUnavailable``."""
+    await bus.store_rules(rules.digest, StoredRules(files=rules.files, summary=rules.summary.to_json()))
 
 
 async def push_if_new(bus: Bus, rules: RuleSet, folder: Path) -> None:
@@ -82,7 +147,7 @@ async def push_if_new(bus: Bus, rules: RuleSet, folder: Path) -> None:
                 folder,
             )
     elif active is not None and active.digest == rules.digest:
-        pass
+        await store(bus, rules)  # another version may have stored them
     elif await bus.stored_rules(rules.digest) is None or active is None:
         pushed = await push(bus, rules)
         logger.info("pushed the rules of %s as %s", folder, pushed.digest[:12])

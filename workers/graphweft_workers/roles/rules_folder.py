@@ -18,7 +18,7 @@ from graphweft_rules.files.loader import TESTS
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.roles.query_check import refuse_wrong_queries
-from graphweft_workers.roles.rules import load_rules, push
+from graphweft_workers.roles.rules import load_new_rules, load_rules, push, store
 from graphweft_workers.roles.settings import Settings
 
 logger = structlog.get_logger("graphweft.rules")
@@ -42,6 +42,16 @@ class RulesFolder:
         self._files: frozenset[Path] = frozenset()
         """The files of the rules that were loaded last; some may lie outside of the folder."""
 
+    async def load_new(self) -> RuleSet | None:
+        """Load the rules of the folder; None if they are active already. Raises ``RulesError``."""
+        return await load_new_rules(self._settings, self._bus)
+
+    async def watch_active(self) -> None:
+        """Follow the files of the active rules, which are those of the folder. Raises ``BusUnavailable``."""
+        active = newest(await self._bus.activations(), ALL_APPS)
+        stored = await self._bus.stored_rules(active.digest) if active else None
+        self._files = frozenset(self._settings.rules / name for name in stored.files) if stored else frozenset()
+
     async def push(self, rules: RuleSet) -> list[str]:
         """Push rules unless they are active; return the names of the files that changed.
 
@@ -51,7 +61,10 @@ class RulesFolder:
         self._files = frozenset(root / name for name in rules.files)
         found = await self._bus.activations()
         active = newest(found, ALL_APPS)
-        if not rules.workflows or (active is not None and active.digest == rules.digest):
+        if not rules.workflows:
+            return []
+        if active is not None and active.digest == rules.digest:
+            await store(self._bus, rules)  # another version may have stored them without a summary
             return []
         try:
             await refuse_wrong_queries(self._graph, (*rules.mutations, *rules.injections))

@@ -71,8 +71,8 @@ class Supervisor:
     async def run(self, ready: Callable[[], Awaitable[None] | None] | None = None) -> None:
         """Start everything, call ``ready`` once all roles serve, restart processes that die, and end after ``stop``.
 
-        Raises ``InvalidRules`` or ``InvalidSettings`` before it starts anything, ``InvalidRules`` if the server refuses
-        queries of the rules, and ``NotRunning`` if a role dies several times before all serve.
+        Raises ``InvalidRules`` or ``InvalidSettings`` before it starts a role, ``InvalidRules`` also if the server
+        refuses queries of the rules, and ``NotRunning`` if a role dies several times before all serve.
         """
         if self._settings.bus_url or self._settings.graph_url:
             raise InvalidSettings(
@@ -86,13 +86,14 @@ class Supervisor:
                 f"the roles cannot write their heartbeats: {error}; set {heartbeat.FOLDER_VARIABLE} to a folder that "
                 "this user may write"
             ) from error
-        rules = load_rules(self._settings)
+        # With data of an earlier run, the bus may have the rules already, so they are loaded only if it lacks them.
+        rules = None if self._server.has_data() else load_rules(self._settings)
         await jobs.try_out(self._settings)
         self._folder.acquire()
         try:
             if not await self._start_server():
                 return
-            await self._push_rules(rules)
+            rules = await self._push_rules(rules)
             watchers = [asyncio.create_task(self._watch_server()), asyncio.create_task(self._watch_rules(rules))]
             watchers += [asyncio.create_task(self._watch(role)) for role in self._roles]
             starting = asyncio.create_task(self._until_ready())
@@ -125,18 +126,28 @@ class Supervisor:
         ):
             yield RulesFolder(self._settings, bus, graph, self._say)
 
-    async def _push_rules(self, rules: RuleSet) -> None:
-        """Make the rules of the folder active. Raises ``RulesError`` if the server refuses a query."""
+    async def _push_rules(self, rules: RuleSet | None) -> RuleSet | None:
+        """Make the rules of the folder active, and return them; None if they are active already.
+
+        Raises ``RulesError`` if they have errors, or the server refuses a query.
+        """
         async with self._rules_folder() as folder:
+            if rules is None:
+                rules = await folder.load_new()
             try:
-                await folder.push(rules)
+                if rules is not None:
+                    await folder.push(rules)
             except BusUnavailable as error:
                 logger.warning("rules_not_pushed", reason=str(error), next="the services push them")
+            return rules
 
-    async def _watch_rules(self, rules: RuleSet) -> None:
+    async def _watch_rules(self, rules: RuleSet | None) -> None:
         async with self._rules_folder() as folder:
             with contextlib.suppress(BusUnavailable):
-                await folder.push(rules)
+                if rules is None:
+                    await folder.watch_active()
+                else:
+                    await folder.push(rules)
             following = asyncio.create_task(folder.follow())
             stop = asyncio.create_task(self._stopping.wait())
             try:

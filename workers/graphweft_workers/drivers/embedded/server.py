@@ -83,6 +83,10 @@ class EmbeddedServer:
         self._fsync = fsync
         self.process: asyncio.subprocess.Process | None = None
 
+    def has_data(self) -> bool:
+        """Tell whether a server has written to the data folder before."""
+        return (self.data / "appendonlydir").is_dir()
+
     async def start(self) -> None:
         """Start the server and wait until it answers. The caller holds the lock of the data folder.
 

@@ -44,8 +44,12 @@ class KafkaRulesLog:
     async def store_rules(self, digest: str, rules: StoredRules) -> None:
         """See ``RulesLog.store_rules``."""
         await self._catch_up()
-        if digest in self._sets:
-            return
+        stored = self._sets.get(digest)
+        if stored is not None:
+            updated = stored.updated_by(rules)
+            if updated is None:
+                return
+            rules = updated
         with bus_errors("the rules were not stored"):
             producer = await started_producer(self._servers)
             try:
@@ -55,8 +59,7 @@ class KafkaRulesLog:
 
     async def stored_rules(self, digest: str) -> StoredRules | None:
         """See ``RulesLog.stored_rules``."""
-        if digest not in self._sets:
-            await self._catch_up()
+        await self._catch_up()
         return self._sets.get(digest)
 
     async def activate(self, scope: str, digest: str, partitions: Sequence[int]) -> Activation:
@@ -118,7 +121,9 @@ class KafkaRulesLog:
         if key == _ACTIVATION:
             self._activations.append(Activation.decode(value))
         else:
-            self._sets.setdefault(key.decode(), StoredRules.decode(value))
+            digest, rules = key.decode(), StoredRules.decode(value)
+            stored = self._sets.get(digest)
+            self._sets[digest] = rules if stored is None else stored.updated_by(rules) or stored
 
 
 def _retrieved(sent: asyncio.Future[Any]) -> None:

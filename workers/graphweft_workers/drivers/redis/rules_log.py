@@ -31,7 +31,12 @@ class RedisRulesLog:
 
     async def store_rules(self, digest: str, rules: StoredRules) -> None:
         """See ``RulesLog.store_rules``."""
-        await self._call("HSETNX", channels.RULE_SETS, digest, rules.encode())
+        if await self._call("HSETNX", channels.RULE_SETS, digest, rules.encode()):
+            return
+        stored = await self.stored_rules(digest)
+        updated = None if stored is None else stored.updated_by(rules)
+        if updated is not None:
+            await self._call("HSET", channels.RULE_SETS, digest, updated.encode())
 
     async def stored_rules(self, digest: str) -> StoredRules | None:
         """See ``RulesLog.stored_rules``."""

@@ -1,0 +1,79 @@
+"""What must be known about a whole rule set before its workflows are compiled.
+
+Who pushes rules has compiled all of them, and stores the summary beside the files. It is data from the bus: a summary
+of another format or of another shape is none, and then the rules are compiled as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Final, Self
+
+from graphweft_rules.cypher.mutation_summary import UNKNOWN, MutationSummary, items
+from graphweft_rules.cypher.read_write_sets import summary_of
+from graphweft_rules.matching.workflow import Workflow
+
+FORMAT: Final = 1
+"""Raise it when the analysis of queries finds more or other things: an old summary would then hold too little."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RuleSummary:
+    """A summary of the rules of all workflows."""
+
+    mutations: MutationSummary
+    keys: frozenset[tuple[str, str]]
+    """(label, property) by which queries look nodes up."""
+    asks_for_facts: bool
+    """Whether a rule has a ``graphrag``, whose queries have look-up keys of their own."""
+
+    @classmethod
+    def of(cls, workflows: Iterable[Workflow], *, complete: bool = True) -> Self:
+        """Return the summary of workflows; not ``complete`` if there are others that do not compile."""
+        given = tuple(workflows)
+        cyphers = (part.cypher for each in given for rule in each.mutation_rules for part in rule.parts)
+        return cls(
+            mutations=summary_of(cyphers) if complete else UNKNOWN,
+            keys=frozenset[tuple[str, str]]().union(*(each.keys for each in given)),
+            asks_for_facts=any(each.asks_for_facts for each in given),
+        )
+
+    def to_json(self) -> dict[str, Any]:
+        """Return it as plain values."""
+        return {
+            "format": FORMAT,
+            "mutations": self.mutations.to_json(),
+            "keys": sorted(map(list, self.keys)),
+            "asks_for_facts": self.asks_for_facts,
+        }
+
+    @classmethod
+    def from_json(cls, body: Any) -> Self | None:
+        """Return the summary that ``to_json`` wrote; None for any other value."""
+        match body:
+            case {
+                "format": int() as version,
+                "mutations": mutations,
+                "keys": keys,
+                "asks_for_facts": bool() as asks_for_facts,
+            } if version == FORMAT and type(version) is int:
+                pass
+            case _:
+                return None
+        try:
+            return cls(
+                mutations=MutationSummary.from_json(mutations),
+                keys=frozenset(map(_key, items(keys))),
+                asks_for_facts=asks_for_facts,
+            )
+        except ValueError:
+            return None
+
+
+def _key(value: Any) -> tuple[str, str]:
+    match value:
+        case [str() as label, str() as name]:
+            return label, name
+        case _:
+            raise ValueError("the value is not a label and a property")

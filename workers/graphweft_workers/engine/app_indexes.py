@@ -1,0 +1,83 @@
+"""Creates the indexes of each app's graph: only those for the rules that the app uses."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from itertools import chain
+
+from graphweft_contracts import QueryFailed
+from graphweft_rules import RuleSet, Workflow
+from graphweft_rules.matching.pack import Pack
+from graphweft_workers.bounded_dict import BoundedDict
+from graphweft_workers.engine.core_schema import CORE_KEYS
+from graphweft_workers.engine.read import MatchedEvent
+from graphweft_workers.ports.graph_store import GraphStore
+
+
+@dataclass(slots=True)
+class _Of:
+    """The indexes of one app's graph; the identities are of objects that it keeps."""
+
+    keys: set[tuple[str, str]] = field(default_factory=set[tuple[str, str]])
+    seen: dict[tuple[int, int], tuple[RuleSet, Workflow | None]] = field(
+        default_factory=dict[tuple[int, int], tuple[RuleSet, Workflow | None]]
+    )
+    """Rule sets and workflows whose indexes the graph has."""
+    packs: set[Pack] = field(default_factory=set[Pack])
+
+
+class AppIndexes:
+    """Creates the indexes for the rules that match the events of apps, at the first event of each workflow.
+
+    A workflow may look up what another one wrote, in an app that sends it no events but requests. So an app also gets
+    the indexes of all rules on the labels that its workflows write.
+    """
+
+    def __init__(
+        self, graph: GraphStore, index_keys: frozenset[tuple[str, str]], fact_keys: frozenset[tuple[str, str]]
+    ) -> None:
+        """``index_keys`` are for every app; ``fact_keys`` for apps with rules of which any asks for facts."""
+        self._graph = graph
+        self._index_keys = CORE_KEYS | index_keys
+        self._fact_keys = fact_keys
+        self._apps: BoundedDict[str, _Of] = BoundedDict()
+
+    def forget(self, app_id: str) -> None:
+        """Look again what indexes an app's graph has: it may have been deleted."""
+        self._apps.pop(app_id, None)
+
+    async def prepare(self, app_id: str, events: Sequence[MatchedEvent]) -> None:
+        """Create the indexes for events of an app. Raises ``QueryFailed`` if the app cannot have a graph."""
+        app = self._apps.get(app_id) or _Of()
+        used: dict[tuple[int, int], tuple[RuleSet, Workflow | None]] = {}
+        for rules, name in {(event.rules, event.event.workflow) for event in events}:
+            known = name is not None and name in rules.workflows and rules.problem(name) is None
+            workflow = rules.workflows[name] if known and name is not None else None
+            if (id(rules), id(workflow)) not in app.seen:
+                used[id(rules), id(workflow)] = (rules, workflow)
+        if used:
+            wanted = self._index_keys.union(*(self._keys(*each) for each in used.values()))
+            if not wanted <= app.keys:
+                await self._graph.prepare(app_id, wanted)
+            app.keys |= wanted
+            app.seen |= used
+            self._apps[app_id] = app
+
+    def _keys(self, rules: RuleSet, workflow: Workflow | None) -> frozenset[tuple[str, str]]:
+        facts = self._fact_keys if rules.asks_for_facts else frozenset[tuple[str, str]]()
+        if workflow is None:
+            return facts
+        labels = workflow.written_labels
+        return facts.union(chain(workflow.keys, (key for key in rules.keys if key[0] in labels)))
+
+    async def prepare_packs(self, app_id: str, events: Sequence[MatchedEvent]) -> None:
+        """Create the indexes of packs in the graphs that need them: few apps do, and an index slows each write."""
+        app = self._apps.get(app_id)
+        for pack in events[0].rules.packs_for({event.event.type for event in events}):
+            if app is None or pack not in app.packs:
+                with contextlib.suppress(QueryFailed):
+                    await self._graph.prepare(app_id, pack.keys, pack.indexes)
+                if app is not None:
+                    app.packs.add(pack)

@@ -1,0 +1,62 @@
+"""Keeps the arrangers of a worker: each is for the workflows that an app uses, and is made in a thread."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from typing import Final
+from weakref import WeakValueDictionary
+
+from graphweft_rules import RuleSet
+from graphweft_rules.cypher.batch_query import Dialect
+from graphweft_workers.active_rules import ActiveRules
+from graphweft_workers.bounded_dict import BoundedDict
+from graphweft_workers.engine.order import Arranger
+from graphweft_workers.engine.read import MatchedEvent
+
+_MOST_WORKFLOWS: Final = 32
+"""An arranger grows with the workflows that its app uses, up to this number."""
+
+type _Key = tuple[int, int, frozenset[str]]
+"""The identity of the rules, the number of rule sets that have been active, and the workflows."""
+
+
+class Arrangers:
+    """Gives the arranger for events. Apps that use the same workflows share one."""
+
+    def __init__(self, rules: ActiveRules, dialect: Dialect) -> None:
+        self._rules = rules
+        self._dialect = dialect
+        self._of_app: BoundedDict[tuple[str, int], tuple[_Key, Arranger]] = BoundedDict()
+        self._made: WeakValueDictionary[_Key, Arranger] = WeakValueDictionary()
+
+    async def of(self, events: Sequence[MatchedEvent]) -> Arranger:
+        """Return an arranger for the rows of events of one app, ready to arrange them."""
+        app_id, rules = events[0].event.appid, events[0].rules
+        known = self._rules.known
+        workflows = frozenset(event.event.workflow for event in events if event.event.workflow in rules.workflows)
+        used = frozenset(name for name in workflows if name is not None)
+        place = (app_id, id(rules))
+        kept = self._of_app.get(place)
+        if kept is not None and kept[0][1] == known:
+            if used <= kept[0][2]:
+                return await self._prepared(kept[1], events)
+            if len(used | kept[0][2]) <= _MOST_WORKFLOWS:
+                used |= kept[0][2]
+        key = (id(rules), known, used)
+        arranger = self._made.get(key)
+        if arranger is None:
+            arranger = await asyncio.to_thread(self._make, rules, used)
+            self._made[key] = arranger
+        self._of_app[place] = (key, arranger)
+        return await self._prepared(arranger, events)
+
+    def _make(self, rules: RuleSet, workflows: frozenset[str]) -> Arranger:
+        return Arranger(rules, self._dialect, workflows=workflows, summary=self._rules.summary)
+
+    @staticmethod
+    async def _prepared(arranger: Arranger, events: Sequence[MatchedEvent]) -> Arranger:
+        rows = [bound for event in events for bound in event.mutations]
+        if not arranger.is_prepared(rows):
+            await asyncio.to_thread(arranger.prepare, rows)
+        return arranger

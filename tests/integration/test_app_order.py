@@ -181,7 +181,9 @@ class Round:
     def _active(self, bus: RedisEventLog) -> LoggedRules:
         by_files = {frozenset(each.files.items()): each for each in self.sets.values()}
         none = RuleSet({})
-        return LoggedRules(bus, bus.is_after, lambda files: by_files.get(frozenset(files.items()), none), none=none)
+        return LoggedRules(
+            bus, bus.is_after, lambda stored: by_files.get(frozenset(stored.files.items()), none), none=none
+        )
 
     async def run(self, kill_after: Sequence[int]) -> None:
         url = self.servers.url

@@ -13,7 +13,7 @@ from typing import Annotated, Final
 
 import typer
 
-from benchmarks import adapters, context, graphrag, latency, neighbours, rules, search, size, throughput
+from benchmarks import adapters, context, graphrag, latency, neighbours, rules, search, size, start, throughput
 from benchmarks.harness import RESULTS, Bench, Result, Skip, show, without, write
 from benchmarks.services import Fsync, Services
 from benchmarks.workload import AIRLINE, CALLS
@@ -37,6 +37,7 @@ PARTS: Final = (
     Part("a", "redis x falkordb, airline", 30, partial(throughput.run, "redis", "falkordb", AIRLINE)),
     Part("c", "decode and match with many rules", 12, rules.alone),
     Part("c", "end to end with many rules", 50, rules.whole),
+    Part("l", "start with many workflows", 30, start.run),
     Part("d", "memory and rate by the number of events", 45, size.run),
     Part("e", "emit to visible", 25, latency.run),
     Part("k", "emit to visible beside a slow app", 75, neighbours.run),

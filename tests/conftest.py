@@ -7,6 +7,7 @@ from collections.abc import Generator
 from typing import Final
 
 import pytest
+import structlog
 from _pytest.nodeid import coerce_node_id
 from hypothesis import HealthCheck, settings
 
@@ -23,6 +24,19 @@ pytest_plugins = [
     "tests.adapters.runner",
     "tests.adapters.contract",
 ]
+
+_configure = structlog.configure
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _loggers_follow_their_set_up() -> Generator[None]:
+    """Let no logger keep the set-up of its first use: ``capture_logs`` of a later test would see nothing of it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(
+            structlog, "configure", lambda **options: _configure(**options | {"cache_logger_on_first_use": False})
+        )
+        yield
+
 
 _SERVERS: Final = {"neo4j": {"neo4j", "neo4j_server"}, "kafka": {"kafka", "kafka_url"}}
 """Servers that take a gigabyte and 20 s to start, with the fixtures and parameters that ask for them."""

@@ -326,15 +326,17 @@ def test_a_base_that_is_not_there_stops_the_load(tmp_path: Path) -> None:
         GraphInjectionLoader().load(tmp_path)
 
 
-async def test_a_new_apps_graph_has_the_recommended_indexes(
+async def test_an_apps_graph_has_the_indexes_of_the_workflows_that_it_uses(
     bus: RedisEventLog, graph: FalkorDBStore, rules: RuleSet, client: Client
 ) -> None:
     await client.emit(turn("MutationExample", selected_pattern="CRM Pattern", brief_summary="s"))
+    await client.emit(turn("FullSchema", "AgentA", entity_id="n"))
     async with working(bus, graph, rules):
         await caught_up(bus)
     found = await rows(graph, "CALL db.indexes() YIELD label, properties RETURN label, properties")
     there = {(label, name) for label, properties in found for name in properties}
     assert there >= CORE_KEYS
-    assert rules.keys <= there
-    # What the contract's own queries look nodes up by is among them.
-    assert {("App", "category"), ("NodeType", "prop"), ("NodeType", "id"), ("User", "id")} <= rules.keys
+    used = {("Pattern", "name"), ("Journey", "id"), ("NodeType", "prop"), ("NodeType", "id"), ("User", "id")}
+    assert used <= there & rules.keys
+    # No workflow of the app writes or looks up apps by their category.
+    assert ("App", "category") in rules.keys - there

@@ -8,7 +8,7 @@ import os
 import signal
 import sys
 from collections.abc import AsyncIterator, Callable
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 
 import pytest
@@ -20,12 +20,15 @@ from tests.services.layouts import spread
 from graphweft import Client
 from graphweft.transports.redis.transport import RedisTransport
 from graphweft_contracts import Event
+from graphweft_contracts.rules_log import StoredRules
 from graphweft_rules import RulesError
 from graphweft_workers.cli.delivery import Sent, send, wait_until_applied
 from graphweft_workers.drivers.embedded.server import EmbeddedServer
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.redis.event_log import RedisEventLog
 from graphweft_workers.engine.worker import MutationWorker
+from graphweft_workers.roles import rules as rule_loading
+from graphweft_workers.roles.connections import make_bus
 from graphweft_workers.roles.hosting import injection_app, mutation_app
 from graphweft_workers.roles.settings import Settings
 
@@ -140,7 +143,9 @@ async def test_faststream_runs_it_and_a_signal_lets_it_finish(
     assert b"worker_stopped" in errors
     # Whatever took effect was committed: nothing is left for the next worker to do twice.
     status = await bus.status()
-    assert events - sum(part.lag for part in status) == await applied(graph)
+    # Each partition ends with the entry that activates the rules.
+    left = sum(part.lag - 1 for part in status if part.lag)
+    assert events - left == await applied(graph)
     assert [part.owner for part in status] == [None, None]
     async with running(mutation_app(settings)):
         assert await wait_until_applied(bus, sent.last, timeout_s=20)
@@ -167,6 +172,46 @@ async def test_broken_rules_end_it_before_anything_starts(settings: Settings, bu
     (settings.rules / "Support/graph_injection.yaml").write_text(RULES.replace("MERGE (a", "MERGE a"))
     with pytest.raises(RulesError, match=r"graph_injection\.yaml:8:39"):
         await build(settings).run()
+
+
+async def test_rules_that_are_active_are_not_compiled_again(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    other = settings.rules / "Other/graph_injection.yaml"
+    other.parent.mkdir()
+    other.write_text(RULES)
+    async with aclosing(make_bus(settings)) as bus:
+        await bus.partitions()
+        rules = rule_loading.load_rules(settings)
+        await rule_loading.push(bus, rules)
+        assert await rule_loading.load_new_rules(settings, bus) is None
+        other.write_text(RULES + "# changed\n")
+        assert await rule_loading.load_new_rules(settings, bus) is not None
+        other.unlink()
+        found = await rule_loading.load_new_rules(settings, bus)
+        assert found is not None
+        assert set(found.workflows) == {"Support"}
+        other.write_text(RULES)
+        new = settings.rules / "New/graph_injection.yaml"
+        new.parent.mkdir()
+        new.write_text(RULES)
+        assert await rule_loading.load_new_rules(settings, bus) is not None
+        new.unlink()
+        assert await rule_loading.load_new_rules(settings, bus) is None
+        await bus.store_rules(rules.digest, StoredRules(files=rules.files, summary={"format": "another one"}))
+        assert await rule_loading.load_new_rules(settings, bus) is not None
+        await rule_loading.push_if_new(bus, rules, settings.rules)
+        assert await rule_loading.load_new_rules(settings, bus) is None
+
+    def compiled(*_: object, **__: object) -> None:
+        raise AssertionError("the folder was compiled")
+
+    monkeypatch.setattr(rule_loading, "load_rules", compiled)
+    for build in (mutation_app, injection_app):
+        app = build(settings)
+        started = started_of(app)
+        async with running(app):
+            await started.wait()
 
 
 async def test_without_rules_it_keeps_the_events(

@@ -7,8 +7,9 @@ import json
 import math
 import shutil
 import tempfile
+import threading
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
@@ -289,6 +290,33 @@ async def test_an_unknown_workflow_is_told_the_known_ones(client: Client) -> Non
     assert (reply.reason, reply.blocks, reply.text) == ("no_rules", (), "")
     assert "'Shpo'" in reply.detail
     assert "workflows with rules: Shop" in reply.detail
+
+
+async def test_a_workflow_is_compiled_for_its_first_request(
+    url: str, graph: FalkorDBStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    shop = {"Shop/graph_injection.yaml": RULES.encode()}
+    summary = RuleSet.of_files(shop).summary
+    rules = RuleSet.of_stored({**shop, "Torn/graph_injection.yaml": b"{"}, summary=summary)
+    go_on, compiling = threading.Event(), rules.compile
+
+    def slowly(workflows: Iterable[str]) -> None:
+        go_on.wait(20)
+        compiling(workflows)
+
+    monkeypatch.setattr(rules, "compile", slowly)
+    async with responding(url, graph, rules), asking(url) as client:
+        late = await client.context(agent="Nobody", chat_id="c1", budget_ms=300)
+        assert (late.reason, late.text) == ("timeout", "")
+        assert "'Shop' are compiled at its first request" in late.detail
+        go_on.set()
+        reply = await client.context(agent="Nobody", chat_id="c1")
+        assert (reply.reason, reply.partial) == (None, False)
+        assert rules.is_compiled("Shop")
+        assert not rules.is_compiled("Torn")
+        torn = await client.context(agent="Nobody", chat_id="c1", workflow="Torn")
+        assert (torn.reason, torn.text) == ("no_rules", "")
+        assert "'Torn' do not compile with this version: Torn/graph_injection.yaml:1:" in torn.detail
 
 
 async def test_an_agent_without_rules_gets_nothing_and_nothing_is_wrong(client: Client) -> None:

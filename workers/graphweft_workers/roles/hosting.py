@@ -57,7 +57,8 @@ _FIRST_WAIT_S: Final = 0.1
 _LAST_WAIT_S: Final = 5.0
 _FOLLOW_S: Final = 0.5
 _CHECK_S: Final = 5.0
-"""How long a responder waits for the check of its queries: unanswered requests get no context."""
+"""How long a responder waits for the active rules, and for the check of its queries: unanswered requests get no
+context."""
 
 
 class _Service(Protocol):
@@ -212,9 +213,9 @@ async def _injection(settings: Settings) -> AsyncGenerator[_Service]:
     count = token_counter(settings.token_counter)
     graph = make_graph(settings)
     active = logged_rules(settings, bus, none=rules)
-    if rules is None:
-        with suppress(BusUnavailable):
-            await active.refresh()  # else the first requests would find no rules
+    with suppress(BusUnavailable, TimeoutError):  # else the first requests would find no rules
+        async with asyncio.timeout(_CHECK_S):
+            await active.refresh()
     # The name must be unique, even among earlier processes with the same pid.
     name = f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:8]}"
     queue = make_request_queue(settings, name=name)

@@ -85,7 +85,7 @@ class EmbeddedServer:
 
     def has_data(self) -> bool:
         """Tell whether a server has written to the data folder before."""
-        return (self.data / "appendonlydir").is_dir()
+        return os.path.isdir(self.data / "appendonlydir")  # also for names that no folder can have
 
     async def start(self) -> None:
         """Start the server and wait until it answers. The caller holds the lock of the data folder.

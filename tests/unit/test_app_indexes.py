@@ -1,0 +1,99 @@
+"""Which indexes the graph of an app gets."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import Iterable
+from datetime import UTC, datetime
+from typing import Any
+
+from tests.services.rules import PACKS
+
+from graphweft_contracts import Event
+from graphweft_rules import RuleSet
+from graphweft_workers.drivers.falkordb.dialect import FALKORDB
+from graphweft_workers.engine.app_indexes import AppIndexes
+from graphweft_workers.engine.core_schema import CORE_KEYS
+from graphweft_workers.engine.read import MatchedEvent
+from graphweft_workers.ports.event_log import Entry
+
+FACTS = frozenset({("Fact", "id")})
+
+
+def workflow(mutation: str, query: str = "", graphrag: bool = False) -> bytes:
+    queries: list[dict[str, Any]] = [{"id": "q", "cypher": query, "inject_as": "q"}] if query else []
+    queries += [{"id": "g", "graphrag": {"query": "$context.q"}, "inject_as": "g"}] if graphrag else []
+    body: dict[str, Any] = {
+        "mutation_rules": [{"name": "r", "events": ["*"], "mutations": [{"id": "m", "cypher": mutation}]}]
+    }
+    body["injection_rules"] = [{"name": "i", "agents": ["*"], "queries": queries}] if queries else []
+    return json.dumps(body).encode()
+
+
+def rule_set(**workflows: bytes) -> RuleSet:
+    files = {f"{name}/graph_injection.yaml": text for name, text in workflows.items()}
+    return RuleSet.of_stored(files, PACKS, (FALKORDB,), summary=RuleSet.of_files(files, PACKS, (FALKORDB,)).summary)
+
+
+RULES = {
+    "Calls": workflow("MERGE (t:Tool {name: 'x'}) MERGE (c:Call {id: 1})"),
+    "Orders": workflow("MERGE (o:Order {id: 1})", "MATCH (o:Order {id: 2}) RETURN o"),
+    "Asks": workflow("MERGE (q:Question {id: 1})", "MATCH (c:Call {kind: 'x'}), (o:Order {kind: 'y'}) RETURN c, o"),
+}
+
+
+class Graph:
+    def __init__(self) -> None:
+        self.prepared: list[tuple[str, frozenset[tuple[str, str]]]] = []
+
+    async def prepare(self, app_id: str, keys: Iterable[tuple[str, str]], indexes: object = ()) -> None:
+        self.prepared.append((app_id, frozenset(keys) - CORE_KEYS))
+
+
+def prepared(*steps: tuple[str, str | None] | None, rules: RuleSet | None = None) -> list[tuple[str, set[Any]]]:
+    """Return what is prepared for events of (app, workflow); None forgets the first app."""
+    graph = Graph()
+    indexes = AppIndexes(graph, frozenset(), FACTS)  # type: ignore[arg-type]
+    active = rules or rule_set(**RULES)
+
+    async def run() -> None:
+        for step in steps:
+            if step is None:
+                indexes.forget("acme")
+                continue
+            app, name = step
+            event = Event.create("a.b", app_id=app, chat_id="c", workflow=name, data={})
+            entry = Entry(offset="1", fields={}, received=datetime.now(UTC))
+            await indexes.prepare(app, [MatchedEvent(entry=entry, event=event, mutations=(), rules=active)])
+
+    asyncio.run(run())
+    return [(app, set(keys)) for app, keys in graph.prepared]
+
+
+def test_an_app_gets_the_indexes_of_its_workflows_once() -> None:
+    orders = {("Order", "id"), ("Order", "kind")}
+    assert prepared(("acme", "Orders"), ("acme", "Orders"), ("other", "Orders")) == [
+        ("acme", orders),
+        ("other", orders),
+    ]
+    later = [keys for _, keys in prepared(("acme", "Orders"), ("acme", "Calls"))]
+    assert ("Call", "id") not in later[0]
+    assert ("Call", "id") in later[1]
+
+
+def test_lookups_of_other_workflows_in_what_an_app_writes_have_indexes() -> None:
+    [(_, keys)] = prepared(("acme", "Calls"))
+    assert ("Call", "kind") in keys
+    assert ("Order", "kind") not in keys
+
+
+def test_an_event_without_rules_and_a_deleted_graph() -> None:
+    assert prepared(("acme", None)) == [("acme", set())]
+    assert len(prepared(("acme", "Orders"), None, ("acme", "Orders"))) == 2
+
+
+def test_facts_are_looked_up_by_any_workflow() -> None:
+    rules = rule_set(**RULES, Facts=workflow("MERGE (f:F {id: 1})", graphrag=True))
+    [(_, keys)] = prepared(("acme", "Calls"), rules=rules)
+    assert keys >= FACTS

@@ -27,7 +27,7 @@ from .stack import Stack, Worker
 
 __all__ = ("Round",)
 
-_EVENTS = {"falkordb": 240, "neo4j": 120}
+_EVENTS = {"falkordb": 240, "neo4j": 60}
 """Least number of events of a round; the serial pass on Neo4j takes most of the time there."""
 _CAUGHT_UP_S = 180.0
 """A restarted Neo4j compiles all queries anew, which takes a busy machine a minute."""

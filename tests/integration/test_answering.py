@@ -194,7 +194,7 @@ async def answering(rules: RuleSet, graph: Any, **options: Any) -> AsyncIterator
 
 async def warm(pipeline: ContextPipeline, agent: str = "Counter", **fields: Any) -> ContextReply:
     """Ask until the answer comes from the cache."""
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         while True:
             hits = pipeline.cache.hits
             reply = await pipeline.answer(request(agent, **fields))
@@ -203,7 +203,7 @@ async def warm(pipeline: ContextPipeline, agent: str = "Counter", **fields: Any)
 
 
 async def eventually(condition: Callable[[], bool]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         while not condition():  # noqa: ASYNC110 - polling keeps the tests plain
             await asyncio.sleep(0.005)
 
@@ -481,7 +481,7 @@ async def test_what_is_not_there_in_time_is_counted(
             first = await emitted(client, event(), event("item.ignored"), event())
             assert (await pipeline.answer(request(after=first))).stale_by is None
         after = await emitted(client, event(), event("item.ignored"), event(app="bank"), event(), event())
-        asked = request(after=after, budget_ms=300)
+        asked = request(after=after, budget_ms=1_500)
         reply = await pipeline.answer(asked)
         assert in_time(asked)
         assert (reply.injected["n"]["n"], reply.stale_by, reply.reason, reply.missing) == (2, 3, None, ())

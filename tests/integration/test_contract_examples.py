@@ -75,7 +75,7 @@ async def working(bus: RedisEventLog, graph: FalkorDBStore, rules: RuleSet) -> A
 
 
 async def eventually(condition: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(20):
+    async with asyncio.timeout(120):
         while not await condition():  # noqa: ASYNC110 - the server does not tell
             await asyncio.sleep(0.02)
 

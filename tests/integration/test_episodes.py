@@ -33,7 +33,7 @@ __all__ = ("falkordb", "serial", "store")  # fixtures
 
 RULES = rule_set()
 U1 = {"user_id": "u1"}
-_EXAMPLES = int(os.environ.get("GRAPHWEFT_EXAMPLES", "100"))
+_EXAMPLES = os.environ.get("GRAPHWEFT_EXAMPLES")
 
 
 def at(seconds: int) -> str:
@@ -298,7 +298,12 @@ async def test_both_servers_end_with_the_same_graph(url: str, neo4j_server: Neo4
 _CHATS = 3
 _EVENTS = 5
 """Of one chat, at most."""
-_SLOW = [HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example]
+_checked = settings(
+    deadline=None,
+    print_blob=True,
+    derandomize=_EXAMPLES is None,
+    suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large, HealthCheck.large_base_example],
+)
 _seconds = st.integers(0, 2)
 """Few, so that what is erased lies between what is not, and times are equal."""
 _times = _seconds.map(at)
@@ -366,7 +371,7 @@ _turns = st.lists(st.integers(0, _CHATS - 1), min_size=_CHATS, max_size=_CHATS *
 
 @pytest.mark.slow
 @pytest.mark.timeout(3_600)
-@settings(deadline=None, print_blob=True, max_examples=_EXAMPLES, suppress_health_check=_SLOW)
+@settings(_checked, max_examples=int(_EXAMPLES or 30))
 @given(chats=_chats(), orders=st.lists(_turns, min_size=1, max_size=3))
 def test_the_order_of_chats_leaves_no_trace(serial: Server, chats: list[list[Event]], orders: list[list[int]]) -> None:
     serial.rules = RULES
@@ -386,7 +391,7 @@ def test_the_order_of_chats_leaves_no_trace(serial: Server, chats: list[list[Eve
 
 @pytest.mark.slow
 @pytest.mark.timeout(3_600)
-@settings(deadline=None, print_blob=True, max_examples=max(1, _EXAMPLES // 5), suppress_health_check=_SLOW)
+@settings(_checked, max_examples=max(1, int(_EXAMPLES or 50) // 5))
 @given(chats=_chats(), turns=_turns)
 def test_batches_leave_what_single_queries_leave(
     falkordb: FalkorDB, chats: list[list[Event]], turns: list[int]

@@ -150,7 +150,7 @@ def asking(url: str, budget_ms: int = 20_000) -> Client:
 
 
 async def eventually(condition: Callable[[], Awaitable[bool]]) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while not await condition():  # noqa: ASYNC110 - the server does not tell
             await asyncio.sleep(0.02)
 

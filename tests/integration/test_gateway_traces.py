@@ -313,7 +313,7 @@ async def test_nothing_is_said_to_be_taken_before_the_bus_has_it(tmp_path: Path,
         assert int(answer.headers["Retry-After"]) > 0
         await own.start()
         try:
-            async with asyncio.timeout(30):
+            async with asyncio.timeout(120):
                 while (await post(gateway, request(span(20, "chat", 80, 90)))).status_code != 200:  # noqa: ASYNC110
                     await asyncio.sleep(0.1)
             found = await events(embedded_url(tmp_path), app_id)

@@ -213,7 +213,7 @@ async def at_server(graph: FalkorDBStore) -> int:
 
 
 async def until_busy(graph: FalkorDBStore, busy: bool) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(120):
         while bool(await at_server(graph)) is not busy:  # noqa: ASYNC110 - only the server knows
             await asyncio.sleep(0.01)
 

@@ -98,7 +98,7 @@ async def apply_all(bus: RedisEventLog, graph: FalkorDBStore, rules: RuleSet) ->
     worker = MutationWorker(bus, graph, rules, name="w")
     task = asyncio.create_task(worker.run())
     try:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             while sum(partition.lag for partition in await bus.status()):  # noqa: ASYNC110 - the server does not tell
                 await asyncio.sleep(0.02)
     finally:

@@ -226,7 +226,7 @@ async def test_without_rules_it_keeps_the_events(
         await started.wait()
         assert "no rules" in caplog.text
         assert not task.done()
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             while sum(part.lag for part in await bus.status()):  # noqa: ASYNC110 - the bus does not tell
                 await asyncio.sleep(0.05)
     letters = await bus.dead_letters(limit=10)

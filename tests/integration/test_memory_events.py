@@ -74,7 +74,7 @@ async def worked(bus: RedisEventLog, store: Any, rules: RuleSet = NO_RULES) -> l
     worker = MutationWorker(bus, store, rules, name="w")
     task = asyncio.create_task(worker.run())
     try:
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             while sum(part.lag for part in await bus.status()):  # noqa: ASYNC110 - the bus's
                 await asyncio.sleep(0.02)
     finally:

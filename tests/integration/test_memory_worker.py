@@ -130,11 +130,11 @@ async def working(*workers: JobWorker | MutationWorker) -> AsyncGenerator[None]:
     finally:
         for worker in workers:
             worker.stop()
-        async with asyncio.timeout(30):
+        async with asyncio.timeout(120):
             await asyncio.gather(*tasks)
 
 
-async def until(true: Callable[[], Any], within_s: float = 45.0) -> None:
+async def until(true: Callable[[], Any], within_s: float = 120.0) -> None:
     async with asyncio.timeout(within_s):
         while True:
             found = true()
@@ -143,7 +143,7 @@ async def until(true: Callable[[], Any], within_s: float = 45.0) -> None:
             await asyncio.sleep(0.02)
 
 
-async def done(*buses: Bus, within_s: float = 45.0) -> None:
+async def done(*buses: Bus, within_s: float = 120.0) -> None:
     """Wait until each group has read all there is: what it has made of it, too."""
 
     async def quiet() -> bool:

@@ -421,7 +421,7 @@ async def test_a_worker_and_a_responder_start_without_the_graph_server(
             responding(servers.bus_url, far_graph, rules),
             working(far_bus, far_graph, rules),
         ):
-            assert await client.emit(event("visit"))
+            assert await client.emit(event("visit"), wait_s=60)
             assert (await client.context(agent="Any", chat_id="c")).reason == "graph_unavailable"
 
             async def interrupted() -> bool:

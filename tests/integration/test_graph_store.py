@@ -122,7 +122,7 @@ async def test_a_write_that_is_cancelled_while_it_waits_for_another_is_not_sent(
         for partition in range(3):
             await store.progress(APP, partition)
         await store.apply(APP, 2, chain(COUNT))
-        slow = asyncio.create_task(store.apply(APP, 0, chain("UNWIND range(1, 100000) AS i CREATE (:Flood {i: i})")))
+        slow = asyncio.create_task(store.apply(APP, 0, chain("UNWIND range(1, 1000000) AS i CREATE (:Flood {i: i})")))
         await asyncio.sleep(0.01)  # it is under way
         waiting = [asyncio.create_task(store.apply(APP, partition, chain(COUNT))) for partition in (1, 2)]
         await asyncio.sleep(0.01)

@@ -22,7 +22,7 @@ from graphweft_workers.drivers.falkordb.dialect import FALKORDB
 from graphweft_workers.drivers.neo4j.dialect import NEO4J
 from graphweft_workers.engine.duplicates import RecentEvents
 from graphweft_workers.engine.order import Arranger
-from graphweft_workers.engine.plan import FailedRows, Plan, planned_end, resumed, unwritten
+from graphweft_workers.engine.plan import FailedRows, Plan, planned_end, resumed, rules_of, unwritten
 from graphweft_workers.engine.read import MatchedEvent, read_range
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.graph_store import START, Checkpoint, Progress, Write
@@ -135,7 +135,8 @@ def test_whatever_interrupts_it(rules: RuleSet, arranger: Arranger, sessions: li
             run(graph, resumed(progress, events, arranger)[0], arranger, letters, fuel)
         elif progress.checkpoint.offset != events[-1].entry.offset:
             run(graph, Plan.of(progress.checkpoint, events, arranger), arranger, letters, fuel)
-    assert graph.progress == Progress(checkpoint=Checkpoint(offset=events[-1].entry.offset))
+    assert graph.progress.checkpoint == Checkpoint(offset=events[-1].entry.offset)
+    assert rules_of(graph.progress) == rules.digest != ""
     assert sorted(graph.done) == sorted(set(names) - graph.bad)
     assert set(letters) == {"/".join(name) for name in graph.bad}
     place = {name: number for number, name in enumerate(graph.done)}
@@ -144,11 +145,16 @@ def test_whatever_interrupts_it(rules: RuleSet, arranger: Arranger, sessions: li
         assert [place[name] for name in mine] == sorted(place[name] for name in mine)
 
 
-def test_a_plan_of_one_write_needs_no_note(rules: RuleSet, arranger: Arranger) -> None:
+def test_a_plan_of_one_write_needs_no_note_if_the_rules_are_noted(rules: RuleSet, arranger: Arranger) -> None:
     [event] = events_of(rules, ["a"])
     only = MatchedEvent(entry=event.entry, event=event.event, mutations=event.mutations[:1], rules=event.rules)
     [write] = Plan.of(START, [only], arranger).writes(0, lambda _: 10)
+    noted = Progress(checkpoint=write.after, note=write.note or "")
+    assert (write.before, write.after, rules_of(noted)) == (START, Checkpoint(offset="0001"), rules.digest)
+    [write] = Plan.of(START, [only], arranger, noted=rules.digest).writes(0, lambda _: 10)
     assert (write.before, write.after, write.note) == (START, Checkpoint(offset="0001"), None)
+    [write] = Plan.of(START, [only], arranger, noted="other").writes(0, lambda _: 10)
+    assert write.note is not None
 
 
 def test_rows_whose_rules_are_gone_are_passed_over(rules: RuleSet, arranger: Arranger) -> None:

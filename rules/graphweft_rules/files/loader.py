@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import reduce
 from pathlib import Path
@@ -82,6 +82,18 @@ def workflow_files(names: Iterable[str]) -> dict[str, Path]:
     return {name: path for name, path in found.items() if path.name == FILE_NAME and _is_workflow(name)}
 
 
+def reader_of(contents: Mapping[str, bytes]) -> Callable[[Path], bytes]:
+    """Return what reads files that are given by their paths from the root, for ``RuleFiles``."""
+
+    def read(path: Path) -> bytes:
+        data = contents.get(path.as_posix())
+        if data is None:
+            raise FileNotFoundError(path)
+        return data
+
+    return read
+
+
 def _is_workflow(folder: str) -> bool:
     return folder[0] not in "_."
 
@@ -120,6 +132,10 @@ class RuleFiles:
         self._data: dict[str, bytes] = {}
         self.contents: dict[Path, bytes] = {}
         """The files that were read."""
+
+    def contents_from(self, root: Path) -> dict[str, bytes]:
+        """Return the files that were read, by their paths from the root."""
+        return {Path(os.path.relpath(path, root)).as_posix(): data for path, data in self.contents.items()}
 
     def resolve(self, path: Path) -> Resolved:
         """Return the rules of a file after ``extends``, with the findings of all files involved.

@@ -6,7 +6,6 @@ Matching is pure, so workers, replays and rule tests use it alike.
 from __future__ import annotations
 
 import hashlib
-import os
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -18,7 +17,7 @@ from graphweft_contracts.search import SearchQuery
 from graphweft_rules.cypher.batch_query import Dialect
 from graphweft_rules.cypher.query import Cypher
 from graphweft_rules.files.findings import Finding, RulesError
-from graphweft_rules.files.loader import RuleFiles, discover, workflow_files
+from graphweft_rules.files.loader import RuleFiles, discover, reader_of, workflow_files
 from graphweft_rules.files.model import InjectionQuery, InjectionRule, Place
 from graphweft_rules.matching.clock import clock_values, uuid_values
 from graphweft_rules.matching.graphrag import GraphragQuery
@@ -166,22 +165,14 @@ class RuleSet:
         files = RuleFiles(dialects)
         found = discover(root)
         workflows = _compiled({name: found[name] for name in found if only is None or name in only}, files)
-        contents = {Path(os.path.relpath(path, root)).as_posix(): data for path, data in files.contents.items()}
-        return cls(workflows, packs, contents)
+        return cls(workflows, packs, files.contents_from(root))
 
     @classmethod
     def of_files(
         cls, contents: Mapping[str, bytes], packs: Iterable[Pack] = (), dialects: Iterable[Dialect] = ()
     ) -> RuleSet:
         """Return the rule set of files that are given by their paths from the root. Raises ``RulesError``."""
-
-        def read(path: Path) -> bytes:
-            data = contents.get(path.as_posix())
-            if data is None:
-                raise FileNotFoundError(path)
-            return data
-
-        workflows = _compiled(workflow_files(contents), RuleFiles(dialects, read))
+        workflows = _compiled(workflow_files(contents), RuleFiles(dialects, reader_of(contents)))
         return cls(workflows, packs, contents)
 
     @classmethod

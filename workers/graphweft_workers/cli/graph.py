@@ -10,6 +10,7 @@ from graphweft_workers.cli.connections import running_graph
 from graphweft_workers.cli.options import App, Data, Json, Params, assignments, command
 from graphweft_workers.cli.output import print_json, print_table, say, warn
 from graphweft_workers.engine.digest import read_digest
+from graphweft_workers.engine.plan import rules_of
 from graphweft_workers.roles.settings import Settings
 
 _QUERY_TIMEOUT_S: Final = 60.0
@@ -38,10 +39,18 @@ async def query(
 
 @command
 async def digest(app: App, data: Data = None, json: Json = False) -> None:
-    """Print a hash over the content of an app's graph. Equal graphs have equal digests, however they were built."""
+    """Print a hash over the content of an app's graph. Equal graphs have equal digests, however they were built.
+
+    ``--json`` also tells how far the graph is in each partition, and by which rules it got there.
+    """
     async with running_graph(Settings.load(data=data)) as graph:
         found = await read_digest(graph, app)
+        at = [
+            {"partition": partition, "offset": progress.checkpoint.offset, "rules": rules_of(progress) or None}
+            for partition in await graph.checkpoints(app, timeout_s=_QUERY_TIMEOUT_S)
+            for progress in [await graph.progress(app, partition)]
+        ]
     if json:
-        print_json({"digest": found.sha256, "nodes": found.nodes, "relationships": found.relationships})
+        print_json({"digest": found.sha256, "nodes": found.nodes, "relationships": found.relationships, "at": at})
     else:
         say(found.sha256)

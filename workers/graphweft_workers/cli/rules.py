@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -14,9 +14,12 @@ from graphweft_contracts.layout import ALL_APPS
 from graphweft_contracts.rules_log import Activation, StoredRules, changed_files, newest
 from graphweft_workers.cli.connections import running_bus
 from graphweft_workers.cli.options import Data, Json, check_app, command
-from graphweft_workers.cli.output import print_json, print_table, say
+from graphweft_workers.cli.output import print_json, print_table, say, warn
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.roles.settings import Settings
+
+if TYPE_CHECKING:
+    from graphweft_rules.matching.sound_rules import SoundRules
 
 Scope = Annotated[
     str | None, typer.Option("--app", help="The app whose rules these are.", show_default="all apps without their own")
@@ -36,6 +39,10 @@ async def rules_push(
     unchecked: Annotated[
         bool, typer.Option("--unchecked", help="Push although no graph server can check the queries.")
     ] = False,
+    leave_broken: Annotated[
+        bool,
+        typer.Option("--leave-broken", help="Workflows with errors keep their active rules; push those of the others."),
+    ] = False,
     data: Data = None,
     json: Json = False,
 ) -> None:
@@ -43,18 +50,25 @@ async def rules_push(
 
     Rules with errors are not pushed. Events that were published before follow the rules that were active then.
     """
+    from graphweft_rules import RuleSet
     from graphweft_workers.roles.connections import make_graph
     from graphweft_workers.roles.query_check import refuse_wrong_queries
-    from graphweft_workers.roles.rules import load_rules, push, store
+    from graphweft_workers.roles.rules import load_rules, load_sound_rules, push, store
 
     scope = _scope(app)
     settings = Settings.load(data=data, rules=folder)
-    rules = load_rules(settings)
-    if not rules.workflows:
-        raise InvalidSettings(f"{settings.rules} holds no rules: put them into <Workflow>/graph_injection.yaml")
+    sound: SoundRules | None = None
+    rules = RuleSet({}) if leave_broken else load_rules(settings)
     async with running_bus(settings) as bus:
+        active = newest(await bus.activations(), scope)
+        before: Mapping[str, bytes] = await _files(bus, active.digest) if active else {}
         graph = make_graph(settings)
         try:
+            if leave_broken:
+                sound = await load_sound_rules(settings, graph, before)
+                rules = sound.rules
+            if not rules.workflows:
+                raise InvalidSettings(f"{settings.rules} holds no rules: put them into <Workflow>/graph_injection.yaml")
             await refuse_wrong_queries(graph, (*rules.mutations, *rules.injections))
         except GraphUnavailable as error:
             if not unchecked:
@@ -63,8 +77,7 @@ async def rules_push(
                 ) from error
         finally:
             await graph.aclose()
-        active = newest(await bus.activations(), scope)
-        changes = changed_files(await _files(bus, active.digest) if active else {}, rules.files)
+        changes = changed_files(before, rules.files)
         pushed: Activation | None = None
         if not dry_run:
             if active is None or active.digest != rules.digest:
@@ -72,8 +85,16 @@ async def rules_push(
             else:
                 await store(bus, rules)  # another version may have stored them without a summary
     if json:
-        print_json({"rules": rules.digest, "scope": scope, "number": pushed and pushed.number, "changes": changes})
+        told: dict[str, Any] = {"rules": rules.digest, "scope": scope, "number": pushed and pushed.number}
+        print_json({**told, "changes": changes, **({} if sound is None else _left(sound))})
         return
+    if sound is not None and sound.findings:
+        for finding in sound.findings:
+            warn(str(finding))
+        for name in sound.kept:
+            warn(f"{name} has errors and keeps its active rules")
+        for name in sound.absent:
+            warn(f"{name} has errors and no active rules: its events become dead letters until you push it")
     for change, names in changes.items():
         for name in names:
             say(f"{change:>8}  {name}")
@@ -216,6 +237,11 @@ async def rules_ignore(
         return
     say(f"events of the workflow {workflow} have no effect for {_named(scope)}, by {digest[:_SHORT]}")
     say(f"Your folder of rules does not say so: add {file} with `mutation_rules: []`, or the next push forgets it")
+
+
+def _left(sound: SoundRules) -> dict[str, Any]:
+    findings = [finding.to_dict() for finding in sound.findings]
+    return {"kept": list(sound.kept), "absent": list(sound.absent), "findings": findings}
 
 
 def _scope(app: str | None) -> str:

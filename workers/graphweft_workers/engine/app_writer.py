@@ -154,6 +154,7 @@ class AppWriter:
         applier = self.state.applier
         checkpoint, strikes = queue.checkpoint, 0
         if opened is not None:
+            applier.opened(self.number, queue.app_id, opened)
             checkpoint, strikes = opened.checkpoint, self._strikes(queue.app_id, opened.checkpoint)
             if checkpoint.plan:
                 checkpoint = await applier.resume(self.number, queue.app_id, opened, events, strikes=strikes)

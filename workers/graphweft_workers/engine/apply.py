@@ -22,7 +22,7 @@ from graphweft_rules import BoundMutation
 from graphweft_workers.bounded_dict import BoundedDict
 from graphweft_workers.engine.arrangers import Arrangers
 from graphweft_workers.engine.order import MOST_ROWS
-from graphweft_workers.engine.plan import FailedRows, Plan, Row, resumed, unwritten
+from graphweft_workers.engine.plan import FailedRows, Plan, Row, resumed, rules_of, unwritten
 from graphweft_workers.engine.read import MatchedEvent, defect_of, internal_error, letter_for
 from graphweft_workers.engine.skips import MOST_OFFSETS
 from graphweft_workers.ports.dead_letters import DeadLetters
@@ -97,6 +97,8 @@ class Applier:
         self._failures: dict[_Broken, _Failures] = {}
         self._most: dict[str, int] = {}
         """By statement: rows of one query, after a query with more rows timed out."""
+        self._noted: BoundedDict[tuple[int, str], str] = BoundedDict()
+        """By partition and app: the digest of the rules in the graph's note."""
         self._logged: BoundedDict[tuple[str, ...], int] = BoundedDict()
 
     async def apply(
@@ -111,13 +113,21 @@ class Applier:
         if not events:
             return checkpoint
         try:
-            plan = Plan.of(checkpoint, events, await self._arrangers.of(events))
+            noted = self._noted.get((partition, app_id))
+            plan = Plan.of(checkpoint, events, await self._arrangers.of(events), noted=noted)
         except GraphweftError:
             raise
         except Exception as error:  # noqa: BLE001 - one event must not stop the others
             _log_defect(error, app_id)
             return await self._apply_singly(partition, app_id, checkpoint, events)
-        return await self._run(partition, app_id, plan, strikes)
+        self._noted.pop((partition, app_id), None)
+        reached = await self._run(partition, app_id, plan, strikes)
+        self._noted[partition, app_id] = plan.rules
+        return reached
+
+    def opened(self, partition: int, app_id: str, progress: Progress) -> None:
+        """Remember what the graph's note says: other workers may have written it."""
+        self._noted[partition, app_id] = rules_of(progress)
 
     async def resume(
         self, partition: int, app_id: str, progress: Progress, events: Sequence[MatchedEvent], *, strikes: int = 0

@@ -76,20 +76,40 @@ class Plan:
     arranger: Arranger
     """Arranges the rest of the rows when some are dropped."""
     failed: FailedRows | None = None
+    rules: str = ""
+    """The digest of the rule set of all rows; empty for rules without files."""
+    is_noted: bool = False
+    """Whether the graph's note says these rules, if no plan is under way; a plan of one write then needs no note."""
     rows: Sequence[Row] = field(init=False)
     note: str = field(init=False)
+    last_note: str = field(init=False)
+    """The note that the last write stores: by which rules the graph got there."""
     name: str = field(init=False)
 
     def __post_init__(self) -> None:
         self.rows = [row for step in self.steps for row in step.rows]
         self.note = _note(self)
+        self.last_note = json.dumps({"rules": self.rules}, separators=(",", ":")) if self.rules else ""
         self.name = hashlib.blake2s(self.note.encode(), digest_size=8).hexdigest()
 
     @classmethod
-    def of(cls, checkpoint: Checkpoint, events: Sequence[MatchedEvent], arranger: Arranger) -> Plan:
-        """Return the plan for events in the log's order, all of them after ``checkpoint`` and at least one."""
+    def of(
+        cls, checkpoint: Checkpoint, events: Sequence[MatchedEvent], arranger: Arranger, *, noted: str | None = None
+    ) -> Plan:
+        """Return the plan for events in the log's order, all of them after ``checkpoint`` and at least one.
+
+        ``noted`` is the digest of the rules that the graph's note says, if it is known.
+        """
         steps = _arranged(arranger, _rows(events))
-        return cls(before=checkpoint, end=events[-1].entry.offset, steps=steps, arranger=arranger)
+        rules = events[-1].rules.digest
+        return cls(
+            before=checkpoint,
+            end=events[-1].entry.offset,
+            steps=steps,
+            arranger=arranger,
+            rules=rules,
+            is_noted=noted == rules,
+        )
 
     def without(self, done: int, failed: FailedRows) -> Plan:
         """Return the plan that replaces this one after ``done`` rows and drops the rows of ``failed``.
@@ -131,7 +151,7 @@ class Plan:
                     last = first + _light(step.rows[first - position : last - position])
                 note = None
                 if last == total:
-                    note = "" if first or self.before.plan else None
+                    note = None if self.is_noted and not first and not self.before.plan else self.last_note
                 elif not first:
                     note = self.note
                 found.append(
@@ -147,7 +167,7 @@ class Plan:
                 first = last
             position = end
         if not total:
-            found.append(Write(before=self.before, after=Checkpoint(offset=self.end), note=""))
+            found.append(Write(before=self.before, after=Checkpoint(offset=self.end), note=self.last_note))
         return found
 
 
@@ -183,6 +203,15 @@ def planned_rows(progress: Progress) -> Sequence[tuple[str, str, str, bool]]:
     return [(*row, number < progress.checkpoint.done) for number, row in enumerate(rows)]
 
 
+def rules_of(progress: Progress) -> str:
+    """Return the digest of the rules that the graph's last plan follows; empty if it is unknown or has no files."""
+    try:
+        note: Any = json.loads(progress.note)
+    except ValueError:
+        return ""
+    return str(cast("Mapping[str, Any]", note).get("rules", "")) if isinstance(note, dict) else ""
+
+
 def unwritten(progress: Progress) -> FailedRows | None:
     """Return the failed rows whose dead letter may not be written yet."""
     failed: dict[str, Any] | None = _read(progress)["left_out"] if progress.checkpoint.plan else None
@@ -213,7 +242,8 @@ def resumed(
         gone += [name for name in names if name not in by_name]
         # One row per step: today's rules may not allow the batch query that the plan was made for.
         steps += [Step(mutation=by_name[name].bound, rows=[by_name[name]]) for name in names if name in by_name]
-    return Plan(before=progress.checkpoint, end=note["end"], steps=steps, arranger=arranger), gone
+    rules = str(note.get("rules", ""))
+    return Plan(before=progress.checkpoint, end=note["end"], steps=steps, arranger=arranger, rules=rules), gone
 
 
 def _rows(events: Iterable[MatchedEvent]) -> list[Row]:
@@ -238,6 +268,8 @@ def _note(plan: Plan) -> str:
                 steps.append((rule, mutation, [number]))
     left_out = plan.failed and asdict(plan.failed)
     body = {"format": _FORMAT, "end": plan.end, "events": list(events), "steps": steps, "left_out": left_out}
+    if plan.rules:
+        body["rules"] = plan.rules
     return json.dumps(body, separators=(",", ":"))
 
 

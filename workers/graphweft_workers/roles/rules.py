@@ -5,11 +5,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from graphweft_contracts import BusUnavailable, InvalidSettings
+from graphweft_contracts import BusUnavailable, GraphUnavailable, InvalidSettings
 from graphweft_contracts.layout import ALL_APPS
 from graphweft_contracts.rules_log import Activation, StoredRules, newest
 from graphweft_workers.roles.connections import dialects
@@ -17,9 +18,12 @@ from graphweft_workers.roles.settings import Settings
 
 if TYPE_CHECKING:  # a command that reads a count need not wait for the rules to load
     from graphweft_rules import RuleSet
+    from graphweft_rules.files.findings import Finding
     from graphweft_rules.matching.pack import Pack
+    from graphweft_rules.matching.sound_rules import SoundRules
     from graphweft_workers.active_rules import LoggedRules
     from graphweft_workers.ports.bus import Bus
+    from graphweft_workers.ports.graph_store import GraphStore
 
 logger = logging.getLogger("graphweft.rules")
 
@@ -44,6 +48,46 @@ def load_rules(settings: Settings, *, only: Collection[str] | None = None) -> Ru
             "folder with <Workflow>/graph_injection.yaml files"
         )
     return RuleSet.load(settings.rules, packs, dialects(), only=only)
+
+
+async def load_sound_rules(settings: Settings, graph: GraphStore, before: Mapping[str, bytes]) -> SoundRules:
+    """Load the workflows of the folder that have no errors; the others keep their files of ``before``.
+
+    The graph server checks the queries, if it answers. Raises ``RulesError`` where ``load_sound`` does.
+    """
+    from graphweft_rules import RulesError
+    from graphweft_rules.matching.sound_rules import load_sound
+    from graphweft_workers.roles.query_check import refuse_wrong_queries
+
+    refused: tuple[Finding, ...] = ()
+    broken: frozenset[str] = frozenset()
+    while True:
+        sound = await asyncio.to_thread(
+            load_sound, settings.rules, _packs(settings), dialects(), before=before, broken=broken
+        )
+        sound = replace(sound, findings=(*sound.findings, *refused))
+        try:
+            await refuse_wrong_queries(graph, (*sound.rules.mutations, *sound.rules.injections))
+        except GraphUnavailable as error:
+            logger.warning("no graph server checked the queries: %s", error)
+        except RulesError as error:
+            found = _workflows_of(sound.rules, {finding.place.file for finding in error.findings})
+            if found <= broken:  # the rules of before are refused too
+                raise
+            refused, broken = (*refused, *error.findings), broken | found
+            continue
+        return sound
+
+
+def _workflows_of(rules: RuleSet, files: Collection[str]) -> frozenset[str]:
+    """Return the workflows with rules that are written in any of these files."""
+    found: set[str] = set()
+    for name, flow in rules.workflows.items():
+        places = [part.place for rule in flow.mutation_rules for part in rule.parts]
+        places += [part.place for rule in flow.injection_rules for part in rule.parts]
+        if any(place.file in files for place in places):
+            found.add(name)
+    return frozenset(found)
 
 
 def logged_rules(settings: Settings, bus: Bus, *, none: RuleSet | None = None) -> LoggedRules:

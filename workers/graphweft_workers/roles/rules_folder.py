@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from itertools import chain
 from pathlib import Path
 from typing import Final
@@ -18,7 +18,7 @@ from graphweft_rules.files.loader import TESTS
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.roles.query_check import refuse_wrong_queries
-from graphweft_workers.roles.rules import load_new_rules, load_rules, push, store
+from graphweft_workers.roles.rules import load_new_rules, load_rules, load_sound_rules, push, store
 from graphweft_workers.roles.settings import Settings
 
 logger = structlog.get_logger("graphweft.rules")
@@ -85,21 +85,58 @@ class RulesFolder:
             await asyncio.sleep(_SETTLE_S)
             if self._state() != state:
                 continue
-            seen = state
-            try:
-                rules = await asyncio.to_thread(load_rules, self._settings)
-                changed = await self.push(rules)
-                if changed:
-                    self._say(f"rules {rules.digest[:12]} are active: {', '.join(changed)}")
-                elif not rules.workflows:
-                    self._say(f"{self._settings.rules} holds no rules, so the ones before go on")
-            except InvalidRules as error:
-                self._say(f"the rules of {self._settings.rules} have errors, so the ones before go on:\n{error}")
-            except BusUnavailable as error:
-                logger.warning("rules_not_pushed", reason=str(error))
-                seen = {}  # try again
-            except GraphweftError as error:
-                self._say(f"the rules of {self._settings.rules} cannot be used, so the ones before go on: {error}")
+            seen = state if await self.look() else {}
+
+    async def look(self) -> bool:
+        """Push the rules of the folder as they are now, and print what changed, or the findings.
+
+        Returns False if the bus did not answer: try again.
+        """
+        try:
+            rules = await asyncio.to_thread(load_rules, self._settings)
+            changed = await self.push(rules)
+            if changed:
+                self._say(f"rules {rules.digest[:12]} are active: {', '.join(changed)}")
+            elif not rules.workflows:
+                self._say(f"{self._settings.rules} holds no rules, so the ones before go on")
+        except InvalidRules as error:
+            return await self._look_at_sound(error)
+        except BusUnavailable as error:
+            logger.warning("rules_not_pushed", reason=str(error))
+            return False
+        except GraphweftError as error:
+            self._say(f"the rules of {self._settings.rules} cannot be used, so the ones before go on: {error}")
+        return True
+
+    async def _look_at_sound(self, error: InvalidRules) -> bool:
+        try:
+            self._say(await self._push_sound(error))
+        except BusUnavailable as unavailable:
+            logger.warning("rules_not_pushed", reason=str(unavailable))
+            return False
+        return True
+
+    async def _push_sound(self, error: InvalidRules) -> str:
+        """Push the workflows without errors; return what happened. Raises ``BusUnavailable``."""
+        root = self._settings.rules
+        active = newest(await self._bus.activations(), ALL_APPS)
+        stored = await self._bus.stored_rules(active.digest) if active else None
+        before: Mapping[str, bytes] = stored.files if stored else {}
+        try:
+            sound = await load_sound_rules(self._settings, self._graph, before)
+        except InvalidRules as refused:
+            error, sound = refused, None
+        if sound is None or active is None or sound.rules.digest == active.digest:
+            return f"the rules of {root} have errors, so the ones before go on:\n{error}"
+        await push(self._bus, sound.rules)
+        self._files |= {root / name for name in sound.rules.files}
+        changed = sorted(chain(*changed_files(before, sound.rules.files).values()))
+        lines = [f"rules {sound.rules.digest[:12]} are active: {', '.join(changed)}"]
+        if sound.kept:
+            lines.append(f"the rules of {', '.join(sound.kept)} have errors, so the ones before go on:")
+        if sound.absent:
+            lines.append(f"the rules of {', '.join(sound.absent)} have errors, and there are none from before:")
+        return "\n".join([*lines, *map(str, sound.findings)])
 
     def _state(self) -> _State:
         """Return time and size of all rule files."""

@@ -24,6 +24,7 @@ ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.sta
 FILES = [
     "agent.py",
     "schemas/rules.json",
+    "schemas/test.json",
     "workflows/support/graph_injection.yaml",
     "workflows/support/orders_test.yaml",
 ]
@@ -151,7 +152,7 @@ def test_a_write_that_fails_half_way_leaves_no_file(tmp_path: Path) -> None:
 
 def test_other_workflows_stay_beside_the_new_one(tmp_path: Path) -> None:
     assert init(tmp_path, "--workflow", "one").code == 0
-    for name in ("agent.py", "schemas/rules.json"):
+    for name in ("agent.py", "schemas/rules.json", "schemas/test.json"):
         (tmp_path / name).unlink()
     assert init(tmp_path, "--workflow", "two").code == 0
     assert [*RuleSet.load(tmp_path / "workflows").workflows] == ["one", "two"]

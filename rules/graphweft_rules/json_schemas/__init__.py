@@ -1,4 +1,5 @@
-"""JSON Schemas of the files that people write, for editors: ``rules.json`` and ``ontology.json`` in this folder.
+"""JSON Schemas of the files that people write, for editors: ``rules.json``, ``test.json`` and
+``ontology.json`` in this folder.
 
 ``python -m graphweft_rules.json_schemas --write`` writes the files, and ``--check`` lists stale ones.
 """
@@ -10,7 +11,7 @@ from typing import Final, Literal, get_args
 
 __all__ = ("KINDS", "Kind", "schema_text")
 
-Kind = Literal["rules", "ontology"]
+Kind = Literal["rules", "test", "ontology"]
 KINDS: Final[tuple[Kind, ...]] = get_args(Kind)
 
 

@@ -13,13 +13,14 @@ from graphweft_rules.json_schemas import Kind
 from graphweft_rules.json_schemas.keywords import Schema
 from graphweft_rules.json_schemas.ontology_file import ontology_file
 from graphweft_rules.json_schemas.rule_file import rule_file
+from graphweft_rules.json_schemas.rule_test_file import rule_test_file
 
 _PROGRAM: Final = "python -m graphweft_rules.json_schemas"
 
 
 def schemas() -> Mapping[Kind, Schema]:
     """Return every schema by the kind of its files."""
-    return {"rules": rule_file(), "ontology": ontology_file()}
+    return {"rules": rule_file(), "test": rule_test_file(), "ontology": ontology_file()}
 
 
 def generated() -> dict[str, str]:

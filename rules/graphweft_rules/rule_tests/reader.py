@@ -32,7 +32,7 @@ from graphweft_rules.rule_tests.model import (
 
 DEFAULT_BUDGET_MS: Final = 10_000
 """Generous: a test must not depend on how fast its machine is."""
-_MOST_BUDGET_MS: Final = 3_600_000
+MOST_BUDGET_MS: Final = 3_600_000
 _NAME: Final = "rule/mutation"
 _UNKNOWN: Final = "unknown"
 """Stands for a workflow that has a finding, so that its events and requests have no further ones."""
@@ -218,8 +218,8 @@ class _Reader(Shapes):
         if not any(key in entries for key in checks):
             self.error("missing-key", f"a check of context needs one of {', '.join(checks)}", node.place)
         budget = self.whole(entries, "budget_ms", least=1) or DEFAULT_BUDGET_MS
-        if budget > _MOST_BUDGET_MS:
-            message = f"budget_ms is {budget}: write at most {_MOST_BUDGET_MS}"
+        if budget > MOST_BUDGET_MS:
+            message = f"budget_ms is {budget}: write at most {MOST_BUDGET_MS}"
             self.error("bad-value", message, entries["budget_ms"].value.place)
         request = self._request(entries, workflow, events.last_chat)
         time = self._time(entries, events.last_time + STEP)
@@ -258,7 +258,11 @@ class _Reader(Shapes):
         try:
             return _TIME.validate_python(plain(entries["time"].value))
         except ValidationError:
-            self.wrong_type(entries["time"].value, "time", "a time with its zone, as 2026-01-31T10:00:00Z")
+            node, wanted = entries["time"].value, "a time with its zone, as 2026-01-31T10:00:00Z"
+            if isinstance(node, Scalar) and isinstance(node.value, str):
+                self.error("bad-value", f"time is {node.value!r}: write {wanted}", node.place)
+            else:
+                self.wrong_type(node, "time", wanted)
             return default
 
     def _texts(self, entries: Entries, key: str) -> tuple[Expected, ...]:

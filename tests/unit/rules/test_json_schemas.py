@@ -20,6 +20,7 @@ from graphweft_rules.files.source import parse
 from graphweft_rules.files.tree import plain
 from graphweft_rules.json_schemas import KINDS, Kind, schema_text
 from graphweft_rules.json_schemas.__main__ import main, stale
+from graphweft_rules.rule_tests.reader import read_cases
 from graphweft_workers.features.episodes.ontologies.files import read_ontology
 
 ROOT = Path(__file__).parents[3]
@@ -30,8 +31,9 @@ RULE_FILES = sorted(
     for path in (ROOT / folder).rglob("*.yaml")
     if re.search("^(mutation|injection)_rules:", path.read_text("utf-8"), re.MULTILINE)
 )
+BLOCK = r"```yaml\n(.*?)```"
 VALIDATORS = {kind: Draft7Validator(json.loads(schema_text(kind))) for kind in KINDS}
-
+TEST_FILES = sorted(path for folder in FOLDERS for path in (ROOT / folder).rglob("*_test.yaml"))
 EVERYTHING = """
 extends: [../_shared/base.yaml]
 version: "1.0"
@@ -91,6 +93,61 @@ edge_type_map:
   - {source: [Entity], target: Entity, edges: USES}
 excluded_entity_types: [Secret]
 """
+TESTS = """
+tests:
+  - name: everything
+    workflow: Support
+    events:
+      - {type: order.placed, chat: c1, user: ann, agent: planner, context: {phase: 2}, data: {order: o1, n: [1, null]}}
+      - type: order.paid
+        id: e2
+        source: /shop
+        chatid: c1
+        userid: ann
+        appid: shop
+        workflow: Support
+        time: "2026-02-01T10:00:00Z"
+        recordedtime: "2026-02-01T10:00:00+01:00"
+        subject: o1
+        specversion: "1.0"
+        datacontenttype: application/json
+        dataschema: order.json
+        dataref: o1.json
+        partitionkey: k
+        sequence: "7"
+        traceparent: 00-0af7651916cd43dd8448eb211c80319c-b7ad6b7169203331-01
+        tracestate: a=b
+      - recorded.jsonl
+    statements:
+      - placed/order
+      - {mutation: placed/order, params: {order: o1, tags: [a, null]}}
+      - {skipped: placed/customer, reason: $event.customer}
+    graph:
+      - query: MATCH (o:Order) WHERE o.id = $id RETURN o.id AS id, o.n AS n
+        params: {id: o1}
+        rows: [[o1, null], {id: o1, n: 2}]
+      - nodes: 3
+      - nodes: {Order: 1}
+      - relationships: {PLACED: 0}
+    context:
+      - agent: planner
+        chat: c1
+        user: ann
+        workflow: Support
+        context: {phase: 2}
+        budget_ms: 500
+        max_tokens: 100
+        time: "2026-02-01T10:00:00Z"
+        contains: [o1, lamp]
+        excludes: o2
+        equals: "# Orders"
+        empty: false
+        missing: [orders, {name: facts, reason: timeout}]
+    dead_letters:
+      - {reason: skipped, rule: placed, mutation: customer, type: order.paid, message: customer, events: 2}
+    unmatched: [agent.turn_start, "tool.*"]
+  - {name: from a file, events: recorded.jsonl}
+"""
 
 type Read = Callable[[bytes], tuple[Finding, ...]]
 
@@ -103,7 +160,11 @@ def ontology_of(data: bytes) -> tuple[Finding, ...]:
     return read_ontology(data, Path("support_v1.yaml"))[1]
 
 
-READ: dict[Kind, Read] = {"rules": rules_of, "ontology": ontology_of}
+def cases_of(data: bytes) -> tuple[Finding, ...]:
+    return read_cases(data, Path("Support/orders_test.yaml"), "Support", lambda _: b"")[1]
+
+
+READ: dict[Kind, Read] = {"rules": rules_of, "test": cases_of, "ontology": ontology_of}
 
 
 def values(text: str) -> Any:
@@ -115,7 +176,7 @@ def as_file(value: Any) -> bytes:
     return json.dumps(value, ensure_ascii=False).encode("utf-8", "surrogatepass")
 
 
-FULL: dict[Kind, Any] = {"rules": values(EVERYTHING), "ontology": values(ONTOLOGY)}
+FULL: dict[Kind, Any] = {"rules": values(EVERYTHING), "test": values(TESTS), "ontology": values(ONTOLOGY)}
 
 
 def valid(kind: Kind, value: Any) -> bool:
@@ -178,9 +239,24 @@ def test_the_schema_accepts_every_rule_file_of_the_project(path: Path) -> None:
     VALIDATORS["rules"].validate(values(path.read_text("utf-8")))
 
 
+@pytest.mark.parametrize("path", TEST_FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_the_schema_accepts_every_rule_test_of_the_project(path: Path) -> None:
+    assert errors(read_cases(path.read_bytes(), path, "W")[1]) == ()
+    VALIDATORS["test"].validate(values(path.read_text("utf-8")))
+
+
+def test_the_schema_accepts_the_rule_tests_of_the_pages() -> None:
+    blocks = [text for page in ROOT.glob("docs/**/*.md") for text in re.findall(BLOCK, page.read_text("utf-8"), re.S)]
+    found = [text for text in blocks if re.search("^tests:", text, re.MULTILINE)]
+    assert found
+    for text in found:
+        assert errors(cases_of(text.encode())) == ()
+        VALIDATORS["test"].validate(values(text))
+
+
 def test_the_schema_accepts_the_rules_of_the_pages() -> None:
     pages = [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
-    blocks = [text for page in pages for text in re.findall(r"```yaml\n(.*?)```", page.read_text("utf-8"), re.DOTALL)]
+    blocks = [text for page in pages for text in re.findall(BLOCK, page.read_text("utf-8"), re.S)]
     found = [text for text in blocks if re.search("^(mutation|injection)_rules:", text, re.MULTILINE)]
     assert len(found) >= 6
     for text in found:
@@ -198,6 +274,11 @@ def test_the_schema_accepts_the_rules_of_the_pages() -> None:
         ("rules", "version: 1.0"),
         ("rules", "mutation_rules: [{name: &n a, events: [a.b], mutations: "
                   "[{id: *n, cypher: 'CREATE (:N)', params: {}}]}]"),
+        ("test", TESTS),
+        ("test", "tests: [{name: a}]"),
+        ("test", "tests: [{name: a, events: [], statements: [], graph: [], context: [], dead_letters: []}]"),
+        ("test", "tests: [{name: a, events: [{type: a.b, chat: null, subject: null, time: null, agent: null}]}]"),
+        ("test", "tests: [{name: a, context: [{agent: g, user: null, time: 1700000000, empty: true}]}]"),
         ("ontology", ONTOLOGY),
         ("ontology", "entity_types: {A: }"),
         ("ontology", "entity_types: {A: a}\nedge_types: {}\nedge_type_map: []\nexcluded_entity_types: []"),
@@ -224,6 +305,7 @@ def changed(kind: Kind, path: tuple[Any, ...], value: Any) -> Any:
 
 
 QUERIES = ("injection_rules", 0, "queries")
+CASE = ("tests", 0)
 MUTATION = ("mutation_rules", 0, "mutations", 0)
 MISTAKES: list[tuple[Kind, tuple[Any, ...], Any]] = [
     ("rules", ("mutation_rule",), []),
@@ -269,6 +351,46 @@ MISTAKES: list[tuple[Kind, tuple[Any, ...], Any]] = [
     ("rules", ("version",), "2.0"),
     ("rules", ("version",), None),
     ("rules", ("extends",), {"file": "base.yaml"}),
+    ("test", ("tests",), []),
+    ("test", ("tests",), {}),
+    ("test", ("tests",), ...),
+    ("test", (*CASE, "name"), ...),
+    ("test", (*CASE, "name"), " "),
+    ("test", (*CASE, "event"), []),
+    ("test", (*CASE, "events"), {"type": "a.b"}),
+    ("test", (*CASE, "events", 0), 5),
+    ("test", (*CASE, "events", 0, "type"), ...),
+    ("test", (*CASE, "events", 0, "type"), "Order"),
+    ("test", (*CASE, "events", 0, "data"), [1]),
+    ("test", (*CASE, "events", 0, "context"), None),
+    ("test", (*CASE, "events", 0, "chat"), ""),
+    ("test", (*CASE, "events", 1, "appid"), "a b"),
+    ("test", (*CASE, "statements", 0), "placed"),
+    ("test", (*CASE, "statements", 1, "reason"), "x"),
+    ("test", (*CASE, "statements", 1, "skipped"), "placed/order"),
+    ("test", (*CASE, "statements", 2, "params"), {}),
+    ("test", (*CASE, "statements", 2, "skipped"), ...),
+    ("test", (*CASE, "graph", 0, "rows"), ...),
+    ("test", (*CASE, "graph", 0, "rows", 0), "o1"),
+    ("test", (*CASE, "graph", 0, "params"), ["o1"]),
+    ("test", (*CASE, "graph", 1), {}),
+    ("test", (*CASE, "graph", 1, "nodes"), -1),
+    ("test", (*CASE, "graph", 1, "rows"), []),
+    ("test", (*CASE, "graph", 2, "nodes", "Order"), "one"),
+    ("test", (*CASE, "context", 0, "agent"), ...),
+    ("test", (*CASE, "context", 0), {"agent": "planner"}),
+    ("test", (*CASE, "context", 0, "chat"), None),
+    ("test", (*CASE, "context", 0, "budget_ms"), 0),
+    ("test", (*CASE, "context", 0, "budget_ms"), 3_600_001),
+    ("test", (*CASE, "context", 0, "empty"), 1),
+    ("test", (*CASE, "context", 0, "contains"), []),
+    ("test", (*CASE, "context", 0, "contains"), {"text": "o1"}),
+    ("test", (*CASE, "context", 0, "missing", 1, "reason"), "late"),
+    ("test", (*CASE, "context", 0, "user_id"), "ann"),
+    ("test", (*CASE, "dead_letters", 0, "reason"), "lost"),
+    ("test", (*CASE, "dead_letters", 0, "events"), 0),
+    ("test", (*CASE, "unmatched"), "a.b"),
+    ("test", (*CASE, "unmatched"), []),
     ("ontology", ("entity_types",), ...),
     ("ontology", ("entity_types",), {}),
     ("ontology", ("entity_types",), ["Customer"]),
@@ -310,12 +432,13 @@ def test_the_schema_has_exactly_the_keys_of_the_loader(kind: Kind) -> None:
         assert any("no_such_key" in each for each in refusals), path
         assert keys_at(VALIDATORS[kind].schema, path) == said, path
         compared += 1
-    assert compared >= {"rules": 15, "ontology": 3}[kind]
+    assert compared >= {"rules": 15, "test": 10, "ontology": 3}[kind]
 
 
 def keys_at(schema: Any, path: tuple[Any, ...]) -> set[str]:
     found = schema
     for step in path:
+        found = found.get("else", found) if "properties" not in found and "items" not in found else found
         found = found["properties"][step] if isinstance(step, str) else found["items"]
         if "$ref" in found:
             found = schema["definitions"][found["$ref"].removeprefix("#/definitions/")]
@@ -370,6 +493,7 @@ SMALL: dict[Kind, list[Any]] = {
         {"injection_rules": [{"name": "r", "agents": ["*"], "queries": [query]}]}
         for query in FULL["rules"]["injection_rules"][0]["queries"]
     ],
+    "test": [{"tests": [{"name": "a", key: value}]} for key, value in FULL["test"]["tests"][0].items()],
     "ontology": [{"entity_types": {"A": "a"}}],
 }
 
@@ -386,6 +510,12 @@ def judged_alike(kind: Kind, value: Any) -> None:
 @given(variants("rules"))
 def test_the_schema_refuses_only_rules_that_the_loader_refuses(value: Any) -> None:
     judged_alike("rules", value)
+
+
+@settings(max_examples=200, deadline=None)
+@given(variants("test"))
+def test_the_schema_refuses_only_rule_tests_that_the_reader_refuses(value: Any) -> None:
+    judged_alike("test", value)
 
 
 @settings(max_examples=100, deadline=None)

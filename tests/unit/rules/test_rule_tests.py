@@ -140,7 +140,7 @@ def test_the_events_of_a_case_are_of_one_app() -> None:
         ("tests: [{name: a, context: [{agent: g}]}]", ["1:29 missing-key"]),
         ("tests: [{name: a, context: [{agent: g, empty: 1}]}]", ["1:47 wrong-type"]),
         ("tests: [{name: a, context: [{agent: g, empty: true, user: 4}]}]", ["1:59 bad-value"]),
-        ("tests: [{name: a, context: [{agent: g, empty: true, time: now}]}]", ["1:59 wrong-type"]),
+        ("tests: [{name: a, context: [{agent: g, empty: true, time: now}]}]", ["1:59 bad-value"]),
         ("tests: [{name: a, context: [{agent: g, empty: true, budget_ms: 9000000}]}]", ["1:64 bad-value"]),
         ("tests: [{name: a, context: [{agent: g, missing: [{name: x, reason: y}]}]}]", ["1:68 bad-value"]),
         ("tests: [{name: a, dead_letters: [{reason: skiped}]}]", ["1:43 bad-value"]),

@@ -14,10 +14,10 @@ from graphweft_workers.cli.output import print_json, say
 
 @command
 async def rules_schema(
-    kind: Annotated[Kind, typer.Argument(help="The kind of file: rules, or ontology.")] = "rules",
+    kind: Annotated[Kind, typer.Argument(help="The kind of file: rules, test, or ontology.")] = "rules",
     json: Json = False,
 ) -> None:
-    """Print the JSON Schema of rule files or of ontologies, with which editors complete and check them."""
+    """Print the JSON Schema of rule files, rule tests or ontologies, with which editors complete and check them."""
     text = schema_text(kind)
     if json:
         print_json(json_module.loads(text))

@@ -1,4 +1,4 @@
-"""A small project that runs: rules of one workflow, their tests, their JSON Schema, and a script.
+"""A small project that runs: rules of one workflow, their tests, the JSON Schemas of both, and a script.
 
 The files are in ``template``, as a user gets them. Only the name of the workflow is replaced.
 """
@@ -38,7 +38,7 @@ def project_files(workflow: str = WORKFLOW) -> dict[str, str]:
         name.replace(WORKFLOW, workflow): template.joinpath(name).read_text("utf-8").replace(WORKFLOW, workflow)
         for name in _TEMPLATE
     }
-    return {**files, "schemas/rules.json": schema_text("rules")}
+    return {**files, "schemas/rules.json": schema_text("rules"), "schemas/test.json": schema_text("test")}
 
 
 def write_project(folder: Path, files: Mapping[str, str]) -> None:

@@ -82,7 +82,7 @@ def test_a_workflow_may_have_another_name(tmp_path: Path) -> None:
     assert json.loads(done.out) == {
         "folder": ".",
         "workflow": "Help_desk-2",
-        "written": [name.replace("support", "Help_desk-2") for name in [*FILES[2:], *FILES[:2]]],
+        "written": [name.replace("support", "Help_desk-2") for name in [*FILES[3:], *FILES[:3]]],
         "next": ["graphweft test", "graphweft up", "python agent.py"],
     }
     found = written(tmp_path)

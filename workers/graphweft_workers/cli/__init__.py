@@ -49,6 +49,7 @@ _COMMANDS: Final[Mapping[str, str | None]] = {
     "context": "context:context",
     "query": "graph:query",
     "digest": "graph:digest",
+    "rebuild": "rebuild:rebuild",
     "memory": None,
     "status": "status:status",
     "events": None,

@@ -1,0 +1,235 @@
+"""``graphweft rebuild`` makes a graph from the log that equals the live one, and touches no other graph."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import json
+from collections.abc import AsyncIterator, Iterable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from tests.chaos.serial import Neo4jReference
+from tests.integration.test_cli import Call, call
+from tests.services.neo4j import Neo4jServer
+
+from graphweft.transport import Outgoing, Transport
+from graphweft_contracts import Event, channels, wire
+from graphweft_workers.active_rules import LoggedRules
+from graphweft_workers.drivers.falkordb.store import FalkorDBStore
+from graphweft_workers.drivers.neo4j.store import Neo4jStore
+from graphweft_workers.drivers.redis.event_log import RedisEventLog
+from graphweft_workers.engine.digest import read_digest
+from graphweft_workers.engine.worker import MutationWorker
+from graphweft_workers.ports.graph_store import GraphStore
+from graphweft_workers.roles.rules import rules_maker
+from graphweft_workers.roles.settings import Settings
+
+__all__ = ("call",)  # a fixture
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
+
+RULES = """
+version: "1.0"
+mutation_rules:
+  - name: placed
+    events: ["order.placed"]
+    mutations:
+      - id: order
+        cypher: "MERGE (o:Order {id: $id}) SET o.by = 'BY', o.times = coalesce(o.times, 0) + 1"
+        params: {id: $event.order}
+      - id: customer
+        cypher: "MATCH (o:Order {id: $id}) MERGE (c:Customer {id: $who}) MERGE (c)-[:PLACED]->(o)"
+        params: {id: $event.order, who: $event.customer}
+      - id: share
+        cypher: "MATCH (o:Order {id: $id}) SET o.share = 100 / $parts"
+        params: {id: $event.order, parts: $event.parts}
+"""
+
+
+class App:
+    """Commands on one server, with a worker for all apps."""
+
+    def __init__(self, url: str, call: Call, bus: RedisEventLog, transport: Transport, folder: Path) -> None:
+        self.url, self.call, self.bus, self.transport, self.folder = url, call, bus, transport, folder
+
+    async def run(self, *arguments: str, graph: str | None = None) -> Any:
+        settings = {"GRAPHWEFT_BUS_URL": self.url, "GRAPHWEFT_GRAPH_URL": graph or self.url}
+        return await asyncio.to_thread(self.call, *arguments, **settings)
+
+    async def rebuild(self, *arguments: str) -> tuple[int, dict[str, Any]]:
+        done = await self.run("rebuild", "--json", *arguments)
+        assert done.out, done.err
+        return done.code, json.loads(done.out.splitlines()[-1])  # a worker of the same process may log before
+
+    async def push(self, by: str) -> None:
+        file = self.folder / "rules/Shop/graph_injection.yaml"
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(RULES.replace("BY", by))
+        done = await self.run("rules", "push", str(self.folder / "rules"))
+        assert done.code == 0, done.err
+
+    async def emit(self, app: str, numbers: Iterable[int]) -> None:
+        made = [
+            Event.create(
+                "order.placed", app_id=app, chat_id=f"c{number % 3}", workflow="Shop", id=f"e{number}", source="/test",
+                data={"order": f"o{number % 11}", "parts": number % 5}
+                | ({} if number % 7 == 0 else {"customer": f"{app}{number % 4}"}),
+            )
+            for number in numbers
+        ]  # fmt: skip
+        await self.transport.append([Outgoing(key=event.key, fields=wire.encode(event)) for event in made])
+
+    @contextlib.asynccontextmanager
+    async def worker(self, store: GraphStore | None = None) -> AsyncIterator[None]:
+        bus, graph = RedisEventLog(self.url), store or FalkorDBStore(self.url)
+        rules = LoggedRules(bus, bus.is_after, rules_maker(Settings.load()))
+        worker = MutationWorker(bus, graph, rules, name="w", lease_s=2.0, batch_events=7)
+        running = asyncio.create_task(worker.run())
+        try:
+            yield
+        finally:
+            worker.stop()
+            await running
+            await bus.aclose()
+            await graph.aclose()
+
+    async def applied(self) -> None:
+        async with asyncio.timeout(60):
+            while sum(each.lag for each in await self.bus.status()):  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+
+    async def live(self) -> None:
+        """Two apps with failures, skips, copies, entries that are no events, other rules in between, and a retry."""
+        await self.push("first")
+        async with self.worker():
+            for app in ("shop", "shop_x"):
+                await self.emit(app, range(40))
+                await self.emit(app, range(5, 9))
+                await self.transport.append([Outgoing(key=f"{app}/c1", fields={b"specversion": b"?"})])
+            await self.applied()
+            await self.push("second")
+            for app in ("shop", "shop_x"):
+                await self.emit(app, range(40, 60))
+            await self.applied()
+            letters = json.loads((await self.run("dlq", "list", "--json")).out)
+            assert letters
+            assert (await self.run("dlq", "retry", "--all")).code == 0
+            await self.applied()
+
+    async def digest(self, app: str, *arguments: str) -> str:
+        return str((await self.run("digest", "--app", app, *arguments)).out).strip()
+
+
+@pytest.fixture
+async def app(url: str, call: Call, bus: RedisEventLog, transport: Transport, tmp_path: Path) -> App:
+    await bus.partitions()
+    return App(url, call, bus, transport, tmp_path)
+
+
+async def test_a_rebuilt_graph_equals_the_live_one_and_the_neighbour_is_untouched(app: App) -> None:
+    await app.live()
+    before = {name: await app.digest(name) for name in ("shop", "shop_x")}
+    for name, digest in before.items():
+        code, found = await app.rebuild("--app", name, "--verify")
+        assert (code, found["same"]) == (0, True), found
+        assert found["graph"] == f"mozaiks_{name}.rebuilt"
+        assert found["live"]["digest"] == found["rebuilt"]["digest"] == digest
+        assert found["live"]["nodes"] > 10
+        assert found["dead_letters"] == []
+        assert sum(each["events"] for each in found["partitions"]) >= 60
+    assert {name: await app.digest(name) for name in before} == before
+
+
+async def test_a_difference_is_found(app: App, graph: FalkorDBStore) -> None:
+    await app.live()
+    redis = graph._redis  # pyright: ignore[reportPrivateUsage]
+    await redis.execute_command("GRAPH.QUERY", "mozaiks_shop", "MATCH (o:Order {id: 'o3'}) SET o.by = 'me'")
+    code, found = await app.rebuild("--app", "shop", "--verify")
+    assert (code, found["same"]) == (1, False)
+    assert found["live"]["nodes"] == found["rebuilt"]["nodes"]
+    done = await app.run("rebuild", "--app", "shop", "--verify", "--graph-template", "{app_id}.again")
+    assert done.code == 1
+    assert "The graphs differ." in done.out
+
+
+async def test_a_log_without_its_beginning_is_refused(app: App, graph: FalkorDBStore) -> None:
+    await app.live()
+    partition = (await app.bus.layout()).partitions_of("shop")[0]
+    redis = graph._redis  # pyright: ignore[reportPrivateUsage]
+    await redis.execute_command("XTRIM", channels.events_stream(partition), "MAXLEN", "20")
+    done = await app.run("rebuild", "--app", "shop")
+    assert done.code == 2
+    assert f"partition {partition} of the log lacks its first" in done.err
+    assert "mozaiks_shop.rebuilt" not in await redis.execute_command("GRAPH.LIST")
+
+
+async def test_a_rebuild_stops_at_a_position_and_resumes(app: App) -> None:
+    await app.live()
+    partition = (await app.bus.layout()).partitions_of("shop")[0]
+    tenth = (await app.bus.after(partition, "", limit=30))[-1].offset
+    code, found = await app.rebuild("--app", "shop", "--to", f"{partition}:{tenth}")
+    assert code == 0
+    assert [each["offset"] for each in found["partitions"]] == [tenth]
+    again = await app.run("rebuild", "--app", "shop")
+    assert again.code == 2
+    assert "give --resume" in again.err
+    code, found = await app.rebuild("--app", "shop", "--resume", "--verify")
+    assert (code, found["same"]) == (0, True)
+    back = await app.run("rebuild", "--app", "shop", "--to", f"{partition}:{tenth}", "--resume")
+    assert back.code == 2
+    assert f", after {partition}:{tenth}: give --graph-template" in back.err
+
+
+async def test_a_graph_of_the_app_or_of_another_one_is_never_the_new_one(app: App) -> None:
+    await app.live()
+    before = {name: await app.digest(name, "--json") for name in ("shop", "shop_x")}
+    for arguments, said in [
+        (("--graph-template", "mozaiks_{app_id}_x"), "is that of the app 'shop_x'"),
+        (("--graph-template", "mozaiks_{app_id}_y"), "is that of the app 'shop_y'"),
+        (("--graph-template", "mozaiks_{app_id}"), "exists at the place of the new one"),
+        (("--into", app.url), "exists at the place of the new one"),
+        (("--into", app.url, "--resume"), "nothing to resume"),
+        (("--graph-template", "fixed"), "graph_template"),
+        (("--to", "3"), "invalid --to '3'"),
+        (("--to", "0:1-1", "--verify"), "leave out --to"),
+        (("--into", "nothing://here"), "invalid --into"),
+    ]:
+        done = await app.run("rebuild", "--app", "shop", *arguments)
+        assert done.code == 2, (arguments, done)
+        assert said in done.err, (arguments, done.err)
+    assert {name: await app.digest(name, "--json") for name in before} == before
+
+
+async def test_a_live_graph_that_is_written_to_is_compared_at_one_place(app: App) -> None:
+    await app.live()
+
+    async def write() -> None:
+        for number in range(60, 100):
+            await app.emit("shop", [number])
+            await asyncio.sleep(0.02)
+
+    async with app.worker():
+        writing = asyncio.create_task(write())
+        code, found = await app.rebuild("--app", "shop", "--verify")
+        await writing
+    assert (code, found["same"]) == (0, True)
+
+
+async def test_a_graph_moves_to_neo4j_and_lives_on(app: App, neo4j_server: Neo4jServer) -> None:
+    await app.live()
+    async with contextlib.aclosing(Neo4jReference(neo4j_server.uri)) as reference:
+        await reference.clear()
+    code, found = await app.rebuild("--app", "shop", "--into", neo4j_server.uri, "--verify")
+    assert (code, found["same"]) == (0, True)
+    await app.emit("shop", range(100, 130))
+    async with app.worker(Neo4jStore(neo4j_server.uri)):
+        await app.applied()
+    code, found = await app.rebuild("--app", "shop", "--graph-template", "{app_id}.all")
+    assert (code, found["dead_letters"]) == (0, [])
+    async with (
+        contextlib.aclosing(Neo4jStore(neo4j_server.uri)) as moved,
+        contextlib.aclosing(FalkorDBStore(app.url, graph_template="{app_id}.all")) as rebuilt,
+    ):
+        assert await read_digest(moved, "shop") == await read_digest(rebuilt, "shop")

@@ -1,0 +1,162 @@
+"""``graphweft rebuild``."""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from typing import Annotated, Any, Final
+
+import typer
+
+from graphweft_contracts import InvalidSettings
+from graphweft_workers.cli.connections import running_bus, running_graph
+from graphweft_workers.cli.options import App, Data, Json, command
+from graphweft_workers.cli.output import print_json, say, warn
+from graphweft_workers.engine.rebuild import Compared, Rebuild
+from graphweft_workers.engine.replay import Replayed
+from graphweft_workers.logs import set_up_logs
+from graphweft_workers.roles.rules import logged_rules
+from graphweft_workers.roles.settings import Settings
+
+_TELL_S: Final = 2.0
+_BESIDE: Final = ".rebuilt"
+"""Its dot cannot be in the id of an app."""
+
+
+@command
+async def rebuild(
+    app: App,
+    into: Annotated[
+        str | None, typer.Option("--into", metavar="URL", help="Graph server of the new graph.", show_default="same")
+    ] = None,
+    graph_template: Annotated[
+        str | None,
+        typer.Option("--graph-template", help="Name of the new graph; holds {app_id}.", show_default="see the page"),
+    ] = None,
+    to: Annotated[
+        list[str] | None,
+        typer.Option("--to", metavar="POSITION", help="Stop after this position; other partitions stay empty."),
+    ] = None,
+    verify: Annotated[bool, typer.Option("--verify", help="Compare with the live graph; exit with 1.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted rebuild.")] = False,
+    data: Data = None,
+    json: Json = False,
+) -> int | None:
+    """Build an app's graph again from the log, as a new graph beside the live one, which stays as it is.
+
+    Each event follows the rules that were active at its place. --verify then tells whether both graphs are equal.
+    """
+    if verify and to:
+        raise InvalidSettings("--verify compares with the live graph as it is now: leave out --to")
+    settings = Settings.load(data=data)
+    place = _place(settings, app, into, graph_template)
+    ends = dict(map(_position, to or []))
+    set_up_logs(settings.log_level if "log_level" in settings.model_fields_set else "critical", settings.log_format)
+    telling = _Telling()
+    async with running_bus(settings) as bus, running_graph(settings) as live, running_graph(place) as graph:
+        work = Rebuild(bus, live, graph, logged_rules(settings, bus), app, tell=telling.tell)
+        await work.begin(resume=resume)
+        started = time.monotonic()
+        compared = None
+        if verify:
+            compared = await work.compare()
+        else:
+            await work.run(ends or None)
+        elapsed = time.monotonic() - started
+    name = place.graph_template.replace("{app_id}", app)
+    if json:
+        print_json(_dict(name, work.done, compared, elapsed))
+    else:
+        _print(name, work.done, compared, elapsed)
+    if verify and compared is None:
+        warn(f"the live graph of {app!r} kept changing: compare again with --resume when less is written")
+        return 1
+    return 1 if compared is not None and compared.live != compared.rebuilt else None
+
+
+def _place(settings: Settings, app: str, into: str | None, template: str | None) -> Settings:
+    """Return the settings with the place of the new graph. Raises ``InvalidSettings`` for one of another app."""
+    if template is None:
+        template = (
+            settings.graph_template if into else settings.graph_template.replace("{app_id}", "{app_id}" + _BESIDE)
+        )
+    graph_url = into or settings.graph_url
+    try:
+        place = Settings.load(
+            data=settings.data, bus_url=settings.bus_url, graph_url=graph_url, graph_template=template
+        )
+    except InvalidSettings as error:
+        raise InvalidSettings(f"invalid --into or --graph-template: {error}") from error
+    name, names = template.replace("{app_id}", app), re.escape(settings.graph_template).replace(r"\{app_id\}", "(.*)")
+    owner = re.fullmatch(names, name)
+    if owner and owner[1] != app and re.fullmatch("[A-Za-z0-9_-]{1,64}", owner[1]):
+        raise InvalidSettings(
+            f"invalid --graph-template {template!r}: the graph {name!r} is that of the app {owner[1]!r}; write a name "
+            "with a character that ids of apps cannot have, such as '.'"
+        )
+    return place
+
+
+def _position(text: str) -> tuple[int, str]:
+    if not re.fullmatch(r"[0-9]{1,9}:[0-9]+(-[0-9]+)?", text):
+        raise InvalidSettings(f"invalid --to {text!r}: expected PARTITION:OFFSET, as `graphweft emit` prints it")
+    partition, _, offset = text.partition(":")
+    return int(partition), offset
+
+
+class _Telling:
+    """Says the progress on standard error, every two seconds."""
+
+    def __init__(self) -> None:
+        self._began = self._last = time.monotonic()
+
+    def tell(self, done: Replayed) -> None:
+        now = time.monotonic()
+        if now - self._last < _TELL_S:
+            return
+        self._last = now
+        rate = done.entries / (now - self._began)
+        sys.stderr.write(f"{done.entries:,} entries read, {done.events:,} events applied, {rate:,.0f} entries/s\n")
+        sys.stderr.flush()
+
+
+def _dict(name: str, done: dict[int, Replayed], compared: Compared | None, elapsed: float) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "graph": name,
+        "seconds": round(elapsed, 3),
+        "partitions": [
+            {"partition": number, "offset": each.offset, "entries": each.entries, "events": each.events}
+            for number, each in sorted(done.items())
+        ],
+        "skips": sum(sum(each.skips.values()) for each in done.values()),
+        "dead_letters": [letter.model_dump(mode="json") for letter in _letters(done)],
+    }
+    if compared is not None:
+        found["same"] = compared.live == compared.rebuilt
+        for key, digest in (("live", compared.live), ("rebuilt", compared.rebuilt)):
+            found[key] = {"digest": digest.sha256, "nodes": digest.nodes, "relationships": digest.relationships}
+    return found
+
+
+def _letters(done: dict[int, Replayed]) -> list[Any]:
+    return [
+        letter for _, letter in sorted({id: one for each in done.values() for id, one in each.letters.items()}.items())
+    ]
+
+
+def _print(name: str, done: dict[int, Replayed], compared: Compared | None, elapsed: float) -> None:
+    events = sum(each.events for each in done.values())
+    say(f"{events:,} events applied to the graph {name!r} in {elapsed:.1f} s")
+    if skips := sum(sum(each.skips.values()) for each in done.values()):
+        say(f"{skips:,} mutations were skipped that the live graph has not skipped")
+    for letter in _letters(done):
+        say(f"failed, and has not failed live: {letter.rule}/{letter.mutation} at {letter.offset}: {letter.message}")
+    if compared is None:
+        return
+    if compared.live == compared.rebuilt:
+        say(f"equal to the live graph: {compared.live.sha256}")
+        return
+    for title, each in (("live", compared.live), ("rebuilt", compared.rebuilt)):
+        say(f"{title}: {each.nodes:,} nodes, {each.relationships:,} relationships, {each.sha256}")
+    say("The graphs differ. Something else than the rules has written to one, or a rule gives other results each time.")

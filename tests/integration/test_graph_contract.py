@@ -131,6 +131,17 @@ async def test_writes_take_effect_in_order_and_move_the_mark(graph: GraphStore) 
     assert await checkpoint(graph) == Checkpoint(offset="2")
 
 
+async def test_the_id_of_a_graph_is_that_of_no_other_store(graph: GraphStore, backend: Backend) -> None:
+    assert await graph.graph_id(APP)
+    async with contextlib.aclosing(backend.make()) as same:
+        assert await same.graph_id(APP) == await graph.graph_id(APP)
+    if backend.name == "falkordb":  # the test's Neo4j holds one graph
+        async with contextlib.aclosing(backend.make(graph_template="{app_id}.other")) as other:
+            assert await other.graph_id(APP) == ""
+            await other.progress(APP, 0)
+            assert await other.graph_id(APP) not in ("", await graph.graph_id(APP))
+
+
 async def test_marks_are_those_of_all_partitions(graph: GraphStore) -> None:
     assert await graph.checkpoints(APP, timeout_s=5) == {0: START}
     await graph.progress(APP, 7)

@@ -5,6 +5,9 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
+import random
+import sys
 from collections.abc import AsyncIterator, Iterable
 from pathlib import Path
 from typing import Any
@@ -177,6 +180,8 @@ async def test_a_rebuild_stops_at_a_position_and_resumes(app: App) -> None:
     assert "give --resume" in again.err
     code, found = await app.rebuild("--app", "shop", "--resume", "--verify")
     assert (code, found["same"]) == (0, True)
+    code, found = await app.rebuild("--app", "shop", "--resume", "--verify")
+    assert (code, found["same"]) == (0, True)
     back = await app.run("rebuild", "--app", "shop", "--to", f"{partition}:{tenth}", "--resume")
     assert back.code == 2
     assert f", after {partition}:{tenth}: give --graph-template" in back.err
@@ -188,11 +193,12 @@ async def test_a_graph_of_the_app_or_of_another_one_is_never_the_new_one(app: Ap
     for arguments, said in [
         (("--graph-template", "mozaiks_{app_id}_x"), "is that of the app 'shop_x'"),
         (("--graph-template", "mozaiks_{app_id}_y"), "is that of the app 'shop_y'"),
-        (("--graph-template", "mozaiks_{app_id}"), "exists at the place of the new one"),
-        (("--into", app.url), "exists at the place of the new one"),
-        (("--into", app.url, "--resume"), "nothing to resume"),
+        (("--graph-template", "mozaiks_{app_id}"), "is that of the live graph"),
+        (("--into", app.url), "is that of the live graph"),
+        (("--into", app.url, "--resume"), "is that of the live graph"),
         (("--graph-template", "fixed"), "graph_template"),
         (("--to", "3"), "invalid --to '3'"),
+        (("--to", "9999:1-1"), "invalid --to '9999:1-1': the bus has the partitions 0 to 1"),
         (("--to", "0:1-1", "--verify"), "leave out --to"),
         (("--into", "nothing://here"), "invalid --into"),
     ]:
@@ -200,6 +206,13 @@ async def test_a_graph_of_the_app_or_of_another_one_is_never_the_new_one(app: Ap
         assert done.code == 2, (arguments, done)
         assert said in done.err, (arguments, done.err)
     assert {name: await app.digest(name, "--json") for name in before} == before
+
+
+async def test_an_app_without_events_is_told(app: App) -> None:
+    await app.live()
+    done = await app.run("rebuild", "--app", "shp", "--verify")
+    assert "the log has no event of the app 'shp'" in done.err
+    assert done.code == 0
 
 
 async def test_a_live_graph_that_is_written_to_is_compared_at_one_place(app: App) -> None:
@@ -233,3 +246,50 @@ async def test_a_graph_moves_to_neo4j_and_lives_on(app: App, neo4j_server: Neo4j
         contextlib.aclosing(FalkorDBStore(app.url, graph_template="{app_id}.all")) as rebuilt,
     ):
         assert await read_digest(moved, "shop") == await read_digest(rebuilt, "shop")
+
+
+async def test_a_graph_on_neo4j_is_never_its_own_rebuild(app: App, neo4j_server: Neo4jServer) -> None:
+    async with contextlib.aclosing(Neo4jReference(neo4j_server.uri)) as reference:
+        await reference.clear()
+    await app.push("first")
+    await app.emit("shop", range(20))
+    async with app.worker(Neo4jStore(neo4j_server.uri)):
+        await app.applied()
+    alias = neo4j_server.uri.replace("127.0.0.1", "localhost")
+    assert alias != neo4j_server.uri
+    for arguments in ([], ["--resume"], ["--into", alias], ["--into", alias, "--resume"]):
+        done = await app.run("rebuild", "--app", "shop", *arguments, graph=neo4j_server.uri)
+        assert done.code == 2
+        assert "is that of the live graph" in done.err, done.err
+    other = await app.run("rebuild", "--app", "shop_x", "--into", neo4j_server.uri)
+    assert other.code == 2
+    assert "holds the graph of another app" in other.err, other.err
+
+
+async def test_a_rebuild_that_is_killed_again_and_again_loses_and_doubles_nothing(app: App) -> None:
+    await app.push("first")
+    async with app.worker():
+        for start in range(0, 6_000, 500):
+            await app.emit("shop", range(start, start + 500))
+        await app.applied()
+    environment = {**os.environ, "GRAPHWEFT_BUS_URL": app.url, "GRAPHWEFT_GRAPH_URL": app.url}
+    command = (sys.executable, "-m", "graphweft_workers.cli", "rebuild", "--app", "shop")
+    kills = 0
+    async with contextlib.aclosing(FalkorDBStore(app.url, graph_template="mozaiks_{app_id}.rebuilt")) as store:
+        resume: list[str] = []
+        while True:
+            before = await store.checkpoints("shop", timeout_s=5)
+            process = await asyncio.create_subprocess_exec(
+                *command, *resume, env=environment, stdout=asyncio.subprocess.DEVNULL
+            )
+            while process.returncode is None and await store.checkpoints("shop", timeout_s=5) == before:  # noqa: ASYNC110
+                await asyncio.sleep(random.random() / 50)  # kills at any moment of a batch
+            if process.returncode is not None:
+                break
+            process.kill()
+            await process.wait()
+            kills, resume = kills + 1, ["--resume"]
+    assert process.returncode == 0
+    assert kills >= 3
+    code, found = await app.rebuild("--app", "shop", "--resume", "--verify")
+    assert (code, found["same"]) == (0, True)

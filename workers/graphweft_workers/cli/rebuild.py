@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import time
+from collections.abc import Mapping
 from typing import Annotated, Any, Final
 
 import typer
@@ -16,6 +17,7 @@ from graphweft_workers.cli.output import print_json, say, warn
 from graphweft_workers.engine.rebuild import Compared, Rebuild
 from graphweft_workers.engine.replay import Replayed
 from graphweft_workers.logs import set_up_logs
+from graphweft_workers.ports.bus import Bus
 from graphweft_workers.roles.rules import logged_rules
 from graphweft_workers.roles.settings import Settings
 
@@ -56,6 +58,7 @@ async def rebuild(
     telling = _Telling()
     async with running_bus(settings) as bus, running_graph(settings) as live, running_graph(place) as graph:
         work = Rebuild(bus, live, graph, logged_rules(settings, bus), app, tell=telling.tell)
+        await _check_ends(bus, ends)
         await work.begin(resume=resume)
         started = time.monotonic()
         compared = None
@@ -69,6 +72,8 @@ async def rebuild(
         print_json(_dict(name, work.done, compared, elapsed))
     else:
         _print(name, work.done, compared, elapsed)
+    if not any(each.events for each in work.done.values()) and not resume:
+        warn(f"the log has no event of the app {app!r} that a rule is for")
     if verify and compared is None:
         warn(f"the live graph of {app!r} kept changing: compare again with --resume when less is written")
         return 1
@@ -103,6 +108,20 @@ def _position(text: str) -> tuple[int, str]:
         raise InvalidSettings(f"invalid --to {text!r}: expected PARTITION:OFFSET, as `graphweft emit` prints it")
     partition, _, offset = text.partition(":")
     return int(partition), offset
+
+
+async def _check_ends(bus: Bus, ends: Mapping[int, str]) -> None:
+    if not ends:
+        return
+    most = await bus.partitions(fresh=True)
+    for partition, offset in ends.items():
+        given = f"{partition}:{offset}"
+        if partition >= most:
+            raise InvalidSettings(f"invalid --to {given!r}: the bus has the partitions 0 to {most - 1}")
+        try:
+            bus.is_after(offset, "")
+        except ValueError as error:
+            raise InvalidSettings(f"invalid --to {given!r}: an offset of this bus has another form") from error
 
 
 class _Telling:

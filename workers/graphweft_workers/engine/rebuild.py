@@ -16,7 +16,7 @@ from graphweft_workers.engine.digest import Digest, read_digest
 from graphweft_workers.engine.replay import Replay, Replayed
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Committed
-from graphweft_workers.ports.graph_store import Checkpoint, GraphStore
+from graphweft_workers.ports.graph_store import GraphStore
 
 _TIMEOUT_S: Final = 60.0
 _ROUNDS: Final = 20
@@ -68,25 +68,17 @@ class Rebuild:
                     f"partition {partition} of the log lacks its first {lost:,} entries: they were trimmed, so the "
                     f"graph of {app_id!r} cannot be rebuilt from it"
                 )
-        there = await self._graph.checkpoints(app_id, timeout_s=_TIMEOUT_S)
-        if not resume:
-            if there or await self._has_nodes():
-                raise InvalidSettings(
-                    f"a graph of {app_id!r} exists at the place of the new one: give --resume to continue an "
-                    "interrupted rebuild, --graph-template for another name, or --into for another server"
-                )
-        elif there and await self._graph.check() == await self._live.check():
-            before = await self._live.checkpoints(app_id, timeout_s=_TIMEOUT_S)
-            there = await self._graph.checkpoints(app_id, timeout_s=_TIMEOUT_S)
-            after = await self._live.checkpoints(app_id, timeout_s=_TIMEOUT_S)
-            if there.keys() == after.keys() and all(
-                not self._bus.is_after(before.get(number, Checkpoint()).offset, each.offset)
-                and not self._bus.is_after(each.offset, after[number].offset)
-                for number, each in there.items()
-            ):
-                raise InvalidSettings(
-                    f"nothing to resume: the new graph of {app_id!r} is as far as the live one, or is the live one"
-                )
+        there = await self._graph.graph_id(app_id)
+        if there and there == await self._live.graph_id(app_id):
+            raise InvalidSettings(
+                f"this place is that of the live graph of {app_id!r}: give --graph-template for another name, or "
+                "--into for another server"
+            )
+        if not resume and (await self._graph.checkpoints(app_id, timeout_s=_TIMEOUT_S) or await self._has_nodes()):
+            raise InvalidSettings(
+                f"a graph of {app_id!r} exists at the place of the new one: give --resume to continue an interrupted "
+                "rebuild, --graph-template for another name, or --into for another server"
+            )
 
     async def run(self, to: Mapping[int, str] | None = None) -> None:
         """Apply the log up to an offset for each partition, or to its end. A further call continues.

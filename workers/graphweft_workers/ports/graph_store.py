@@ -139,6 +139,13 @@ class GraphStore(Protocol):
         """
         ...
 
+    async def graph_id(self, app_id: str) -> str:
+        """Return the id of the app's graph, empty without a graph. Two stores have equal ids only for the same graph.
+
+        Raises ``GraphUnavailable``, and ``QueryFailed`` like ``progress``.
+        """
+        ...
+
     async def check_query(self, query: Cypher, batch_query: BatchQuery | None = None) -> Refusal | None:
         """Ask the server whether it accepts a query; run nothing and touch no app's graph. Return None if it does.
 

@@ -138,6 +138,15 @@ class FalkorDBStore:
         except (RedisError, OSError) as error:
             raise translate(error) from error
 
+    async def graph_id(self, app_id: str) -> str:
+        """See ``GraphStore.graph_id``."""
+        name = self._name(app_id)
+        try:
+            names = await self._redis.execute_command("GRAPH.LIST")
+            return f"{_run_of(await self._redis.info('server'))}/{name}" if name in names else ""
+        except (RedisError, OSError) as error:
+            raise translate(error) from error
+
     async def apps(self) -> list[str]:
         """Return the apps that have a graph on the server, in order."""
         first, *rest = map(re.escape, self._name("\0").split("\0"))

@@ -280,6 +280,15 @@ class Neo4jStore:
                     raise GraphUnavailable(f"a checkpoint in the graph of {app_id!r} was overwritten")
         return checkpoints
 
+    async def graph_id(self, app_id: str) -> str:
+        """See ``GraphStore.graph_id``. It is the id of the database."""
+        graph = await self._graph(app_id)
+        if not await self._is_owned(graph, app_id):
+            return ""
+        async with self._session(graph, ADMIN_S, access=neo4j.READ_ACCESS) as session:
+            found = await (await session.run("CALL db.info() YIELD id RETURN id")).single(strict=True)
+        return str(found["id"])
+
     async def nodes(self, app_id: str) -> AsyncIterator[Node]:
         """See ``GraphStore.nodes``."""
         async for row in self._listed(app_id, "MATCH (n) RETURN elementId(n), labels(n), properties(n)"):

@@ -15,16 +15,20 @@ from typing import Any
 import pytest
 from tests.chaos.serial import Neo4jReference
 from tests.integration.test_cli import Call, call
+from tests.services.layouts import spread
 from tests.services.neo4j import Neo4jServer
 
-from graphweft.transport import Outgoing, Transport
+from graphweft.transport import Outgoing
+from graphweft.transports.registry import make_transport
 from graphweft_contracts import Event, channels, wire
 from graphweft_workers.active_rules import LoggedRules
+from graphweft_workers.drivers import bus_driver
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.neo4j.store import Neo4jStore
-from graphweft_workers.drivers.redis.event_log import RedisEventLog
 from graphweft_workers.engine.digest import read_digest
 from graphweft_workers.engine.worker import MutationWorker
+from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.driver import BusOptions
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.roles.rules import rules_maker
 from graphweft_workers.roles.settings import Settings
@@ -54,11 +58,24 @@ mutation_rules:
 class App:
     """Commands on one server, with a worker for all apps."""
 
-    def __init__(self, url: str, call: Call, bus: RedisEventLog, transport: Transport, folder: Path) -> None:
-        self.url, self.call, self.bus, self.transport, self.folder = url, call, bus, transport, folder
+    def __init__(self, url: str, call: Call, folder: Path, *, bus_url: str | None = None) -> None:
+        """``url`` is that of the graph server, and of the bus unless it has its own."""
+        self.url, self.call, self.folder = url, call, folder
+        self.bus_url = bus_url or url
+        self.bus = self._bus()
+        self.transport = make_transport(self.bus_url, new=spread(2))
+
+    def _bus(self) -> Bus:
+        own = {"kafka_barrier_s": 5.0, "kafka_instance": None}
+        options = BusOptions(group="graphweft-mutation", new=spread(2), lease_s=2.0, own=own)
+        return bus_driver(self.bus_url).make_bus(self.bus_url, options)
+
+    async def aclose(self) -> None:
+        await self.bus.aclose()
+        await self.transport.aclose()
 
     async def run(self, *arguments: str, graph: str | None = None) -> Any:
-        settings = {"GRAPHWEFT_BUS_URL": self.url, "GRAPHWEFT_GRAPH_URL": graph or self.url}
+        settings = {"GRAPHWEFT_BUS_URL": self.bus_url, "GRAPHWEFT_GRAPH_URL": graph or self.url}
         return await asyncio.to_thread(self.call, *arguments, **settings)
 
     async def rebuild(self, *arguments: str) -> tuple[int, dict[str, Any]]:
@@ -86,7 +103,7 @@ class App:
 
     @contextlib.asynccontextmanager
     async def worker(self, store: GraphStore | None = None) -> AsyncIterator[None]:
-        bus, graph = RedisEventLog(self.url), store or FalkorDBStore(self.url)
+        bus, graph = self._bus(), store or FalkorDBStore(self.url)
         rules = LoggedRules(bus, bus.is_after, rules_maker(Settings.load()))
         worker = MutationWorker(bus, graph, rules, name="w", lease_s=2.0, batch_events=7)
         running = asyncio.create_task(worker.run())
@@ -126,9 +143,10 @@ class App:
 
 
 @pytest.fixture
-async def app(url: str, call: Call, bus: RedisEventLog, transport: Transport, tmp_path: Path) -> App:
-    await bus.partitions()
-    return App(url, call, bus, transport, tmp_path)
+async def app(url: str, call: Call, tmp_path: Path) -> AsyncIterator[App]:
+    async with contextlib.aclosing(App(url, call, tmp_path)) as app:
+        await app.bus.partitions()
+        yield app
 
 
 async def test_a_rebuilt_graph_equals_the_live_one_and_the_neighbour_is_untouched(app: App) -> None:
@@ -293,3 +311,17 @@ async def test_a_rebuild_that_is_killed_again_and_again_loses_and_doubles_nothin
     assert kills >= 3
     code, found = await app.rebuild("--app", "shop", "--resume", "--verify")
     assert (code, found["same"]) == (0, True)
+
+
+async def test_a_graph_of_events_on_kafka_is_rebuilt(url: str, kafka_url: str, call: Call, tmp_path: Path) -> None:
+    async with contextlib.aclosing(App(url, call, tmp_path, bus_url=kafka_url)) as app:
+        await app.bus.partitions()
+        await app.live()
+        for name in ("shop", "shop_x"):
+            code, found = await app.rebuild("--app", name, "--verify")
+            assert (code, found["same"]) == (0, True)
+            assert found["live"]["nodes"] > 10
+        partition = found["partitions"][0]["partition"]
+        wrong = await app.run("rebuild", "--app", "shop", "--resume", "--to", f"{partition}:5-0")
+        assert wrong.code == 2
+        assert "an offset of this bus has another form" in wrong.err

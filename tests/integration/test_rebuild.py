@@ -99,7 +99,19 @@ class App:
             )
             for number in numbers
         ]  # fmt: skip
-        await self.transport.append([Outgoing(key=event.key, fields=wire.encode(event)) for event in made])
+        await self._append(made)
+
+    async def remember(self, app: str, texts: Iterable[str]) -> None:
+        await self._append(
+            Event.create(
+                "memory.add", app_id=app, chat_id="c1", id=f"m-{text}", source="/test",
+                data={"messages": [{"role": "user", "text": text}], "user_id": f"u{len(text) % 2}"},
+            )
+            for text in texts
+        )  # fmt: skip
+
+    async def _append(self, events: Iterable[Event]) -> None:
+        await self.transport.append([Outgoing(key=event.key, fields=wire.encode(event)) for event in events])
 
     @contextlib.asynccontextmanager
     async def worker(self, store: GraphStore | None = None) -> AsyncIterator[None]:
@@ -121,7 +133,10 @@ class App:
                 await asyncio.sleep(0.02)
 
     async def live(self) -> None:
-        """Two apps with failures, skips, copies, entries that are no events, other rules in between, and a retry."""
+        """Fill the graphs of two apps.
+
+        There are failures, skips, copies, entries that are no events, other rules in between, memories, and retries.
+        """
         await self.push("first")
         async with self.worker():
             for app in ("shop", "shop_x"):
@@ -132,6 +147,7 @@ class App:
             await self.push("second")
             for app in ("shop", "shop_x"):
                 await self.emit(app, range(40, 60))
+                await self.remember(app, ["likes tea", "lives in Rome", "likes tea no more"])
             await self.applied()
             letters = json.loads((await self.run("dlq", "list", "--json")).out)
             assert letters

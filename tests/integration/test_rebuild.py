@@ -175,6 +175,8 @@ async def test_a_rebuilt_graph_equals_the_live_one_and_the_neighbour_is_untouche
         assert found["live"]["digest"] == found["rebuilt"]["digest"] == digest
         assert found["live"]["nodes"] > 10
         assert found["dead_letters"] == []
+        memories = json.loads((await app.run("query", "--app", name, "--json", "MATCH (m:Memory) RETURN m.text")).out)
+        assert len(memories["rows"]) == 3
         assert sum(each["events"] for each in found["partitions"]) >= 60
     assert {name: await app.digest(name) for name in before} == before
 

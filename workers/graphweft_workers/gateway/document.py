@@ -268,11 +268,11 @@ def _schemas(limits: Limits, schema_ids: Sequence[str] | None) -> dict[str, Any]
 
 
 def _event() -> dict[str, Any]:
-    """Return the contract's schema of an event. The gateway itself fills in the app and, by default, the time."""
+    """Return the contract's schema of an event. The gateway fills in the app and, by default, version and time."""
     schema = copy.deepcopy(schemas()["event"])
     payload = schema.pop("$defs")["Payload"]
     schema["properties"]["data"] = payload
-    schema["required"] = [name for name in schema["required"] if name != "appid"]
+    schema["required"] = [name for name in schema["required"] if name not in ("appid", "specversion")]
     schema["maxProperties"] = MAX_ATTRIBUTES
     del schema["$schema"], schema["$id"]
     return schema

@@ -5,10 +5,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import logging
 import os
 import random
 import sys
-from collections.abc import AsyncIterator, Iterable
+from collections.abc import AsyncIterator, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -156,6 +157,16 @@ class App:
 
     async def digest(self, app: str, *arguments: str) -> str:
         return str((await self.run("digest", "--app", app, *arguments)).out).strip()
+
+
+@pytest.fixture(autouse=True)
+def _logs_as_before() -> Iterator[None]:  # pyright: ignore[reportUnusedFunction]
+    """The command sets up the logs of its process, which is that of the tests."""
+    logger = logging.getLogger("graphweft")
+    before = logger.handlers, logger.level, logger.propagate
+    yield
+    logger.handlers, logger.propagate = before[0], before[2]
+    logger.setLevel(before[1])
 
 
 @pytest.fixture

@@ -35,18 +35,11 @@ from graphweft_contracts import Fenced, GraphUnavailable, QueryFailed
 from graphweft_rules.cypher.batch_query import BatchQuery
 from graphweft_rules.cypher.indexes import SearchIndex
 from graphweft_rules.cypher.query import Cypher
+from graphweft_workers.drivers.neo4j import errors
 from graphweft_workers.drivers.neo4j.batch_query import with_plain_vectors
 from graphweft_workers.drivers.neo4j.calls import ADMIN_S, failing, fetched, run, run_admin, send
 from graphweft_workers.drivers.neo4j.dialect import NEO4J
-from graphweft_workers.drivers.neo4j.errors import (
-    DEADLOCK,
-    FORBIDDEN,
-    NO_DATABASE,
-    TIMED_OUT,
-    code_of,
-    refusal_of,
-    translate,
-)
+from graphweft_workers.drivers.neo4j.errors import DEADLOCK, code_of, refusal_of, translate
 from graphweft_workers.drivers.neo4j.statements import (
     CLAIM,
     CONSTRAINTS,
@@ -178,7 +171,7 @@ class Neo4jStore:
         except QueryFailed as error:
             if error.code == "timeout" or not isinstance(error.__cause__, Neo4jError):
                 raise GraphUnavailable(f"queries cannot be checked now: {error}") from error
-            if code_of(error.__cause__) == FORBIDDEN:
+            if code_of(error.__cause__) == errors.FORBIDDEN:
                 raise QueryFailed(f"the server does not allow queries to be checked: {error}") from error
             reason, place, fails = refusal_of(error.__cause__)
             return Refusal(reason=reason, place=place and in_text(text, max(1, place[0] - 1), place[1]), fails=fails)
@@ -281,13 +274,9 @@ class Neo4jStore:
         return checkpoints
 
     async def graph_id(self, app_id: str) -> str:
-        """See ``GraphStore.graph_id``. It is the id of the database."""
-        graph = await self._graph(app_id)
-        if not await self._is_owned(graph, app_id):
-            return ""
-        async with self._session(graph, ADMIN_S, access=neo4j.READ_ACCESS) as session:
-            found = await (await session.run("CALL db.info() YIELD id RETURN id")).single(strict=True)
-        return str(found["id"])
+        """See ``GraphStore.graph_id``: the id of the database."""
+        found = await self.read(app_id, "CALL db.info() YIELD id RETURN id", {}, timeout_s=ADMIN_S)
+        return str(found.rows[0][0]) if found.rows else ""
 
     async def nodes(self, app_id: str) -> AsyncIterator[Node]:
         """See ``GraphStore.nodes``."""
@@ -373,7 +362,7 @@ class Neo4jStore:
                 async with self._session(graph, ADMIN_S, access=neo4j.READ_ACCESS) as session:
                     rows = await (await session.run(OWNER)).values()
             except GraphUnavailable as error:
-                if graph.made and code_of(error.__cause__) == NO_DATABASE:
+                if graph.made and code_of(error.__cause__) == errors.NO_DATABASE:
                     return False
                 raise
             if not rows:
@@ -566,7 +555,7 @@ class Neo4jStore:
             try:
                 await (await session.run(timed(f"{LOCK} RETURN 1", ADMIN_S), {"__gw_app": app_id})).consume()
             except Neo4jError as error:
-                if code_of(error) not in TIMED_OUT:
+                if code_of(error) not in errors.TIMED_OUT:
                     raise
                 raise GraphUnavailable("another writer holds the graph's lock") from error
 
@@ -576,7 +565,7 @@ class Neo4jStore:
             values = {"__gw_app": app_id, "__gw_partition": partition}
             found = progress_of(await (await transaction.run(READ_CHECKPOINT, values)).values())
         except Neo4jError as error:
-            if code_of(error) not in TIMED_OUT:
+            if code_of(error) not in errors.TIMED_OUT:
                 raise
             raise GraphUnavailable("another writer holds the graph's lock", retry_after_s=0.25) from error
         if found is None or found.checkpoint != before:

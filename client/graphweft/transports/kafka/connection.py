@@ -17,8 +17,9 @@ from graphweft_contracts import BusUnavailable, InvalidSettings, channels, wire
 _REPLICAS: Final = 3
 """Replicas of each topic, if present are enough brokers."""
 _CONTEXT_PARTITIONS: Final = 16
-_MAX_POLLS: Final = 100
 _POLL_S: Final = 0.02
+_SPREAD_S: Final = 15.0
+"""How long a new topic may take until the brokers know it: a busy broker needs seconds."""
 _LETTER_BYTES: Final = 8 * 1024**2
 """Largest dead letter: an event of up to 1 MiB in base64, a third larger, and its fields. Also the largest rule set."""
 _CONTEXT: Final[Mapping[str, str]] = {
@@ -110,14 +111,15 @@ async def _make(admin: AIOKafkaAdminClient, present: Mapping[str, int], wanted: 
         for _, code, *rest in response.topic_errors:
             if code and for_code(code) is not TopicAlreadyExistsError:
                 raise for_code(code)(*rest)
-    for _ in range(_MAX_POLLS):
-        # A new topic takes a moment to spread, and another process may have made it with another number.
-        missing = [name for name in wanted if not present.get(name)]
-        if not missing:
-            return present
+    loop = asyncio.get_running_loop()
+    deadline = loop.time() + _SPREAD_S
+    # Another process may have made a topic with another number of partitions.
+    while missing := [name for name in wanted if not present.get(name)]:
+        if loop.time() > deadline:
+            raise KafkaError(f"the brokers do not know the new topic {missing[0]} after {_SPREAD_S:.0f} s")
         await asyncio.sleep(_POLL_S)
         present = await _present(admin)
-    raise KafkaError(f"the topic {missing[0]} does not exist yet")
+    return present
 
 
 def record_of(fields: Mapping[bytes, bytes]) -> tuple[bytes | None, list[tuple[str, bytes]]]:

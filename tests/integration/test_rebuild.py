@@ -136,7 +136,7 @@ class App:
     async def live(self) -> None:
         """Fill the graphs of two apps.
 
-        There are failures, skips, copies, entries that are no events, other rules in between, memories, and retries.
+        The log then holds failing and skipped mutations, copies, invalid entries, memories, retries, and two rule sets.
         """
         await self.push("first")
         async with self.worker():

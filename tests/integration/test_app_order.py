@@ -27,6 +27,7 @@ from structlog.testing import capture_logs
 from tests.chaos.random_rules import Example, examples
 from tests.chaos.serial import Content, FalkorDBReference, Neo4jReference, Query, queries_of
 from tests.integration.test_serial_equality import entries_of, rules_of, write_rules
+from tests.services.buses import applied
 from tests.services.neo4j import Neo4jServer
 from tests.services.rules import load_rules
 
@@ -121,9 +122,7 @@ class Servers:
             for milliseconds in kill_after:
                 async with self._worker(rules, "killed", store):
                     await asyncio.sleep(milliseconds / 1000)
-            async with asyncio.timeout(300):
-                while sum(each.lag for each in await bus.status()):  # noqa: ASYNC110
-                    await asyncio.sleep(0.02)
+            await applied(bus, within_s=300)
 
     @contextlib.asynccontextmanager
     async def _worker(self, rules: _RulesOf, name: str, store: _StoreOf | None) -> AsyncIterator[None]:

@@ -16,6 +16,7 @@ import pytest
 import redis
 from tests.integration.test_cli import Call, call, clean_environment
 from tests.integration.test_rules_log import compiled, stored
+from tests.services.buses import applied, mutation_bus
 
 from graphweft.transport import Outgoing
 from graphweft.transports.registry import make_transport
@@ -23,7 +24,6 @@ from graphweft_contracts import Event, Layout, channels, wire
 from graphweft_contracts.layout import ALL_APPS
 from graphweft_contracts.rules_log import StoredRules
 from graphweft_workers.active_rules import LoggedRules
-from graphweft_workers.drivers import bus_driver
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.redis.event_log import RedisEventLog
 from graphweft_workers.engine.duplicates import RecentEvents
@@ -34,7 +34,6 @@ from graphweft_workers.engine.retries import retry
 from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.inspection.scan import Follower
 from graphweft_workers.ports.bus import Bus
-from graphweft_workers.ports.driver import BusOptions
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.graph_store import Checkpoint
 
@@ -92,9 +91,7 @@ class Log:
         self._layout = layout or Layout(partitions=4)
 
     def bus(self) -> Bus:
-        own = {"kafka_barrier_s": 5.0, "kafka_instance": None}
-        options = BusOptions(group=channels.MUTATION_GROUP, new=self._layout, lease_s=2.0, own=own)
-        return bus_driver(self.url).make_bus(self.url, options)
+        return mutation_bus(self.url, self._layout, lease_s=2.0)
 
     def emit(self, *events: Event, more: Mapping[bytes, bytes] | None = None) -> list[str]:
         """Append events, each with further fields; return their positions."""
@@ -139,9 +136,7 @@ class Log:
                 graph = FalkorDBStore(self._graph_url)
                 worker = MutationWorker(bus, graph, LoggedRules(bus, bus.is_after, stored), name="one", lease_s=2.0)
                 running = asyncio.create_task(worker.run())
-                async with asyncio.timeout(60):
-                    while sum(each.lag for each in await other.status()):  # noqa: ASYNC110
-                        await asyncio.sleep(0.02)
+                await applied(other)
                 worker.stop()
                 await running
                 await graph.aclose()

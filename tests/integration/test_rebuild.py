@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 from tests.chaos.serial import Neo4jReference
 from tests.integration.test_cli import Call, call
+from tests.services.buses import applied, mutation_bus
 from tests.services.layouts import spread
 from tests.services.neo4j import Neo4jServer
 
@@ -23,13 +24,11 @@ from graphweft.transport import Outgoing
 from graphweft.transports.registry import make_transport
 from graphweft_contracts import Event, channels, wire
 from graphweft_workers.active_rules import LoggedRules
-from graphweft_workers.drivers import bus_driver
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.neo4j.store import Neo4jStore
 from graphweft_workers.engine.digest import read_digest
 from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.ports.bus import Bus
-from graphweft_workers.ports.driver import BusOptions
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.roles.rules import rules_maker
 from graphweft_workers.roles.settings import Settings
@@ -67,9 +66,7 @@ class App:
         self.transport = make_transport(self.bus_url, new=spread(2))
 
     def _bus(self) -> Bus:
-        own = {"kafka_barrier_s": 5.0, "kafka_instance": None}
-        options = BusOptions(group="graphweft-mutation", new=spread(2), lease_s=2.0, own=own)
-        return bus_driver(self.bus_url).make_bus(self.bus_url, options)
+        return mutation_bus(self.bus_url, spread(2), lease_s=2.0)
 
     async def aclose(self) -> None:
         await self.bus.aclose()
@@ -129,9 +126,7 @@ class App:
             await graph.aclose()
 
     async def applied(self) -> None:
-        async with asyncio.timeout(60):
-            while sum(each.lag for each in await self.bus.status()):  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
+        await applied(self.bus)
 
     async def live(self) -> None:
         """Fill the graphs of two apps.
@@ -258,7 +253,7 @@ async def test_a_graph_of_the_app_or_of_another_one_is_never_the_new_one(app: Ap
 async def test_an_app_without_events_is_told(app: App) -> None:
     await app.live()
     done = await app.run("rebuild", "--app", "shp", "--verify")
-    assert "the log has no event of the app 'shp'" in done.err
+    assert "no event of the app 'shp' in the log matches a rule" in done.err
     assert done.code == 0
 
 

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.services.buses import applied, mutation_bus
 from tests.services.rules import PACKS
 
 from graphweft import Event
@@ -21,11 +22,10 @@ from graphweft_rules import RuleSet
 from graphweft_rules.matching.rule_set import digest_of
 from graphweft_rules.matching.rule_summary import RuleSummary
 from graphweft_workers.active_rules import LoggedRules
-from graphweft_workers.drivers import bus_driver, dialects
+from graphweft_workers.drivers import dialects
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.ports.bus import Bus
-from graphweft_workers.ports.driver import BusOptions
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
@@ -80,9 +80,7 @@ class Stack:
         self.graph_url = graph_url
 
     def bus(self) -> Bus:
-        own = {"kafka_barrier_s": 5.0, "kafka_instance": None}
-        options = BusOptions(group="graphweft-mutation", new=LAYOUT, lease_s=1.0, own=own)
-        return bus_driver(self.bus_url).make_bus(self.bus_url, options)
+        return mutation_bus(self.bus_url, LAYOUT, lease_s=1.0)
 
     def transport(self) -> Transport:
         return make_transport(self.bus_url, new=LAYOUT)
@@ -115,12 +113,6 @@ class Stack:
 @pytest.fixture(params=["redis", "kafka"])
 def stack(request: pytest.FixtureRequest, url: str) -> Stack:
     return Stack(url if request.param == "redis" else request.getfixturevalue("kafka_url"), url)
-
-
-async def applied(bus: Bus, within_s: float = 60) -> None:
-    async with asyncio.timeout(within_s):
-        while sum(each.lag for each in await bus.status()):  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
 
 
 async def eventually(condition: Callable[[], Any], within_s: float = 20) -> None:

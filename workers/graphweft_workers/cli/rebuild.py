@@ -10,7 +10,8 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from graphweft_contracts import InvalidSettings
+from graphweft_contracts import DeadLetter, InvalidSettings
+from graphweft_contracts.events import APP_ID_PATTERN
 from graphweft_workers.cli.connections import running_bus, running_graph
 from graphweft_workers.cli.options import App, Data, Json, command
 from graphweft_workers.cli.output import print_json, say, warn
@@ -47,7 +48,7 @@ async def rebuild(
 ) -> int | None:
     """Build an app's graph again from the log, as a new graph beside the live one, which stays as it is.
 
-    Each event follows the rules that were active at its place. --verify then tells whether both graphs are equal.
+    Each event follows the rules that were active at its place in the log. --verify compares both graphs afterwards.
     """
     if verify and to:
         raise InvalidSettings("--verify compares with the live graph as it is now: leave out --to")
@@ -73,7 +74,7 @@ async def rebuild(
     else:
         _print(name, work.done, compared, elapsed)
     if not any(each.events for each in work.done.values()) and not resume:
-        warn(f"the log has no event of the app {app!r} that a rule is for")
+        warn(f"no event of the app {app!r} in the log matches a rule")
     if verify and compared is None:
         warn(f"the live graph of {app!r} kept changing: compare again with --resume when less is written")
         return 1
@@ -95,7 +96,7 @@ def _place(settings: Settings, app: str, into: str | None, template: str | None)
         raise InvalidSettings(f"invalid --into or --graph-template: {error}") from error
     name, names = template.replace("{app_id}", app), re.escape(settings.graph_template).replace(r"\{app_id\}", "(.*)")
     owner = re.fullmatch(names, name)
-    if owner and owner[1] != app and re.fullmatch("[A-Za-z0-9_-]{1,64}", owner[1]):
+    if owner and owner[1] != app and re.fullmatch(APP_ID_PATTERN, owner[1]):
         raise InvalidSettings(
             f"invalid --graph-template {template!r}: the graph {name!r} is that of the app {owner[1]!r}; write a name "
             "with a character that ids of apps cannot have, such as '.'"
@@ -148,7 +149,7 @@ def _dict(name: str, done: dict[int, Replayed], compared: Compared | None, elaps
             {"partition": number, "offset": each.offset, "entries": each.entries, "events": each.events}
             for number, each in sorted(done.items())
         ],
-        "skips": sum(sum(each.skips.values()) for each in done.values()),
+        "skips": _skips(done),
         "dead_letters": [letter.model_dump(mode="json") for letter in _letters(done)],
     }
     if compared is not None:
@@ -158,16 +159,21 @@ def _dict(name: str, done: dict[int, Replayed], compared: Compared | None, elaps
     return found
 
 
-def _letters(done: dict[int, Replayed]) -> list[Any]:
-    return [
-        letter for _, letter in sorted({id: one for each in done.values() for id, one in each.letters.items()}.items())
-    ]
+def _skips(done: dict[int, Replayed]) -> int:
+    return sum(each.skips.total() for each in done.values())
+
+
+def _letters(done: dict[int, Replayed]) -> list[DeadLetter]:
+    found: dict[str, DeadLetter] = {}
+    for each in done.values():
+        found |= each.letters
+    return [found[letter_id] for letter_id in sorted(found)]
 
 
 def _print(name: str, done: dict[int, Replayed], compared: Compared | None, elapsed: float) -> None:
     events = sum(each.events for each in done.values())
     say(f"{events:,} events applied to the graph {name!r} in {elapsed:.1f} s")
-    if skips := sum(sum(each.skips.values()) for each in done.values()):
+    if skips := _skips(done):
         say(f"{skips:,} mutations were skipped that the live graph has not skipped")
     for letter in _letters(done):
         say(f"failed, and has not failed live: {letter.rule}/{letter.mutation} at {letter.offset}: {letter.message}")

@@ -43,10 +43,10 @@ from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.neo4j.store import Neo4jStore
 from graphweft_workers.drivers.redis.event_log import RedisEventLog
 from graphweft_workers.engine import apply as applying
-from graphweft_workers.engine.replay import Replay
 from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.graph_store import GraphStore
+from graphweft_workers.replay.replay import Replay
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(3_600)]
 

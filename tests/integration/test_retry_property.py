@@ -41,10 +41,10 @@ from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.kafka.event_log import KafkaEventLog
 from graphweft_workers.drivers.redis.event_log import RedisEventLog
 from graphweft_workers.engine import apply as applying
-from graphweft_workers.engine.replay import Replay
 from graphweft_workers.engine.retries import drop, retry
 from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.ports.bus import Bus
+from graphweft_workers.replay.replay import Replay
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(3_600)]
 

@@ -15,10 +15,10 @@ from graphweft_contracts.events import APP_ID_PATTERN
 from graphweft_workers.cli.connections import running_bus, running_graph
 from graphweft_workers.cli.options import App, Data, Json, command
 from graphweft_workers.cli.output import print_json, say, warn
-from graphweft_workers.engine.rebuild import Compared, Rebuild
-from graphweft_workers.engine.replay import Replayed
 from graphweft_workers.logs import set_up_logs
 from graphweft_workers.ports.bus import Bus
+from graphweft_workers.replay.rebuild import Compared, Rebuild
+from graphweft_workers.replay.replay import Replayed
 from graphweft_workers.roles.rules import logged_rules
 from graphweft_workers.roles.settings import Settings
 

@@ -13,10 +13,10 @@ from typing import Final
 from graphweft_contracts import InvalidSettings
 from graphweft_workers.active_rules import ActiveRules
 from graphweft_workers.engine.digest import Digest, read_digest
-from graphweft_workers.engine.replay import Replay, Replayed
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Committed
 from graphweft_workers.ports.graph_store import GraphStore
+from graphweft_workers.replay.replay import Replay, Replayed
 
 _TIMEOUT_S: Final = 60.0
 _ROUNDS: Final = 20

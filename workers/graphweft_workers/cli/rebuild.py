@@ -42,16 +42,21 @@ async def rebuild(
         typer.Option("--to", metavar="POSITION", help="Stop after this position; other partitions stay empty."),
     ] = None,
     verify: Annotated[bool, typer.Option("--verify", help="Compare with the live graph; exit with 1.")] = False,
+    swap: Annotated[
+        bool, typer.Option("--swap", help="Put the new graph in the place of the live one; with --verify, if equal.")
+    ] = False,
     resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted rebuild.")] = False,
     data: Data = None,
     json: Json = False,
 ) -> int | None:
-    """Build an app's graph again from the log, as a new graph beside the live one, which stays as it is.
+    """Build an app's graph again from the log, as a new graph beside the live one, which stays as it is without --swap.
 
     Each event follows the rules that were active at its place in the log. --verify compares both graphs afterwards.
     """
     if verify and to:
         raise InvalidSettings("--verify compares with the live graph as it is now: leave out --to")
+    if swap and to:
+        raise InvalidSettings("--swap needs a graph that is as far as the live one: leave out --to")
     settings = Settings.load(data=data)
     place = _place(settings, app, into, graph_template)
     ends = dict(map(_position, to or []))
@@ -60,19 +65,27 @@ async def rebuild(
     async with running_bus(settings) as bus, running_graph(settings) as live, running_graph(place) as graph:
         work = Rebuild(bus, live, graph, logged_rules(settings, bus), app, tell=telling.tell)
         await _check_ends(bus, ends)
-        await work.begin(resume=resume)
+        await work.begin(resume=resume, swap=swap)
         started = time.monotonic()
         compared = None
         if verify:
             compared = await work.compare()
-        else:
+        elif not swap:
             await work.run(ends or None)
+        swapped = swap and (not verify or (compared is not None and compared.live == compared.rebuilt))
+        if swapped:
+            await work.swap()
         elapsed = time.monotonic() - started
     name = place.graph_template.replace("{app_id}", app)
     if json:
-        print_json(_dict(name, work.done, compared, elapsed))
+        print_json(_dict(name, work.done, compared, elapsed) | {"swapped": swapped})
     else:
         _print(name, work.done, compared, elapsed)
+        if swapped:
+            say(f"The new graph is in the place of the live one. The graph from before is {name!r}: to go back, give")
+            say("the same command with --resume.")
+        elif swap:
+            say("The graphs were not swapped.")
     if not any(each.events for each in work.done.values()) and not resume:
         warn(f"no event of the app {app!r} in the log matches a rule")
     if verify and compared is None:

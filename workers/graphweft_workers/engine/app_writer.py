@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
@@ -20,18 +21,21 @@ from graphweft_workers.engine.apply import Applier
 from graphweft_workers.engine.arrangers import Arrangers
 from graphweft_workers.engine.compile_ahead import read_compiled
 from graphweft_workers.engine.duplicates import RecentEvents
+from graphweft_workers.engine.graph_marks import has_plan, is_sealed, of_generation
 from graphweft_workers.engine.history import between, known_before
 from graphweft_workers.engine.passed_over import PassedOver
 from graphweft_workers.engine.plan import planned_end, planned_events
 from graphweft_workers.engine.read import MatchedEvent, letter_of_lost
 from graphweft_workers.ports.dead_letters import DeadLetters
 from graphweft_workers.ports.event_log import Batch, Committed, Entry, EventLog
-from graphweft_workers.ports.graph_store import Checkpoint, GraphStore, Progress
+from graphweft_workers.ports.graph_store import Checkpoint, GraphStore, Progress, Write
 
 logger = structlog.get_logger("graphweft.mutation")
 
 _REREAD_EVENTS: Final = 200
 _CHECKPOINTS_S: Final = 5.0
+_SEAL_S: Final = 60.0
+"""The age at which a seal counts as that of a rebuild that died."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -51,6 +55,10 @@ class WorkerState:
     """By partition and app: how often in a row the server did not answer a write."""
     stuck_at: dict[tuple[int, str], Checkpoint] = field(default_factory=dict[tuple[int, str], Checkpoint])
     """Where the graph stood at the last strike."""
+    seals: dict[tuple[int, str], tuple[Checkpoint, float]] = field(
+        default_factory=dict[tuple[int, str], tuple[Checkpoint, float]]
+    )
+    """By partition and app: a seal in the graph, and when it was first seen on this machine's monotonic clock."""
     quarantine: bool = True
     """Whether mutations that fail again and again are left out for a while."""
     applier: Applier = field(init=False)
@@ -82,7 +90,7 @@ class AppWriter:
             checkpoint = None
         except GraphUnavailable:
             return True  # its own queue waits until the graph answers
-        if checkpoint is not None and checkpoint.plan:
+        if checkpoint is not None and (has_plan(checkpoint) or is_sealed(checkpoint)):
             return True
         self._without_plan[app_id] = None
         return False
@@ -156,7 +164,7 @@ class AppWriter:
         if opened is not None:
             applier.opened(self.number, queue.app_id, opened)
             checkpoint, strikes = opened.checkpoint, self._strikes(queue.app_id, opened.checkpoint)
-            if checkpoint.plan:
+            if has_plan(checkpoint):
                 checkpoint = await applier.resume(self.number, queue.app_id, opened, events, strikes=strikes)
                 strikes = 0
         assert checkpoint is not None
@@ -172,10 +180,33 @@ class AppWriter:
             progress = await self.state.graph.progress(app_id, self.number)
         except QueryFailed as failure:
             return failure
+        await self._wait_if_sealed(app_id, progress.checkpoint)
         offset = progress.checkpoint.offset
         if self.log.is_after(offset, events[-1].entry.offset):
             await self._check_end(app_id, offset)
         return progress
+
+    async def _wait_if_sealed(self, app_id: str, checkpoint: Checkpoint) -> None:
+        """Raise while another graph is about to take the place of the app's; lift the seal of a rebuild that died."""
+        key, now = (self.number, app_id), time.monotonic()
+        if not is_sealed(checkpoint):
+            self.state.seals.pop(key, None)
+            return
+        seen, since = self.state.seals.get(key, (None, now))
+        if seen != checkpoint:
+            self.state.seals[key] = (checkpoint, now)
+        elif now - since >= _SEAL_S:
+            # Alone, before anything else is written: if the graphs are exchanged now, the lift may reach the old one.
+            lift = Write(before=checkpoint, after=of_generation(checkpoint))
+            await self.state.graph.apply(app_id, self.number, [lift])
+            logger.warning(
+                "seal_lifted", partition=self.number, app_id=app_id,
+                message=f"a rebuild of this app has not finished its swap within {_SEAL_S:.0f} s: workers go on",
+            )  # fmt: skip
+        raise GraphUnavailable(
+            f"a rebuild is putting another graph in the place of that of {app_id!r}: the worker waits",
+            retry_after_s=0.2,
+        )
 
     async def _check_end(self, app_id: str, offset: str) -> None:
         """Raise if a graph stands after the end of the log: new events would be taken for applied ones."""

@@ -17,6 +17,7 @@ from typing import Any, Final, cast
 
 from graphweft_contracts import DeadLetterReason, GraphUnavailable
 from graphweft_rules import BoundMutation
+from graphweft_workers.engine.graph_marks import has_plan
 from graphweft_workers.engine.order import Arranger, Step
 from graphweft_workers.engine.read import MatchedEvent
 from graphweft_workers.ports.graph_store import Checkpoint, Progress, Write
@@ -184,17 +185,17 @@ def _light(rows: Sequence[Row]) -> int:
 
 def planned_end(progress: Progress) -> str | None:
     """Return the last offset of the graph's unfinished plan; None without one."""
-    return _read(progress)["end"] if progress.checkpoint.plan else None
+    return _read(progress)["end"] if has_plan(progress.checkpoint) else None
 
 
 def planned_events(progress: Progress) -> Sequence[str]:
     """Return the offsets of the events in the graph's unfinished plan."""
-    return cast("Sequence[str]", _read(progress)["events"]) if progress.checkpoint.plan else ()
+    return cast("Sequence[str]", _read(progress)["events"]) if has_plan(progress.checkpoint) else ()
 
 
 def planned_rows(progress: Progress) -> Sequence[tuple[str, str, str, bool]]:
     """Return offset, rule and mutation of each row in the graph's unfinished plan, and whether the graph has it."""
-    if not progress.checkpoint.plan:
+    if not has_plan(progress.checkpoint):
         return ()
     note = _read(progress)
     offsets: list[str] = note["events"]
@@ -214,7 +215,7 @@ def rules_of(progress: Progress) -> str:
 
 def unwritten(progress: Progress) -> FailedRows | None:
     """Return the failed rows whose dead letter may not be written yet."""
-    failed: dict[str, Any] | None = _read(progress)["left_out"] if progress.checkpoint.plan else None
+    failed: dict[str, Any] | None = _read(progress)["left_out"] if has_plan(progress.checkpoint) else None
     if not failed:
         return None
     failed["offsets"] = tuple(failed["offsets"])

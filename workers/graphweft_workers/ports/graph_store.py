@@ -129,6 +129,8 @@ class GraphStore(Protocol):
 
     dialect: GraphDialect
     """The Cypher of the server."""
+    can_exchange: bool
+    """Whether ``exchange`` can be used."""
     settle_s: float
     """Seconds after which readers that see a checkpoint see all its effects; 0: they see both at once."""
 
@@ -183,6 +185,14 @@ class GraphStore(Protocol):
         """Return when all writes that were acknowledged since ``check`` returned ``run`` are on disk.
 
         Raises ``GraphUnavailable`` if the server has restarted since: it may have lost some of them.
+        """
+        ...
+
+    async def exchange(self, app_id: str, other: str, expected: Mapping[int, Checkpoint]) -> bool:
+        """Exchange the places of the app's graph and of the graph with the ``graph_id`` ``other``, in one step.
+
+        Readers find either graph, never none. Nothing happens, and it returns False, unless ``expected`` are the
+        checkpoints of the app's graph. Only stores that say ``can_exchange`` do it, for graphs of one server.
         """
         ...
 

@@ -50,6 +50,7 @@ from graphweft_workers.drivers.falkordb.errors import (
     translate,
     unchecked,
 )
+from graphweft_workers.drivers.falkordb.exchange import exchange
 from graphweft_workers.drivers.falkordb.limiter import Places, Query
 from graphweft_workers.drivers.falkordb.literals import header
 from graphweft_workers.drivers.falkordb.rows import bound_amount, run_time_ms, table_of
@@ -100,6 +101,7 @@ class FalkorDBStore:
 
     dialect: GraphDialect = FALKORDB
     settle_s = 0.0
+    can_exchange = True
 
     def __init__(
         self,
@@ -300,6 +302,15 @@ class FalkorDBStore:
                 "--appendonly yes (%s)",
                 waited,
             )
+
+    async def exchange(self, app_id: str, other: str, expected: Mapping[int, Checkpoint]) -> bool:
+        """See ``GraphStore.exchange``."""
+        try:
+            return await exchange(self._redis, self._name(app_id), other.partition("/")[2], expected)
+        except (RedisError, OSError) as error:
+            raise translate(error) from error
+        finally:
+            self._named.pop(app_id, None)
 
     async def read(
         self, app_id: str, statement: str, params: Mapping[str, Any], *, timeout_s: float, enough: int | None = None

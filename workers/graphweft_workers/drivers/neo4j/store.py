@@ -120,6 +120,7 @@ class Neo4jStore:
 
     dialect: GraphDialect = NEO4J
     settle_s = _SETTLE_S
+    can_exchange = False
 
     def __init__(self, url: str, *, graph_template: str = "mozaiks_{app_id}", write_timeout_ms: int = 5_000) -> None:
         self._url = split_neo4j_url(url)
@@ -277,6 +278,10 @@ class Neo4jStore:
         """See ``GraphStore.graph_id``: the id of the database."""
         found = await self.read(app_id, "CALL db.info() YIELD id RETURN id", {}, timeout_s=ADMIN_S)
         return str(found.rows[0][0]) if found.rows else ""
+
+    async def exchange(self, app_id: str, other: str, expected: Mapping[int, Checkpoint]) -> bool:
+        """Refuse: a database cannot take the place of another one."""
+        raise NotImplementedError
 
     async def nodes(self, app_id: str) -> AsyncIterator[Node]:
         """See ``GraphStore.nodes``."""

@@ -1,0 +1,37 @@
+"""Marks in the place of a plan's name, for a graph that takes the place of another one.
+
+A seal stops the writes of workers, whose checkpoint no longer equals that of the graph, until another graph has taken
+the place of this one. A generation mark names the graph that came: workers and responders that know the graph before
+it find another checkpoint, so they open the graph again and drop what they remember.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Final
+from uuid import uuid4
+
+from graphweft_workers.ports.graph_store import Checkpoint
+
+_SEALED: Final = "sealed:"
+_GENERATION: Final = "generation:"
+
+
+def sealed(checkpoint: Checkpoint, name: str) -> Checkpoint:
+    """Return a checkpoint without a plan, sealed by the rebuild ``name``."""
+    return replace(checkpoint, plan=f"{_SEALED}{name}")
+
+
+def of_generation(checkpoint: Checkpoint, name: str | None = None) -> Checkpoint:
+    """Return a checkpoint without a plan with a generation mark, by default a random one."""
+    return replace(checkpoint, plan=f"{_GENERATION}{name or uuid4().hex}")
+
+
+def is_sealed(checkpoint: Checkpoint) -> bool:
+    """Tell whether workers must wait until another graph has taken the place of this one."""
+    return checkpoint.plan.startswith(_SEALED)
+
+
+def has_plan(checkpoint: Checkpoint) -> bool:
+    """Tell whether the graph holds an unfinished plan; marks are none."""
+    return bool(checkpoint.plan) and not checkpoint.plan.startswith((_SEALED, _GENERATION))

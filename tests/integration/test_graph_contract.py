@@ -142,6 +142,19 @@ async def test_the_id_of_a_graph_is_that_of_no_other_store(graph: GraphStore, ba
             assert await other.graph_id(APP) not in ("", await graph.graph_id(APP))
 
 
+async def test_a_dropped_graph_is_gone_and_can_be_made_again(graph: GraphStore) -> None:
+    await graph.drop(APP)  # without a graph
+    checkpoint = (await graph.progress(APP, 0)).checkpoint
+    await graph.apply(APP, 0, [Write(before=checkpoint, after=Checkpoint(offset="1-0"))])
+    place = await graph.place(APP)
+    await graph.drop(APP)
+    assert await graph.graph_id(APP) == ""
+    assert await graph.checkpoints(APP, timeout_s=5.0) == {}
+    assert [node async for node in graph.nodes(APP)] == []
+    assert await graph.place(APP) == place
+    assert (await graph.progress(APP, 0)).checkpoint == Checkpoint()
+
+
 async def test_marks_are_those_of_all_partitions(graph: GraphStore) -> None:
     assert await graph.checkpoints(APP, timeout_s=5) == {0: START}
     await graph.progress(APP, 7)

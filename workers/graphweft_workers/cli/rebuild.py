@@ -11,10 +11,10 @@ from typing import Annotated, Any, Final
 import typer
 
 from graphweft_contracts import DeadLetter, InvalidSettings
-from graphweft_contracts.events import APP_ID_PATTERN
 from graphweft_workers.cli.connections import running_bus, running_graph
 from graphweft_workers.cli.options import App, Data, Json, command
 from graphweft_workers.cli.output import print_json, say, warn
+from graphweft_workers.cli.second_graph import second_place
 from graphweft_workers.logs import set_up_logs
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.replay.rebuild import Compared, Rebuild
@@ -58,7 +58,7 @@ async def rebuild(
     if swap and to:
         raise InvalidSettings("--swap needs a graph that is as far as the live one: leave out --to")
     settings = Settings.load(data=data)
-    place = _place(settings, app, into, graph_template)
+    place = second_place(settings, app, into=into, template=graph_template, suffix=_BESIDE)
     ends = dict(map(_position, to or []))
     set_up_logs(settings.log_level if "log_level" in settings.model_fields_set else "critical", settings.log_format)
     telling = _Telling()
@@ -92,29 +92,6 @@ async def rebuild(
         warn(f"the live graph of {app!r} kept changing: compare again with --resume when less is written")
         return 1
     return 1 if compared is not None and compared.live != compared.rebuilt else None
-
-
-def _place(settings: Settings, app: str, into: str | None, template: str | None) -> Settings:
-    """Return the settings with the place of the new graph. Raises ``InvalidSettings`` for one of another app."""
-    if template is None:
-        template = (
-            settings.graph_template if into else settings.graph_template.replace("{app_id}", "{app_id}" + _BESIDE)
-        )
-    graph_url = into or settings.graph_url
-    try:
-        place = Settings.load(
-            data=settings.data, bus_url=settings.bus_url, graph_url=graph_url, graph_template=template
-        )
-    except InvalidSettings as error:
-        raise InvalidSettings(f"invalid --into or --graph-template: {error}") from error
-    name, names = template.replace("{app_id}", app), re.escape(settings.graph_template).replace(r"\{app_id\}", "(.*)")
-    owner = re.fullmatch(names, name)
-    if owner and owner[1] != app and re.fullmatch(APP_ID_PATTERN, owner[1]):
-        raise InvalidSettings(
-            f"invalid --graph-template {template!r}: the graph {name!r} is that of the app {owner[1]!r}; write a name "
-            "with a character that ids of apps cannot have, such as '.'"
-        )
-    return place
 
 
 def _position(text: str) -> tuple[int, str]:

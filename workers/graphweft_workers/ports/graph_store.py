@@ -148,6 +148,18 @@ class GraphStore(Protocol):
         """
         ...
 
+    async def place(self, app_id: str) -> str:
+        """Return a name of the place of the app's graph, with or without a graph. Equal names mean the same place.
+
+        The same place may have two names, by two URLs of one server; ``graph_id`` tells these apart once there is a
+        graph. Raises ``GraphUnavailable``.
+        """
+        ...
+
+    async def drop(self, app_id: str) -> None:
+        """Delete the app's graph with everything in it; without one, do nothing. Raises ``GraphUnavailable``."""
+        ...
+
     async def check_query(self, query: Cypher, batch_query: BatchQuery | None = None) -> Refusal | None:
         """Ask the server whether it accepts a query; run nothing and touch no app's graph. Return None if it does.
 

@@ -149,6 +149,25 @@ class FalkorDBStore:
         except (RedisError, OSError) as error:
             raise translate(error) from error
 
+    async def place(self, app_id: str) -> str:
+        """See ``GraphStore.place``."""
+        try:
+            return f"{_run_of(await self._redis.info('server'))}/{self._name(app_id)}"
+        except (RedisError, OSError) as error:
+            raise translate(error) from error
+
+    async def drop(self, app_id: str) -> None:
+        """See ``GraphStore.drop``."""
+        self._named.pop(app_id, None)
+        self._notes = {key: note for key, note in self._notes.items() if key[0] != app_id}
+        try:
+            await self._redis.execute_command("GRAPH.DELETE", self._name(app_id))
+        except ResponseError as error:
+            if not str(error).startswith(NO_GRAPH):
+                raise translate(error) from error
+        except (RedisError, OSError) as error:
+            raise translate(error) from error
+
     async def apps(self) -> list[str]:
         """Return the apps that have a graph on the server, in order."""
         first, *rest = map(re.escape, self._name("\0").split("\0"))

@@ -29,6 +29,7 @@ LIST_CONSTRAINTS: Final = "SHOW CONSTRAINTS YIELD name RETURN name"
 CLAIM: Final = (
     "MERGE (a:__App {only: true}) ON CREATE SET a.app_id = $__gw_app SET a.lock = true WITH a RETURN a.app_id"
 )
+DELETE_ALL: Final = "MATCH (n) CALL (n) { DETACH DELETE n } IN TRANSACTIONS OF 10000 ROWS"
 MAKE_CHECKPOINT: Final = (
     "MERGE (p:__Progress {partition: $__gw_partition}) ON CREATE SET p.pos = '', p.plan = '', p.done = 0, p.note = '' "
     "RETURN p.pos, p.plan, p.done, p.note"

@@ -43,6 +43,7 @@ from graphweft_workers.drivers.neo4j.errors import DEADLOCK, code_of, refusal_of
 from graphweft_workers.drivers.neo4j.statements import (
     CLAIM,
     CONSTRAINTS,
+    DELETE_ALL,
     LIST_CONSTRAINTS,
     LIST_INDEXES,
     LOCK,
@@ -278,6 +279,23 @@ class Neo4jStore:
         """See ``GraphStore.graph_id``: the id of the database."""
         found = await self.read(app_id, "CALL db.info() YIELD id RETURN id", {}, timeout_s=ADMIN_S)
         return str(found.rows[0][0]) if found.rows else ""
+
+    async def place(self, app_id: str) -> str:
+        """See ``GraphStore.place``."""
+        graph = await self._graph(app_id)
+        return f"{graph.uri}/{graph.database or ''}"
+
+    async def drop(self, app_id: str) -> None:
+        """See ``GraphStore.drop``. A database that graphweft made is dropped, another one is emptied."""
+        graph = await self._graph(app_id)
+        if graph.made:
+            system = _Graph(graph.driver, graph.uri, "system", made=False)
+            async with self._session(system, ADMIN_S) as session:
+                await run_admin(session, f"DROP DATABASE {quoted(graph.database or '')} IF EXISTS WAIT")
+        elif await self._is_owned(graph, app_id):
+            async with self._session(graph, _LISTING_S) as session:
+                await (await session.run(timed(DELETE_ALL, _LISTING_S))).consume()
+        self._owned.discard(app_id)
 
     async def exchange(self, app_id: str, other: str, expected: Mapping[int, Checkpoint]) -> bool:
         """Refuse: a database cannot take the place of another one."""

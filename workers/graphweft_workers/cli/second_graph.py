@@ -1,0 +1,66 @@
+"""A second graph of an app, beside the live one: of a rebuild, or for the time of a command."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+from collections.abc import AsyncGenerator
+from uuid import uuid4
+
+from graphweft_contracts import InvalidSettings
+from graphweft_contracts.events import APP_ID_PATTERN
+from graphweft_workers.cli.connections import running_graph
+from graphweft_workers.ports.graph_store import GraphStore
+from graphweft_workers.roles.settings import Settings
+
+
+def second_place(
+    settings: Settings, app: str, *, into: str | None = None, template: str | None = None, suffix: str
+) -> Settings:
+    """Return the settings with the place of a second graph of ``app``. Raises ``InvalidSettings`` for another app's.
+
+    ``into`` is the URL of another graph server. Without ``template``, the name is that of the live graph, with
+    ``suffix`` after the app's id if the server is the same. A suffix begins with a dot, which no id has.
+    """
+    if template is None:
+        beside = settings.graph_template.replace("{app_id}", "{app_id}" + suffix)
+        template = settings.graph_template if into else beside
+    try:
+        place = Settings.load(
+            data=settings.data,
+            bus_url=settings.bus_url,
+            graph_url=into or settings.graph_url,
+            graph_template=template,
+        )
+    except InvalidSettings as error:
+        raise InvalidSettings(f"invalid --into or --graph-template: {error}") from error
+    name, names = template.replace("{app_id}", app), re.escape(settings.graph_template).replace(r"\{app_id\}", "(.*)")
+    owner = re.fullmatch(names, name)
+    if owner and owner[1] != app and re.fullmatch(APP_ID_PATTERN, owner[1]):
+        raise InvalidSettings(
+            f"invalid --graph-template {template!r}: the graph {name!r} is that of the app {owner[1]!r}; write a name "
+            "with a character that ids of apps cannot have, such as '.'"
+        )
+    return place
+
+
+@contextlib.asynccontextmanager
+async def scratch_graph(
+    settings: Settings, app: str, live: GraphStore, *, into: str | None = None, purpose: str
+) -> AsyncGenerator[GraphStore]:
+    """Yield the store of an empty graph of ``app`` that is deleted afterwards, on the live server or on ``into``.
+
+    ``purpose`` becomes part of its name. Raises ``InvalidSettings`` where the place is that of the live graph, or holds
+    a graph: Neo4j Community has one database only.
+    """
+    place = second_place(settings, app, into=into, suffix=f".{purpose}-{uuid4().hex[:8]}")
+    async with running_graph(place) as graph:
+        if await graph.place(app) == await live.place(app) or await graph.graph_id(app):
+            raise InvalidSettings(
+                f"a second graph of {app!r} is needed for a while, and this server has no place for one: give --into "
+                "with the URL of another graph server that holds no graph of the app"
+            )
+        try:
+            yield graph
+        finally:
+            await graph.drop(app)

@@ -36,6 +36,9 @@ GIVEN = {
     "order": "chat",
     "worker_name": "w1",
     "batch_events": 10,
+    "archive_url": "s3://bucket/log",
+    "archive_every_s": 3.5,
+    "archive_trim": True,
     "lease_s": 2.5,
     "kafka_barrier_s": 7.5,
     "kafka_instance": "worker-1",
@@ -175,7 +178,7 @@ def test_all_unknown_names_are_told_at_once(folder: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("GRAPHWEFT_BATCH_EVENT", "5")
     told = refusal()
     assert "graphweft.yaml: unknown setting 'partitons'; did you mean 'partitions'?" in told
-    assert "graphweft.yaml: unknown setting 'zzz'; known: batch_events, bus_url, " in told
+    assert "graphweft.yaml: unknown setting 'zzz'; known: archive_every_s, archive_trim, archive_url, " in told
     assert "unknown environment variable 'GRAPHWEFT_BATCH_EVENT'; did you mean 'GRAPHWEFT_BATCH_EVENTS'?" in told
 
 

@@ -51,7 +51,7 @@ async def scratch_graph(
     """Yield the store of an empty graph of ``app`` that is deleted afterwards, on the live server or on ``into``.
 
     ``purpose`` becomes part of its name. Raises ``InvalidSettings`` where the place is that of the live graph, or holds
-    a graph: Neo4j Community has one database only.
+    a graph: some servers have one database only.
     """
     place = second_place(settings, app, into=into, suffix=f".{purpose}-{uuid4().hex[:8]}")
     async with running_graph(place) as graph:

@@ -83,6 +83,18 @@ class Settings(DriverSettings, BaseSettings):
         default=None, description="Name under which a worker holds its partitions; by default host and process."
     )
     batch_events: int = Field(default=1_000, ge=1, le=10_000, description="Maximum number of events in one batch.")
+    archive_url: str | None = Field(
+        default=None,
+        description="Folder or URL (s3://bucket/prefix, …) of the archive of the log; with the embedded server, "
+        "`archive` in the folder of `data`.",
+    )
+    archive_every_s: float = Field(
+        default=10.0, ge=0.05, le=3_600, description="Seconds after which the archive gets entries that it lacks."
+    )
+    archive_trim: bool = Field(
+        default=False,
+        description="Whether the archive role removes entries from the bus that are archived and applied.",
+    )
     lease_s: float = Field(
         default=10.0, ge=0.5, le=600, description="Seconds after which a dead worker's partitions are taken over."
     )
@@ -333,6 +345,13 @@ class Settings(DriverSettings, BaseSettings):
     def embedded(self) -> bool:
         """Whether the bus is the embedded server."""
         return self.bus_url is None
+
+    @property
+    def archive(self) -> str | None:
+        """The folder or URL of the archive, whether it holds anything or not; None: the settings name none."""
+        if self.archive_url is None and self.embedded:
+            return str(self.data.expanduser().resolve() / "archive")
+        return self.archive_url
 
     @property
     def bus(self) -> str:

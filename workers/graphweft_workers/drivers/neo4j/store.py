@@ -18,17 +18,14 @@ One database holds one app, whose id is stored in it. Neo4j Community has a sing
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import logging
 import random
-import re
 import time
-from collections.abc import AsyncGenerator, AsyncIterator, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 import neo4j
-from neo4j import AsyncDriver, AsyncGraphDatabase, AsyncSession, AsyncTransaction, NotificationMinimumSeverity
+from neo4j import AsyncTransaction
 from neo4j.exceptions import Neo4jError
 
 from graphweft_contracts import Fenced, GraphUnavailable, QueryFailed
@@ -37,25 +34,21 @@ from graphweft_rules.cypher.indexes import SearchIndex
 from graphweft_rules.cypher.query import Cypher
 from graphweft_workers.drivers.neo4j import errors
 from graphweft_workers.drivers.neo4j.batch_query import with_plain_vectors
-from graphweft_workers.drivers.neo4j.calls import ADMIN_S, failing, fetched, run, run_admin, send
+from graphweft_workers.drivers.neo4j.calls import ADMIN_S, fetched, run, run_admin, send
+from graphweft_workers.drivers.neo4j.databases import Database, Databases
 from graphweft_workers.drivers.neo4j.dialect import NEO4J
 from graphweft_workers.drivers.neo4j.errors import DEADLOCK, code_of, refusal_of, translate
 from graphweft_workers.drivers.neo4j.statements import (
-    CLAIM,
-    CONSTRAINTS,
     DELETE_ALL,
-    LIST_CONSTRAINTS,
     LIST_INDEXES,
     LOCK,
     MAKE_CHECKPOINT,
     MOVE,
-    OWNER,
     READ_CHECKPOINT,
     READ_CHECKPOINTS,
     Part,
     Work,
     apart,
-    database_name,
     first,
     fused,
     in_text,
@@ -68,7 +61,6 @@ from graphweft_workers.drivers.neo4j.statements import (
     shared,
     timed,
 )
-from graphweft_workers.drivers.neo4j.url import APP, split_neo4j_url
 from graphweft_workers.drivers.neo4j.values import number_of, plain
 from graphweft_workers.ports.dialect import GraphDialect
 from graphweft_workers.ports.graph_store import Applied, Checkpoint, Edge, Node, Progress, Refusal, Table, Write
@@ -94,18 +86,6 @@ _TOGETHER: Final = 8
 """Batch queries of one statement. Adding one compiles the whole again, at 50 ms or more for each."""
 
 
-@dataclass(frozen=True, slots=True)
-class _Graph:
-    """The place of an app's graph."""
-
-    driver: AsyncDriver
-    uri: str
-    database: str | None
-    """None: the server's only database."""
-    made: bool
-    """Whether graphweft creates the database."""
-
-
 class _Refused(Exception):
     """A part of a transaction failed; raising it rolls the transaction back."""
 
@@ -124,21 +104,13 @@ class Neo4jStore:
     can_exchange = False
 
     def __init__(self, url: str, *, graph_template: str = "mozaiks_{app_id}", write_timeout_ms: int = 5_000) -> None:
-        self._url = split_neo4j_url(url)
-        self._template = graph_template
+        self._databases = Databases(url, graph_template=graph_template, timeout_s=write_timeout_ms / 1000)
         self._write_timeout_s = write_timeout_ms / 1000
-        self._drivers: dict[str, AsyncDriver] = {}
-        self._multiple: dict[str, bool] = {}
-        """For each server, whether it has a database per app."""
         self._compiles: dict[str, bool] = {}
         """By batch query: whether the server accepts it, once asked."""
         self._groups: list[list[BatchQuery]] = []
         """Batch queries that share a statement. They keep their places, so that statements do not change."""
         self._group_of: dict[str, list[BatchQuery]] = {}
-        self._owned: set[str] = set()
-        """Apps whose ownership of their database was checked."""
-        self._told_refusals: set[str] = set()
-        """Apps for which the log says that their database belongs to another app."""
         self._writing: dict[str, asyncio.Lock] = {}
         self._opening: dict[str, asyncio.Lock] = {}
         self._readers = asyncio.Semaphore(_READERS)
@@ -146,13 +118,12 @@ class Neo4jStore:
 
     async def check(self) -> str:
         """See ``GraphStore.check``. With a server per app no server is asked."""
-        if self._url.one_server:
-            await self._ask_edition(self._driver(self._url.uri), self._url.uri)
+        await self._databases.check()
         return ""
 
     async def check_query(self, query: Cypher, batch_query: BatchQuery | None = None) -> Refusal | None:
         """See ``GraphStore.check_query``. It uses the default database."""
-        if not self._url.one_server:
+        if not self._databases.one_server:
             raise QueryFailed("GRAPHWEFT_GRAPH_URL names a server per app: there is no server for checking queries")
         if batch_query is None:
             return await self._refused(query.statement, neo4j.READ_ACCESS)
@@ -164,10 +135,8 @@ class Neo4jStore:
 
     async def _refused(self, text: str, access: str) -> Refusal | None:
         """Return the server's refusal of a text; None if it accepts it."""
-        named = self._url.database if APP not in self._url.database else ""
-        server = _Graph(self._driver(self._url.uri), self._url.uri, named or None, made=False)
         try:
-            async with self._session(server, ADMIN_S, access=access, ours=False) as session:
+            async with self._databases.session(self._databases.server(), ADMIN_S, access=access, ours=False) as session:
                 # The line break keeps the server's columns equal to those of the text.
                 await (await session.run(timed(f"EXPLAIN\n{text}", ADMIN_S))).consume()
         except QueryFailed as error:
@@ -182,8 +151,8 @@ class Neo4jStore:
     async def prepare(self, app_id: str, keys: Iterable[tuple[str, str]], indexes: Iterable[SearchIndex] = ()) -> None:
         """See ``GraphStore.prepare``. A missing index only makes queries slower, so a failure is logged."""
         async with self._opening.setdefault(app_id, asyncio.Lock()):
-            graph = await self._claimed(app_id)
-            async with self._session(graph, ADMIN_S) as session:
+            graph = await self._databases.claimed(app_id)
+            async with self._databases.session(graph, ADMIN_S) as session:
                 listed = await (await session.run(LIST_INDEXES)).values()
                 there = {(kind, tuple(labels), tuple(names)) for labels, names, kind in listed}
                 statements = [
@@ -205,8 +174,8 @@ class Neo4jStore:
     async def progress(self, app_id: str, partition: int) -> Progress:
         """See ``GraphStore.progress``."""
         async with self._opening.setdefault(app_id, asyncio.Lock()):
-            graph = await self._claimed(app_id)
-            async with self._session(graph, self._write_timeout_s) as session:
+            graph = await self._databases.claimed(app_id)
+            async with self._databases.session(graph, self._write_timeout_s) as session:
                 query = timed(MAKE_CHECKPOINT, self._write_timeout_s)
                 rows = await run(session, query, {"__gw_partition": partition})
         found = progress_of(rows)
@@ -220,7 +189,7 @@ class Neo4jStore:
         """See ``GraphStore.apply``. It applies at most ``ROWS`` rows of several writes."""
         if not writes:
             return Applied(count=0)
-        graph = await self._graph(app_id)
+        graph = await self._databases.graph(app_id)
         writes = first(writes)
         for attempt in range(1, _DEADLOCKS + 1):
             try:
@@ -243,12 +212,12 @@ class Neo4jStore:
         until = time.monotonic() + timeout_s
         try:
             async with asyncio.timeout(timeout_s + 0.1), self._readers:
-                graph = await self._graph(app_id)
-                if not await self._is_owned(graph, app_id):
+                graph = await self._databases.graph(app_id)
+                if not await self._databases.is_owned(graph, app_id):
                     return Table(columns=(), rows=())
                 # The server enforces the access mode. It checks its time limit every two seconds; this one is exact.
                 left_s = max(0.001, until - time.monotonic())
-                async with self._session(graph, timeout_s, access=neo4j.READ_ACCESS, ours=False) as session:
+                async with self._databases.session(graph, timeout_s, access=neo4j.READ_ACCESS, ours=False) as session:
                     result = await send(session, timed(statement, left_s), params)
                     columns, rows = result.keys(), await fetched(result, enough)
         except TimeoutError as error:
@@ -259,10 +228,10 @@ class Neo4jStore:
         """See ``GraphStore.checkpoints``. Raises ``QueryFailed`` when the database belongs to another app."""
         try:
             async with asyncio.timeout(timeout_s), self._lookers:
-                graph = await self._graph(app_id)
-                if not await self._is_owned(graph, app_id):
+                graph = await self._databases.graph(app_id)
+                if not await self._databases.is_owned(graph, app_id):
                     return {}
-                async with self._session(graph, timeout_s, access=neo4j.READ_ACCESS) as session:
+                async with self._databases.session(graph, timeout_s, access=neo4j.READ_ACCESS) as session:
                     rows = await (await session.run(timed(READ_CHECKPOINTS, timeout_s))).values()
         except TimeoutError as error:
             raise GraphUnavailable(f"no checkpoints of the graph of {app_id!r} within {timeout_s:.3f} s") from error
@@ -282,20 +251,18 @@ class Neo4jStore:
 
     async def place(self, app_id: str) -> str:
         """See ``GraphStore.place``."""
-        graph = await self._graph(app_id)
+        graph = await self._databases.graph(app_id)
         return f"{graph.uri}/{graph.database or ''}"
 
     async def drop(self, app_id: str) -> None:
         """See ``GraphStore.drop``. A database that graphweft made is dropped, another one is emptied."""
-        graph = await self._graph(app_id)
+        graph = await self._databases.graph(app_id)
         if graph.made:
-            system = _Graph(graph.driver, graph.uri, "system", made=False)
-            async with self._session(system, ADMIN_S) as session:
-                await run_admin(session, f"DROP DATABASE {quoted(graph.database or '')} IF EXISTS WAIT")
-        elif await self._is_owned(graph, app_id):
-            async with self._session(graph, _LISTING_S) as session:
+            await self._databases.remove(graph)
+        elif await self._databases.is_owned(graph, app_id):
+            async with self._databases.session(graph, _LISTING_S) as session:
                 await (await session.run(timed(DELETE_ALL, _LISTING_S))).consume()
-        self._owned.discard(app_id)
+        self._databases.forget(app_id)
 
     async def exchange(self, app_id: str, other: str, expected: Mapping[int, Checkpoint]) -> bool:
         """Refuse: a database cannot take the place of another one."""
@@ -314,112 +281,7 @@ class Neo4jStore:
 
     async def aclose(self) -> None:
         """See ``GraphStore.aclose``."""
-        while self._drivers:
-            _, driver = self._drivers.popitem()
-            await driver.close()
-
-    # The place of a graph
-
-    def _driver(self, uri: str) -> AsyncDriver:
-        if uri not in self._drivers:
-            library: Any = AsyncGraphDatabase
-            self._drivers[uri] = library.driver(
-                uri,
-                auth=(self._url.user, self._url.password) if self._url.user else None,
-                connection_timeout=5.0,
-                connection_acquisition_timeout=_GRACE_S,
-                notifications_min_severity=NotificationMinimumSeverity.OFF,
-                telemetry_disabled=True,
-                user_agent="graphweft",
-            )
-        return self._drivers[uri]
-
-    async def _graph(self, app_id: str) -> _Graph:
-        uri = self._url.uri.replace(APP, app_id)
-        driver = self._driver(uri)
-        if self._url.database:
-            return _Graph(driver, uri, self._url.database.replace(APP, app_id), made=False)
-        if not self._url.one_server or not await self._has_databases(driver, uri):
-            return _Graph(driver, uri, None, made=False)
-        return _Graph(driver, uri, database_name(app_id, self._template), made=True)
-
-    async def _has_databases(self, driver: AsyncDriver, uri: str) -> bool:
-        if uri not in self._multiple:
-            self._multiple[uri] = await self._ask_edition(driver, uri)
-        return self._multiple[uri]
-
-    async def _ask_edition(self, driver: AsyncDriver, uri: str) -> bool:
-        """Return whether the server supports a database per app. Raises ``GraphUnavailable`` if it is too old."""
-        named = self._url.database if APP not in self._url.database else ""
-        server = _Graph(driver, uri, named or None, made=False)
-        async with self._session(server, self._write_timeout_s, access=neo4j.READ_ACCESS) as session:
-            result = await session.run("CALL dbms.components() YIELD versions, edition")
-            [[versions, edition], *_] = await result.values()
-        numbers = re.match(r"(\d+)\.(\d+)", versions[0])
-        if numbers and (int(numbers[1]), int(numbers[2])) < _OLDEST:
-            raise GraphUnavailable(f"Neo4j {versions[0]} is too old: graphweft needs 5.23 or later", retry_after_s=5.0)
-        return bool(edition != "community")
-
-    async def _claimed(self, app_id: str) -> _Graph:
-        """Return the app's graph, created if needed. Raises ``QueryFailed`` if it belongs to another app."""
-        graph = await self._graph(app_id)
-        if graph.made:
-            system = _Graph(graph.driver, graph.uri, "system", made=False)
-            async with self._session(system, ADMIN_S) as session:
-                await run_admin(session, f"CREATE DATABASE {quoted(graph.database or '')} IF NOT EXISTS WAIT")
-        async with self._session(graph, ADMIN_S) as session:
-            there = {name for [name] in await (await session.run(LIST_CONSTRAINTS)).values()}
-            for name, statement in CONSTRAINTS.items():
-                if name not in there:
-                    await run_admin(session, statement)
-            query = timed(CLAIM, self._write_timeout_s)
-            [[owner]] = await run(session, query, {"__gw_app": app_id})
-        self._check_owner(owner, app_id, graph)
-        self._owned.add(app_id)
-        return graph
-
-    async def _is_owned(self, graph: _Graph, app_id: str) -> bool:
-        """Return whether the app has a graph. Raises ``QueryFailed`` if it belongs to another app."""
-        if app_id not in self._owned:
-            try:
-                async with self._session(graph, ADMIN_S, access=neo4j.READ_ACCESS) as session:
-                    rows = await (await session.run(OWNER)).values()
-            except GraphUnavailable as error:
-                if graph.made and code_of(error.__cause__) == errors.NO_DATABASE:
-                    return False
-                raise
-            if not rows:
-                return False
-            self._check_owner(rows[0][0], app_id, graph)
-            self._owned.add(app_id)
-        return True
-
-    def _check_owner(self, owner: Any, app_id: str, graph: _Graph) -> None:
-        """Raise ``QueryFailed`` if the database belongs to another app; only the log names that app.
-
-        The error appears in replies and dead letters of ``app_id``, which is another tenant.
-        """
-        if owner == app_id:
-            return
-        place = f"the database {graph.database!r}" if graph.database else "the only database of this Neo4j server"
-        if app_id not in self._told_refusals:
-            self._told_refusals.add(app_id)
-            logger.warning("%s holds the graph of app %r, so app %r has no graph", place, owner, app_id)
-        raise QueryFailed(
-            f"{place} holds the graph of another app, so app {app_id!r} cannot have it (the operator finds which one "
-            "in the log and with `graphweft doctor`): give each app a server of its own "
-            "(neo4j://{app_id}.example:7687 in GRAPHWEFT_GRAPH_URL), or use Neo4j Enterprise or FalkorDB"
-        )
-
-    @contextlib.asynccontextmanager
-    async def _session(
-        self, graph: _Graph, limit_s: float, *, access: str = neo4j.WRITE_ACCESS, ours: bool = True
-    ) -> AsyncGenerator[AsyncSession]:
-        """Open a session. With ``ours`` its statements are graphweft's; a refusal means an unavailable graph."""
-        driver: Any = graph.driver
-        session: AsyncSession = driver.session(database=graph.database, default_access_mode=access)
-        async with failing(limit_s + _GRACE_S, ours=ours), session:
-            yield session
+        await self._databases.aclose()
 
     # Writing
 
@@ -430,7 +292,7 @@ class Neo4jStore:
             return None
         return batch_query
 
-    async def _refused_forms(self, graph: _Graph, work: Work) -> bool:
+    async def _refused_forms(self, graph: Database, work: Work) -> bool:
         """Ask the server once about each batch query of failed writes; return whether it refuses one."""
         refused = False
         for statement, batch_query in {
@@ -439,7 +301,7 @@ class Neo4jStore:
             if statement in self._compiles:
                 continue
             try:
-                async with self._session(graph, self._write_timeout_s, ours=False) as session:
+                async with self._databases.session(graph, self._write_timeout_s, ours=False) as session:
                     query = timed(f"EXPLAIN {fused((batch_query,))}", self._write_timeout_s)
                     await (await session.run(query)).consume()
                 self._compiles[statement] = True
@@ -478,7 +340,7 @@ class Neo4jStore:
             parts.append(Part(together, shared))
         return parts
 
-    async def _apply(self, graph: _Graph, app_id: str, partition: int, writes: Sequence[Write]) -> Applied:
+    async def _apply(self, graph: Database, app_id: str, partition: int, writes: Sequence[Write]) -> Applied:
         work = [(write, self._form(write)) for write in writes]
         parts = self._parts(work)
         try:
@@ -497,7 +359,7 @@ class Neo4jStore:
             return await self._apply(graph, app_id, partition, writes)
         return await self._apart(graph, app_id, partition, work)
 
-    async def _apart(self, graph: _Graph, app_id: str, partition: int, work: Work) -> Applied:
+    async def _apart(self, graph: Database, app_id: str, partition: int, work: Work) -> Applied:
         part = list(work)
         failure: QueryFailed | None = None
         while part:
@@ -513,7 +375,7 @@ class Neo4jStore:
                 part = part[: refused.index]
         return Applied(count=len(part), failure=failure)
 
-    async def _one_by_one(self, graph: _Graph, app_id: str, partition: int, work: Work) -> Applied:
+    async def _one_by_one(self, graph: Database, app_id: str, partition: int, work: Work) -> Applied:
         for count, part in enumerate(apart(work)):
             try:
                 await self._transact(graph, app_id, partition, [part])
@@ -521,7 +383,7 @@ class Neo4jStore:
                 return Applied(count=count, failure=refused.failure)
         return Applied(count=len(work))
 
-    async def _apply_at_once(self, graph: _Graph, app_id: str, partition: int, part: Part) -> None:
+    async def _apply_at_once(self, graph: Database, app_id: str, partition: int, part: Part) -> None:
         writes = [write for write, _ in part.work]
         before = writes[0].before
         params: dict[str, Any] = {
@@ -535,17 +397,17 @@ class Neo4jStore:
         }
         if part.batch_queries:
             params["__gw_runs"] = runs(part)
-        async with self._session(graph, self._write_timeout_s, ours=False) as session:
+        async with self._databases.session(graph, self._write_timeout_s, ours=False) as session:
             query = timed(fused(part.batch_queries), self._write_timeout_s)
             done = await (await send(session, query, params)).values()
         if not done:
             raise _displaced(app_id, partition)
 
-    async def _transact(self, graph: _Graph, app_id: str, partition: int, parts: Sequence[Part]) -> None:
+    async def _transact(self, graph: Database, app_id: str, partition: int, parts: Sequence[Part]) -> None:
         """Run the parts in a transaction. Raises ``_Refused`` if one fails; then nothing took effect."""
         writes = [write for part in parts for write, _ in part.work]
         try:
-            async with self._session(graph, self._write_timeout_s, ours=False) as session:
+            async with self._databases.session(graph, self._write_timeout_s, ours=False) as session:
                 transaction = await session.begin_transaction(timeout=self._write_timeout_s)
                 async with transaction:  # without an exception the block commits
                     note = await self._lock(transaction, app_id, partition, writes[0].before)
@@ -572,9 +434,9 @@ class Neo4jStore:
         except QueryFailed as failure:  # at the commit, where the server checks the whole transaction
             raise _Refused(None if len(writes) > 1 else 0, failure) from failure
 
-    async def _wait_for_lock(self, graph: _Graph, app_id: str) -> None:
+    async def _wait_for_lock(self, graph: Database, app_id: str) -> None:
         """Wait for the rollback of a transaction that timed out, which can take longer than it ran."""
-        async with self._session(graph, ADMIN_S) as session:
+        async with self._databases.session(graph, ADMIN_S) as session:
             try:
                 await (await session.run(timed(f"{LOCK} RETURN 1", ADMIN_S), {"__gw_app": app_id})).consume()
             except Neo4jError as error:
@@ -596,10 +458,10 @@ class Neo4jStore:
         return found.note
 
     async def _listed(self, app_id: str, statement: str) -> AsyncIterator[list[Any]]:
-        graph = await self._graph(app_id)
-        if not await self._is_owned(graph, app_id):
+        graph = await self._databases.graph(app_id)
+        if not await self._databases.is_owned(graph, app_id):
             return
-        async with self._session(graph, _LISTING_S, access=neo4j.READ_ACCESS) as session:
+        async with self._databases.session(graph, _LISTING_S, access=neo4j.READ_ACCESS) as session:
             async for record in await session.run(timed(statement, _LISTING_S)):
                 yield record.values()
 

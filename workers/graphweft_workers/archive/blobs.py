@@ -1,0 +1,135 @@
+"""Named blobs in a folder or an object store, by fsspec.
+
+A blob is written whole or not at all: a folder gets it by renaming a file that is on disk, object stores do so by
+themselves.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any, Final
+from uuid import uuid4
+
+from graphweft_contracts import BusUnavailable, InvalidSettings
+
+_PARTIAL: Final = ".partial"
+"""Ending of a file that is being written; a process that was killed leaves it."""
+_INSTALL: Final = {"s3": "s3fs", "gs": "gcsfs", "gcs": "gcsfs", "abfs": "adlfs", "az": "adlfs"}
+
+
+class ArchiveUnavailable(BusUnavailable):
+    """The archive does not answer. What was written before is there."""
+
+
+class BlobStore:
+    """Blobs below one URL. Names have parts between ``/`` and are sorted as text.
+
+    Every method raises ``ArchiveUnavailable`` when the store does not answer, or refuses.
+    """
+
+    def __init__(self, filesystem: Any, root: str, *, local: bool) -> None:
+        """``root`` is a path of ``filesystem``; with ``local`` it is a folder of this machine."""
+        self._filesystem = filesystem
+        self._root = root.rstrip("/")
+        self._local = local
+
+    async def put(self, name: str, data: bytes) -> None:
+        """Write a blob, in place of one with the same name. It is on disk when this returns."""
+        await self._run(self._put, name, data)
+
+    async def get(self, name: str) -> bytes | None:
+        """Return a blob; None if there is none."""
+        found: bytes | None = await self._run(self._get, name)
+        return found
+
+    async def names(self, prefix: str) -> list[str]:
+        """Return the names of all blobs in the folder ``prefix``, which ends with ``/``, and below, sorted."""
+        found: list[str] = await self._run(self._list, prefix)
+        return found
+
+    async def delete(self, names: Sequence[str]) -> None:
+        """Delete blobs; those that are not there are ignored."""
+        await self._run(self._delete, names)
+
+    async def _run(self, work: Callable[..., Any], *given: Any) -> Any:
+        try:
+            return await asyncio.to_thread(work, *given)
+        except Exception as error:
+            if isinstance(error, ArchiveUnavailable):
+                raise
+            # Each file system has errors of its own.
+            raise ArchiveUnavailable(f"the archive does not work: {type(error).__name__}: {error}") from error
+
+    def _put(self, name: str, data: bytes) -> None:
+        path = f"{self._root}/{name}"
+        if not self._local:
+            self._filesystem.pipe_file(path, data)
+            return
+        folder = Path(path).parent
+        folder.mkdir(parents=True, exist_ok=True)
+        partial = folder / f"{uuid4().hex}{_PARTIAL}"
+        try:
+            with partial.open("wb") as file:
+                file.write(data)
+                file.flush()
+                os.fsync(file.fileno())
+            partial.replace(path)
+        except BaseException:
+            partial.unlink(missing_ok=True)
+            raise
+        known = os.open(folder, os.O_RDONLY)
+        try:
+            os.fsync(known)
+        finally:
+            os.close(known)
+
+    def _get(self, name: str) -> bytes | None:
+        try:
+            data: bytes = self._filesystem.cat_file(f"{self._root}/{name}")
+        except FileNotFoundError:
+            return None
+        return data
+
+    def _list(self, prefix: str) -> list[str]:
+        self._filesystem.invalidate_cache()
+        try:
+            found = self._filesystem.find(f"{self._root}/{prefix.rstrip('/')}")
+        except FileNotFoundError:
+            return []
+        start = len(self._filesystem._strip_protocol(self._root)) + 1
+        return sorted(path[start:] for path in map(str, found) if not path.endswith(_PARTIAL))
+
+    def _delete(self, names: Sequence[str]) -> None:
+        for name in names:
+            with suppress(FileNotFoundError):
+                self._filesystem.rm_file(f"{self._root}/{name}")
+
+
+def open_blobs(url: str) -> BlobStore:
+    """Return the store at a folder's path or a URL such as ``s3://bucket/prefix``. Nothing is read or written yet.
+
+    Raises ``InvalidSettings`` for a URL of an unknown kind, or without the package that it needs.
+    """
+    from fsspec.core import url_to_fs  # takes 0.1 s, and most commands need no archive
+
+    scheme = url.partition("://")[0] if "://" in url else "file"
+    try:
+        filesystem, root = url_to_fs(url)
+    except ImportError as error:
+        package = _INSTALL.get(scheme, f"the package of fsspec for {scheme}")
+        raise InvalidSettings(f"GRAPHWEFT_ARCHIVE_URL: {scheme}:// needs a package: pip install {package}") from error
+    except ValueError as error:
+        raise InvalidSettings(
+            f"GRAPHWEFT_ARCHIVE_URL: unknown kind of store {scheme!r}: expected a folder, or a URL such as "
+            "s3://bucket/prefix"
+        ) from error
+    return BlobStore(filesystem, root, local="file" in _protocols(filesystem))
+
+
+def _protocols(filesystem: Any) -> tuple[str, ...]:
+    protocol: str | tuple[str, ...] = filesystem.protocol
+    return (protocol,) if isinstance(protocol, str) else protocol

@@ -1,0 +1,197 @@
+"""The database of each app on Neo4j: one per app, one server per app, or the only one of a server."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import re
+from collections.abc import AsyncGenerator
+from dataclasses import dataclass
+from typing import Any, Final
+
+import neo4j
+from neo4j import AsyncDriver, AsyncGraphDatabase, AsyncSession, NotificationMinimumSeverity
+
+from graphweft_contracts import GraphUnavailable, QueryFailed
+from graphweft_workers.drivers.neo4j import errors
+from graphweft_workers.drivers.neo4j.calls import ADMIN_S, failing, run, run_admin
+from graphweft_workers.drivers.neo4j.errors import code_of
+from graphweft_workers.drivers.neo4j.statements import (
+    CLAIM,
+    CONSTRAINTS,
+    LIST_CONSTRAINTS,
+    OWNER,
+    database_name,
+    quoted,
+    timed,
+)
+from graphweft_workers.drivers.neo4j.url import APP, split_neo4j_url
+
+logger = logging.getLogger("graphweft.graph")
+
+_OLDEST: Final = (5, 23)
+"""The first version with ``CALL (n) { … }``."""
+_GRACE_S: Final = 15.0
+"""The time beyond the server's limit after which the connection counts as lost."""
+
+
+@dataclass(frozen=True, slots=True)
+class Database:
+    """The place of an app's graph."""
+
+    driver: AsyncDriver
+    uri: str
+    database: str | None
+    """None: the server's only database."""
+    made: bool
+    """Whether graphweft creates the database."""
+
+
+class Databases:
+    """Finds, creates and removes the databases, and opens sessions on them."""
+
+    def __init__(self, url: str, *, graph_template: str, timeout_s: float) -> None:
+        """``timeout_s`` is the limit of one query."""
+        self._url = split_neo4j_url(url)
+        self._template = graph_template
+        self._timeout_s = timeout_s
+        self._drivers: dict[str, AsyncDriver] = {}
+        self._multiple: dict[str, bool] = {}
+        """For each server, whether it has a database per app."""
+        self._owned: set[str] = set()
+        """Apps whose ownership of their database was checked."""
+        self._told_refusals: set[str] = set()
+        """Apps for which the log says that their database belongs to another app."""
+
+    @property
+    def one_server(self) -> bool:
+        """Whether all apps are on one server."""
+        return self._url.one_server
+
+    async def check(self) -> None:
+        """Raise ``GraphUnavailable`` if the server does not answer or is too old; with a server per app, do nothing."""
+        if self._url.one_server:
+            await self._ask_edition(self._driver(self._url.uri), self._url.uri)
+
+    def server(self) -> Database:
+        """Return a database of the only server that is there before any app."""
+        named = self._url.database if APP not in self._url.database else ""
+        return Database(self._driver(self._url.uri), self._url.uri, named or None, made=False)
+
+    async def remove(self, graph: Database) -> None:
+        """Drop a database that graphweft made."""
+        system = Database(graph.driver, graph.uri, "system", made=False)
+        async with self.session(system, ADMIN_S) as session:
+            await run_admin(session, f"DROP DATABASE {quoted(graph.database or '')} IF EXISTS WAIT")
+
+    def forget(self, app_id: str) -> None:
+        """Check the next time whether the database is the app's."""
+        self._owned.discard(app_id)
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        while self._drivers:
+            _, driver = self._drivers.popitem()
+            await driver.close()
+
+    def _driver(self, uri: str) -> AsyncDriver:
+        if uri not in self._drivers:
+            library: Any = AsyncGraphDatabase
+            self._drivers[uri] = library.driver(
+                uri,
+                auth=(self._url.user, self._url.password) if self._url.user else None,
+                connection_timeout=5.0,
+                connection_acquisition_timeout=_GRACE_S,
+                notifications_min_severity=NotificationMinimumSeverity.OFF,
+                telemetry_disabled=True,
+                user_agent="graphweft",
+            )
+        return self._drivers[uri]
+
+    async def graph(self, app_id: str) -> Database:
+        """Return the app's database; it may not exist."""
+        uri = self._url.uri.replace(APP, app_id)
+        driver = self._driver(uri)
+        if self._url.database:
+            return Database(driver, uri, self._url.database.replace(APP, app_id), made=False)
+        if not self._url.one_server or not await self._has_databases(driver, uri):
+            return Database(driver, uri, None, made=False)
+        return Database(driver, uri, database_name(app_id, self._template), made=True)
+
+    async def _has_databases(self, driver: AsyncDriver, uri: str) -> bool:
+        if uri not in self._multiple:
+            self._multiple[uri] = await self._ask_edition(driver, uri)
+        return self._multiple[uri]
+
+    async def _ask_edition(self, driver: AsyncDriver, uri: str) -> bool:
+        """Return whether the server supports a database per app. Raises ``GraphUnavailable`` if it is too old."""
+        named = self._url.database if APP not in self._url.database else ""
+        server = Database(driver, uri, named or None, made=False)
+        async with self.session(server, self._timeout_s, access=neo4j.READ_ACCESS) as session:
+            result = await session.run("CALL dbms.components() YIELD versions, edition")
+            [[versions, edition], *_] = await result.values()
+        numbers = re.match(r"(\d+)\.(\d+)", versions[0])
+        if numbers and (int(numbers[1]), int(numbers[2])) < _OLDEST:
+            raise GraphUnavailable(f"Neo4j {versions[0]} is too old: graphweft needs 5.23 or later", retry_after_s=5.0)
+        return bool(edition != "community")
+
+    async def claimed(self, app_id: str) -> Database:
+        """Return the app's graph, created if needed. Raises ``QueryFailed`` if it belongs to another app."""
+        graph = await self.graph(app_id)
+        if graph.made:
+            system = Database(graph.driver, graph.uri, "system", made=False)
+            async with self.session(system, ADMIN_S) as session:
+                await run_admin(session, f"CREATE DATABASE {quoted(graph.database or '')} IF NOT EXISTS WAIT")
+        async with self.session(graph, ADMIN_S) as session:
+            there = {name for [name] in await (await session.run(LIST_CONSTRAINTS)).values()}
+            for name, statement in CONSTRAINTS.items():
+                if name not in there:
+                    await run_admin(session, statement)
+            query = timed(CLAIM, self._timeout_s)
+            [[owner]] = await run(session, query, {"__gw_app": app_id})
+        self._check_owner(owner, app_id, graph)
+        self._owned.add(app_id)
+        return graph
+
+    async def is_owned(self, graph: Database, app_id: str) -> bool:
+        """Return whether the app has a graph. Raises ``QueryFailed`` if it belongs to another app."""
+        if app_id not in self._owned:
+            try:
+                async with self.session(graph, ADMIN_S, access=neo4j.READ_ACCESS) as session:
+                    rows = await (await session.run(OWNER)).values()
+            except GraphUnavailable as error:
+                if graph.made and code_of(error.__cause__) == errors.NO_DATABASE:
+                    return False
+                raise
+            if not rows:
+                return False
+            self._check_owner(rows[0][0], app_id, graph)
+            self._owned.add(app_id)
+        return True
+
+    def _check_owner(self, owner: Any, app_id: str, graph: Database) -> None:
+        """Raise ``QueryFailed`` if the database belongs to another app; only the log names that app.
+
+        The error appears in replies and dead letters of ``app_id``, which is another tenant.
+        """
+        if owner == app_id:
+            return
+        place = f"the database {graph.database!r}" if graph.database else "the only database of this Neo4j server"
+        if app_id not in self._told_refusals:
+            self._told_refusals.add(app_id)
+            logger.warning("%s holds the graph of app %r, so app %r has no graph", place, owner, app_id)
+        raise QueryFailed(
+            f"{place} holds the graph of another app, so app {app_id!r} cannot have it (the operator finds which one "
+            "in the log and with `graphweft doctor`): give each app a server of its own "
+            "(neo4j://{app_id}.example:7687 in GRAPHWEFT_GRAPH_URL), or use Neo4j Enterprise or FalkorDB"
+        )
+
+    @contextlib.asynccontextmanager
+    async def session(
+        self, graph: Database, limit_s: float, *, access: str = neo4j.WRITE_ACCESS, ours: bool = True
+    ) -> AsyncGenerator[AsyncSession]:
+        """Open a session. With ``ours`` its statements are graphweft's; a refusal means an unavailable graph."""
+        driver: Any = graph.driver
+        session: AsyncSession = driver.session(database=graph.database, default_access_mode=access)
+        async with failing(limit_s + _GRACE_S, ours=ours), session:
+            yield session

@@ -79,6 +79,15 @@ class MemoryBus:
         end = _number(offset)
         return self._entries[partition][max(0, end - limit) : end]
 
+    async def missing(self, partition: int) -> int:
+        return 0
+
+    async def trim(self, partition: int, offset: str) -> None:
+        raise NotImplementedError
+
+    async def positions(self, partition: int) -> Mapping[str, str]:
+        return {}
+
     def is_after(self, offset: str, other: str) -> bool:
         return _number(offset) > _number(other)
 

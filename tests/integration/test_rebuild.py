@@ -62,6 +62,8 @@ class App:
         """``url`` is that of the graph server, and of the bus unless it has its own."""
         self.url, self.call, self.folder = url, call, folder
         self.bus_url = bus_url or url
+        self.settings: dict[str, str] = {}
+        """Further settings of commands."""
         self.bus = self._bus()
         self.transport = make_transport(self.bus_url, new=spread(2))
 
@@ -73,7 +75,7 @@ class App:
         await self.transport.aclose()
 
     async def run(self, *arguments: str, graph: str | None = None) -> Any:
-        settings = {"GRAPHWEFT_BUS_URL": self.bus_url, "GRAPHWEFT_GRAPH_URL": graph or self.url}
+        settings = {"GRAPHWEFT_BUS_URL": self.bus_url, "GRAPHWEFT_GRAPH_URL": graph or self.url, **self.settings}
         return await asyncio.to_thread(self.call, *arguments, **settings)
 
     async def rebuild(self, *arguments: str) -> tuple[int, dict[str, Any]]:

@@ -120,6 +120,24 @@ class SqliteBus:
         found = await self._entries("AND number <= ? ORDER BY number DESC LIMIT ?", partition, _number(offset), limit)
         return found[::-1]
 
+    async def missing(self, partition: int) -> int:
+        oldest = "SELECT min(number) FROM events WHERE partition = ?"
+
+        def read(db: sqlite3.Connection) -> int:
+            (first,) = db.execute(oldest, (partition,)).fetchone()
+            return int(first) - 1 if first else _last(db, partition)
+
+        return await self._file.read(read)
+
+    async def trim(self, partition: int, offset: str) -> None:
+        older = "DELETE FROM events WHERE partition = ? AND number <= ?"
+        await self._file.write(lambda db: db.execute(older, (partition, _number(offset))))
+
+    async def positions(self, partition: int) -> Mapping[str, str]:
+        query = "SELECT readers, number FROM positions WHERE partition = ? AND number > 0"
+        rows = await self._file.read(lambda db: db.execute(query, (partition,)).fetchall())
+        return {group: _offset(number) for group, number in rows}
+
     def is_after(self, offset: str, other: str) -> bool:
         return _number(offset) > _number(other)
 

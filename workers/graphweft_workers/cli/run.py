@@ -20,7 +20,7 @@ from graphweft_workers.roles.settings import Settings
 
 _HOST: Final = "127.0.0.1"
 _PORT: Final = 8765
-Role = Literal["mutation", "injection", "memory", "gateway", "mcp"]
+Role = Literal["mutation", "injection", "memory", "archive", "gateway", "mcp"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,7 +50,7 @@ async def up(data: Data = None, rules: Rules = None) -> None:
 
     The services are a mutation worker and an injection responder. A memory worker runs too if you set
     GRAPHWEFT_EMBEDDER, GRAPHWEFT_EXTRACTOR, GRAPHWEFT_MEMORY_SUMMARISE_AFTER, GRAPHWEFT_MEMORY_KEEP_DAYS or
-    GRAPHWEFT_MEMORY_KEEP_COUNT.
+    GRAPHWEFT_MEMORY_KEEP_COUNT, and the archive role if you set GRAPHWEFT_ARCHIVE_URL or GRAPHWEFT_ARCHIVE_TRIM.
     """
     from graphweft_workers.roles.supervisor import Supervisor
 
@@ -95,6 +95,8 @@ async def run(
             await roles.run_injection(settings)
         case "memory":
             await roles.run_memory(settings)
+        case "archive":
+            await roles.run_archive(settings)
         case "gateway":
             if gateway.insecure_app is not None:
                 check_app(gateway.insecure_app)

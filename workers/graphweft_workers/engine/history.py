@@ -35,13 +35,12 @@ async def known_before(log: EventLog, partition: int, offset: str, passed_over: 
 
 async def between(log: EventLog, partition: int, after: str, end: str) -> AsyncIterator[Sequence[Entry]]:
     """Yield the entries after ``after`` up to and including ``end``, in order and in pages."""
-    while True:
+    while log.is_after(end, after):
         page = await log.after(partition, after, limit=_PAGE)
         wanted = [entry for entry in page if not log.is_after(entry.offset, end)]
-        if wanted:
-            yield wanted
-        if len(wanted) < _PAGE:
+        if not wanted:
             return
+        yield wanted
         after = wanted[-1].offset
 
 

@@ -90,7 +90,7 @@ def decode_range(entries: Iterable[Entry], rules: RulesCursor) -> list[Decoded]:
     for entry in entries:
         decoded = Decoded(entry=entry)
         found.append(decoded)
-        if wire.ACTIVATION in entry.fields and rules.knows(announced(entry.fields)):
+        if entry.erased or (wire.ACTIVATION in entry.fields and rules.knows(announced(entry.fields))):
             continue
         try:
             if wire.dropped_of(entry.fields) is not None:

@@ -17,6 +17,8 @@ class Entry:
     offset: str
     fields: Mapping[bytes, bytes]
     received: datetime
+    erased: bool = False
+    """Whether its content was erased from the archive: it has no fields, and no effect. A bus never says so."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -111,6 +113,21 @@ class EventLog(Protocol):
 
     async def before(self, partition: int, offset: str, *, limit: int) -> Sequence[Entry]:
         """Return the last ``limit`` entries up to and including ``offset``, in order."""
+        ...
+
+    async def missing(self, partition: int) -> int:
+        """Return how many entries of the partition can no longer be read, because they were trimmed."""
+        ...
+
+    async def trim(self, partition: int, offset: str) -> None:
+        """Remove the entries up to and including ``offset``. The offsets and counts of later ones stay as they are.
+
+        Nothing checks whether somebody still needs them; see ``positions``.
+        """
+        ...
+
+    async def positions(self, partition: int) -> Mapping[str, str]:
+        """Return the committed offset of each group of readers that has one in the partition, by the group's name."""
         ...
 
     def is_after(self, offset: str, other: str) -> bool:

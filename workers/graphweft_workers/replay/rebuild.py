@@ -18,7 +18,6 @@ from graphweft_workers.active_rules import ActiveRules
 from graphweft_workers.engine.digest import Digest, read_digest
 from graphweft_workers.engine.graph_marks import has_plan, is_sealed, of_generation, sealed
 from graphweft_workers.ports.bus import Bus
-from graphweft_workers.ports.event_log import Committed
 from graphweft_workers.ports.graph_store import Checkpoint, GraphStore, Write
 from graphweft_workers.replay.replay import Replay, Replayed
 
@@ -82,11 +81,12 @@ class Rebuild:
         if swap and self._run_id != await self._live.check():
             raise InvalidSettings("--swap: both graphs must be on one server: leave out --into")
         for partition in await self._partitions():
-            lost = (await self._bus.reread(partition, Committed(), limit=1)).lost
-            if lost:
+            missing = await self._bus.missing(partition)
+            if missing:
                 raise InvalidSettings(
-                    f"partition {partition} of the log lacks its first {lost:,} entries: they were trimmed, so the "
-                    f"graph of {app_id!r} cannot be rebuilt from it"
+                    f"partition {partition} of the log lacks {missing:,} entries: they were trimmed and are not in an "
+                    f"archive, so the graph of {app_id!r} cannot be rebuilt. If there is an archive, set "
+                    "GRAPHWEFT_ARCHIVE_URL"
                 )
         there = await self._graph.graph_id(app_id)
         if there and there == await self._live.graph_id(app_id):

@@ -7,10 +7,11 @@ that its driver needs is not installed.
 from __future__ import annotations
 
 import contextlib
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from graphweft.transports import registry
-from graphweft_contracts import Layout, channels
+from graphweft_contracts import InvalidSettings, Layout, channels
 from graphweft_workers import drivers
 from graphweft_workers.drivers import bus_driver, graph_driver
 from graphweft_workers.optional_dependencies import naming_extra
@@ -18,6 +19,7 @@ from graphweft_workers.ports.driver import BusDriver, BusOptions, GraphDriver
 
 if TYPE_CHECKING:  # a command that reads a count need not wait for the engine to load
     from graphweft.transport import Transport
+    from graphweft_workers.archive.blobs import BlobStore
     from graphweft_workers.ports.bus import Bus
     from graphweft_workers.ports.check import Check
     from graphweft_workers.ports.dialect import GraphDialect
@@ -31,12 +33,36 @@ def new_layout(settings: Settings) -> Layout:
     return Layout(partitions=settings.partitions, order=settings.order)
 
 
-def make_bus(settings: Settings, *, group: str = channels.MUTATION_GROUP) -> Bus:
-    """Return the bus for a group of readers."""
+def make_bus(settings: Settings, *, group: str = channels.MUTATION_GROUP, archived: bool = True) -> Bus:
+    """Return the bus for a group of readers. With ``archived``, trimmed entries come from the archive if there is one.
+
+    Only what writes the archive, and what trims, asks for the bus alone.
+    """
+    if archived and has_archive(settings):
+        from graphweft_workers.archive.archived_bus import ArchivedBus
+
+        return ArchivedBus(make_bus(settings, group=group, archived=False), make_archive(settings))
     options = BusOptions(group=group, new=new_layout(settings), lease_s=settings.lease_s, own=settings.driver_options)
     driver = bus_driver(settings.bus)
     with _needed(driver, "GRAPHWEFT_BUS_URL"):
         return driver.make_bus(settings.bus, options)
+
+
+def has_archive(settings: Settings) -> bool:
+    """Tell whether the settings name an archive, or the embedded server's data folder holds one."""
+    return settings.archive_url is not None or (settings.archive is not None and Path(settings.archive).is_dir())
+
+
+def make_archive(settings: Settings) -> BlobStore:
+    """Return the archive, which may be empty. Raises ``InvalidSettings`` if the settings name none."""
+    from graphweft_workers.archive.blobs import open_blobs
+
+    if settings.archive is None:
+        raise InvalidSettings(
+            "there is no archive: set GRAPHWEFT_ARCHIVE_URL to a folder that all processes share, or to a URL such as "
+            "s3://bucket/prefix, and start `graphweft run archive`"
+        )
+    return open_blobs(settings.archive)
 
 
 def make_request_queue(settings: Settings, *, name: str) -> RequestQueue:

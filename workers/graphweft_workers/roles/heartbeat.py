@@ -26,7 +26,7 @@ MAX_AGE_S: Final = 15.0
 ANY_ROLE: Final = "any"
 ROLES: Final = {
     "mutation": "mutation", "worker": "mutation", "injection": "injection", "responder": "injection",
-    "memory": "memory", "gateway": "gateway",
+    "memory": "memory", "archive": "archive", "gateway": "gateway",
 }  # fmt: skip
 """The names for ``doctor --role``, and the role of ``graphweft run`` that each means."""
 _EVERY_S: Final = 1.0

@@ -18,7 +18,7 @@ import logging
 import os
 import socket
 from collections.abc import AsyncGenerator, Callable, Sequence
-from contextlib import AbstractAsyncContextManager, AsyncExitStack, asynccontextmanager, suppress
+from contextlib import AbstractAsyncContextManager, AsyncExitStack, aclosing, asynccontextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Protocol, override
 from uuid import uuid4
@@ -26,11 +26,12 @@ from uuid import uuid4
 from faststream import FastStream
 from faststream.specification import AsyncAPI
 
-from graphweft_contracts import BusUnavailable, GraphUnavailable, GraphweftError
+from graphweft_contracts import BusUnavailable, GraphUnavailable, GraphweftError, channels
 from graphweft_workers.drivers import bus_driver
 from graphweft_workers.logs import set_up_logs
 from graphweft_workers.ports.check import layout_checks
 from graphweft_workers.roles.connections import (
+    make_archive,
     make_broker,
     make_bus,
     make_graph,
@@ -98,6 +99,14 @@ def memory_app(settings: Settings | None = None) -> FastStream:
     for no job.
     """
     return _app(settings, "memory", _memory)
+
+
+def archive_app(settings: Settings | None = None) -> FastStream:
+    """Return an app that copies the log into the archive until SIGTERM or SIGINT; otherwise like ``mutation_app``.
+
+    It reads no rules and no graph. ``run`` raises ``InvalidSettings`` if the settings name no archive.
+    """
+    return _app(settings, "archive", _archive)
 
 
 def _app(settings: Settings | None, role: str, open_service: _Open) -> FastStream:
@@ -184,6 +193,22 @@ async def _memory(settings: Settings) -> AsyncGenerator[_Service]:
             stack.push_async_callback(bus.aclose)
             workers.append(JobWorker(bus, transport, job, name=_worker_name(settings), lease_s=settings.lease_s))
         yield _Together(workers)
+
+
+@asynccontextmanager
+async def _archive(settings: Settings) -> AsyncGenerator[_Service]:
+    from graphweft_workers.archive.archiver import Archiver
+
+    blobs = make_archive(settings)
+    async with aclosing(make_bus(settings, group=channels.ARCHIVE_GROUP, archived=False)) as bus:
+        yield Archiver(
+            bus,
+            blobs,
+            name=_worker_name(settings),
+            every_s=settings.archive_every_s,
+            trims=settings.archive_trim,
+            lease_s=settings.lease_s,
+        )
 
 
 def _worker_name(settings: Settings) -> str:

@@ -11,7 +11,7 @@ from graphweft_workers.roles import heartbeat
 from graphweft_workers.roles.connections import make_bus, responders
 from graphweft_workers.roles.settings import Settings
 
-_GROUPS: Final = {"mutation": (channels.MUTATION_GROUP,)}
+_GROUPS: Final = {"mutation": (channels.MUTATION_GROUP,), "archive": (channels.ARCHIVE_GROUP,)}
 
 
 async def waits_for(settings: Settings, role: str, *, pid: int, worker_name: str) -> str:

@@ -36,6 +36,15 @@ async def run_memory(settings: Settings) -> None:
     await memory_app(settings).run()
 
 
+async def run_archive(settings: Settings) -> None:
+    """Copy the log into the archive until SIGTERM or SIGINT. Raises ``InvalidSettings`` if the settings name none."""
+    from graphweft_workers.roles.connections import make_archive
+    from graphweft_workers.roles.hosting import archive_app
+
+    make_archive(settings)  # says what is missing before anything starts
+    await archive_app(settings).run()
+
+
 async def run_gateway(
     settings: Settings, *, host: str, port: int, insecure_app: str | None, ready: Callable[[str], None]
 ) -> None:

@@ -59,7 +59,8 @@ class Supervisor:
         self._folder = DataFolder(settings.data)
         self._server = EmbeddedServer(self._folder.path, fsync=settings.fsync)
         self._children: dict[str, asyncio.subprocess.Process] = {}
-        self._roles = (*_ROLES, "memory") if jobs.groups(settings) else _ROLES
+        more = ("memory",) if jobs.groups(settings) else ()
+        self._roles = (*_ROLES, *more, *(("archive",) if settings.archive_url or settings.archive_trim else ()))
         self._deaths: dict[str, list[str]] = {role: [] for role in self._roles}
         """By role: how its processes ended."""
         self._stopping = asyncio.Event()

@@ -18,7 +18,7 @@ from datetime import UTC, datetime
 from typing import Any, Final
 
 from aiokafka import TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 from aiokafka.coordinator.protocol import ConsumerProtocol
 from aiokafka.errors import GroupCoordinatorNotAvailableError, KafkaError
 
@@ -191,6 +191,31 @@ class KafkaEventLog:
             found[:0] = await self._ranges.read(topic_partition, start, end)
             end, span = start, span * 2
         return [_entry(record) for record in found[-limit:]]
+
+    async def missing(self, partition: int) -> int:
+        """See ``EventLog.missing``. It counts control records too."""
+        topic_partition = TopicPartition(channels.EVENTS_TOPIC, partition)
+        first, _ = (await self._ranges.bounds([topic_partition]))[topic_partition]
+        return first
+
+    async def trim(self, partition: int, offset: str) -> None:
+        """See ``EventLog.trim``. The broker deletes its files when all of their records are removed."""
+        topic_partition = TopicPartition(channels.EVENTS_TOPIC, partition)
+        async with self._administration() as admin:
+            await admin.delete_records({topic_partition: RecordsToDelete(int(offset) + 1)})
+
+    async def positions(self, partition: int) -> Mapping[str, str]:
+        """See ``EventLog.positions``. Only groups of graphweft count."""
+        topic_partition = TopicPartition(channels.EVENTS_TOPIC, partition)
+        found: dict[str, str] = {}
+        async with self._administration() as admin:
+            names = {name for name, *_ in await admin.list_consumer_groups()}
+            for name in sorted(each for each in names if each.startswith(channels.GROUP_PREFIX)):
+                offsets = await admin.list_consumer_group_offsets(name, partitions=[topic_partition])
+                stored = offsets.get(topic_partition)
+                if stored is not None and stored.offset > 0:
+                    found[name] = str(stored.offset - 1)
+        return found
 
     def is_after(self, offset: str, other: str) -> bool:
         """See ``EventLog.is_after``."""

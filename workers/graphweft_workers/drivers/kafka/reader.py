@@ -18,6 +18,7 @@ from graphweft_workers.drivers.kafka.lenient_headers import read_leniently
 _RANGE_BYTES: Final = 256 * 1024
 _START_S: Final = 1.0
 """How long a cancelled start waits for the connection that it is opening."""
+_STOP_S: Final = 1.0
 _REQUEST_MS: Final = 10_000
 _RANGE_S: Final = 20.0
 """Longest wait for a range that is known to exist; the transaction of a dead producer ends sooner."""
@@ -63,14 +64,18 @@ async def start_client(client: Any) -> None:
 
 
 async def stop_consumer(consumer: Any) -> None:
-    """Close a consumer and ignore errors.
+    """Close a consumer without a group, and ignore errors.
 
     aiokafka 0.14 cancels a running fetch and awaits it: its ``CancelledError`` is raised here, and the connections stay
-    open.
+    open. It loses the cancellation if the partition was just unassigned, and would then wait for ever: it is repeated.
     """
+    stopping = asyncio.ensure_future(consumer.stop())
     try:
-        await consumer.stop()
+        while not (await asyncio.wait([stopping], timeout=_STOP_S))[0]:
+            stopping.cancel()
+        stopping.result()
     except asyncio.CancelledError:
+        stopping.cancel()
         if is_being_cancelled():
             raise
         with contextlib.suppress(KafkaError, OSError):

@@ -277,6 +277,34 @@ class RedisEventLog:
         reply = await self._call("XREVRANGE", channels.events_stream(partition), offset, "-", "COUNT", limit)
         return [_entry(item) for item in reversed(reply)]
 
+    async def missing(self, partition: int) -> int:
+        """See ``EventLog.missing``."""
+        try:
+            added, length, _ = await self._call("EVAL", _EXTENT, 1, channels.events_stream(partition))
+        except ResponseError as error:
+            if "no such key" in str(error):
+                return 0
+            raise BusUnavailable(f"partition {partition} cannot be read: {error}") from error
+        return int(added) - int(length)
+
+    async def trim(self, partition: int, offset: str) -> None:
+        """See ``EventLog.trim``."""
+        milliseconds, sequence = offset_number(offset)
+        first_kept = f"{milliseconds}-{sequence + 1}"
+        await self._call("XTRIM", channels.events_stream(partition), "MINID", "=", first_kept)
+
+    async def positions(self, partition: int) -> Mapping[str, str]:
+        """See ``EventLog.positions``."""
+        try:
+            with _bus_errors():
+                groups = await self._redis.xinfo_groups(channels.events_stream(partition))
+        except ResponseError as error:
+            if "no such key" in str(error):
+                return {}
+            raise BusUnavailable(f"the positions of partition {partition} cannot be read: {error}") from error
+        found = {group["name"].decode(): group["last-delivered-id"].decode() for group in groups}
+        return {name: offset for name, offset in found.items() if offset != "0-0"}
+
     def is_after(self, offset: str, other: str) -> bool:
         """See ``EventLog.is_after``."""
         return offset_number(offset) > offset_number(other)
@@ -299,15 +327,17 @@ class RedisEventLog:
             pipeline.mget([channels.lease(partition, self._group_name) for partition in range(partitions)])
             for stream in streams:
                 pipeline.xinfo_groups(stream)
-                pipeline.xrevrange(stream, count=1)
-                pipeline.xlen(stream)
+                pipeline.xinfo_stream(stream)
             notes, owners, *rest = await pipeline.execute(raise_on_error=False)
             for reply in (notes, owners, *rest):
                 if isinstance(reply, Exception) and "no such key" not in str(reply):
                     raise reply
         found: list[PartitionStatus] = []
         for partition, owner in enumerate(owners):
-            groups, last, length = rest[3 * partition : 3 * partition + 3]
+            groups, stream_info = rest[2 * partition : 2 * partition + 2]
+            there = not isinstance(stream_info, Exception)
+            length = stream_info["length"] if there else 0
+            last = stream_info["last-generated-id"].decode() if there else "0-0"  # also of a stream that is trimmed
             group = self._own(groups)
             position = group["last-delivered-id"].decode() if group else ""
             lag = group["lag"] if group else length
@@ -315,7 +345,7 @@ class RedisEventLog:
                 PartitionStatus(
                     id=partition,
                     position="" if position == "0-0" else position,
-                    end=last[0][0].decode() if last else "",
+                    end="" if last == "0-0" else last,
                     lag=length if lag is None else int(lag),
                     owner=owner.decode() if owner else None,
                     note=notes.get(str(partition).encode(), b"").decode(),

@@ -1,0 +1,224 @@
+"""Copies the log into the archive: each entry once, in order, with retries and control entries.
+
+The archive itself says where to go on, so a killed archiver loses and doubles nothing. Leases save work; two archivers
+on one partition write the same entries twice, and readers take each once. The position on the bus is for tools.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from typing import Final
+
+import structlog
+
+from graphweft_contracts import BusUnavailable, Transient, wire
+from graphweft_workers.archive import segments as format_
+from graphweft_workers.archive.blobs import ArchiveUnavailable, BlobStore
+from graphweft_workers.archive.merge import merge_small
+from graphweft_workers.archive.reader import ArchiveReader
+from graphweft_workers.archive.state import ArchivedState
+from graphweft_workers.archive.trim import trim
+from graphweft_workers.engine.leases import LEASE_S, Lease, LeaseHolder
+from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.event_log import Batch, Committed, Entry
+
+logger = structlog.get_logger("graphweft.archive")
+
+MOST_ENTRIES: Final = 10_000
+"""Entries of one segment; a merged one may hold more."""
+_MOST_BYTES: Final = 8 * 1024**2
+_READ: Final = 1_000
+_LETTERS_S: Final = 30.0
+_LETTERS_REST: Final = 20.0
+"""Copying dead letters takes at most a twentieth of the time."""
+
+
+class Archiver:
+    """Leases as many partitions as no other archiver holds, and copies them until ``stop``."""
+
+    def __init__(
+        self, bus: Bus, blobs: BlobStore, *, name: str, every_s: float, trims: bool = False, lease_s: float = LEASE_S
+    ) -> None:
+        """``bus`` is open for the archive's group, and is the bus alone. The archiver closes nothing.
+
+        A new entry is archived within about ``every_s``. With ``trims``, what is archived and applied leaves the bus.
+        """
+        self._bus = bus
+        self._blobs = blobs
+        self._reader = ArchiveReader(blobs)
+        self._state = ArchivedState(blobs)
+        self._every_s = every_s
+        self._trims = trims
+        self._leases = LeaseHolder(bus, name=name, lease_s=lease_s, logger=logger)
+        self._trimmed: set[int] = set()
+        """Partitions of which nothing is left to trim."""
+        self.archived = 0
+        """Entries that were archived."""
+
+    def stop(self) -> None:
+        """Make ``run`` return after the entries in hand are archived."""
+        self._leases.stop()
+
+    async def run(self) -> None:
+        """Work until ``stop``; while the bus or the archive is unavailable, wait."""
+        letters = asyncio.create_task(self._copy_letters(), name="graphweft-archive-letters")
+        try:
+            ended = await self._leases.run(self._work)
+        finally:
+            letters.cancel()
+            await asyncio.gather(letters, return_exceptions=True)
+        if ended:
+            with contextlib.suppress(Transient):
+                await self._state.save_letters(self._bus)
+            logger.info("archiver_stopped", worker=self._leases.name, entries=self.archived)
+
+    async def _copy_letters(self) -> None:
+        while True:
+            began = time.monotonic()
+            try:
+                await self._state.save_letters(self._bus)
+            except Transient as error:
+                logger.warning("dead_letters_not_archived", error=str(error))
+            took = time.monotonic() - began
+            await asyncio.sleep(max(_LETTERS_S, took * _LETTERS_REST))
+
+    async def _work(self, lease: Lease) -> None:
+        number = lease.number
+        await self._bus.committed(number)
+        copy = PartitionCopy(self._bus, self._reader, self._state, number)
+        await copy.begin()
+        while await lease.goes_on():
+            await copy.add(await lease.read(copy.position, limit=_READ))
+            if copy.is_full or (copy.pending and time.monotonic() - copy.since >= self._every_s):
+                await lease.finish(self._write(copy))
+                lease.progressed = True
+            if self._trims and not copy.pending and number not in self._trimmed:
+                await self._trim(number)
+        await self._write(copy)
+
+    async def _write(self, copy: PartitionCopy) -> None:
+        written = await copy.write()
+        if written:
+            self._trimmed.discard(copy.number)
+            self.archived += written
+            await copy.commit()
+            await merge_small(self._reader, copy.number)
+
+    async def _trim(self, number: int) -> None:
+        place = await trim(self._bus, self._reader, number)
+        if place.offset == (await self._reader.end(number)).offset:
+            self._trimmed.add(number)
+
+
+class PartitionCopy:
+    """Copies one partition: entries are collected, then written as a segment."""
+
+    def __init__(self, bus: Bus, reader: ArchiveReader, state: ArchivedState, number: int) -> None:
+        """``bus`` is the bus alone."""
+        self._bus = bus
+        self._reader = reader
+        self._state = state
+        self.number = number
+        self.position = Committed()
+        """Up to where entries are collected or written."""
+        self.pending: list[Entry] = []
+        self.since = 0.0
+        """When the first pending entry was collected, on the monotonic clock."""
+        self._size = 0
+        self._first = 1
+
+    async def begin(self) -> None:
+        """Go on where the archive ends. Raises ``ArchiveUnavailable`` if that is the archive of another log."""
+        await self._state.save_rules(self._bus)
+        await self._reader.refresh(self.number)
+        self.position = await self._reader.end(self.number)
+        await self._check_same_log(self.position)
+        self.pending, self._size, self._first = [], 0, self.position.count + 1
+
+    @property
+    def is_full(self) -> bool:
+        """Whether the pending entries fill a segment."""
+        return len(self.pending) >= MOST_ENTRIES or self._size >= _MOST_BYTES
+
+    async def add(self, batch: Batch) -> None:
+        """Collect what was read after ``position``."""
+        before = self.position.count
+        if batch.lost:
+            await self.write()
+            self._first = before + batch.lost + 1
+            logger.error(
+                "entries_not_archived", partition=self.number, entries=batch.lost, after=self.position.offset,
+                message="the bus trimmed them before they were archived: a rebuild from the start is not possible",
+            )  # fmt: skip
+        if batch.entries:
+            self.since = self.since if self.pending else time.monotonic()
+            self.pending += batch.entries
+            self._size += sum(len(value) for entry in batch.entries for value in entry.fields.values())
+            count = before + batch.lost + len(batch.entries)
+            self.position = Committed(offset=self.pending[-1].offset, count=count)
+        elif batch.stepped:
+            await self._bus.commit(self.number, self.position)
+
+    async def write(self) -> int:
+        """Write the pending entries; return how many."""
+        entries = self.pending
+        if not entries:
+            return 0
+        if any(wire.ACTIVATION in entry.fields for entry in entries):
+            await self._state.save_rules(self._bus)
+        segment, data = await asyncio.to_thread(format_.encode, self.number, self._first, entries)
+        await self._reader.blobs.put(segment.name, data)
+        self._reader.add(segment, entries)
+        self.pending, self._size, self._first = [], 0, segment.last + 1
+        return len(entries)
+
+    async def commit(self) -> None:
+        """Tell the bus how far the archive is, for tools; another archiver may hold the partition."""
+        with contextlib.suppress(BusUnavailable):
+            await self._bus.commit(self.number, self.position)
+
+    async def _check_same_log(self, end: Committed) -> None:
+        """Raise if the bus holds another log than the archive: a mixture could not be replayed."""
+        if not end.offset:
+            return
+        number = self.number
+        there = await self._bus.entries(number, [end.offset])
+        archived = await self._reader.entries(number, [end.offset])
+        if there and archived and not archived[0].erased and there[0].fields != archived[0].fields:
+            raise ArchiveUnavailable(
+                f"the archive holds another log: its entry {number}:{end.offset} differs from that of the bus. Give "
+                "this bus an archive of its own (GRAPHWEFT_ARCHIVE_URL)",
+                retry_after_s=5.0,
+            )
+        try:
+            await self._bus.reread(number, end, limit=1)
+        except BusUnavailable as error:
+            raise ArchiveUnavailable(
+                f"the bus does not continue the archive, which ends at {number}:{end.offset}: {error}. If the bus was "
+                "emptied, give it an archive of its own (GRAPHWEFT_ARCHIVE_URL)",
+                retry_after_s=5.0,
+            ) from error
+
+
+async def archive_now(bus: Bus, blobs: BlobStore) -> int:
+    """Archive all entries that are on the bus now, and the dead letters; return the number of new entries.
+
+    ``bus`` is the bus alone. Other archivers may run. Raises ``BusUnavailable`` and ``ArchiveUnavailable``.
+    """
+    reader, state, added = ArchiveReader(blobs), ArchivedState(blobs), 0
+    ends = {each.id: each.end for each in await bus.status()}
+    for number, end in ends.items():
+        copy = PartitionCopy(bus, reader, state, number)
+        await copy.begin()
+        while bus.is_after(end, copy.position.offset):
+            batch = await bus.reread(number, copy.position, limit=_READ)
+            if not batch.entries and not batch.lost:
+                break
+            await copy.add(batch)
+            if copy.is_full:
+                added += await copy.write()
+        added += await copy.write()
+    await state.save_letters(bus)
+    return added

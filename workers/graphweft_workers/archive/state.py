@@ -1,0 +1,120 @@
+"""What the archive holds beside entries: rule sets, their activations, dead letters and the layout of the bus.
+
+Rule sets and activations are copied before a segment that may need them, so an archive alone is enough for a replay.
+Dead letters change; their newest copy may be older than the newest segment.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import time
+from collections.abc import Sequence
+from typing import Any, Final
+
+import zstandard
+
+from graphweft_contracts import DeadLetter, Layout
+from graphweft_contracts.rules_log import Activation, StoredRules
+from graphweft_workers.archive.blobs import ArchiveUnavailable, BlobStore
+from graphweft_workers.ports.bus import Bus
+
+_RULES: Final = "rules/sets/"
+_ACTIVATIONS: Final = "rules/activations/"
+_LETTERS: Final = "letters/"
+_LAYOUT: Final = "layout.json"
+_MOST_LETTERS: Final = 1_000_000
+_COPIES: Final = 2
+"""Copies of the dead letters that are kept: the newest may be damaged by a store that is not atomic."""
+
+
+class ArchivedState:
+    """Reads and writes the state of one archive. Every method raises ``ArchiveUnavailable``."""
+
+    def __init__(self, blobs: BlobStore) -> None:
+        self._blobs = blobs
+        self._activations = 0
+        """How many are in the archive."""
+        self._known: set[str] = set()
+        """Digests of the rule sets that are in the archive."""
+        self._letters = ""
+        """The hash of the newest copy of the dead letters."""
+        self._layout: Layout | None = None
+        self._saving = asyncio.Lock()
+
+    async def save_rules(self, bus: Bus) -> None:
+        """Copy the rule sets and activations that the archive lacks, and the layout."""
+        async with self._saving:
+            layout = await bus.layout()
+            if layout != self._layout:
+                await self._blobs.put(_LAYOUT, _layout_text(layout))
+                self._layout = layout
+            if not self._activations:
+                self._activations = len(await self._blobs.names(_ACTIVATIONS))
+            for activation in await bus.activations(after=self._activations):
+                if activation.digest not in self._known:
+                    rules = await bus.stored_rules(activation.digest)
+                    if rules is not None:
+                        await self._blobs.put(f"{_RULES}{activation.digest}.json", rules.encode())
+                    self._known.add(activation.digest)
+                await self._blobs.put(f"{_ACTIVATIONS}{activation.number:08}.json", activation.encode())
+                self._activations = activation.number
+
+    async def save_letters(self, bus: Bus) -> None:
+        """Copy the dead letters if they have changed."""
+        letters = await bus.dead_letters(limit=_MOST_LETTERS)
+        lines = sorted(letter.model_dump_json(exclude_none=True) for letter in letters)
+        text = "".join(f"{line}\n" for line in lines).encode()
+        digest = hashlib.sha256(text).hexdigest()[:20]
+        if digest == self._letters:
+            return
+        data = zstandard.ZstdCompressor(write_checksum=True).compress(text)
+        await self._blobs.put(f"{_LETTERS}{int(time.time() * 1000):014}_{digest}.jsonl.zst", data)
+        self._letters = digest
+        await self._blobs.delete((await self._blobs.names(_LETTERS))[:-_COPIES])
+
+    async def layout(self) -> Layout:
+        """Return the layout of the bus that was archived."""
+        data = await self._blobs.get(_LAYOUT)
+        if data is None:
+            raise ArchiveUnavailable("the archive is empty: nothing was archived yet (`graphweft run archive`)")
+        body: Any = json.loads(data)
+        return Layout.of_stored(int(body["partitions"]), body["orders"])
+
+    async def stored_rules(self, digest: str) -> StoredRules | None:
+        """Return a rule set; None if the archive does not hold it."""
+        data = await self._blobs.get(f"{_RULES}{digest}.json")
+        return None if data is None else StoredRules.decode(data)
+
+    async def activations(self, *, after: int = 0) -> Sequence[Activation]:
+        """Return the activations with a number above ``after``, in order."""
+        names = await self._blobs.names(_ACTIVATIONS)
+        found: list[Activation] = []
+        for name in names[after:]:
+            data = await self._blobs.get(name)
+            if data is not None:
+                found.append(Activation.decode(data))
+        return found
+
+    async def dead_letters(self) -> Sequence[DeadLetter]:
+        """Return the dead letters of the newest copy that is whole, oldest first."""
+        for name in reversed(await self._blobs.names(_LETTERS)):
+            data = await self._blobs.get(name)
+            try:
+                text = zstandard.ZstdDecompressor().decompress(data or b"")
+            except zstandard.ZstdError:
+                continue
+            letters = [DeadLetter.model_validate_json(line) for line in text.splitlines()]
+            return sorted(letters, key=lambda letter: (letter.time, letter.id))
+        return []
+
+    async def forget_letters(self) -> None:
+        """Delete all copies of the dead letters, before a new one is made without erased ones."""
+        self._letters = ""
+        await self._blobs.delete(await self._blobs.names(_LETTERS))
+
+
+def _layout_text(layout: Layout) -> bytes:
+    orders = {**layout.exceptions, "*": layout.order}
+    return json.dumps({"partitions": layout.partitions, "orders": orders}, sort_keys=True).encode()

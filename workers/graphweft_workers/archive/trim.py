@@ -1,0 +1,48 @@
+"""Removes from the bus what is archived and applied."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from graphweft_contracts import channels
+from graphweft_workers.archive.reader import ArchiveReader
+from graphweft_workers.archive.segments import offset_order
+from graphweft_workers.ports.bus import Bus
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrimPlace:
+    """How far a partition can be trimmed, and what holds it there."""
+
+    partition: int
+    offset: str
+    """The last entry that nobody needs on the bus; empty: none."""
+    held_by: str
+    """The group of readers that is the furthest behind, or ``archive``."""
+
+
+async def trim_place(bus: Bus, reader: ArchiveReader, partition: int) -> TrimPlace:
+    """Return how far a partition can be trimmed: what is archived, and what each group of readers has done.
+
+    A group without a position in the partition does not count, except the workers that apply events. Raises
+    ``BusUnavailable`` and ``ArchiveUnavailable``.
+    """
+    archived = await reader.end(partition)
+    places = {"archive": archived.offset} | dict(await bus.positions(partition))
+    places.setdefault(channels.MUTATION_GROUP, "")
+    places.pop(channels.ARCHIVE_GROUP, None)  # the archive itself says how far it is
+    held_by = min(places, key=lambda name: (offset_order(places[name]), name))
+    return TrimPlace(partition=partition, offset=places[held_by], held_by=held_by)
+
+
+async def trim(bus: Bus, reader: ArchiveReader, partition: int) -> TrimPlace:
+    """Trim a partition as far as it can be, and return how far that is. ``bus`` is the bus alone.
+
+    Raises ``BusUnavailable`` and ``ArchiveUnavailable``.
+    """
+    place = await trim_place(bus, reader, partition)
+    if place.offset:
+        first = await bus.after(partition, "", limit=1)
+        if first and offset_order(first[0].offset) <= offset_order(place.offset):
+            await bus.trim(partition, place.offset)
+    return place

@@ -1,0 +1,149 @@
+"""Checks an archive: hashes, order, gaps, and entries that two segments hold differently."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+
+from graphweft_contracts import BusUnavailable
+from graphweft_workers.archive import segments as format_
+from graphweft_workers.archive.blobs import BlobStore
+from graphweft_workers.archive.reader import ArchiveReader, Gap
+from graphweft_workers.archive.segments import DamagedSegment, Piece, Segment, offset_order
+from graphweft_workers.archive.state import ArchivedState
+from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.event_log import Entry
+
+
+@dataclass(slots=True, kw_only=True)
+class VerifiedPartition:
+    """What the archive holds of a partition, and what is wrong with it."""
+
+    partition: int
+    segments: int = 0
+    bytes: int = 0
+    entries: int = 0
+    """Each entry once."""
+    erased: int = 0
+    end: str = ""
+    """The last offset."""
+    gaps: Sequence[Gap] = ()
+    faults: list[str] = field(default_factory=list[str])
+
+
+async def verify(
+    blobs: BlobStore, bus: Bus | None, *, tell: Callable[[VerifiedPartition], None] = lambda _: None
+) -> AsyncIterator[VerifiedPartition]:
+    """Read all segments, and yield the result for each partition that has some.
+
+    With ``bus``, which is the bus alone, entries that are neither archived nor on the bus are faults too. ``tell`` gets
+    the partition in hand after each segment. Raises ``ArchiveUnavailable`` and ``BusUnavailable``.
+    """
+    reader = ArchiveReader(blobs)
+    for number in await reader.partitions():
+        found = VerifiedPartition(partition=number)
+        await _check(blobs, reader, found, tell)
+        if bus is not None and not found.faults:
+            await _compare(bus, reader, found)
+        yield found
+
+
+async def verify_rules(blobs: BlobStore) -> list[str]:
+    """Return what is wrong with the archived rules: activations that are missing, or without their rule set."""
+    state = ArchivedState(blobs)
+    faults: list[str] = []
+    for expected, activation in enumerate(await state.activations(), 1):
+        if activation.number != expected:
+            faults.append(f"rules: the activation {expected} is missing")
+            break
+        try:
+            there = await state.stored_rules(activation.digest) is not None
+        except ValueError:
+            there = False
+        if not there:
+            faults.append(
+                f"rules: the rule set {activation.digest[:12]} of activation {expected} is missing or damaged"
+            )
+    return faults
+
+
+async def _check(
+    blobs: BlobStore, reader: ArchiveReader, found: VerifiedPartition, tell: Callable[[VerifiedPartition], None]
+) -> None:
+    segments = await reader.segments(found.partition)
+    pieces = await reader.pieces(found.partition)
+    whole: dict[str, list[Entry]] = {}
+    for segment in sorted(segments, key=lambda each: (each.first, -each.last)):
+        data = await blobs.get(segment.name)
+        found.segments += 1
+        if data is None:
+            found.faults.append(f"{segment.name}: gone while it was checked")
+            continue
+        found.bytes += len(data)
+        try:
+            entries = format_.decode(segment, data)
+            header = format_.read_header(segment, data)
+        except DamagedSegment as error:
+            found.faults.append(str(error))
+            continue
+        found.faults += _faults_of(segment, entries)
+        if sum(header.apps.values()) != len(entries):
+            found.faults.append(f"{segment.name}: its description counts {sum(header.apps.values())} entries")
+        whole = {name: kept for name, kept in whole.items() if _last_of(name) >= segment.first}
+        for name, others in whole.items():
+            found.faults += _differences(segment, entries, name, others)
+        whole[segment.name] = entries
+        for piece in pieces:
+            if piece.segment == segment:
+                _count(found, piece, entries)
+        tell(found)
+    found.gaps = await reader.gaps(found.partition)
+    if pieces:
+        found.end = pieces[-1].segment.last_offset
+    found.faults += [
+        f"partition {found.partition}: the entries {gap.first} to {gap.last} are missing" for gap in found.gaps
+    ]
+
+
+def _count(found: VerifiedPartition, piece: Piece, entries: Sequence[Entry]) -> None:
+    held = entries[piece.first - piece.segment.first : piece.last - piece.segment.first + 1]
+    found.entries += len(held)
+    found.erased += sum(entry.erased for entry in held)
+
+
+def _faults_of(segment: Segment, entries: Sequence[Entry]) -> list[str]:
+    orders = [offset_order(entry.offset) for entry in entries]
+    if any(one >= other for one, other in pairwise(orders)):
+        return [f"{segment.name}: its entries are not in order"]
+    if (entries[0].offset, entries[-1].offset) != (segment.first_offset, segment.last_offset):
+        return [f"{segment.name}: its entries are those from {entries[0].offset} to {entries[-1].offset}"]
+    return []
+
+
+def _differences(segment: Segment, entries: Sequence[Entry], name: str, others: Sequence[Entry]) -> list[str]:
+    """Return a fault if two segments hold an entry differently; an erased one may differ from what it was."""
+    by_offset = {entry.offset: entry for entry in others}
+    for entry in entries:
+        other = by_offset.get(entry.offset)
+        if other is not None and other != entry and not (other.erased or entry.erased):
+            return [f"{segment.name}: its entry {entry.offset} differs from that of {name}"]
+    return []
+
+
+def _last_of(name: str) -> int:
+    segment = format_.parse_name(name)
+    return segment.last if segment is not None else 0
+
+
+async def _compare(bus: Bus, reader: ArchiveReader, found: VerifiedPartition) -> None:
+    end = await reader.end(found.partition)
+    try:
+        lost = (await bus.reread(found.partition, end, limit=1)).lost
+    except BusUnavailable as error:
+        found.faults.append(f"partition {found.partition}: the bus does not continue the archive: {error}")
+        return
+    if lost:
+        found.faults.append(
+            f"partition {found.partition}: {lost:,} entries after {end.offset} are neither archived nor on the bus"
+        )

@@ -1,0 +1,117 @@
+"""``graphweft archive`` and ``graphweft trim``."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import AsyncGenerator
+from dataclasses import asdict
+from typing import Annotated, Final
+
+import typer
+
+from graphweft_contracts import channels
+from graphweft_workers.archive.archiver import archive_now as copy_now
+from graphweft_workers.archive.reader import ArchiveReader
+from graphweft_workers.archive.trim import trim, trim_place
+from graphweft_workers.archive.verify import VerifiedPartition, verify, verify_rules
+from graphweft_workers.cli.connections import running_bus
+from graphweft_workers.cli.options import Data, Json, command
+from graphweft_workers.cli.output import print_json, print_table, say, warn
+from graphweft_workers.ports.bus import Bus
+from graphweft_workers.roles.connections import make_archive, make_bus
+from graphweft_workers.roles.settings import Settings
+
+_MOST_FAULTS: Final = 50
+
+
+@contextlib.asynccontextmanager
+async def _bus_alone(settings: Settings) -> AsyncGenerator[Bus]:
+    """Yield the bus without the archive. Raises ``NotRunning`` if it does not answer."""
+    async with running_bus(settings):
+        pass
+    async with contextlib.aclosing(make_bus(settings, group=channels.ARCHIVE_GROUP, archived=False)) as bus:
+        yield bus
+
+
+@command
+async def archive_now(data: Data = None, json: Json = False) -> None:
+    """Copy all entries that are on the bus now into the archive, and end. `graphweft run archive` goes on."""
+    settings = Settings.load(data=data)
+    blobs = make_archive(settings)
+    async with _bus_alone(settings) as bus:
+        added = await copy_now(bus, blobs)
+    if json:
+        print_json({"archived": added})
+    else:
+        say(f"{added:,} new entries archived in {settings.archive}")
+
+
+@command
+async def archive_verify(
+    no_bus: Annotated[bool, typer.Option("--no-bus", help="Do not compare the end with the bus.")] = False,
+    data: Data = None,
+    json: Json = False,
+) -> int | None:
+    """Read the whole archive: hashes, order, gaps, rules, and whether the bus continues it. A fault exits with 1."""
+    settings = Settings.load(data=data)
+    blobs = make_archive(settings)
+    found: list[VerifiedPartition] = []
+
+    def tell(each: VerifiedPartition) -> None:
+        if sys.stderr.isatty():
+            sys.stderr.write(f"\rpartition {each.partition}: {each.entries:,} entries checked \x1b[K")
+
+    async with contextlib.AsyncExitStack() as stack:
+        bus = None if no_bus else await stack.enter_async_context(_bus_alone(settings))
+        async for each in verify(blobs, bus, tell=tell):
+            found.append(each)
+        faults = await verify_rules(blobs)
+    if sys.stderr.isatty():
+        sys.stderr.write("\r\x1b[K")
+    faults += [fault for each in found for fault in each.faults]
+    if json:
+        print_json({"partitions": [asdict(each) for each in found], "faults": faults})
+        return 1 if faults else None
+    if found:
+        print_table(
+            ("partition", "segments", "entries", "erased", "MB", "end"),
+            [(str(p.partition), p.segments, p.entries, p.erased, f"{p.bytes / 1e6:.1f}", p.end) for p in found],
+        )
+    else:
+        say("the archive is empty")
+    for fault in faults[:_MOST_FAULTS]:
+        warn(fault)
+    if len(faults) > _MOST_FAULTS:
+        warn(f"and {len(faults) - _MOST_FAULTS} other faults: run `graphweft archive verify --json`")
+    if not faults:
+        say(f"{sum(each.entries for each in found):,} entries, no fault")
+    return 1 if faults else None
+
+
+@command
+async def trim_bus(
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Only say how far it would trim.")] = False,
+    data: Data = None,
+    json: Json = False,
+) -> None:
+    """Remove from the bus what is archived and applied. Commands and workers read it from the archive afterwards."""
+    settings = Settings.load(data=data)
+    reader = ArchiveReader(make_archive(settings))
+    rows: list[dict[str, str | int]] = []
+    async with _bus_alone(settings) as bus:
+        for number in range(await bus.partitions(fresh=True)):
+            before = await bus.missing(number)
+            place = await (trim_place if dry_run else trim)(bus, reader, number)
+            removed = await bus.missing(number) - before
+            rows.append({**asdict(place), "removed": removed})
+    if json:
+        print_json({"partitions": rows, "removed": sum(int(row["removed"]) for row in rows)})
+        return
+    shown = [row for row in rows if row["offset"] or row["removed"]]
+    if shown:
+        print_table(
+            ("partition", "up to", "held there by", "removed"),
+            [(str(row["partition"]), row["offset"], row["held_by"], row["removed"]) for row in shown],
+        )
+    say(f"{sum(int(row['removed']) for row in rows):,} entries removed from the bus")

@@ -168,11 +168,24 @@ class PartitionCopy:
             return 0
         if any(wire.ACTIVATION in entry.fields for entry in entries):
             await self._state.save_rules(self._bus)
+        entries = await self._new_ones(entries)
+        if not entries:
+            return 0
         segment, data = await asyncio.to_thread(format_.encode, self.number, self._first, entries)
         await self._reader.blobs.put(segment.name, data)
         self._reader.add(segment, entries)
         self.pending, self._size, self._first = [], 0, segment.last + 1
         return len(entries)
+
+    async def _new_ones(self, entries: list[Entry]) -> list[Entry]:
+        """Return the pending entries that nobody else has archived meanwhile, and may have erased."""
+        await self._reader.refresh(self.number)
+        known = (await self._reader.end(self.number)).count - self._first + 1
+        if known <= 0:
+            return entries
+        self._first += min(known, len(entries))
+        self.pending = entries[known:]
+        return self.pending
 
     async def commit(self) -> None:
         """Tell the bus how far the archive is, for tools; another archiver may hold the partition."""

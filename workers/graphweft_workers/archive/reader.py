@@ -69,6 +69,10 @@ class ArchiveReader:
         self._know(segment.partition, [*self._segments.get(segment.partition, []), segment])
         self._keep(segment.name, list(entries))
 
+    def forget(self, segment: Segment) -> None:
+        """Drop the entries of a segment that was deleted from memory."""
+        self._kept.pop(segment.name, None)
+
     def _know(self, partition: int, found: list[Segment]) -> None:
         self._segments[partition] = found
         self._pieces[partition] = format_.pieces(found)

@@ -56,6 +56,7 @@ _COMMANDS: Final[Mapping[str, str | None]] = {
     "rebuild": "rebuild:rebuild",
     "archive": None,
     "trim": "archive:trim_bus",
+    "erase": "erase:erase",
     "memory": None,
     "status": "status:status",
     "events": None,

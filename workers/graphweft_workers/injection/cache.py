@@ -5,8 +5,10 @@ An entry outlives its version: requests get it while the graph returns nothing.
 
 from __future__ import annotations
 
+import math
 import re
 import sys
+import time
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -51,6 +53,7 @@ class Cache:
 
     def __init__(self, limit: int) -> None:
         self._limit = limit
+        self._purged_at = -math.inf
         self._entries: OrderedDict[Key, Entry] = OrderedDict()
         self.bytes = 0
         """Of all entries."""
@@ -88,10 +91,16 @@ class Cache:
             self._entries.move_to_end(key)
         return entry
 
+    def purge(self) -> None:
+        """Drop all entries; rows of queries that were sent before are not stored either."""
+        self._entries.clear()
+        self.bytes = 0
+        self._purged_at = time.monotonic()
+
     def put(self, key: Key, table: Table, version: Version | None, right_at: float) -> None:
         """Store rows unless newer ones are there; rows larger than the whole cache are dropped."""
         before = self._entries.get(key)
-        if before is not None and before.right_at > right_at:
+        if right_at <= self._purged_at or (before is not None and before.right_at > right_at):
             return
         size = _ENTRY_BYTES + size_of(key) + size_of(table.columns) + size_of(table.rows)
         if before is not None:

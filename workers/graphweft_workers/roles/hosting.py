@@ -49,6 +49,7 @@ if TYPE_CHECKING:
     from graphweft_workers.active_rules import LoggedRules
     from graphweft_workers.embedding.protocol import Embedder
     from graphweft_workers.engine.job_worker import JobWorker
+    from graphweft_workers.injection.cache import Cache
     from graphweft_workers.ports.bus import Bus
     from graphweft_workers.ports.graph_store import GraphStore
 
@@ -259,7 +260,7 @@ async def _injection(settings: Settings) -> AsyncGenerator[_Service]:
         off=settings.context_off_apps,
         count=count,
     )
-    tasks = [asyncio.create_task(_follow(active, settings)), asyncio.create_task(compile_rest(active))]
+    tasks = [asyncio.create_task(_follow(active, settings, pipeline.cache)), asyncio.create_task(compile_rest(active))]
     if embedder is not None:
         tasks.append(asyncio.create_task(_wake(embedder)))
     responder = InjectionResponder(
@@ -287,12 +288,16 @@ async def _wake(embedder: Embedder) -> None:
         logger.warning("the embedder does not answer, so searches use words only until it does: %s", error)
 
 
-async def _follow(rules: LoggedRules, settings: Settings) -> None:
-    """Read new activations of rules twice a second."""
+async def _follow(rules: LoggedRules, settings: Settings, cache: Cache) -> None:
+    """Read new activations of rules twice a second. With each, drop cached rows: an erasure activates rules again."""
     warns = not settings.graphrag_enabled
+    known = len(rules.activations)
     while True:
         try:
             await rules.refresh()
+            if len(rules.activations) != known:
+                known = len(rules.activations)
+                cache.purge()
         except BusUnavailable as error:
             logger.debug("the bus is unavailable: %s", error)
         if warns and any(each.asks_for_facts for each in (rules.none, *rules.in_use())):

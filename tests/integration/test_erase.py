@@ -1,0 +1,178 @@
+"""``graphweft erase``: a user, or an app, is gone from every place, and a replay does not bring it back."""
+
+from __future__ import annotations
+
+import asyncio
+import base64
+import contextlib
+import json
+from collections.abc import AsyncIterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zstandard
+from tests.integration.test_archive import Archived
+from tests.integration.test_cli import Call, call
+from tests.services.fixtures import empty_kafka
+from tests.services.kafka import KafkaServer
+
+from graphweft_contracts import Event
+from graphweft_workers.archive.archiver import Archiver
+from graphweft_workers.drivers.falkordb.store import FalkorDBStore
+
+__all__ = ("call",)  # a fixture
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
+
+SECRET = "zebra-secret"
+
+
+@pytest.fixture(params=["redis", "kafka"])
+async def app(request: pytest.FixtureRequest, url: str, call: Call, tmp_path: Path) -> AsyncIterator[Archived]:
+    bus_url = None
+    if request.param == "kafka":
+        kafka: KafkaServer = request.getfixturevalue("kafka")
+        await empty_kafka(kafka)
+        bus_url = kafka.url
+    async with contextlib.aclosing(Archived(url, call, tmp_path, bus_url=bus_url)) as app:
+        await app.bus.partitions()
+        yield app
+
+
+async def said(app: Archived, name: str, user: str, number: int, text: str, **more: Any) -> None:
+    """Publish events of one user: orders that succeed and fail, memories, and an event of the chat without a user."""
+    event = {"app_id": name, "chat_id": f"chat-{user}", "workflow": "Shop", "source": "/said"}
+    await app._append(
+        [
+            Event.create("order.placed", **event, id=f"{user}-{number}", user_id=user,
+                         data={"order": f"{user}-{text}-{number}", "customer": user, "parts": number % 2}, **more),
+            Event.create("order.placed", **event, id=f"{user}-{number}-anonymous",
+                         data={"order": f"{text}-{number}-anonymous", "parts": 1}),
+            Event.create("memory.add", **event, id=f"{user}-{number}-memory",
+                         data={"messages": [{"role": "user", "text": text}], "user_id": user}),
+        ]
+    )  # fmt: skip
+
+
+async def everywhere(app: Archived, text: str) -> list[str]:
+    """Return the places that hold a text: each file of the archive, the bus, the dead letters, and all graphs."""
+    found: list[str] = []
+    for name in await app.blobs().names(""):
+        data = await app.blobs().get(name) or b""
+        if name.endswith(".zst"):
+            data = zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True).read()
+        if name.startswith("letters/"):
+            bodies = [json.loads(line)["fields"].values() for line in data.splitlines()]
+            data = b"".join(base64.b64decode(value) for values in bodies for value in values)
+        if text.encode() in data:
+            found.append(name)
+    found += [f"bus {e.offset}" for part in await app.everything() for e in part if text in str(e.fields)]
+    async with app.alone() as bus:
+        letters = await bus.dead_letters(limit=10_000)
+    for letter in letters:
+        if any(text.encode() in base64.b64decode(value) for value in letter.fields.values()):
+            found.append(f"letter {letter.id}")
+    async with contextlib.aclosing(FalkorDBStore(app.url)) as store:
+        for graph in await store._redis.execute_command("GRAPH.LIST"):
+            rows = await store._redis.execute_command("GRAPH.RO_QUERY", graph, "MATCH (n) RETURN n")
+            if text in str(rows[1]):
+                found.append(f"graph {graph}")
+    return found
+
+
+async def test_an_erased_user_is_gone_everywhere_and_stays_away(app: Archived) -> None:
+    await app.push("first")
+    async with app.worker():
+        for number in range(6):
+            for name in ("shop", "shop_x"):
+                await said(app, name, "ada", number, SECRET)
+                await said(app, name, "bob", number, "bobs-words")
+        await app.applied()
+        assert json.loads((await app.run("dlq", "list", "--json")).out)
+        assert (await app.run("archive", "now")).code == 0
+        assert (await app.run("dlq", "retry", "--all")).code == 0
+        await app.applied()
+        neighbour = await app.digest("shop_x")
+        before = await everywhere(app, SECRET)
+        assert {place.split()[0].split("/")[0] for place in before} >= {"segments", "bus", "letter", "graph", "letters"}
+        done = await app.run("erase", "--app", "shop", "--user", "ada", "--json", "--yes")
+        assert done.code == 0, done.err + done.out
+        places = {each["name"]: each for each in json.loads(done.out.splitlines()[-1])["places"]}
+        assert all(each["left"] == 0 for each in places.values()), places
+        assert places["bus"]["found"] > 10
+        assert places["archive"]["found"] > 10
+        assert places["dead letters"]["found"] > 0
+    await app.run("erase", "--app", "shop_x", "--user", "ada", "--json", "--yes", "--report")
+    assert await app.digest("shop_x") == neighbour
+    async with contextlib.aclosing(FalkorDBStore(app.url)) as store:
+        rows = (await store.read("shop", "MATCH (o:Order) RETURN o.id", {}, timeout_s=5.0)).rows
+    assert {row[0].split("-")[0] for row in rows} == {"bob", "bobs"}
+    code, found = await app.rebuild("--app", "shop", "--verify")
+    assert (code, found["same"]) == (0, True), found
+    async with app.worker():
+        done = await app.run("erase", "--app", "shop_x", "--yes", "--json")
+        assert done.code == 0, done.err + done.out
+        await app.applied()
+    assert [place for place in await everywhere(app, SECRET) if not place.startswith("graph mozaiks_shop.")] == []
+    assert await everywhere(app, "bobs-words")  # of the other app
+    done = await app.run("archive", "verify", "--json")
+    assert json.loads(done.out)["faults"] == []
+    async with app.worker():
+        await app.applied()
+        await said(app, "shop", "ada", 7, "again")  # she is back
+        await app.applied()
+    code, found = await app.rebuild("--app", "shop", "--verify", "--resume")
+    assert (code, found["same"]) == (0, True), found
+
+
+async def test_an_erasure_that_is_cut_off_goes_on(app: Archived, monkeypatch: pytest.MonkeyPatch) -> None:
+    from graphweft_workers.replay import erase as erasing
+
+    await app.push("first")
+    async with app.worker():
+        for number in range(3):
+            await said(app, "shop", "ada", number, SECRET)
+            await said(app, "shop", "bob", number, "bobs-words")
+        await app.applied()
+        for step in ("_off_the_bus", "_erase_letters", "_erase_from_graph", "_purge_caches"):
+            with monkeypatch.context() as patch:
+
+                async def cut(*_: object, **__: object) -> None:
+                    raise erasing.BusUnavailable("cut")
+
+                patch.setattr(erasing.Erasure, step, cut)
+                assert (await app.run("erase", "--app", "shop", "--user", "ada", "--yes")).code == 1
+        assert (await app.run("erase", "--app", "shop", "--user", "ada", "--yes")).code == 0
+    assert await everywhere(app, SECRET) == []
+    assert await everywhere(app, "bobs-words")
+
+
+async def test_an_archiver_beside_it_brings_nothing_back(app: Archived) -> None:
+    await app.push("first")
+    async with app.alone("graphweft-archive") as bus, app.worker():
+        archiver = Archiver(bus, app.blobs(), name="a", every_s=1.0, lease_s=2.0)
+        running = asyncio.create_task(archiver.run())
+        for number in range(3):
+            await said(app, "shop", "ada", number, SECRET)
+        await app.applied()
+        assert (await app.run("erase", "--app", "shop", "--user", "ada", "--yes")).code == 0
+        await asyncio.sleep(2.0)
+        archiver.stop()
+        await running
+    assert await everywhere(app, SECRET) == []
+
+
+async def test_what_it_needs_is_said(app: Archived) -> None:
+    await app.push("first")
+    await said(app, "shop", "ada", 1, SECRET)
+    done = await app.run("erase", "--app", "shop", "--user", "ada")
+    assert (done.code, "--yes" in done.err) == (2, True)
+    done = await app.run("erase", "--app", "shop", "--user", "ada", "--yes", "--wait-s", "0")
+    assert (done.code, "have not applied" in done.err) == (1, True)
+    done = await app.run("erase", "--app", "shop", "--user", "", "--yes")
+    assert done.code == 2
+    assert await everywhere(app, SECRET)
+    done = await app.run("erase", "--app", "shop", "--user", "ada", "--report", "--json")
+    places = {each["name"]: each["found"] for each in json.loads(done.out)["places"]}
+    assert places["bus"] == 3

@@ -1,0 +1,91 @@
+"""``graphweft erase``."""
+
+from __future__ import annotations
+
+import contextlib
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Annotated
+
+import typer
+
+from graphweft_contracts import InvalidSettings
+from graphweft_workers.archive.erasure import Subject
+from graphweft_workers.cli.connections import running_bus, running_graph
+from graphweft_workers.cli.options import App, Data, Json, command
+from graphweft_workers.cli.output import print_json, print_table, say, warn
+from graphweft_workers.cli.second_graph import second_place
+from graphweft_workers.logs import set_up_logs
+from graphweft_workers.replay.erase import Erasure, Place
+from graphweft_workers.roles.connections import make_archive, make_bus
+from graphweft_workers.roles.rules import logged_rules
+from graphweft_workers.roles.settings import Settings
+
+
+@command
+async def erase(
+    app: App,
+    user: Annotated[
+        str | None, typer.Option("--user", help="Erase this user only.", show_default="the whole app")
+    ] = None,
+    report: Annotated[bool, typer.Option("--report", help="Only list where data is; erase nothing.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    wait_s: Annotated[float, typer.Option("--wait-s", min=0, help="Longest wait for the workers.")] = 60.0,
+    data: Data = None,
+    json: Json = False,
+) -> int | None:
+    """Erase a user, or a whole app, from the log, the archive, dead letters, snapshots, the graph and caches.
+
+    No replay brings it back. Events that arrive later are not erased.
+    """
+    settings = Settings.load(data=data)
+    if user == "":
+        raise InvalidSettings("invalid --user '': name the user, or leave --user out to erase the whole app")
+    blobs = make_archive(settings)
+    set_up_logs(settings.log_level if "log_level" in settings.model_fields_set else "critical", settings.log_format)
+    what = f"the user {user!r} of the app {app!r}" if user is not None else f"the whole app {app!r}"
+    if not report and not yes:
+        if not sys.stdin.isatty():
+            raise InvalidSettings(f"this erases {what} for good: give --yes, or --report to see first where data is")
+        if not typer.confirm(f"Erase {what} for good?"):
+            return 1
+    async with contextlib.AsyncExitStack() as stack:
+        await stack.enter_async_context(running_bus(settings))
+        alone = await stack.enter_async_context(contextlib.aclosing(make_bus(settings, archived=False)))
+        live = await stack.enter_async_context(running_graph(settings))
+        beside, kept = [
+            await stack.enter_async_context(running_graph(second_place(settings, app, suffix=suffix)))
+            for suffix in (".erased", ".rebuilt")
+        ]
+        one_place = await kept.place(app) == await live.place(app)
+        work = Erasure(
+            alone,
+            blobs,
+            live,
+            beside,
+            rules=logged_rules(settings, alone),
+            subject=Subject(app_id=app, user_id=user),
+            kept=() if one_place else (kept,),
+            wait_s=wait_s,
+            tell=lambda step: None if json else warn(f"{step} …"),
+        )
+        places = await (work.report() if report else work.run())
+    _print(places, what, report=report, json=json)
+    return 1 if not report and any(place.unfinished for place in places) else None
+
+
+def _print(places: Sequence[Place], what: str, *, report: bool, json: bool) -> None:
+    if json:
+        print_json({"places": [asdict(place) for place in places], "left": sum(place.left for place in places)})
+        return
+    if report:
+        print_table(("place", "found"), [(place.name, place.found) for place in places], title=f"Data of {what}")
+        return
+    print_table(
+        ("place", "found", "left", ""),
+        [(place.name, place.found, place.left, place.note) for place in places],
+        title=f"Erased: {what}",
+    )
+    if not any(place.unfinished for place in places):
+        say("it is erased, and no replay brings it back")

@@ -1,0 +1,287 @@
+"""Erases an app, or one user of it, from every place: log, archive, dead letters, snapshots, graph and caches.
+
+The entries leave the bus and lose their content in the archive, so no replay brings them back. The graph of an app
+whose user is erased is built again from what is left, and takes the place of the live one: it is as if the user had
+never been there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from graphweft_contracts import BusUnavailable, DeadLetter, channels, wire
+from graphweft_contracts.layout import ALL_APPS
+from graphweft_contracts.rules_log import newest
+from graphweft_workers.active_rules import ActiveRules
+from graphweft_workers.archive.archived_bus import ArchivedBus
+from graphweft_workers.archive.archiver import archive_now
+from graphweft_workers.archive.blobs import BlobStore
+from graphweft_workers.archive.erasure import Subject, count_entries, erase_entries, learn
+from graphweft_workers.archive.reader import ArchiveReader
+from graphweft_workers.archive.state import ArchivedState
+from graphweft_workers.archive.trim import trim
+from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.event_log import Entry
+from graphweft_workers.ports.graph_store import INTERNAL_PREFIX, GraphStore
+from graphweft_workers.replay.rebuild import Rebuild
+
+_PAGE: Final = 500
+_MOST_LETTERS: Final = 1_000_000
+_STEP_S: Final = 0.1
+_CHECKPOINTS_S: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """One place that held data of the subject, and what is left there."""
+
+    name: str
+    found: int
+    """Entries, dead letters, files or nodes that were there."""
+    left: int
+    note: str = ""
+    """What a person has to know, or to do."""
+    unfinished: bool = False
+    """Whether data is left that has to go."""
+
+
+class Erasure:
+    """Erases one subject. The creator closes the bus and the stores."""
+
+    def __init__(
+        self,
+        alone: Bus,
+        blobs: BlobStore,
+        live: GraphStore,
+        beside: GraphStore,
+        *,
+        rules: ActiveRules,
+        subject: Subject,
+        kept: Sequence[GraphStore] = (),
+        wait_s: float = 60.0,
+        tell: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        """``alone`` is the bus without the archive.
+
+        ``beside`` is the store for the new graph while it is built, and ``kept`` are those of graphs that a rebuild
+        may have left behind. ``tell`` gets the name of each step.
+        """
+        self._alone = alone
+        self._blobs = blobs
+        self._live = live
+        self._beside = beside
+        self._rules = rules
+        self._subject = subject
+        self._kept = kept
+        self._wait_s = wait_s
+        self._tell = tell
+        self._reader = ArchiveReader(blobs)
+        self._state = ArchivedState(blobs)
+
+    async def report(self) -> list[Place]:
+        """Return where data of the subject is now. Nothing is changed."""
+        partitions = await self._partitions()
+        await self._learn(partitions)
+        archived = sum([await count_entries(self._reader, number, self._subject) for number in partitions])
+        on_bus = sum([len(await self._on_bus(number)) for number in partitions])
+        letters = len([each for each in await self._letters() if self._holds(each)])
+        copies = len([each for each in await self._state.dead_letters() if self._holds(each)])
+        return [
+            Place(name="bus", found=on_bus, left=on_bus),
+            Place(name="archive", found=archived, left=archived),
+            Place(name="dead letters", found=letters, left=letters),
+            Place(name="dead letters in the archive", found=copies, left=copies),
+            await self._snapshots(),
+            await self._graph_place(),
+        ]
+
+    async def run(self) -> list[Place]:
+        """Erase everything that is on the log now, and return what was where, and what is left.
+
+        After an interruption a further call goes on. Raises ``BusUnavailable``, ``GraphUnavailable``,
+        ``ArchiveUnavailable``, and ``InvalidSettings`` as ``Rebuild`` does.
+        """
+        partitions = await self._partitions()
+        ends = {each.id: each.end for each in await self._alone.status() if each.id in partitions}
+        self._tell("wait until the events are applied")
+        await self._applied(ends)
+        self._tell("archive the log")
+        await archive_now(self._alone, self._blobs)
+        await self._learn(partitions)
+        on_bus = {number: len(await self._on_bus(number)) for number in partitions}
+        self._tell("erase entries in the archive")
+        erased = left = 0
+        for number in partitions:
+            done = await erase_entries(self._reader, number, self._subject)
+            erased, left = erased + done.entries, left + done.left
+        self._tell("remove entries from the bus")
+        bus = await self._off_the_bus(ends, on_bus)
+        self._tell("erase dead letters")
+        letters = await self._erase_letters(partitions)
+        snapshots = await self._snapshots(delete=True)
+        self._tell("make the graph without them")
+        graph = await self._erase_from_graph()
+        await self._purge_caches()
+        left += await self._count(partitions)
+        note = "another process still writes old entries: give the command again" if left else ""
+        archive = Place(name="archive", found=erased, left=left, note=note, unfinished=left > 0)
+        caches = Place(name="caches of responders", found=0, left=0, note="dropped within a second")
+        return [bus, archive, *letters, snapshots, graph, caches]
+
+    async def _partitions(self) -> list[int]:
+        layout = await self._alone.layout()
+        app_id = self._subject.app_id
+        found = {*layout.partitions_of(app_id), *range(layout.partitions, await self._alone.partitions(fresh=True))}
+        return sorted(found | {*await self._live.checkpoints(app_id, timeout_s=_CHECKPOINTS_S)})
+
+    async def _learn(self, partitions: Sequence[int]) -> None:
+        """Let the subject see the archive and the bus: chats and memories tell which events are the user's."""
+        for number in partitions:
+            await learn(self._reader, number, self._subject)
+            async for page in _pages(self._alone, number):
+                self._subject.learn(page)
+
+    async def _count(self, partitions: Sequence[int]) -> int:
+        return sum([await count_entries(self._reader, number, self._subject) for number in partitions])
+
+    async def _applied(self, ends: Mapping[int, str]) -> None:
+        until = time.monotonic() + self._wait_s
+        for number, end in ends.items():
+            while end and self._alone.is_after(
+                end, (await self._alone.positions(number)).get(channels.MUTATION_GROUP, "")
+            ):
+                if time.monotonic() > until:
+                    raise BusUnavailable(
+                        f"the workers have not applied all events of partition {number} within {self._wait_s:.0f} s: "
+                        "start them, or wait, and give the command again"
+                    )
+                await asyncio.sleep(_STEP_S)
+
+    async def _on_bus(self, number: int, until: str | None = None) -> list[str]:
+        """Return the offsets of the subject's entries on the bus, up to an offset."""
+        found: list[str] = []
+        async for page in _pages(self._alone, number):
+            found += [
+                entry.offset
+                for entry in page
+                if self._subject.holds(entry) and (until is None or not self._alone.is_after(entry.offset, until))
+            ]
+        return found
+
+    async def _off_the_bus(self, ends: Mapping[int, str], before: Mapping[int, int]) -> Place:
+        held: set[str] = set()
+        left = 0
+        for number, end in ends.items():
+            if not before.get(number):
+                continue
+            await self._reader.refresh(number)
+            place = await trim(self._alone, self._reader, number)
+            here = len(await self._on_bus(number, end))
+            left += here
+            if here:
+                held.add(place.held_by)
+        note = ""
+        if held:
+            note = f"readers still need them: {', '.join(sorted(held))}. Start them, and give the command again"
+        return Place(name="bus", found=sum(before.values()), left=left, note=note, unfinished=left > 0)
+
+    async def _letters(self) -> Sequence[DeadLetter]:
+        return await self._alone.dead_letters(limit=_MOST_LETTERS)
+
+    def _holds(self, letter: DeadLetter) -> bool:
+        entry = Entry(offset=letter.offset, fields=wire.unpack(letter.fields), received=letter.time)
+        return self._subject.holds(entry)
+
+    async def _erase_letters(self, partitions: Sequence[int]) -> list[Place]:
+        """Drop what dead letters say of erased entries; other entries of a letter stay in it."""
+        gone = {number: await self._erased(number) for number in partitions}
+        found = left = 0
+        for letter in await self._letters():
+            offsets = letter.offsets or (letter.offset,)
+            erased = gone.get(letter.partition, {})
+            if letter.app_id not in (None, self._subject.app_id) or not any(each in erased for each in offsets):
+                if self._holds(letter):  # of an event that was not on the log
+                    found += 1
+                    left += not await self._alone.requeue(letter, [])
+                continue
+            found += 1
+            rest = tuple(each for each in offsets if each not in erased)
+            left += not await self._alone.requeue(letter, [], await self._letter_of(letter, rest) if rest else None)
+        copies = [each for each in await self._state.dead_letters() if self._holds(each)]
+        await self._state.forget_letters()
+        await self._state.save_letters(self._alone)
+        note = "they changed meanwhile: give the command again" if left else ""
+        return [
+            Place(name="dead letters", found=found, left=left, note=note, unfinished=left > 0),
+            Place(name="dead letters in the archive", found=len(copies), left=0),
+        ]
+
+    async def _letter_of(self, letter: DeadLetter, offsets: tuple[str, ...]) -> DeadLetter:
+        [first] = await self._reader.entries(letter.partition, offsets[:1])
+        return letter.of_entries(offsets).model_copy(update={"fields": wire.pack(first.fields)})
+
+    async def _erased(self, number: int) -> Mapping[str, None]:
+        """Return the offsets of all erased entries of a partition."""
+        found: dict[str, None] = {}
+        await self._reader.refresh(number)
+        for piece in await self._reader.pieces(number):
+            found |= {entry.offset: None for entry in await self._reader.read(piece) if entry.erased}
+        return found
+
+    async def _snapshots(self, *, delete: bool = False) -> Place:
+        names = await self._blobs.names(f"snapshots/{self._subject.app_id}/")
+        if delete:
+            await self._blobs.delete(names)
+        return Place(name="snapshots", found=len(names), left=0 if delete else len(names))
+
+    async def _erase_from_graph(self) -> Place:
+        app_id = self._subject.app_id
+        found = (await self._graph_place()).found
+        for store in self._kept:
+            await store.drop(app_id)
+        if self._subject.user_id is None:
+            await self._live.drop(app_id)
+            return Place(name="graph", found=found, left=(await self._graph_place()).left)
+        if not self._live.can_exchange:
+            return Place(
+                name="graph", found=found, left=found, unfinished=True,
+                note="this server cannot put a new graph in the place of one: `graphweft rebuild --into` another "
+                "server makes the graph without the user; then delete this one",
+            )  # fmt: skip
+        await self._beside.drop(app_id)
+        bus = ArchivedBus(self._alone, self._blobs)
+        work = Rebuild(bus, self._live, self._beside, self._rules, app_id)
+        await work.begin(resume=False, swap=True)
+        await work.run()
+        await work.swap()
+        await self._beside.drop(app_id)  # the graph from before
+        place = await self._graph_place()
+        note = "events of others name the user" if place.left else ""
+        return Place(name="graph", found=found, left=place.left, note=note)
+
+    async def _graph_place(self) -> Place:
+        """Count the nodes that have the user's id as a value; for an app, all of its graph's."""
+        user, found = self._subject.user_id, 0
+        async for node in self._live.nodes(self._subject.app_id):
+            if any(label.startswith(INTERNAL_PREFIX) for label in node.labels):
+                continue
+            found += user is None or user in node.properties.values()
+        return Place(name="graph", found=found, left=found)
+
+    async def _purge_caches(self) -> None:
+        """Activate the rules of the app again: responders drop what they cached when rules are activated."""
+        activations = await self._alone.activations()
+        active = newest(activations, self._subject.app_id) or newest(activations, ALL_APPS)
+        if active is not None:
+            await self._alone.activate(active.scope, active.digest)
+
+
+async def _pages(bus: Bus, number: int) -> AsyncIterator[Sequence[Entry]]:
+    offset = ""
+    while page := await bus.after(number, offset, limit=_PAGE):
+        yield page
+        offset = page[-1].offset

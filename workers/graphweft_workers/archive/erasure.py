@@ -12,6 +12,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, Final, cast
 
 from graphweft_contracts import Event, InvalidEvent, wire
+from graphweft_contracts.memory import memory_id
 from graphweft_workers.archive import segments as format_
 from graphweft_workers.archive.reader import ArchiveReader
 from graphweft_workers.archive.segments import Segment
@@ -83,22 +84,20 @@ def _users(event: Event) -> set[str]:
 
 def _memories(event: Event) -> Iterable[str]:
     """Return the ids of the memories that an event creates or derives."""
-    from graphweft_contracts.memory import memory_id
-
     messages: Any = event.data.get("messages")
-    if event.type == "memory.add" and isinstance(messages, list):
-        return [memory_id(event.source, event.id, number) for number in range(len(messages))]
-    return ()
+    if event.type != "memory.add" or not isinstance(messages, list):
+        return ()
+    count = len(cast("list[object]", messages))
+    return [memory_id(event.source, event.id, number) for number in range(count)]
 
 
 def _named_memories(event: Event) -> set[str]:
     found: set[str] = set()
     if event.type.startswith("memory."):
-        one, many = event.data.get("memory_id"), event.data.get("memory_ids")
-        if isinstance(one, str):
-            found.add(one)
-        if isinstance(many, list):
-            found.update(each for each in many if isinstance(each, str))
+        one: Any = event.data.get("memory_id")
+        many: Any = event.data.get("memory_ids")
+        listed = cast("list[object]", many) if isinstance(many, list) else []
+        found.update(each for each in (one, *listed) if isinstance(each, str))
     return found
 
 
@@ -130,11 +129,11 @@ async def erase_entries(
     ``ArchiveUnavailable``.
     """
     done = ErasedSegments()
+    found = 0
     for _ in range(_MOST_PASSES):
         await reader.refresh(partition)
         segments = sorted(await reader.segments(partition), key=lambda each: (each.first, each.generation))
-        newest = max((each.generation for each in segments), default=0)
-        found = 0
+        newest, found = max((each.generation for each in segments), default=0), 0
         for number, segment in enumerate(segments, 1):
             entries = await reader.load(segment)
             erased = [_without(entry) if subject.holds(entry) else entry for entry in entries]

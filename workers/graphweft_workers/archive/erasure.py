@@ -40,7 +40,7 @@ class Subject:
             return
         for entry in entries:
             event = event_of(entry)
-            if event is None or event.appid != self.app_id or event.chatid is None:
+            if event is None or event.appid != self.app_id:
                 continue
             users = _users(event)
             if users and users != {self.user_id}:

@@ -17,6 +17,8 @@ DEFAULT_PARTITIONS: Final = 64
 DEFAULT_ORDER: Final[Order] = "app"
 ALL_APPS: Final = "*"
 """The scope of all apps without a setting of their own."""
+RESTATED: Final = "restated:"
+"""Begins the scope of a restatement, before the app's id; see ``rules_log.Activation``."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,8 +43,8 @@ class Layout:
         return partition_of(app_id if self.order_of(app_id) == "app" else key, self.partitions)
 
     def partitions_of(self, app_id: str) -> range:
-        """Return the partitions that may hold events of an app; all of them for ``*``."""
-        if app_id == ALL_APPS or self.order_of(app_id) == "chat":
+        """Return the partitions that may hold events of an app; all of them for ``*`` and for a restatement."""
+        if is_everywhere(app_id) or self.order_of(app_id) == "chat":
             return range(self.partitions)
         number = partition_of(app_id, self.partitions)
         return range(number, number + 1)
@@ -53,3 +55,8 @@ class Layout:
         known: dict[str, Order] = {app_id: "app" if order == "app" else "chat" for app_id, order in orders.items()}
         order = known.pop(ALL_APPS, "chat")
         return cls(partitions=partitions, order=order, exceptions=known)
+
+
+def is_everywhere(scope: str) -> bool:
+    """Tell whether an activation for a scope is announced in all partitions, those of other producers too."""
+    return scope == ALL_APPS or scope.startswith(RESTATED)

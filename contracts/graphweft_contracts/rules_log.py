@@ -9,22 +9,32 @@ from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from typing import Any, cast
 
+from graphweft_contracts.layout import RESTATED
 from graphweft_contracts.wire import ACTIVATION
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Activation:
-    """Makes a rule set active for a scope, at one place of each partition that holds events of the scope."""
+    """Makes a rule set active for a scope, at one place of each partition that holds events of the scope.
+
+    A restatement is about the past of one app instead: its events before the place follow the rule set, and later ones
+    follow what is active without it. Its scope is ``restated_scope(app)``, which is no app to earlier versions.
+    """
 
     number: int
     """Counts from 1 over all scopes."""
     scope: str
-    """An app id, or ``layout.ALL_APPS``."""
+    """An app id, ``layout.ALL_APPS``, or ``restated_scope`` of an app."""
     digest: str
     """Of the rule set."""
     time: datetime
     positions: Mapping[int, str] = field(default_factory=dict[int, str])
     """By partition: the offset of the entry that announces it. Later events follow these rules."""
+
+    @property
+    def restates(self) -> str | None:
+        """The app whose past this restates; None for any other activation."""
+        return self.scope.removeprefix(RESTATED) if self.scope.startswith(RESTATED) else None
 
     def entry(self) -> dict[bytes, bytes]:
         """Return the entry that announces it in a partition."""
@@ -101,6 +111,11 @@ def announced(fields: Mapping[bytes, bytes]) -> int | None:
     except (ValueError, LookupError, TypeError, RecursionError):
         return None
     return number if type(number) is int else None
+
+
+def restated_scope(app_id: str) -> str:
+    """Return the scope of the activations that restate the past of an app."""
+    return RESTATED + app_id
 
 
 def newest(activations: Sequence[Activation], scope: str) -> Activation | None:

@@ -3,17 +3,21 @@
 from __future__ import annotations
 
 import asyncio
+import re
 from collections.abc import Sequence
+from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
 from tests.services.rules import rule_set
 
-from graphweft_contracts import wire
-from graphweft_contracts.rules_log import Activation, StoredRules
+from graphweft_contracts import Layout, wire
+from graphweft_contracts.events import APP_ID_PATTERN
+from graphweft_contracts.rules_log import Activation, StoredRules, restated_scope
 from graphweft_rules import RuleSet
 from graphweft_workers import active_rules
 from graphweft_workers.active_rules import LoggedRules
+from graphweft_workers.inspection.rules_at import activation_at
 from graphweft_workers.ports.event_log import Entry
 
 NOW = datetime(2026, 2, 1, tzinfo=UTC)
@@ -77,6 +81,36 @@ def test_the_first_rules_of_a_scope_apply_to_what_lies_before_them() -> None:
     assert [name(cursor.at(app, "5")) for app in ("acme", "globex")] == ["own", "all"]
     assert [name(cursor.at(app, "30")) for app in ("acme", "globex")] == ["own", "all"]
     assert name(logged(Log()).cursor(0, "").at("acme", "1")) == "none"
+
+
+def test_a_restatement_gives_the_rules_of_the_past_of_its_app_only() -> None:
+    log = Log()
+    log.add("*", "one", p0="1", p1="1")
+    log.add("restated:acme", "anew", p0="10", p1="20")
+    log.add("*", "two", p0="15", p1="30")
+    rules = logged(log)
+    cursor = rules.cursor(0, "")
+    offsets = ("0", "5", "9", "11", "16")
+    assert [name(cursor.at("acme", offset)) for offset in offsets] == ["anew", "anew", "anew", "one", "two"]
+    assert [name(rules.cursor(0, "").at("globex", offset)) for offset in offsets] == ["one"] * 4 + ["two"]
+    assert name(rules.cursor(1, "18").at("acme", "19")) == "anew"
+    assert (name(rules.current("acme")), [name(each) for each in rules.in_use()]) == ("two", ["two"])
+    log.add("restated:acme", "last", p0="17", p1="40")
+    asyncio.run(rules.refresh())
+    assert [name(cursor.at("acme", offset)) for offset in ("16", "18")] == ["last", "two"]
+    for offset, expected in (("9", "last"), ("18", "two")):
+        found = activation_at(rules.activations, "acme", 0, offset, rules.is_after)
+        assert found is not None
+        assert found.digest == expected
+
+
+def test_a_restatement_is_announced_in_all_partitions_and_is_no_app_to_others() -> None:
+    made = Activation(number=1, scope=restated_scope("acme"), digest="d", time=NOW)
+    assert made.restates == "acme"
+    assert Activation.decode(made.encode()).restates == "acme"
+    assert replace(made, scope="acme").restates is replace(made, scope="*").restates is None
+    assert Layout(partitions=4).partitions_of(made.scope) == range(4)
+    assert not re.fullmatch(APP_ID_PATTERN, made.scope)
 
 
 def test_rules_of_an_app_precede_those_of_all_apps_whichever_come_last() -> None:

@@ -10,6 +10,7 @@ from tests.chaos.memory_bus import MemoryBus
 from tests.services.rules import load_rules
 
 from graphweft_contracts import DeadLetter, DeadLetterReason, Event, InvalidEvent, wire
+from graphweft_contracts.rules_log import Activation, restated_scope
 from graphweft_rules import RuleSet
 from graphweft_workers.active_rules import FixedRules
 from graphweft_workers.engine.duplicates import RecentEvents
@@ -113,6 +114,68 @@ async def test_an_entry_that_could_not_be_read_and_was_retried_is_one_event(rule
     assert await effects(rules, log_of(event("e1"), again)) == [("2", "one"), ("2", "two")]
     # A copy of the event itself is known as one, too.
     assert await effects(rules, log_of({}, again, event("e1"))[1:]) == [("2", "one"), ("2", "two")]
+
+
+async def by_other_rules(
+    rules: RuleSet, log: Sequence[Entry], *letters: DeadLetter, app: str = "a"
+) -> list[tuple[str, str]]:
+    bus = MemoryBus([log], lambda: None)
+    await bus.put_dead_letters(letters)
+    found = await PassedOver.by_other_rules(bus, 0)
+    read = read_range(0, log, FixedRules(rules), RecentEvents(), passed_over=found)
+    return [(each.entry.offset, bound.mutation.id) for each in read.apps.get(app, []) for bound in each.mutations]
+
+
+async def test_by_other_rules_a_row_takes_effect_at_its_own_place_only(rules: RuleSet) -> None:
+    again = retry_entry(letter(log_of(event("e1"))[0], "two"))
+    once_more = retry_entry(letter(log_of(event("e1"), again)[1], "two"))
+    log = log_of(event("e1"), again, once_more, event("e2"))
+    failed = letter(log[3], "one")
+    both = [("1", "one"), ("1", "two"), ("4", "one"), ("4", "two")]
+    assert await by_other_rules(rules, log, failed) == both
+    whole = retry_entry(letter(log[0]).model_copy(update={"event_type": "x.y", "reason": "no_rules"}))
+    assert await by_other_rules(rules, log_of(event("e1"), whole)) == both[:2]
+
+
+async def test_by_other_rules_what_an_operator_took_out_stays_out(rules: RuleSet) -> None:
+    log = log_of(event("e1"), event("e2"), event("e3"))
+    dropped = drop_entry(letter(log[0], "two"))
+    aside = letter(log[1], None, "set_aside").of_entries(("2",))
+    assert await by_other_rules(rules, log_of(event("e1"), event("e2"), dropped), aside) == [("1", "one")]
+    again = retry_entry(letter(log[0], "two"))
+    once_more = retry_entry(letter(log_of(event("e1"), again)[1], "two"))
+    gone = drop_entry(letter(log_of(event("e1"), again, once_more)[2], "two"))
+    assert await by_other_rules(rules, log_of(event("e1"), again, once_more, gone)) == [("1", "one")]
+    of_retry = letter(log_of(event("e1"), again)[1], None, "set_aside").of_entries(("2",))
+    assert await by_other_rules(rules, log_of(event("e1"), again), of_retry) == [("1", "one")]
+
+
+async def test_by_other_rules_an_unreadable_entry_stays_one_and_its_retry_is_the_event(rules: RuleSet) -> None:
+    broken = Entry(offset="1", fields=event("e1"), received=NOW)
+    again = retry_entry(letter(broken, reason="invalid_event", app=None))
+    assert await by_other_rules(rules, log_of(event("e1"), again)) == [("2", "one"), ("2", "two")]
+    there = letter(broken, reason="invalid_event")
+    assert await by_other_rules(rules, log_of(event("e1")), there) == []
+
+
+async def test_a_forged_retry_hides_no_event_of_another_app_by_other_rules(rules: RuleSet) -> None:
+    forged = {**event("e2"), wire.RETRY: wire.Retry("0:1:r/one", "r", "one").encode()}
+    log = log_of(event("e1", "b"), forged)
+    dropped = drop_entry(letter(log[1], "one"))
+    assert await by_other_rules(rules, log_of(event("e1", "b"), forged, dropped), app="b") == [("1", "one"), ("1", "two")]
+
+
+async def test_retries_before_a_restatement_are_void_and_later_ones_are_not(rules: RuleSet) -> None:
+    first, second = log_of(event("e1"), event("e2"))
+    one, two = retry_entry(letter(first, "two")), retry_entry(letter(second, "two"))
+    made = Activation(number=1, scope=restated_scope("a"), digest="d", time=NOW, positions={0: "4"})
+    log = log_of(event("e1"), event("e2"), one, made.entry(), two)
+    bus = MemoryBus([log], lambda: None)
+    bus.activated.append(made)
+    found = await PassedOver.as_lived(bus, 0)
+    read = read_range(0, log, FixedRules(rules), RecentEvents(), passed_over=found)
+    effects = [(each.entry.offset, bound.mutation.id) for each in read.apps["a"] for bound in each.mutations]
+    assert effects == [("1", "one"), ("1", "two"), ("2", "one"), ("5", "two")]
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,9 @@
 """Which rule set is active at each place of the log.
 
 A rule set applies to the events of its scope after the entry that announces it. Before the first one of a scope, that
-first one applies: events may be published before their rules are. Rules of an app precede those of all apps.
+first one applies: events may be published before their rules are. Rules of an app precede those of all apps. A
+restatement says by which rules the events of an app before it take effect, whatever was active then; the last one of
+an app counts.
 """
 
 from __future__ import annotations
@@ -205,7 +207,8 @@ class LoggedRules:
 
     def in_use(self) -> list[RuleSet]:
         """Return the rule sets that apply to new events and to requests."""
-        scopes = {activation.scope: activation.digest for activation in self.activations}
+        lasting = (activation for activation in self.activations if activation.restates is None)
+        scopes = {activation.scope: activation.digest for activation in lasting}
         return [self.sets[digest] for digest in dict.fromkeys(scopes.values())]
 
     def first(self, app_id: str) -> RuleSet:
@@ -223,6 +226,8 @@ class _Cursor:
         self._seen = 0
         """The activations that are in ``_scopes`` or ``_ahead``."""
         self._scopes: dict[str, RuleSet] = {}
+        self._restated: dict[str, tuple[str, RuleSet]] = {}
+        """By app: the offset before which these rules apply."""
         self._ahead: list[tuple[str, str, RuleSet]] = []
         """Offset, scope and rules of the activations that are not reached yet, the next one last."""
         self._pass(after)
@@ -231,6 +236,10 @@ class _Cursor:
         """See ``RulesCursor.at``."""
         if self._ahead or self._seen != len(self._active.activations):
             self._pass(offset)
+        if self._restated and (restated := self._restated.get(app_id)) is not None:
+            until, rules = restated
+            if self._active.is_after(until, offset):
+                return rules
         scopes = self._scopes
         return scopes.get(app_id) or scopes.get(ALL_APPS) or self._active.first(app_id)
 
@@ -245,7 +254,11 @@ class _Cursor:
         self._seen = len(active.activations)
         for activation in added:
             position = activation.positions.get(self._partition)
-            if position is not None:
+            if position is None:
+                continue
+            if activation.restates is not None:
+                self._restated[activation.restates] = (position, active.sets[activation.digest])
+            else:
                 self._ahead.insert(0, (position, activation.scope, active.sets[activation.digest]))
         while self._ahead and not active.is_after(self._ahead[-1][0], offset):
             _, scope, rules = self._ahead.pop()

@@ -112,14 +112,14 @@ async def rules_list(data: Data = None, json: Json = False) -> None:
     async with running_bus(Settings.load(data=data)) as bus:
         found = await bus.activations()
     newest = {each.scope: each.number for each in found}
-    rows = [(each, newest[each.scope] == each.number) for each in found]
+    rows = [(each, each.restates is None and newest[each.scope] == each.number) for each in found]
     if json:
         print_json([{**_dict(each), "active": active} for each, active in rows])
         return
     print_table(
         ("number", "app", "rules", "time", ""),
         [
-            (str(e.number), e.scope, e.digest[:_SHORT], f"{e.time:%Y-%m-%d %H:%M:%SZ}", "active" if active else "")
+            (str(e.number), e.restates or e.scope, e.digest[:_SHORT], f"{e.time:%Y-%m-%d %H:%M:%SZ}", _state(e, active))
             for e, active in rows
         ],
     )
@@ -276,6 +276,12 @@ async def _files(bus: Bus, digest: str) -> Mapping[str, bytes]:
     return stored.files
 
 
+def _state(activation: Activation, active: bool) -> str:
+    if activation.restates is not None:
+        return "of the events before it"
+    return "active" if active else ""
+
+
 def _text(content: bytes) -> str:
     return content.decode("utf-8", "replace")
 
@@ -283,7 +289,8 @@ def _text(content: bytes) -> str:
 def _dict(activation: Activation) -> dict[str, Any]:
     return {
         "number": activation.number,
-        "scope": activation.scope,
+        "scope": activation.restates or activation.scope,
+        "restates": activation.restates is not None,
         "rules": activation.digest,
         "time": activation.time.isoformat(),
         "positions": {str(number): offset for number, offset in activation.positions.items()},

@@ -24,7 +24,7 @@ async def status(data: Data = None, json: Json = False) -> None:
     """Show the position and the lag of every partition, apps that are behind, and what had no effect, by cause."""
     async with running_bus(Settings.load(data=data)) as bus:
         partitions, letters = await bus.status(), await bus.dead_letter_count()
-        rules = {each.scope: each for each in await bus.activations()}
+        rules = {each.scope: each for each in await bus.activations() if each.restates is None}
         causes = count_causes(await bus.dead_letters(limit=_MAX_LETTERS)) if letters else []
     parked = [(p.id, app, each) for p in partitions for app, each in PositionNote.decode(p.note).parked.items()]
     if json:

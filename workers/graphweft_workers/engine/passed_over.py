@@ -3,11 +3,15 @@
 A live worker passes over the events that an operator has set aside. A rebuild also passes over what had no effect when
 the log was lived: the log and the dead letters record it. A row that failed either still has its dead letter, or
 somebody has retried or dropped it, which is an entry behind it.
+
+By other rules, each row is tried at its own place, also one that failed when the log was lived. Then a retry has no
+effect at its place, because the row has had its own. What an operator has dropped or set aside stays out, and an entry
+that could not be read as an event stays none; its retry is the event.
 """
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Final, Self
 
 from graphweft_contracts import DeadLetter, InvalidEvent, wire
@@ -33,6 +37,10 @@ class PassedOver:
         self._unread: dict[str, set[str | None]] = {}
         """The same, for entries that could not be read as events when the log was lived."""
         self._rows: dict[_Row, set[str | None]] = {}
+        self._is_void: Callable[[str, str], bool] = _never
+        """Whether a retry has no effect, by its app and offset: its row takes effect at its own place."""
+        self._voids: dict[str, tuple[str, str, wire.Retry]] = {}
+        """By offset of such a retry: the app, the offset of the row, and what is retried."""
 
     @classmethod
     def of_set_aside(cls, partition: int, letter: DeadLetter | None) -> Self:
@@ -44,16 +52,44 @@ class PassedOver:
 
     @classmethod
     async def as_lived(cls, bus: Bus, partition: int) -> Self:
-        """Return what had no effect in a partition up to now. Reads it to its end. Raises ``BusUnavailable``."""
+        """Return what had no effect in a partition up to now. Reads it to its end. Raises ``BusUnavailable``.
+
+        Retries before the place up to which an app's past is restated have none: the restatement included their rows.
+        """
         found = cls(partition)
+        until = {
+            app_id: activation.positions.get(partition, "")
+            for activation in await bus.activations()
+            if (app_id := activation.restates) is not None
+        }
+        found._is_void = lambda app_id, offset: app_id in until and bus.is_after(until[app_id], offset)
         # Letters first: one that is retried meanwhile has an entry that is read below.
         for letter in await bus.dead_letters(limit=_MOST_LETTERS):
             found.add_letter(letter)
-        offset = ""
-        while page := await bus.after(partition, offset, limit=_PAGE):
-            found.add_entries(page)
-            offset = page[-1].offset
+        await found._read(bus)
         return found
+
+    @classmethod
+    async def by_other_rules(cls, bus: Bus, partition: int) -> Self:
+        """Return what has no effect in a partition by other rules than those it was lived with; like ``as_lived``."""
+        found = cls(partition)
+        found._is_void = _always
+        for letter in await bus.dead_letters(limit=_MOST_LETTERS):
+            if is_of_operator(letter) or _is_unread(letter.reason, letter.rule):
+                found.add_letter(letter)
+        await found._read(bus)
+        return found
+
+    async def _read(self, bus: Bus) -> None:
+        offset = ""
+        while page := await bus.after(self._partition, offset, limit=_PAGE):
+            self.add_entries(page)
+            offset = page[-1].offset
+        # The last ones first: a retry may be that of a retry, and what is out at the last place is out at the first.
+        for place, (app_id, row, retried) in reversed(self._voids.items()):
+            if self.event(place, app_id) or self.row(place, app_id, retried.rule, retried.mutation):
+                self._add((row,), app_id, retried.rule, retried.mutation, unread=False)
+            self._add((place,), app_id, None, None, unread=False)
 
     def add_letter(self, letter: DeadLetter) -> None:
         """Add what a dead letter stands for; those of other partitions add nothing."""
@@ -80,6 +116,9 @@ class PassedOver:
             if retried is not None:
                 offset = retried.letter.split(":", 2)[1:2]
                 unread = retried.rule == wire.WHOLE
+                if offset and not unread and self._is_void(event.appid, entry.offset):
+                    self._voids[entry.offset] = (event.appid, offset[0], retried)
+                    continue
                 self._add(offset, event.appid, retried.rule, retried.mutation, unread=unread)
 
     def _add(
@@ -123,6 +162,24 @@ class PassedOver:
             skipped=tuple(each for each in matched.skipped if stays(each.rule, each.query)),
             failed=tuple(each for each in matched.failed if stays(each.rule, each.query)),
         )
+
+
+def is_of_operator(letter: DeadLetter) -> bool:
+    """Tell whether a dead letter says what an operator decided, whatever the rules are."""
+    return letter.reason == "set_aside"
+
+
+def is_of_rules(letter: DeadLetter) -> bool:
+    """Tell whether other rules may give events of a dead letter an effect."""
+    return not is_of_operator(letter) and letter.reason != "trimmed" and not _is_unread(letter.reason, letter.rule)
+
+
+def _never(app_id: str, offset: str) -> bool:
+    return False
+
+
+def _always(app_id: str, offset: str) -> bool:
+    return True
 
 
 def _names(apps: Collection[str | None] | None, app_id: str) -> bool:

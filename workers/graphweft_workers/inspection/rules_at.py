@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from graphweft_contracts import InvalidSettings
 from graphweft_contracts.layout import ALL_APPS
-from graphweft_contracts.rules_log import Activation, StoredRules, newest
+from graphweft_contracts.rules_log import Activation, StoredRules, newest, restated_scope
 from graphweft_rules import RuleSet
 from graphweft_workers.ports.bus import Bus
 
@@ -19,6 +19,9 @@ def activation_at(
 
     Before the first activation of the app's scopes, that first one applies. None if there is no activation for the app.
     """
+    restated = newest(activations, restated_scope(app_id))
+    if restated is not None and is_after(restated.positions.get(partition, ""), offset):
+        return restated
     mine = [each for each in activations if each.scope in (app_id, ALL_APPS)]
     passed: dict[str, Activation] = {}
     for activation in mine:
@@ -55,7 +58,7 @@ class RulesAt:
 
     async def current(self, activations: Sequence[Activation], app_id: str | None = None) -> list[RuleSet]:
         """Return the rule sets that are active now: for an app, or for all scopes."""
-        scopes = {each.scope for each in activations} if app_id is None else {app_id}
+        scopes = {each.scope for each in activations if each.restates is None} if app_id is None else {app_id}
         found = (newest(activations, scope) or newest(activations, ALL_APPS) for scope in sorted(scopes))
         digests = {each.digest: each for each in found if each is not None}
         return [await self.rules(each) for each in digests.values()]

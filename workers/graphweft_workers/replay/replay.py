@@ -7,7 +7,7 @@ Each event follows the rules that were active at its place, and what had no effe
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from graphweft_contracts import DeadLetter
@@ -45,13 +45,25 @@ class Replay:
     """Replays the events of one app. The creator closes ``bus`` and ``graph``."""
 
     def __init__(
-        self, bus: Bus, graph: GraphStore, rules: ActiveRules, app_id: str, *, batch_events: int = 1_000
+        self,
+        bus: Bus,
+        graph: GraphStore,
+        rules: ActiveRules,
+        app_id: str,
+        *,
+        batch_events: int = 1_000,
+        passed_over: Callable[[Bus, int], Awaitable[PassedOver]] = PassedOver.as_lived,
     ) -> None:
-        """``graph`` is the store of the new graph. Nobody else writes to it. The bus is only read."""
+        """``graph`` is the store of the new graph. Nobody else writes to it. The bus is only read.
+
+        ``passed_over`` returns what has no effect in a partition; ``PassedOver.by_other_rules`` is for other rules than
+        those of the log.
+        """
         self._bus = bus
         self._graph = graph
         self._app_id = app_id
         self._batch_events = batch_events
+        self._passed_over = passed_over
         self._letters = _Letters()
         self._state = WorkerState(
             log=bus,
@@ -72,7 +84,7 @@ class Replay:
         """
         bus, app_id = self._bus, self._app_id
         await self._state.rules.refresh()
-        passed_over = await PassedOver.as_lived(bus, partition)
+        passed_over = await self._passed_over(bus, partition)
         writer = AppWriter(self._state, partition, passed_over)
         queue = AppQueue(app_id=app_id)
         progress = await self._graph.progress(app_id, partition)

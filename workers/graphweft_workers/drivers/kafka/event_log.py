@@ -26,7 +26,7 @@ from graphweft.transport import NEW_LAYOUT
 from graphweft.transports.kafka.connection import bus_errors, fields_of, make_topics, present_partitions, servers
 from graphweft.transports.kafka.layout import agreed_layout, store_order
 from graphweft_contracts import BusUnavailable, DeadLetter, Layout, Order, channels
-from graphweft_contracts.layout import ALL_APPS
+from graphweft_contracts.layout import is_everywhere
 from graphweft_contracts.rules_log import Activation, StoredRules
 from graphweft_workers.drivers.kafka.dead_letters import LetterTopic
 from graphweft_workers.drivers.kafka.follower import Follower
@@ -297,7 +297,7 @@ class KafkaEventLog:
         """See ``RulesLog.activate``. Its transaction blocks readers for at most 10 s."""
         count = await self.partitions()
         concerned = (await self.layout()).partitions_of(scope)
-        everywhere = scope == ALL_APPS  # other producers may use partitions that were added
+        everywhere = is_everywhere(scope)  # other producers may use partitions that were added
         return await self._rules.activate(scope, digest, range(count) if everywhere else concerned)
 
     async def activations(self, *, after: int = 0) -> Sequence[Activation]:

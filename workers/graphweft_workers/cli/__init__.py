@@ -57,6 +57,7 @@ _COMMANDS: Final[Mapping[str, str | None]] = {
     "archive": None,
     "trim": "archive:trim_bus",
     "erase": "erase:erase",
+    "rollback": "rollback:rollback",
     "memory": None,
     "status": "status:status",
     "events": None,

@@ -3,109 +3,266 @@
 from __future__ import annotations
 
 import re
-import sys
 import time
-from collections.abc import Mapping
-from typing import Annotated, Any, Final
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
-from graphweft_contracts import DeadLetter, InvalidSettings
+from graphweft_contracts import GraphweftError, InvalidSettings
 from graphweft_workers.cli.connections import running_bus, running_graph
-from graphweft_workers.cli.options import App, Data, Json, command
-from graphweft_workers.cli.output import print_json, say, warn
-from graphweft_workers.cli.second_graph import second_place
+from graphweft_workers.cli.options import Data, Json, check_app, command
+from graphweft_workers.cli.output import print_error, print_json, print_table, say
+from graphweft_workers.cli.rebuild_report import RebuildReport
+from graphweft_workers.cli.replay_progress import replay_progress
+from graphweft_workers.cli.second_graph import drop_second, second_place
 from graphweft_workers.logs import set_up_logs
 from graphweft_workers.ports.bus import Bus
-from graphweft_workers.replay.rebuild import Compared, Rebuild
-from graphweft_workers.replay.replay import Replayed
-from graphweft_workers.roles.rules import logged_rules
+from graphweft_workers.ports.graph_store import GraphStore
+from graphweft_workers.replay.places import apps_of_log, offsets_at
+from graphweft_workers.replay.rebuild import Rebuild
+from graphweft_workers.roles.apps import apps_of_graphs
+from graphweft_workers.roles.query_check import refuse_wrong_queries
+from graphweft_workers.roles.rules import load_given_rules, logged_rules
 from graphweft_workers.roles.settings import Settings
 
-_TELL_S: Final = 2.0
-_BESIDE: Final = ".rebuilt"
+if TYPE_CHECKING:
+    from graphweft_rules import RuleSet
+    from graphweft_workers.active_rules import LoggedRules
+
+BESIDE: Final = ".rebuilt"
 """Its dot cannot be in the id of an app."""
+
+type To = datetime | dict[int, str] | None
+"""A time, or an offset by partition; None for the end."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SecondPlace:
+    """Where the second graph is."""
+
+    into: Annotated[
+        str | None, typer.Option("--into", metavar="URL", help="Graph server of the new graph.", show_default="same")
+    ] = None
+    graph_template: Annotated[
+        str | None,
+        typer.Option("--graph-template", help="Name of the new graph; holds {app_id}.", show_default="see the page"),
+    ] = None
+
+    def of(self, settings: Settings, app: str) -> Settings:
+        """Return the settings with the place. Raises ``InvalidSettings``."""
+        return second_place(settings, app, into=self.into, template=self.graph_template, suffix=BESIDE)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RebuildOptions:
+    """What to rebuild, and how."""
+
+    to: Annotated[
+        list[str] | None,
+        typer.Option("--to", metavar="POSITION|TIME", help="Stop after this position, or at this time of the log."),
+    ] = None
+    rules: Annotated[
+        Path | None,
+        typer.Option("--rules", help="All events follow the rules of this folder.", show_default="as lived"),
+    ] = None
+    as_lived: Annotated[
+        bool, typer.Option("--as-lived", help="Events follow the rules that were active at their place; the default.")
+    ] = False
+    verify: Annotated[bool, typer.Option("--verify", help="Compare with the live graph; exit with 1.")] = False
+    swap: Annotated[
+        bool, typer.Option("--swap", help="Put the new graph in the place of the live one; with --verify, if equal.")
+    ] = False
+    resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted rebuild.")] = False
+    drop: Annotated[
+        bool, typer.Option("--drop", help="Delete the graph at the place of the new one, and build none.")
+    ] = False
+
+    def check(self) -> None:
+        """Raise ``InvalidSettings`` for options that exclude each other."""
+        if self.verify and self.to:
+            raise InvalidSettings("--verify compares with the live graph as it is now: leave out --to")
+        if self.swap and self.to:
+            raise InvalidSettings("--swap needs a graph that is as far as the live one: leave out --to")
+        if self.rules is not None and self.as_lived:
+            raise InvalidSettings("--rules and --as-lived exclude each other: give one of them")
+        if self.rules is not None and self.verify:
+            raise InvalidSettings("--rules makes another graph than the live one: `graphweft diff` compares both")
+        if self.drop and (self.to or self.rules or self.as_lived or self.verify or self.swap or self.resume):
+            raise InvalidSettings("--drop only deletes a graph: leave out the other options")
 
 
 @command
 async def rebuild(
-    app: App,
-    into: Annotated[
-        str | None, typer.Option("--into", metavar="URL", help="Graph server of the new graph.", show_default="same")
-    ] = None,
-    graph_template: Annotated[
-        str | None,
-        typer.Option("--graph-template", help="Name of the new graph; holds {app_id}.", show_default="see the page"),
-    ] = None,
-    to: Annotated[
-        list[str] | None,
-        typer.Option("--to", metavar="POSITION", help="Stop after this position; other partitions stay empty."),
-    ] = None,
-    verify: Annotated[bool, typer.Option("--verify", help="Compare with the live graph; exit with 1.")] = False,
-    swap: Annotated[
-        bool, typer.Option("--swap", help="Put the new graph in the place of the live one; with --verify, if equal.")
-    ] = False,
-    resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted rebuild.")] = False,
+    place: SecondPlace,
+    options: RebuildOptions,
+    app: Annotated[str | None, typer.Option("--app", help="The app (tenant).")] = None,
+    every: Annotated[bool, typer.Option("--all", help="Every app that has a graph or events, in turn.")] = False,
     data: Data = None,
     json: Json = False,
 ) -> int | None:
     """Build an app's graph again from the log, as a new graph beside the live one, which stays as it is without --swap.
 
-    Each event follows the rules that were active at its place in the log. --verify compares both graphs afterwards.
+    Each event follows the rules that were active at its place in the log, or those of --rules. --verify compares both
+    graphs afterwards.
     """
-    if verify and to:
-        raise InvalidSettings("--verify compares with the live graph as it is now: leave out --to")
-    if swap and to:
-        raise InvalidSettings("--swap needs a graph that is as far as the live one: leave out --to")
+    options.check()
+    if (app is None) != every:
+        raise InvalidSettings("give either --app or --all")
+    if app is not None:
+        check_app(app)
+        place.of(Settings.load(data=data), app)
     settings = Settings.load(data=data)
-    place = second_place(settings, app, into=into, template=graph_template, suffix=_BESIDE)
-    ends = dict(map(_position, to or []))
+    to = read_to(options.to or [])
     set_up_logs(settings.log_level if "log_level" in settings.model_fields_set else "critical", settings.log_format)
-    telling = _Telling()
-    async with running_bus(settings) as bus, running_graph(settings) as live, running_graph(place) as graph:
-        work = Rebuild(bus, live, graph, logged_rules(settings, bus), app, tell=telling.tell)
-        await _check_ends(bus, ends)
-        await work.begin(resume=resume, swap=swap)
-        started = time.monotonic()
-        compared = None
-        if verify:
-            compared = await work.compare()
-        elif not swap:
-            await work.run(ends or None)
-        swapped = swap and (not verify or (compared is not None and compared.live == compared.rebuilt))
-        if swapped:
-            await work.swap()
-        elapsed = time.monotonic() - started
-    name = place.graph_template.replace("{app_id}", app)
+    given = None if options.rules is None else load_given_rules(settings, options.rules)
+    async with running_bus(settings) as bus, running_graph(settings) as live:
+        if given is not None:
+            await refuse_wrong_queries(live, (*given.mutations, *given.injections))
+        await check_to(bus, to)
+        work = _Work(settings, bus, live, logged_rules(settings, bus), place, options, given, to)
+        if app is not None:
+            return await _one(work, app, json=json)
+        return await _all(work, json=json)
+
+
+@dataclass(frozen=True, slots=True)
+class _Work:
+    """What the rebuilds of all apps share."""
+
+    settings: Settings
+    bus: Bus
+    live: GraphStore
+    rules: LoggedRules
+    place: SecondPlace
+    options: RebuildOptions
+    given: RuleSet | None
+    to: To
+
+    async def run(self, app: str) -> RebuildReport:
+        """Rebuild one app's graph."""
+        options = self.options
+        place = self.place.of(self.settings, app)
+        report = RebuildReport(
+            app=app,
+            graph=place.graph_template.replace("{app_id}", app),
+            verify=options.verify,
+            swap=options.swap,
+            resumed=options.resume,
+            given=self.given.digest if self.given is not None else "",
+        )
+        with replay_progress(app) as (tell, expect):
+            async with running_graph(place) as graph:
+                work = Rebuild(self.bus, self.live, graph, self.rules, app, given=self.given, tell=tell)
+                await work.begin(resume=options.resume, swap=options.swap)
+                expect(None if self.to is not None or options.resume else await work.entries_left())
+                started = time.monotonic()
+                if options.verify:
+                    report.compared = await work.compare()
+                elif not options.swap or self.given is not None:
+                    ends = self.to
+                    await work.run(await offsets_at(self.bus, await work.partitions(), ends)
+                                   if isinstance(ends, datetime) else ends or None)  # fmt: skip
+                if options.swap and (not options.verify or report.same):
+                    if self.given is not None:
+                        report.restated = await work.restate()
+                    await work.swap()
+                    report.swapped = True
+                report.elapsed_s = time.monotonic() - started
+                report.done = work.done
+        if self.given is not None:
+            await self.rules.refresh()
+            report.active = self.rules.current(app).digest
+        return report
+
+    async def drop(self, app: str) -> str | None:
+        """Delete the second graph of an app; return its name, or None if there was none."""
+        return await drop_second(self.place.of(self.settings, app), app, self.live)
+
+
+async def _one(work: _Work, app: str, *, json: bool) -> int | None:
+    if work.options.drop:
+        dropped = await work.drop(app)
+        if json:
+            print_json({"dropped": dropped})
+        else:
+            say(f"deleted the graph {dropped!r}" if dropped else f"there is no second graph of {app!r}")
+        return None
+    report = await work.run(app)
     if json:
-        print_json(_dict(name, work.done, compared, elapsed) | {"swapped": swapped})
+        print_json(report.to_dict())
     else:
-        _print(name, work.done, compared, elapsed)
-        if swapped:
-            say(f"The new graph is in the place of the live one. The graph from before is {name!r}: to go back, give")
-            say("the same command with --resume.")
-        elif swap:
-            say("The graphs were not swapped.")
-    if not any(each.events for each in work.done.values()) and not resume:
-        warn(f"no event of the app {app!r} in the log matches a rule")
-    if verify and compared is None:
-        warn(f"the live graph of {app!r} kept changing: compare again with --resume when less is written")
-        return 1
-    return 1 if compared is not None and compared.live != compared.rebuilt else None
+        report.print()
+    report.warn()
+    return 1 if report.failed else None
 
 
-def _position(text: str) -> tuple[int, str]:
-    if not re.fullmatch(r"[0-9]{1,9}:[0-9]+(-[0-9]+)?", text):
-        raise InvalidSettings(f"invalid --to {text!r}: expected PARTITION:OFFSET, as `graphweft emit` prints it")
-    partition, _, offset = text.partition(":")
-    return int(partition), offset
+async def _all(work: _Work, *, json: bool) -> int | None:
+    apps = sorted({*await apps_of_graphs(work.live), *await apps_of_log(work.bus)})
+    rows: list[dict[str, Any]] = []
+    for app in apps:
+        try:
+            if work.options.drop:
+                rows.append({"app": app, "ok": True, "dropped": await work.drop(app)})
+                continue
+            report = await work.run(app)
+        except GraphweftError as error:
+            print_error(GraphweftError(f"{app}: {error}"))
+            rows.append({"app": app, "ok": False, "error": str(error)})
+            continue
+        report.warn()
+        rows.append({"app": app, "ok": not report.failed, **report.to_dict()})
+    if json:
+        print_json({"apps": rows})
+    else:
+        print_table(("app", "result", "events", "dead letters", "seconds"), map(_row, rows))
+        if not rows:
+            say("no app has a graph or events")
+    return None if all(row["ok"] for row in rows) else 1
 
 
-async def _check_ends(bus: Bus, ends: Mapping[int, str]) -> None:
-    if not ends:
+def _row(row: dict[str, Any]) -> Sequence[Any]:
+    if "error" in row:
+        return (row["app"], "failed", None, None, None)
+    if "dropped" in row:
+        return (row["app"], "deleted" if row["dropped"] else "no second graph", None, None, None)
+    result = "swapped" if row["swapped"] else {None: "rebuilt", True: "equal", False: "different"}[row.get("same")]
+    events = sum(each["events"] for each in row["partitions"])
+    return (row["app"], result if row["ok"] or "same" in row else "not compared", events, len(row["dead_letters"]),
+            row["seconds"])  # fmt: skip
+
+
+def read_to(given: Sequence[str]) -> To:
+    """Return what ``--to`` says. Raises ``InvalidSettings``."""
+    ends: dict[int, str] = {}
+    times: list[datetime] = []
+    for text in given:
+        if re.fullmatch(r"[0-9]{1,9}:[0-9]+(-[0-9]+)?", text):
+            partition, _, offset = text.partition(":")
+            ends[int(partition)] = offset
+            continue
+        try:
+            time = datetime.fromisoformat(text)
+        except ValueError as error:
+            raise InvalidSettings(
+                f"invalid --to {text!r}: expected PARTITION:OFFSET, as `graphweft emit` prints it, or a time such as "
+                "2026-02-01T10:00:00Z"
+            ) from error
+        times.append(time if time.tzinfo else time.replace(tzinfo=UTC))
+    if len(times) > 1 or (times and ends):
+        raise InvalidSettings("--to is one time for all partitions, or positions of single partitions: give either")
+    return times[0] if times else ends or None
+
+
+async def check_to(bus: Bus, to: To) -> None:
+    """Raise ``InvalidSettings`` for positions that the bus cannot have."""
+    if to is None or isinstance(to, datetime):
         return
     most = await bus.partitions(fresh=True)
-    for partition, offset in ends.items():
+    for partition, offset in to.items():
         given = f"{partition}:{offset}"
         if partition >= most:
             raise InvalidSettings(f"invalid --to {given!r}: the bus has the partitions 0 to {most - 1}")
@@ -113,65 +270,3 @@ async def _check_ends(bus: Bus, ends: Mapping[int, str]) -> None:
             bus.is_after(offset, "")
         except ValueError as error:
             raise InvalidSettings(f"invalid --to {given!r}: an offset of this bus has another form") from error
-
-
-class _Telling:
-    """Says the progress on standard error, every two seconds."""
-
-    def __init__(self) -> None:
-        self._began = self._last = time.monotonic()
-
-    def tell(self, done: Replayed) -> None:
-        now = time.monotonic()
-        if now - self._last < _TELL_S:
-            return
-        self._last = now
-        rate = done.entries / (now - self._began)
-        sys.stderr.write(f"{done.entries:,} entries read, {done.events:,} events applied, {rate:,.0f} entries/s\n")
-        sys.stderr.flush()
-
-
-def _dict(name: str, done: dict[int, Replayed], compared: Compared | None, elapsed: float) -> dict[str, Any]:
-    found: dict[str, Any] = {
-        "graph": name,
-        "seconds": round(elapsed, 3),
-        "partitions": [
-            {"partition": number, "offset": each.offset, "entries": each.entries, "events": each.events}
-            for number, each in sorted(done.items())
-        ],
-        "skips": _skips(done),
-        "dead_letters": [letter.model_dump(mode="json") for letter in _letters(done)],
-    }
-    if compared is not None:
-        found["same"] = compared.live == compared.rebuilt
-        for key, digest in (("live", compared.live), ("rebuilt", compared.rebuilt)):
-            found[key] = {"digest": digest.sha256, "nodes": digest.nodes, "relationships": digest.relationships}
-    return found
-
-
-def _skips(done: dict[int, Replayed]) -> int:
-    return sum(each.skips.total() for each in done.values())
-
-
-def _letters(done: dict[int, Replayed]) -> list[DeadLetter]:
-    found: dict[str, DeadLetter] = {}
-    for each in done.values():
-        found |= each.letters
-    return [found[letter_id] for letter_id in sorted(found)]
-
-
-def _print(name: str, done: dict[int, Replayed], compared: Compared | None, elapsed: float) -> None:
-    events = sum(each.events for each in done.values())
-    say(f"{events:,} events applied to the graph {name!r} in {elapsed:.1f} s")
-    if skips := _skips(done):
-        say(f"{skips:,} mutations were skipped that the live graph has not skipped")
-    for letter in _letters(done):
-        say(f"failed, and has not failed live: {letter.rule}/{letter.mutation} at {letter.offset}: {letter.message}")
-    if compared is None:
-        return
-    if compared.live == compared.rebuilt:
-        say(f"equal to the live graph: {compared.live.sha256}")
-        return
-    for title, each in (("live", compared.live), ("rebuilt", compared.rebuilt)):
-        say(f"{title}: {each.nodes:,} nodes, {each.relationships:,} relationships, {each.sha256}")
-    say("The graphs differ. Something else than the rules has written to one, or a rule gives other results each time.")

@@ -64,3 +64,18 @@ async def scratch_graph(
             yield graph
         finally:
             await graph.drop(app)
+
+
+async def drop_second(place: Settings, app: str, live: GraphStore) -> str | None:
+    """Delete the graph of ``app`` at a second place; return its name, or None if there is none.
+
+    Raises ``InvalidSettings`` if it is the live one.
+    """
+    async with running_graph(place) as graph:
+        there = await graph.graph_id(app)
+        if await graph.place(app) == await live.place(app) or (there and there == await live.graph_id(app)):
+            raise InvalidSettings(f"this place is that of the live graph of {app!r}, which is not deleted")
+        if not there:
+            return None
+        await graph.drop(app)
+    return place.graph_template.replace("{app_id}", app)

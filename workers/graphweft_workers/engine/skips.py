@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 from collections import OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
@@ -76,7 +76,7 @@ class Skips:
         while skips:
             letter = account.letter or await bus.dead_letter(name)
             if letter is None:
-                first = _first(self._partition, name, skips[:MOST_OFFSETS])
+                first = letter_of_skips(self._partition, name, skips[:MOST_OFFSETS])
                 if await bus.extend(None, first):  # else another owner was quicker: read its dead letter
                     account.letter, skips = first, skips[MOST_OFFSETS:]
                 continue
@@ -95,7 +95,8 @@ class Skips:
                     account.letter = None  # it was retried or dropped: read it again
 
 
-def _first(partition: int, name: str, skips: list[Skip]) -> DeadLetter:
+def letter_of_skips(partition: int, name: str, skips: Sequence[Skip]) -> DeadLetter:
+    """Return the dead letter with the id ``name`` of skips of one cause, in log order."""
     first = skips[0]
     letter = letter_for(
         partition, first.entry, first.reason, first.message,

@@ -1,36 +1,40 @@
 """Builds an app's graph again from the log, beside the live one, and compares the two.
 
 The live graph is only read, unless the two are swapped. The new one follows the rules that were active at each place
-of the log; see ``replay``.
+of the log, or one rule set at all places; see ``replay``. Before a graph of one rule set takes the place of the live
+one, the log says so; see ``restatement``.
 """
 
 from __future__ import annotations
 
 import asyncio
-import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
-from uuid import uuid4
 
-from graphweft_contracts import Fenced, GraphUnavailable, InvalidSettings
-from graphweft_workers.active_rules import ActiveRules
+from graphweft_contracts import GraphUnavailable, InvalidSettings
+from graphweft_contracts.rules_log import Activation
+from graphweft_rules import RuleSet
+from graphweft_workers.active_rules import ActiveRules, FixedRules
 from graphweft_workers.engine.digest import Digest, read_digest
-from graphweft_workers.engine.graph_marks import has_plan, is_sealed, of_generation, sealed
+from graphweft_workers.engine.graph_marks import has_plan, is_sealed
+from graphweft_workers.engine.passed_over import PassedOver
 from graphweft_workers.ports.bus import Bus
-from graphweft_workers.ports.graph_store import Checkpoint, GraphStore, Write
+from graphweft_workers.ports.event_log import Committed
+from graphweft_workers.ports.graph_store import GraphStore
+from graphweft_workers.replay.graph_basis import GraphBasis, given_basis, logged_basis, read_basis, write_basis
 from graphweft_workers.replay.replay import Replay, Replayed
+from graphweft_workers.replay.restatement import Restatement, Settled
+from graphweft_workers.replay.swap import GraphSwap, move
 
 _TIMEOUT_S: Final = 60.0
 _ROUNDS: Final = 20
 """Attempts to find the live graph at rest."""
 _PAUSE_S: Final = 0.5
-_SWAPS: Final = 5
-"""Attempts to swap."""
-_SEAL_ATTEMPTS: Final = 2_000
-_SEAL_PAUSE_S: Final = 0.005
+_RESTATEMENTS: Final = 5
+"""Attempts to restate the past while nobody retries its dead letters."""
 _WAIT_S: Final = 60.0
-"""How long a swap waits until the live graph is as far as the new one."""
+"""How long a restatement waits until workers have read it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,6 +43,14 @@ class Compared:
 
     live: Digest
     rebuilt: Digest
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restated:
+    """The restatement in the log, and how the dead letters changed."""
+
+    activation: Activation
+    letters: Settled
 
 
 class Rebuild:
@@ -52,24 +64,35 @@ class Rebuild:
         rules: ActiveRules,
         app_id: str,
         *,
-        tell: Callable[[Replayed], None] = lambda _: None,
+        given: RuleSet | None = None,
+        tell: Callable[[Mapping[int, Replayed]], None] = lambda _: None,
     ) -> None:
-        """``graph`` is the store of the new graph; ``tell`` gets the progress after each batch."""
+        """``graph`` is the store of the new graph; ``tell`` gets the progress of all partitions after each batch.
+
+        With ``given``, all events follow this rule set instead of ``rules``, the ones that the log activates.
+        """
         self._bus = bus
         self._live = live
         self._graph = graph
         self._app_id = app_id
         self._tell = tell
-        self._replay = Replay(bus, graph, rules, app_id)
+        self._rules = rules
+        self._given = given
+        self._replay = (
+            Replay(bus, graph, rules, app_id)
+            if given is None
+            else Replay(bus, graph, FixedRules(given), app_id, passed_over=PassedOver.by_other_rules)
+        )
         self._run_id = ""
+        self._basis = GraphBasis()
         self.done: dict[int, Replayed] = {}
         """How far each partition is. The counts are those of all runs."""
 
-    async def begin(self, *, resume: bool, swap: bool = False) -> None:
-        """Check that the log is complete and that the new graph is new; with ``resume``, that it is not the live one.
+    async def begin(self, *, resume: bool, swap: bool = False, kept: bool = False) -> None:
+        """Check that the log is complete and that the new graph is new; with ``resume``, that it can be continued.
 
-        With ``swap``, check that the server can swap them. Raises ``InvalidSettings`` otherwise, ``BusUnavailable`` and
-        ``GraphUnavailable``.
+        With ``swap``, check that the server can swap them; with ``kept``, that the new graph is the one of before a
+        swap. Raises ``InvalidSettings`` otherwise, ``BusUnavailable`` and ``GraphUnavailable``.
         """
         app_id = self._app_id
         self._run_id = await self._graph.check()
@@ -80,13 +103,12 @@ class Rebuild:
             )
         if swap and self._run_id != await self._live.check():
             raise InvalidSettings("--swap: both graphs must be on one server: leave out --into")
-        for partition in await self._partitions():
-            missing = await self._bus.missing(partition)
-            if missing:
+        for partition in await self.partitions():
+            lost = (await self._bus.reread(partition, Committed(), limit=1)).lost
+            if lost:
                 raise InvalidSettings(
-                    f"partition {partition} of the log lacks {missing:,} entries: they were trimmed and are not in an "
-                    f"archive, so the graph of {app_id!r} cannot be rebuilt. If there is an archive, set "
-                    "GRAPHWEFT_ARCHIVE_URL"
+                    f"partition {partition} of the log lacks its first {lost:,} entries: they were trimmed, so the "
+                    f"graph of {app_id!r} cannot be rebuilt from it"
                 )
         there = await self._graph.graph_id(app_id)
         if there and there == await self._live.graph_id(app_id):
@@ -94,22 +116,59 @@ class Rebuild:
                 f"this place is that of the live graph of {app_id!r}: give --graph-template for another name, or "
                 "--into for another server"
             )
-        if not resume and (await self._graph.checkpoints(app_id, timeout_s=_TIMEOUT_S) or await self._has_nodes()):
-            raise InvalidSettings(
-                f"a graph of {app_id!r} exists at the place of the new one: give --resume to continue an interrupted "
-                "rebuild, --graph-template for another name, or --into for another server"
-            )
+        await self._open(resume=resume, kept=kept)
+
+    async def _open(self, *, resume: bool, kept: bool) -> None:
+        app_id = self._app_id
         found = await self._graph.checkpoints(app_id, timeout_s=_TIMEOUT_S)
-        for partition, checkpoint in found.items():
-            if is_sealed(checkpoint):  # it was the live graph before a swap
-                await self._move(self._graph, partition, checkpoint, replace(checkpoint, plan=""))
+        exists = bool(found) or await self._has_nodes()
+        basis = await read_basis(self._graph, app_id) if exists else GraphBasis()
+        seals = {partition: each for partition, each in found.items() if is_sealed(each)}  # live before a swap
+        is_kept = bool(seals) or basis.kept
+        if kept and not is_kept:
+            raise InvalidSettings(
+                f"there is no graph of {app_id!r} from before a swap: `graphweft rebuild --swap` keeps one"
+            )
+        if exists and not resume:
+            other = "--graph-template for another name, or --into for another server"
+            raise InvalidSettings(
+                f"the graph of {app_id!r} from before the last swap is at the place of the new one: `graphweft "
+                f"rollback` puts it back, `graphweft rebuild --drop` deletes it; or give {other}"
+                if is_kept
+                else f"a graph of {app_id!r} exists at the place of the new one: give --resume to continue an "
+                f"interrupted rebuild, --drop to delete it, {other}"
+            )
+        wanted = logged_basis(await self._bus.activations(), app_id) if not self._given else self._given_basis()
+        if exists and basis.rules != wanted:
+            raise InvalidSettings(
+                f"the graph of {app_id!r} at the place of the new one has another past than "
+                + ("the log, which was restated" if self._given is None else "these rules give it")
+                + ": delete it by `graphweft rebuild --drop` and rebuild with --rules and the rules that you want"
+            )
+        self._basis = GraphBasis(rules=wanted, kept=is_kept)
+        if self._basis != basis:
+            await self._write_basis()
+        for partition, checkpoint in seals.items():
+            await move(self._graph, app_id, partition, checkpoint, replace(checkpoint, plan=""))
+
+    def _given_basis(self) -> str:
+        return given_basis(self._given.digest) if self._given is not None else ""
+
+    async def _write_basis(self) -> None:
+        await write_basis(self._graph, self._app_id, (await self.partitions())[0], self._basis)
+
+    async def entries_left(self) -> int:
+        """Return the number of entries in the partitions of the app, those of other apps included."""
+        lag = {each.id: each.lag for each in await self._bus.status()}
+        partitions = await self.partitions()
+        return sum([(await self._bus.committed(each)).count + lag.get(each, 0) for each in partitions])
 
     async def run(self, to: Mapping[int, str] | None = None) -> None:
         """Apply the log up to an offset for each partition, or to its end. A further call continues.
 
         Raises like ``Replay.run``, and ``InvalidSettings`` if the new graph is beyond an offset.
         """
-        for partition in await self._partitions() if to is None else sorted(to):
+        for partition in await self.partitions() if to is None else sorted(to):
             end = None if to is None else to[partition]
             place = (await self._graph.progress(self._app_id, partition)).checkpoint.offset
             if end is not None and self._bus.is_after(place, end):
@@ -126,7 +185,7 @@ class Rebuild:
                     skips=known.skips + step.skips,
                     letters=step.letters,
                 )
-                self._tell(self.done[partition])
+                self._tell(self.done)
 
     async def compare(self) -> Compared | None:
         """Bring the new graph to the place of the live one and return both digests.
@@ -146,6 +205,44 @@ class Rebuild:
                 return Compared(live=live, rebuilt=await read_digest(self._graph, self._app_id))
         return None
 
+    async def restate(self) -> Restated:
+        """Record that the past follows the given rules, when the new graph holds it; then the graph follows the log.
+
+        Waits until workers have read the record. Raises like ``run``; then restate again, or leave it: without the
+        record nothing has changed, and with it a rebuild without given rules does the rest.
+        """
+        assert self._given is not None
+        restatement = Restatement(self._bus, self._app_id, self._given)
+        for _ in range(_RESTATEMENTS):
+            made = await restatement.record()
+            partitions = await self.partitions()
+            until = {each: made.positions[each] for each in partitions if each in made.positions}
+            await self.run(until)
+            await self._wait_for_workers(until)
+            failed = [letter for each in self.done.values() for letter in each.letters.values()]
+            settled = await restatement.settle(until, failed)
+            if not await restatement.has_stray_retries(until):
+                break
+        else:
+            raise GraphUnavailable(f"dead letters of {self._app_id!r} kept being retried: repeat it with --resume")
+        self._basis = replace(self._basis, rules=logged_basis([made], self._app_id))
+        await self._write_basis()
+        self._replay = Replay(self._bus, self._graph, self._rules, self._app_id)
+        self._given = None
+        return Restated(activation=made, letters=settled)
+
+    async def _wait_for_workers(self, until: Mapping[int, str]) -> None:
+        """Wait until no worker follows the rules of before: all of them have read the restatement."""
+        for _ in range(int(_WAIT_S / _PAUSE_S)):
+            reached = {partition: (await self._bus.committed(partition)).offset for partition in until}
+            if not any(self._bus.is_after(offset, reached[partition]) for partition, offset in until.items()):
+                return
+            await asyncio.sleep(_PAUSE_S)
+        raise InvalidSettings(
+            f"the log says that the past of {self._app_id!r} follows these rules, and the live graph does not yet: "
+            "start the workers, wait until `graphweft status` shows no lag, and repeat the command with --resume"
+        )
+
     async def swap(self) -> None:
         """Put the new graph in the place of the live one, which gets the place of the new one.
 
@@ -153,86 +250,21 @@ class Rebuild:
         graph after a minute, or with the new one if that is in its place. Raises like ``run``; then the live graph
         is in its place and workers go on.
         """
-        for _ in range(_SWAPS):
-            await self._approach()
-            if await self._swap_once():
-                return
-        raise GraphUnavailable(f"the live graph of {self._app_id!r} kept changing: swap again with --resume --swap")
-
-    async def _approach(self) -> None:
-        """Bring the new graph to where the live one is, so that workers wait for the last few events only."""
-        rounds = int(_WAIT_S / _PAUSE_S)
-        for _ in range(rounds):
-            ends = {partition: await self._end(partition) for partition in await self._partitions()}
-            ahead: list[int] = []
-            for partition, end in ends.items():
-                place = (await self._graph.progress(self._app_id, partition)).checkpoint.offset
-                if self._bus.is_after(place, end):
-                    ahead.append(partition)
-            await self.run({partition: end for partition, end in ends.items() if partition not in ahead})
-            if not ahead:
-                return
-            await asyncio.sleep(_PAUSE_S)
-        raise InvalidSettings(
-            f"the new graph of {self._app_id!r} is ahead of the live one: start the workers, wait until `graphweft "
-            "status` shows no lag, and swap with --resume --swap"
+        if self._basis.kept:
+            self._basis = replace(self._basis, kept=False)
+            await self._write_basis()
+        swap = GraphSwap(
+            self._bus,
+            self._live,
+            self._graph,
+            self._app_id,
+            run_id=self._run_id,
+            partitions=self.partitions,
+            apply=self.run,
         )
+        await swap.run()
 
-    async def _end(self, partition: int) -> str:
-        """Return how far the live graph is; for a graph that was lost, how far it was."""
-        live = (await self._live.progress(self._app_id, partition)).checkpoint.offset
-        return live or (await self._bus.committed(partition)).offset
-
-    async def _swap_once(self) -> bool:
-        app_id, name = self._app_id, uuid4().hex
-        before: dict[int, Checkpoint] = {}
-        seals: dict[int, Checkpoint] = {}
-        swapped = False
-        try:
-            for partition in await self._partitions():
-                before[partition], seals[partition] = await self._seal(partition, name)
-            ends = {partition: await self._end(partition) for partition in seals}
-            await self.run(ends)
-            for partition, end in ends.items():
-                place = (await self._graph.progress(app_id, partition)).checkpoint
-                # Further than its last write, where the live graph dropped rows that failed: nobody tries them again.
-                reached = replace(place, offset=end) if self._bus.is_after(end, place.offset) else place
-                await self._move(self._graph, partition, place, of_generation(reached, name))
-            await self._graph.durable(self._run_id)
-            swapped = await self._live.exchange(app_id, await self._graph.graph_id(app_id), seals)
-        finally:
-            if not swapped:
-                await asyncio.shield(self._lift(before, seals))
-        return swapped
-
-    async def _seal(self, partition: int, name: str) -> tuple[Checkpoint, Checkpoint]:
-        """Stop writes to the live graph as soon as it holds no unfinished plan; return its checkpoints."""
-        for _ in range(_SEAL_ATTEMPTS):
-            found = (await self._live.progress(self._app_id, partition)).checkpoint
-            if is_sealed(found):
-                raise InvalidSettings(
-                    f"another rebuild of {self._app_id!r} is swapping graphs, or one was killed: a running worker goes "
-                    "on after a minute at its next event; then swap with --resume --swap"
-                )
-            if not has_plan(found):
-                with contextlib.suppress(Fenced):
-                    await self._move(self._live, partition, found, sealed(found, name))
-                    return found, sealed(found, name)
-            await asyncio.sleep(_SEAL_PAUSE_S)
-        raise GraphUnavailable(
-            f"the live graph of {self._app_id!r} holds an unfinished batch of partition {partition}: start the workers "
-            "and swap with --resume --swap"
-        )
-
-    async def _lift(self, before: Mapping[int, Checkpoint], seals: Mapping[int, Checkpoint]) -> None:
-        for partition, seal in seals.items():
-            with contextlib.suppress(Fenced):  # a worker has lifted it
-                await self._move(self._live, partition, seal, before[partition])
-
-    async def _move(self, graph: GraphStore, partition: int, before: Checkpoint, after: Checkpoint) -> None:
-        await graph.apply(self._app_id, partition, [Write(before=before, after=after)])
-
-    async def _partitions(self) -> list[int]:
+    async def partitions(self) -> list[int]:
         """Return the partitions that may hold events of the app: now, before its order changed, of other producers."""
         layout = await self._bus.layout()
         found = {*layout.partitions_of(self._app_id), *range(layout.partitions, await self._bus.partitions(fresh=True))}

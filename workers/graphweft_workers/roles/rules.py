@@ -50,6 +50,14 @@ def load_rules(settings: Settings, *, only: Collection[str] | None = None) -> Ru
     return RuleSet.load(settings.rules, packs, dialects(), only=only)
 
 
+def load_given_rules(settings: Settings, folder: Path) -> RuleSet:
+    """Load the rules of a folder that a command names. Raises like ``load_rules``, and if it holds none."""
+    rules = load_rules(settings.model_copy(update={"rules": folder}))
+    if not rules.workflows:
+        raise InvalidSettings(f"{folder} holds no rules: name a folder with <Workflow>/graph_injection.yaml files")
+    return rules
+
+
 async def load_sound_rules(settings: Settings, graph: GraphStore, before: Mapping[str, bytes]) -> SoundRules:
     """Load the workflows of the folder that have no errors; the others keep their files of ``before``.
 

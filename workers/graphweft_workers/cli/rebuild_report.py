@@ -1,0 +1,143 @@
+"""What ``graphweft rebuild`` and ``graphweft rollback`` tell about one app."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from graphweft_contracts import DeadLetter
+from graphweft_workers.cli.output import say, warn
+from graphweft_workers.replay.rebuild import Compared, Restated
+from graphweft_workers.replay.replay import Replayed
+
+
+@dataclass(slots=True, kw_only=True)
+class RebuildReport:
+    """The result for one app."""
+
+    app: str
+    graph: str
+    """The name of the new graph."""
+    done: Mapping[int, Replayed] = field(default_factory=dict[int, Replayed])
+    elapsed_s: float = 0.0
+    verify: bool = False
+    compared: Compared | None = None
+    swap: bool = False
+    swapped: bool = False
+    given: str = ""
+    """The hash of the rules that were given."""
+    active: str = ""
+    """The hash of the rules that new events follow."""
+    restated: Restated | None = None
+    resumed: bool = False
+
+    @property
+    def events(self) -> int:
+        """The number of events that were applied."""
+        return sum(each.events for each in self.done.values())
+
+    @property
+    def same(self) -> bool | None:
+        """Whether both graphs are equal; None if they were not compared."""
+        return None if self.compared is None else self.compared.live == self.compared.rebuilt
+
+    @property
+    def failed(self) -> bool:
+        """Whether a comparison was asked for and the graphs are not known to be equal."""
+        return self.verify and not self.same
+
+    @property
+    def letters(self) -> list[DeadLetter]:
+        """What failed and had not failed live, by id."""
+        found: dict[str, DeadLetter] = {}
+        for each in self.done.values():
+            found |= each.letters
+        return [found[letter_id] for letter_id in sorted(found)]
+
+    @property
+    def skips(self) -> int:
+        """The number of skips that the live graph did not have."""
+        return sum(each.skips.total() for each in self.done.values())
+
+    def to_dict(self) -> dict[str, Any]:
+        """Return it for JSON."""
+        found: dict[str, Any] = {
+            "graph": self.graph,
+            "seconds": round(self.elapsed_s, 3),
+            "partitions": [
+                {"partition": number, "offset": each.offset, "entries": each.entries, "events": each.events}
+                for number, each in sorted(self.done.items())
+            ],
+            "skips": self.skips,
+            "dead_letters": [letter.model_dump(mode="json") for letter in self.letters],
+            "swapped": self.swapped,
+        }
+        if self.given:
+            found |= {"rules": self.given, "active": self.active}
+        if self.restated is not None:
+            letters = self.restated.letters
+            found["restated"] = {
+                "number": self.restated.activation.number,
+                "dead_letters_removed": letters.removed,
+                "dead_letters_written": letters.written,
+            }
+        if self.compared is not None:
+            found["same"] = self.same
+            for key, digest in (("live", self.compared.live), ("rebuilt", self.compared.rebuilt)):
+                found[key] = {"digest": digest.sha256, "nodes": digest.nodes, "relationships": digest.relationships}
+        return found
+
+    def print(self) -> None:
+        """Print it for people."""
+        say(f"{self.events:,} events applied to the graph {self.graph!r} in {self.elapsed_s:.1f} s")
+        others = "the new rules skip" if self.given else "were skipped that the live graph has not skipped"
+        if self.skips:
+            say(f"{self.skips:,} mutations {others}")
+        for letter in self.letters:
+            failed = "failed" if self.given else "failed, and has not failed live"
+            say(f"{failed}: {letter.rule}/{letter.mutation} at {letter.offset}: {letter.message}")
+        self._print_compared()
+        if self.restated is not None:
+            letters = self.restated.letters
+            say(
+                f"The log says that earlier events follow {self.given[:12]} (number {self.restated.activation.number})."
+            )
+            say(f"Dead letters of these events: {letters.removed:,} removed, {letters.written:,} written.")
+        if self.swapped:
+            say(f"The new graph is in the place of the live one. The graph from before is {self.graph!r}.")
+            say(
+                "To go back, rebuild with --rules and the rules of before; `graphweft rebuild --drop` deletes it."
+                if self.restated is not None
+                else "`graphweft rollback` puts it back; `graphweft rebuild --drop` deletes it."
+            )
+        elif self.swap:
+            say("The graphs were not swapped.")
+
+    def _print_compared(self) -> None:
+        compared = self.compared
+        if compared is None:
+            return
+        if self.same:
+            say(f"equal to the live graph: {compared.live.sha256}")
+            return
+        for title, each in (("live", compared.live), ("rebuilt", compared.rebuilt)):
+            say(f"{title}: {each.nodes:,} nodes, {each.relationships:,} relationships, {each.sha256}")
+        say(
+            "The graphs differ. Something else than the rules has written to one, or a rule gives other results each "
+            "time."
+        )
+
+    def warn(self) -> None:
+        """Print warnings on standard error."""
+        app = self.app
+        if not self.events and not self.resumed:
+            warn(f"no event of the app {app!r} in the log matches a rule")
+        if self.verify and self.compared is None:
+            warn(f"the live graph of {app!r} kept changing: compare again with --resume when less is written")
+        if self.given and self.swap and self.given != self.active:
+            active = f"the rules {self.active[:12]}" if self.active else "no rules"
+            warn(
+                f"new events of {app!r} follow {active}, not {self.given[:12]}: to make these active too, run "
+                "`graphweft rules push` with their folder"
+            )

@@ -1,0 +1,41 @@
+"""``graphweft rollback``."""
+
+from __future__ import annotations
+
+import time
+
+from graphweft_workers.cli.connections import running_bus, running_graph
+from graphweft_workers.cli.options import App, Data, Json, command
+from graphweft_workers.cli.output import print_json, say
+from graphweft_workers.cli.rebuild import SecondPlace
+from graphweft_workers.cli.rebuild_report import RebuildReport
+from graphweft_workers.cli.replay_progress import replay_progress
+from graphweft_workers.logs import set_up_logs
+from graphweft_workers.replay.rebuild import Rebuild
+from graphweft_workers.roles.rules import logged_rules
+from graphweft_workers.roles.settings import Settings
+
+
+@command
+async def rollback(app: App, place: SecondPlace, data: Data = None, json: Json = False) -> None:
+    """Put the graph of before the last swap back in its place, with the events that came since.
+
+    The graph that was live until then is kept, so a second rollback undoes the first one.
+    """
+    settings = Settings.load(data=data)
+    other = place.of(settings, app)
+    set_up_logs(settings.log_level if "log_level" in settings.model_fields_set else "critical", settings.log_format)
+    report = RebuildReport(app=app, graph=other.graph_template.replace("{app_id}", app), swap=True, resumed=True)
+    with replay_progress(app) as (tell, _):
+        async with running_bus(settings) as bus, running_graph(settings) as live, running_graph(other) as graph:
+            work = Rebuild(bus, live, graph, logged_rules(settings, bus), app, tell=tell)
+            await work.begin(resume=True, swap=True, kept=True)
+            started = time.monotonic()
+            await work.swap()
+            report.elapsed_s, report.done, report.swapped = time.monotonic() - started, work.done, True
+    if json:
+        print_json(report.to_dict())
+    else:
+        say(f"The graph of {app!r} from before the last swap is live again; {report.events:,} events came since.")
+        say(f"The other one is {report.graph!r}: `graphweft rollback` puts it back, and `graphweft rebuild --drop`")
+        say("deletes it.")

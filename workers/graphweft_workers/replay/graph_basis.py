@@ -1,0 +1,60 @@
+"""By which rules of the past an app's graph was made: a node of graphweft's own in the graph says so.
+
+Two graphs of one app may be exchanged, or one continued, only if both have the basis that the log has: the graph must
+stay what a rebuild makes of the log.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from graphweft_contracts.rules_log import Activation, newest, restated_scope
+from graphweft_rules.cypher.query import parse
+from graphweft_workers.ports.graph_store import INTERNAL_PREFIX, GraphStore, Write
+
+_LABEL: Final = f"{INTERNAL_PREFIX}Basis"
+_READ: Final = f"MATCH (b:{_LABEL} {{id: 'basis'}}) RETURN b.rules, b.kept"
+_WRITE: Final = f"MERGE (b:{_LABEL} {{id: 'basis'}}) SET b.rules = $rules, b.kept = $kept"
+_TIMEOUT_S: Final = 60.0
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GraphBasis:
+    """What a graph says of its making."""
+
+    rules: str = ""
+    """Empty: the rules that the log activates, without a restatement; or ``logged_basis``, or ``given_basis``."""
+    kept: bool = False
+    """Whether it is the graph of before a swap, and is not live any more."""
+
+
+def logged_basis(activations: Sequence[Activation], app_id: str) -> str:
+    """Return the basis of a graph that follows the log."""
+    found = newest(activations, restated_scope(app_id))
+    return "" if found is None else f"restated:{found.number}"
+
+
+def given_basis(digest: str) -> str:
+    """Return the basis of a graph that was made by one rule set, which the log does not say yet."""
+    return f"rules:{digest}"
+
+
+async def read_basis(graph: GraphStore, app_id: str) -> GraphBasis:
+    """Return the basis of an app's graph. Raises ``GraphUnavailable``."""
+    found = await graph.read(app_id, _READ, {}, timeout_s=_TIMEOUT_S)
+    if not found.rows:
+        return GraphBasis()
+    rules, kept = found.rows[0]
+    return GraphBasis(rules=str(rules or ""), kept=bool(kept))
+
+
+async def write_basis(graph: GraphStore, app_id: str, partition: int, basis: GraphBasis) -> None:
+    """Write the basis of an app's graph; create it if needed. Raises ``Fenced`` if somebody else writes to it."""
+    place = (await graph.progress(app_id, partition)).checkpoint
+    row = {"rules": basis.rules, "kept": basis.kept}
+    query = parse(_WRITE, role="mutation")
+    applied = await graph.apply(app_id, partition, [Write(query=query, rows=[row], before=place, after=place)])
+    if applied.failure is not None:
+        raise applied.failure

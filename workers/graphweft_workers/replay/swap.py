@@ -1,0 +1,135 @@
+"""Puts a rebuilt graph in the place of the live one while workers and readers go on.
+
+A seal in the live graph stops its writers. Then the new graph is brought to the same place of the log, and one step
+exchanges the two.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import replace
+from typing import Final
+from uuid import uuid4
+
+from graphweft_contracts import Fenced, GraphUnavailable, InvalidSettings
+from graphweft_workers.engine.graph_marks import has_plan, is_sealed, of_generation, sealed
+from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.graph_store import Checkpoint, GraphStore, Write
+
+_SWAPS: Final = 5
+"""Attempts to swap."""
+_PAUSE_S: Final = 0.5
+_SEAL_ATTEMPTS: Final = 2_000
+_SEAL_PAUSE_S: Final = 0.005
+_WAIT_S: Final = 60.0
+"""How long a swap waits until the live graph is as far as the new one."""
+
+
+class GraphSwap:
+    """Exchanges the live graph of one app and a new one. The creator closes ``bus``, ``live`` and ``graph``."""
+
+    def __init__(
+        self,
+        bus: Bus,
+        live: GraphStore,
+        graph: GraphStore,
+        app_id: str,
+        *,
+        run_id: str,
+        partitions: Callable[[], Awaitable[Sequence[int]]],
+        apply: Callable[[Mapping[int, str]], Awaitable[None]],
+    ) -> None:
+        """``run_id`` is that of ``graph.check``; ``apply`` brings the new graph to an offset of each partition."""
+        self._bus = bus
+        self._live = live
+        self._graph = graph
+        self._app_id = app_id
+        self._run_id = run_id
+        self._partitions = partitions
+        self._apply = apply
+
+    async def run(self) -> None:
+        """Swap. Raises like ``apply``, and ``GraphUnavailable`` if the live graph kept changing."""
+        for _ in range(_SWAPS):
+            await self._approach()
+            if await self._swap_once():
+                return
+        raise GraphUnavailable(f"the live graph of {self._app_id!r} kept changing: swap again with --resume --swap")
+
+    async def _approach(self) -> None:
+        """Bring the new graph to where the live one is, so that workers wait for the last few events only."""
+        rounds = int(_WAIT_S / _PAUSE_S)
+        for _ in range(rounds):
+            ends = {partition: await self._end(partition) for partition in await self._partitions()}
+            ahead: list[int] = []
+            for partition, end in ends.items():
+                place = (await self._graph.progress(self._app_id, partition)).checkpoint.offset
+                if self._bus.is_after(place, end):
+                    ahead.append(partition)
+            await self._apply({partition: end for partition, end in ends.items() if partition not in ahead})
+            if not ahead:
+                return
+            await asyncio.sleep(_PAUSE_S)
+        raise InvalidSettings(
+            f"the new graph of {self._app_id!r} is ahead of the live one: start the workers, wait until `graphweft "
+            "status` shows no lag, and swap with --resume --swap"
+        )
+
+    async def _end(self, partition: int) -> str:
+        """Return the offset up to which events have taken effect in the live graph; if it was lost, had taken."""
+        live = (await self._live.progress(self._app_id, partition)).checkpoint.offset
+        done = (await self._bus.committed(partition)).offset  # further, if the last events have no mutations
+        return done if self._bus.is_after(done, live) else live
+
+    async def _swap_once(self) -> bool:
+        app_id, name = self._app_id, uuid4().hex
+        before: dict[int, Checkpoint] = {}
+        seals: dict[int, Checkpoint] = {}
+        swapped = False
+        try:
+            for partition in await self._partitions():
+                before[partition], seals[partition] = await self._seal(partition, name)
+            ends = {partition: await self._end(partition) for partition in seals}
+            await self._apply(ends)
+            for partition, end in ends.items():
+                place = (await self._graph.progress(app_id, partition)).checkpoint
+                # Further than its last write, where the live graph dropped rows that failed: nobody tries them again.
+                reached = replace(place, offset=end) if self._bus.is_after(end, place.offset) else place
+                await move(self._graph, self._app_id, partition, place, of_generation(reached, name))
+            await self._graph.durable(self._run_id)
+            swapped = await self._live.exchange(app_id, await self._graph.graph_id(app_id), seals)
+        finally:
+            if not swapped:
+                await asyncio.shield(self._lift(before, seals))
+        return swapped
+
+    async def _seal(self, partition: int, name: str) -> tuple[Checkpoint, Checkpoint]:
+        """Stop writes to the live graph as soon as it holds no unfinished plan; return its checkpoints."""
+        for _ in range(_SEAL_ATTEMPTS):
+            found = (await self._live.progress(self._app_id, partition)).checkpoint
+            if is_sealed(found):
+                raise InvalidSettings(
+                    f"another rebuild of {self._app_id!r} is swapping graphs, or one was killed: a running worker goes "
+                    "on after a minute at its next event; then swap with --resume --swap"
+                )
+            if not has_plan(found):
+                with contextlib.suppress(Fenced):
+                    await move(self._live, self._app_id, partition, found, sealed(found, name))
+                    return found, sealed(found, name)
+            await asyncio.sleep(_SEAL_PAUSE_S)
+        raise GraphUnavailable(
+            f"the live graph of {self._app_id!r} holds an unfinished batch of partition {partition}: start the workers "
+            "and swap with --resume --swap"
+        )
+
+    async def _lift(self, before: Mapping[int, Checkpoint], seals: Mapping[int, Checkpoint]) -> None:
+        for partition, seal in seals.items():
+            with contextlib.suppress(Fenced):  # a worker has lifted it
+                await move(self._live, self._app_id, partition, seal, before[partition])
+
+
+async def move(graph: GraphStore, app_id: str, partition: int, before: Checkpoint, after: Checkpoint) -> None:
+    """Move a checkpoint. Raises ``Fenced`` if it is not ``before``."""
+    await graph.apply(app_id, partition, [Write(before=before, after=after)])

@@ -162,7 +162,8 @@ async def test_a_forged_retry_hides_no_event_of_another_app_by_other_rules(rules
     forged = {**event("e2"), wire.RETRY: wire.Retry("0:1:r/one", "r", "one").encode()}
     log = log_of(event("e1", "b"), forged)
     dropped = drop_entry(letter(log[1], "one"))
-    assert await by_other_rules(rules, log_of(event("e1", "b"), forged, dropped), app="b") == [("1", "one"), ("1", "two")]
+    log = log_of(event("e1", "b"), forged, dropped)
+    assert await by_other_rules(rules, log, app="b") == [("1", "one"), ("1", "two")]
 
 
 async def test_retries_before_a_restatement_are_void_and_later_ones_are_not(rules: RuleSet) -> None:

@@ -183,7 +183,7 @@ class Rebuild:
                     entries=known.entries + step.entries,
                     events=known.events + step.events,
                     skips=known.skips + step.skips,
-                    letters=step.letters,
+                    letters=step.letters if not known.letters else {**known.letters, **step.letters},
                 )
                 self._tell(self.done)
 

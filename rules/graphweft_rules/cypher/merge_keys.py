@@ -1,0 +1,45 @@
+"""By which properties mutations find nodes: the keys of MERGE, and the values with which one row looks nodes up."""
+
+from __future__ import annotations
+
+import contextlib
+from functools import lru_cache
+
+from graphweft_rules.cypher.accesses import Key
+from graphweft_rules.cypher.clauses import outline
+from graphweft_rules.cypher.entities import EntityReader, Opaque
+from graphweft_rules.cypher.part_parser import read_parts
+from graphweft_rules.cypher.parts import PatternError, PatternPart
+
+
+@lru_cache(maxsize=4_096)
+def merge_keys(statement: str) -> frozenset[tuple[str, tuple[str, ...]]]:
+    """Return a label and the sorted properties of each node that a query merges; none if it is not understood."""
+    try:
+        parts = read_parts(outline(statement))
+    except PatternError:
+        return frozenset()
+    return frozenset(
+        (label, tuple(sorted(each.name for each in node.properties)))
+        for part in parts
+        if isinstance(part, PatternPart) and part.keyword == "MERGE"
+        for path in part.paths
+        for node in path.nodes
+        for label in node.labels
+        if node.properties
+    )
+
+
+@lru_cache(maxsize=4_096)
+def looked_up(statement: str) -> frozenset[tuple[str, str, Key]]:
+    """Return label, property and value of the nodes that a query names, where the value is known before it runs."""
+    reader = EntityReader(outline(statement))
+    with contextlib.suppress(PatternError, Opaque):  # what was read until then is true
+        reader.read()
+    return frozenset(
+        (label, name, key)
+        for thing in reader.things
+        if thing.kind == "node"
+        for label in thing.names
+        for name, key in thing.keys.items()
+    )

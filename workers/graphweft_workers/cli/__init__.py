@@ -58,6 +58,7 @@ _COMMANDS: Final[Mapping[str, str | None]] = {
     "trim": "archive:trim_bus",
     "erase": "erase:erase",
     "rollback": "rollback:rollback",
+    "diff": "diff:diff",
     "memory": None,
     "status": "status:status",
     "events": None,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
 from graphweft_workers.active_rules import ActiveRules
@@ -14,21 +14,28 @@ from graphweft_workers.ports.bus import Bus
 
 _PAGE: Final = 1_000
 
+type Matcher = tuple[ActiveRules, PassedOver]
+"""Rules, and what has no effect by them."""
+
 
 async def matched_log(
-    bus: Bus, rules: ActiveRules, app_id: str, partition: int, passed_over: PassedOver, *, to: str
-) -> AsyncIterator[Range]:
-    """Yield what rules make of the events of an app in a partition up to ``to``, range by range, as a replay does.
+    bus: Bus, matchers: Sequence[Matcher], app_id: str, partition: int, *, to: str
+) -> AsyncIterator[tuple[Range, ...]]:
+    """Yield what each matcher makes of the same ranges of a partition up to ``to``, as a replay does.
 
-    The last range may be empty. Raises ``BusUnavailable``.
+    Raises ``BusUnavailable``.
     """
-    recent, offset = RecentEvents(), ""
-    await rules.refresh()
-    cursor = rules.cursor(partition, "")
+    for rules, _ in matchers:
+        await rules.refresh()
+    ways = [(rules, rules.cursor(partition, ""), RecentEvents(), passed_over) for rules, passed_over in matchers]
+    offset = ""
     while page := await bus.after(partition, offset, limit=_PAGE):
         wanted = [entry for entry in page if not bus.is_after(entry.offset, to)]
         if not wanted:
             return
-        await rules.refresh(wanted)
-        yield await read_compiled(partition, wanted, cursor, recent, only=app_id, passed_over=passed_over)
+        found: list[Range] = []
+        for rules, cursor, recent, passed_over in ways:
+            await rules.refresh(wanted)
+            found.append(await read_compiled(partition, wanted, cursor, recent, only=app_id, passed_over=passed_over))
+        yield tuple(found)
         offset = wanted[-1].offset

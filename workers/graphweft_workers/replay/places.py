@@ -1,4 +1,4 @@
-"""Places of the log: the apps that it has events of, and where it was at a time."""
+"""Places of the log: its apps, the partitions of one, and where these were at a time."""
 
 from __future__ import annotations
 
@@ -6,9 +6,12 @@ from collections.abc import Collection, Iterable
 from datetime import datetime
 from typing import Final
 
-from graphweft_contracts import wire
+from graphweft_contracts import InvalidSettings, wire
 from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.event_log import Committed
+from graphweft_workers.ports.graph_store import GraphStore
 
+_TIMEOUT_S: Final = 60.0
 _PAGE: Final = 1_000
 
 
@@ -25,6 +28,27 @@ async def apps_of_log(bus: Bus) -> set[str]:
                     continue
             offset = page[-1].offset
     return found
+
+
+async def partitions_of(bus: Bus, live: GraphStore, app_id: str) -> list[int]:
+    """Return the partitions that may hold events of an app: now, before its order changed, of other producers.
+
+    Raises ``BusUnavailable`` and ``GraphUnavailable``.
+    """
+    layout = await bus.layout()
+    found = {*layout.partitions_of(app_id), *range(layout.partitions, await bus.partitions(fresh=True))}
+    return sorted(found | {*await live.checkpoints(app_id, timeout_s=_TIMEOUT_S)})
+
+
+async def check_complete(bus: Bus, partitions: Iterable[int], app_id: str) -> None:
+    """Raise ``InvalidSettings`` if the beginning of a partition was trimmed."""
+    for partition in partitions:
+        lost = (await bus.reread(partition, Committed(), limit=1)).lost
+        if lost:
+            raise InvalidSettings(
+                f"partition {partition} of the log lacks its first {lost:,} entries: they were trimmed, so the "
+                f"graph of {app_id!r} cannot be rebuilt from it"
+            )
 
 
 async def offsets_at(bus: Bus, partitions: Iterable[int], time: datetime) -> dict[int, str]:

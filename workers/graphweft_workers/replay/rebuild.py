@@ -20,9 +20,9 @@ from graphweft_workers.engine.digest import Digest, read_digest
 from graphweft_workers.engine.graph_marks import has_plan, is_sealed
 from graphweft_workers.engine.passed_over import PassedOver
 from graphweft_workers.ports.bus import Bus
-from graphweft_workers.ports.event_log import Committed
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.replay.graph_basis import GraphBasis, given_basis, logged_basis, read_basis, write_basis
+from graphweft_workers.replay.places import check_complete, partitions_of
 from graphweft_workers.replay.replay import Replay, Replayed
 from graphweft_workers.replay.restatement import Restatement, Settled
 from graphweft_workers.replay.swap import GraphSwap, move
@@ -103,13 +103,7 @@ class Rebuild:
             )
         if swap and self._run_id != await self._live.check():
             raise InvalidSettings("--swap: both graphs must be on one server: leave out --into")
-        for partition in await self.partitions():
-            lost = (await self._bus.reread(partition, Committed(), limit=1)).lost
-            if lost:
-                raise InvalidSettings(
-                    f"partition {partition} of the log lacks its first {lost:,} entries: they were trimmed, so the "
-                    f"graph of {app_id!r} cannot be rebuilt from it"
-                )
+        await check_complete(self._bus, await self.partitions(), app_id)
         there = await self._graph.graph_id(app_id)
         if there and there == await self._live.graph_id(app_id):
             raise InvalidSettings(
@@ -266,9 +260,7 @@ class Rebuild:
 
     async def partitions(self) -> list[int]:
         """Return the partitions that may hold events of the app: now, before its order changed, of other producers."""
-        layout = await self._bus.layout()
-        found = {*layout.partitions_of(self._app_id), *range(layout.partitions, await self._bus.partitions(fresh=True))}
-        return sorted(found | {*await self._live.checkpoints(self._app_id, timeout_s=_TIMEOUT_S)})
+        return await partitions_of(self._bus, self._live, self._app_id)
 
     async def _has_nodes(self) -> bool:
         async for _ in self._graph.nodes(self._app_id):

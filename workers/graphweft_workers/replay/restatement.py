@@ -109,8 +109,8 @@ class Restatement:
         """Return the letters of what the new rules skip up to an offset."""
         causes: dict[tuple[str | None, ...], list[tuple[Skip, list[str]]]] = {}  # the first, and all offsets
         passed_over = await PassedOver.by_other_rules(self._bus, partition)
-        rules = FixedRules(self._rules)
-        async for read in matched_log(self._bus, rules, self._app_id, partition, passed_over, to=until):
+        matcher = (FixedRules(self._rules), passed_over)
+        async for (read,) in matched_log(self._bus, [matcher], self._app_id, partition, to=until):
             for skip in read.skips:
                 cause = (skip.event.workflow, skip.rule, skip.mutation, skip.message)
                 parts = causes.setdefault(cause, [])

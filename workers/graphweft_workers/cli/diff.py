@@ -1,0 +1,93 @@
+"""``graphweft diff``."""
+
+from __future__ import annotations
+
+import contextlib
+import time
+from collections.abc import AsyncGenerator, Mapping
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from graphweft_contracts import InvalidSettings
+from graphweft_workers.cli.connections import running_bus, running_graph
+from graphweft_workers.cli.diff_page import page_of
+from graphweft_workers.cli.diff_report import DiffReport
+from graphweft_workers.cli.options import App, Data, Json, command
+from graphweft_workers.cli.output import print_json, warn
+from graphweft_workers.cli.rebuild import check_to, read_to
+from graphweft_workers.cli.replay_progress import replay_progress
+from graphweft_workers.cli.second_graph import scratch_graph
+from graphweft_workers.logs import set_up_logs
+from graphweft_workers.ports.graph_store import GraphStore
+from graphweft_workers.replay.causes import Side
+from graphweft_workers.replay.history_diff import HistoryComparison
+from graphweft_workers.replay.places import check_complete, ends_of, offsets_at, partitions_of
+from graphweft_workers.replay.replay import Replayed
+from graphweft_workers.roles.query_check import refuse_wrong_queries
+from graphweft_workers.roles.rules import load_given_rules, logged_rules
+from graphweft_workers.roles.settings import Settings
+
+
+@command
+async def diff(
+    app: App,
+    rules: Annotated[Path, typer.Option("--rules", help="Folder of the rules to compare with those of the log.")],
+    to: Annotated[
+        list[str] | None,
+        typer.Option("--to", metavar="POSITION|TIME", help="Compare at this position, or at this time of the log."),
+    ] = None,
+    into: Annotated[
+        str | None,
+        typer.Option("--into", metavar="URL", help="Graph server of the graphs to compare.", show_default="same"),
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", min=0, max=1_000, help="Examples of each sort.")] = 5,
+    html: Annotated[Path | None, typer.Option("--html", help="Also write a page to this file.")] = None,
+    exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit with 1 if anything differs.")] = False,
+    data: Data = None,
+    json: Json = False,
+) -> int | None:
+    """Show what other rules would have made of an app's history: nodes, relationships, properties, and failures.
+
+    It builds two graphs beside the live one, as the log was lived and by the rules of the folder, compares them, and
+    deletes them. Nothing else is written.
+    """
+    settings = Settings.load(data=data)
+    place = read_to(to or [])
+    if html is not None and not html.parent.is_dir():
+        raise InvalidSettings(f"invalid --html {str(html)!r}: the folder {str(html.parent)!r} does not exist")
+    set_up_logs(settings.log_level if "log_level" in settings.model_fields_set else "critical", settings.log_format)
+    given = load_given_rules(settings, rules)
+    started = time.monotonic()
+    async with running_bus(settings) as bus, running_graph(settings) as live:
+        await refuse_wrong_queries(live, (*given.mutations, *given.injections))
+        await check_to(bus, place)
+        partitions = await partitions_of(bus, live, app)
+        await check_complete(bus, partitions, app)
+        ends = await ends_of(bus, partitions) if place is None else place
+        ends = await offsets_at(bus, partitions, ends) if isinstance(ends, datetime) else ends
+        comparison = HistoryComparison(bus, logged_rules(settings, bus), given, app, ends, limit=limit)
+
+        @contextlib.asynccontextmanager
+        async def scratch(side: Side) -> AsyncGenerator[GraphStore]:
+            async with scratch_graph(settings, app, live, into=into, purpose=f"diff-{side}") as graph:
+                yield graph
+
+        with replay_progress("as lived") as (lived, _), replay_progress("by the rules") as (other, _):
+
+            def tell(side: Side, done: Mapping[int, Replayed]) -> None:
+                (lived if side == "before" else other)(done)
+
+            found = await comparison.run(scratch, tell)
+    report = DiffReport(app=app, rules=given.digest, seconds=round(time.monotonic() - started, 3), found=found)
+    if html is not None:
+        html.write_text(page_of(report), encoding="utf-8")
+    if json:
+        print_json(report.to_dict())
+    else:
+        report.print()
+    if not found.events:
+        warn(f"no event of the app {app!r} in the log matches a rule")
+    return 1 if exit_code and not report.same else None

@@ -24,7 +24,7 @@ from graphweft_workers.logs import set_up_logs
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.replay.causes import Side
 from graphweft_workers.replay.history_diff import HistoryComparison
-from graphweft_workers.replay.places import check_complete, ends_of, offsets_at, partitions_of
+from graphweft_workers.replay.places import check_complete, ends_of, entries_of, offsets_at, partitions_of
 from graphweft_workers.replay.replay import Replayed
 from graphweft_workers.roles.query_check import refuse_wrong_queries
 from graphweft_workers.roles.rules import load_given_rules, logged_rules
@@ -75,10 +75,13 @@ async def diff(
             async with scratch_graph(settings, app, live, into=into, purpose=f"diff-{side}") as graph:
                 yield graph
 
-        with replay_progress("as lived") as (lived, _), replay_progress("by the rules") as (other, _):
+        shown: dict[object, Replayed] = {}
+        with replay_progress("both graphs") as (show, expect):
+            expect(2 * await entries_of(bus, ends) if place is None else None)
 
             def tell(side: Side, done: Mapping[int, Replayed]) -> None:
-                (lived if side == "before" else other)(done)
+                shown.update(((side, partition), each) for partition, each in done.items())
+                show(shown)
 
             found = await comparison.run(scratch, tell)
     report = DiffReport(app=app, rules=given.digest, seconds=round(time.monotonic() - started, 3), found=found)

@@ -27,7 +27,8 @@ def line_of(seen: Seen) -> str:
     marks: list[str] = []
     event, activation = seen.event, seen.activation
     if activation is not None:
-        names = (activation.scope, "-", "rules.activated", f"#{activation.number} {activation.digest[:12]}")
+        what = "rules.activated" if activation.restates is None else "rules.restated"
+        names = (activation.restates or activation.scope, "-", what, f"#{activation.number} {activation.digest[:12]}")
     elif event is not None:
         names = (event.appid, event.chatid, event.type, event.id)
         if seen.retry is not None:
@@ -76,7 +77,8 @@ def activation_dict(activation: Activation) -> dict[str, Any]:
     """Return an activation for JSON, without its positions."""
     return {
         "number": activation.number,
-        "scope": activation.scope,
+        "scope": activation.restates or activation.scope,
+        "restates": activation.restates is not None,
         "rules": activation.digest,
         "time": activation.time.isoformat(),
     }

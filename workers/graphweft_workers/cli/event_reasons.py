@@ -80,11 +80,14 @@ class Reasons:
     def _rules(self) -> str:
         if self.activation is None:
             return "rules: none is active for the app: run `graphweft rules push`"
+        number = f"activation {self.activation.number}"
+        if self.activation.restates is not None:
+            return f"rules: {self.activation.digest[:12]}, by {number}, which restated the past of the app"
         scope = "all apps" if self.activation.scope == ALL_APPS else f"the app {self.activation.scope}"
         offset = self.activation.positions.get(self.seen.partition)
         since = "" if offset is None else f", announced at {self.seen.partition}:{offset}"
         early = "; the event lies before it, and the first rules apply to earlier events too" if self.ahead else ""
-        return f"rules: {self.activation.digest[:12]}, activation {self.activation.number} for {scope}{since}{early}"
+        return f"rules: {self.activation.digest[:12]}, {number} for {scope}{since}{early}"
 
     def as_dict(self) -> dict[str, Any]:
         """Return them for JSON."""

@@ -22,7 +22,7 @@ from graphweft_workers.cli.second_graph import drop_second, second_place
 from graphweft_workers.logs import set_up_logs
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import GraphStore
-from graphweft_workers.replay.places import apps_of_log, offsets_at
+from graphweft_workers.replay.places import apps_of_log, entries_of, offsets_at
 from graphweft_workers.replay.rebuild import Rebuild
 from graphweft_workers.roles.apps import apps_of_graphs
 from graphweft_workers.roles.query_check import refuse_wrong_queries
@@ -158,7 +158,8 @@ class _Work:
             async with running_graph(place) as graph:
                 work = Rebuild(self.bus, self.live, graph, self.rules, app, given=self.given, tell=tell)
                 await work.begin(resume=options.resume, swap=options.swap)
-                expect(None if self.to is not None or options.resume else await work.entries_left())
+                if self.to is None and not options.resume:
+                    expect(await entries_of(self.bus, await work.partitions()))
                 started = time.monotonic()
                 if options.verify:
                     report.compared = await work.compare()

@@ -7,14 +7,14 @@ import time
 from collections.abc import Callable, Generator, Mapping
 from contextlib import contextmanager
 from datetime import timedelta
-from typing import Final
+from typing import Any, Final
 
 from graphweft_workers.cli.output import stderr
 from graphweft_workers.replay.replay import Replayed
 
 _TELL_S: Final = 2.0
 
-type Tell = Callable[[Mapping[int, Replayed]], None]
+type Tell = Callable[[Mapping[Any, Replayed]], None]
 
 
 class ReplayProgress:
@@ -23,29 +23,31 @@ class ReplayProgress:
     def __init__(self, title: str) -> None:
         self.total: int | None = None
         self.title = title
-        self._began = time.monotonic()
-        self._last = self._began
+        self._began: float | None = None  # of the first batch: some work comes before it
+        self._last = 0.0
 
-    def line(self, done: Mapping[int, Replayed], now: float) -> str:
+    def line(self, done: Mapping[Any, Replayed], now: float) -> str:
         """Return the progress as one line."""
         entries, events = counts(done)
-        rate = entries / max(now - self._began, 0.001)
+        rate = entries / max(now - (self._began or 0.0), 0.001)
         text = f"{self.title}: {entries:,} entries read, {events:,} events applied, {rate:,.0f} entries/s"
         if not self.total:
             return text
         left_s = max(0, self.total - entries) / rate if rate else 0.0
         return f"{text}, {min(1.0, entries / self.total):.0%}, {timedelta(seconds=round(left_s))} left"
 
-    def tell(self, done: Mapping[int, Replayed]) -> None:
+    def tell(self, done: Mapping[Any, Replayed]) -> None:
         """Print the progress, every two seconds."""
         now = time.monotonic()
+        if self._began is None:
+            self._began = self._last = now
         if now - self._last >= _TELL_S:
             self._last = now
             sys.stderr.write(self.line(done, now) + "\n")
             sys.stderr.flush()
 
 
-def counts(done: Mapping[int, Replayed]) -> tuple[int, int]:
+def counts(done: Mapping[Any, Replayed]) -> tuple[int, int]:
     """Return the numbers of entries that were read and of events that were applied."""
     return sum(each.entries for each in done.values()), sum(each.events for each in done.values())
 
@@ -73,7 +75,7 @@ def replay_progress(title: str) -> Generator[tuple[Tell, Callable[[int | None], 
     with Progress(*columns, console=stderr(), transient=True) as progress:
         task = progress.add_task(title, total=None)
 
-        def tell(done: Mapping[int, Replayed]) -> None:
+        def tell(done: Mapping[Any, Replayed]) -> None:
             progress.update(task, completed=counts(done)[0], total=lines.total)
 
         yield tell, expect

@@ -67,6 +67,12 @@ async def offsets_at(bus: Bus, partitions: Iterable[int], time: datetime) -> dic
     return found
 
 
+async def entries_of(bus: Bus, partitions: Iterable[int]) -> int:
+    """Return the number of entries in partitions, of all apps. Raises ``BusUnavailable``."""
+    lag = {each.id: each.lag for each in await bus.status()}
+    return sum([(await bus.committed(each)).count + lag.get(each, 0) for each in partitions])
+
+
 async def ends_of(bus: Bus, partitions: Collection[int]) -> dict[int, str]:
     """Return the offset of the last entry of each partition that has one. Raises ``BusUnavailable``."""
     return {each.id: each.end for each in await bus.status() if each.id in partitions and each.end}

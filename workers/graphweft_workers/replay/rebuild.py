@@ -151,12 +151,6 @@ class Rebuild:
     async def _write_basis(self) -> None:
         await write_basis(self._graph, self._app_id, (await self.partitions())[0], self._basis)
 
-    async def entries_left(self) -> int:
-        """Return the number of entries in the partitions of the app, those of other apps included."""
-        lag = {each.id: each.lag for each in await self._bus.status()}
-        partitions = await self.partitions()
-        return sum([(await self._bus.committed(each)).count + lag.get(each, 0) for each in partitions])
-
     async def run(self, to: Mapping[int, str] | None = None) -> None:
         """Apply the log up to an offset for each partition, or to its end. A further call continues.
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from graphweft_contracts import GraphUnavailable, InvalidSettings
-from graphweft_contracts.rules_log import Activation
+from graphweft_contracts.rules_log import Activation, newest, restated_scope
 from graphweft_rules import RuleSet
 from graphweft_workers.active_rules import ActiveRules, FixedRules
 from graphweft_workers.engine.digest import Digest, read_digest
@@ -203,8 +203,7 @@ class Rebuild:
         restatement = Restatement(self._bus, self._app_id, self._given)
         for _ in range(_RESTATEMENTS):
             made = await restatement.record()
-            partitions = await self.partitions()
-            until = {each: made.positions[each] for each in partitions if each in made.positions}
+            until = await self._until(made)
             await self.run(until)
             await self._wait_for_workers(until)
             failed = [letter for each in self.done.values() for letter in each.letters.values()]
@@ -218,6 +217,10 @@ class Rebuild:
         self._replay = Replay(self._bus, self._graph, self._rules, self._app_id)
         self._given = None
         return Restated(activation=made, letters=settled)
+
+    async def _until(self, activation: Activation) -> dict[int, str]:
+        partitions = await self.partitions()
+        return {each: activation.positions[each] for each in partitions if each in activation.positions}
 
     async def _wait_for_workers(self, until: Mapping[int, str]) -> None:
         """Wait until no worker follows the rules of before: all of them have read the restatement."""
@@ -238,6 +241,9 @@ class Rebuild:
         graph after a minute, or with the new one if that is in its place. Raises like ``run``; then the live graph
         is in its place and workers go on.
         """
+        restated = newest(await self._bus.activations(), restated_scope(self._app_id))
+        if restated is not None:
+            await self._wait_for_workers(await self._until(restated))
         if self._basis.kept:
             self._basis = replace(self._basis, kept=False)
             await self._write_basis()

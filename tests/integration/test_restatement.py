@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import threading
 from collections.abc import AsyncIterator
 from pathlib import Path
 from typing import Any
@@ -15,7 +16,7 @@ from tests.integration.test_rebuild import RULES, App
 from tests.services.fixtures import empty_kafka
 from tests.services.kafka import KafkaServer
 
-from graphweft_contracts import GraphUnavailable
+from graphweft_contracts import BusUnavailable, GraphUnavailable
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.engine.retries import retry
 from graphweft_workers.replay.restatement import Restatement
@@ -258,6 +259,8 @@ async def test_a_time_is_the_place_of_the_log_at_it(app: App) -> None:
     assert (await app.run("rebuild", "--app", "shop", "--drop")).code == 0
     done = await app.run("rebuild", "--app", "shop", "--to", "2020-01-01T00:00:00Z")
     assert (done.code, "no event of the app 'shop'" in done.err) == (0, True)
+    alone = await app.run("rebuild", "--app", "shop", "--rules", new_rules(app), "--swap", "--resume")
+    assert alone.code == 2
     for given, said in [
         (["--to", "2026-13-01"], "or a time such as"),
         (["--to", "2026-01-01", "--to", "0:1-1"], "give either"),
@@ -270,3 +273,46 @@ async def test_a_time_is_the_place_of_the_log_at_it(app: App) -> None:
         done = await app.run("rebuild", "--app", "shop", *given)
         assert done.code == 2, done
         assert said in done.err
+
+
+@only_redis
+async def test_a_restatement_that_is_cut_at_any_write_applies_each_event_once(
+    app: App, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await app.live()
+    calls, most, cuts, emitted = 0, 1, 0, 60
+
+    def cut(kind: type[Any], name: str) -> None:
+        method = getattr(kind, name)
+
+        async def write(*arguments: Any, **named: Any) -> Any:
+            nonlocal calls
+            if threading.current_thread() is not threading.main_thread():  # of the command, not of the workers
+                calls += 1
+                if calls == most:
+                    raise BusUnavailable("cut")
+            return await method(*arguments, **named)
+
+        monkeypatch.setattr(kind, name, write)
+
+    for name in ("activate", "requeue", "put_dead_letters"):
+        cut(type(app.bus), name)
+    for name in ("apply", "exchange"):
+        cut(FalkorDBStore, name)
+    arguments = ["rebuild", "--app", "shop", "--rules", new_rules(app), "--swap", "--resume"]
+    async with app.worker(), app.worker():
+        while True:
+            calls = 0
+            done = await app.run(*arguments)
+            if done.code == 0:
+                break
+            assert "cut" in done.err, done.err
+            cuts, most = cuts + 1, most + 3
+            await app.emit("shop", [emitted])
+            emitted += 1
+        assert cuts >= 5
+        await app.applied()
+        made = {name: row[0] for name, row in (await orders(app)).items()}
+        assert made == {name: row[0] for name, row in expected(range(emitted)).items()}
+        most = 0
+        await verified(app, "shop", "shop_x")

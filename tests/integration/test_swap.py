@@ -164,7 +164,7 @@ async def test_killed_swaps_leave_one_whole_graph(
         for number in range(8):
             await app.emit("shop", range(100 + 10 * number, 110 + 10 * number))
             process = await asyncio.create_subprocess_exec(
-                sys.executable, "-m", "graphweft_workers.main", "rebuild", "--app", "shop", "--swap", "--resume",
+                sys.executable, "-m", "graphweft_workers.cli", "rebuild", "--app", "shop", "--swap", "--resume",
                 env=environment, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
             )  # fmt: skip
             with contextlib.suppress(TimeoutError):

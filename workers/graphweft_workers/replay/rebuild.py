@@ -20,7 +20,7 @@ from graphweft_workers.engine.digest import Digest, read_digest
 from graphweft_workers.engine.graph_marks import has_plan, is_sealed
 from graphweft_workers.engine.passed_over import PassedOver
 from graphweft_workers.ports.bus import Bus
-from graphweft_workers.ports.graph_store import GraphStore
+from graphweft_workers.ports.graph_store import INTERNAL_PREFIX, START, GraphStore
 from graphweft_workers.replay.graph_basis import GraphBasis, given_basis, logged_basis, read_basis, write_basis
 from graphweft_workers.replay.places import check_complete, partitions_of
 from graphweft_workers.replay.replay import Replay, Replayed
@@ -115,8 +115,9 @@ class Rebuild:
     async def _open(self, *, resume: bool, kept: bool) -> None:
         app_id = self._app_id
         found = await self._graph.checkpoints(app_id, timeout_s=_TIMEOUT_S)
-        exists = bool(found) or await self._has_nodes()
-        basis = await read_basis(self._graph, app_id) if exists else GraphBasis()
+        basis = await read_basis(self._graph, app_id)
+        # A rebuild that was interrupted at once leaves a graph with nothing in it.
+        exists = basis != GraphBasis() or any(each != START for each in found.values()) or await self._has_nodes()
         seals = {partition: each for partition, each in found.items() if is_sealed(each)}  # live before a swap
         is_kept = bool(seals) or basis.kept
         if kept and not is_kept:
@@ -132,10 +133,12 @@ class Rebuild:
                 else f"a graph of {app_id!r} exists at the place of the new one: give --resume to continue an "
                 f"interrupted rebuild, --drop to delete it, {other}"
             )
-        wanted = logged_basis(await self._bus.activations(), app_id) if not self._given else self._given_basis()
+        wanted = await self._wanted_basis(basis, is_kept=is_kept)
         if exists and basis.rules != wanted:
             raise InvalidSettings(
-                f"the graph of {app_id!r} at the place of the new one has another past than "
+                f"the graph of {app_id!r} at the place of the new one"
+                + (", which is from before the last swap," if is_kept else "")
+                + " has another past than "
                 + ("the log, which was restated" if self._given is None else "these rules give it")
                 + ": delete it by `graphweft rebuild --drop` and rebuild with --rules and the rules that you want"
             )
@@ -145,8 +148,22 @@ class Rebuild:
         for partition, checkpoint in seals.items():
             await move(self._graph, app_id, partition, checkpoint, replace(checkpoint, plan=""))
 
-    def _given_basis(self) -> str:
-        return given_basis(self._given.digest) if self._given is not None else ""
+    async def _wanted_basis(self, basis: GraphBasis, *, is_kept: bool) -> str:
+        """Return the basis of the new graph; follow the log if the given rules were recorded before an interruption."""
+        activations = await self._bus.activations()
+        logged = logged_basis(activations, self._app_id)
+        if self._given is None:
+            return logged
+        restated = newest(activations, restated_scope(self._app_id))
+        recorded = restated is not None and restated.digest == self._given.digest
+        if recorded and basis.rules == logged and not is_kept:
+            self._follow_log()
+            return logged
+        return given_basis(self._given.digest)
+
+    def _follow_log(self) -> None:
+        self._given = None
+        self._replay = Replay(self._bus, self._graph, self._rules, self._app_id)
 
     async def _write_basis(self) -> None:
         await write_basis(self._graph, self._app_id, (await self.partitions())[0], self._basis)
@@ -193,13 +210,21 @@ class Rebuild:
                 return Compared(live=live, rebuilt=await read_digest(self._graph, self._app_id))
         return None
 
-    async def restate(self) -> Restated:
+    async def restate(self) -> Restated | None:
         """Record that the past follows the given rules, when the new graph holds it; then the graph follows the log.
 
-        Waits until workers have read the record. Raises like ``run``; then restate again, or leave it: without the
-        record nothing has changed, and with it a rebuild without given rules does the rest.
+        Waits until workers have read the record. None: it was done before an interruption. Raises like ``run``; then
+        restate again, or leave it: without the record nothing has changed, and with it a rebuild without given rules
+        does the rest.
         """
-        assert self._given is not None
+        if self._given is None:
+            return None
+        owners = {each.id: each.owner for each in await self._bus.status()}
+        if all(owners.get(partition) is None for partition in await self.partitions()):
+            raise InvalidSettings(
+                "no worker runs, and one must read that the past is restated: start it, and repeat the command with "
+                "--resume"
+            )
         restatement = Restatement(self._bus, self._app_id, self._given)
         for _ in range(_RESTATEMENTS):
             made = await restatement.record()
@@ -214,8 +239,7 @@ class Rebuild:
             raise GraphUnavailable(f"dead letters of {self._app_id!r} kept being retried: repeat it with --resume")
         self._basis = replace(self._basis, rules=logged_basis([made], self._app_id))
         await self._write_basis()
-        self._replay = Replay(self._bus, self._graph, self._rules, self._app_id)
-        self._given = None
+        self._follow_log()
         return Restated(activation=made, letters=settled)
 
     async def _until(self, activation: Activation) -> dict[int, str]:
@@ -263,6 +287,7 @@ class Rebuild:
         return await partitions_of(self._bus, self._live, self._app_id)
 
     async def _has_nodes(self) -> bool:
-        async for _ in self._graph.nodes(self._app_id):
-            return True
+        async for node in self._graph.nodes(self._app_id):
+            if not any(label.startswith(INTERNAL_PREFIX) for label in node.labels):
+                return True
         return False

@@ -59,6 +59,8 @@ _COMMANDS: Final[Mapping[str, str | None]] = {
     "erase": "erase:erase",
     "rollback": "rollback:rollback",
     "diff": "diff:diff",
+    "archive": None,
+    "trim": "archive:trim_bus",
     "memory": None,
     "status": "status:status",
     "events": None,

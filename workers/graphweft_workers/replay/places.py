@@ -8,7 +8,6 @@ from typing import Final
 
 from graphweft_contracts import InvalidSettings, wire
 from graphweft_workers.ports.bus import Bus
-from graphweft_workers.ports.event_log import Committed
 from graphweft_workers.ports.graph_store import GraphStore
 
 _TIMEOUT_S: Final = 60.0
@@ -41,13 +40,14 @@ async def partitions_of(bus: Bus, live: GraphStore, app_id: str) -> list[int]:
 
 
 async def check_complete(bus: Bus, partitions: Iterable[int], app_id: str) -> None:
-    """Raise ``InvalidSettings`` if the beginning of a partition was trimmed."""
+    """Raise ``InvalidSettings`` if entries of a partition can no longer be read."""
     for partition in partitions:
-        lost = (await bus.reread(partition, Committed(), limit=1)).lost
-        if lost:
+        missing = await bus.missing(partition)
+        if missing:
             raise InvalidSettings(
-                f"partition {partition} of the log lacks its first {lost:,} entries: they were trimmed, so the "
-                f"graph of {app_id!r} cannot be rebuilt from it"
+                f"partition {partition} of the log lacks {missing:,} entries: they were trimmed and are not in an "
+                f"archive, so the graph of {app_id!r} cannot be rebuilt. If there is an archive, set "
+                "GRAPHWEFT_ARCHIVE_URL"
             )
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import AsyncIterator
+import logging
+from collections.abc import AsyncIterator, Iterator
 
+import pytest
 import pytest_asyncio
 from tests.services.layouts import spread
 
@@ -11,6 +13,16 @@ from graphweft.transport import Transport
 from graphweft.transports.registry import make_transport
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.redis.event_log import RedisEventLog
+
+
+@pytest.fixture(autouse=True)
+def _logs_as_before() -> Iterator[None]:  # pyright: ignore[reportUnusedFunction]
+    """A command that runs in the process of the tests sets up its logs."""
+    logger = logging.getLogger("graphweft")
+    handlers, level, propagate = [*logger.handlers], logger.level, logger.propagate
+    yield
+    logger.handlers, logger.propagate = handlers, propagate
+    logger.setLevel(level)
 
 
 @pytest_asyncio.fixture

@@ -11,7 +11,7 @@ from typing import Any, override
 
 import pytest
 from tests.integration.test_cli import Call, call
-from tests.integration.test_rebuild import RULES, App
+from tests.integration.test_rebuild import RULES, App, printed
 from tests.integration.test_restatement import letters, new_rules
 from tests.services.fixtures import empty_kafka
 from tests.services.kafka import KafkaServer
@@ -38,7 +38,7 @@ async def app(url: str, call: Call, tmp_path: Path) -> AsyncIterator[App]:
 async def diff(app: App, text: str, *arguments: str, code: int = 0) -> dict[str, Any]:
     done = await app.run("diff", "--app", "shop", "--rules", new_rules(app, text), "--json", *arguments)
     assert done.code == code, done.err
-    found: dict[str, Any] = json.loads(done.out.splitlines()[-1])
+    found: dict[str, Any] = json.loads(printed(done.out))
     return found
 
 

@@ -11,13 +11,17 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.chaos.serial import Neo4jReference
 from tests.integration.test_cli import Call, call
-from tests.integration.test_rebuild import RULES, App
+from tests.integration.test_rebuild import RULES, App, printed
 from tests.services.fixtures import empty_kafka
 from tests.services.kafka import KafkaServer
+from tests.services.neo4j import Neo4jServer
 
 from graphweft_contracts import BusUnavailable, GraphUnavailable
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
+from graphweft_workers.drivers.neo4j.store import Neo4jStore
+from graphweft_workers.engine.digest import read_digest
 from graphweft_workers.engine.retries import retry
 from graphweft_workers.replay.restatement import Restatement
 
@@ -75,7 +79,7 @@ async def verified(app: App, *names: str) -> None:
 
 
 async def letters(app: App, name: str) -> list[dict[str, Any]]:
-    found = json.loads((await app.run("dlq", "list", "--json")).out)
+    found = json.loads(printed((await app.run("dlq", "list", "--json")).out))
     return [each for each in found if each.get("app_id") == name]
 
 
@@ -118,7 +122,7 @@ async def test_history_that_is_restated_stays_what_the_log_says(app: App) -> Non
         await app.applied()
         assert done.code == 0, done.err
         assert "new events of 'shop' follow the rules" in done.err
-        assert json.loads(done.out.splitlines()[-1])["restated"]["dead_letters_removed"] > 0
+        assert json.loads(printed(done.out))["restated"]["dead_letters_removed"] > 0
         # Each event had its effect once, those before the restatement by the new rules, later ones by the active ones.
         assert {name: row[0] for name, row in (await orders(app)).items()} == {
             name: row[0] for name, row in expected(range(emitted)).items()
@@ -126,7 +130,7 @@ async def test_history_that_is_restated_stays_what_the_log_says(app: App) -> Non
         assert {row[2] for row in (await orders(app)).values()} == {"NEW"}
         assert await app.digest("shop_x") == neighbour
         assert await letters(app, "shop_x") == dead
-        past = json.loads((await app.run("rules", "list", "--json")).out)[-1]
+        past = json.loads(printed((await app.run("rules", "list", "--json")).out))[-1]
         assert (past["scope"], past["restates"], past["active"]) == ("shop", True, False)
         await verified(app, "shop", "shop_x")
         # The letters that are left can be retried, without a second effect of anything that the restatement applied.
@@ -157,7 +161,7 @@ async def test_new_failures_and_skips_become_the_dead_letters_of_the_past(app: A
         await verified(app, "shop")
         text = NEW.replace("100 / ($parts + 1)", "100 / ($parts - 1)")
         drop = await app.run("rebuild", "--app", "shop", "--drop", "--json")
-        assert json.loads(drop.out) == {"dropped": "mozaiks_shop.rebuilt"}
+        assert json.loads(printed(drop.out)) == {"dropped": "mozaiks_shop.rebuilt"}
         code, found = await app.rebuild("--app", "shop", "--rules", new_rules(app, text), "--swap")
         assert (code, len(found["dead_letters"])) == (0, 12)
         dead = await letters(app, "shop")
@@ -198,6 +202,23 @@ async def test_a_restatement_that_was_interrupted_is_repeated(app: App, monkeypa
 
 
 @only_redis
+async def test_other_rules_make_a_graph_on_neo4j(app: App, neo4j_server: Neo4jServer) -> None:
+    await app.live()
+    async with contextlib.aclosing(Neo4jReference(neo4j_server.uri)) as reference:
+        await reference.clear()
+    code, found = await app.rebuild("--app", "shop", "--rules", new_rules(app), "--into", neo4j_server.uri)
+    assert (code, found["dead_letters"]) == (0, [])
+    assert (await app.rebuild("--app", "shop", "--rules", new_rules(app)))[0] == 0
+    other = await app.run("rebuild", "--app", "shop", "--into", neo4j_server.uri, "--resume")
+    assert (other.code, "has another past" in other.err) == (2, True)
+    async with (
+        contextlib.aclosing(Neo4jStore(neo4j_server.uri)) as moved,
+        contextlib.aclosing(FalkorDBStore(app.url, graph_template="mozaiks_{app_id}.rebuilt")) as rebuilt,
+    ):
+        assert await read_digest(moved, "shop") == await read_digest(rebuilt, "shop")
+
+
+@only_redis
 async def test_a_rollback_brings_the_graph_of_before_the_swap_back(app: App) -> None:
     await app.live()
     none = await app.run("rollback", "--app", "shop")
@@ -216,9 +237,9 @@ async def test_a_rollback_brings_the_graph_of_before_the_swap_back(app: App) -> 
         await app.applied()
         for strangers in (1, 0):
             done = await app.run("rollback", "--app", "shop", "--json")
-            assert json.loads(done.out.splitlines()[-1])["swapped"], done.err
+            assert json.loads(printed(done.out))["swapped"], done.err
             found = await app.run("query", "--app", "shop", "--json", "MATCH (s:Stranger) RETURN count(s) AS n")
-            assert json.loads(found.out)["rows"] == [{"n": strangers}]
+            assert json.loads(printed(found.out))["rows"] == [{"n": strangers}]
             assert sum(row[0] for row in (await orders(app)).values()) == 80
         assert await app.digest("shop") != rebuilt
         await verified(app, "shop")
@@ -233,7 +254,7 @@ async def test_all_apps_are_rebuilt_and_one_failure_stops_no_other(app: App) -> 
     assert (await app.rebuild("--app", "shop"))[0] == 0
     done = await app.run("rebuild", "--all", "--verify", "--json")
     assert done.code == 1
-    found = {each["app"]: each for each in json.loads(done.out.splitlines()[-1])["apps"]}
+    found = {each["app"]: each for each in json.loads(printed(done.out))["apps"]}
     assert [(name, each["ok"]) for name, each in found.items()] == [("shop", False), ("shop_x", True)]
     assert "give --resume" in found["shop"]["error"]
     assert found["shop_x"]["same"] is True

@@ -54,6 +54,7 @@ _COMMANDS: Final[Mapping[str, str | None]] = {
     "query": "graph:query",
     "digest": "graph:digest",
     "rebuild": "rebuild:rebuild",
+    "why": "why:why",
     "archive": None,
     "trim": "archive:trim_bus",
     "erase": "erase:erase",

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -27,6 +27,25 @@ class Key:
         for name in self.path:
             value = value.get(name) if isinstance(value, Mapping) else None  # pyright: ignore[reportUnknownVariableType, reportUnknownMemberType]
         return value  # pyright: ignore[reportUnknownVariableType]
+
+    def all_of(self, params: Mapping[str, Any]) -> Iterator[Any]:
+        """Yield the values; a list stands for its items, at each place of the path. None for a missing value."""
+        if not self.parameter:
+            yield self.literal
+        else:
+            yield from _all_of(params.get(self.parameter), self.path)
+
+
+def _all_of(value: Any, path: Sequence[str]) -> Iterator[Any]:
+    if isinstance(value, list | tuple):
+        for item in value:  # pyright: ignore[reportUnknownVariableType]
+            yield from _all_of(item, path)
+    elif not path:
+        yield value
+    elif isinstance(value, Mapping):
+        yield from _all_of(value.get(path[0]), path[1:])  # pyright: ignore[reportUnknownMemberType]
+    else:
+        yield None
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
@@ -51,6 +51,10 @@ class Entity:
     """Whether its first pattern has a label; a later label test does not count."""
     start: Entity | None = None
     """The start node of a relationship, if it is certain."""
+    ends: tuple[Entity, ...] = ()
+    """Both nodes of a relationship, if it is a single one."""
+    listed: dict[str, Key] = field(default_factory=dict[str, Key])
+    """Like ``keys``, for values that are items of a list: the key stands for the values in all items."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,6 +71,8 @@ class Action:
     by_one: bool = False
     """A MERGE of a node by one property, which never creates a second entity for the same value."""
     if_created: bool = False
+    value: Key | None = None
+    """The value that a property gets, or the map of ``*``, if it is known before the query runs."""
 
 
 class EntityReader:
@@ -86,6 +92,8 @@ class EntityReader:
         self._derived: dict[str, list[Entity]] = {}
         """Plain value -> the entities whose properties it is computed from."""
         self._certain = True
+        self._unwound: dict[str, Key] = {}
+        """Variable of an UNWIND -> the list, if it is a parameter."""
 
     def read(self) -> None:
         """Read the query. Raises ``Opaque`` or ``PatternError``."""
@@ -119,6 +127,8 @@ class EntityReader:
                 self._certain = False
                 self._value(part.variable, part.expression)
                 self._scope = {**self._scope, part.variable: None}
+                if (items := self._key(part.expression)) is not None and items.parameter:
+                    self._unwound[part.variable] = items
             elif isinstance(part, ForeachPart):
                 self._value(part.variable, part.expression)
                 outer.append(self._scope)
@@ -224,6 +234,8 @@ class EntityReader:
             key = self._key(item.value)
             if key is not None:
                 thing.keys[item.name] = key
+            elif (listed := self._listed(item.value)) is not None:
+                thing.listed[item.name] = listed
 
     def _read_map(self, thing: Entity, pattern: NodePattern) -> None:
         self.acts.extend(Action(thing=thing, access="read", name=item.name) for item in pattern.properties)
@@ -244,7 +256,10 @@ class EntityReader:
             raise Opaque("the properties of a relationship are known only when the query runs")
         sure = pattern.direction != "both" and not pattern.many
         thing = Entity(
-            kind="relationship", names=set(pattern.types), start=nodes[pattern.start.place] if sure else None
+            kind="relationship",
+            names=set(pattern.types),
+            start=nodes[pattern.start.place] if sure else None,
+            ends=() if pattern.many else (nodes[pattern.start.place], nodes[pattern.end.place]),
         )
         self.things.append(thing)
         if pattern.variable:
@@ -262,13 +277,19 @@ class EntityReader:
             thing.names.update(item.names)
             self.acts.extend(Action(thing=thing, access="write", label=label) for label in item.names)
         elif item.kind == "property":
-            self.acts.append(Action(thing=thing, access="write", name=item.names[0], if_created=if_created))
+            pairs = [(item.names[0], item.value)]
+            self._write(thing, pairs, if_created=if_created)
         else:
             known = literal_map(self.query, item.value) if item.value is not None and item.kind == "update" else None
-            names = [ANYTHING] if known is None else [each.name for each in known]
-            self.acts.extend(Action(thing=thing, access="write", name=name, if_created=if_created) for name in names)
+            pairs = [(ANYTHING, item.value)] if known is None else [(each.name, each.value) for each in known]
+            self._write(thing, pairs, if_created=if_created)
         if item.value is not None:
             self._expression(item.value, writing=thing)
+
+    def _write(self, thing: Entity, pairs: Iterable[tuple[str, range | None]], *, if_created: bool) -> None:
+        for name, span in pairs:
+            value = None if span is None else self._key(span)
+            self.acts.append(Action(thing=thing, access="write", name=name, if_created=if_created, value=value))
 
     def _delete(self, part: DeletePart) -> None:
         for item in part.items:
@@ -285,11 +306,15 @@ class EntityReader:
         if part.keyword != "WITH" or part.clause.depth:
             raise Opaque(f"{part.keyword} inside a query")
         scope = dict(self._scope) if part.star else {}
+        carried: set[str] = set(self._unwound) if part.star else set()
         for item in part.items:
             name = self.words.identifier(item.expression.start) if len(item.expression) == 1 else ""
             if name in self._scope:
                 scope[item.alias] = self._scope[name]
                 self._derived.setdefault(item.alias, []).extend(self._derived.get(name, ()))
+                if item.alias != name:
+                    self._unwound.pop(item.alias, None)
+                carried.add(item.alias)
                 continue
             self._value(item.alias, item.expression)
             if item.alias:
@@ -297,10 +322,12 @@ class EntityReader:
         if any(uses(self.query, item.expression).calls for item in part.items):
             self._certain = False  # an aggregate changes the number of rows
         self._scope = scope
+        self._unwound = {name: items for name, items in self._unwound.items() if name in carried}
 
     def _value(self, name: str, expression: range) -> None:
         """Read the expression of a plain value."""
         self._expression(expression)
+        self._unwound.pop(name, None)
         found = uses(self.query, expression)
         sources = [thing for read in found.reads if (thing := self._scope.get(read.variable)) is not None]
         for use in found.variables:
@@ -336,6 +363,17 @@ class EntityReader:
             thing = self._scope.get(use.variable)
             if thing is not None and use.place not in counted and not is_null:
                 raise Opaque(f"{use.variable!r} is used as a whole")
+
+    def _listed(self, value: range) -> Key | None:
+        """Return the values of an item of an unwound list, or of a path into it."""
+        tokens = [self.words.tokens[index] for index in value]
+        items = self._unwound.get(tokens[0].identifier) if tokens and tokens[0].kind in ("name", "quoted") else None
+        dots, names = tokens[1::2], tokens[2::2]
+        if items is None or len(tokens) % 2 == 0 or any(dot.text != "." for dot in dots):
+            return None
+        if any(name.kind not in ("name", "quoted") for name in names):
+            return None
+        return Key(parameter=items.parameter, path=(*items.path, *(name.identifier for name in names)))
 
     def _key(self, value: range) -> Key | None:
         tokens = [self.words.tokens[index] for index in value]

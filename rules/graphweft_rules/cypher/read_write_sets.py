@@ -33,7 +33,7 @@ def read_write_sets(cyphers: Iterable[Cypher], others: MutationSummary = EMPTY) 
     readers: dict[str, EntityReader | str] = {}
     given: list[Labels] = []
     for statement in dict.fromkeys(cypher.statement for cypher in cyphers):
-        labels, readers[statement] = _read(statement)
+        labels, readers[statement] = read_statement(statement)
         given.append(labels)
     clear = [reader for reader in readers.values() if isinstance(reader, EntityReader)]
     world = _Entities(clear, given, others)
@@ -56,7 +56,7 @@ def summary_of(cyphers: Iterable[Cypher]) -> MutationSummary:
     anywhere = False
     picks: set[Pick] = set()
     for statement in dict.fromkeys(cypher.statement for cypher in cyphers):
-        labels, reader = _read(statement)
+        labels, reader = read_statement(statement)
         shared = None if shared is None or labels.dynamic else shared | labels.shared
         groups.update(labels.groups)
         anywhere |= labels.anywhere
@@ -81,7 +81,7 @@ def _pick(thing: Entity) -> Pick:
 
 # A worker reads each statement up to four times, and features bring the same statements to all workers of a process.
 @lru_cache(maxsize=1_024)
-def _read(statement: str) -> tuple[Labels, EntityReader | str]:
+def read_statement(statement: str) -> tuple[Labels, EntityReader | str]:
     """Return the labels and the entities of a statement, or why it is opaque. Readers do not change afterwards."""
     query = outline(statement)
     labels = labels_of(query)

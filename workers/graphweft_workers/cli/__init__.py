@@ -56,6 +56,7 @@ _COMMANDS: Final[Mapping[str, str | None]] = {
     "rebuild": "rebuild:rebuild",
     "rollback": "rollback:rollback",
     "diff": "diff:diff",
+    "why": "why:why",
     "archive": None,
     "trim": "archive:trim_bus",
     "erase": "erase:erase",

@@ -250,7 +250,8 @@ class GraphComparison:
         return Example(kind=kind, how="changed", name=name, ends=ends, before=old, after=new)
 
     def _one_sided(self, kind: Kind, how: How, name: str, ends: tuple[NodeName, ...], only: Mapping[str, Any]) -> None:
-        before, after = ({}, only) if how == "added" else (only, {})
+        nothing: Mapping[str, Any] = {}
+        before, after = (nothing, only) if how == "added" else (only, nothing)
         self._note(Example(kind=kind, how=how, name=name, ends=ends, before=before, after=after))
 
     def _note(self, example: Example) -> None:

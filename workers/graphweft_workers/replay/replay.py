@@ -7,7 +7,7 @@ Each event follows the rules that were active at its place, and what had no effe
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
 
 from graphweft_contracts import DeadLetter
@@ -20,6 +20,7 @@ from graphweft_workers.engine.read import read_range
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Committed
 from graphweft_workers.ports.graph_store import GraphStore
+from graphweft_workers.replay.memory_letters import MemoryLetters
 
 type Cause = tuple[str | None, str | None, str]
 """Rule, mutation and message of a skip."""
@@ -64,7 +65,7 @@ class Replay:
         self._app_id = app_id
         self._batch_events = batch_events
         self._passed_over = passed_over
-        self._letters = _Letters()
+        self._letters = MemoryLetters()
         self._state = WorkerState(
             log=bus,
             letters=self._letters,
@@ -107,33 +108,3 @@ class Replay:
             done.events += len(events)
             done.skips.update((skip.rule, skip.mutation, skip.message) for skip in read.skips)
             yield done
-
-
-class _Letters:
-    """Dead letters in memory. Those on the bus belong to the live graph."""
-
-    def __init__(self) -> None:
-        self.found: dict[str, DeadLetter] = {}
-
-    async def put_dead_letters(self, letters: Sequence[DeadLetter]) -> None:
-        self.found.update((letter.id, letter) for letter in letters)
-
-    async def extend(self, letter: DeadLetter | None, longer: DeadLetter) -> bool:
-        there = self.found.get(longer.id) == letter
-        if there:
-            self.found[longer.id] = longer
-        return there
-
-    async def dead_letter_count(self) -> int:
-        return len(self.found)
-
-    async def dead_letters(self, *, limit: int) -> Sequence[DeadLetter]:
-        return list(self.found.values())[:limit]
-
-    async def dead_letter(self, letter_id: str) -> DeadLetter | None:
-        return self.found.get(letter_id)
-
-    async def requeue(
-        self, letter: DeadLetter, entries: Sequence[Mapping[bytes, bytes]], rest: DeadLetter | None = None
-    ) -> bool:
-        return False  # a replay appends nothing to the log

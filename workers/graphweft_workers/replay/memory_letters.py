@@ -1,0 +1,43 @@
+"""Dead letters of a replay."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from graphweft_contracts import DeadLetter
+
+
+class MemoryLetters:
+    """Dead letters in memory. Those on the bus belong to the live graph."""
+
+    def __init__(self) -> None:
+        self.found: dict[str, DeadLetter] = {}
+
+    async def put_dead_letters(self, letters: Sequence[DeadLetter]) -> None:
+        """See ``DeadLetters.put_dead_letters``."""
+        self.found.update((letter.id, letter) for letter in letters)
+
+    async def extend(self, letter: DeadLetter | None, longer: DeadLetter) -> bool:
+        """See ``DeadLetters.extend``."""
+        there = self.found.get(longer.id) == letter
+        if there:
+            self.found[longer.id] = longer
+        return there
+
+    async def dead_letter_count(self) -> int:
+        """See ``DeadLetters.dead_letter_count``."""
+        return len(self.found)
+
+    async def dead_letters(self, *, limit: int) -> Sequence[DeadLetter]:
+        """See ``DeadLetters.dead_letters``."""
+        return list(self.found.values())[:limit]
+
+    async def dead_letter(self, letter_id: str) -> DeadLetter | None:
+        """See ``DeadLetters.dead_letter``."""
+        return self.found.get(letter_id)
+
+    async def requeue(
+        self, letter: DeadLetter, entries: Sequence[Mapping[bytes, bytes]], rest: DeadLetter | None = None
+    ) -> bool:
+        """See ``DeadLetters.requeue``."""
+        return False  # a replay appends nothing to the log

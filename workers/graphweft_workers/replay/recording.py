@@ -1,0 +1,211 @@
+"""Applies events in log order to a graph of its own, and records what single rows change in one node."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from datetime import datetime
+from typing import Any, Final, cast, override
+
+from graphweft_contracts import DeadLetter, Event, wire
+from graphweft_rules import BoundMutation
+from graphweft_rules.cypher.node_writes import ENSURES, NodeWriters
+from graphweft_workers.active_rules import ActiveRules
+from graphweft_workers.engine.app_queue import AppQueue, QueuedBatch
+from graphweft_workers.engine.app_writer import AppWriter, WorkerState
+from graphweft_workers.engine.apply import Applier
+from graphweft_workers.engine.arrangers import Arrangers
+from graphweft_workers.engine.order import Arranger, Step
+from graphweft_workers.engine.passed_over import PassedOver
+from graphweft_workers.engine.read import MatchedEvent
+from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.event_log import Committed
+from graphweft_workers.ports.graph_store import Applied, GraphStore, Write
+from graphweft_workers.replay.memory_letters import MemoryLetters
+from graphweft_workers.replay.node_state import Change, NodeReader, State, changes
+
+_BATCH: Final = 1_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Writer:
+    """A row that wrote the target, or may have."""
+
+    partition: int
+    offset: str
+    received: datetime
+    event: Event
+    retried: bool
+    """Whether the entry is the retry of a dead letter."""
+    rule: str
+    mutation: str
+    place: str
+    """File and line of the mutation."""
+    rules: str
+    """The hash of the rule set."""
+    reason: str
+    """Why the row may write the target."""
+    changes: tuple[Change, ...] = ()
+    """Empty unless it was recorded."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Recorded:
+    """What ``record`` saw."""
+
+    events: int = 0
+    """Events that were replayed."""
+    changed: int = 0
+    """Rows that changed the target."""
+    newest: deque[Writer] = field(default_factory=deque[Writer])
+    unseen: int = 0
+    """Rows that may have written the target and ran in batches: they are older than the recorded ones."""
+    letters: Sequence[DeadLetter] = ()
+    """Rows that failed now and had not failed live."""
+    state: State = field(default_factory=dict[Any, Any])
+    like_live: bool | None = None
+    """Whether the live graph has the same content; None if it changed meanwhile."""
+
+
+class Recording:
+    """Applies events in log order; rows that may write the target run alone, and their changes are recorded."""
+
+    def __init__(
+        self,
+        bus: Bus,
+        graph: GraphStore,
+        rules: ActiveRules,
+        *,
+        app_id: str,
+        reader: NodeReader,
+        writers: NodeWriters,
+        result: Recorded,
+    ) -> None:
+        """``graph`` is empty, and nobody else writes to it; ``reader`` reads it. ``result`` gets what is seen."""
+        self.letters = MemoryLetters()
+        self.result = result
+        self._reader = reader
+        self._writers = writers
+        self._app_id = app_id
+        self._watched = _Watched(graph, self._look)
+        self._state = WorkerState(
+            log=bus,
+            letters=self.letters,
+            graph=cast("GraphStore", self._watched),
+            rules=rules,
+            batch_events=_BATCH,
+            index_keys=frozenset((reader.target.label, name) for name in reader.target.keys),
+            fact_keys=frozenset(),
+            quarantine=False,
+        )
+        self._arrangers = _Arrangers(rules, graph.dialect)
+        self._state.applier = Applier(bus, self.letters, self._state.graph, self._arrangers, quarantine=False)
+        self._batch: list[MatchedEvent] = []
+        self._single: dict[tuple[str, int], Writer] = {}
+        """By statement and identity of the parameters of a row."""
+        self._seen: State | None = None
+
+    def open(self, partition: int, passed_over: PassedOver) -> None:
+        """Go on with another partition."""
+        self._partition = partition
+        self._writer = AppWriter(self._state, partition, passed_over)
+        self._queue = AppQueue(app_id=self._app_id)
+
+    async def add(self, event: MatchedEvent, *, may_record: bool) -> None:
+        """Apply an event, after those before it."""
+        reasons = {id(each): self._writers.reason(each.mutation.cypher, each.params) for each in event.mutations}
+        self.result.events += 1
+        there = bool(self._seen) and self._reader.target.relationship is None
+        if not may_record or not any(each and not (there and each is ENSURES) for each in reasons.values()):
+            self._batch.append(event)
+            return
+        await self.flush()
+        if self._seen is None:
+            self._seen = await self._reader.read()
+        self._single = {
+            (each.mutation.cypher.statement, id(each.params)): writer_of(
+                self._partition, event, each, reasons[id(each)]
+            )
+            for each in event.mutations
+            if reasons[id(each)]
+        }
+        self._batch, self._arrangers.singly, self._watched.watching = [event], True, True
+        await self.flush()
+        self._arrangers.singly = self._watched.watching = False
+        self._single = {}
+
+    async def flush(self) -> None:
+        """Apply the events that wait."""
+        if self._batch:
+            events, self._batch = self._batch, []
+            self._queue.applying = [QueuedBatch(start=Committed(), events=events)]
+            await self._writer.apply(self._queue)
+
+    async def _look(self, write: Write) -> None:
+        writer = self._single.get((write.query.statement, id(write.rows[0]))) if write.query and write.rows else None
+        if writer is None:
+            return
+        before, self._seen = self._seen or {}, await self._reader.read()
+        found = tuple(changes(before, self._seen, self._reader.target.property))
+        if found:
+            self.result.changed += 1
+            self.result.newest.append(replace(writer, changes=found))
+
+
+class _Watched:
+    """A graph store that applies writes one by one while it is watched, with a look after each."""
+
+    def __init__(self, graph: GraphStore, look: Callable[[Write], Any]) -> None:
+        self._graph = graph
+        self._look = look
+        self.watching = False
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._graph, name)
+
+    async def apply(self, app_id: str, partition: int, writes: Sequence[Write]) -> Applied:
+        """See ``GraphStore.apply``."""
+        if not self.watching:
+            return await self._graph.apply(app_id, partition, writes)
+        for number, write in enumerate(writes):
+            applied = await self._graph.apply(app_id, partition, [write])
+            if not applied.count:
+                return Applied(count=number, failure=applied.failure)
+            await self._look(write)
+        return Applied(count=len(writes))
+
+
+class _Arrangers(Arrangers):
+    """Puts each row into a step of its own while ``singly`` is set."""
+
+    singly = False
+
+    @override
+    async def of(self, events: Sequence[MatchedEvent]) -> Arranger:
+        return _Singly() if self.singly else await super().of(events)
+
+
+class _Singly(Arranger):
+    def __init__(self) -> None:
+        """Know nothing about rules."""
+
+    @override
+    def arrange[Row](self, rows: Any) -> list[Step[Row]]:
+        return [Step(mutation=bound, rows=[row]) for bound, row in rows]
+
+
+def writer_of(partition: int, event: MatchedEvent, bound: BoundMutation, reason: str) -> Writer:
+    """Return a row with what is known about its event."""
+    return Writer(
+        partition=partition,
+        offset=event.entry.offset,
+        received=event.entry.received,
+        event=event.event,
+        retried=wire.RETRY in event.entry.fields,
+        rule=bound.mutation.rule,
+        mutation=bound.mutation.id,
+        place=str(bound.mutation.place),
+        rules=event.rules.digest,
+        reason=reason,
+    )

@@ -1,0 +1,235 @@
+"""Finds out which events wrote a node: from the log alone, or exactly by a replay into a graph for the time.
+
+1. ``find`` reads the log as it was lived and asks of each row whether it may write the node. It needs no graph.
+2. ``record`` replays the events on whose effects the node depends. Rows that may write it run alone, with a look at the
+   node before and after.
+
+Both stop where the live graph stands.
+"""
+
+from __future__ import annotations
+
+from array import array
+from collections import deque
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass, field, replace
+from typing import Final, override
+
+from graphweft_contracts import InvalidSettings
+from graphweft_rules.cypher.mutation_summary import EMPTY, MutationSummary
+from graphweft_rules.cypher.node_writes import NodeWriters, Slice, Target
+from graphweft_rules.cypher.query import Cypher
+from graphweft_rules.cypher.read_write_sets import summary_of
+from graphweft_workers.active_rules import LoggedRules
+from graphweft_workers.engine.duplicates import Identity, RecentEvents
+from graphweft_workers.engine.passed_over import PassedOver
+from graphweft_workers.engine.read import MatchedEvent, read_range
+from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.event_log import Entry
+from graphweft_workers.ports.graph_store import GraphStore
+from graphweft_workers.replay.node_state import NodeReader, State, alike
+from graphweft_workers.replay.recording import Recorded, Recording, Writer, writer_of
+
+MOST_SINGLE: Final = 20_000
+"""Rows that run alone, the newest ones: each takes about a millisecond."""
+_PAGE: Final = 1_000
+_TIMEOUT_S: Final = 60.0
+
+type Progress = Callable[[str, int], None]
+"""Gets what is done, and the number of entries."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Found:
+    """What ``find`` found in the log."""
+
+    entries: int = 0
+    rows: int = 0
+    """Rows that may have written the target."""
+    newest: deque[Writer] = field(default_factory=deque[Writer])
+    lost: int = 0
+    """Entries of the log that were trimmed."""
+    ends: Mapping[int, str] = field(default_factory=dict[int, str])
+    """Where the live graph stands."""
+
+
+class Why:
+    """Answers for one app. The creator closes ``bus`` and ``live``."""
+
+    def __init__(
+        self,
+        bus: Bus,
+        live: GraphStore,
+        rules: LoggedRules,
+        app_id: str,
+        *,
+        limit: int,
+        tell: Progress = lambda _what, _entries: None,
+    ) -> None:
+        """``limit`` is the number of rows to keep, the newest ones."""
+        self._bus = bus
+        self._live = live
+        self._rules = rules
+        self._app_id = app_id
+        self._limit = limit
+        self._tell = tell
+        self._summary: MutationSummary = EMPTY
+        self._statements: dict[str, int] = {}
+        self._cyphers: dict[str, Cypher] = {}
+        self._signatures: dict[frozenset[int], int] = {}
+        """Statements of the mutations of an event -> their number."""
+        self._offsets: dict[int, tuple[list[str], array[int]]] = {}
+        """By partition: the events of the app, and the number of the signature of each."""
+        self._candidates: set[str] = set()
+        """Statements of rows that may write the target."""
+        self._singles: deque[tuple[int, str]] = deque(maxlen=MOST_SINGLE)
+        """Partition and offset of these rows."""
+        self._passed_over: dict[int, PassedOver] = {}
+
+    async def keys(self) -> frozenset[tuple[str, str]]:
+        """Return the (label, property) by which the rules of the log look nodes up."""
+        await self._rules.refresh()
+        found = frozenset[tuple[str, str]]()
+        for each in (self._rules.none, *self._rules.sets.values()):
+            found |= each.keys.union(*(part.cypher.keys for pack in each.packs for part in pack.mutations))
+        return found
+
+    async def find(self, target: Target) -> Found:
+        """Read the log up to where the live graph stands. Raises ``BusUnavailable`` and ``GraphUnavailable``."""
+        await self._rules.refresh()
+        writers = self._writers(target)
+        found = Found(ends=await self._ends(), newest=deque(maxlen=self._limit))
+        for partition, end in found.ends.items():
+            found.lost += await self._bus.missing(partition)
+            passed_over = self._passed_over[partition] = await PassedOver.as_lived(self._bus, partition)
+            recent, cursor = RecentEvents(), self._rules.cursor(partition, "")
+            offset, done = "", False
+            while not done and (page := await self._bus.after(partition, offset, limit=_PAGE)):
+                wanted = [entry for entry in page if not self._bus.is_after(entry.offset, end)]
+                done = len(wanted) < len(page)
+                read = read_range(partition, wanted, cursor, recent, only=self._app_id, passed_over=passed_over)
+                for event in read.apps.get(self._app_id, ()):
+                    self._add(found, partition, event, writers)
+                offset = page[-1].offset
+                found.entries += len(wanted)
+                self._tell("read", found.entries)
+        return found
+
+    def _writers(self, target: Target) -> NodeWriters:
+        packs = [part.cypher for pack in self._rules.none.packs for part in pack.mutations]
+        self._summary = self._rules.summary | summary_of(packs)
+        return NodeWriters(target, self._summary)
+
+    def _add(self, found: Found, partition: int, event: MatchedEvent, writers: NodeWriters) -> None:
+        signature = frozenset(self._number(bound.mutation.cypher) for bound in event.mutations)
+        offsets, signatures = self._offsets.setdefault(partition, ([], array("l")))
+        offsets.append(event.entry.offset)
+        signatures.append(self._signatures.setdefault(signature, len(self._signatures)))
+        for bound in event.mutations:
+            reason = writers.reason(bound.mutation.cypher, bound.params)
+            if reason:
+                found.rows += 1
+                found.newest.append(writer_of(partition, event, bound, reason))
+                self._candidates.add(bound.mutation.cypher.statement)
+                self._singles.append((partition, event.entry.offset))
+
+    def _number(self, cypher: Cypher) -> int:
+        self._cyphers.setdefault(cypher.statement, cypher)
+        return self._statements.setdefault(cypher.statement, len(self._statements))
+
+    def check_complete(self, found: Found) -> None:
+        """Raise ``InvalidSettings`` if the log lacks entries."""
+        if found.lost:
+            raise InvalidSettings(
+                f"the log lacks {found.lost:,} entries: they were trimmed and are not in an archive, so no replay can "
+                "tell what the node was. Give --fast for the events that may have written it, or set "
+                "GRAPHWEFT_ARCHIVE_URL if there is an archive"
+            )
+
+    async def record(self, target: Target, graph: GraphStore, found: Found) -> Recorded:
+        """Replay into ``graph``, which is empty, and record the changes of the target.
+
+        Raises ``InvalidSettings`` if the log lacks its beginning; ``BusUnavailable`` and ``GraphUnavailable``.
+        """
+        self.check_complete(found)
+        result = Recorded(newest=deque(maxlen=self._limit))
+        result.unseen = max(0, found.rows - len(self._singles))
+        keys = await self.keys()
+        reader = NodeReader(target, keys, graph, self._app_id)
+        statements = Slice(self._cyphers, self._summary).of(self._candidates)
+        work = Recording(
+            self._bus, graph, self._rules, app_id=self._app_id, reader=reader, writers=self._writers(target),
+            result=result,
+        )  # fmt: skip
+        for partition in found.ends:
+            needed = self._needed(partition, statements)
+            if needed:
+                await self._replay(partition, needed, statements, work)
+        result.letters = list(work.letters.found.values())
+        result.state = await reader.read()
+        result.like_live = await self._like_live(target, result.state, found.ends)
+        return result
+
+    def _needed(self, partition: int, statements: Collection[str]) -> set[str]:
+        """Return the offsets of the events that must be replayed: none after the last row that may write."""
+        last = self._singles[-1] if self._singles else (-1, "")
+        numbers = {self._statements[each] for each in statements}
+        signatures = {number for each, number in self._signatures.items() if not numbers.isdisjoint(each)}
+        offsets, given = self._offsets.get(partition, ([], array("l")))
+        found = {offset for offset, number in zip(offsets, given, strict=True) if number in signatures}
+        if partition < last[0]:
+            return found
+        return {each for each in found if partition == last[0] and not self._bus.is_after(each, last[1])}
+
+    async def _replay(
+        self, partition: int, needed: Collection[str], statements: Collection[str], work: Recording
+    ) -> None:
+        passed_over, cursor = self._passed_over[partition], self._rules.cursor(partition, "")
+        first = self._singles[0] if self._singles else None
+        offset, left = "", len(needed)
+        work.open(partition, passed_over)
+        while left and (page := await self._bus.after(partition, offset, limit=_PAGE)):
+            wanted: list[Entry] = [entry for entry in page if entry.offset in needed]
+            read = read_range(partition, wanted, cursor, _Distinct(), only=self._app_id, passed_over=passed_over)
+            events = [
+                replace(event, mutations=kept)
+                for event in read.apps.get(self._app_id, ())
+                if (kept := tuple(each for each in event.mutations if each.mutation.cypher.statement in statements))
+            ]
+            for event in events:
+                is_old = first is not None and (
+                    partition < first[0] or (partition == first[0] and self._bus.is_after(first[1], event.entry.offset))
+                )
+                await work.add(event, may_record=not is_old)
+            await work.flush()
+            offset = page[-1].offset
+            left -= len(wanted)
+            self._tell("replayed", work.result.events)
+
+    async def _ends(self) -> dict[int, str]:
+        """Return where the live graph stands; for a graph that was lost, how far workers are."""
+        live = await self._live.checkpoints(self._app_id, timeout_s=_TIMEOUT_S)
+        layout = await self._bus.layout()
+        mine = {*layout.partitions_of(self._app_id), *range(layout.partitions, await self._bus.partitions(fresh=True))}
+        ends = {number: live[number].offset for number in live}
+        for partition in mine - ends.keys():
+            ends[partition] = "" if live else (await self._bus.committed(partition)).offset
+        return {partition: ends[partition] for partition in sorted(ends) if ends[partition]}
+
+    async def _like_live(self, target: Target, state: State, ends: Mapping[int, str]) -> bool | None:
+        before = await self._live.checkpoints(self._app_id, timeout_s=_TIMEOUT_S)
+        there = {number: each.offset for number, each in before.items() if each.offset}
+        if there != ends or any(each.plan for each in before.values()):
+            return None
+        live = await NodeReader(target, await self.keys(), self._live, self._app_id).read()
+        if await self._live.checkpoints(self._app_id, timeout_s=_TIMEOUT_S) != before:
+            return None
+        return alike(state, live)
+
+
+class _Distinct(RecentEvents):
+    """For events that are known to be no copies."""
+
+    @override
+    def is_copy(self, identity: Identity | None) -> bool:
+        return False

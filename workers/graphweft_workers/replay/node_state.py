@@ -166,7 +166,7 @@ def same(value: Any, other: Any) -> bool:
     if type(value) is not type(other):
         return False
     if isinstance(value, list):
-        items: list[Any] = value
+        items: list[Any] = value  # pyright: ignore[reportUnknownVariableType]
         return len(items) == len(other) and all(map(same, items, other))
     if isinstance(value, Mapping):
         fields = cast("Mapping[str, Any]", value)

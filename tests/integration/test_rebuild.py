@@ -127,8 +127,8 @@ class App:
             await bus.aclose()
             await graph.aclose()
 
-    async def applied(self) -> None:
-        await applied(self.bus)
+    async def applied(self, within_s: float = 60) -> None:
+        await applied(self.bus, within_s)
 
     async def live(self) -> None:
         """Fill the graphs of two apps.

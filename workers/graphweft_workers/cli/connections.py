@@ -10,7 +10,7 @@ from typing import Final
 from graphweft_contracts import BusUnavailable, GraphUnavailable, NotRunning
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import GraphStore
-from graphweft_workers.roles.connections import make_bus, make_graph
+from graphweft_workers.roles.connections import make_archive, make_bus, make_graph
 from graphweft_workers.roles.settings import Settings
 
 _ANSWER_S: Final = 15.0
@@ -30,6 +30,20 @@ async def running_bus(settings: Settings) -> AsyncGenerator[Bus]:
         yield bus
     finally:
         await bus.aclose()
+
+
+@asynccontextmanager
+async def running_log(settings: Settings, *, archive_only: bool) -> AsyncGenerator[Bus]:
+    """Yield the bus, or with ``archive_only`` the archive without one. Raises ``NotRunning`` like ``running_bus``."""
+    if not archive_only:
+        async with running_bus(settings) as bus:
+            yield bus
+        return
+    from graphweft_workers.archive.archived_bus import ArchiveAlone
+
+    alone = ArchiveAlone(make_archive(settings))
+    await alone.layout()  # says that the archive is empty
+    yield alone
 
 
 @asynccontextmanager

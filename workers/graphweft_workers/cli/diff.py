@@ -12,10 +12,10 @@ from typing import Annotated
 import typer
 
 from graphweft_contracts import InvalidSettings
-from graphweft_workers.cli.connections import running_bus, running_graph
+from graphweft_workers.cli.connections import running_graph, running_log
 from graphweft_workers.cli.diff_page import page_of
 from graphweft_workers.cli.diff_report import DiffReport
-from graphweft_workers.cli.options import App, Data, Json, command
+from graphweft_workers.cli.options import App, ArchiveOnly, Data, Json, command
 from graphweft_workers.cli.output import print_json, warn
 from graphweft_workers.cli.rebuild import check_to, read_to
 from graphweft_workers.cli.replay_progress import replay_progress
@@ -46,6 +46,7 @@ async def diff(
     limit: Annotated[int, typer.Option("--limit", min=0, max=1_000, help="Examples of each sort.")] = 5,
     html: Annotated[Path | None, typer.Option("--html", help="Also write a page to this file.")] = None,
     exit_code: Annotated[bool, typer.Option("--exit-code", help="Exit with 1 if anything differs.")] = False,
+    archive_only: ArchiveOnly = False,
     data: Data = None,
     json: Json = False,
 ) -> int | None:
@@ -61,7 +62,7 @@ async def diff(
     set_up_logs(settings.log_level if "log_level" in settings.model_fields_set else "critical", settings.log_format)
     given = load_given_rules(settings, rules)
     started = time.monotonic()
-    async with running_bus(settings) as bus, running_graph(settings) as live:
+    async with running_log(settings, archive_only=archive_only) as bus, running_graph(settings) as live:
         await refuse_wrong_queries(live, (*given.mutations, *given.injections))
         await check_to(bus, place)
         partitions = await partitions_of(bus, live, app)

@@ -33,6 +33,9 @@ Rules = Annotated[
 ]
 App = Annotated[str, typer.Option("--app", help="The app (tenant).")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+ArchiveOnly = Annotated[
+    bool, typer.Option("--archive-only", help="Read the archive without the bus, such as after the bus was lost.")
+]
 Params = Annotated[list[str] | None, typer.Option("--param", help="Query parameter: k=text, or k:=JSON; repeatable.")]
 BudgetMs = Annotated[
     int, typer.Option("--budget-ms", min=1, max=MAX_BUDGET_MS, help="Maximum time for the reply, in milliseconds.")

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from graphweft_contracts import GraphweftError, InvalidSettings
-from graphweft_workers.cli.connections import running_bus, running_graph
-from graphweft_workers.cli.options import Data, Json, check_app, command
+from graphweft_workers.cli.connections import running_graph, running_log
+from graphweft_workers.cli.options import ArchiveOnly, Data, Json, check_app, command
 from graphweft_workers.cli.output import print_error, print_json, print_table, say
 from graphweft_workers.cli.rebuild_report import RebuildReport
 from graphweft_workers.cli.replay_progress import replay_progress
@@ -101,6 +101,7 @@ async def rebuild(
     options: RebuildOptions,
     app: Annotated[str | None, typer.Option("--app", help="The app (tenant).")] = None,
     every: Annotated[bool, typer.Option("--all", help="Every app that has a graph or events, in turn.")] = False,
+    archive_only: ArchiveOnly = False,
     data: Data = None,
     json: Json = False,
 ) -> int | None:
@@ -119,7 +120,7 @@ async def rebuild(
     to = read_to(options.to or [])
     set_up_logs(settings.log_level if "log_level" in settings.model_fields_set else "critical", settings.log_format)
     given = None if options.rules is None else load_given_rules(settings, options.rules)
-    async with running_bus(settings) as bus, running_graph(settings) as live:
+    async with running_log(settings, archive_only=archive_only) as bus, running_graph(settings) as live:
         if given is not None:
             await refuse_wrong_queries(live, (*given.mutations, *given.injections))
         await check_to(bus, to)

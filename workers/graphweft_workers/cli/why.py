@@ -11,9 +11,9 @@ from typing import Annotated, Any, Final
 import typer
 
 from graphweft_rules.cypher.node_writes import Target
-from graphweft_workers.cli.connections import running_bus, running_graph
+from graphweft_workers.cli.connections import running_graph, running_log
 from graphweft_workers.cli.event_lines import clock
-from graphweft_workers.cli.options import App, Data, Json, command
+from graphweft_workers.cli.options import App, ArchiveOnly, Data, Json, command
 from graphweft_workers.cli.output import plain, print_json, printable, say, short, warn
 from graphweft_workers.cli.second_graph import scratch_graph
 from graphweft_workers.cli.why_target import hints, target_of
@@ -50,6 +50,7 @@ async def why(
         typer.Option("--into", metavar="URL", help="Graph server of the replay.", show_default="that of the app"),
     ] = None,
     payload: Annotated[bool, typer.Option("--payload", help="Show the data of the events.")] = False,
+    archive_only: ArchiveOnly = False,
     data: Data = None,
     json: Json = False,
 ) -> None:
@@ -61,7 +62,7 @@ async def why(
     set_up_logs(settings.log_level if "log_level" in settings.model_fields_set else "critical", settings.log_format)
     telling = _Telling()
     started = time.monotonic()
-    async with running_bus(settings) as bus, running_graph(settings) as live:
+    async with running_log(settings, archive_only=archive_only) as bus, running_graph(settings) as live:
         rules = logged_rules(settings, bus)
         work = Why(bus, live, rules, app, limit=limit, tell=telling.tell)
         keys = await work.keys()

@@ -1,0 +1,127 @@
+"""One log gives one graph: live, and rebuilt in any way, from the bus, from the archive, and on another graph server.
+
+``GRAPHWEFT_RUNS`` repeats the recorded runs; 20 are more than 100,000 events.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import shutil
+from collections.abc import AsyncIterator, Iterator
+from itertools import batched
+from pathlib import Path
+
+import pytest
+from tests.integration.test_archive import Archived
+from tests.integration.test_cli import Call, call
+from tests.services.fixtures import empty_kafka
+from tests.services.kafka import KafkaServer
+from tests.services.neo4j import Neo4jServer
+
+from graphweft_contracts import Event
+from graphweft_workers.active_rules import LoggedRules
+from graphweft_workers.archive.archived_bus import ArchiveAlone
+from graphweft_workers.drivers.falkordb.store import FalkorDBStore
+from graphweft_workers.engine.digest import read_digest
+from graphweft_workers.imports.files import read_runs
+from graphweft_workers.imports.openai_chat import ImportOptions, events_of_runs
+from graphweft_workers.ports.bus import Bus
+from graphweft_workers.replay.replay import Replay
+from graphweft_workers.roles.rules import rules_maker
+from graphweft_workers.roles.settings import Settings
+
+__all__ = ("call",)  # a fixture
+
+RUNS = int(os.environ.get("GRAPHWEFT_RUNS", "1"))
+pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(300 * RUNS)]
+
+EXAMPLE = Path(__file__).parents[2] / "examples/airline"
+APPS = ("shop", "shop_x")
+
+
+@pytest.fixture(params=["redis", "kafka"])
+async def app(request: pytest.FixtureRequest, url: str, call: Call, tmp_path: Path) -> AsyncIterator[Archived]:
+    bus_url = None
+    if request.param == "kafka":
+        kafka: KafkaServer = request.getfixturevalue("kafka")
+        await empty_kafka(kafka)
+        bus_url = kafka.url
+    async with contextlib.aclosing(Archived(url, call, tmp_path, bus_url=bus_url)) as app:
+        await app.bus.partitions()
+        yield app
+
+
+def recorded(name: str, copies: range) -> Iterator[Event]:
+    """Yield the events of all recorded runs, a few times, each time as other chats."""
+    for copy in copies:
+        runs = read_runs(EXAMPLE / "data/tau-airline-gpt4o.jsonl.gz")
+        chat_id = f"task{{task_id}}-trial{{trial}}-{copy}"
+        yield from events_of_runs(
+            runs, ImportOptions(app_id=name, workflow="AirlineSupport", agent="AirlineAgent", chat_id=chat_id)
+        )
+
+
+async def lived(app: Archived) -> int:
+    """Fill the log of two apps: recorded runs, failing and skipped rows, copies, memories, retries, a rule change."""
+    shutil.copytree(EXAMPLE / "workflows", app.folder / "rules", dirs_exist_ok=True)
+    await app.push("first")
+    emitted = 0
+    async with app.worker(), app.worker():
+        for number in range(2 * RUNS):
+            if number == RUNS:
+                await app.applied()
+                await app.push("second")
+                assert (await app.run("dlq", "retry", "--all")).code == 0
+            for name in APPS:
+                events = list(recorded(name, range(number // 2, number // 2 + 1)))
+                half = events[: len(events) // 2] if number % 2 == 0 else events[len(events) // 2 :]
+                for some in batched(half, 500):
+                    await app._append(some)
+                emitted += len(half)
+                await app.emit(name, range(20 * number, 20 * number + 20))
+                await app.emit(name, range(20 * number, 20 * number + 4))
+                await app.remember(name, [f"likes tea {number}", f"lives in Rome {number}"])
+        await app.applied(600)
+        assert (await app.run("dlq", "retry", "--all")).code == 0
+        await app.applied(600)
+    return emitted
+
+
+async def replayed(app: Archived, bus: Bus, name: str, batch_events: int) -> str:
+    async with contextlib.aclosing(FalkorDBStore(app.url, graph_template=f"{{app_id}}.{batch_events}")) as store:
+        rules = LoggedRules(bus, bus.is_after, rules_maker(Settings.load()))
+        replay = Replay(bus, store, rules, name, batch_events=batch_events)
+        for number in range(await bus.partitions()):
+            async for _ in replay.run(number):
+                pass
+        found = await read_digest(store, name)
+        await store.drop(name)
+    return found.sha256
+
+
+async def test_every_way_gives_the_same_graph(app: Archived, request: pytest.FixtureRequest) -> None:
+    emitted = await lived(app)
+    digests = {name: await app.digest(name) for name in APPS}
+    assert digests["shop"] != digests["shop_x"]  # memories and customers name their app
+    async with app.alone() as bus:  # the bus alone, in other batches
+        for name, size in zip(APPS, (61, 977), strict=True):
+            assert await replayed(app, bus, name, size) == digests[name]
+    assert (await app.run("archive", "now")).code == 0
+    assert (await app.run("trim")).code == 0
+    for name in APPS:  # the bus has nothing left
+        code, found = await app.rebuild("--app", name, "--verify")
+        assert (code, found["same"], found["live"]["digest"]) == (0, True, digests[name])
+        assert found["dead_letters"] == []
+    for name in APPS:
+        alone = ArchiveAlone(app.blobs())
+        assert await replayed(app, alone, name, 250) == digests[name]
+        code, found = await app.rebuild("--app", name, "--verify", "--archive-only", "--graph-template", "{app_id}.a")
+        assert (code, found["same"]) == (0, True)
+    applied = sum(each["events"] for each in found["partitions"])
+    assert applied > emitted // 2 / 2
+    if "kafka" in app.bus_url:
+        return  # once is enough on the slower server
+    neo4j: Neo4jServer = request.getfixturevalue("neo4j_server")
+    code, found = await app.rebuild("--app", "shop", "--into", neo4j.uri, "--verify")
+    assert (code, found["same"], found["rebuilt"]["digest"]) == (0, True, digests["shop"])

@@ -10,7 +10,7 @@ import tempfile
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -30,6 +30,7 @@ from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import retry_entry
 from graphweft_workers.ports.driver import BusOptions
 from graphweft_workers.ports.event_log import Batch, Committed, Entry
+from graphweft_workers.replay.moments import place_at, places_at
 
 __all__ = ("sqlite_url",)  # a fixture
 
@@ -373,6 +374,50 @@ async def test_after_reads_on_without_a_claim(kit: Kit) -> None:
     assert list(await bus.after(0, "", limit=3)) == list(entries[200:203])
     assert list(await bus.after(0, entries[10].offset, limit=3)) == list(entries[200:203])
     assert list(await bus.after(0, entries[250].offset, limit=3)) == list(entries[251:254])
+
+
+async def test_the_place_of_a_time_is_the_last_entry_until_then(kit: Kit) -> None:
+    bus = kit.bus()
+    await bus.partitions()
+    assert await place_at(bus, 0, datetime.now(UTC)) == ""
+    for part in range(4):
+        await kit.write(0, numbered(100, 100 * part))
+    entries = await bus.after(0, "", limit=1000)
+    assert len(entries) == 400
+    times = [each.received for each in entries]
+    moments = sorted({*times[::40], *times[-2:]})
+    step = timedelta(microseconds=500)
+    for moment in [times[0] - step, *(each + shift for each in moments for shift in (-step, timedelta(), step))]:
+        expected = [each.offset for each in entries if each.received <= moment]
+        assert await place_at(bus, 0, moment) == (expected[-1] if expected else "")
+        assert await places_at(bus, [0, 1], moment) == {0: expected[-1] if expected else "", 1: ""}
+    await kit.trim(0, 150)
+    assert await place_at(bus, 0, times[0] - step) == ""
+    assert await place_at(bus, 0, times[-1] + step) == entries[-1].offset
+
+
+async def test_a_place_in_years_of_entries_is_found_by_few_reads(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    dice = random.Random(3)
+    stamps = sorted(dice.randrange(1_500_000_000_000, 1_800_000_000_000) for _ in range(3_000))
+    async with redis.Redis.from_url(url) as raw, contextlib.aclosing(RedisEventLog(url, new=spread(2))) as bus:
+        await bus.partitions()
+        pipeline = raw.pipeline(transaction=False)
+        for number, stamp in enumerate(stamps):
+            pipeline.xadd(channels.events_stream(0), {wire.DATA: b"x"}, id=f"{stamp}-{number}")
+        await pipeline.execute()
+        reads = 0
+        before = bus.before
+
+        async def counted(partition: int, offset: str, *, limit: int) -> Sequence[Entry]:
+            nonlocal reads
+            reads += 1
+            return await before(partition, offset, limit=limit)
+
+        monkeypatch.setattr(bus, "before", counted)
+        for at in (0, 1, 1_234, 2_999):
+            moment = datetime.fromtimestamp(stamps[at] / 1000, UTC)
+            assert await place_at(bus, 0, moment) == f"{stamps[at]}-{at}"
+        assert reads < 4 * 50
 
 
 async def test_a_partition_has_one_owner(kit: Kit) -> None:

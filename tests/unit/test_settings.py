@@ -39,6 +39,7 @@ GIVEN = {
     "archive_url": "s3://bucket/log",
     "archive_every_s": 3.5,
     "archive_trim": True,
+    "snapshot_events": 5,
     "lease_s": 2.5,
     "kafka_barrier_s": 7.5,
     "kafka_instance": "worker-1",

@@ -3,27 +3,33 @@
 from __future__ import annotations
 
 import sys
-from typing import Annotated, Final
+from collections.abc import Mapping
+from types import MappingProxyType
+from typing import Annotated, Any, Final
 
 import typer
 
 from graphweft import Client
-from graphweft_contracts import Block, ContextReply, ReasonCode
+from graphweft_contracts import Block, ContextReply, InvalidSettings, ReasonCode
 from graphweft_workers.cli.connections import check_bus
 from graphweft_workers.cli.options import (
     After,
     App,
+    AsOf,
     BudgetMs,
     Data,
     Explain,
+    Into,
     Json,
     MaxTokens,
     assignments,
+    check_as_of,
     command,
 )
 from graphweft_workers.cli.output import print_json, say, say_aligned, stderr, warn
 from graphweft_workers.roles.settings import Settings
 
+_NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
 _MAX_EVENTS: Final = 5
 """Event ids that ``--explain`` prints of a block; ``--json`` prints all."""
 _TEMPORARY: Final = frozenset[ReasonCode]({"bus_unavailable", "graph_unavailable", "overloaded", "timeout"})
@@ -45,12 +51,28 @@ async def context(
     max_tokens: MaxTokens = None,
     after: After = None,
     explain: Explain = False,
+    as_of: AsOf = None,
+    into: Into = None,
     data: Data = None,
     json: Json = False,
 ) -> int | None:
-    """Request the context of one agent turn, as a runtime would, and print the text that the agent would get."""
+    """Request the context of one agent turn, as a runtime would, and print the text that the agent would get.
+
+    With --as-of: the text that it would have got then.
+    """
     settings = Settings.load(data=data)
     variables = assignments(var or [], "--var")
+    check_as_of(as_of, into)
+    if as_of is not None:
+        from graphweft_workers.cli.as_of import past_graph  # the engine takes a while to import
+
+        if after is not None:
+            raise InvalidSettings("--after waits for the graph of now: leave it out with --as-of")
+        fields: dict[str, Any] = {"app_id": app, "workflow": workflow, "agent": agent, "chat_id": chat, "user_id": user}
+        fields |= {"context": variables, "max_tokens": max_tokens, "explain": explain}
+        async with past_graph(settings, app, as_of, into) as past:
+            reply = await past.context(settings, fields)
+        return print_reply(reply, json, {"as_of": past.as_json()})
     await check_bus(settings)
     async with Client(settings.bus) as client:
         reply = await client.context(
@@ -68,10 +90,13 @@ async def context(
     return print_reply(reply, json)
 
 
-def print_reply(reply: ContextReply, json: bool) -> int | None:
-    """Print a reply, as JSON or for people, and return the exit code: 1 to try again later, 2 to change something."""
+def print_reply(reply: ContextReply, json: bool, more: Mapping[str, Any] = _NOTHING) -> int | None:
+    """Print a reply, as JSON or for people, and return the exit code: 1 to try again later, 2 to change something.
+
+    ``more`` is added to the JSON.
+    """
     if json:
-        print_json(reply.model_dump(mode="json"))
+        print_json(reply.model_dump(mode="json") | dict(more))
     else:
         _print_text(reply)
     if reply.reason is None or reply.reason in _NOT_ERRORS:

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Final
+from typing import Annotated, Any, Final
 
 import typer
 
 from graphweft_workers.cli.connections import running_graph
-from graphweft_workers.cli.options import App, Data, Json, Params, assignments, command
+from graphweft_workers.cli.options import App, AsOf, Data, Into, Json, Params, assignments, check_as_of, command
 from graphweft_workers.cli.output import print_json, print_table, say, warn
 from graphweft_workers.engine.digest import read_digest
 from graphweft_workers.engine.plan import rules_of
@@ -21,16 +21,29 @@ async def query(
     cypher: Annotated[str, typer.Argument(help="A Cypher query that only reads; the server refuses writes.")],
     app: App,
     param: Params = None,
+    as_of: AsOf = None,
+    into: Into = None,
     data: Data = None,
     json: Json = False,
 ) -> None:
-    """Read an app's graph."""
-    params = assignments(param or [], "--param")
-    async with running_graph(Settings.load(data=data)) as graph:
-        table = await graph.read(app, cypher, params, timeout_s=_QUERY_TIMEOUT_S)
+    """Read an app's graph, as it is or as it was."""
+    params, settings = assignments(param or [], "--param"), Settings.load(data=data)
+    past: dict[str, Any] = {}
+    if as_of is None:
+        check_as_of(as_of, into)
+        async with running_graph(settings) as graph:
+            table = await graph.read(app, cypher, params, timeout_s=_QUERY_TIMEOUT_S)
+    else:
+        from graphweft_workers.cli.as_of import past_graph  # the engine takes a while to import
+
+        async with past_graph(settings, app, as_of, into) as found:
+            table = await found.graph.read(app, cypher, params, timeout_s=_QUERY_TIMEOUT_S)
+        past = {"as_of": found.as_json()}
     if json:
         rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
-        print_json({"columns": list(table.columns), "rows": rows})
+        print_json({"columns": list(table.columns), "rows": rows} | past)
+    elif past and not table.columns:
+        warn(f"the app {app!r} had no graph then: no event of it had written anything")
     elif not table.columns:
         warn(f"the app {app!r} has no graph yet: no event of it has written anything")
     else:

@@ -37,6 +37,19 @@ ArchiveOnly = Annotated[
     bool, typer.Option("--archive-only", help="Read the archive without the bus, such as after the bus was lost.")
 ]
 Params = Annotated[list[str] | None, typer.Option("--param", help="Query parameter: k=text, or k:=JSON; repeatable.")]
+AsOf = Annotated[
+    str | None,
+    typer.Option(
+        "--as-of",
+        metavar="TIME",
+        help="Ask the graph as it was: an ISO time, an age such as 2h, or PARTITION:OFFSET.",
+        show_default="now",
+    ),
+]
+Into = Annotated[
+    str | None,
+    typer.Option("--into", metavar="URL", help="Graph server for the graph of --as-of.", show_default="same"),
+]
 BudgetMs = Annotated[
     int, typer.Option("--budget-ms", min=1, max=MAX_BUDGET_MS, help="Maximum time for the reply, in milliseconds.")
 ]
@@ -60,6 +73,7 @@ Scan = Annotated[int, typer.Option("--scan", min=1, help="Read at most this numb
 MOST_SCANNED: Final = 100_000
 
 _UNITS: Final = {"s": 1, "m": 60, "h": 3_600, "d": 86_400}
+_CLOCKS_DIFFER: Final = timedelta(minutes=1)
 _SILENT: Final = logging.NullHandler()
 
 
@@ -104,9 +118,25 @@ def check_app(app: str) -> None:
 
 def since_time(text: str | None, now: datetime | None = None) -> datetime | None:
     """Return the time that ``--since`` names. Raises ``InvalidSettings``."""
-    if text is None:
-        return None
-    now = now or datetime.now(UTC)
+    return None if text is None else _time(text, "--since", now or datetime.now(UTC))
+
+
+def past_time(text: str, option: str) -> datetime | tuple[int, str]:
+    """Return the time, or the partition and offset, that an option names. Raises ``InvalidSettings``.
+
+    A time is an age, or an ISO time, and not in the future.
+    """
+    if re.fullmatch(r"[0-9]{1,9}:[0-9]+(-[0-9]+)?", text, re.ASCII):
+        partition, _, offset = text.partition(":")
+        return int(partition), offset
+    now = datetime.now(UTC)
+    found = _time(text, option, now)
+    if found > now + _CLOCKS_DIFFER:
+        raise InvalidSettings(f"invalid {option} {text!r}: the time lies in the future")
+    return found
+
+
+def _time(text: str, option: str, now: datetime) -> datetime:
     try:
         if found := re.fullmatch(r"([0-9]{1,9})([smhd])", text):
             return now - timedelta(seconds=int(found[1]) * _UNITS[found[2]])
@@ -114,8 +144,15 @@ def since_time(text: str | None, now: datetime | None = None) -> datetime | None
         return time if time.tzinfo else time.replace(tzinfo=UTC)
     except (ValueError, OverflowError) as error:
         raise InvalidSettings(
-            f"invalid --since {text!r}: expected a number with s, m, h or d, or a time such as 2026-02-01T10:00:00Z"
+            f"invalid {option} {text!r}: expected a number with s, m, h or d, or a time such as 2026-02-01T10:00:00Z"
+            + ("" if option == "--since" else ", or PARTITION:OFFSET, as `graphweft emit` prints it")
         ) from error
+
+
+def check_as_of(as_of: str | None, into: str | None) -> None:
+    """Raise ``InvalidSettings`` for ``--into`` without ``--as-of``."""
+    if into is not None and as_of is None:
+        raise InvalidSettings("--into is the server for the graph of --as-of: give --as-of too")
 
 
 def assignments(given: list[str], option: str) -> dict[str, Any]:

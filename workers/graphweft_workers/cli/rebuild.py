@@ -15,7 +15,7 @@ import typer
 from graphweft_contracts import GraphweftError, InvalidSettings
 from graphweft_workers.cli.connections import running_graph, running_log
 from graphweft_workers.cli.options import ArchiveOnly, Data, Json, check_app, command
-from graphweft_workers.cli.output import print_error, print_json, print_table, say
+from graphweft_workers.cli.output import print_error, print_json, print_table, say, warn
 from graphweft_workers.cli.rebuild_report import RebuildReport
 from graphweft_workers.cli.replay_progress import replay_progress
 from graphweft_workers.cli.second_graph import drop_second, second_place
@@ -28,6 +28,7 @@ from graphweft_workers.roles.apps import apps_of_graphs
 from graphweft_workers.roles.query_check import refuse_wrong_queries
 from graphweft_workers.roles.rules import load_given_rules, logged_rules
 from graphweft_workers.roles.settings import Settings
+from graphweft_workers.roles.snapshots import make_snapshots
 
 if TYPE_CHECKING:
     from graphweft_rules import RuleSet
@@ -157,7 +158,10 @@ class _Work:
         )
         with replay_progress(app) as (tell, expect):
             async with running_graph(place) as graph:
-                work = Rebuild(self.bus, self.live, graph, self.rules, app, given=self.given, tell=tell)
+                snapshots = make_snapshots(self.settings, graph, warn)
+                work = Rebuild(
+                    self.bus, self.live, graph, self.rules, app, given=self.given, tell=tell, snapshots=snapshots
+                )
                 await work.begin(resume=options.resume, swap=options.swap)
                 if self.to is None and not options.resume:
                     expect(await entries_of(self.bus, await work.partitions()))
@@ -174,7 +178,7 @@ class _Work:
                     await work.swap()
                     report.swapped = True
                 report.elapsed_s = time.monotonic() - started
-                report.done = work.done
+                report.done, report.restored = work.done, work.restored
         if self.given is not None:
             await self.rules.refresh()
             report.active = self.rules.current(app).digest

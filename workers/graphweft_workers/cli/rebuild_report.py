@@ -20,6 +20,8 @@ class RebuildReport:
     graph: str
     """The name of the new graph."""
     done: Mapping[int, Replayed] = field(default_factory=dict[int, Replayed])
+    restored: int = 0
+    """Events that came from a snapshot."""
     elapsed_s: float = 0.0
     verify: bool = False
     compared: Compared | None = None
@@ -71,6 +73,7 @@ class RebuildReport:
             ],
             "skips": self.skips,
             "dead_letters": [letter.model_dump(mode="json") for letter in self.letters],
+            "restored": self.restored,
             "swapped": self.swapped,
         }
         if self.given:
@@ -92,6 +95,8 @@ class RebuildReport:
         """Print it for people."""
         say(f"{self.events:,} events applied to the graph {self.graph!r} in {self.elapsed_s:.1f} s")
         others = "the new rules skip" if self.given else "were skipped that the live graph has not skipped"
+        if self.restored:
+            say(f"{self.restored:,} more events came from a snapshot")
         if self.skips:
             say(f"{self.skips:,} mutations {others}")
         for letter in self.letters:
@@ -131,7 +136,7 @@ class RebuildReport:
     def warn(self) -> None:
         """Print warnings on standard error."""
         app = self.app
-        if not self.events and not self.resumed:
+        if not self.events and not self.restored and not self.resumed:
             warn(f"no event of the app {app!r} in the log matches a rule")
         if self.verify and self.compared is None:
             warn(f"the live graph of {app!r} kept changing: compare again with --resume when less is written")

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import contextlib
 import re
 from collections.abc import AsyncGenerator
+from typing import Final
 from uuid import uuid4
 
 from graphweft_contracts import InvalidSettings
@@ -12,6 +14,9 @@ from graphweft_contracts.events import APP_ID_PATTERN
 from graphweft_workers.cli.connections import running_graph
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.roles.settings import Settings
+
+_LOOKS: Final = 2
+_LOOK_S: Final = 0.05
 
 
 def second_place(
@@ -63,6 +68,15 @@ async def scratch_graph(
         try:
             yield graph
         finally:
+            await _drop(graph, app)
+
+
+async def _drop(graph: GraphStore, app: str) -> None:
+    """Delete a graph. A write that was cut off on its way may make it again, empty, so it looks again."""
+    await graph.drop(app)
+    for _ in range(_LOOKS):
+        await asyncio.sleep(_LOOK_S)
+        if await graph.graph_id(app):
             await graph.drop(app)
 
 

@@ -9,6 +9,7 @@ from itertools import chain
 
 from graphweft_contracts import QueryFailed
 from graphweft_rules import RuleSet, Workflow
+from graphweft_rules.cypher.indexes import SearchIndex
 from graphweft_rules.matching.pack import Pack
 from graphweft_workers.bounded_dict import BoundedDict
 from graphweft_workers.engine.core_schema import CORE_KEYS
@@ -47,6 +48,12 @@ class AppIndexes:
     def forget(self, app_id: str) -> None:
         """Look again what indexes an app's graph has: it may have been deleted."""
         self._apps.pop(app_id, None)
+
+    def made(self, app_id: str) -> tuple[frozenset[tuple[str, str]], tuple[SearchIndex, ...]]:
+        """Return the keys and the search indexes of an app's graph."""
+        app = self._apps.get(app_id) or _Of()
+        keys = app.keys.union(*(pack.keys for pack in app.packs))
+        return frozenset(keys), tuple(index for pack in app.packs for index in pack.indexes)
 
     async def prepare(self, app_id: str, events: Sequence[MatchedEvent]) -> None:
         """Create the indexes for events of an app. Raises ``QueryFailed`` if the app cannot have a graph."""

@@ -2,7 +2,8 @@
 
 A seal stops the writes of workers, whose checkpoint no longer equals that of the graph, until another graph has taken
 the place of this one. A generation mark names the graph that came: workers and responders that know the graph before
-it find another checkpoint, so they open the graph again and drop what they remember.
+it find another checkpoint, so they open the graph again and drop what they remember. A graph that is
+loaded from a snapshot has a mark until it is whole.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from graphweft_workers.ports.graph_store import Checkpoint
 
 _SEALED: Final = "sealed:"
 _GENERATION: Final = "generation:"
+_LOADING: Final = "loading"
 
 
 def sealed(checkpoint: Checkpoint, name: str) -> Checkpoint:
@@ -25,6 +27,16 @@ def sealed(checkpoint: Checkpoint, name: str) -> Checkpoint:
 def of_generation(checkpoint: Checkpoint, name: str | None = None) -> Checkpoint:
     """Return a checkpoint without a plan with a generation mark, by default a random one."""
     return replace(checkpoint, plan=f"{_GENERATION}{name or uuid4().hex}")
+
+
+def loading() -> Checkpoint:
+    """Return the checkpoint of a graph that is loaded from a snapshot: until the end, it holds a part."""
+    return Checkpoint(plan=_LOADING)
+
+
+def is_loading(checkpoint: Checkpoint) -> bool:
+    """Tell whether the load of a snapshot has not ended."""
+    return checkpoint.plan == _LOADING
 
 
 def is_sealed(checkpoint: Checkpoint) -> bool:

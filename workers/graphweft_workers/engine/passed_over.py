@@ -11,7 +11,7 @@ that could not be read as an event stays none; its retry is the event.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final, Self
 
 from graphweft_contracts import DeadLetter, InvalidEvent, wire
@@ -51,8 +51,12 @@ class PassedOver:
         return found
 
     @classmethod
-    async def as_lived(cls, bus: Bus, partition: int) -> Self:
+    async def as_lived(
+        cls, bus: Bus, partition: int, *, watch: Callable[[Sequence[Entry]], None] = lambda _: None
+    ) -> Self:
         """Return what had no effect in a partition up to now. Reads it to its end. Raises ``BusUnavailable``.
+
+        ``watch`` gets the entries that are read, in order.
 
         Retries before the place up to which an app's past is restated have none: the restatement included their rows.
         """
@@ -66,7 +70,7 @@ class PassedOver:
         # Letters first: one that is retried meanwhile has an entry that is read below.
         for letter in await bus.dead_letters(limit=_MOST_LETTERS):
             found.add_letter(letter)
-        await found._read(bus)
+        await found._read(bus, watch)
         return found
 
     @classmethod
@@ -80,10 +84,11 @@ class PassedOver:
         await found._read(bus)
         return found
 
-    async def _read(self, bus: Bus) -> None:
+    async def _read(self, bus: Bus, watch: Callable[[Sequence[Entry]], None] = lambda _: None) -> None:
         offset = ""
         while page := await bus.after(self._partition, offset, limit=_PAGE):
             self.add_entries(page)
+            watch(page)
             offset = page[-1].offset
         # The last ones first: a retry may be that of a retry, and what is out at the last place is out at the first.
         for place, (app_id, row, retried) in reversed(self._voids.items()):
@@ -120,6 +125,13 @@ class PassedOver:
                     self._voids[entry.offset] = (event.appid, offset[0], retried)
                     continue
                 self._add(offset, event.appid, retried.rule, retried.mutation, unread=unread)
+
+    def of_app(self, app_id: str, counts: Callable[[str], bool]) -> list[tuple[str, ...]]:
+        """Return what an app's graph depends on of all this, at offsets that count, in order."""
+        events = [("event", at) for at, apps in self._events.items() if counts(at) and _names(apps, app_id)]
+        unread = [("unread", at) for at, apps in self._unread.items() if counts(at) and _names(apps, app_id)]
+        rows = [("row", *row) for row, apps in self._rows.items() if counts(row[0]) and app_id in apps]
+        return sorted([*events, *unread, *rows])
 
     def _add(
         self, offsets: Iterable[str], app_id: str | None, rule: str | None, mutation: str | None, *, unread: bool

@@ -80,7 +80,7 @@ class ContextPipeline:
         count: TokenCounter = count_characters,
         clock: Callable[[], datetime] = _now,
     ) -> None:
-        """``clock`` gives the time of clock functions in queries."""
+        """``clock`` gives the time of clock functions in queries, and of the validity of facts in searches."""
         self.rules = active = FixedRules(rules) if isinstance(rules, RuleSet) else rules
         self.cache = Cache(cache_bytes)
         """Its counters are for metrics."""
@@ -91,7 +91,7 @@ class ContextPipeline:
         self._compiling: dict[tuple[int, str], asyncio.Task[None]] = {}
         self._versions = Versions(graph, self._breaker, self._background)
         self._positions = Positions(bus, self._versions, active, self._background) if bus is not None else None
-        searcher = Searcher(graph, embedder, names=index_names or IndexNames())
+        searcher = Searcher(graph, embedder, names=index_names or IndexNames(), clock=clock)
         runner = QueryRunner(graph, searcher, facts, self._background)
         self._rows = RowFetcher(
             runner, self.cache, self._versions, self._breaker, self._background, query_timeout_s=query_timeout_s

@@ -17,6 +17,9 @@ if TYPE_CHECKING:  # a command that reads a count need not wait for the rules to
 INTERNAL_PREFIX: Final = "__"
 """The prefix of graphweft's own labels. Digests leave them out, and rules may not use them."""
 
+NOT_DUMPED: Final = frozenset({"__Progress", "__App", "__Basis"})
+"""The labels of nodes about a graph itself: checkpoints, the owner of a database, how it was made."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Checkpoint:
@@ -235,6 +238,21 @@ class GraphStore(Protocol):
 
     def edges(self, app_id: str) -> AsyncIterator[Edge]:
         """List all relationships."""
+        ...
+
+    def dump(self, app_id: str) -> AsyncIterator[bytes]:
+        """Yield all nodes and relationships but those about the graph itself, each as a line in the store's own form.
+
+        The lines keep every value, also where listings show a similar one. Nobody may write meanwhile. Raises
+        ``QueryFailed`` for a value that cannot be kept.
+        """
+        ...
+
+    async def load(self, app_id: str, lines: Iterable[bytes]) -> None:
+        """Write what a store for servers of the same kind dumped. Nodes about the graph itself may be there.
+
+        It makes no indexes. If it is interrupted, a part is written.
+        """
         ...
 
     async def aclose(self) -> None:

@@ -9,6 +9,7 @@ from typing import Final
 from graphweft_contracts import InvalidSettings, wire
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import GraphStore
+from graphweft_workers.replay.moments import places_at
 
 _TIMEOUT_S: Final = 60.0
 _PAGE: Final = 1_000
@@ -54,17 +55,9 @@ async def check_complete(bus: Bus, partitions: Iterable[int], app_id: str) -> No
 async def offsets_at(bus: Bus, partitions: Iterable[int], time: datetime) -> dict[int, str]:
     """Return the offset of the last entry of each partition that the server took at ``time`` or before.
 
-    Partitions without one are left out. Reads the partitions. Raises ``BusUnavailable``.
+    Partitions without one are left out. Raises ``BusUnavailable``.
     """
-    found: dict[int, str] = {}
-    for partition in partitions:
-        offset = ""
-        while page := await bus.after(partition, offset, limit=_PAGE):
-            for entry in page:
-                if entry.received <= time:
-                    found[partition] = entry.offset
-            offset = page[-1].offset
-    return found
+    return {partition: offset for partition, offset in (await places_at(bus, partitions, time)).items() if offset}
 
 
 async def entries_of(bus: Bus, partitions: Iterable[int]) -> int:

@@ -17,7 +17,7 @@ from graphweft_contracts.rules_log import Activation, newest, restated_scope
 from graphweft_rules import RuleSet
 from graphweft_workers.active_rules import ActiveRules, FixedRules
 from graphweft_workers.engine.digest import Digest, read_digest
-from graphweft_workers.engine.graph_marks import has_plan, is_sealed
+from graphweft_workers.engine.graph_marks import has_plan, is_loading, is_sealed
 from graphweft_workers.engine.passed_over import PassedOver
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import INTERNAL_PREFIX, START, GraphStore
@@ -25,6 +25,7 @@ from graphweft_workers.replay.graph_basis import GraphBasis, given_basis, logged
 from graphweft_workers.replay.places import check_complete, partitions_of
 from graphweft_workers.replay.replay import Replay, Replayed
 from graphweft_workers.replay.restatement import Restatement, Settled
+from graphweft_workers.replay.snapshots import Snapshots
 from graphweft_workers.replay.swap import GraphSwap, move
 
 _TIMEOUT_S: Final = 60.0
@@ -66,10 +67,12 @@ class Rebuild:
         *,
         given: RuleSet | None = None,
         tell: Callable[[Mapping[int, Replayed]], None] = lambda _: None,
+        snapshots: Snapshots | None = None,
     ) -> None:
         """``graph`` is the store of the new graph; ``tell`` gets the progress of all partitions after each batch.
 
-        With ``given``, all events follow this rule set instead of ``rules``, the ones that the log activates.
+        With ``given``, all events follow this rule set instead of ``rules``, the ones that the log activates, and no
+        ``snapshots`` are used.
         """
         self._bus = bus
         self._live = live
@@ -79,12 +82,15 @@ class Rebuild:
         self._rules = rules
         self._given = given
         self._replay = (
-            Replay(bus, graph, rules, app_id)
+            Replay(bus, graph, rules, app_id, snapshots=snapshots)
             if given is None
             else Replay(bus, graph, FixedRules(given), app_id, passed_over=PassedOver.by_other_rules)
         )
         self._run_id = ""
         self._basis = GraphBasis()
+        self._new = False
+        self.restored = 0
+        """Events with mutations that came from a snapshot."""
         self.done: dict[int, Replayed] = {}
         """How far each partition is. The counts are those of all runs."""
 
@@ -115,9 +121,13 @@ class Rebuild:
     async def _open(self, *, resume: bool, kept: bool) -> None:
         app_id = self._app_id
         found = await self._graph.checkpoints(app_id, timeout_s=_TIMEOUT_S)
+        if any(map(is_loading, found.values())):  # it was killed while it loaded a snapshot
+            await self._graph.drop(app_id)
+            found = {}
         basis = await read_basis(self._graph, app_id)
         # A rebuild that was interrupted at once leaves a graph with nothing in it.
         exists = basis != GraphBasis() or any(each != START for each in found.values()) or await self._has_nodes()
+        self._new = not exists
         seals = {partition: each for partition, each in found.items() if is_sealed(each)}  # live before a swap
         is_kept = bool(seals) or basis.kept
         if kept and not is_kept:
@@ -173,7 +183,11 @@ class Rebuild:
 
         Raises like ``Replay.run``, and ``InvalidSettings`` if the new graph is beyond an offset.
         """
-        for partition in await self.partitions() if to is None else sorted(to):
+        partitions = await self.partitions() if to is None else sorted(to)
+        if self._new:
+            self._new = False
+            self.restored = await self._replay.restore(to or dict.fromkeys(partitions))
+        for partition in partitions:
             end = None if to is None else to[partition]
             place = (await self._graph.progress(self._app_id, partition)).checkpoint.offset
             if end is not None and self._bus.is_after(place, end):

@@ -21,6 +21,8 @@ from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Committed
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.replay.memory_letters import MemoryLetters
+from graphweft_workers.replay.restoring import Restoring
+from graphweft_workers.replay.snapshots import Snapshots
 
 type Cause = tuple[str | None, str | None, str]
 """Rule, mutation and message of a skip."""
@@ -54,11 +56,12 @@ class Replay:
         *,
         batch_events: int = 1_000,
         passed_over: Callable[[Bus, int], Awaitable[PassedOver]] = PassedOver.as_lived,
+        snapshots: Snapshots | None = None,
     ) -> None:
         """``graph`` is the store of the new graph. Nobody else writes to it. The bus is only read.
 
         ``passed_over`` returns what has no effect in a partition; ``PassedOver.by_other_rules`` is for other rules than
-        those of the log.
+        those of the log, and takes no ``snapshots``.
         """
         self._bus = bus
         self._graph = graph
@@ -76,6 +79,20 @@ class Replay:
             fact_keys=frozenset(),
             quarantine=False,
         )
+        self._restoring = None if snapshots is None else Restoring(bus, graph, app_id, snapshots, self._state.indexes)
+
+    async def restore(self, ends: Mapping[int, str | None]) -> int:
+        """Begin a new graph with the newest usable snapshot; return its number of events with mutations, or 0.
+
+        ``ends`` are the places of the partitions that ``run`` will be called for, in order. Raises ``BusUnavailable``
+        and ``GraphUnavailable``.
+        """
+        return 0 if self._restoring is None else await self._restoring.restore(ends)
+
+    async def finish(self) -> None:
+        """Keep a snapshot of the end, if it saves the next replay some work. Raises ``GraphUnavailable``."""
+        if self._restoring is not None:
+            await self._restoring.finish()
 
     async def run(self, partition: int, *, to: str | None = None) -> AsyncIterator[Replayed]:
         """Apply the partition up to the offset ``to``, or to its end; yield the progress after each batch.
@@ -85,11 +102,14 @@ class Replay:
         """
         bus, app_id = self._bus, self._app_id
         await self._state.rules.refresh()
-        passed_over = await self._passed_over(bus, partition)
+        start = (await self._graph.progress(app_id, partition)).checkpoint.offset
+        if self._restoring is None:
+            passed_over = await self._passed_over(bus, partition)
+        else:
+            passed_over, start = await self._restoring.open(partition, start, to)
         writer = AppWriter(self._state, partition, passed_over)
         queue = AppQueue(app_id=app_id)
-        progress = await self._graph.progress(app_id, partition)
-        done = Replayed(offset=progress.checkpoint.offset, letters=self._letters.found)
+        done = Replayed(offset=start, letters=self._letters.found)
         recent = await known_before(bus, partition, done.offset, passed_over)
         cursor = self._state.rules.cursor(partition, done.offset)
         while page := await bus.after(partition, done.offset, limit=self._batch_events):
@@ -107,4 +127,6 @@ class Replay:
             done.entries += len(wanted)
             done.events += len(events)
             done.skips.update((skip.rule, skip.mutation, skip.message) for skip in read.skips)
+            if self._restoring is not None:
+                await self._restoring.applied(partition, wanted, len(events), whole=not self._letters.found)
             yield done

@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import math
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 from typing import Any, Final
@@ -66,6 +66,10 @@ class Found:
     """Why a vector search used words only, or searched nothing."""
 
 
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
 class _NoVector(Exception):
     """The question has no vector; the message says why."""
 
@@ -92,11 +96,16 @@ class Searcher:
         embedder: Embedder | None = None,
         *,
         names: IndexNames = IndexNames(),
+        clock: Callable[[], datetime] = _now,
     ) -> None:
-        """``names`` applies to queries that name no index. Does not close ``graph`` or ``embedder``."""
+        """``names`` applies to queries that name no index. ``clock`` gives the time at which facts must be valid.
+
+        Does not close ``graph`` or ``embedder``.
+        """
         self._graph = graph
         self._embedder = embedder
         self._names = names
+        self._clock = clock
         self._indexes = Indexes(graph.dialect)
 
     async def search(self, app_id: str, query: SearchQuery, *, timeout_s: float) -> Found:
@@ -108,14 +117,22 @@ class Searcher:
         """
         if query.memory is None and query.index_name is None:
             query = query.model_copy(update={"index_name": self._names.of(query.index_type)})
-        return await _Search(self._graph, self._embedder, app_id, query, timeout_s).run(self._indexes)
+        now = utc_text(self._clock())
+        return await _Search(self._graph, self._embedder, app_id, query, timeout_s, now=now).run(self._indexes)
 
 
 class _Search:
     """One search."""
 
     def __init__(
-        self, graph: GraphStore, embedder: Embedder | None, app_id: str, query: SearchQuery, timeout_s: float
+        self,
+        graph: GraphStore,
+        embedder: Embedder | None,
+        app_id: str,
+        query: SearchQuery,
+        timeout_s: float,
+        *,
+        now: str,
     ) -> None:
         self._graph = graph
         self._embedder = embedder
@@ -123,6 +140,7 @@ class _Search:
         self._query = query
         self._until = time.monotonic() + timeout_s
         self._dialect = graph.dialect
+        self._now = now
 
     async def run(self, indexes: Indexes) -> Found:
         kind = self._kind()
@@ -131,8 +149,7 @@ class _Search:
             raise InvalidSettings(msg)
         targets: Sequence[Target]
         if self._query.memory:
-            now = utc_text(datetime.now(UTC))
-            targets = scoped(self._query.of, self._query.scope, now=now)
+            targets = scoped(self._query.of, self._query.scope, now=self._now)
             if kind is None or not self._query.text.strip():
                 recent = self._latest if not self._query.text.strip() else self._latest_and_words
                 return Found(table=_unscored(await self._shown(targets, await recent(targets))))

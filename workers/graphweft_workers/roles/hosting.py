@@ -40,6 +40,7 @@ from graphweft_workers.roles.connections import (
     new_layout,
 )
 from graphweft_workers.roles.heartbeat import beating
+from graphweft_workers.roles.pipelines import make_pipeline
 from graphweft_workers.roles.rules import load_new_rules, logged_rules, push_if_new
 from graphweft_workers.roles.settings import Settings
 
@@ -218,13 +219,9 @@ def _worker_name(settings: Settings) -> str:
 
 @asynccontextmanager
 async def _injection(settings: Settings) -> AsyncGenerator[_Service]:
-    from graphweft_rules.output.token_count import token_counter
     from graphweft_workers.embedding.cached import CachedEmbedder
-    from graphweft_workers.features.graphrag.retriever import HybridRetriever
     from graphweft_workers.injection.compile_rest import compile_rest
-    from graphweft_workers.injection.pipeline import ContextPipeline
     from graphweft_workers.injection.responder import InjectionResponder
-    from graphweft_workers.retrieval.search import IndexNames
     from graphweft_workers.roles.embedder import make_embedder
 
     bus = make_bus(settings)
@@ -236,7 +233,6 @@ async def _injection(settings: Settings) -> AsyncGenerator[_Service]:
     embedder = make_embedder(settings)
     if embedder is not None:
         embedder = CachedEmbedder(embedder)
-    count = token_counter(settings.token_counter)
     graph = make_graph(settings)
     active = logged_rules(settings, bus, none=rules)
     with suppress(BusUnavailable, TimeoutError):  # else the first requests would find no rules
@@ -245,20 +241,15 @@ async def _injection(settings: Settings) -> AsyncGenerator[_Service]:
     # The name must be unique, even among earlier processes with the same pid.
     name = f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:8]}"
     queue = make_request_queue(settings, name=name)
-    pipeline = ContextPipeline(
+    pipeline = make_pipeline(
+        settings,
         active,
         graph,
         bus=bus,
         embedder=embedder,
-        index_names=IndexNames(
-            index=settings.index_name, vector=settings.vector_index_name, fulltext=settings.fulltext_index_name
-        ),
-        query_timeout_s=settings.query_timeout_ms / 1000,
-        facts=HybridRetriever.of(graph, settings),
         cache_bytes=settings.context_cache_mb * 1024**2,
         last_good_s=settings.context_last_good_s,
         off=settings.context_off_apps,
-        count=count,
     )
     tasks = [asyncio.create_task(_follow(active, settings, pipeline.cache)), asyncio.create_task(compile_rest(active))]
     if embedder is not None:

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Final
 from graphweft_contracts import NotRunning
 from graphweft_workers.drivers.embedded.server import EmbeddedServer
 from graphweft_workers.roles.connections import make_bus, make_graph, make_transport
+from graphweft_workers.roles.pipelines import make_pipeline
 from graphweft_workers.roles.settings import Settings
 
 if TYPE_CHECKING:
@@ -59,23 +60,7 @@ class RuleTestServer:
 
     def pipeline(self, rules: RuleSet, time: datetime) -> ContextPipeline:
         """Return a pipeline for requests at ``time``; close it. It has no embedder."""
-        from graphweft_rules.output.token_count import token_counter
-        from graphweft_workers.features.graphrag.retriever import HybridRetriever
-        from graphweft_workers.injection.pipeline import ContextPipeline
-        from graphweft_workers.retrieval.search import IndexNames
-
-        settings = self._settings
-        return ContextPipeline(
-            rules,
-            self.graph,
-            index_names=IndexNames(
-                index=settings.index_name, vector=settings.vector_index_name, fulltext=settings.fulltext_index_name
-            ),
-            query_timeout_s=settings.query_timeout_ms / 1000,
-            facts=HybridRetriever.of(self.graph, settings),
-            count=token_counter(settings.token_counter),
-            clock=lambda: time,
-        )
+        return make_pipeline(self._settings, rules, self.graph, clock=lambda: time)
 
 
 @asynccontextmanager

@@ -91,6 +91,12 @@ class Settings(DriverSettings, BaseSettings):
     archive_every_s: float = Field(
         default=10.0, ge=0.05, le=3_600, description="Seconds after which the archive gets entries that it lacks."
     )
+    snapshot_events: int = Field(
+        default=100_000,
+        ge=0,
+        description="Events after which a replay keeps a snapshot of the graph in the archive; 0: it neither keeps nor "
+        "uses any.",
+    )
     archive_trim: bool = Field(
         default=False,
         description="Whether the archive role removes entries from the bus that are archived and applied.",

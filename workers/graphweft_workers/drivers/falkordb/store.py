@@ -36,6 +36,7 @@ from graphweft_contracts import Fenced, GraphUnavailable, QueryFailed, channels
 from graphweft_rules.cypher.batch_query import BatchQuery
 from graphweft_rules.cypher.indexes import SearchIndex
 from graphweft_rules.cypher.query import Cypher
+from graphweft_workers.drivers.falkordb import exact
 from graphweft_workers.drivers.falkordb.dialect import FALKORDB
 from graphweft_workers.drivers.falkordb.errors import (
     FAULT,
@@ -78,6 +79,7 @@ logger = logging.getLogger("graphweft.graph")
 
 _PIPELINE: Final = 500
 """Queries of one round trip; it bounds the server's queue."""
+_LISTING_MS: Final = 60_000
 _PAGE: Final = 5_000
 """Entities of one page of a listing."""
 _THREADS: Final = 2
@@ -380,6 +382,15 @@ class FalkorDBStore:
         ):
             yield Edge(start=row[0], end=row[1], type=row[2], properties=row[3])
 
+    async def dump(self, app_id: str) -> AsyncIterator[bytes]:
+        """See ``GraphStore.dump``."""
+        async for line in exact.dump(partial(self._rows, app_id, "GRAPH.RO_QUERY")):
+            yield line
+
+    async def load(self, app_id: str, lines: Iterable[bytes]) -> None:
+        """See ``GraphStore.load``."""
+        await exact.load(partial(self._rows, app_id, "GRAPH.QUERY"), lines)
+
     async def aclose(self) -> None:
         """See ``GraphStore.aclose``."""
         await self._places.aclose()
@@ -427,6 +438,19 @@ class FalkorDBStore:
         if limited:
             bound_amount(reply, enough)
         return await table_of(reply, self._graph(query.app_id))
+
+    async def _rows(self, app_id: str, command: str, text: str) -> list[Any]:
+        """Run a query without limits of its result; return the rows of its compact reply."""
+        timeout_ms = await self._allowed_ms(_LISTING_MS)
+        try:
+            reply = await self._redis.execute_command(
+                command, self._name(app_id), text, "--compact", "TIMEOUT", timeout_ms
+            )
+        except (RedisError, OSError) as error:
+            raise translate(error) from error
+        if isinstance(reply[-1], Exception):
+            raise translate(reply[-1]) from reply[-1]
+        return reply[1] if len(reply) == 3 else []
 
     async def _apply(self, app_id: str, partition: int, writes: Sequence[Write]) -> Applied:
         name = self._name(app_id)

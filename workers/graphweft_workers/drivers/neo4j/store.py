@@ -22,6 +22,7 @@ import logging
 import random
 import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
+from functools import partial
 from typing import Any, Final
 
 import neo4j
@@ -32,7 +33,7 @@ from graphweft_contracts import Fenced, GraphUnavailable, QueryFailed
 from graphweft_rules.cypher.batch_query import BatchQuery
 from graphweft_rules.cypher.indexes import SearchIndex
 from graphweft_rules.cypher.query import Cypher
-from graphweft_workers.drivers.neo4j import errors
+from graphweft_workers.drivers.neo4j import errors, exact
 from graphweft_workers.drivers.neo4j.batch_query import with_plain_vectors
 from graphweft_workers.drivers.neo4j.calls import ADMIN_S, fetched, run, run_admin, send
 from graphweft_workers.drivers.neo4j.databases import Database, Databases
@@ -278,6 +279,21 @@ class Neo4jStore:
         statement = "MATCH (a)-[e]->(b) RETURN elementId(a), elementId(b), type(e), properties(e)"
         async for row in self._listed(app_id, statement):
             yield Edge(start=number_of(row[0]), end=number_of(row[1]), type=row[2], properties=plain(row[3]))
+
+    async def dump(self, app_id: str) -> AsyncIterator[bytes]:
+        """See ``GraphStore.dump``."""
+        async for line in exact.dump(partial(self._listed, app_id)):
+            yield line
+
+    async def load(self, app_id: str, lines: Iterable[bytes]) -> None:
+        """See ``GraphStore.load``."""
+        graph = await self._databases.claimed(app_id)
+
+        async def write(statement: str, params: Mapping[str, Any]) -> list[list[Any]]:
+            async with self._databases.session(graph, _LISTING_S) as session:
+                return await (await send(session, timed(statement, _LISTING_S), params)).values()
+
+        await exact.load(write, lines)
 
     async def aclose(self) -> None:
         """See ``GraphStore.aclose``."""

@@ -6,7 +6,7 @@ import asyncio
 import contextlib
 import math
 import time
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, Literal, Self
@@ -48,6 +48,10 @@ _DEFAULT: Final = Caps()
 _logger: Any = structlog.get_logger("graphweft.graphrag")
 
 
+def _now() -> datetime:
+    return datetime.now(UTC)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GraphContext:
     """The result of a retrieval."""
@@ -85,14 +89,19 @@ class HybridRetriever:
         max_chars: int = 8_000,
         max_tokens: int | None = None,
         count: TokenCounter = count_characters,
+        clock: Callable[[], datetime] = _now,
     ) -> None:
-        """Does not close ``graph``. ``max_chars`` and ``max_tokens``, counted by ``count``, limit the context."""
+        """Does not close ``graph``. ``max_chars`` and ``max_tokens``, counted by ``count``, limit the context.
+
+        ``clock`` gives the time at which facts must be valid.
+        """
         self._graph = graph
         self._enabled = enabled
         self._caps = caps
         self._max_chars = max_chars
         self._max_tokens = max_tokens
         self._count = count
+        self._clock = clock
 
     @classmethod
     def of(cls, graph: GraphStore, settings: GraphragSettings, **more: Any) -> Self:
@@ -116,7 +125,7 @@ class HybridRetriever:
         Does nothing unless enabled. Raises only if cancelled.
         """
         if self._enabled:
-            run = _Retrieval(self._graph, Caps(query_timeout_s=timeout_s), app_id, timeout_s, None)
+            run = _Retrieval(self._graph, Caps(query_timeout_s=timeout_s), app_id, timeout_s, None, now=self._clock())
             with contextlib.suppress(Exception):
                 await run.warm()
 
@@ -136,7 +145,7 @@ class HybridRetriever:
         _logger.info(EXECUTED, app_id=app_id, enabled=self._enabled)
         if not self._enabled:
             return GraphContext(outcome="disabled")
-        run = _Retrieval(self._graph, self._caps, app_id, timeout_s, memory)
+        run = _Retrieval(self._graph, self._caps, app_id, timeout_s, memory, now=self._clock())
         failure: str | None = None
         try:
             async with asyncio.timeout(max(0.0, run.left_s()) + _GRACE_S):
@@ -194,7 +203,14 @@ class _Retrieval:
     """One retrieval; ``found`` has the result so far, also if it ends early."""
 
     def __init__(
-        self, graph: GraphStore, caps: Caps, app_id: str, timeout_s: float, memory: MemoryScope | None
+        self,
+        graph: GraphStore,
+        caps: Caps,
+        app_id: str,
+        timeout_s: float,
+        memory: MemoryScope | None,
+        *,
+        now: datetime,
     ) -> None:
         self._graph = graph
         self._caps = caps
@@ -202,7 +218,7 @@ class _Retrieval:
         self._until = time.monotonic() + (timeout_s if math.isfinite(timeout_s) else 0.0)
         given = {} if memory is None else memory.given
         self._scopes: Mapping[str, str | None] = {name: given.get(name) for name in SCOPES}
-        self._times = {"now": utc_text(datetime.now(UTC))}
+        self._times = {"now": utc_text(now)}
         self.found = Expansion()
         self.paths: frozenset[Path] = frozenset()
 

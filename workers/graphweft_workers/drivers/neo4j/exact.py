@@ -1,0 +1,150 @@
+"""Writes a graph as lines of JSON and reads it back, without losing anything of a value."""
+
+from __future__ import annotations
+
+import base64
+import json
+import math
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
+from itertools import batched
+from typing import Any, Final
+
+import pytz  # type: ignore[import-untyped]
+from neo4j.spatial import CartesianPoint, Point, WGS84Point
+from neo4j.time import Date, DateTime, Duration, Time
+
+from graphweft_contracts import QueryFailed
+from graphweft_workers.drivers.neo4j.statements import quoted
+from graphweft_workers.ports.graph_store import NOT_DUMPED
+
+type List = Callable[[str], AsyncIterator[list[Any]]]
+"""Runs a query that only reads and yields its rows with the driver's own values."""
+type Run = Callable[[str, dict[str, Any]], Awaitable[list[list[Any]]]]
+"""Runs a query in a transaction of its own and returns its rows."""
+
+_ROWS: Final = 1_000
+_NODES: Final = "MATCH (n) RETURN elementId(n), labels(n), properties(n)"
+_EDGES: Final = "MATCH (a)-[e]->(b) RETURN elementId(a), elementId(b), type(e), properties(e)"
+_MAKE: Final = "UNWIND $rows AS row CREATE (n{labels}) SET n = row[1] RETURN row[0], elementId(n)"
+_TIE: Final = (
+    "UNWIND $rows AS row MATCH (a) WHERE elementId(a) = row[0] MATCH (b) WHERE elementId(b) = row[1] "
+    "CREATE (a)-[e:{type}]->(b) SET e = row[2]"
+)
+_POINTS: Final[dict[int, type[Point]]] = {
+    4326: WGS84Point, 4979: WGS84Point, 7203: CartesianPoint, 9157: CartesianPoint,
+}  # fmt: skip
+_KIND: Final = "$"
+"""The key of a value that JSON has no form for: {"$": kind, "of": …}. No property is a map."""
+
+
+async def dump(ask: List) -> AsyncIterator[bytes]:
+    """Yield a line for each node, and then for each relationship, except those about the graph itself."""
+    async for number, labels, properties in ask(_NODES):
+        if NOT_DUMPED.isdisjoint(labels):
+            yield _line("node", number, labels, _encoded(properties))
+    async for start, end, type, properties in ask(_EDGES):
+        yield _line("edge", start, end, type, _encoded(properties))
+
+
+async def load(run: Run, lines: Iterable[bytes]) -> None:
+    """Write what ``dump`` has yielded. The graph may hold other nodes."""
+    ids: dict[str, str] = {}
+    for some in batched(map(json.loads, lines), _ROWS):
+        nodes: dict[tuple[str, ...], list[list[Any]]] = {}
+        edges: dict[str, list[list[Any]]] = {}
+        for kind, *rest, properties in some:
+            values = {name: _decoded(value) for name, value in properties.items()}
+            if kind == "node":
+                nodes.setdefault(tuple(rest[1]), []).append([rest[0], values])
+            else:
+                edges.setdefault(rest[2], []).append([rest[0], rest[1], values])
+        for labels, rows in nodes.items():
+            made = await run(_MAKE.format(labels="".join(f":{quoted(each)}" for each in labels)), {"rows": rows})
+            ids.update((old, new) for old, new in made)
+        for type, rows in edges.items():
+            there = [[ids[start], ids[end], values] for start, end, values in rows]
+            await run(_TIE.format(type=quoted(type)), {"rows": there})
+
+
+def _encoded(value: Any) -> Any:
+    match value:
+        case None | bool() | int() | str():
+            return value
+        case float():
+            return value if math.isfinite(value) else {_KIND: "float", "of": str(value)}
+        case Point():
+            return {_KIND: "point", "of": [value.srid, *map(float, value)]}
+        case Duration():  # a tuple too
+            return {_KIND: "duration", "of": [value.months, value.days, value.seconds, value.nanoseconds]}
+        case list() | tuple():
+            return [_encoded(item) for item in value]  # pyright: ignore[reportUnknownVariableType]
+        case dict():
+            return {name: _encoded(item) for name, item in value.items()}  # pyright: ignore[reportUnknownVariableType]
+        case bytes() | bytearray():
+            return {_KIND: "bytes", "of": base64.b64encode(value).decode()}
+        case DateTime():
+            return {_KIND: "datetime", "of": [_date(value), _time(value), _zone(value)]}
+        case Date():
+            return {_KIND: "date", "of": _date(value)}
+        case Time():
+            return {_KIND: "time", "of": [_time(value), _zone(value)]}
+        case _:
+            raise QueryFailed(f"a property is a {type(value).__name__}, which a snapshot cannot keep")
+
+
+def _decoded(value: Any) -> Any:
+    if isinstance(value, list):
+        return [_decoded(item) for item in value]  # pyright: ignore[reportUnknownVariableType]
+    if not isinstance(value, dict):
+        return value
+    of: Any = value["of"]  # pyright: ignore[reportUnknownVariableType]
+    match value[_KIND]:
+        case "float":
+            return float(of)
+        case "point":
+            return _POINTS[of[0]](of[1:])
+        case "bytes":
+            return base64.b64decode(of)
+        case "duration":
+            return Duration(months=of[0], days=of[1], seconds=of[2], nanoseconds=of[3])
+        case "date":
+            return Date(*of)
+        case "time":
+            zone = None if of[1] is None else pytz.FixedOffset(of[1] // 60)
+            hour, minute, second, nanosecond = of[0]
+            return Time(hour, minute, second, nanosecond, zone)
+        case _:
+            return _zoned(DateTime(*of[0], *of[1]), of[2])
+
+
+def _zoned(plain: DateTime, zone: Any) -> DateTime:
+    if zone is None:
+        return plain
+    if isinstance(zone, int):
+        return plain.replace(tzinfo=pytz.FixedOffset(zone // 60))
+    name, offset = zone
+    # By UTC: an hour of local time comes twice a year.
+    moment = (plain - Duration(seconds=offset)).replace(tzinfo=pytz.utc)
+    return moment.as_timezone(pytz.timezone(name))
+
+
+def _date(value: Date | DateTime) -> list[int]:
+    return [value.year, value.month, value.day]
+
+
+def _time(value: Time | DateTime) -> list[int]:
+    return [value.hour, value.minute, value.second, value.nanosecond]
+
+
+def _zone(value: Time | DateTime) -> Any:
+    """Return nothing, the seconds from UTC, or the name of a zone with the seconds."""
+    if value.tzinfo is None:
+        return None
+    offset = value.utc_offset()
+    seconds = round(offset.total_seconds()) if offset is not None else 0
+    name = getattr(value.tzinfo, "zone", None) or getattr(value.tzinfo, "key", None)
+    return [name, seconds] if name else seconds
+
+
+def _line(*parts: Any) -> bytes:
+    return json.dumps(parts, ensure_ascii=False, separators=(",", ":")).encode()

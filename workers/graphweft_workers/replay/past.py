@@ -1,0 +1,73 @@
+"""The place of an app's log at a time of the past, and its graph as it was there."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+
+from graphweft_contracts import InvalidSettings
+from graphweft_rules import RuleSet
+from graphweft_workers.active_rules import ActiveRules
+from graphweft_workers.ports.bus import Bus
+from graphweft_workers.replay.moments import places_at
+
+type Position = tuple[int, str]
+"""Partition and offset."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Past:
+    """Places in all partitions that may hold events of an app."""
+
+    offsets: Mapping[int, str]
+    """By partition: the last offset that counts; empty before the first entry."""
+    time: datetime
+    """The time that was asked for, or at which the server took the entry at the position that was asked for."""
+    home: int
+    """The partition of the position, or one that the app's events use."""
+
+    @property
+    def positions(self) -> list[str]:
+        """The places as ``PARTITION:OFFSET``, of partitions that have entries there."""
+        return [f"{partition}:{offset}" for partition, offset in sorted(self.offsets.items()) if offset]
+
+    def rules(self, rules: ActiveRules, app_id: str) -> RuleSet:
+        """Return the rules that were active there."""
+        offset = self.offsets[self.home]
+        return rules.cursor(self.home, offset).at(app_id, offset)
+
+
+async def find_past(bus: Bus, app_id: str, when: datetime | Position) -> Past:
+    """Return the places of a time, or of a position.
+
+    The other partitions of an app with several ones are taken at the time at which the server took the entry at the
+    position. Raises ``BusUnavailable``, and ``InvalidSettings`` if the position is none.
+    """
+    layout = await bus.layout()
+    partitions = {*layout.partitions_of(app_id), *range(layout.partitions, await bus.partitions(fresh=True))}
+    if isinstance(when, datetime):
+        offsets = await places_at(bus, sorted(partitions), when)
+        return Past(offsets=offsets, time=when, home=min(layout.partitions_of(app_id)))
+    partition, offset = when
+    entry = await _time_of(bus, partition, offset)
+    offsets = await places_at(bus, sorted(partitions - {partition}), entry) | {partition: offset}
+    return Past(offsets=offsets, time=entry, home=partition)
+
+
+async def _time_of(bus: Bus, partition: int, offset: str) -> datetime:
+    given = f"{partition}:{offset}"
+    status = {each.id: each for each in await bus.status()}
+    if partition not in status:
+        raise InvalidSettings(f"invalid position {given!r}: the bus has the partitions 0 to {max(status)}")
+    try:
+        if bus.is_after(offset, status[partition].end):
+            raise InvalidSettings(
+                f"invalid position {given!r}: the partition ends at {status[partition].end or 'nothing'}"
+            )
+        found = await bus.before(partition, offset, limit=1)
+    except ValueError as error:
+        raise InvalidSettings(f"invalid position {given!r}: an offset of this bus has another form") from error
+    if not found:
+        raise InvalidSettings(f"invalid position {given!r}: the log has no entry there or before")
+    return found[0].received

@@ -1,0 +1,102 @@
+"""The file of a snapshot: a graph at a place of the log.
+
+The first line is a hash of everything after it. The second is a header in JSON. The rest is compressed by Zstandard: a
+line for each node and relationship, in the form of the graph store.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+import zstandard
+
+from graphweft_rules.cypher.indexes import SearchIndex
+from graphweft_workers.ports.graph_store import Checkpoint, Progress
+
+FORMAT: Final = 1
+_LEVEL: Final = 3
+_CHUNK: Final = 1024**2
+
+
+class InvalidSnapshot(Exception):
+    """The file is not a whole snapshot of this format; the message says why."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Snapshot:
+    """What a snapshot holds beside the graph."""
+
+    app_id: str
+    key: str
+    """What the graph follows from; see ``snapshot_key``."""
+    events: int
+    """Events with mutations up to the place."""
+    progress: Mapping[int, Progress]
+    """The checkpoints of the graph."""
+    keys: frozenset[tuple[str, str]]
+    indexes: Sequence[SearchIndex]
+
+
+class SnapshotWriter:
+    """Compresses the lines of a graph as they come."""
+
+    def __init__(self) -> None:
+        self._compressor = zstandard.ZstdCompressor(level=_LEVEL).compressobj()
+        self._parts: list[bytes] = []
+        self.lines = 0
+
+    def add(self, line: bytes) -> None:
+        """Add a line; it holds no line break."""
+        self._parts.append(self._compressor.compress(line + b"\n"))
+        self.lines += 1
+
+    def finish(self, snapshot: Snapshot) -> bytes:
+        """Return the file. Nothing can be added then."""
+        header = {
+            "format": FORMAT,
+            "app": snapshot.app_id,
+            "key": snapshot.key,
+            "events": snapshot.events,
+            "lines": self.lines,
+            "progress": {str(number): asdict(each) for number, each in snapshot.progress.items()},
+            "keys": sorted(snapshot.keys),
+            "indexes": [asdict(index) for index in snapshot.indexes],
+        }
+        body = json.dumps(header).encode() + b"\n" + b"".join(self._parts) + self._compressor.flush()
+        return hashlib.sha256(body).hexdigest().encode() + b"\n" + body
+
+
+def read_snapshot(data: bytes) -> tuple[Snapshot, Iterator[bytes]]:
+    """Return what a file holds, and the lines of the graph. Raises ``InvalidSnapshot``."""
+    digest, _, body = data.partition(b"\n")
+    if hashlib.sha256(body).hexdigest().encode() != digest:
+        raise InvalidSnapshot("it is damaged: its hash is another one")
+    start, _, packed = body.partition(b"\n")
+    header = json.loads(start)
+    if header["format"] != FORMAT:
+        raise InvalidSnapshot(f"its format is {header['format']!r}, and this version reads {FORMAT}")
+    snapshot = Snapshot(
+        app_id=header["app"],
+        key=header["key"],
+        events=header["events"],
+        progress={int(number): _progress(each) for number, each in header["progress"].items()},
+        keys=frozenset((label, name) for label, name in header["keys"]),
+        indexes=[SearchIndex(**index | {"properties": tuple(index["properties"])}) for index in header["indexes"]],
+    )
+    return snapshot, _lines(packed)
+
+
+def _progress(values: Mapping[str, Any]) -> Progress:
+    return Progress(checkpoint=Checkpoint(**values["checkpoint"]), note=values["note"])
+
+
+def _lines(packed: bytes) -> Iterator[bytes]:
+    rest = b""
+    decompressor = zstandard.ZstdDecompressor().decompressobj()
+    for at in range(0, len(packed), _CHUNK):
+        *lines, rest = (rest + decompressor.decompress(packed[at : at + _CHUNK])).split(b"\n")
+        yield from lines

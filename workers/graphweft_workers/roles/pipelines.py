@@ -1,0 +1,46 @@
+"""Makes the context pipeline for the settings: of a responder, of rule tests, and of a past graph."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from datetime import datetime
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:  # a command that reads a count need not wait for the engine to load
+    from graphweft_rules import RuleSet
+    from graphweft_workers.active_rules import ActiveRules
+    from graphweft_workers.injection.pipeline import ContextPipeline
+    from graphweft_workers.ports.graph_store import GraphStore
+    from graphweft_workers.roles.settings import Settings
+
+
+def make_pipeline(
+    settings: Settings,
+    rules: RuleSet | ActiveRules,
+    graph: GraphStore,
+    *,
+    clock: Callable[[], datetime] | None = None,
+    **more: Any,
+) -> ContextPipeline:
+    """Return the pipeline; close it. ``clock`` also judges the validity of facts; without it, the real time does.
+
+    ``more`` are arguments of ``ContextPipeline`` that the settings do not decide alone.
+    """
+    from graphweft_rules.output.token_count import token_counter
+    from graphweft_workers.features.graphrag.retriever import HybridRetriever
+    from graphweft_workers.injection.pipeline import ContextPipeline
+    from graphweft_workers.retrieval.search import IndexNames
+
+    timed = {} if clock is None else {"clock": clock}
+    names = IndexNames(
+        index=settings.index_name, vector=settings.vector_index_name, fulltext=settings.fulltext_index_name
+    )
+    given = {"query_timeout_s": settings.query_timeout_ms / 1000, **timed, **more}
+    return ContextPipeline(
+        rules,
+        graph,
+        index_names=names,
+        facts=HybridRetriever.of(graph, settings, **timed),
+        count=token_counter(settings.token_counter),
+        **given,
+    )

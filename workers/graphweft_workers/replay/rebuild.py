@@ -182,15 +182,16 @@ class Rebuild:
                     "another one"
                 )
             known = self.done.get(partition, Replayed())
-            async for step in self._replay.run(partition, to=end):
-                self.done[partition] = Replayed(
-                    offset=step.offset,
-                    entries=known.entries + step.entries,
-                    events=known.events + step.events,
-                    skips=known.skips + step.skips,
-                    letters=step.letters if not known.letters else {**known.letters, **step.letters},
-                )
-                self._tell(self.done)
+            async with contextlib.aclosing(self._replay.run(partition, to=end)) as steps:
+                async for step in steps:
+                    self.done[partition] = Replayed(
+                        offset=step.offset,
+                        entries=known.entries + step.entries,
+                        events=known.events + step.events,
+                        skips=known.skips + step.skips,
+                        letters=step.letters if not known.letters else {**known.letters, **step.letters},
+                    )
+                    self._tell(self.done)
 
     async def compare(self) -> Compared | None:
         """Bring the new graph to the place of the live one and return both digests.

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, cast
 
 from graphweft_contracts import DeadLetterReason, GraphUnavailable
-from graphweft_rules import BoundMutation
+from graphweft_rules import BoundMutation, CompiledMutation
 from graphweft_workers.engine.graph_marks import has_plan
 from graphweft_workers.engine.order import Arranger, Step
 from graphweft_workers.engine.read import MatchedEvent
@@ -259,14 +259,16 @@ def _arranged(arranger: Arranger, rows: Iterable[Row]) -> Sequence[Step[Row]]:
 def _note(plan: Plan) -> str:
     events: dict[str, int] = {}
     steps: list[tuple[str, str, list[int]]] = []
+    last: CompiledMutation | None = None
     for step in plan.steps:
         for row in step.rows:
-            offset, rule, mutation = row.name
-            number = events.setdefault(offset, len(events))
-            if steps and steps[-1][0] == rule and steps[-1][1] == mutation:
-                steps[-1][2].append(number)
-            else:
-                steps.append((rule, mutation, [number]))
+            number = events.setdefault(row.event.entry.offset, len(events))
+            mutation = row.bound.mutation
+            if mutation is not last:
+                last = mutation
+                if not steps or steps[-1][:2] != (mutation.rule, mutation.id):
+                    steps.append((mutation.rule, mutation.id, []))
+            steps[-1][2].append(number)
     left_out = plan.failed and asdict(plan.failed)
     body = {"format": _FORMAT, "end": plan.end, "events": list(events), "steps": steps, "left_out": left_out}
     if plan.rules:

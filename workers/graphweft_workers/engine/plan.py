@@ -253,7 +253,7 @@ def _rows(events: Iterable[MatchedEvent]) -> list[Row]:
 
 
 def _arranged(arranger: Arranger, rows: Iterable[Row]) -> Sequence[Step[Row]]:
-    return arranger.arrange((row.bound, row) for row in rows)
+    return arranger.arrange([(row.bound, row) for row in rows])
 
 
 def _note(plan: Plan) -> str:

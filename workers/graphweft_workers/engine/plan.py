@@ -95,13 +95,20 @@ class Plan:
 
     @classmethod
     def of(
-        cls, checkpoint: Checkpoint, events: Sequence[MatchedEvent], arranger: Arranger, *, noted: str | None = None
+        cls,
+        checkpoint: Checkpoint,
+        events: Sequence[MatchedEvent],
+        arranger: Arranger,
+        *,
+        steps: Sequence[Step[Row]] | None = None,
+        noted: str | None = None,
     ) -> Plan:
         """Return the plan for events in the log's order, all of them after ``checkpoint`` and at least one.
 
-        ``noted`` is the digest of the rules that the graph's note says, if it is known.
+        ``steps`` are those of ``arranged``, if they are known already. ``noted`` is the digest of the rules that the
+        graph's note says, if it is known.
         """
-        steps = _arranged(arranger, _rows(events))
+        steps = arranged(events, arranger) if steps is None else steps
         rules = events[-1].rules.digest
         return cls(
             before=checkpoint,
@@ -170,6 +177,11 @@ class Plan:
         if not total:
             found.append(Write(before=self.before, after=Checkpoint(offset=self.end), note=self.last_note))
         return found
+
+
+def arranged(events: Sequence[MatchedEvent], arranger: Arranger) -> Sequence[Step[Row]]:
+    """Return the rows of events in the order in which they run; it does not depend on the graph."""
+    return _arranged(arranger, _rows(events))
 
 
 def _light(rows: Sequence[Row]) -> int:

@@ -160,5 +160,6 @@ class Replay:
         read = read_range(
             partition, entries, reading.rules, reading.recent, only=self._app_id, passed_over=reading.passed_over
         )
+        await self._state.applier.prepare(read.apps.get(self._app_id, []))
         reading.offset = entries[-1].offset
         return _Page(read=read, end=reading.offset, entries=len(entries))

@@ -329,8 +329,8 @@ def _contended(known: Mapping[str, ReadWriteSet]) -> frozenset[Resource]:
 
 def _value(key: Key, params: Mapping[str, Any]) -> _Value:
     value: Any = key.of(params) if key.path or not key.parameter else params.get(key.parameter)
-    # Servers compare integers and text as Python does; other values differ.
-    return value if isinstance(value, str | int) else _ANY
+    # Servers compare integers and text as Python does; other values differ. Nearly all are text.
+    return value if type(value) is str or isinstance(value, str | int) else _ANY
 
 
 def _place[Row](steps: Sequence[Step[Row]], places: Sequence[int], earliest: int, kinds: tuple[_Kind, ...]) -> int:

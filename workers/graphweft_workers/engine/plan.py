@@ -260,7 +260,7 @@ def resumed(
 
 
 def _rows(events: Iterable[MatchedEvent]) -> list[Row]:
-    pairs = ((event, bound) for event in events for bound in event.mutations)
+    pairs = [(event, bound) for event in events for bound in event.mutations]
     return [Row(event, bound, number) for number, (event, bound) in enumerate(pairs)]
 
 

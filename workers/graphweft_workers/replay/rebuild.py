@@ -8,6 +8,7 @@ one, the log says so; see ``restatement``.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final

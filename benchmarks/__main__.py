@@ -13,7 +13,19 @@ from typing import Annotated, Final
 
 import typer
 
-from benchmarks import adapters, context, graphrag, latency, neighbours, rules, search, size, start, throughput
+from benchmarks import (
+    adapters,
+    context,
+    graphrag,
+    latency,
+    neighbours,
+    replaying,
+    rules,
+    search,
+    size,
+    start,
+    throughput,
+)
 from benchmarks.harness import RESULTS, Bench, Result, Skip, show, without, write
 from benchmarks.services import Fsync, Services
 from benchmarks.workload import AIRLINE, CALLS
@@ -39,6 +51,8 @@ PARTS: Final = (
     Part("c", "end to end with many rules", 50, rules.whole),
     Part("l", "start with many workflows", 30, start.run),
     Part("d", "memory and rate by the number of events", 45, size.run),
+    Part("m", "rebuild, redis x falkordb", 40, partial(replaying.against_unwind, "falkordb")),
+    Part("n", "memory of a rebuild by the number of events", 40, replaying.memory),
     Part("e", "emit to visible", 25, latency.run),
     Part("k", "emit to visible beside a slow app", 75, neighbours.run),
     Part("g", "context over redis", 35, partial(context.against_plain, "redis")),
@@ -50,6 +64,7 @@ PARTS: Final = (
     Part("a", "kafka x falkordb, calls", 53, partial(throughput.run, "kafka", "falkordb", CALLS)),
     Part("ab", "redis x neo4j, calls", 85, partial(throughput.run, "redis", "neo4j", CALLS)),
     Part("af", "kafka x neo4j, calls", 100, partial(throughput.run, "kafka", "neo4j", CALLS)),
+    Part("m", "rebuild, redis x neo4j", 60, partial(replaying.against_unwind, "neo4j")),
     Part("i", "facts out of a million relationships, neo4j", 120, partial(graphrag.run, graph="neo4j")),
 )
 ROWS: Final = sorted({row for part in PARTS for row in part.rows})

@@ -99,10 +99,3 @@ async def events_per_second(
 async def count(probe: GraphProbe, applied: str) -> int:
     rows = await probe.rows(applied)
     return int(rows[0][0] or 0) if rows else 0
-
-
-def highest_resident_mb(pid: int) -> float:
-    """Return the most memory that a process has had resident, in MB (Linux)."""
-    with open(f"/proc/{pid}/status", encoding="ascii") as file:
-        found = dict(line.split(":", 1) for line in file)
-    return int(found["VmHWM"].split()[0]) / 1024

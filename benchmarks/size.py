@@ -6,8 +6,9 @@ import asyncio
 import time
 from typing import Final
 
+from benchmarks.command import highest_resident_mb
 from benchmarks.harness import Bench, Died, Result, Spread
-from benchmarks.processes import ENGINE, count, highest_resident_mb, process
+from benchmarks.processes import ENGINE, count, process
 from benchmarks.services import Services, publish
 from benchmarks.workload import CALLS
 

@@ -173,19 +173,26 @@ async def _naive_rate(case: Case, options: tuple[str, ...], per_second: int, _ro
 
 
 async def _unwind_rate(case: Case, _round: int) -> float:
-    bench, workload = case.bench, case.workload
-    probe = await case.prepared()
+    await case.cleared()
+    seconds = case.bench.seconds
+    return await unwind_rate(case.services, case.settings, case.graph, int(_UNWIND_PER_S * seconds), seconds)
+
+
+async def unwind_rate(services: Services, settings: Settings, graph: Graph, size: int, limit_s: float) -> float:
+    """Return the events a second of hand-written queries for the first events of ``CALLS``, on an empty graph."""
+    probe = await services.probe(graph)
+    await probe.index(load_rules(CALLS.rules).keys)
     done = await asyncio.create_subprocess_exec(
-        *(sys.executable, *UNWIND, str(int(_UNWIND_PER_S * bench.seconds)), str(bench.seconds)),
+        *(sys.executable, *UNWIND, str(size), str(limit_s)),
         cwd=ROOT,
-        env=case.settings.as_environment(),
+        env=settings.as_environment(),
         stdout=asyncio.subprocess.PIPE,
     )
     output, _ = await done.communicate()
     if done.returncode != 0:
         raise Died(f"the hand-written queries ended with {done.returncode}")
     found = json.loads(output)
-    if (there := await count(probe, workload.applied)) != found["events"]:
+    if (there := await count(probe, CALLS.applied)) != found["events"]:
         raise Died(f"the hand-written queries made {there} events of {found['events']}")
     return float(found["events"] / found["seconds"])
 

@@ -30,6 +30,7 @@ from graphweft_workers.engine.digest import read_digest
 from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import GraphStore
+from graphweft_workers.replay.replay import Replay
 from graphweft_workers.roles.rules import rules_maker
 from graphweft_workers.roles.settings import Settings
 
@@ -182,6 +183,26 @@ async def test_a_rebuilt_graph_equals_the_live_one_and_the_neighbour_is_untouche
         assert len(memories["rows"]) == 3
         assert sum(each["events"] for each in found["partitions"]) >= 60
     assert {name: await app.digest(name) for name in before} == before
+
+
+async def test_pages_that_are_read_ahead_end_as_the_live_graph(app: App) -> None:
+    await app.live()
+    rules = LoggedRules(app.bus, app.bus.is_after, rules_maker(Settings.load()))
+    async with (
+        contextlib.aclosing(FalkorDBStore(app.url)) as live,
+        contextlib.aclosing(FalkorDBStore(app.url, graph_template="{app_id}.pages")) as graph,
+    ):
+        pages = 0
+        for partition in (await app.bus.layout()).partitions_of("shop"):
+            for most in (pages + 5, 1_000):  # one replay stops somewhere, and another one continues
+                replay = Replay(app.bus, graph, rules, "shop", batch_events=3)
+                async with contextlib.aclosing(replay.run(partition)) as steps:
+                    async for _ in steps:
+                        pages += 1
+                        if pages == most:
+                            break
+        assert pages > 20
+        assert await read_digest(graph, "shop") == await read_digest(live, "shop")
 
 
 async def test_a_difference_is_found(app: App, graph: FalkorDBStore) -> None:

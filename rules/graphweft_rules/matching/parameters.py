@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import date
 from difflib import get_close_matches
+from operator import attrgetter
 from typing import Any, Final, Protocol, cast
 
 from graphweft_contracts import ContextRequest, Event
@@ -115,8 +116,8 @@ class _Root:
 
 
 _ROOTS: Final[Mapping[str, _Root]] = {
-    "context": _Root(lambda scope: scope.context, _CONTEXT, "user_id"),
-    "event": _Root(lambda scope: scope.event, _EVENT, "agent_name"),
+    "context": _Root(attrgetter("context"), _CONTEXT, "user_id"),
+    "event": _Root(attrgetter("event"), _EVENT, "agent_name"),
     "workflow": _Root(lambda _: {}, _WORKFLOW, "name"),
 }
 """The roots, by the name that follows the dollar."""

@@ -19,6 +19,7 @@ from graphweft_workers.cli.output import print_error, print_json, print_table, s
 from graphweft_workers.cli.rebuild_report import RebuildReport
 from graphweft_workers.cli.replay_progress import replay_progress
 from graphweft_workers.cli.second_graph import drop_second, second_place
+from graphweft_workers.garbage_collection import collect_less_often
 from graphweft_workers.logs import set_up_logs
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import GraphStore
@@ -165,6 +166,7 @@ class _Work:
                 await work.begin(resume=options.resume, swap=options.swap)
                 if self.to is None and not options.resume:
                     expect(await entries_of(self.bus, await work.partitions()))
+                collect_less_often()
                 started = time.monotonic()
                 if options.verify:
                     report.compared = await work.compare()

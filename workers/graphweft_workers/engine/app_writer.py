@@ -168,7 +168,9 @@ class AppWriter:
                 checkpoint = await applier.resume(self.number, queue.app_id, opened, events, strikes=strikes)
                 strikes = 0
         assert checkpoint is not None
-        rest = [event for event in events if self.log.is_after(event.entry.offset, checkpoint.offset)]
+        rest = events
+        if not self.log.is_after(events[0].entry.offset, checkpoint.offset):
+            rest = [event for event in events if self.log.is_after(event.entry.offset, checkpoint.offset)]
         queue.checkpoint = None  # unknown until the call returns
         queue.checkpoint = await applier.apply(self.number, queue.app_id, checkpoint, rest, strikes=strikes)
 

@@ -10,10 +10,11 @@ and from time to time one row is tried.
 
 from __future__ import annotations
 
+import contextlib
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from typing import Final
+from typing import Final, NamedTuple
 
 import structlog
 
@@ -21,8 +22,8 @@ from graphweft_contracts import DeadLetter, DeadLetterReason, GraphUnavailable, 
 from graphweft_rules import BoundMutation
 from graphweft_workers.bounded_dict import BoundedDict
 from graphweft_workers.engine.arrangers import Arrangers
-from graphweft_workers.engine.order import MOST_ROWS
-from graphweft_workers.engine.plan import FailedRows, Plan, Row, resumed, rules_of, unwritten
+from graphweft_workers.engine.order import MOST_ROWS, Arranger, Step
+from graphweft_workers.engine.plan import FailedRows, Plan, Row, arranged, resumed, rules_of, unwritten
 from graphweft_workers.engine.read import MatchedEvent, defect_of, internal_error, letter_for
 from graphweft_workers.engine.skips import MOST_OFFSETS
 from graphweft_workers.ports.dead_letters import DeadLetters
@@ -77,6 +78,14 @@ class _Careful:
     size: int
 
 
+class _Ahead(NamedTuple):
+    """Events whose rows are arranged."""
+
+    events: Sequence[MatchedEvent]
+    arranger: Arranger
+    steps: Sequence[Step[Row]]
+
+
 class Applier:
     """Applies events of any partition and app. Counts of failures last as long as the process."""
 
@@ -100,6 +109,7 @@ class Applier:
         self._noted: BoundedDict[tuple[int, str], str] = BoundedDict()
         """By partition and app: the digest of the rules in the graph's note."""
         self._logged: BoundedDict[tuple[str, ...], int] = BoundedDict()
+        self._ahead: _Ahead | None = None
 
     async def apply(
         self, partition: int, app_id: str, checkpoint: Checkpoint, events: Sequence[MatchedEvent], *, strikes: int = 0
@@ -113,8 +123,13 @@ class Applier:
         if not events:
             return checkpoint
         try:
+            ahead = self._ahead
+            if ahead is None or ahead.events != events:
+                ahead = await self._arranged(events)
+            else:
+                self._ahead = None
             noted = self._noted.get((partition, app_id))
-            plan = Plan.of(checkpoint, events, await self._arrangers.of(events), noted=noted)
+            plan = Plan.of(checkpoint, events, ahead.arranger, steps=ahead.steps, noted=noted)
         except GraphweftError:
             raise
         except Exception as error:  # noqa: BLE001 - one event must not stop the others
@@ -124,6 +139,19 @@ class Applier:
         reached = await self._run(partition, app_id, plan, strikes)
         self._noted[partition, app_id] = plan.rules
         return reached
+
+    async def prepare(self, events: Sequence[MatchedEvent]) -> None:
+        """Arrange the rows of events while ``apply`` waits for the graph, which takes the events before them.
+
+        It never raises. If ``apply`` then gets other events, it arranges those.
+        """
+        if events and all(event.rules is events[0].rules for event in events):
+            with contextlib.suppress(Exception):  # ``apply`` meets it again
+                self._ahead = await self._arranged(events)
+
+    async def _arranged(self, events: Sequence[MatchedEvent]) -> _Ahead:
+        arranger = await self._arrangers.of(events)
+        return _Ahead(events, arranger, arranged(events, arranger))
 
     def opened(self, partition: int, app_id: str, progress: Progress) -> None:
         """Remember what the graph's note says: other workers may have written it."""

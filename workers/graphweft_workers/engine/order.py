@@ -94,7 +94,8 @@ type _Touched = tuple[_Resource, _Probe, _Value, list[int] | None]
 class _Compiled(NamedTuple):
     mutation: _Mutation
     slots: tuple[Key, ...]
-    probes: tuple[_Probe, ...]
+    probes: tuple[tuple[_Probe, _Probe, _Probe], ...]
+    """Each as it is, for a MERGE that finds its entity, and for a row that may not reach it."""
 
 
 class Arranger:
@@ -134,22 +135,21 @@ class Arranger:
 
     def prepare(self, rows: Iterable[BoundMutation]) -> None:
         """Do the slow work of ``arrange`` for rows: call it in a thread."""
-        given = list(rows)
-        self._for(given).prepare(bound.mutation.cypher for bound in given)
+        cyphers = _cyphers(rows)
+        self._for(cyphers).prepare(cyphers.values())
 
     def is_prepared(self, rows: Iterable[BoundMutation]) -> bool:
         """Tell whether ``arrange`` has no slow work for rows."""
-        given = list(rows)
-        return self._for(given).is_prepared(bound.mutation.cypher for bound in given)
+        cyphers = _cyphers(rows)
+        return self._for(cyphers).is_prepared(cyphers.values())
 
     def arrange[Row](self, rows: Iterable[tuple[BoundMutation, Row]]) -> list[Step[Row]]:
         """Return the steps for rows in log order."""
         given = list(rows)
-        return self._for([bound for bound, _ in given]).arrange(given)
+        return self._for(_cyphers([bound for bound, _ in given])).arrange(given)
 
-    def _for(self, rows: Iterable[BoundMutation]) -> _Arranger:
-        packed = self._packed
-        return self._of_all if any(id(bound.mutation.cypher) in packed for bound in rows) else self._of_rules
+    def _for(self, cyphers: Mapping[int, Cypher]) -> _Arranger:
+        return self._of_rules if self._packed.isdisjoint(cyphers) else self._of_all
 
 
 class _Arranger:
@@ -205,11 +205,12 @@ class _Arranger:
             kinds = _kinds(params, mutation.keys)
             number = len(steps)
             if mutation.batch_query.mode == "ordered":
-                number = _place(steps, places.setdefault(id(mutation.batch_query), []), earliest, kinds)
+                number = _place(steps, places.get(id(mutation.batch_query), ()), earliest, kinds)
             if number < len(steps):
-                steps[number].rows.append(row)
-                if None in kinds or None in steps[number].kinds:
-                    steps[number].kinds = tuple(map(_known, steps[number].kinds, kinds))
+                step = steps[number]
+                step.rows.append(row)
+                if None in kinds or None in step.kinds:
+                    step.kinds = tuple(map(_known, step.kinds, kinds))
             else:
                 places.setdefault(id(mutation.batch_query), []).append(number)
                 steps.append(Step(mutation=bound, batch_query=mutation.batch_query, rows=[row], kinds=kinds))
@@ -217,8 +218,7 @@ class _Arranger:
                 # Later rows stay behind it, and nothing is known about entities any more.
                 barrier = number
                 resources = [None] * len(self._accesses)
-            for resource, probe, value, mine in touched:
-                _note(resource, probe, value, mine, number)
+            _note(touched, number)
         return steps
 
     def _look(
@@ -230,29 +230,34 @@ class _Arranger:
         values = [_value(key, params) for key in compiled.slots]
         made = True  # whether the last MERGE may create its entity
         sure = True  # whether the row reaches every clause
-        for probe in compiled.probes:
-            if probe.if_created and not made:
+        for probe, found, unsure in compiled.probes:
+            place, _, slot, against, shape, finds, _, _, if_created = probe
+            if if_created and not made:
                 continue
-            resource = resources[probe.resource]
+            resource = resources[place]
             if resource is None:
-                resource = resources[probe.resource] = self._untouched(probe.resource)
-            value = values[probe.slot] if probe.slot >= 0 else _ANY
-            if probe.shape:
+                resource = resources[place] = self._untouched(place)
+            value = values[slot] if slot >= 0 else _ANY
+            if shape:
                 made = True
-                shape, step = resource.ensured.get(value, _NEVER)
-                if shape == probe.shape:
+                ensured, step = resource.ensured.get(value, _NEVER)
+                if ensured == shape:
                     made = False
                     earliest = max(earliest, step)
                     # It finds the entity, so it must stay before any change of it.
                     mine = resource.by_value.get(value)
-                    touched.append((resource, probe._replace(access=0, certain=False, shape=""), value, mine))
+                    touched.append((resource, found, value, mine))
                     continue
             mine = resource.everywhere if value is _ANY else resource.by_value.get(value)
-            if probe.finds and resource.ensured.get(value, _NEVER)[0] != probe.finds:
+            if finds and resource.ensured.get(value, _NEVER)[0] != finds:
                 sure = False
-            kept = probe if sure or not probe.certain else probe._replace(certain=False)
-            touched.append((resource, kept, value, mine))
-            earliest = max(earliest, _behind(resource.anywhere, mine, probe.against))
+            touched.append((resource, probe if sure else unsure, value, mine))
+            anywhere = resource.anywhere
+            for access in against:
+                if anywhere[access] > earliest:  # noqa: PLR1730 - max takes four times as long
+                    earliest = anywhere[access]
+                if mine is not None and mine[access] > earliest:
+                    earliest = mine[access]
         return earliest, touched
 
     def _untouched(self, number: int) -> _Resource:
@@ -262,24 +267,24 @@ class _Arranger:
     def _compile(self, cypher: Cypher) -> _Compiled:
         mutation = self._learn(cypher)
         slots = tuple(dict.fromkeys(touch.key for touch in mutation.touches if touch.key is not None))
-        probes: list[_Probe] = []
+        probes: list[tuple[_Probe, _Probe, _Probe]] = []
         for touch in mutation.touches:
             number = self._numbers[touch.resource]
             accesses = self._accesses[number]
             against = tuple(place for place, other in enumerate(accesses) if not commute(touch.access, other))
-            probes.append(
-                _Probe(
-                    resource=number,
-                    access=accesses.index(touch.access),
-                    slot=-1 if touch.key is None else slots.index(touch.key),
-                    against=against,
-                    shape=touch.access.partition(" ")[2],
-                    finds=touch.finds,
-                    certain=touch.certain,
-                    undoes=touch.access in ("create", "write"),
-                    if_created=touch.if_created,
-                )
+            probe = _Probe(
+                resource=number,
+                access=accesses.index(touch.access),
+                slot=-1 if touch.key is None else slots.index(touch.key),
+                against=against,
+                shape=touch.access.partition(" ")[2],
+                finds=touch.finds,
+                certain=touch.certain,
+                undoes=touch.access in ("create", "write"),
+                if_created=touch.if_created,
             )
+            found = probe._replace(access=0, certain=False, shape="")
+            probes.append((probe, found, probe._replace(certain=False)))
         compiled = self._compiled[id(cypher)] = _Compiled(mutation, slots, tuple(probes))
         return compiled
 
@@ -297,6 +302,11 @@ class _Arranger:
             elif touch.finds:
                 sure = False  # without conflicts, ``ensured`` is not kept
         return _Mutation(batch_query=batch_query, keys=keys, opaque=False, touches=tuple(touches))
+
+
+def _cyphers(rows: Iterable[BoundMutation]) -> Mapping[int, Cypher]:
+    """Return the queries of rows by their identity."""
+    return {id(bound.mutation.cypher): bound.mutation.cypher for bound in rows}
 
 
 def _contended(known: Mapping[str, ReadWriteSet]) -> frozenset[Resource]:
@@ -319,13 +329,14 @@ def _contended(known: Mapping[str, ReadWriteSet]) -> frozenset[Resource]:
 
 def _value(key: Key, params: Mapping[str, Any]) -> _Value:
     value: Any = key.of(params) if key.path or not key.parameter else params.get(key.parameter)
-    # Servers compare integers and text as Python does; other values differ.
-    return value if isinstance(value, str | int) else _ANY
+    # Servers compare integers and text as Python does; other values differ. Nearly all are text.
+    return value if type(value) is str or isinstance(value, str | int) else _ANY
 
 
 def _place[Row](steps: Sequence[Step[Row]], places: Sequence[int], earliest: int, kinds: tuple[_Kind, ...]) -> int:
     """Return the first step of a mutation, at or after ``earliest``, that a row may join; else the number of steps."""
-    for number in places[bisect_left(places, earliest) :]:
+    for place in range(bisect_left(places, earliest), len(places)):
+        number = places[place]
         if len(steps[number].rows) < MOST_ROWS and _same(steps[number].kinds, kinds):
             return number
     return len(steps)
@@ -352,6 +363,8 @@ def _kinds(params: Mapping[str, Any], keys: Iterable[tuple[str, ...]]) -> tuple[
 
 
 def _same(kinds: tuple[_Kind, ...], others: tuple[_Kind, ...]) -> bool:
+    if kinds == others:
+        return object not in kinds
     for kind, other in zip(kinds, others, strict=True):
         if kind is object or other is object or (kind is not other and kind is not None and other is not None):
             return False
@@ -362,31 +375,25 @@ def _known(kind: _Kind, other: _Kind) -> _Kind:
     return other if kind is None else kind
 
 
-def _behind(anywhere: list[int], mine: list[int] | None, against: tuple[int, ...]) -> int:
-    """Return the last step that an access must not pass; -1 for none."""
-    behind = -1
-    for access in against:
-        behind = max(behind, anywhere[access])
-        if mine is not None and mine[access] > behind:
-            behind = mine[access]
-    return behind
-
-
-def _note(resource: _Resource, probe: _Probe, value: _Value, mine: list[int] | None, step: int) -> None:
-    access = probe.access
-    resource.everywhere[access] = max(resource.everywhere[access], step)
-    if value is _ANY:
-        mine = resource.anywhere
-    elif mine is None:
-        # Two accesses of one row may be the first to the same entity.
-        mine = resource.by_value.setdefault(value, [-1] * len(resource.everywhere))
-    mine[access] = max(mine[access], step)
-    if probe.certain and value is not _ANY:
-        # A MERGE of another shape may create a second entity for the key: only the last shape is known to exist.
-        if resource.ensured.get(value, _NEVER)[0] != probe.shape:
-            resource.ensured[value] = (probe.shape, step)
-    elif probe.undoes or probe.shape:
+def _note(touched: Iterable[_Touched], step: int) -> None:
+    """Note the accesses of a row of a step."""
+    for resource, (_, access, _, _, shape, _, certain, undoes, _), value, found in touched:
+        everywhere, mine = resource.everywhere, found
+        if everywhere[access] < step:  # noqa: PLR1730 - max takes four times as long
+            everywhere[access] = step
         if value is _ANY:
-            resource.ensured.clear()
-        else:
-            resource.ensured.pop(value, None)
+            mine = resource.anywhere
+        elif mine is None:
+            # Two accesses of one row may be the first to the same entity.
+            mine = resource.by_value.setdefault(value, [-1] * len(everywhere))
+        if mine[access] < step:  # noqa: PLR1730 - max takes four times as long
+            mine[access] = step
+        if certain and value is not _ANY:
+            # A MERGE of another shape may create a second entity for the key: only the last shape is known to exist.
+            if resource.ensured.get(value, _NEVER)[0] != shape:
+                resource.ensured[value] = (shape, step)
+        elif undoes or shape:
+            if value is _ANY:
+                resource.ensured.clear()
+            else:
+                resource.ensured.pop(value, None)

@@ -16,7 +16,7 @@ from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, cast
 
 from graphweft_contracts import DeadLetterReason, GraphUnavailable
-from graphweft_rules import BoundMutation
+from graphweft_rules import BoundMutation, CompiledMutation
 from graphweft_workers.engine.graph_marks import has_plan
 from graphweft_workers.engine.order import Arranger, Step
 from graphweft_workers.engine.read import MatchedEvent
@@ -95,13 +95,20 @@ class Plan:
 
     @classmethod
     def of(
-        cls, checkpoint: Checkpoint, events: Sequence[MatchedEvent], arranger: Arranger, *, noted: str | None = None
+        cls,
+        checkpoint: Checkpoint,
+        events: Sequence[MatchedEvent],
+        arranger: Arranger,
+        *,
+        steps: Sequence[Step[Row]] | None = None,
+        noted: str | None = None,
     ) -> Plan:
         """Return the plan for events in the log's order, all of them after ``checkpoint`` and at least one.
 
-        ``noted`` is the digest of the rules that the graph's note says, if it is known.
+        ``steps`` are those of ``arranged``, if they are known already. ``noted`` is the digest of the rules that the
+        graph's note says, if it is known.
         """
-        steps = _arranged(arranger, _rows(events))
+        steps = arranged(events, arranger) if steps is None else steps
         rules = events[-1].rules.digest
         return cls(
             before=checkpoint,
@@ -170,6 +177,11 @@ class Plan:
         if not total:
             found.append(Write(before=self.before, after=Checkpoint(offset=self.end), note=self.last_note))
         return found
+
+
+def arranged(events: Sequence[MatchedEvent], arranger: Arranger) -> Sequence[Step[Row]]:
+    """Return the rows of events in the order in which they run; it does not depend on the graph."""
+    return _arranged(arranger, _rows(events))
 
 
 def _light(rows: Sequence[Row]) -> int:
@@ -248,25 +260,27 @@ def resumed(
 
 
 def _rows(events: Iterable[MatchedEvent]) -> list[Row]:
-    pairs = ((event, bound) for event in events for bound in event.mutations)
+    pairs = [(event, bound) for event in events for bound in event.mutations]
     return [Row(event, bound, number) for number, (event, bound) in enumerate(pairs)]
 
 
 def _arranged(arranger: Arranger, rows: Iterable[Row]) -> Sequence[Step[Row]]:
-    return arranger.arrange((row.bound, row) for row in rows)
+    return arranger.arrange([(row.bound, row) for row in rows])
 
 
 def _note(plan: Plan) -> str:
     events: dict[str, int] = {}
     steps: list[tuple[str, str, list[int]]] = []
+    last: CompiledMutation | None = None
     for step in plan.steps:
         for row in step.rows:
-            offset, rule, mutation = row.name
-            number = events.setdefault(offset, len(events))
-            if steps and steps[-1][0] == rule and steps[-1][1] == mutation:
-                steps[-1][2].append(number)
-            else:
-                steps.append((rule, mutation, [number]))
+            number = events.setdefault(row.event.entry.offset, len(events))
+            mutation = row.bound.mutation
+            if mutation is not last:
+                last = mutation
+                if not steps or steps[-1][:2] != (mutation.rule, mutation.id):
+                    steps.append((mutation.rule, mutation.id, []))
+            steps[-1][2].append(number)
     left_out = plan.failed and asdict(plan.failed)
     body = {"format": _FORMAT, "end": plan.end, "events": list(events), "steps": steps, "left_out": left_out}
     if plan.rules:

@@ -22,6 +22,7 @@ from graphweft_workers.engine.duplicates import Identity, RecentEvents, identity
 from graphweft_workers.engine.passed_over import NOTHING, PassedOver
 from graphweft_workers.ports.event_log import Entry
 
+_NOTHING: Final = Matched()
 EXTRACT: Final = ("graphweft:extract", "extract")
 """Rule and mutation in the dead letter of an episode that no model could read: the memory workers retry it."""
 
@@ -193,7 +194,7 @@ def _read_event(
             return
         if one is not None:
             packed = rules.packed_from(event, one.rule, one.mutation)
-    matched = Matched(mutations=packed)
+    matched = Matched(mutations=packed) if packed else _NOTHING
     letters: list[DeadLetter] = []
     skips: list[Skip] = []
     if one is None:
@@ -217,7 +218,7 @@ def _read_event(
             names = {"rule": one.rule, "mutation": one.mutation}
             letters.append(letter_for(partition, entry, "missing_rule", message, event=event, **names))
     matched = passed_over.rest(entry.offset, event.appid, matched)
-    skips.extend(
+    skips += [
         Skip(
             entry=entry,
             event=event,
@@ -228,7 +229,7 @@ def _read_event(
             place=str(skipped.place),
         )
         for skipped in matched.skipped
-    )
+    ]
     for failed in matched.failed:
         names = {"rule": failed.rule, "mutation": failed.query, "place": str(failed.place)}
         message = internal_error(failed.error)

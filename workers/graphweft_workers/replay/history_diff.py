@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Callable, Mapping
-from contextlib import AbstractAsyncContextManager
+from contextlib import AbstractAsyncContextManager, aclosing
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
@@ -106,10 +106,11 @@ class HistoryComparison:
         async with scratch(side) as graph:
             replay = Replay(self._bus, graph, self._rules[side], app_id, passed_over=passed_over)
             for partition, end in self._found.ends.items():
-                async for step in replay.run(partition, to=end):
-                    done[partition] = step
-                    letters = step.letters
-                    tell(side, done)
+                async with aclosing(replay.run(partition, to=end)) as steps:
+                    async for step in steps:
+                        done[partition] = step
+                        letters = step.letters
+                        tell(side, done)
             await asyncio.sleep(graph.settle_s)
             async for node in graph.nodes(app_id):
                 (comparison.before if side == "before" else comparison.after)(node)

@@ -8,6 +8,7 @@ one, the log says so; see ``restatement``.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Final
@@ -120,7 +121,7 @@ class Rebuild:
 
     async def _open(self, *, resume: bool, kept: bool) -> None:
         app_id = self._app_id
-        found = await self._graph.checkpoints(app_id, timeout_s=_TIMEOUT_S)
+        found = dict(await self._graph.checkpoints(app_id, timeout_s=_TIMEOUT_S))
         if any(map(is_loading, found.values())):  # it was killed while it loaded a snapshot
             await self._graph.drop(app_id)
             found = {}
@@ -196,15 +197,16 @@ class Rebuild:
                     "another one"
                 )
             known = self.done.get(partition, Replayed())
-            async for step in self._replay.run(partition, to=end):
-                self.done[partition] = Replayed(
-                    offset=step.offset,
-                    entries=known.entries + step.entries,
-                    events=known.events + step.events,
-                    skips=known.skips + step.skips,
-                    letters=step.letters if not known.letters else {**known.letters, **step.letters},
-                )
-                self._tell(self.done)
+            async with contextlib.aclosing(self._replay.run(partition, to=end)) as steps:
+                async for step in steps:
+                    self.done[partition] = Replayed(
+                        offset=step.offset,
+                        entries=known.entries + step.entries,
+                        events=known.events + step.events,
+                        skips=known.skips + step.skips,
+                        letters=step.letters if not known.letters else {**known.letters, **step.letters},
+                    )
+                    self._tell(self.done)
 
     async def compare(self) -> Compared | None:
         """Bring the new graph to the place of the live one and return both digests.

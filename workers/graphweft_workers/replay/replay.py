@@ -6,19 +6,22 @@ Each event follows the rules that were active at its place, and what had no effe
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 from collections import Counter
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from graphweft_contracts import DeadLetter
-from graphweft_workers.active_rules import ActiveRules
+from graphweft_workers.active_rules import ActiveRules, RulesCursor
 from graphweft_workers.engine.app_queue import AppQueue, QueuedBatch
 from graphweft_workers.engine.app_writer import AppWriter, WorkerState
+from graphweft_workers.engine.duplicates import RecentEvents
 from graphweft_workers.engine.history import known_before
 from graphweft_workers.engine.passed_over import PassedOver
-from graphweft_workers.engine.read import read_range
+from graphweft_workers.engine.read import Range, read_range
 from graphweft_workers.ports.bus import Bus
-from graphweft_workers.ports.event_log import Committed
+from graphweft_workers.ports.event_log import Committed, Entry
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.replay.memory_letters import MemoryLetters
 from graphweft_workers.replay.restoring import Restoring
@@ -42,6 +45,27 @@ class Replayed:
     """Skips that the live graph did not have."""
     letters: Mapping[str, DeadLetter] = field(default_factory=dict[str, DeadLetter])
     """Dead letters by id: what failed now and had not failed when the log was lived."""
+
+
+@dataclass(slots=True, kw_only=True)
+class _Reading:
+    """How far one partition is read."""
+
+    partition: int
+    offset: str
+    to: str | None
+    rules: RulesCursor
+    recent: RecentEvents
+    passed_over: PassedOver
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Page:
+    """Some entries of the log, matched."""
+
+    read: Range
+    entries: Sequence[Entry]
+    """At least one."""
 
 
 class Replay:
@@ -94,39 +118,70 @@ class Replay:
         if self._restoring is not None:
             await self._restoring.finish()
 
-    async def run(self, partition: int, *, to: str | None = None) -> AsyncIterator[Replayed]:
+    async def run(self, partition: int, *, to: str | None = None) -> AsyncGenerator[Replayed]:
         """Apply the partition up to the offset ``to``, or to its end; yield the progress after each batch.
 
         Raises ``BusUnavailable`` and ``GraphUnavailable``; a further call continues. Raises ``QueryFailed`` if the app
         cannot have a graph.
         """
-        bus, app_id = self._bus, self._app_id
+        app_id = self._app_id
         await self._state.rules.refresh()
         start = (await self._graph.progress(app_id, partition)).checkpoint.offset
         if self._restoring is None:
-            passed_over = await self._passed_over(bus, partition)
+            passed_over = await self._passed_over(self._bus, partition)
         else:
             passed_over, start = await self._restoring.open(partition, start, to)
         writer = AppWriter(self._state, partition, passed_over)
         queue = AppQueue(app_id=app_id)
         done = Replayed(offset=start, letters=self._letters.found)
-        recent = await known_before(bus, partition, done.offset, passed_over)
-        cursor = self._state.rules.cursor(partition, done.offset)
-        while page := await bus.after(partition, done.offset, limit=self._batch_events):
-            wanted = [entry for entry in page if to is None or not bus.is_after(entry.offset, to)]
-            if not wanted:
-                break
-            await self._state.rules.refresh(wanted)
-            read = read_range(partition, wanted, cursor, recent, only=app_id, passed_over=passed_over)
-            events = read.apps.get(app_id, [])
-            await self._letters.put_dead_letters([letter for letter in read.letters if letter.app_id == app_id])
-            if events:
-                queue.applying = [QueuedBatch(start=Committed(offset=done.offset), events=events)]
-                await writer.apply(queue)
-            done.offset = wanted[-1].offset
-            done.entries += len(wanted)
-            done.events += len(events)
-            done.skips.update((skip.rule, skip.mutation, skip.message) for skip in read.skips)
-            if self._restoring is not None:
-                await self._restoring.applied(partition, wanted, len(events), whole=not self._letters.found)
-            yield done
+        reading = _Reading(
+            partition=partition,
+            offset=done.offset,
+            to=to,
+            rules=self._state.rules.cursor(partition, done.offset),
+            recent=await known_before(self._bus, partition, done.offset, passed_over),
+            passed_over=passed_over,
+        )
+        async with contextlib.aclosing(self._pages(reading)) as pages:
+            async for page in pages:
+                read = page.read
+                events = read.apps.get(app_id, [])
+                await self._letters.put_dead_letters([letter for letter in read.letters if letter.app_id == app_id])
+                if events:
+                    queue.applying = [QueuedBatch(start=Committed(offset=done.offset), events=events)]
+                    await writer.apply(queue)
+                done.offset = page.entries[-1].offset
+                done.entries += len(page.entries)
+                done.events += len(events)
+                done.skips.update((skip.rule, skip.mutation, skip.message) for skip in read.skips)
+                if self._restoring is not None:
+                    whole = not self._letters.found
+                    await self._restoring.applied(partition, page.entries, len(events), whole=whole)
+                yield done
+
+    async def _pages(self, reading: _Reading) -> AsyncGenerator[_Page]:
+        """Yield the rest of the partition, in order. While the graph applies a page, the next one is read."""
+        ahead = asyncio.create_task(self._page(reading))
+        try:
+            while (page := await ahead) is not None:
+                ahead = asyncio.create_task(self._page(reading))
+                yield page
+        finally:
+            ahead.cancel()
+            await asyncio.gather(ahead, return_exceptions=True)
+
+    async def _page(self, reading: _Reading) -> _Page | None:
+        """Read the next entries and match their events; None at the end."""
+        bus, partition, to = self._bus, reading.partition, reading.to
+        entries = await bus.after(partition, reading.offset, limit=self._batch_events)
+        if to is not None and entries and bus.is_after(entries[-1].offset, to):
+            entries = [entry for entry in entries if not bus.is_after(entry.offset, to)]
+        if not entries:
+            return None
+        await self._state.rules.refresh(entries)
+        read = read_range(
+            partition, entries, reading.rules, reading.recent, only=self._app_id, passed_over=reading.passed_over
+        )
+        await self._state.applier.prepare(read.apps.get(self._app_id, []))
+        reading.offset = entries[-1].offset
+        return _Page(read=read, entries=entries)

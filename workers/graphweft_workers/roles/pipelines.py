@@ -31,11 +31,11 @@ def make_pipeline(
     from graphweft_workers.injection.pipeline import ContextPipeline
     from graphweft_workers.retrieval.search import IndexNames
 
-    timed = {} if clock is None else {"clock": clock}
+    timed: dict[str, Any] = {} if clock is None else {"clock": clock}
     names = IndexNames(
         index=settings.index_name, vector=settings.vector_index_name, fulltext=settings.fulltext_index_name
     )
-    given = {"query_timeout_s": settings.query_timeout_ms / 1000, **timed, **more}
+    given: dict[str, Any] = {"query_timeout_s": settings.query_timeout_ms / 1000, **timed, **more}
     return ContextPipeline(
         rules,
         graph,

@@ -17,9 +17,12 @@ if TYPE_CHECKING:
 
 async def run_mutation(settings: Settings) -> None:
     """Run a mutation worker until SIGTERM or SIGINT, then finish its batch."""
+    from graphweft_workers.garbage_collection import collect_less_often
     from graphweft_workers.roles.hosting import mutation_app
 
-    await mutation_app(settings).run()
+    worker = mutation_app(settings)
+    collect_less_often()
+    await worker.run()
 
 
 async def run_injection(settings: Settings) -> None:

@@ -11,7 +11,7 @@ import math
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterable
 from datetime import datetime, timedelta
 from itertools import batched
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from graphweft_workers.drivers.falkordb.literals import header
 from graphweft_workers.drivers.falkordb.statements import quoted
@@ -154,7 +154,7 @@ def _kinds(value: Any, inside: str = "") -> Iterable[str]:
     elif isinstance(value, dict) and value[_KIND] == "duration":
         yield f"duration{inside}"
     elif isinstance(value, list) and not inside:
-        for item in value:
+        for item in cast("Iterable[Any]", value):
             yield from _kinds(item, " in list")
 
 
@@ -187,7 +187,8 @@ def _plain(cell: Any) -> Any:
             return {_KIND: "duration" if value >= 0 else "seconds", "of": int(value)}
         case _ if kind in _TIMES:
             return {_KIND: _TIMES[kind], "of": _text_of(kind, int(value))}
-    raise AssertionError(f"a property of the unknown type {kind}")
+        case _:
+            raise AssertionError(f"a property of the unknown type {kind}")
 
 
 def _text_of(kind: int, seconds: int) -> str:

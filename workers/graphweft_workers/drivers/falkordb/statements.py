@@ -69,8 +69,7 @@ def guarded(partition: int, write: Write) -> str:
         move += _NOTE
     batch_query = write.batch_query_for(FALKORDB)
     if batch_query is not None:
-        for row in write.rows:
-            _check_keys(batch_query.keys, row)
+        _check_keys(batch_query.keys, write.rows)
     if write.query is None or batch_query is None:
         return f"{header(values)}{_GUARD}{move}{_MOVED} RETURN __gw_moved"
     rows: list[list[Any]] | None = None
@@ -96,18 +95,22 @@ def in_guard(query: Cypher, batch_query: BatchQuery | None, move: str = _MOVE) -
     return f"{_GUARD}{_CARRIED}{inner}\n}} {move}"
 
 
-def _check_keys(keys: Sequence[str], row: Mapping[str, Any]) -> None:
+def _check_keys(keys: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
     """Refuse key values that FalkorDB's indexes do not find: MERGE would create a new node each time.
 
     An empty text in a list crashes the server (4.22).
     """
     for key in keys:
-        for value in _at(row, key.split(".")):
-            if isinstance(value, str) and (not value or value[0] in _BLANKS or value[-1] in _BLANKS):
-                raise QueryFailed(
-                    f"the parameter {key.partition('.')[0]!r} looks up an entity, and FalkorDB finds no text that is "
-                    "empty, or begins or ends with a blank: trim it, or leave such events out by a condition"
-                )
+        name, *way = key.split(".")
+        for row in rows:
+            found: Any = row.get(name)
+            # By exact type first: nearly all keys are plain text.
+            for value in (found,) if type(found) is str and not way else _at(found, way):
+                if isinstance(value, str) and (not value or value[0] in _BLANKS or value[-1] in _BLANKS):
+                    raise QueryFailed(
+                        f"the parameter {name!r} looks up an entity, and FalkorDB finds no text that is empty, or "
+                        "begins or ends with a blank: trim it, or leave such events out by a condition"
+                    )
 
 
 def _at(value: Any, way: Sequence[str]) -> Iterator[Any]:

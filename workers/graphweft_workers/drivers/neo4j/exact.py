@@ -97,8 +97,9 @@ def _decoded(value: Any) -> Any:
         return [_decoded(item) for item in value]  # pyright: ignore[reportUnknownVariableType]
     if not isinstance(value, dict):
         return value
-    of: Any = value["of"]  # pyright: ignore[reportUnknownVariableType]
-    match value[_KIND]:
+    fields: Any = value  # pyright: ignore[reportUnknownVariableType]
+    of: Any = fields["of"]
+    match fields[_KIND]:
         case "float":
             return float(of)
         case "point":
@@ -117,7 +118,7 @@ def _decoded(value: Any) -> Any:
             return _zoned(DateTime(*of[0], *of[1]), of[2])
 
 
-def _zoned(plain: DateTime, zone: Any) -> DateTime:
+def _zoned(plain: Any, zone: Any) -> Any:
     if zone is None:
         return plain
     if isinstance(zone, int):

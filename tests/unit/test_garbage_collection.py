@@ -1,0 +1,35 @@
+"""Processes that handle many events search for garbage less often."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+
+import pytest
+
+from graphweft_workers.garbage_collection import collect_less_often
+
+
+@pytest.fixture(autouse=True)
+def _as_before() -> Iterator[None]:
+    threshold = gc.get_threshold()
+    gc.set_threshold(700, 10, 10)
+    yield
+    gc.unfreeze()
+    gc.set_threshold(*threshold)
+
+
+def test_garbage_is_searched_less_often_and_not_among_old_objects() -> None:
+    frozen = gc.get_freeze_count()
+    collect_less_often()
+    assert gc.get_threshold()[0] > 10_000
+    assert gc.get_freeze_count() > frozen + 1_000
+
+
+def test_a_second_call_keeps_newer_objects_in_the_search() -> None:
+    collect_less_often()
+    frozen = gc.get_freeze_count()
+    newer = [list[int]() for _ in range(5_000)]
+    collect_less_often()
+    assert gc.get_freeze_count() <= frozen
+    assert len(newer) == 5_000

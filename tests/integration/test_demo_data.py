@@ -218,3 +218,22 @@ def test_killed_at_any_moment_the_graph_ends_the_same(
         deployment.wait_until_applied()
         assert deployment.digest() == reference.digest()
         assert deployment.json("status")["dead_letters"] == 0
+
+
+def test_the_demo_shows_how_history_follows_a_changed_rule(tmp_path: Path) -> None:
+    environment = {k: v for k, v in os.environ.items() if not k.startswith("GRAPHWEFT_")}
+    done = subprocess.run(
+        [sys.executable, "-m", "graphweft_workers.cli", "demo", "--data", str(tmp_path / "data")],
+        env=environment, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120,
+    )  # fmt: skip
+    assert done.returncode == 0, done.stderr
+    shown = " ".join(done.stdout.replace("│", " ").split())  # as if no line was broken
+    assert "A rule changes" in shown
+    before, after = shown.split("A rule changes", 1)
+    problem = "Error: payment amount does not add up"
+    assert f"{problem}, total price is" in before
+    assert f'+ (:Problem {{text: "{problem}"}})' in after  # diff
+    assert "The new graph is in the place of the live one" in after  # rebuild
+    assert f"**book_reservation**: {problem} (times: 8)" in after  # context
+    assert "tool.call_complete /import/openai-chat/airline/AirlineSupport" in after  # why
+    assert "AirlineSupport/tool_failed/count_problem" in after

@@ -15,6 +15,7 @@ import typer
 from graphweft import Client
 from graphweft_contracts import Event, InvalidSettings
 from graphweft_workers.cli.delivery import send, wait_until_applied
+from graphweft_workers.cli.demo_history import change_rules, explain_problem
 from graphweft_workers.cli.options import command
 from graphweft_workers.cli.output import print_table, say, stdout
 from graphweft_workers.cli.publishing import bar
@@ -34,6 +35,8 @@ _DATA: Final = Path(".graphweft/demo")
 _EXAMPLE: Final = Path("examples/airline")
 _RUNS: Final = Path("data/tau-airline-gpt4o.jsonl.gz")
 _APPLY_S: Final = 300.0
+_CHANGED_BLOCK: Final = "frequent_tool_problems"
+"""The block of the context that the changed rule changes."""
 _BUSIEST_USER: Final = (
     "MATCH (u:User)-[:STARTED]->(j:Journey) WITH u, count(j) AS chats RETURN u.id ORDER BY chats DESC, u.id LIMIT 1"
 )
@@ -46,7 +49,10 @@ async def demo(
     ] = None,
     example: Annotated[Path, typer.Option("--example", help="Folder of the airline example.")] = _EXAMPLE,
 ) -> int | None:
-    """Start everything, import 100 recorded runs, show the graph, and request the context of one agent turn."""
+    """Start everything, import 100 recorded runs, and show the graph and the context of an agent's turn.
+
+    Then a rule changes: the demo shows what that changes in history, and which event wrote a node.
+    """
     from graphweft_workers.logs import set_up_logs
     from graphweft_workers.roles.supervisor import Supervisor, empty_data
 
@@ -96,9 +102,16 @@ async def _show(settings: Settings, runs: Path) -> int:
             say(f"{letters} dead letters; `graphweft dlq list --data {settings.data}` shows them")
         await _context(settings, graph)
         command_name = _as_typed(sys.argv[0])
+        changed = await change_rules(settings, settings.rules, _APP, command_name)
+        if changed is None:
+            return 1
+        await _context(settings, graph, only=_CHANGED_BLOCK)
+        say("")
+        if not await explain_problem(settings, _APP, command_name):
+            return 1
         say(
-            f"\nThe data stays in {settings.data}. Look around:\n"
-            f"  {command_name} up --data {settings.data} --rules {settings.rules}\n"
+            f"The data stays in {settings.data}. Look around:\n"
+            f"  {command_name} up --data {settings.data} --rules {changed}\n"
             f"  {command_name} query --data {settings.data} --app {_APP} 'MATCH (t:Tool) RETURN t.name, t.calls'"
         )
         return 1 if letters else 0
@@ -143,7 +156,8 @@ async def _tables(events: list[Event], seconds: float, graph: GraphStore) -> Non
     say(f"digest {(await read_digest(graph, _APP)).sha256}\n")
 
 
-async def _context(settings: Settings, graph: GraphStore) -> None:
+async def _context(settings: Settings, graph: GraphStore, *, only: str | None = None) -> None:
+    """Print the context of the busiest user's agent, or one block of it."""
     from rich.panel import Panel
     from rich.text import Text
 
@@ -153,11 +167,13 @@ async def _context(settings: Settings, graph: GraphStore) -> None:
         # A runtime keeps its client, so the second request, with its connections open, shows the cost of a turn.
         await client.context(agent=_AGENT, chat_id="demo", user_id=user, context=variables)
         reply = await client.context(agent=_AGENT, chat_id="demo", user_id=user, context=variables)
-    title = f"the context of {_AGENT} for its next turn with {user}"
-    stdout().print(Panel(Text(reply.text), title=title, title_align="left"))
+    title = f"the context of {_AGENT} for its next turn with {user}" if only is None else f"in its context now: {only}"
+    text = reply.text if only is None else "".join(str(each.value) for each in reply.blocks if each.name == only)
+    stdout().print(Panel(Text(text), title=title, title_align="left"))
     for item in reply.missing:
         say(f"missing {item.name}: {item.reason}: {item.detail}")
-    say(f"{len(reply.blocks)} blocks in {reply.elapsed_ms:.1f} ms")
+    if only is None:
+        say(f"{len(reply.blocks)} blocks in {reply.elapsed_ms:.1f} ms")
 
 
 def _as_typed(program: str) -> str:

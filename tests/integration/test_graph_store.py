@@ -454,6 +454,21 @@ async def test_a_key_that_an_index_never_finds_again_is_refused(graph: FalkorDBS
     assert await value(graph, "MATCH (n:N) RETURN count(n)") == 0
 
 
+@pytest.mark.parametrize("letter", ["a", "é", "日"])
+async def test_a_key_that_is_too_long_for_an_index_is_refused(graph: FalkorDBStore, letter: str) -> None:
+    await graph.prepare(APP, [("N", "id")])
+    await graph.progress(APP, 0)
+    longest = letter * (4_096 // len(letter.encode()))
+    writes = chain(*["MERGE (n:N {id: $id})"] * 3, id=longest)
+    assert (await graph.apply(APP, 0, writes)).count == 3
+    assert await value(graph, "MATCH (n:N) RETURN count(n)") == 1
+    query, longer = parse("MERGE (n:N {id: $id})", role="mutation"), {"id": longest + letter}
+    more = Write(query=query, rows=[longer], before=writes[-1].after, after=Checkpoint(offset="9-0"))
+    applied = await graph.apply(APP, 0, [more])
+    assert applied.failure is not None
+    assert "finds none above 4,096" in str(applied.failure)
+
+
 async def test_other_blanks_are_found_again(graph: FalkorDBStore) -> None:
     await graph.prepare(APP, [("N", "id")])
     await graph.progress(APP, 0)

@@ -33,7 +33,7 @@ from graphweft_workers.roles.settings import Settings
 
 __all__ = ("call",)  # a fixture
 
-RUNS = int(os.environ.get("GRAPHWEFT_RUNS", "1"))
+RUNS = int(os.environ.pop("GRAPHWEFT_RUNS", "1"))  # settings would refuse it
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(300 * RUNS)]
 
 EXAMPLE = Path(__file__).parents[2] / "examples/airline"

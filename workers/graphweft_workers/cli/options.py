@@ -8,6 +8,8 @@ import inspect
 import json
 import logging
 import re
+import signal
+import threading
 from collections.abc import Callable, Coroutine, Iterable, Iterator
 from dataclasses import MISSING, fields, is_dataclass
 from datetime import UTC, datetime, timedelta
@@ -97,9 +99,11 @@ def command(body: Callable[..., Coroutine[Any, Any, int | None]]) -> Callable[..
                     check_app(values[name])
             for name, group in groups.items():
                 values[name] = group(**{field.name: values.pop(field.name) for field in fields(group)})
-            code = asyncio.run(body(**values))
+            code = asyncio.run(_until_terminated(body(**values)))
         except GraphweftError as error:
             fail(error)
+        except asyncio.CancelledError:
+            raise SystemExit(128 + signal.SIGTERM) from None
         except KeyboardInterrupt:
             raise SystemExit(130) from None
         if code:
@@ -108,6 +112,17 @@ def command(body: Callable[..., Coroutine[Any, Any, int | None]]) -> Callable[..
     functools.update_wrapper(run, body)
     run.__signature__ = inspect.Signature(list(_options(parameters.values())))  # type: ignore[attr-defined]
     return run
+
+
+async def _until_terminated(work: Coroutine[Any, Any, int | None]) -> int | None:
+    """Do the work of a command; SIGTERM cancels it, so that it tidies up as after Ctrl-C.
+
+    A command that runs until a signal comes replaces the handler.
+    """
+    task = asyncio.current_task()
+    if task is not None and threading.current_thread() is threading.main_thread():
+        asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, task.cancel)
+    return await work
 
 
 def check_app(app: str) -> None:

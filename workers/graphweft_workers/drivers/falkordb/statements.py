@@ -38,6 +38,8 @@ _MOVED: Final = " WITH __gw.done AS __gw_moved"
 _CARRIED: Final = "WITH __gw CALL { "
 _COUNTED: Final = " CALL { "
 LIST_INDEXES: Final = "CALL db.indexes() YIELD label, status, types RETURN label, status, types"
+_KEY_BYTES: Final = 4_096
+"""Bytes of the longest text that an index finds (4.22)."""
 _BLANKS: Final = " \t\n\v\f\r"
 """Characters that indexes strip at both ends of a text; they keep other blanks of Unicode."""
 LIST_NAMES: Final[Mapping[Literal["label", "type"], str]] = {
@@ -110,6 +112,12 @@ def _check_keys(keys: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
                     raise QueryFailed(
                         f"the parameter {name!r} looks up an entity, and FalkorDB finds no text that is empty, or "
                         "begins or ends with a blank: trim it, or leave such events out by a condition"
+                    )
+                # A character has four bytes at most, so nearly all texts are not encoded.
+                if isinstance(value, str) and len(value) > _KEY_BYTES // 4 and len(value.encode()) > _KEY_BYTES:
+                    raise QueryFailed(
+                        f"the parameter {name!r} looks up an entity by a text of {len(value.encode()):,} bytes, and "
+                        f"FalkorDB finds none above {_KEY_BYTES:,}: look it up by a shorter one, such as a hash"
                     )
 
 

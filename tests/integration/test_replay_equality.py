@@ -67,10 +67,10 @@ async def lived(app: Archived) -> int:
     shutil.copytree(EXAMPLE / "workflows", app.folder / "rules", dirs_exist_ok=True)
     await app.push("first")
     emitted = 0
-    async with app.worker(), app.worker():
+    async with app.worker(batch_events=300), app.worker(batch_events=200):
         for number in range(2 * RUNS):
             if number == RUNS:
-                await app.applied()
+                await app.applied(600)
                 await app.push("second")
                 assert (await app.run("dlq", "retry", "--all")).code == 0
             for name in APPS:

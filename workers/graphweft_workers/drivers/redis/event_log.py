@@ -318,6 +318,10 @@ class RedisEventLog:
         found = {group["name"].decode(): group["last-delivered-id"].decode() for group in groups}
         return {name: offset for name, offset in found.items() if offset != "0-0"}
 
+    def entries_up_to(self, position: Committed) -> int:
+        """See ``EventLog.entries_up_to``."""
+        return position.count
+
     def is_after(self, offset: str, other: str) -> bool:
         """See ``EventLog.is_after``."""
         return offset_number(offset) > offset_number(other)
@@ -350,6 +354,7 @@ class RedisEventLog:
             groups, stream_info = rest[2 * partition : 2 * partition + 2]
             there = not isinstance(stream_info, Exception)
             length = stream_info["length"] if there else 0
+            written = stream_info["entries-added"] if there else 0
             last = stream_info["last-generated-id"].decode() if there else "0-0"  # also of a stream that is trimmed
             group = self._own(groups)
             position = group["last-delivered-id"].decode() if group else ""
@@ -362,6 +367,8 @@ class RedisEventLog:
                     lag=length if lag is None else int(lag),
                     owner=owner.decode() if owner else None,
                     note=notes.get(str(partition).encode(), b"").decode(),
+                    written=written,
+                    trimmed=written - length,
                 )
             )
         return found

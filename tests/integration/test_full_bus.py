@@ -5,6 +5,8 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
+import time
 from collections.abc import AsyncIterator, Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,6 +17,7 @@ from structlog.testing import capture_logs
 from tests.integration.test_archive import Archived, faults
 from tests.integration.test_cli import Call, call
 from tests.integration.test_rebuild import RULES
+from tests.services.buses import applied
 
 from graphweft import Client
 from graphweft.transport import Outgoing
@@ -29,6 +32,9 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
 APPS = ("shop", "shop_x")
 ROOM = 2_000_000
 """Bytes for the log."""
+LOAD_EVENTS = int(os.environ.get("GRAPHWEFT_LOAD_EVENTS", "4500"))
+LOAD_BYTES = 1_250
+"""About the bytes of one event of ``load`` on the bus."""
 EXPECTED = {"query_error", "skipped", "invalid_event"}
 """Reasons of the dead letters that the events of these tests lead to."""
 
@@ -59,6 +65,9 @@ class Full(Archived):
         except BusUnavailable as error:
             return str(error)
 
+    async def append(self, events: Iterable[Event]) -> None:
+        await self._append(events)
+
     async def checks(self) -> dict[str, Any]:
         return {each["check"]: each for each in json.loads((await self.run("doctor", "--json")).out)}
 
@@ -76,12 +85,12 @@ class Full(Archived):
                 archiver.stop()
                 await running
 
-    async def check(self) -> None:
+    async def check(self, apps: Iterable[str] = APPS) -> None:
         """Compare log, archive and graphs."""
         assert (await self.run("archive", "now")).code == 0
         async with self.alone() as bus:
             assert await faults(self, bus) == []
-        for name in APPS:
+        for name in apps:
             code, found = await self.rebuild("--app", name, "--verify")
             assert (code, found["same"]) == (0, True), found
             assert found["live"]["nodes"] > 10
@@ -93,9 +102,10 @@ def told(logs: Iterable[Mapping[str, Any]]) -> bool:
 
 
 def padded(app: str, number: int) -> Event:
+    """Return a large event. All events of an order are in one chat, so the order of chats has no effect."""
     return Event.create(
         "order.placed", app_id=app, chat_id=f"c{number % 3}", workflow="Shop", id=f"e{number}", source="/test",
-        data={"order": f"o{number % 11}", "parts": number % 50, "text": "x" * 4_000}
+        data={"order": f"o{number % 12}", "parts": number % 50, "text": "x" * 4_000}
         | ({} if number % 7 == 0 else {"customer": f"{app}{number % 4}"}),
     )  # fmt: skip
 
@@ -195,3 +205,67 @@ async def test_a_full_server_of_bus_and_graph_buries_nothing(together: Full) -> 
     async with together.worker(), together.archiver():
         await together.applied()
     await together.check()
+
+
+@pytest.mark.timeout(240 + LOAD_EVENTS // 100)
+async def test_a_trimmed_bus_stays_below_its_limit(apart: Full, record_property: Any) -> None:
+    total = LOAD_EVENTS
+    apps = ("shop", "shop_x", "shop_y")
+    room = max(2_500_000, total * LOAD_BYTES // 12)
+    await apart.limit(room)
+    most = dict.fromkeys(("used", "streams"), 0)
+    refused = 0
+    ended = asyncio.Event()
+
+    async def sample() -> None:
+        while not ended.is_set():
+            info = await apart.server.info("memory")
+            streams = [await apart.server.memory_usage(channels.events_stream(n), samples=50) for n in range(2)]
+            most["used"] = max(most["used"], info["used_memory"])
+            most["streams"] = max(most["streams"], sum(size or 0 for size in streams))
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(0.1):
+                    await ended.wait()
+
+    async def talk(name: str) -> None:
+        nonlocal refused
+        for start in range(0, total // len(apps), 50):
+            events = [load(name, number) for number in range(start, min(start + 50, total // len(apps)))]
+            while True:
+                try:
+                    await apart.append(events)
+                    break
+                except BusUnavailable:
+                    refused += 1
+                    await asyncio.sleep(0.05)
+
+    began = time.monotonic()
+    async with apart.archiver(), apart.worker(batch_events=500):
+        sampling = asyncio.create_task(sample())
+        await asyncio.gather(*map(talk, apps))
+        await applied(apart.bus, within_s=60 + total / 500)
+        took = time.monotonic() - began
+        ended.set()
+        await sampling
+    maxmemory = int((await apart.server.config_get("maxmemory"))["maxmemory"])
+    slack = 1_000_000  # of what goes on without room, and of the query buffers
+    assert most["used"] < maxmemory + slack
+    assert most["streams"] < room + slack
+    await apart.limit(None)
+    await apart.check(apps)
+    written = sum(each.written for each in await apart.bus.status())
+    assert written == total // 3 * 3 + 2  # and an activation for each partition
+    found = {
+        "events": total, "seconds": round(took, 1), "log_mb": total * LOAD_BYTES / 1e6, "maxmemory_mb": maxmemory / 1e6,
+        "refused": refused, **{f"most_{name}_mb": size / 1e6 for name, size in most.items()},
+    }  # fmt: skip
+    record_property("load", found)
+    print(json.dumps(found))
+
+
+def load(app: str, number: int) -> Event:
+    return Event.create(
+        "order.placed", app_id=app, chat_id=f"c{number % 30}", workflow="Shop", id=f"e{number}", source="/test",
+        data={"order": f"o{number % 210}", "parts": number % 1_999, "text": "x" * 1_000}
+        | {"customer": f"{app}{number % 9}"},
+    )  # fmt: skip

@@ -115,10 +115,10 @@ class App:
         await self.transport.append([Outgoing(key=event.key, fields=wire.encode(event)) for event in events])
 
     @contextlib.asynccontextmanager
-    async def worker(self, store: GraphStore | None = None) -> AsyncIterator[None]:
+    async def worker(self, store: GraphStore | None = None, *, batch_events: int = 7) -> AsyncIterator[None]:
         bus, graph = self._bus(), store or FalkorDBStore(self.url)
         rules = LoggedRules(bus, bus.is_after, rules_maker(Settings.load()))
-        worker = MutationWorker(bus, graph, rules, name="w", lease_s=2.0, batch_events=7)
+        worker = MutationWorker(bus, graph, rules, name="w", lease_s=2.0, batch_events=batch_events)
         running = asyncio.create_task(worker.run())
         try:
             yield

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.test_cli import Call, call
+from tests.integration.test_cli import Call, call, clean_environment
 from tests.integration.test_rebuild import App
 from tests.services.fixtures import empty_kafka
 from tests.services.kafka import KafkaServer
@@ -33,6 +33,8 @@ from graphweft_workers.ports.event_log import Committed, Entry
 __all__ = ("call",)  # a fixture
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
+
+KILLS = int(os.environ.get("GRAPHWEFT_KILLS", "20"))
 
 
 class Archived(App):
@@ -155,11 +157,12 @@ async def test_nothing_is_trimmed_that_is_not_applied_or_not_archived(app: Archi
     assert done["removed"] >= 10
 
 
+@pytest.mark.timeout(240 + 10 * KILLS)
 async def test_an_archiver_that_is_killed_loses_and_doubles_nothing(app: Archived) -> None:
     await app.push("first")
-    rounds = int(os.environ.get("GRAPHWEFT_KILLS", "20"))
+    rounds = KILLS
     dice = random.Random(int(os.environ.get("GRAPHWEFT_SEED", "5")))
-    environment = dict(os.environ) | {
+    environment = clean_environment() | {
         "GRAPHWEFT_BUS_URL": app.bus_url, "GRAPHWEFT_ARCHIVE_URL": app.archive, "GRAPHWEFT_ARCHIVE_EVERY_S": "0.05",
         "GRAPHWEFT_LEASE_S": "0.5", "GRAPHWEFT_PARTITIONS": "2",
     }  # fmt: skip

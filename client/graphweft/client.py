@@ -352,9 +352,10 @@ class Client:
     async def _send(self) -> None:
         retry_s = _FIRST_RETRY_S
         singly = 0
+        most = _BATCH
         while True:
             await self._arrived.wait()
-            batch = [self._pending[index] for index in range(min(1 if singly else _BATCH, len(self._pending)))]
+            batch = [self._pending[index] for index in range(min(1 if singly else most, len(self._pending)))]
             try:
                 positions = await self._transport.append([pending.outgoing for pending in batch])
             except InvalidEvent as error:
@@ -373,11 +374,13 @@ class Client:
                 self.stats.retries += 1
                 await asyncio.sleep(retry_s * random.uniform(0.5, 1.0))
                 retry_s = min(retry_s * 2, _LAST_RETRY_S)
+                most = max(1, len(batch) // 2)  # a bus that is nearly full takes a few
                 continue
             if self._bus_unavailable:
                 logger.warning("the bus is available again, %d events were buffered", len(self._pending))
             self._bus_unavailable = False
             retry_s = _FIRST_RETRY_S
+            most = min(_BATCH, most * 2)
             singly = max(0, singly - 1)
             self.stats.sent += len(batch)
             self._settle(batch, positions)

@@ -88,6 +88,9 @@ class MemoryBus:
     async def positions(self, partition: int) -> Mapping[str, str]:
         return {}
 
+    def entries_up_to(self, position: Committed) -> int:
+        return position.count
+
     def is_after(self, offset: str, other: str) -> bool:
         return _number(offset) > _number(other)
 

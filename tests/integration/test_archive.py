@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from tests.integration.test_cli import Call, call
+from tests.integration.test_cli import Call, call, clean_environment
 from tests.integration.test_rebuild import App
 from tests.services.fixtures import empty_kafka
 from tests.services.kafka import KafkaServer
@@ -33,6 +33,8 @@ from graphweft_workers.ports.event_log import Committed, Entry
 __all__ = ("call",)  # a fixture
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
+
+KILLS = int(os.environ.get("GRAPHWEFT_KILLS", "20"))
 
 
 class Archived(App):
@@ -155,11 +157,12 @@ async def test_nothing_is_trimmed_that_is_not_applied_or_not_archived(app: Archi
     assert done["removed"] >= 10
 
 
+@pytest.mark.timeout(240 + 10 * KILLS)
 async def test_an_archiver_that_is_killed_loses_and_doubles_nothing(app: Archived) -> None:
     await app.push("first")
-    rounds = int(os.environ.get("GRAPHWEFT_KILLS", "20"))
+    rounds = KILLS
     dice = random.Random(int(os.environ.get("GRAPHWEFT_SEED", "5")))
-    environment = dict(os.environ) | {
+    environment = clean_environment() | {
         "GRAPHWEFT_BUS_URL": app.bus_url, "GRAPHWEFT_ARCHIVE_URL": app.archive, "GRAPHWEFT_ARCHIVE_EVERY_S": "0.05",
         "GRAPHWEFT_LEASE_S": "0.5", "GRAPHWEFT_PARTITIONS": "2",
     }  # fmt: skip
@@ -276,3 +279,56 @@ async def test_commands_without_an_archive_say_what_to_set(url: str, call: Call)
         done: Any = await asyncio.to_thread(call, *words, GRAPHWEFT_BUS_URL=url, GRAPHWEFT_GRAPH_URL=url)
         assert done.code == 2, words
         assert "GRAPHWEFT_ARCHIVE_URL" in done.err
+
+
+async def test_status_and_doctor_say_how_far_the_archive_is(app: Archived) -> None:
+    async def archive() -> dict[str, Any]:
+        done = await app.run("status", "--json")
+        assert done.code == 0, done.err
+        return dict(json.loads(done.out)["archive"])
+
+    async def check() -> dict[str, Any]:
+        done = await app.run("doctor", "--json")
+        return dict(next((each for each in json.loads(done.out) if each["check"] == "archive"), {}))
+
+    await app.push("first")
+    await app.emit("shop", range(10))
+    written = sum(map(len, await app.everything()))
+    controls = 2 if "kafka" in app.bus_url else 0
+    """Ends of transactions, which Kafka counts."""
+    assert await archive() == {
+        "enabled": True, "behind": written + controls, "trimmable": 0, "held_by": {"archive": written + controls},
+        "lost": 0, "error": "",
+    }  # fmt: skip
+    found = await check()
+    assert (found["state"], "graphweft run archive" in found["advice"]) == ("warn", True)
+    async with app.alone() as bus:
+        await archive_now(bus, app.blobs())
+    assert channels.MUTATION_GROUP in (await archive())["held_by"]
+    async with app.worker():
+        await app.applied()
+    await app.emit("shop", range(10, 14))
+    state = await archive()
+    assert 4 <= state["behind"] <= 4 + controls
+    assert written <= state["trimmable"] <= written + controls
+    assert state["lost"] == 0
+    assert f"{state['behind']} entries behind" in (await app.run("status")).out
+    assert (await app.run("trim")).code == 0
+    assert (await archive())["trimmable"] == 0
+    async with app.alone() as bus:  # an operator, or the retention of a topic
+        await asyncio.gather(*(bus.trim(each.id, each.end) for each in await bus.status() if each.end))
+    state = await archive()
+    assert (state["behind"], 4 <= state["lost"] <= 4 + controls) == (0, True)
+    assert f"{state['lost']} entries were trimmed before they were archived" in (await app.run("status")).out
+    assert (await check())["state"] == "warn"
+    del app.settings["GRAPHWEFT_ARCHIVE_URL"]
+    state = await archive()
+    assert (state["enabled"], state["lost"]) == (False, written + controls + 4)
+    assert "archive the log before" in (await check())["advice"]
+
+
+async def test_an_archive_that_does_not_answer_does_not_fail_status(app: Archived) -> None:
+    app.settings["GRAPHWEFT_ARCHIVE_URL"] = str(app.folder / "file" / "archive")
+    (app.folder / "file").write_text("no folder")
+    done = await app.run("status", "--json")
+    assert (done.code, json.loads(done.out)["archive"]["enabled"]) == (0, True), done.err

@@ -12,7 +12,7 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import pytest
-from tests.integration.test_cli import Call, call
+from tests.integration.test_cli import Call, call, clean_environment
 from tests.integration.test_rebuild import App
 from tests.services.fixtures import empty_kafka
 from tests.services.kafka import KafkaServer
@@ -27,6 +27,8 @@ from graphweft_workers.ports.graph_store import Checkpoint, Write
 __all__ = ("call",)  # a fixture
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
+
+KILLS = int(os.environ.get("GRAPHWEFT_KILLS", "8"))
 
 
 @pytest.fixture(params=["redis", "kafka"])
@@ -152,16 +154,17 @@ async def test_a_swap_that_fails_leaves_the_live_graph_to_its_workers(
     assert {partition: each for partition, each in found.items() if each.offset} == place
 
 
+@pytest.mark.timeout(240 + 20 * KILLS)
 async def test_killed_swaps_leave_one_whole_graph(
     app: App, store: FalkorDBStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(app_writer, "_SEAL_S", 0.5)
     await app.live()
     dice = random.Random(4)
-    environment = dict(os.environ) | {"GRAPHWEFT_BUS_URL": app.bus_url, "GRAPHWEFT_GRAPH_URL": app.url}
+    environment = clean_environment(GRAPHWEFT_BUS_URL=app.bus_url, GRAPHWEFT_GRAPH_URL=app.url)
     ended = 0
     async with app.worker(), app.worker():
-        for number in range(8):
+        for number in range(KILLS):
             await app.emit("shop", range(100 + 10 * number, 110 + 10 * number))
             process = await asyncio.create_subprocess_exec(
                 sys.executable, "-m", "graphweft_workers.cli", "rebuild", "--app", "shop", "--swap", "--resume",
@@ -174,7 +177,7 @@ async def test_killed_swaps_leave_one_whole_graph(
                 process.send_signal(signal.SIGKILL)
             await process.wait()
             assert await orders(store, "shop") == 11
-        await app.emit("shop", range(300, 310))
+        await app.emit("shop", range(100 + 10 * KILLS, 110 + 10 * KILLS))
         await app.applied()
         await asyncio.sleep(2.0)
     code, found = await app.rebuild("--app", "shop", "--verify", "--graph-template", "checked_{app_id}.again")

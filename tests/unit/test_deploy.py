@@ -66,6 +66,7 @@ def test_a_plain_start_brings_up_the_pair_of_workers_and_their_server(services: 
         "falkordb",
         "worker",
         "responder",
+        "archive",
     }
     for name, service in services.items():
         if name.startswith(("kafka", "neo4j")):
@@ -75,6 +76,7 @@ def test_a_plain_start_brings_up_the_pair_of_workers_and_their_server(services: 
     assert services["kafka-neo4j-responder"]["command"] == ["run", "injection"]
     assert services["worker"]["command"] == ["run", "mutation"]
     assert services["responder"]["command"] == ["run", "injection"]
+    assert services["archive"]["command"] == services["kafka-neo4j-archive"]["command"] == ["run", "archive"]
 
 
 def test_services_come_back_and_wait_for_a_healthy_server(services: dict[str, dict[str, Any]]) -> None:
@@ -96,7 +98,7 @@ def test_each_role_is_watched_by_its_own_process(
     from graphweft_workers.roles import heartbeat
 
     ours = {name: service for name, service in services.items() if service["image"] == "graphweft:local"}
-    assert len(ours) == 6
+    assert len(ours) == 8
     for name, service in ours.items():
         check = service["healthcheck"]["test"]
         assert check[:4] == ["CMD", "graphweft", "doctor", "--role"], name
@@ -149,7 +151,18 @@ def test_paths_and_volumes_exist(compose: dict[str, Any]) -> None:
 def test_rules_stand_where_the_setting_says(services: dict[str, dict[str, Any]]) -> None:
     for name in ("worker", "responder", "kafka-neo4j-worker"):
         rules = services[name]["environment"]["GRAPHWEFT_RULES"]
-        assert services[name]["volumes"] == [f"./examples/airline/workflows:{rules}:ro"]
+        assert f"./examples/airline/workflows:{rules}:ro" in services[name]["volumes"]
+
+
+def test_services_that_read_the_log_share_its_archive(services: dict[str, dict[str, Any]]) -> None:
+    found: dict[str, set[str]] = {}
+    for name, service in services.items():
+        if service["image"] != "graphweft:local" or name == "gateway":  # the gateway only sends
+            continue
+        folder = service["environment"]["GRAPHWEFT_ARCHIVE_URL"]
+        [volume] = [each.split(":")[0] for each in service["volumes"] if each.endswith(f":{folder}")]
+        found.setdefault(service["environment"]["GRAPHWEFT_BUS_URL"], set()).add(volume)
+    assert sorted(found.values(), key=str) == [{"archive"}, {"kafka-archive"}]  # a log has an archive of its own
 
 
 def variables(services: dict[str, dict[str, Any]], instructions: list[tuple[str, str]]) -> set[str]:

@@ -138,6 +138,9 @@ class SqliteBus:
         rows = await self._file.read(lambda db: db.execute(query, (partition,)).fetchall())
         return {group: _offset(number) for group, number in rows}
 
+    def entries_up_to(self, position: Committed) -> int:
+        return position.count
+
     def is_after(self, offset: str, other: str) -> bool:
         return _number(offset) > _number(other)
 

@@ -153,6 +153,10 @@ class ArchivedBus:
         """See ``EventLog.positions``."""
         return await self._bus.positions(partition)
 
+    def entries_up_to(self, position: Committed) -> int:
+        """See ``EventLog.entries_up_to``."""
+        return self._bus.entries_up_to(position)
+
     def is_after(self, offset: str, other: str) -> bool:
         """See ``EventLog.is_after``."""
         return self._bus.is_after(offset, other)
@@ -294,6 +298,10 @@ class ArchiveAlone:
     async def positions(self, partition: int) -> Mapping[str, str]:
         """See ``EventLog.positions``."""
         return {}
+
+    def entries_up_to(self, position: Committed) -> int:
+        """See ``EventLog.entries_up_to``."""
+        return position.count
 
     def is_after(self, offset: str, other: str) -> bool:
         """See ``EventLog.is_after``."""

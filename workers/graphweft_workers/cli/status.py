@@ -11,6 +11,7 @@ from graphweft_workers.cli.options import Data, Json, command
 from graphweft_workers.cli.output import print_json, print_table, say
 from graphweft_workers.engine.dead_letter_counts import count_causes
 from graphweft_workers.engine.position_note import PositionNote
+from graphweft_workers.roles.archive_state import archive_state
 from graphweft_workers.roles.settings import Settings
 
 _MAX_LETTERS: Final = 10_000
@@ -21,11 +22,13 @@ _FEW: Final = 8
 
 @command
 async def status(data: Data = None, json: Json = False) -> None:
-    """Show the position and the lag of every partition, apps that are behind, and what had no effect, by cause."""
-    async with running_bus(Settings.load(data=data)) as bus:
+    """Show the position and the lag of every partition, apps that are behind, the archive, and what had no effect."""
+    settings = Settings.load(data=data)
+    async with running_bus(settings) as bus:
         partitions, letters = await bus.status(), await bus.dead_letter_count()
         rules = {each.scope: each for each in await bus.activations() if each.restates is None}
         causes = count_causes(await bus.dead_letters(limit=_MAX_LETTERS)) if letters else []
+        archive = await archive_state(settings, bus, partitions)
     parked = [(p.id, app, each) for p in partitions for app, each in PositionNote.decode(p.note).parked.items()]
     if json:
         rows = [{"id": p.id, "position": p.position, "end": p.end, "lag": p.lag, "owner": p.owner} for p in partitions]
@@ -39,6 +42,7 @@ async def status(data: Data = None, json: Json = False) -> None:
                     {"app_id": scope, "rules": each.digest, "number": each.number, "since": each.time.isoformat()}
                     for scope, each in rules.items()
                 ],
+                "archive": asdict(archive),
                 "parked": [{"partition": number, "app_id": app, **asdict(each)} for number, app, each in parked],
             }
         )
@@ -75,6 +79,7 @@ async def status(data: Data = None, json: Json = False) -> None:
         say(f"and {len(causes) - _MAX_CAUSES} other causes: run `graphweft status --json`")
     if letters > _MAX_LETTERS:
         say(f"only the first {_MAX_LETTERS:,} dead letters are counted by cause")
+    say(archive.text())
     say(f"{letters} dead letters" + (" (graphweft dlq list)" if letters else ""))
 
 

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
-from graphweft_contracts import BusUnavailable, GraphweftError, InvalidSettings, QueryFailed
+from graphweft_contracts import BusUnavailable, GraphweftError, InvalidSettings, QueryFailed, channels
 from graphweft_rules.files.findings import errors
 from graphweft_workers.engine.dead_letter_counts import SKIPS, Cause, count_causes
 from graphweft_workers.engine.position_note import PositionNote
@@ -14,6 +14,7 @@ from graphweft_workers.ports.check import Check
 from graphweft_workers.ports.event_log import PartitionStatus
 from graphweft_workers.roles import connections
 from graphweft_workers.roles import features as jobs
+from graphweft_workers.roles.archive_state import archive_state
 from graphweft_workers.roles.connections import make_bus, make_graph
 from graphweft_workers.roles.embedder import make_embedder
 from graphweft_workers.roles.extractor import make_extractor
@@ -46,6 +47,7 @@ async def examine(settings: Settings) -> list[Check]:
     # Asking a new bus for its partitions would create them.
     if states.get("bus topic", "ok") == "ok":
         checks += await _services(settings)
+        checks += await _archive(settings)
         checks += [await _memory(settings, group) for group in jobs.groups(settings)]
     elif states["bus topic"] == "warn":
         checks.append(_no_worker("no mutation worker has ever run"))
@@ -186,6 +188,32 @@ async def _memory(settings: Settings, group: str) -> Check:
         return Check(name=group, state="ok", found=f"all {len(partitions)} partitions are read, lag {lag}")
     found = f"nobody reads partition {', '.join(idle)}, lag {lag}"
     return Check(name=group, state="warn", found=found, advice="start `graphweft run memory`")
+
+
+async def _archive(settings: Settings) -> list[Check]:
+    """Say how far the archive is, and what the bus has lost."""
+    bus = make_bus(settings, group=channels.ARCHIVE_GROUP, archived=False)
+    try:
+        partitions = await bus.status()
+        state = await archive_state(settings, bus, partitions)
+    except BusUnavailable as error:
+        advice = "try again; if it persists, look into the log of the server"
+        return [Check(name="archive", state="fail", found=f"not known: {error}", advice=advice)]
+    finally:
+        await bus.aclose()
+    if not state.enabled and not state.lost:
+        return []
+    idle = sum(each.owner is None for each in partitions)
+    advice = ""
+    if state.error:
+        advice = "check GRAPHWEFT_ARCHIVE_URL, and that this machine may read it"
+    elif state.lost:
+        advice = "a rebuild from the start is not possible. Trim with `graphweft trim` only, and set no retention"
+        if not state.enabled:
+            advice += "; archive the log before (GRAPHWEFT_ARCHIVE_URL, `graphweft run archive`)"
+    elif state.behind and idle:
+        advice = f"start `graphweft run archive`: nobody archives {idle} of {len(partitions)} partitions"
+    return [Check(name="archive", state="warn" if advice else "ok", found=state.text(), advice=advice)]
 
 
 async def _services(settings: Settings) -> list[Check]:

@@ -11,6 +11,9 @@ from graphweft.transports.redis.connection import connect
 from graphweft_workers.ports.check import Check
 
 ANSWER_S: Final = 5.0
+WARN_FROM: Final = 0.8
+"""Share of maxmemory from which ``memory`` warns."""
+FAIL_FROM: Final = 0.95
 
 
 def check_redis_url(url: str) -> None:
@@ -50,6 +53,24 @@ def not_shown(name: str, error: ResponseError) -> Check:
     """Return the check of a managed server, which hides CONFIG and MODULE."""
     advice = "nothing, if its operator sees to memory policy, append-only file and modules"
     return Check(name=f"{name} settings", state="warn", found=f"not shown: {error}", advice=advice)
+
+
+async def memory(client: Any, name: str, advice: str) -> Check:
+    """Return how full the server is; with all of its memory in use, it refuses writes."""
+    info = await client.info("memory")
+    used, most = int(info["used_memory"]), int(info["maxmemory"])
+    if not most:
+        return Check(name=f"{name} memory", state="ok", found=f"{_mb(used)} used, no maxmemory")
+    found = f"{_mb(used)} of maxmemory {_mb(most)} used, {used * 100 // most} %"
+    if used < most * WARN_FROM:
+        return Check(name=f"{name} memory", state="ok", found=found)
+    return Check(
+        name=f"{name} memory", state="fail" if used >= most * FAIL_FROM else "warn", found=found, advice=advice
+    )
+
+
+def _mb(size: int) -> str:
+    return f"{size / 1e6:,.1f} MB"
 
 
 async def append_only(client: Any, name: str) -> Check:

@@ -56,6 +56,10 @@ class PartitionStatus:
     owner: str | None
     note: str = ""
     """The note of ``Committed``."""
+    written: int = 0
+    """Entries that were ever written to the partition. On Kafka, the ends of transactions count too."""
+    trimmed: int = 0
+    """Entries that the bus no longer holds."""
 
 
 class EventLog(Protocol):
@@ -128,6 +132,10 @@ class EventLog(Protocol):
 
     async def positions(self, partition: int) -> Mapping[str, str]:
         """Return the committed offset of each group of readers that has one in the partition, by the group's name."""
+        ...
+
+    def entries_up_to(self, position: Committed) -> int:
+        """Return how many entries were written up to a position, as ``PartitionStatus`` counts them."""
         ...
 
     def is_after(self, offset: str, other: str) -> bool:

@@ -10,9 +10,14 @@ from typing import Any, Final
 import redis.asyncio as redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
-from redis.exceptions import ResponseError
+from redis.exceptions import OutOfMemoryError, ResponseError
 
 type Command = tuple[Any, ...]
+
+_OUT_OF_MEMORY: Final = (
+    "it is out of memory (maxmemory). Archive and trim it: `graphweft archive now`, then `graphweft trim`, or run the "
+    "archive role with GRAPHWEFT_ARCHIVE_TRIM=true. Or raise maxmemory"
+)
 
 _CONNECT_S: Final = 2.0
 _CONNECTIONS: Final = 1_024
@@ -36,6 +41,11 @@ def connect(url: str, *, io_timeout_s: float | None, decode: bool = False, repea
         protocol=2,
         decode_responses=decode,
     )
+
+
+def reason_of(error: BaseException) -> str:
+    """Return an error of the bus as text; for a full server with the next step."""
+    return _OUT_OF_MEMORY if isinstance(error, OutOfMemoryError) else str(error)
 
 
 class Together:

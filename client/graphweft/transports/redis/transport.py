@@ -26,7 +26,7 @@ from graphweft.transport import (
     read_reply,
     seconds_left,
 )
-from graphweft.transports.redis.connection import Together, connect
+from graphweft.transports.redis.connection import Together, connect, reason_of
 from graphweft.transports.redis.layout import agreed_layout
 from graphweft_contracts import BusUnavailable, ContextReply, ContextRequest, Layout, channels
 
@@ -86,7 +86,7 @@ class RedisTransport:
                 pipeline.xadd(channels.events_stream(number), event.fields)
             offsets: list[bytes] = await pipeline.execute()
         except (RedisError, OSError) as error:
-            raise BusUnavailable(f"the bus did not accept the events: {error}") from error
+            raise BusUnavailable(f"the bus did not accept the events: {reason_of(error)}") from error
         return [f"{number}:{offset.decode()}" for number, offset in zip(numbers, offsets, strict=True)]
 
     async def request(self, request: ContextRequest) -> ContextReply:
@@ -116,7 +116,7 @@ class RedisTransport:
         except (RedisError, OSError) as error:
             if isinstance(error, TimeoutError):
                 raise
-            raise BusUnavailable(f"the bus did not accept the request: {error}") from error
+            raise BusUnavailable(f"the bus did not accept the request: {reason_of(error)}") from error
         finally:
             self._pending.pop(request.id, None)
 

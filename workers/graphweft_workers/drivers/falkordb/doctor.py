@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from graphweft_workers.drivers.redis_checks import append_only, examine_server
+from graphweft_workers.drivers.redis_checks import append_only, examine_server, memory
 from graphweft_workers.ports.check import Check
 
 
@@ -25,5 +25,6 @@ async def _graph(client: Any) -> list[Check]:
     if limit == 0:
         advice = "start FalkorDB with TIMEOUT_MAX 60000 TIMEOUT_DEFAULT 5000: without them, writes have no time limit"
         checks.append(Check(name="graph time limit", state="warn", found="TIMEOUT_MAX 0", advice=advice))
+    checks.append(await memory(client, "graph", "raise maxmemory: a full server refuses writes, and workers wait"))
     checks.append(await append_only(client, "graph"))
     return checks

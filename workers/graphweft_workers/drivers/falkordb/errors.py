@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import Final
 
-from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import OutOfMemoryError, RedisError, ResponseError
 
 from graphweft_contracts import GraphUnavailable, GraphweftError, QueryFailed, channels
 
@@ -19,6 +19,10 @@ _NOT_THE_QUERY: Final = (
     "NOREPLICAS ",
     "BUSY ",
     "The query TIMEOUT parameter value cannot exceed",  # TIMEOUT_MAX was lowered meanwhile
+)
+_OUT_OF_MEMORY: Final = (
+    "it is out of memory (maxmemory). Raise maxmemory; if it is the bus too, archive and trim the log first: "
+    "`graphweft archive now`, then `graphweft trim`"
 )
 NO_GRAPH_KEY: Final = "WRONGTYPE"
 TIMED_OUT: Final = "Query timed out"
@@ -71,4 +75,6 @@ def translate(error: BaseException) -> GraphweftError:
             return QueryFailed("the query was aborted at its time limit", code="timeout")
         if not text.startswith(_NOT_THE_QUERY):
             return QueryFailed(text.removeprefix("errMsg: "))
+    if isinstance(error, OutOfMemoryError):
+        return GraphUnavailable(f"the graph server refuses writes: {_OUT_OF_MEMORY}")
     return GraphUnavailable(f"the graph server is unavailable: {error}")

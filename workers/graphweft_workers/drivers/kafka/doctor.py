@@ -143,7 +143,10 @@ def _kept(settings: Mapping[str, str]) -> list[Check]:
     limits = [f"{key} {settings[key]}" for key in ("retention.ms", "retention.bytes") if settings[key] != _NO_LIMIT]
     if limits:
         found = f"{name} has {' and '.join(limits)}: Kafka drops older events, read or not"
-        advice = f"set retention.ms=-1 and retention.bytes=-1 on {name}, or see that workers are never so far behind"
+        advice = (
+            f"set retention.ms=-1 and retention.bytes=-1 on {name}, or archive the log (GRAPHWEFT_ARCHIVE_URL, "
+            "`graphweft run archive`), and see that workers and archive are never so far behind"
+        )
         checks = [Check(name="bus retention", state="warn", found=found, advice=advice)]
     else:
         checks = [Check(name="bus retention", state="ok", found="events are kept for good")]

@@ -217,6 +217,10 @@ class KafkaEventLog:
                     found[name] = str(stored.offset - 1)
         return found
 
+    def entries_up_to(self, position: Committed) -> int:
+        """See ``EventLog.entries_up_to``."""
+        return int(position.offset or -1) + 1
+
     def is_after(self, offset: str, other: str) -> bool:
         """See ``EventLog.is_after``."""
         return int(offset or -1) > int(other or -1)
@@ -239,8 +243,10 @@ class KafkaEventLog:
                 lag=max(0, end - max(0, positions[partition.partition][0])),
                 owner=owners.get(partition.partition),
                 note=positions[partition.partition][1],
+                written=end,
+                trimmed=first,
             )
-            for partition, (_, end) in bounds.items()
+            for partition, (first, end) in bounds.items()
         ]
 
     async def put_dead_letters(self, letters: Sequence[DeadLetter]) -> None:

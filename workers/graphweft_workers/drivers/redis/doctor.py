@@ -10,9 +10,13 @@ from redis.exceptions import RedisError, ResponseError
 
 from graphweft.transports.redis.connection import connect
 from graphweft_contracts import BusUnavailable, Layout, channels
-from graphweft_workers.drivers.redis_checks import ANSWER_S, append_only, examine_server, not_shown
+from graphweft_workers.drivers.redis_checks import ANSWER_S, append_only, examine_server, memory, not_shown
 from graphweft_workers.ports.check import Check, layout_checks
 
+_MEMORY_HELP: Final = (
+    "archive and trim the log: `graphweft archive now`, then `graphweft trim`, or run the archive role with "
+    "GRAPHWEFT_ARCHIVE_TRIM=true; or raise maxmemory. A full bus refuses events"
+)
 _ALIVE_MS: Final = 5_000
 """A responder asks for requests once a second."""
 
@@ -55,5 +59,7 @@ async def _settings(client: Any) -> list[Check]:
     if policy != "noeviction":
         advice = "set maxmemory-policy noeviction: with any other policy the server may drop unread events"
         checks.append(Check(name="bus memory", state="fail", found=f"maxmemory-policy {policy}", advice=advice))
+    else:
+        checks.append(await memory(client, "bus", _MEMORY_HELP))
     checks.append(await append_only(client, "bus"))
     return checks

@@ -16,7 +16,7 @@ from typing import Any, Final
 from redis.exceptions import RedisError, ResponseError
 
 from graphweft.transport import NEW_LAYOUT
-from graphweft.transports.redis.connection import connect
+from graphweft.transports.redis.connection import connect, reason_of
 from graphweft.transports.redis.layout import agreed_layout, store_order
 from graphweft_contracts import BusUnavailable, DeadLetter, Layout, Order, channels
 from graphweft_contracts.rules_log import Activation, StoredRules
@@ -35,6 +35,10 @@ _FIRST_COUNT: Final = 16
 _GROWTH: Final = 8
 """The factor by which a request may exceed the last one: entries may suddenly become large."""
 
+# A server that is out of memory refuses a script's first write if that may need memory, and no later one. What leads to
+# free memory must go on then: reading, claims, positions, and the dead letters without which no position advances. So
+# these scripts begin with a write that needs none. New events, retries and rules are refused.
+#
 # Both scripts see the live workers and the leases of all partitions, so their decisions are exact. Only the holder may
 # extend or release a lease.
 #
@@ -43,8 +47,8 @@ _GROWTH: Final = 8
 _CLAIM: Final = """
 local now = redis.call('TIME')
 now = now[1] * 1000 + math.floor(now[2] / 1000)
-redis.call('ZADD', KEYS[1], now + ARGV[2], ARGV[1])
 redis.call('ZREMRANGEBYSCORE', KEYS[1], '-inf', '(' .. string.format('%.0f', now))
+redis.call('ZADD', KEYS[1], now + ARGV[2], ARGV[1])
 local workers = redis.call('ZRANGE', KEYS[1], 0, -1)
 local leases = redis.call('MGET', unpack(KEYS, 2))
 local held = {}
@@ -86,6 +90,10 @@ for number, owner in ipairs(leases) do
 end
 if left == 0 then redis.call('ZREM', KEYS[1], ARGV[1]) end
 """
+_JOIN: Final = """
+redis.call('XTRIM', KEYS[1], 'MINID', '0-0')
+redis.call('XGROUP', 'CREATE', KEYS[1], ARGV[1], '0-0', 'MKSTREAM', 'ENTRIESREAD', 0)
+"""
 # Forward only: a fenced owner may still send a commit. The note is stored with the position.
 _COMMIT: Final = """
 local groups = redis.call('XINFO', 'GROUPS', KEYS[1])
@@ -123,8 +131,16 @@ if ARGV[3] ~= '' then
 end
 return 1
 """
+_PUT: Final = """
+for i = 1, #ARGV, 3 do
+  redis.call('ZREM', KEYS[2], ARGV[i])
+  redis.call('HSET', KEYS[1], ARGV[i], ARGV[i + 1])
+  redis.call('ZADD', KEYS[2], ARGV[i + 2], ARGV[i])
+end
+"""
 _EXTEND: Final = """
 if (redis.call('HGET', KEYS[1], ARGV[1]) or '') ~= ARGV[2] then return 0 end
+redis.call('ZREM', KEYS[2], ARGV[1])
 redis.call('HSET', KEYS[1], ARGV[1], ARGV[3])
 redis.call('ZADD', KEYS[2], ARGV[4], ARGV[1])
 return 1
@@ -224,10 +240,7 @@ class RedisEventLog:
         group = await self._group(partition)
         if group is None:
             try:
-                await self._call(
-                    "XGROUP", "CREATE", channels.events_stream(partition), self._group_name, "0-0", "MKSTREAM",
-                    "ENTRIESREAD", 0,
-                )  # fmt: skip
+                await self._call("EVAL", _JOIN, 1, channels.events_stream(partition), self._group_name)
             except ResponseError as error:
                 if not str(error).startswith("BUSYGROUP"):  # created by another worker
                     raise BusUnavailable(f"the position cannot be stored: {error}") from error
@@ -305,6 +318,10 @@ class RedisEventLog:
         found = {group["name"].decode(): group["last-delivered-id"].decode() for group in groups}
         return {name: offset for name, offset in found.items() if offset != "0-0"}
 
+    def entries_up_to(self, position: Committed) -> int:
+        """See ``EventLog.entries_up_to``."""
+        return position.count
+
     def is_after(self, offset: str, other: str) -> bool:
         """See ``EventLog.is_after``."""
         return offset_number(offset) > offset_number(other)
@@ -337,6 +354,7 @@ class RedisEventLog:
             groups, stream_info = rest[2 * partition : 2 * partition + 2]
             there = not isinstance(stream_info, Exception)
             length = stream_info["length"] if there else 0
+            written = stream_info["entries-added"] if there else 0
             last = stream_info["last-generated-id"].decode() if there else "0-0"  # also of a stream that is trimmed
             group = self._own(groups)
             position = group["last-delivered-id"].decode() if group else ""
@@ -349,18 +367,18 @@ class RedisEventLog:
                     lag=length if lag is None else int(lag),
                     owner=owner.decode() if owner else None,
                     note=notes.get(str(partition).encode(), b"").decode(),
+                    written=written,
+                    trimmed=written - length,
                 )
             )
         return found
 
     async def put_dead_letters(self, letters: Sequence[DeadLetter]) -> None:
         """See ``DeadLetters.put_dead_letters``."""
+        given = [part for each in letters for part in (each.id, _body(each), each.time.timestamp())]
         with _bus_errors("a dead letter cannot be written"):
-            pipeline = self._redis.pipeline(transaction=True)
-            for letter in letters:
-                pipeline.hset(channels.DEAD_LETTERS, letter.id, _body(letter))
-                pipeline.zadd(channels.DEAD_LETTER_ORDER, {letter.id: letter.time.timestamp()})
-            await pipeline.execute()
+            keys = (channels.DEAD_LETTERS, channels.DEAD_LETTER_ORDER)
+            await self._redis.execute_command("EVAL", _PUT, len(keys), *keys, *given)
 
     async def extend(self, letter: DeadLetter | None, longer: DeadLetter) -> bool:
         """See ``DeadLetters.extend``."""
@@ -498,7 +516,7 @@ class RedisEventLog:
         except ResponseError:  # no such key: nothing has been written
             return None
         except (RedisError, OSError) as error:
-            raise BusUnavailable(f"the bus is unavailable: {error}") from error
+            raise BusUnavailable(f"the bus is unavailable: {reason_of(error)}") from error
 
     def _own(self, groups: Any) -> dict[str, Any] | None:
         if isinstance(groups, Exception):  # no such key
@@ -512,7 +530,7 @@ class RedisEventLog:
         except (RedisError, OSError) as error:
             if type(error) is ResponseError and str(error).startswith("BUSYGROUP"):
                 raise
-            raise BusUnavailable(f"the bus is unavailable: {error}") from error
+            raise BusUnavailable(f"the bus is unavailable: {reason_of(error)}") from error
 
 
 @contextlib.contextmanager
@@ -520,7 +538,7 @@ def _bus_errors(what: str = "the bus is unavailable") -> Generator[None]:
     try:
         yield
     except (RedisError, OSError) as error:
-        raise BusUnavailable(f"{what}: {error}") from error
+        raise BusUnavailable(f"{what}: {reason_of(error)}") from error
 
 
 def _entry(item: Any) -> Entry:

@@ -19,7 +19,7 @@ from typing import Any, Final
 import structlog
 from redis.exceptions import RedisError, ResponseError
 
-from graphweft.transports.redis.connection import Together, connect
+from graphweft.transports.redis.connection import Together, connect, reason_of
 from graphweft_contracts import BusUnavailable, ContextReply, channels
 from graphweft_workers.ports.request_queue import PendingRequest, encode
 
@@ -141,7 +141,7 @@ class RedisRequestQueue:
             except (RedisError, OSError) as error:
                 # A server without its data has no group; and a lost response may have assigned requests.
                 self._joined = False
-                raise BusUnavailable(f"the bus is unavailable: {error}") from error
+                raise BusUnavailable(f"the bus is unavailable: {reason_of(error)}") from error
         return [self._ready.popleft() for _ in range(min(limit, len(self._ready)))]
 
     def wake(self) -> None:
@@ -156,7 +156,7 @@ class RedisRequestQueue:
         try:
             listeners: int = await self._replies.execute("PUBLISH", channel, encode(reply))
         except (RedisError, OSError) as error:
-            raise BusUnavailable(f"the bus is unavailable: {error}") from error
+            raise BusUnavailable(f"the bus is unavailable: {reason_of(error)}") from error
         return listeners > 0
 
     async def age_s(self, token: str) -> float | None:
@@ -164,7 +164,7 @@ class RedisRequestQueue:
         try:
             seconds, microseconds = await self._redis.time()
         except (RedisError, OSError) as error:
-            raise BusUnavailable(f"the bus is unavailable: {error}") from error
+            raise BusUnavailable(f"the bus is unavailable: {reason_of(error)}") from error
         return float(seconds + microseconds / 1e6 - int(token.partition("-")[0]) / 1000)
 
     def done(self, token: str) -> None:

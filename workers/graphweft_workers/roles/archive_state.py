@@ -1,0 +1,70 @@
+"""What tools tell about the archive that the settings name."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from graphweft_contracts import Transient, channels
+from graphweft_workers.archive.progress import progress
+from graphweft_workers.archive.reader import ArchiveReader
+from graphweft_workers.ports.event_log import EventLog, PartitionStatus
+from graphweft_workers.roles import features as jobs
+from graphweft_workers.roles.connections import has_archive, make_archive, make_bus
+from graphweft_workers.roles.settings import Settings
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ArchiveState:
+    """The archive; see ``ArchiveProgress`` for the numbers."""
+
+    enabled: bool
+    """Whether the settings name an archive."""
+    behind: int = 0
+    trimmable: int = 0
+    held_by: Mapping[str, int] = field(default_factory=dict[str, int])
+    lost: int = 0
+    error: str = ""
+    """Why the archive or the bus does not say how far it is."""
+
+    def text(self) -> str:
+        """Return one line for people."""
+        lost = f"{self.lost:,} entries were trimmed before they were archived"
+        if not self.enabled:
+            return f"no archive; {lost}" if self.lost else "no archive"
+        if self.error:
+            return f"archive: not known: {self.error}"
+        parts = [f"{self.behind:,} entries behind" if self.behind else "up to date"]
+        parts.append(f"{self.trimmable:,} entries on the bus can be trimmed")
+        if self.held_by:
+            parts.append("others wait for " + ", ".join(f"{name} ({n:,})" for name, n in sorted(self.held_by.items())))
+        if self.lost:
+            parts.append(lost)
+        return "archive: " + "; ".join(parts)
+
+
+async def archive_state(settings: Settings, bus: EventLog, partitions: Sequence[PartitionStatus]) -> ArchiveState:
+    """Return the state of the archive, for the status of any group of ``bus``. It lists the archive once.
+
+    An archive that does not answer is an ``error`` of the state.
+    """
+    if not has_archive(settings):  # all that was trimmed is lost
+        return ArchiveState(enabled=False, lost=sum(each.trimmed for each in partitions))
+    try:
+        groups = {name: await _status(settings, name) for name in (channels.MUTATION_GROUP, *jobs.groups(settings))}
+        found = await progress(ArchiveReader(make_archive(settings)), bus, partitions, groups)
+    except Transient as error:
+        return ArchiveState(enabled=True, error=" ".join(str(error).split()))
+    return ArchiveState(
+        enabled=True, behind=found.behind, trimmable=found.trimmable, held_by=found.held_by, lost=found.lost
+    )
+
+
+async def _status(settings: Settings, group: str) -> Sequence[PartitionStatus]:
+    bus = make_bus(settings, group=group, archived=False)
+    try:
+        status = await bus.status()
+    finally:
+        await bus.aclose()
+    # Partitions without a position of a job do not hold up trimming.
+    return [each for each in status if each.position or group == channels.MUTATION_GROUP]

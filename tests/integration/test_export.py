@@ -1,0 +1,145 @@
+"""``graphweft export`` and ``restore``: an app moves to another deployment, with proof, and lives on there."""
+
+from __future__ import annotations
+
+import contextlib
+import io
+import json
+import tarfile
+from collections.abc import AsyncIterator, Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import zstandard
+from tests.chaos.serial import Neo4jReference
+from tests.integration.test_archive import Archived
+from tests.integration.test_cli import Call, call
+from tests.services.fixtures import empty_kafka
+from tests.services.kafka import KafkaServer
+from tests.services.layouts import spread
+from tests.services.neo4j import Neo4jServer
+
+from graphweft_contracts import Event
+from graphweft_workers.drivers.falkordb.store import FalkorDBStore
+from graphweft_workers.drivers.neo4j.store import Neo4jStore
+from graphweft_workers.ports.graph_store import GraphStore
+
+__all__ = ("call",)  # a fixture
+
+pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
+
+NEAR = next(f"near{n}" for n in range(99) if spread(2).partition_of(f"near{n}/") == spread(2).partition_of("shop/"))
+"""An app in the partition of ``shop``."""
+
+
+class Deployment(Archived):
+    """A bus, a graph server and an archive of its own."""
+
+    def __init__(self, url: str, call: Call, folder: Path, *, bus_url: str, graph_url: str) -> None:
+        folder.mkdir()
+        super().__init__(url, call, folder, bus_url=bus_url)
+        self.graph_url = graph_url
+        self.settings |= {"GRAPHWEFT_GRAPH_TEMPLATE": "restored_{app_id}"} if graph_url == url else {}
+
+    def store(self) -> GraphStore:
+        if self.graph_url == self.url:
+            return FalkorDBStore(self.url, graph_template="restored_{app_id}")
+        return Neo4jStore(self.graph_url)
+
+    async def run(self, *arguments: str, graph: str | None = None) -> Any:
+        return await super().run(*arguments, graph=graph or self.graph_url)
+
+
+@pytest.fixture
+async def app(url: str, call: Call, tmp_path: Path) -> AsyncIterator[Archived]:
+    async with contextlib.aclosing(Archived(url, call, tmp_path, bus_url=None)) as app:
+        await app.bus.partitions()
+        yield app
+
+
+async def live(app: Archived) -> str:
+    """Fill two apps and one in the partition of the first, drop dead letters, archive and trim, and go on."""
+    await app.emit(NEAR, range(30))
+    await app.live()
+    letters = json.loads((await app.run("dlq", "list", "--json")).out)
+    for name in ("shop", "shop_x"):
+        own = [each["id"] for each in letters if each.get("app_id") == name and each["reason"] == "query_error"]
+        assert (await app.run("dlq", "drop", own[0])).code == 0
+    assert (await app.run("archive", "now")).code == 0
+    assert json.loads((await app.run("trim", "--json")).out)["removed"] > 60
+    async with app.worker():
+        for name in ("shop", "shop_x"):
+            await app.emit(name, range(55, 70))
+            await app.emit(NEAR, range(60))
+            await app.remember(NEAR, ["keeps bees"])
+        await app.applied()
+    return await app.digest("shop")
+
+
+async def exported(app: Archived, name: str = "shop") -> tuple[Path, dict[str, Any]]:
+    file = app.folder / f"{name}.graphweft"
+    done = await app.run("export", "--app", name, "--json", str(file))
+    assert done.code == 0, done.err
+    return file, json.loads(done.out.splitlines()[-1])
+
+
+def unpacked(file: Path) -> bytes:
+    """Return all bytes of an export, unpacked."""
+    with tarfile.open(file) as tar:
+        parts = [tar.extractfile(each).read() for each in tar.getmembers()]  # type: ignore[union-attr]
+    found = b""
+    for part in parts:
+        packed = part.startswith(b"\x28\xb5\x2f\xfd")
+        found += (
+            zstandard.ZstdDecompressor().stream_reader(part, read_across_frames=True).read() if packed else part
+        )
+    return found
+
+
+async def test_an_app_is_restored_under_another_name_and_lives_on(app: Archived) -> None:
+    digest = await live(app)
+    file, about = await exported(app)
+    assert about["graph"]["sha256"] == digest
+    assert about["histories"][0]["others"] > 60
+    held = unpacked(file)
+    for secret in (b"shop_x", NEAR.encode(), b"keeps bees"):
+        assert secret not in held
+    assert b"likes tea" in held
+    done = await app.run("restore", str(file), "--dry-run")
+    assert (done.code, "a graph of 'shop' exists" in done.err or "holds events" in done.err) == (2, True), done
+    assert (await app.run("restore", str(file), "--as", "again", "--dry-run")).code == 0
+    assert await app.blobs().names("preludes/") == []
+    done = await app.run("restore", str(file), "--as", "again", "--json")
+    assert done.code == 0, done.err
+    assert json.loads(done.out)["dead_letters"] > 0
+    assert await app.digest("again") == await app.digest("shop") == digest
+    assert (await app.run("restore", str(file), "--as", "again")).code == 2  # twice
+    await lives_on(app, "again")
+    file, about = await exported(app, "again")
+    assert [each["app"] for each in about["histories"]] == ["shop", "again"]
+    assert (await app.run("restore", str(file), "--as", "third")).code == 0
+    await lives_on(app, "third")
+    assert await app.digest("shop") == digest
+    assert (await app.rebuild("--app", "shop_x", "--verify"))[1]["same"]
+
+
+async def lives_on(app: Archived, name: str, store: Callable[[], GraphStore] | None = None) -> None:
+    """Check that a restored app takes new events, retries and rules, and that a rebuild equals it."""
+    before = await app.digest(name)
+    code, found = await app.rebuild("--app", name, "--verify")
+    assert (code, found["same"]) == (0, True), found
+    async with app.worker(store and store()):
+        await app.emit(name, range(90, 110))
+        await app.remember(name, ["moves to Oslo"])
+        await app.applied()
+        letters = [
+            each for each in json.loads((await app.run("dlq", "list", "--json")).out) if each.get("app_id") == name
+        ]
+        assert (await app.run("dlq", "drop", letters[0]["id"])).code == 0
+        for letter in letters[1:]:
+            assert (await app.run("dlq", "retry", letter["id"])).code == 0
+        await app.applied()
+    assert await app.digest(name) != before
+    code, found = await app.rebuild("--app", name, "--verify", "--resume")
+    assert (code, found["same"]) == (0, True), found

@@ -124,10 +124,13 @@ async def test_an_app_is_restored_under_another_name_and_lives_on(app: Archived)
     assert (await app.rebuild("--app", "shop_x", "--verify"))[1]["same"]
 
 
-async def lives_on(app: Archived, name: str, store: Callable[[], GraphStore] | None = None) -> None:
+async def lives_on(
+    app: Archived, name: str, store: Callable[[], GraphStore] | None = None, into: str | None = None
+) -> None:
     """Check that a restored app takes new events, retries and rules, and that a rebuild equals it."""
     before = await app.digest(name)
-    code, found = await app.rebuild("--app", name, "--verify")
+    second = ["--into", into, "--graph-template", "second_{app_id}"] if into else []
+    code, found = await app.rebuild("--app", name, "--verify", *second)
     assert (code, found["same"]) == (0, True), found
     async with app.worker(store and store()):
         await app.emit(name, range(90, 110))
@@ -141,5 +144,37 @@ async def lives_on(app: Archived, name: str, store: Callable[[], GraphStore] | N
             assert (await app.run("dlq", "retry", letter["id"])).code == 0
         await app.applied()
     assert await app.digest(name) != before
-    code, found = await app.rebuild("--app", name, "--verify", "--resume")
+    code, found = await app.rebuild("--app", name, "--verify", "--resume", *second)
     assert (code, found["same"]) == (0, True), found
+
+
+@pytest.mark.parametrize("way", ["redis-kafka", "kafka-redis"])
+async def test_an_app_moves_to_another_bus_and_graph(
+    way: str, url: str, call: Call, tmp_path: Path, request: pytest.FixtureRequest
+) -> None:
+    kafka: KafkaServer = request.getfixturevalue("kafka")
+    await empty_kafka(kafka)
+    source_bus, target_bus, graph_url = kafka.url, url, url
+    if way == "redis-kafka":
+        neo4j: Neo4jServer = request.getfixturevalue("neo4j_server")
+        async with contextlib.aclosing(Neo4jReference(neo4j.uri)) as reference:
+            await reference.clear()
+        source_bus, target_bus, graph_url = url, kafka.url, neo4j.uri
+    async with (
+        contextlib.aclosing(Archived(url, call, tmp_path, bus_url=source_bus)) as source,
+        contextlib.aclosing(
+            Deployment(url, call, tmp_path / "target", bus_url=target_bus, graph_url=graph_url)
+        ) as target,
+    ):
+        await source.bus.partitions()
+        await target.bus.partitions()
+        digest = await live(source)
+        file, about = await exported(source)
+        async with target.worker(target.store()):
+            done = await target.run("restore", str(file), "--json")
+            assert done.code == 0, done.err
+            assert await target.digest("shop") == digest == about["graph"]["sha256"]
+        again = tmp_path / "again"
+        assert (await target.run("export", "--app", "shop", "--wait-s", "5", str(again))).code == 0
+        await lives_on(target, "shop", target.store, into=url if way == "redis-kafka" else None)
+        assert await source.digest("shop") == digest

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import io
 import json
 import tarfile
 from collections.abc import AsyncIterator, Callable
@@ -15,15 +14,17 @@ import zstandard
 from tests.chaos.serial import Neo4jReference
 from tests.integration.test_archive import Archived
 from tests.integration.test_cli import Call, call
+from tests.integration.test_erase import everywhere, said
 from tests.services.fixtures import empty_kafka
 from tests.services.kafka import KafkaServer
 from tests.services.layouts import spread
 from tests.services.neo4j import Neo4jServer
 
-from graphweft_contracts import Event
+from graphweft_contracts import BusUnavailable
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.neo4j.store import Neo4jStore
 from graphweft_workers.ports.graph_store import GraphStore
+from graphweft_workers.replay.restore import Restore
 
 __all__ = ("call",)  # a fixture
 
@@ -91,9 +92,7 @@ def unpacked(file: Path) -> bytes:
     found = b""
     for part in parts:
         packed = part.startswith(b"\x28\xb5\x2f\xfd")
-        found += (
-            zstandard.ZstdDecompressor().stream_reader(part, read_across_frames=True).read() if packed else part
-        )
+        found += zstandard.ZstdDecompressor().stream_reader(part, read_across_frames=True).read() if packed else part
     return found
 
 
@@ -178,3 +177,85 @@ async def test_an_app_moves_to_another_bus_and_graph(
         assert (await target.run("export", "--app", "shop", "--wait-s", "5", str(again))).code == 0
         await lives_on(target, "shop", target.store, into=url if way == "redis-kafka" else None)
         assert await source.digest("shop") == digest
+
+
+async def test_a_user_is_erased_from_a_restored_history_too(app: Archived) -> None:
+    await app.push("first")
+    async with app.worker():
+        for user in ("ada", "bob"):
+            for number in range(5):
+                await said(app, "shop", user, number, f"words-of-{user}")
+        await app.applied()
+    file, _ = await exported(app)
+    assert (await app.run("erase", "--app", "shop", "--yes")).code == 0  # then it can come back under its name
+    assert (await app.run("restore", str(file))).code == 0
+    async with app.worker():
+        await said(app, "shop", "bob", 9, "words-of-bob")
+        await app.applied()
+        done = await app.run("erase", "--app", "shop", "--user", "ada", "--yes", "--json")
+        assert done.code == 0, done.err
+    places = {each["name"]: each for each in json.loads(done.out.splitlines()[-1])["places"]}
+    assert places["restored history"]["found"] > 10
+    assert await everywhere(app, "words-of-ada") == []
+    assert any(place.startswith("preludes/shop/0001/segments") for place in await everywhere(app, "words-of-bob"))
+    code, found = await app.rebuild("--app", "shop", "--verify")
+    assert (code, found["same"]) == (0, True), found
+    assert (await app.run("erase", "--app", "shop", "--yes")).code == 0
+    assert await everywhere(app, "words-of-bob") == []
+
+
+async def test_a_restore_that_is_cut_off_is_repeated(app: Archived, monkeypatch: pytest.MonkeyPatch) -> None:
+    digest = await live(app)
+    file, _ = await exported(app)
+    for step in ("run_graph", "_activate", "_put_letters"):
+        with monkeypatch.context() as patch:
+
+            async def cut(*_: object, **__: object) -> None:
+                raise BusUnavailable("cut")
+
+            async def killed(*_: object, **__: object) -> None:
+                """Undo nothing, as after a kill."""
+
+            patch.setattr(Restore, step, cut)
+            patch.setattr(Restore, "_undo", killed)
+            assert (await app.run("restore", str(file), "--as", "again")).code == 1
+    assert (await app.run("restore", str(file), "--as", "again")).code == 0
+    assert await app.digest("again") == digest
+    await lives_on(app, "again")
+
+
+async def test_a_graph_that_differs_is_removed(app: Archived, graph: FalkorDBStore) -> None:
+    await live(app)
+    redis = graph._redis  # pyright: ignore[reportPrivateUsage]
+    await redis.execute_command("GRAPH.QUERY", "mozaiks_shop", "MATCH (o:Order {id: 'o3'}) SET o.by = 'me'")
+    file, _ = await exported(app)
+    done = await app.run("restore", str(file), "--as", "again")
+    assert (done.code, "differs" in done.err) == (1, True), done.err
+    assert "mozaiks_again" not in await redis.execute_command("GRAPH.LIST")
+    assert await app.blobs().names("preludes/") == []
+
+
+async def test_what_stands_in_the_way_is_said(app: Archived) -> None:
+    await app.push("first")
+    await app.emit("shop", range(5))
+    file = app.folder / "file"
+    done = await app.run("export", "--app", "shop", "--wait-s", "0", str(file))
+    assert (done.code, "not at rest" in done.err, file.exists()) == (1, True, False), done.err
+    async with app.worker():
+        await app.applied()
+    done = await app.run("export", "--app", "nobody", str(file))
+    assert (done.code, "holds no event" in done.err, file.exists()) == (2, True, False), done.err
+    assert (await app.run("export", "--app", "shop", str(file))).code == 0
+    done = await app.run("export", "--app", "shop", str(file))
+    assert (done.code, "it exists" in done.err) == (2, True)
+    assert [each.name for each in app.folder.glob(".file*")] == []
+    await app.emit("later", range(5))
+    done = await app.run("restore", str(file), "--as", "later")
+    assert (done.code, "holds events" in done.err) == (2, True)
+    done = await app.run("restore", str(app.folder / "none"))
+    assert (done.code, "cannot read" in done.err) == (2, True)
+    partition = (await app.bus.layout()).partitions_of("shop")[0]
+    async with app.alone() as bus:
+        await bus.trim(partition, (await bus.after(partition, "", limit=5))[-1].offset)
+    done = await app.run("export", "--app", "shop", str(app.folder / "other"))
+    assert (done.code, "lacks" in done.err) == (2, True), done.err

@@ -94,9 +94,8 @@ def _print(export: UnpackedExport, app: str, done: Restored | None, *, json: boo
         )
         return
     if done is None:
-        say(
-            f"{entries:,} entries of {manifest.app!r}, exported at {manifest.time.isoformat()}, can be restored as {app!r}"
-        )
+        say(f"{entries:,} entries of {manifest.app!r} can be restored as {app!r}")
+        say(f"exported at {manifest.time:%Y-%m-%d %H:%M:%SZ} by graphweft {manifest.graphweft}")
         return
     say(f"{app!r} is restored: {entries:,} entries, {done.events:,} events applied, {done.dead_letters:,} dead letters")
     say(f"equal to the graph that was exported: {done.digest.sha256}")

@@ -12,7 +12,7 @@ from typing import Final
 
 from graphweft_contracts import DeadLetter, InvalidEvent, wire
 from graphweft_contracts.layout import ALL_APPS
-from graphweft_contracts.rules_log import Activation, announced
+from graphweft_contracts.rules_log import Activation, announced, restated_scope
 from graphweft_workers.archive import segments as format_
 from graphweft_workers.ports.event_log import Entry
 
@@ -97,10 +97,15 @@ class AppPart:
         return letter.of_entries(offsets).model_copy(update={"app_id": self._app_id, "fields": {}})
 
 
+def applies_to(activation: Activation, app_id: str) -> bool:
+    """Tell whether an activation is for the app, for its past, or for all apps."""
+    return activation.scope in (app_id, restated_scope(app_id), ALL_APPS)
+
+
 def activations_of(activations: Sequence[Activation], app_id: str, partitions: Iterable[int]) -> list[Activation]:
-    """Return the activations for the app and for all apps, numbered from 1, at their places in some partitions."""
+    """Return the activations that apply to the app, numbered from 1, at their places in some partitions."""
     wanted = set(partitions)
-    found = [each for each in activations if each.scope in (app_id, ALL_APPS)]
+    found = [each for each in activations if applies_to(each, app_id)]
     return [
         replace(
             each, number=number,

@@ -10,11 +10,10 @@ from typing import Any, Final
 import zstandard
 
 from graphweft_contracts import DeadLetter, Layout
-from graphweft_contracts.layout import ALL_APPS
 from graphweft_contracts.rules_log import Activation, StoredRules
 from graphweft_rules.matching.rule_set import digest_of
 from graphweft_workers.archive import segments as format_
-from graphweft_workers.archive.app_part import app_named, belongs
+from graphweft_workers.archive.app_part import app_named, applies_to, belongs
 from graphweft_workers.archive.export_file import MOST_BYTES, History, InvalidExport, UnpackedExport
 from graphweft_workers.archive.segments import Segment, offset_order
 
@@ -75,7 +74,7 @@ class _HistoryCheck:
         for number, each in enumerate(activations, 1):
             if each.number != number or each.digest not in digests:
                 raise InvalidExport(f"the export is damaged: the activation {number} of rules is not whole")
-            if each.scope not in (self._history.app, ALL_APPS):
+            if not applies_to(each, self._history.app):
                 raise InvalidExport(f"the export holds rules of another app, {each.scope!r}")
         if (len(digests), len(activations)) != (self._history.rules, self._history.activations):
             raise InvalidExport("the export is damaged: rule sets are missing")

@@ -18,6 +18,7 @@ from graphweft_workers.archive.export_file import UnpackedExport
 from graphweft_workers.cli.connections import running_bus, running_graph
 from graphweft_workers.cli.options import Data, Json, check_app, command
 from graphweft_workers.cli.output import print_json, say
+from graphweft_workers.cli.replay_progress import replay_progress
 from graphweft_workers.cli.second_graph import second_place
 from graphweft_workers.logs import set_up_logs
 from graphweft_workers.replay.restore import Restore, Restored
@@ -57,7 +58,8 @@ async def restore(
         place = settings if into is None else second_place(settings, app, into=into, suffix="")
         graph = await stack.enter_async_context(running_graph(place))
         rules = logged_rules(settings, ArchiveAlone(open_blobs(str(export.folder / "0001"))))
-        work = Restore(export, graph, rules, app)
+        tell, _ = stack.enter_context(replay_progress(app))
+        work = Restore(export, graph, rules, app, tell=tell)
         done: Restored | None = None
         if blobs is None:
             await work.check_graph()

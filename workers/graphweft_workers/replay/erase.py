@@ -28,7 +28,7 @@ from graphweft_workers.archive.trim import trim
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.graph_store import INTERNAL_PREFIX, GraphStore
-from graphweft_workers.replay.histories import partitions_of
+from graphweft_workers.replay.places import partitions_of
 from graphweft_workers.replay.rebuild import Rebuild
 
 _PAGE: Final = 500

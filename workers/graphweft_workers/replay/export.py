@@ -17,7 +17,7 @@ from graphweft_contracts import BusUnavailable, DeadLetter, InvalidSettings, Lay
 from graphweft_workers.archive import segments as format_
 from graphweft_workers.archive.app_part import AppPart, activations_of, is_event
 from graphweft_workers.archive.export_file import ExportWriter, GraphState, History, Manifest
-from graphweft_workers.archive.preludes import Prelude, is_of_prelude, preludes_of
+from graphweft_workers.archive.preludes import is_of_prelude
 from graphweft_workers.archive.state import activation_name, layout_file, letters_file, rules_name
 from graphweft_workers.engine.digest import Digest, read_digest
 from graphweft_workers.engine.graph_marks import has_plan, is_sealed
@@ -25,7 +25,9 @@ from graphweft_workers.engine.position_note import PositionNote
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.graph_store import Checkpoint, GraphStore
-from graphweft_workers.replay.histories import partitions_of
+from graphweft_workers.replay.graph_basis import logged_basis, read_basis
+from graphweft_workers.replay.histories import known_preludes
+from graphweft_workers.replay.places import check_complete, partitions_of
 
 _TIMEOUT_S: Final = 60.0
 _PAUSE_S: Final = 0.2
@@ -75,8 +77,15 @@ class Export:
         Raises ``InvalidSettings`` if entries of the log are missing or the app has none, and ``BusUnavailable`` if the
         workers do not apply all events of the app within the time, also because there are always new ones.
         """
-        preludes = await preludes_of(self._bus, self._app_id)
-        await self._check_whole(preludes)
+        partitions = await partitions_of(self._bus, self._live, self._app_id)
+        await check_complete(self._bus, partitions, self._app_id)
+        preludes = await known_preludes(self._bus, self._live, self._app_id)
+        basis = await read_basis(self._live, self._app_id)
+        if basis.rules != logged_basis(await self._bus.activations(), self._app_id):
+            raise InvalidSettings(
+                f"the past of {self._app_id!r} was restated, and the live graph does not follow it yet: repeat "
+                "`graphweft rebuild` with --resume --swap, then export"
+            )
         self._tell("wait until the events are applied")
         rest = await self._at_rest()
         self._tell("write the file")
@@ -101,27 +110,6 @@ class Export:
             members=writer.members,
         )  # fmt: skip
         return Exported(manifest=manifest, sha256=writer.finish(manifest))
-
-    async def _check_whole(self, preludes: Sequence[Prelude]) -> None:
-        found = [(self._bus, number) for number in await partitions_of(self._bus, self._live, self._app_id)]
-        lacking = [(number, await bus.missing(number)) for bus, number in found]
-        for prelude in preludes:
-            bus = prelude.bus
-            lacking += [(number, await bus.missing(number)) for number in await bus.archive.partitions()]
-        for number, missing in lacking:
-            if missing:
-                raise InvalidSettings(
-                    f"partition {number} of the log lacks {missing:,} entries: they were trimmed and are not in an "
-                    f"archive, so {self._app_id!r} cannot be exported. If there is an archive, set "
-                    "GRAPHWEFT_ARCHIVE_URL"
-                )
-        known = {prelude.number for prelude in preludes}
-        marks = await self._live.checkpoints(self._app_id, timeout_s=_TIMEOUT_S)
-        if any(is_of_prelude(number) for number in marks) and not known:
-            raise InvalidSettings(
-                f"{self._app_id!r} was restored from an export, and its history is not in the archive: set "
-                "GRAPHWEFT_ARCHIVE_URL to the archive that `graphweft restore` has used"
-            )
 
     async def _at_rest(self) -> _Rest:
         until = time.monotonic() + self._wait_s

@@ -104,5 +104,13 @@ class PreludeGraph:
         """See ``GraphStore.edges``."""
         return self._graph.edges(self._app_id)
 
+    def dump(self, app_id: str) -> AsyncIterator[bytes]:
+        """See ``GraphStore.dump``."""
+        return self._graph.dump(self._app_id)
+
+    async def load(self, app_id: str, lines: Iterable[bytes]) -> None:
+        """See ``GraphStore.load``."""
+        await self._graph.load(self._app_id, lines)
+
     async def aclose(self) -> None:
         """Do nothing: the creator closes the store."""

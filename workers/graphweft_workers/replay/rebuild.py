@@ -23,8 +23,8 @@ from graphweft_workers.engine.graph_marks import has_plan, is_loading, is_sealed
 from graphweft_workers.engine.passed_over import PassedOver
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import INTERNAL_PREFIX, START, GraphStore
-from graphweft_workers.replay.histories import known_preludes, replay_preludes
 from graphweft_workers.replay.graph_basis import GraphBasis, given_basis, logged_basis, read_basis, write_basis
+from graphweft_workers.replay.histories import known_preludes, replay_preludes
 from graphweft_workers.replay.places import check_complete, partitions_of
 from graphweft_workers.replay.replay import Replay, Replayed
 from graphweft_workers.replay.restatement import Restatement, Settled
@@ -198,9 +198,11 @@ class Rebuild:
         the new graph is beyond an offset.
         """
         if not self._after_preludes:
-            async for number, step in replay_preludes(self._preludes, self._graph, self._rules, self._app_id):
-                self.done[number] = step
-                self._tell(self.done)
+            steps = replay_preludes(self._preludes, self._graph, self._rules, self._app_id)
+            async with contextlib.aclosing(steps):
+                async for number, step in steps:
+                    self.done[number] = step
+                    self._tell(self.done)
             self._after_preludes = True
         partitions = await self.partitions() if to is None else sorted(to)
         if self._new:

@@ -7,6 +7,7 @@ reaches the bus, so no worker and no job applies it again.
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import batched
@@ -26,7 +27,8 @@ from graphweft_workers.engine.read import row_id
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.graph_store import GraphStore
-from graphweft_workers.replay.histories import partitions_of, replay_preludes
+from graphweft_workers.replay.histories import replay_preludes
+from graphweft_workers.replay.places import partitions_of
 from graphweft_workers.replay.replay import Replayed
 
 _TIMEOUT_S: Final = 60.0
@@ -59,7 +61,7 @@ class Restore:
 
     def __init__(
         self, export: UnpackedExport, graph: GraphStore, rules: ActiveRules, app_id: str, *,
-        tell: Callable[[Replayed], None] = lambda _: None,
+        tell: Callable[[Mapping[int, Replayed]], None] = lambda _: None,
     ) -> None:  # fmt: skip
         """``export`` has been checked. ``app_id`` may be another one than that of the export.
 
@@ -151,9 +153,11 @@ class Restore:
         """Make the graph alone, in an empty place. Raises ``GraphDiffers`` if it is not the exported one."""
         run = await self._graph.check()
         steps: dict[int, Replayed] = {}
-        async for number, step in replay_preludes(self._histories, self._graph, self._rules, self._app_id):
-            steps[number] = step
-            self._tell(step)
+        replay = replay_preludes(self._histories, self._graph, self._rules, self._app_id)
+        async with contextlib.aclosing(replay):
+            async for number, step in replay:
+                steps[number] = step
+                self._tell(steps)
         await self._graph.durable(run)
         await asyncio.sleep(self._graph.settle_s)
         found, expected = await read_digest(self._graph, self._app_id), self._export.manifest.graph
@@ -189,6 +193,8 @@ class Restore:
                 rules = await history.bus.stored_rules(digest)
                 if rules is not None:
                     stored[digest] = rules
+        if not digests:
+            return 0
         there = await bus.activations()
         active = newest(there, self._app_id) or newest(there, ALL_APPS)
         if {*digests} <= {each.digest for each in there} and active and active.digest == digests[-1]:

@@ -20,7 +20,7 @@ from tests.services.kafka import KafkaServer
 from tests.services.layouts import spread
 from tests.services.neo4j import Neo4jServer
 
-from graphweft_contracts import BusUnavailable
+from graphweft_contracts import BusUnavailable, Event
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.neo4j.store import Neo4jStore
 from graphweft_workers.ports.graph_store import GraphStore
@@ -30,8 +30,12 @@ __all__ = ("call",)  # a fixture
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
 
-NEAR = next(f"near{n}" for n in range(99) if spread(2).partition_of(f"near{n}/") == spread(2).partition_of("shop/"))
+NEAR = next(f"near{n}" for n in range(99) if spread(2).partition_of(f"near{n}/c1") == spread(2).partition_of("shop/c1"))
 """An app in the partition of ``shop``."""
+ASIDE = next(
+    f"c{n}" for n in range(3, 999) if spread(2).partition_of(f"shop/c{n}") != spread(2).partition_of("shop/c1")
+)
+"""A chat of ``shop`` in the other partition."""
 
 
 class Deployment(Archived):
@@ -62,6 +66,13 @@ async def app(url: str, call: Call, tmp_path: Path) -> AsyncIterator[Archived]:
 async def live(app: Archived) -> str:
     """Fill two apps and one in the partition of the first, drop dead letters, archive and trim, and go on."""
     await app.emit(NEAR, range(30))
+    await app._append(
+        Event.create(
+            "order.placed", app_id="shop", chat_id=ASIDE, workflow="Shop", id=f"aside{number}", source="/test",
+            data={"order": f"aside{number}", "parts": number % 3, "customer": "aside"},
+        )
+        for number in range(12)
+    )  # fmt: skip
     await app.live()
     letters = json.loads((await app.run("dlq", "list", "--json")).out)
     for name in ("shop", "shop_x"):
@@ -101,6 +112,7 @@ async def test_an_app_is_restored_under_another_name_and_lives_on(app: Archived)
     file, about = await exported(app)
     assert about["graph"]["sha256"] == digest
     assert about["histories"][0]["others"] > 60
+    assert len(about["histories"][0]["ends"]) == 2
     held = unpacked(file)
     for secret in (b"shop_x", NEAR.encode(), b"keeps bees"):
         assert secret not in held
@@ -259,3 +271,42 @@ async def test_what_stands_in_the_way_is_said(app: Archived) -> None:
         await bus.trim(partition, (await bus.after(partition, "", limit=5))[-1].offset)
     done = await app.run("export", "--app", "shop", str(app.folder / "other"))
     assert (done.code, "lacks" in done.err) == (2, True), done.err
+
+
+async def test_a_restored_app_is_swapped_and_asked_as_of_a_time(app: Archived) -> None:
+    await app.push("first")
+    async with app.worker():
+        await app.emit("shop", range(40))
+        await app.applied()
+        await app.push("third")
+        code, found = await app.rebuild("--app", "shop", "--rules", str(app.folder / "rules"), "--swap")
+        assert (code, found["swapped"]) == (0, True), found
+        await app.emit("shop", range(40, 50))
+        await app.applied()
+        file, _ = await exported(app)
+        assert (await app.run("restore", str(file), "--as", "again")).code == 0
+        digest = await app.digest("again")
+        assert digest == await app.digest("shop")
+        code, found = await app.rebuild("--app", "again", "--swap", "--verify")
+        assert (code, found["swapped"], found["same"]) == (0, True, True), found
+        await app.emit("again", range(60, 70))
+        await app.applied()
+    layout = await app.bus.layout()
+    [number] = {layout.partition_of(f"again/c{each}") for each in range(3)}
+    place = f"{number}:{(await app.bus.after(number, '', limit=10_000))[-10].offset}"
+    query = "MATCH (o:Order) RETURN sum(o.times) AS n"
+    now = json.loads((await app.run("query", "--app", "again", "--json", query)).out)["rows"][0]["n"]
+    done = await app.run("query", "--app", "again", "--json", "--as-of", place, query)
+    assert done.code == 0, done.err
+    assert json.loads(done.out)["rows"][0]["n"] == now - 9
+    assert (await app.run("archive", "now")).code == 0
+    code, found = await app.rebuild("--app", "again", "--verify", "--archive-only", "--graph-template", "x_{app_id}")
+    assert (code, found["same"]) == (0, True), found
+    for words in (["why", "--label", "Order", "--key", "o3"], ["diff", "--rules", str(app.folder / "rules")]):
+        done = await app.run(*words, "--app", "again")
+        assert (done.code, "was restored from an export" in done.err) == (2, True), done.err
+    done = await app.run("rebuild", "--app", "again", "--rules", str(app.folder / "rules"))
+    assert (done.code, "cannot be restated" in done.err) == (2, True), done.err
+    app.settings.pop("GRAPHWEFT_ARCHIVE_URL")
+    done = await app.run("rebuild", "--app", "again", "--graph-template", "y_{app_id}")
+    assert (done.code, "is not in the archive" in done.err) == (2, True), done.err

@@ -30,11 +30,10 @@ __all__ = ("call",)  # a fixture
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
 
-NEAR = next(f"near{n}" for n in range(99) if spread(2).partition_of(f"near{n}/c1") == spread(2).partition_of("shop/c1"))
+PARTITION = spread(2).partition_of
+NEAR = next(f"near{n}" for n in range(99) if PARTITION(f"near{n}/c1") == PARTITION("shop/c1"))
 """An app in the partition of ``shop``."""
-ASIDE = next(
-    f"c{n}" for n in range(3, 999) if spread(2).partition_of(f"shop/c{n}") != spread(2).partition_of("shop/c1")
-)
+ASIDE = next(f"c{n}" for n in range(3, 999) if PARTITION(f"shop/c{n}") != PARTITION("shop/c1"))
 """A chat of ``shop`` in the other partition."""
 
 

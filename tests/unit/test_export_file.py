@@ -34,6 +34,8 @@ NOW = datetime(2026, 3, 1, tzinfo=UTC)
 FILES = {"Shop/graph_injection.yaml": b"version: '1.0'"}
 RULES = digest_of(FILES)
 
+DROPPED = wire.Dropped("other", None, None, ("1-0",), "skipped").encode()
+
 type Change = Callable[[dict[str, Any]], None]
 
 
@@ -127,7 +129,7 @@ def _letter(**changes: Any) -> Change:
     ("change", "said"),
     [
         (_set("entries", [[entry(1), entry(2, "other")], [entry(3)]]), "an entry of another app, 'other'"),
-        (_set("entries", [[entry(1), entry(2, gw_dropped=b'["x", null, null, ["1-0"], "skipped"]')], [entry(3)]]), "app"),
+        (_set("entries", [[entry(1), entry(2, gw_dropped=DROPPED)], [entry(3)]]), "an entry of another app"),
         (_set("entries", [[entry(2), entry(1)], [entry(3)]]), "not in order"),
         (_set("entries", [[entry(1), empty(4)], [entry(3)]]), "missing, or there twice"),
         (_set("first", [1, 4]), "missing, or there twice"),
@@ -191,7 +193,8 @@ def test_other_members_of_a_tar_are_refused(kind: str, tmp_path: Path) -> None:
 
 def test_each_cut_and_each_changed_byte_is_found(tmp_path: Path) -> None:
     data = export()
-    names = tarfile.open(fileobj=io.BytesIO(data)).getmembers()
+    with tarfile.open(fileobj=io.BytesIO(data)) as tar:
+        names = tar.getmembers()
     ends = [each.offset_data for each in names] + [each.offset_data + each.size - 1 for each in names]
     for number, at in enumerate(ends):
         for cut in (True, False):
@@ -220,10 +223,20 @@ def test_only_entries_of_the_app_are_kept() -> None:
     activation = Entry(
         offset="3-0", received=NOW, fields=Activation(number=1, scope="other", digest=RULES, time=NOW).entry()
     )  # fmt: skip
+    drops: list[tuple[str | None, tuple[str, ...]]] = [
+        ("other", ("1-0",)),
+        ("shop", ("2-0",)),
+        (None, ("1-0", "2-0")),
+        (None, ("1-0",)),
+    ]
     dropped = [
-        Entry(offset=f"{n}-0", received=NOW, fields={wire.DROPPED: wire.Dropped(app, None, None, offsets, "x").encode()})
-        for n, app, offsets in [(4, "other", ("1-0",)), (5, "shop", ("2-0",)), (6, None, ("1-0", "2-0")), (7, None, ("1-0",))]
-    ]  # fmt: skip
+        Entry(
+            offset=f"{number}-0",
+            received=NOW,
+            fields={wire.DROPPED: wire.Dropped(app, None, None, offsets, "x").encode()},
+        )
+        for number, (app, offsets) in enumerate(drops, 4)
+    ]
     invalid = Entry(offset="8-0", received=NOW, fields={b"ce_appid": b"shop", b"data": b"{"})
     nothing = Entry(offset="9-0", received=NOW, fields={b"specversion": b"?"})
     found = part.of([other, own, activation, *dropped, invalid, nothing])

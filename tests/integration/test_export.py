@@ -298,6 +298,8 @@ async def test_a_restored_app_is_swapped_and_asked_as_of_a_time(app: Archived) -
     done = await app.run("query", "--app", "again", "--json", "--as-of", place, query)
     assert done.code == 0, done.err
     assert json.loads(done.out)["rows"][0]["n"] == now - 9
+    done = await app.run("query", "--app", "again", "--as-of", "2026-01-01T00:00:00Z", query)
+    assert (done.code, "was restored at" in done.err) == (2, True), done.err
     assert (await app.run("archive", "now")).code == 0
     code, found = await app.rebuild("--app", "again", "--verify", "--archive-only", "--graph-template", "x_{app_id}")
     assert (code, found["same"]) == (0, True), found

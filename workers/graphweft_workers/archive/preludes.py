@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any, Final
 
 from graphweft_workers.archive.archived_bus import ArchiveAlone, ArchivedBus
@@ -34,6 +35,8 @@ class Prelude:
     """The app in the entries: another one if the app was restored under another name."""
     blobs: BlobStore
     """The archive of the prelude."""
+    restored: datetime
+    """When it became part of the log."""
 
     @property
     def bus(self) -> ArchiveAlone:
@@ -73,11 +76,11 @@ async def preludes_in(blobs: BlobStore, app_id: str) -> list[Prelude]:
         return []
     try:
         body: Any = json.loads(data)
-        apps = [str(each) for each in body["apps"]]
+        apps, restored = [str(each) for each in body["apps"]], datetime.fromisoformat(body["time"])
     except (ValueError, LookupError, TypeError) as error:
         raise ArchiveUnavailable(f"the archive is damaged: {FOLDER}/{app_id}/{_RESTORED}") from error
     return [
-        Prelude(number=number, app_id=name, blobs=blobs.below(folder_of(app_id, number)))
+        Prelude(number=number, app_id=name, blobs=blobs.below(folder_of(app_id, number)), restored=restored)
         for number, name in enumerate(apps, 1)
     ]
 
@@ -96,7 +99,7 @@ async def begin(blobs: BlobStore, app_id: str, export: str) -> None:
 
 async def finish(blobs: BlobStore, app_id: str, export: str, apps: Iterable[str]) -> None:
     """Record that the restore has ended: from now on the preludes are part of the app's log."""
-    body = {"export": export, "apps": list(apps)}
+    body = {"export": export, "apps": list(apps), "time": datetime.now(UTC).isoformat()}
     await blobs.put(f"{FOLDER}/{app_id}/{_RESTORED}", json.dumps(body).encode())
     await blobs.delete([f"{FOLDER}/{app_id}/{_UNFINISHED}"])
 

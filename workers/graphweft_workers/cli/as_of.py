@@ -91,6 +91,11 @@ async def past_graph(settings: Settings, app: str, as_of: str, into: str | None)
         past = await find_past(bus, app, when)
         await check_complete(bus, past.offsets, app)
         preludes = await known_preludes(bus, live, app)
+        if preludes and past.time < preludes[0].restored:
+            raise InvalidSettings(
+                f"invalid {OPTION} {as_of!r}: {app!r} was restored at {preludes[0].restored.isoformat()}, and here it is "
+                "not known when its earlier events took effect"
+            )
         async with scratch_graph(settings, app, live, into=into, purpose="as-of") as graph:
             rules = logged_rules(settings, bus)
             snapshots = None if preludes else make_snapshots(settings, graph, warn)  # they are of the bus alone

@@ -73,7 +73,12 @@ class Restore:
         self._app_id = app_id
         self._tell = tell
         self._histories = [
-            Prelude(number=number, app_id=each.app, blobs=open_blobs(str(export.folder / f"{number:04}")))
+            Prelude(
+                number=number,
+                app_id=each.app,
+                blobs=open_blobs(str(export.folder / f"{number:04}")),
+                restored=export.manifest.time,
+            )
             for number, each in enumerate(export.manifest.histories, 1)
         ]
 

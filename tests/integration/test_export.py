@@ -24,7 +24,7 @@ from graphweft_contracts import BusUnavailable, Event
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.neo4j.store import Neo4jStore
 from graphweft_workers.ports.graph_store import GraphStore
-from graphweft_workers.replay.restore import Restore
+from graphweft_workers.replay.restore import Restore, Restored
 
 __all__ = ("call",)  # a fixture
 
@@ -232,6 +232,28 @@ async def test_a_restore_that_is_cut_off_is_repeated(app: Archived, monkeypatch:
             assert (await app.run("restore", str(file), "--as", "again")).code == 1
     assert (await app.run("restore", str(file), "--as", "again")).code == 0
     assert await app.digest("again") == digest
+    await lives_on(app, "again")
+
+
+async def test_events_that_arrive_during_a_restore_undo_it(app: Archived, monkeypatch: pytest.MonkeyPatch) -> None:
+    await live(app)
+    file, _ = await exported(app)
+    run_graph = Restore.run_graph
+
+    async def early(self: Restore) -> Restored:
+        async with contextlib.aclosing(Archived(app.url, app.call, app.folder, bus_url=None)) as here:  # in this loop
+            await here.emit("again", range(3))
+        return await run_graph(self)
+
+    async with app.worker():
+        with monkeypatch.context() as patch:
+            patch.setattr(Restore, "run_graph", early)
+            done = await app.run("restore", str(file), "--as", "again")
+        assert (done.code, "arrived while it was restored" in done.err) == (2, True), done.err
+        assert await app.blobs().names("preludes/") == []
+        await app.applied()
+        assert (await app.run("erase", "--app", "again", "--yes")).code == 0
+        assert (await app.run("restore", str(file), "--as", "again")).code == 0
     await lives_on(app, "again")
 
 

@@ -93,8 +93,8 @@ async def past_graph(settings: Settings, app: str, as_of: str, into: str | None)
         preludes = await known_preludes(bus, live, app)
         if preludes and past.time < preludes[0].restored:
             raise InvalidSettings(
-                f"invalid {OPTION} {as_of!r}: {app!r} was restored at {preludes[0].restored.isoformat()}, and here it is "
-                "not known when its earlier events took effect"
+                f"invalid {OPTION} {as_of!r}: {app!r} was restored at {preludes[0].restored.isoformat()}, and it is "
+                "not known here when its earlier events took effect"
             )
         async with scratch_graph(settings, app, live, into=into, purpose="as-of") as graph:
             rules = logged_rules(settings, bus)

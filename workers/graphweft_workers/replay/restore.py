@@ -119,6 +119,13 @@ class Restore:
                 offset = page[-1].offset
         return False
 
+    async def _check_alone(self, bus: Bus) -> None:
+        if await self._has_events(bus):
+            raise InvalidSettings(
+                f"events of {self._app_id!r} arrived while it was restored: stop its producers, remove them with "
+                "`graphweft erase`, and restore again"
+            )
+
     async def run(self, bus: Bus, blobs: BlobStore) -> Restored:
         """Restore the graph, the history, the dead letters and the rules. After an interruption, a further call does.
 
@@ -130,16 +137,16 @@ class Restore:
         await self._graph.drop(self._app_id)
         done = False
         try:
-            restored = await self.run_graph()
+            try:
+                restored = await self.run_graph()
+            except GraphDiffers:
+                await self._check_alone(bus)  # they may be the reason
+                raise
             for history in self._histories:
                 target = blobs.below(preludes.folder_of(self._app_id, history.number))
                 for name in await history.blobs.names(""):
                     await target.put(name, await history.blobs.get(name) or b"")
-            if await self._has_events(bus):
-                raise InvalidSettings(
-                    f"events of {self._app_id!r} arrived while it was restored: stop its producers, remove them with "
-                    "`graphweft erase`, and restore again"
-                )
+            await self._check_alone(bus)
             rules = await self._activate(bus)
             letters = await self._put_letters(bus)
             apps = [each.app_id for each in self._histories]

@@ -65,6 +65,10 @@ class ActiveRules(Protocol):
         """Return the rules of the newest activation for an app."""
         ...
 
+    def over(self, log: RulesLog, is_after: Callable[[str, str], bool]) -> ActiveRules:
+        """Return the rules of another log, made in the same way."""
+        ...
+
     @property
     def known(self) -> int:
         """The number of rule sets that have been active; ``summary`` may hold more when it grows."""
@@ -94,6 +98,10 @@ class FixedRules:
     def current(self, app_id: str) -> RuleSet:
         """See ``ActiveRules.current``."""
         return self._rules
+
+    def over(self, log: RulesLog, is_after: Callable[[str, str], bool]) -> ActiveRules:
+        """See ``ActiveRules.over``."""
+        return self
 
     @property
     def known(self) -> int:
@@ -190,6 +198,10 @@ class LoggedRules:
         """See ``ActiveRules.current``."""
         activation = newest(self.activations, app_id) or newest(self.activations, ALL_APPS)
         return self.none if activation is None else self.sets[activation.digest]
+
+    def over(self, log: RulesLog, is_after: Callable[[str, str], bool]) -> LoggedRules:
+        """See ``ActiveRules.over``."""
+        return LoggedRules(log, is_after, self._make, none=self.none)
 
     @property
     def known(self) -> int:

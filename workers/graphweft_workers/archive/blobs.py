@@ -37,6 +37,10 @@ class BlobStore:
         self._root = root.rstrip("/")
         self._local = local
 
+    def below(self, folder: str) -> BlobStore:
+        """Return the blobs below a folder, as a store of their own."""
+        return BlobStore(self._filesystem, f"{self._root}/{folder}", local=self._local)
+
     async def put(self, name: str, data: bytes) -> None:
         """Write a blob, in place of one with the same name. It is on disk when this returns."""
         await self._run(self._put, name, data)

@@ -56,21 +56,18 @@ class ArchivedState:
                 if activation.digest not in self._known:
                     rules = await bus.stored_rules(activation.digest)
                     if rules is not None:
-                        await self._blobs.put(f"{_RULES}{activation.digest}.json", rules.encode())
+                        await self._blobs.put(rules_name(activation.digest), rules.encode())
                     self._known.add(activation.digest)
-                await self._blobs.put(f"{_ACTIVATIONS}{activation.number:08}.json", activation.encode())
+                await self._blobs.put(activation_name(activation.number), activation.encode())
                 self._activations = activation.number
 
     async def save_letters(self, bus: Bus) -> None:
         """Copy the dead letters if they have changed."""
-        letters = await bus.dead_letters(limit=_MOST_LETTERS)
-        lines = sorted(letter.model_dump_json(exclude_none=True) for letter in letters)
-        text = "".join(f"{line}\n" for line in lines).encode()
-        digest = hashlib.sha256(text).hexdigest()[:20]
+        name, data = letters_file(await bus.dead_letters(limit=_MOST_LETTERS))
+        digest = name.rpartition("_")[2]
         if digest == self._letters:
             return
-        data = zstandard.ZstdCompressor(write_checksum=True).compress(text)
-        await self._blobs.put(f"{_LETTERS}{int(time.time() * 1000):014}_{digest}.jsonl.zst", data)
+        await self._blobs.put(name, data)
         self._letters = digest
         await self._blobs.delete((await self._blobs.names(_LETTERS))[:-_COPIES])
 
@@ -84,7 +81,7 @@ class ArchivedState:
 
     async def stored_rules(self, digest: str) -> StoredRules | None:
         """Return a rule set; None if the archive does not hold it."""
-        data = await self._blobs.get(f"{_RULES}{digest}.json")
+        data = await self._blobs.get(rules_name(digest))
         return None if data is None else StoredRules.decode(data)
 
     async def activations(self, *, after: int = 0) -> Sequence[Activation]:
@@ -109,10 +106,41 @@ class ArchivedState:
             return sorted(letters, key=lambda letter: (letter.time, letter.id))
         return []
 
+    async def replace_letters(self, letters: Sequence[DeadLetter]) -> None:
+        """Keep these dead letters and no others, for an archive without a bus."""
+        name, data = letters_file(letters)
+        before = await self._blobs.names(_LETTERS)
+        await self._blobs.put(name, data)
+        await self._blobs.delete([each for each in before if each != name])
+
     async def forget_letters(self) -> None:
         """Delete all copies of the dead letters, before a new one is made without erased ones."""
         self._letters = ""
         await self._blobs.delete(await self._blobs.names(_LETTERS))
+
+
+def letters_file(letters: Sequence[DeadLetter]) -> tuple[str, bytes]:
+    """Return the name and the bytes of a copy of dead letters. The end of the name says what they are."""
+    lines = sorted(letter.model_dump_json(exclude_none=True) for letter in letters)
+    text = "".join(f"{line}\n" for line in lines).encode()
+    digest = hashlib.sha256(text).hexdigest()[:20]
+    data = zstandard.ZstdCompressor(write_checksum=True).compress(text)
+    return f"{_LETTERS}{int(time.time() * 1000):014}_{digest}.jsonl.zst", data
+
+
+def rules_name(digest: str) -> str:
+    """Return the name of a rule set."""
+    return f"{_RULES}{digest}.json"
+
+
+def activation_name(number: int) -> str:
+    """Return the name of an activation."""
+    return f"{_ACTIVATIONS}{number:08}.json"
+
+
+def layout_file(layout: Layout) -> tuple[str, bytes]:
+    """Return the name and the bytes of the layout."""
+    return _LAYOUT, _layout_text(layout)
 
 
 def _layout_text(layout: Layout) -> bytes:

@@ -60,6 +60,8 @@ _COMMANDS: Final[Mapping[str, str | None]] = {
     "archive": None,
     "trim": "archive:trim_bus",
     "erase": "erase:erase",
+    "export": "export:export",
+    "restore": "restore:restore",
     "memory": None,
     "status": "status:status",
     "events": None,

@@ -18,6 +18,7 @@ from graphweft_workers.cli.output import stderr, warn
 from graphweft_workers.cli.replay_progress import replay_progress
 from graphweft_workers.cli.second_graph import scratch_graph
 from graphweft_workers.logs import set_up_logs
+from graphweft_workers.replay.histories import known_preludes, replay_preludes
 from graphweft_workers.replay.past import find_past
 from graphweft_workers.replay.places import check_complete
 from graphweft_workers.replay.replay import Replay, Replayed
@@ -89,13 +90,22 @@ async def past_graph(settings: Settings, app: str, as_of: str, into: str | None)
     async with running_bus(settings) as bus, running_graph(settings) as live:
         past = await find_past(bus, app, when)
         await check_complete(bus, past.offsets, app)
+        preludes = await known_preludes(bus, live, app)
+        if preludes and past.time < preludes[0].restored:
+            raise InvalidSettings(
+                f"invalid {OPTION} {as_of!r}: {app!r} was restored at {preludes[0].restored.isoformat()}, and it is "
+                "not known here when its earlier events took effect"
+            )
         async with scratch_graph(settings, app, live, into=into, purpose="as-of") as graph:
             rules = logged_rules(settings, bus)
-            snapshots = make_snapshots(settings, graph, warn)
+            snapshots = None if preludes else make_snapshots(settings, graph, warn)  # they are of the bus alone
             replay = Replay(bus, graph, rules, app, snapshots=snapshots)
             restored = await replay.restore(past.offsets)
             done: dict[int, Replayed] = {}
             with replay_progress(app) as (tell, _):
+                async for number, step in replay_preludes(preludes, graph, rules, app):
+                    done[number] = step
+                    tell(done)
                 for partition, offset in sorted(past.offsets.items()):
                     async for step in replay.run(partition, to=offset):
                         done[partition] = step

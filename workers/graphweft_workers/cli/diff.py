@@ -23,6 +23,7 @@ from graphweft_workers.cli.second_graph import scratch_graph
 from graphweft_workers.logs import set_up_logs
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.replay.causes import Side
+from graphweft_workers.replay.histories import refuse_preludes
 from graphweft_workers.replay.history_diff import HistoryComparison
 from graphweft_workers.replay.places import check_complete, ends_of, entries_of, offsets_at, partitions_of
 from graphweft_workers.replay.replay import Replayed
@@ -64,6 +65,7 @@ async def diff(
     started = time.monotonic()
     async with running_log(settings, archive_only=archive_only) as bus, running_graph(settings) as live:
         await refuse_wrong_queries(live, (*given.mutations, *given.injections))
+        await refuse_preludes(bus, live, app)
         await check_to(bus, place)
         partitions = await partitions_of(bus, live, app)
         await check_complete(bus, partitions, app)

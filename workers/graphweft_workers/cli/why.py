@@ -18,6 +18,7 @@ from graphweft_workers.cli.output import plain, print_json, printable, say, shor
 from graphweft_workers.cli.second_graph import scratch_graph
 from graphweft_workers.cli.why_target import hints, target_of
 from graphweft_workers.logs import set_up_logs
+from graphweft_workers.replay.histories import refuse_preludes
 from graphweft_workers.replay.node_state import Change, NodeReader, State
 from graphweft_workers.replay.recording import Recorded, Writer
 from graphweft_workers.replay.why import Found, Why
@@ -63,6 +64,7 @@ async def why(
     telling = _Telling()
     started = time.monotonic()
     async with running_log(settings, archive_only=archive_only) as bus, running_graph(settings) as live:
+        await refuse_preludes(bus, live, app)
         rules = logged_rules(settings, bus)
         work = Why(bus, live, rules, app, limit=limit, tell=telling.tell)
         keys = await work.keys()

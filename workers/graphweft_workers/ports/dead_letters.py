@@ -11,7 +11,7 @@ from graphweft_contracts import DeadLetter, wire
 def retry_entry(letter: DeadLetter) -> dict[bytes, bytes]:
     """Return the entry that tries a dead letter's event again, or only its mutation if it names one."""
     if letter.rule and letter.mutation:
-        again = wire.Retry(letter.id, letter.rule, letter.mutation)
+        again = wire.Retry(letter.id, letter.rule, letter.mutation, asks=letter.reason == "skipped")
     else:
         again = wire.Retry(letter.id, letter.event_type or wire.WHOLE, wire.WHOLE)
     return {**wire.unpack(letter.fields), wire.RETRY: again.encode()}

@@ -21,18 +21,19 @@ from graphweft_workers.archive.archived_bus import ArchivedBus
 from graphweft_workers.archive.archiver import archive_now
 from graphweft_workers.archive.blobs import BlobStore
 from graphweft_workers.archive.erasure import Subject, count_entries, erase_entries, learn
+from graphweft_workers.archive.prelude_erasure import count_restored, erase_restored, learn_restored
 from graphweft_workers.archive.reader import ArchiveReader
 from graphweft_workers.archive.state import ArchivedState
 from graphweft_workers.archive.trim import trim
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.graph_store import INTERNAL_PREFIX, GraphStore
+from graphweft_workers.replay.places import partitions_of
 from graphweft_workers.replay.rebuild import Rebuild
 
 _PAGE: Final = 500
 _MOST_LETTERS: Final = 1_000_000
 _STEP_S: Final = 0.1
-_CHECKPOINTS_S: Final = 60.0
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -90,11 +91,13 @@ class Erasure:
         on_bus = sum([len(await self._on_bus(number)) for number in partitions])
         letters = len([each for each in await self._letters() if self._holds(each)])
         copies = len([each for each in await self._state.dead_letters() if self._holds(each)])
+        restored = await count_restored(self._blobs, self._subject)
         return [
             Place(name="bus", found=on_bus, left=on_bus),
             Place(name="archive", found=archived, left=archived),
             Place(name="dead letters", found=letters, left=letters),
             Place(name="dead letters in the archive", found=copies, left=copies),
+            Place(name="restored history", found=restored, left=restored),
             await self._snapshots(),
             await self._graph_place(),
         ]
@@ -118,6 +121,7 @@ class Erasure:
         for number in partitions:
             done = await erase_entries(self._reader, number, self._subject)
             erased, left = erased + done.entries, left + done.left
+        restored = await erase_restored(self._blobs, self._subject)
         self._tell("remove entries from the bus")
         bus = await self._off_the_bus(ends, on_bus)
         self._tell("erase dead letters")
@@ -130,16 +134,22 @@ class Erasure:
         note = "another process still writes old entries: give the command again" if left else ""
         archive = Place(name="archive", found=erased, left=left, note=note, unfinished=left > 0)
         caches = Place(name="caches of responders", found=0, left=0, note="dropped within a second")
-        return [bus, archive, *letters, snapshots, graph, caches]
+        return [
+            bus,
+            archive,
+            Place(name="restored history", found=restored, left=0),
+            *letters,
+            snapshots,
+            graph,
+            caches,
+        ]
 
     async def _partitions(self) -> list[int]:
-        layout = await self._alone.layout()
-        app_id = self._subject.app_id
-        found = {*layout.partitions_of(app_id), *range(layout.partitions, await self._alone.partitions(fresh=True))}
-        return sorted(found | {*await self._live.checkpoints(app_id, timeout_s=_CHECKPOINTS_S)})
+        return await partitions_of(self._alone, self._live, self._subject.app_id)
 
     async def _learn(self, partitions: Sequence[int]) -> None:
         """Let the subject see the archive and the bus: chats and memories tell which events are the user's."""
+        await learn_restored(self._blobs, self._subject)
         for number in partitions:
             await learn(self._reader, number, self._subject)
             async for page in _pages(self._alone, number):

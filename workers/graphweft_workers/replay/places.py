@@ -7,6 +7,7 @@ from datetime import datetime
 from typing import Final
 
 from graphweft_contracts import InvalidSettings, wire
+from graphweft_workers.archive.preludes import is_of_prelude
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.replay.moments import places_at
@@ -37,7 +38,8 @@ async def partitions_of(bus: Bus, live: GraphStore, app_id: str) -> list[int]:
     """
     layout = await bus.layout()
     found = {*layout.partitions_of(app_id), *range(layout.partitions, await bus.partitions(fresh=True))}
-    return sorted(found | {*await live.checkpoints(app_id, timeout_s=_TIMEOUT_S)})
+    marks = await live.checkpoints(app_id, timeout_s=_TIMEOUT_S)
+    return sorted(found | {number for number in marks if not is_of_prelude(number)})
 
 
 async def check_complete(bus: Bus, partitions: Iterable[int], app_id: str) -> None:

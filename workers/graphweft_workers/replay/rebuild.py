@@ -17,12 +17,14 @@ from graphweft_contracts import GraphUnavailable, InvalidSettings
 from graphweft_contracts.rules_log import Activation, newest, restated_scope
 from graphweft_rules import RuleSet
 from graphweft_workers.active_rules import ActiveRules, FixedRules
+from graphweft_workers.archive.preludes import Prelude, is_of_prelude
 from graphweft_workers.engine.digest import Digest, read_digest
 from graphweft_workers.engine.graph_marks import has_plan, is_loading, is_sealed
 from graphweft_workers.engine.passed_over import PassedOver
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import INTERNAL_PREFIX, START, GraphStore
 from graphweft_workers.replay.graph_basis import GraphBasis, given_basis, logged_basis, read_basis, write_basis
+from graphweft_workers.replay.histories import known_preludes, replay_preludes
 from graphweft_workers.replay.places import check_complete, partitions_of
 from graphweft_workers.replay.replay import Replay, Replayed
 from graphweft_workers.replay.restatement import Restatement, Settled
@@ -87,13 +89,16 @@ class Rebuild:
             if given is None
             else Replay(bus, graph, FixedRules(given), app_id, passed_over=PassedOver.by_other_rules)
         )
+        self._preludes: list[Prelude] = []
+        self._after_preludes = False
+        """Whether the new graph holds them."""
         self._run_id = ""
         self._basis = GraphBasis()
         self._new = False
         self.restored = 0
         """Events with mutations that came from a snapshot."""
         self.done: dict[int, Replayed] = {}
-        """How far each partition is. The counts are those of all runs."""
+        """How far each partition is, and each one of a prelude, under the number of its checkpoint."""
 
     async def begin(self, *, resume: bool, swap: bool = False, kept: bool = False) -> None:
         """Check that the log is complete and that the new graph is new; with ``resume``, that it can be continued.
@@ -111,6 +116,13 @@ class Rebuild:
         if swap and self._run_id != await self._live.check():
             raise InvalidSettings("--swap: both graphs must be on one server: leave out --into")
         await check_complete(self._bus, await self.partitions(), app_id)
+        self._preludes = await known_preludes(self._bus, self._live, app_id)
+        if self._preludes and self._given is not None:
+            raise InvalidSettings(
+                f"--rules: {app_id!r} was restored from an export, and its past cannot be restated: leave out --rules"
+            )
+        if self._preludes:
+            self._follow_log()  # snapshots are of the bus alone
         there = await self._graph.graph_id(app_id)
         if there and there == await self._live.graph_id(app_id):
             raise InvalidSettings(
@@ -182,8 +194,16 @@ class Rebuild:
     async def run(self, to: Mapping[int, str] | None = None) -> None:
         """Apply the log up to an offset for each partition, or to its end. A further call continues.
 
-        Raises like ``Replay.run``, and ``InvalidSettings`` if the new graph is beyond an offset.
+        What was restored from an export comes first, all of it. Raises like ``Replay.run``, and ``InvalidSettings`` if
+        the new graph is beyond an offset.
         """
+        if not self._after_preludes:
+            history = replay_preludes(self._preludes, self._graph, self._rules, self._app_id)
+            async with contextlib.aclosing(history):
+                async for number, restored in history:
+                    self.done[number] = restored
+                    self._tell(self.done)
+            self._after_preludes = True
         partitions = await self.partitions() if to is None else sorted(to)
         if self._new:
             self._new = False
@@ -219,7 +239,7 @@ class Rebuild:
             place = await self._live.checkpoints(self._app_id, timeout_s=_TIMEOUT_S)
             if any(has_plan(each) or is_sealed(each) for each in place.values()):
                 continue
-            await self.run({partition: each.offset for partition, each in place.items()})
+            await self.run({number: each.offset for number, each in place.items() if not is_of_prelude(number)})
             await asyncio.sleep(self._live.settle_s)
             live = await read_digest(self._live, self._app_id)
             if place == await self._live.checkpoints(self._app_id, timeout_s=_TIMEOUT_S):

@@ -14,10 +14,12 @@ from typing import Final
 from uuid import uuid4
 
 from graphweft_contracts import Fenced, GraphUnavailable, InvalidSettings
+from graphweft_workers.archive.preludes import is_of_prelude
 from graphweft_workers.engine.graph_marks import has_plan, is_sealed, of_generation, sealed
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import Checkpoint, GraphStore, Write
 
+_TIMEOUT_S: Final = 60.0
 _SWAPS: Final = 5
 """Attempts to swap."""
 _PAUSE_S: Final = 0.5
@@ -99,7 +101,9 @@ class GraphSwap:
                 reached = replace(place, offset=end) if self._bus.is_after(end, place.offset) else place
                 await move(self._graph, self._app_id, partition, place, of_generation(reached, name))
             await self._graph.durable(self._run_id)
-            swapped = await self._live.exchange(app_id, await self._graph.graph_id(app_id), seals)
+            marks = await self._live.checkpoints(app_id, timeout_s=_TIMEOUT_S)
+            restored = {number: each for number, each in marks.items() if is_of_prelude(number)}
+            swapped = await self._live.exchange(app_id, await self._graph.graph_id(app_id), {**restored, **seals})
         finally:
             if not swapped:
                 await asyncio.shield(self._lift(before, seals))

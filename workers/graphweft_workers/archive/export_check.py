@@ -1,0 +1,136 @@
+"""Checks what an unpacked export says, before any of it is used: its entries are the app's, whole and in order."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, Final
+
+import zstandard
+
+from graphweft_contracts import DeadLetter, Layout
+from graphweft_contracts.rules_log import Activation, StoredRules
+from graphweft_rules.matching.rule_set import digest_of
+from graphweft_workers.archive import segments as format_
+from graphweft_workers.archive.app_part import app_named, applies_to, belongs
+from graphweft_workers.archive.export_file import MOST_BYTES, History, InvalidExport, UnpackedExport
+from graphweft_workers.archive.segments import Segment, offset_order
+
+_PART: Final = 1024**2
+
+
+def check_export(export: UnpackedExport) -> None:
+    """Read all of an export. Blocks. Raises ``InvalidExport`` for anything that ``graphweft export`` does not write.
+
+    So nothing of another app is in it, and all of it can be read.
+    """
+    if export.manifest.histories[-1].app != export.manifest.app:
+        raise InvalidExport("the export is damaged: its last history is that of another app")
+    for number, history in enumerate(export.manifest.histories, 1):
+        try:
+            _HistoryCheck(export.folder / f"{number:04}", history).run()
+        except InvalidExport:
+            raise
+        except Exception as error:  # whatever a hostile file makes of a decoder
+            raise InvalidExport(f"the export is damaged: {type(error).__name__} in history {number}") from error
+
+
+class _HistoryCheck:
+    def __init__(self, folder: Path, history: History) -> None:
+        self._folder = folder
+        self._history = history
+        self._own: dict[int, set[str]] = {}
+
+    def run(self) -> None:
+        body: Any = json.loads((self._folder / "layout.json").read_bytes())
+        Layout.of_stored(int(body["partitions"]), body["orders"])
+        self._rules()
+        own = others = 0
+        by_partition: dict[int, list[Segment]] = {}
+        for path in sorted(self._folder.glob("segments/*/*")):
+            segment = format_.parse_name(str(path.relative_to(self._folder)))
+            if segment is None:
+                raise InvalidExport(f"no export of graphweft: {path.name}")
+            mine, foreign = self._segment(segment, path.read_bytes())
+            own, others = own + mine, others + foreign
+            by_partition.setdefault(segment.partition, []).append(segment)
+        for found in by_partition.values():
+            _check_order(found)
+        letters = self._letters()
+        history = self._history
+        if (own, others, letters) != (history.entries, history.others, history.dead_letters):
+            raise InvalidExport("the export is damaged: it does not hold as many entries as its manifest says")
+
+    def _rules(self) -> None:
+        digests: set[str] = set()
+        for path in self._folder.glob("rules/sets/*"):
+            if digest_of(StoredRules.decode(path.read_bytes()).files) != path.stem:
+                raise InvalidExport(f"the export is damaged: the rule set {path.stem[:12]} has another hash")
+            digests.add(path.stem)
+        activations = [
+            Activation.decode(path.read_bytes()) for path in sorted(self._folder.glob("rules/activations/*"))
+        ]
+        for number, each in enumerate(activations, 1):
+            if each.number != number or each.digest not in digests:
+                raise InvalidExport(f"the export is damaged: the activation {number} of rules is not whole")
+            if not applies_to(each, self._history.app):
+                raise InvalidExport(f"the export holds rules of another app, {each.scope!r}")
+        if (len(digests), len(activations)) != (self._history.rules, self._history.activations):
+            raise InvalidExport("the export is damaged: rule sets are missing")
+
+    def _segment(self, segment: Segment, data: bytes) -> tuple[int, int]:
+        """Check the entries of a segment; return how many are the app's, and how many are not."""
+        _check_size(data)
+        app_id, own = self._history.app, self._own.setdefault(segment.partition, set())
+        entries = format_.decode(segment, data)
+        places = [offset_order(entry.offset) for entry in entries]
+        if any(one >= other for one, other in pairwise(places)):
+            raise InvalidExport(f"the export is damaged: entries of {segment.name} are not in order")
+        if (entries[0].offset, entries[-1].offset) != (segment.first_offset, segment.last_offset):
+            raise InvalidExport(f"the export is damaged: {segment.name} holds other entries")
+        for entry in entries:
+            if entry.erased:
+                continue
+            if not belongs(entry, app_id, activations=self._history.activations):
+                place = f"{segment.partition}:{entry.offset}"
+                raise InvalidExport(f"the export holds an entry of another app, {app_named(entry)!r}, at {place}")
+            own.add(entry.offset)
+        mine = sum(not entry.erased for entry in entries)
+        return mine, len(entries) - mine
+
+    def _letters(self) -> int:
+        count = 0
+        for path in self._folder.glob("letters/*"):
+            data = path.read_bytes()
+            _check_size(data)
+            text = zstandard.ZstdDecompressor().stream_reader(data).read(MOST_BYTES)
+            for line in text.splitlines():
+                letter = DeadLetter.model_validate_json(line)
+                own = self._own.get(letter.partition, ())
+                strange = letter.app_id not in (None, self._history.app)
+                if strange or any(each not in own for each in letter.offsets or (letter.offset,)):
+                    raise InvalidExport(f"the export holds a dead letter of another app, {letter.id!r}")
+                count += 1
+        return count
+
+
+def _check_size(data: bytes) -> None:
+    """Raise ``InvalidExport`` for data that unpacks to more than a member may have."""
+    size = 0
+    with zstandard.ZstdDecompressor().stream_reader(data, read_across_frames=True) as reader:
+        while part := reader.read(_PART):
+            size += len(part)
+            if size > MOST_BYTES:
+                raise InvalidExport(
+                    f"the export is hostile or damaged: a member unpacks to more than {MOST_BYTES:,} bytes"
+                )
+
+
+def _check_order(segments: list[Segment]) -> None:
+    number = 0
+    last: tuple[int, ...] = ()
+    for each in sorted(segments, key=lambda one: one.first):
+        if each.first != number + 1 or offset_order(each.first_offset) <= last or each.generation:
+            raise InvalidExport(f"the export is damaged: entries before {each.name} are missing, or there twice")
+        number, last = each.last, offset_order(each.last_offset)

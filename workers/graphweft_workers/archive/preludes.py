@@ -1,0 +1,111 @@
+"""Preludes: what an app has lived through before its events on this bus, restored from an export.
+
+A prelude is an archive of its own, in a folder of the bus's archive: entries of one app, rule sets, activations and
+dead letters. It never changes, except when entries are erased. A graph has checkpoints of its partitions, under numbers
+that no partition of a bus has.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any, Final
+
+from graphweft_workers.archive.archived_bus import ArchiveAlone, ArchivedBus
+from graphweft_workers.archive.blobs import ArchiveUnavailable, BlobStore
+from graphweft_workers.ports.bus import Bus
+
+FOLDER: Final = "preludes"
+_FIRST: Final = 1_000_000
+"""Partitions of the first prelude begin here; those of the second one at twice the number."""
+_RESTORED: Final = "restored.json"
+"""Written last: without it, a restore has not finished."""
+_UNFINISHED: Final = "unfinished.json"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Prelude:
+    """One history of an app before its events on the bus."""
+
+    number: int
+    """Counts from 1; lower ones come first."""
+    app_id: str
+    """The app in the entries: another one if the app was restored under another name."""
+    blobs: BlobStore
+    """The archive of the prelude."""
+    restored: datetime
+    """When it became part of the log."""
+
+    @property
+    def bus(self) -> ArchiveAlone:
+        """A bus that reads it."""
+        return ArchiveAlone(self.blobs)
+
+
+def checkpoint_number(prelude: int, partition: int) -> int:
+    """Return the number under which a graph keeps the checkpoint of a partition of a prelude."""
+    return prelude * _FIRST + partition
+
+
+def is_of_prelude(number: int) -> bool:
+    """Tell whether the number of a checkpoint is that of a prelude's partition."""
+    return number >= _FIRST
+
+
+def prelude_of(number: int) -> int:
+    """Return the number of the prelude of a checkpoint."""
+    return number // _FIRST
+
+
+def folder_of(app_id: str, number: int) -> str:
+    """Return the folder of a prelude in the archive."""
+    return f"{FOLDER}/{app_id}/{number:04}"
+
+
+async def preludes_of(bus: Bus, app_id: str) -> list[Prelude]:
+    """Return the preludes of an app, in order; none without an archive behind the bus."""
+    return await preludes_in(bus.archive.blobs, app_id) if isinstance(bus, ArchivedBus | ArchiveAlone) else []
+
+
+async def preludes_in(blobs: BlobStore, app_id: str) -> list[Prelude]:
+    """Return the preludes of an app in an archive, in order. Raises ``ArchiveUnavailable``."""
+    data = await blobs.get(f"{FOLDER}/{app_id}/{_RESTORED}")
+    if data is None:
+        return []
+    try:
+        body: Any = json.loads(data)
+        apps, restored = [str(each) for each in body["apps"]], datetime.fromisoformat(body["time"])
+    except (ValueError, LookupError, TypeError) as error:
+        raise ArchiveUnavailable(f"the archive is damaged: {FOLDER}/{app_id}/{_RESTORED}") from error
+    return [
+        Prelude(number=number, app_id=name, blobs=blobs.below(folder_of(app_id, number)), restored=restored)
+        for number, name in enumerate(apps, 1)
+    ]
+
+
+async def is_unfinished(blobs: BlobStore, app_id: str) -> bool:
+    """Tell whether a restore of the app has begun and not ended."""
+    return await blobs.get(f"{FOLDER}/{app_id}/{_UNFINISHED}") is not None
+
+
+async def begin(blobs: BlobStore, app_id: str, export: str) -> None:
+    """Record that a restore of the app has begun, and delete what an interrupted one has left."""
+    await blobs.put(f"{FOLDER}/{app_id}/{_UNFINISHED}", json.dumps({"export": export}).encode())
+    names = await blobs.names(f"{FOLDER}/{app_id}/")
+    await blobs.delete([name for name in names if not name.endswith(f"/{_UNFINISHED}")])
+
+
+async def finish(blobs: BlobStore, app_id: str, export: str, apps: Iterable[str]) -> None:
+    """Record that the restore has ended: from now on the preludes are part of the app's log."""
+    body = {"export": export, "apps": list(apps), "time": datetime.now(UTC).isoformat()}
+    await blobs.put(f"{FOLDER}/{app_id}/{_RESTORED}", json.dumps(body).encode())
+    await blobs.delete([f"{FOLDER}/{app_id}/{_UNFINISHED}"])
+
+
+async def remove(blobs: BlobStore, app_id: str) -> int:
+    """Delete the preludes of an app; return how many files there were."""
+    names = await blobs.names(f"{FOLDER}/{app_id}/")
+    await blobs.delete(names)
+    return len(names)

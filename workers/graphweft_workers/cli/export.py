@@ -1,0 +1,67 @@
+"""``graphweft export``."""
+
+from __future__ import annotations
+
+import contextlib
+from importlib import metadata
+from pathlib import Path
+from typing import Annotated
+from uuid import uuid4
+
+import typer
+
+from graphweft_contracts import InvalidSettings
+from graphweft_workers.cli.connections import running_bus, running_graph
+from graphweft_workers.cli.options import App, Data, Json, command
+from graphweft_workers.cli.output import print_json, say, warn
+from graphweft_workers.logs import set_up_logs
+from graphweft_workers.replay.export import Export, Exported
+from graphweft_workers.roles.settings import Settings
+
+
+@command
+async def export(
+    app: App,
+    file: Annotated[Path, typer.Argument(help="The file to write; it must not exist.", show_default=False)],
+    wait_s: Annotated[float, typer.Option("--wait-s", min=0, help="Longest wait until the app is at rest.")] = 60.0,
+    data: Data = None,
+    json: Json = False,
+) -> None:
+    """Write one app into a file: its events, rule sets and dead letters, and the digest of its graph.
+
+    The file holds nothing of other apps. `graphweft restore` brings the app back from it.
+    """
+    settings = Settings.load(data=data)
+    if file.exists() or not file.parent.is_dir():
+        reason = "it exists" if file.exists() else "its folder does not exist"
+        raise InvalidSettings(f"invalid FILE {str(file)!r}: {reason}; give the path of a new file")
+    set_up_logs(settings.log_level if "log_level" in settings.model_fields_set else "critical", settings.log_format)
+    partial = file.with_name(f".{file.name}.{uuid4().hex[:8]}.partial")
+    async with running_bus(settings) as bus, running_graph(settings) as live:
+        work = Export(
+            bus, live, app, version=metadata.version("graphweft"), wait_s=wait_s,
+            tell=lambda step: None if json else warn(f"{step} …"),
+        )  # fmt: skip
+        try:
+            with partial.open("xb") as made:
+                done = await work.write(made)
+            partial.rename(file)
+        except OSError as error:
+            raise InvalidSettings(f"cannot write {str(file)!r}: {error.strerror}: give another FILE") from error
+        finally:
+            with contextlib.suppress(OSError):
+                partial.unlink(missing_ok=True)
+    _print(file, done, json=json)
+
+
+def _print(file: Path, done: Exported, *, json: bool) -> None:
+    manifest = done.manifest
+    entries = sum(each.entries for each in manifest.histories)
+    letters = sum(each.dead_letters for each in manifest.histories)
+    if json:
+        body = manifest.model_dump(mode="json", exclude={"members"})
+        print_json({"file": str(file), "id": done.sha256, "bytes": file.stat().st_size, **body})
+        return
+    say(f"{entries:,} entries and {letters:,} dead letters of {manifest.app!r} written to {file}")
+    graph = manifest.graph
+    say(f"digest of the live graph: {graph.sha256} ({graph.nodes:,} nodes, {graph.relationships:,} relationships)")

@@ -1,0 +1,105 @@
+"""``graphweft restore``."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Annotated
+
+import typer
+
+from graphweft_contracts import InvalidSettings
+from graphweft_workers.archive.archived_bus import ArchiveAlone
+from graphweft_workers.archive.blobs import open_blobs
+from graphweft_workers.archive.export_check import check_export
+from graphweft_workers.archive.export_file import UnpackedExport
+from graphweft_workers.cli.connections import running_bus, running_graph
+from graphweft_workers.cli.options import Data, Json, check_app, command
+from graphweft_workers.cli.output import print_json, say
+from graphweft_workers.cli.replay_progress import replay_progress
+from graphweft_workers.cli.second_graph import second_place
+from graphweft_workers.logs import set_up_logs
+from graphweft_workers.replay.restore import Restore, Restored
+from graphweft_workers.roles.connections import make_archive
+from graphweft_workers.roles.rules import logged_rules
+from graphweft_workers.roles.settings import Settings
+
+
+@command
+async def restore(
+    file: Annotated[Path, typer.Argument(help="A file of `graphweft export`.", show_default=False)],
+    name: Annotated[
+        str | None, typer.Option("--as", metavar="APP", help="Another name for the app.", show_default="the same")
+    ] = None,
+    into: Annotated[
+        str | None, typer.Option("--into", metavar="URL", help="Only make the graph, on this graph server.")
+    ] = None,
+    dry_run: Annotated[
+        bool, typer.Option("--dry-run", help="Only check the file, and whether the app can be restored.")
+    ] = False,
+    data: Data = None,
+    json: Json = False,
+) -> None:
+    """Bring an app back from a file of `graphweft export`, and prove that its graph has the digest in the file.
+
+    The app must have no graph and no events. Its history goes into the archive. A graph with another digest is deleted.
+    """
+    settings = Settings.load(data=data)
+    if name is not None:
+        check_app(name)
+    blobs = make_archive(settings) if into is None else None
+    set_up_logs(settings.log_level if "log_level" in settings.model_fields_set else "critical", settings.log_format)
+    async with contextlib.AsyncExitStack() as stack:
+        folder = stack.enter_context(TemporaryDirectory(prefix="graphweft-restore-"))
+        export = await asyncio.to_thread(_unpacked, file, Path(folder))
+        app = name or export.manifest.app
+        place = settings if into is None else second_place(settings, app, into=into, suffix="")
+        graph = await stack.enter_async_context(running_graph(place))
+        rules = logged_rules(settings, ArchiveAlone(open_blobs(str(export.folder / "0001"))))
+        tell, _ = stack.enter_context(replay_progress(app))
+        work = Restore(export, graph, rules, app, tell=tell)
+        done: Restored | None = None
+        if blobs is None:
+            await work.check_graph()
+            if not dry_run:
+                done = await work.run_graph()
+        else:
+            bus = await stack.enter_async_context(running_bus(settings))
+            await work.check(bus, blobs)
+            if not dry_run:
+                done = await work.run(bus, blobs)
+    _print(export, app, done, json=json)
+
+
+def _unpacked(file: Path, folder: Path) -> UnpackedExport:
+    try:
+        with file.open("rb") as given:
+            export = UnpackedExport.unpack(given, folder)
+    except OSError as error:
+        raise InvalidSettings(
+            f"cannot read {str(file)!r}: {error.strerror}: give a file of `graphweft export`"
+        ) from error
+    check_export(export)
+    return export
+
+
+def _print(export: UnpackedExport, app: str, done: Restored | None, *, json: bool) -> None:
+    manifest = export.manifest
+    entries = sum(each.entries for each in manifest.histories)
+    if json:
+        found = {"app": app, "id": export.sha256, "entries": entries, "graph": manifest.graph.model_dump()}
+        print_json(
+            {**found, "restored": done is not None}
+            | ({} if done is None else {"events": done.events, "dead_letters": done.dead_letters, "rules": done.rules})
+        )
+        return
+    if done is None:
+        say(f"{entries:,} entries of {manifest.app!r} can be restored as {app!r}")
+        say(f"exported at {manifest.time:%Y-%m-%d %H:%M:%SZ} by graphweft {manifest.graphweft}")
+        return
+    say(f"{app!r} is restored: {entries:,} entries, {done.events:,} events applied, {done.dead_letters:,} dead letters")
+    say(f"equal to the graph that was exported: {done.digest.sha256}")
+    if done.rules:
+        say(f"Its rules are active for this app alone: push new ones with `graphweft rules push --app {app}`.")

@@ -1,0 +1,255 @@
+"""Exports one app: its log, rule sets and dead letters, in one file, with the digest of its graph.
+
+The file is taken at a moment at which the workers have applied all events of the app, so the digest of the live graph
+is that of the log in the file.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import BinaryIO, Final
+
+from graphweft_contracts import BusUnavailable, DeadLetter, InvalidSettings, Layout
+from graphweft_workers.archive import segments as format_
+from graphweft_workers.archive.app_part import AppPart, activations_of, is_event
+from graphweft_workers.archive.export_file import ExportWriter, GraphState, History, Manifest
+from graphweft_workers.archive.preludes import is_of_prelude
+from graphweft_workers.archive.state import activation_name, layout_file, letters_file, rules_name
+from graphweft_workers.engine.digest import Digest, read_digest
+from graphweft_workers.engine.graph_marks import has_plan, is_sealed
+from graphweft_workers.engine.position_note import PositionNote
+from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.event_log import Entry
+from graphweft_workers.ports.graph_store import Checkpoint, GraphStore
+from graphweft_workers.replay.graph_basis import logged_basis, read_basis
+from graphweft_workers.replay.histories import known_preludes
+from graphweft_workers.replay.places import check_complete, partitions_of
+
+_TIMEOUT_S: Final = 60.0
+_PAUSE_S: Final = 0.2
+_PAGE: Final = 500
+_MOST_LETTERS: Final = 1_000_000
+_MOST_ENTRIES: Final = 10_000
+_MOST_BYTES: Final = 8 * 1024**2
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Exported:
+    """What was written."""
+
+    manifest: Manifest
+    sha256: str
+    """Identifies the file: the hash of its manifest."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Rest:
+    """A moment at which all events of the app had taken effect."""
+
+    ends: Mapping[int, str]
+    checkpoints: Mapping[int, Checkpoint]
+    digest: Digest
+    letters: Sequence[DeadLetter]
+
+
+class Export:
+    """Writes the export of one app. The creator closes ``bus`` and ``live``, which are only read."""
+
+    def __init__(
+        self, bus: Bus, live: GraphStore, app_id: str, *, version: str, wait_s: float = 60.0,
+        tell: Callable[[str], None] = lambda _: None,
+    ) -> None:  # fmt: skip
+        """``bus`` has the archive behind it, if there is one. ``version`` is that of graphweft, for the manifest."""
+        self._bus = bus
+        self._live = live
+        self._app_id = app_id
+        self._version = version
+        self._wait_s = wait_s
+        self._tell = tell
+
+    async def write(self, file: BinaryIO) -> Exported:
+        """Write the export.
+
+        Raises ``InvalidSettings`` if entries of the log are missing or the app has none, and ``BusUnavailable`` if the
+        workers do not apply all events of the app within the time, also because there are always new ones.
+        """
+        partitions = await partitions_of(self._bus, self._live, self._app_id)
+        await check_complete(self._bus, partitions, self._app_id)
+        preludes = await known_preludes(self._bus, self._live, self._app_id)
+        basis = await read_basis(self._live, self._app_id)
+        if basis.rules != logged_basis(await self._bus.activations(), self._app_id):
+            raise InvalidSettings(
+                f"the past of {self._app_id!r} was restated, and the live graph does not follow it yet: repeat "
+                "`graphweft rebuild` with --resume --swap, then export"
+            )
+        self._tell("wait until the events are applied")
+        rest = await self._at_rest()
+        self._tell("write the file")
+        writer = ExportWriter(file, self._app_id)
+        histories: list[History] = []
+        for prelude in preludes:
+            bus = prelude.bus
+            ends = {number: (await bus.archive.end(number)).offset for number in await bus.archive.partitions()}
+            letters = await bus.dead_letters(limit=_MOST_LETTERS)
+            source = _Source(writer, bus, prelude.app_id, len(histories) + 1)
+            histories.append(await source.write(ends, letters, {}))
+        source = _Source(writer, self._bus, self._app_id, len(histories) + 1)
+        places = {number: each.offset for number, each in rest.checkpoints.items()}
+        histories.append(await source.write(rest.ends, rest.letters, places))
+        if not any(each.entries for each in histories):
+            raise InvalidSettings(f"the log holds no event of the app {self._app_id!r}")
+        state = GraphState(
+            sha256=rest.digest.sha256, nodes=rest.digest.nodes, relationships=rest.digest.relationships
+        )  # fmt: skip
+        manifest = Manifest(
+            graphweft=self._version, app=self._app_id, time=datetime.now(UTC), graph=state, histories=histories,
+            members=writer.members,
+        )  # fmt: skip
+        return Exported(manifest=manifest, sha256=writer.finish(manifest))
+
+    async def _at_rest(self) -> _Rest:
+        until = time.monotonic() + self._wait_s
+        while True:
+            rest = await self._look()
+            if rest is not None:
+                return rest
+            if time.monotonic() > until:
+                raise BusUnavailable(
+                    f"the app {self._app_id!r} was not at rest within {self._wait_s:.0f} s: start the workers, or "
+                    "pause its producers for a moment, and export again"
+                )
+            await asyncio.sleep(_PAUSE_S)
+
+    async def _look(self) -> _Rest | None:
+        """Return the state of the app if it is at rest: the same before and after the graph was read."""
+        letters = await self._letters()
+        marks = await self._live.checkpoints(self._app_id, timeout_s=_TIMEOUT_S)
+        ends = await self._done()
+        if any(has_plan(each) or is_sealed(each) for each in marks.values()) or not await self._is_done(ends):
+            return None
+        await asyncio.sleep(self._live.settle_s)
+        digest = await read_digest(self._live, self._app_id)
+        same = (
+            marks == await self._live.checkpoints(self._app_id, timeout_s=_TIMEOUT_S)
+            and letters == await self._letters()
+            and await self._is_done(ends)
+        )
+        checkpoints = {number: each for number, each in marks.items() if not is_of_prelude(number)}
+        return _Rest(ends=ends, checkpoints=checkpoints, digest=digest, letters=letters) if same else None
+
+    async def _letters(self) -> Sequence[DeadLetter]:
+        """Return the dead letters that may be of the app."""
+        found = await self._bus.dead_letters(limit=_MOST_LETTERS)
+        return [letter for letter in found if letter.app_id in (None, self._app_id)]
+
+    async def _done(self) -> dict[int, str]:
+        """Return, by partition, the offset up to which workers are with the app, whatever others wait for."""
+        wanted = {*await partitions_of(self._bus, self._live, self._app_id)}
+        found: dict[int, str] = {}
+        for status in await self._bus.status():
+            if status.id in wanted:
+                note = PositionNote.decode(status.note)
+                own = note.parked.get(self._app_id)
+                further = own.at if own is not None else note.done
+                found[status.id] = further if self._bus.is_after(further, status.position) else status.position
+        return found
+
+    async def _is_done(self, ends: Mapping[int, str]) -> bool:
+        """Tell whether the log has no event of the app after these places."""
+        for number, end in ends.items():
+            offset = end
+            while page := await self._bus.after(number, offset, limit=_PAGE):
+                if any(is_event(entry, self._app_id) for entry in page):
+                    return False
+                offset = page[-1].offset
+        return True
+
+
+class _Source:
+    """Writes one history: what one log holds of the app."""
+
+    def __init__(self, writer: ExportWriter, bus: Bus, app_id: str, number: int) -> None:
+        self._writer = writer
+        self._bus = bus
+        self._app_id = app_id
+        self._number = number
+        self._entries = self._others = 0
+
+    async def write(
+        self, ends: Mapping[int, str], letters: Sequence[DeadLetter], checkpoints: Mapping[int, str]
+    ) -> History:
+        """Write the log up to the offsets ``ends``, and what belongs to it."""
+        layout = await self._bus.layout()  # without the names of other apps
+        self._add(*layout_file(Layout(partitions=layout.partitions, order=layout.order_of(self._app_id))))
+        activations = await self._bus.activations()
+        parts: dict[int, AppPart] = {}
+        for partition, end in sorted(ends.items()):
+            part = AppPart(self._app_id, activations=len(activations))
+            await self._entries_of(partition, end, part)
+            if part.own:
+                parts[partition] = part
+        own = activations_of(activations, self._app_id, parts)
+        digests = {each.digest for each in own}
+        for digest in sorted(digests):
+            rules = await self._bus.stored_rules(digest)
+            if rules is None:
+                raise BusUnavailable(
+                    f"the bus has lost the rule set {digest[:12]}: push its folder again with `graphweft rules push`"
+                )
+            self._add(rules_name(digest), rules.encode())
+        for activation in own:
+            self._add(activation_name(activation.number), activation.encode())
+        kept = [
+            found for letter in letters if letter.partition in parts
+            if (found := parts[letter.partition].letter(letter)) is not None
+        ]  # fmt: skip
+        self._add(*letters_file(kept))
+        return History(
+            app=self._app_id,
+            ends={number: ends[number] for number in parts},
+            checkpoints={number: offset for number, offset in checkpoints.items() if number in parts},
+            entries=self._entries,
+            others=self._others,
+            rules=len(digests),
+            activations=len(own),
+            dead_letters=len(kept),
+        )
+
+    def _add(self, name: str, data: bytes) -> None:
+        self._writer.add(f"{self._number:04}/{name}", data)
+
+    async def _entries_of(self, partition: int, end: str, part: AppPart) -> None:
+        """Write the segments of a partition, from its start to the last one with an entry of the app."""
+        waiting: list[tuple[str, bytes, int]] = []
+        first, known = 1, 0
+        async for entries in self._segments(partition, end, part):
+            segment, data = await asyncio.to_thread(format_.encode, partition, first, entries)
+            first += len(entries)
+            waiting.append((segment.name, data, len(entries)))
+            if len(part.own) == known:
+                continue
+            for name, packed, count in waiting:
+                self._add(name, packed)
+                self._others += count
+            self._others -= len(part.own) - known
+            self._entries += len(part.own) - known
+            known = len(part.own)
+            waiting = []
+
+    async def _segments(self, partition: int, end: str, part: AppPart) -> AsyncIterator[list[Entry]]:
+        pending: list[Entry] = []
+        size, offset = 0, ""
+        while self._bus.is_after(end, offset) and (page := await self._bus.after(partition, offset, limit=_PAGE)):
+            offset = page[-1].offset
+            for entry in part.of(each for each in page if not self._bus.is_after(each.offset, end)):
+                pending.append(entry)
+                size += sum(len(value) for value in entry.fields.values())
+                if len(pending) >= _MOST_ENTRIES or size >= _MOST_BYTES:
+                    yield pending
+                    pending, size = [], 0
+        if pending:
+            yield pending

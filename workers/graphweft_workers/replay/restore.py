@@ -1,0 +1,276 @@
+"""Restores an exported app: makes its graph from the file, proves the digest, and keeps the history in the archive.
+
+The history is a prelude of the app, see ``archive.preludes``: it is replayed before the events on the bus, and never
+reaches the bus, so no worker and no job applies it again.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from itertools import batched
+from typing import Final
+
+from graphweft_contracts import DeadLetter, GraphUnavailable, InvalidEvent, InvalidSettings, wire
+from graphweft_contracts.layout import ALL_APPS
+from graphweft_contracts.rules_log import StoredRules, newest
+from graphweft_workers.active_rules import ActiveRules
+from graphweft_workers.archive import preludes
+from graphweft_workers.archive.app_part import is_event
+from graphweft_workers.archive.blobs import BlobStore, open_blobs
+from graphweft_workers.archive.export_file import UnpackedExport
+from graphweft_workers.archive.preludes import Prelude
+from graphweft_workers.engine.digest import Digest, read_digest
+from graphweft_workers.engine.read import row_id
+from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.event_log import Entry
+from graphweft_workers.ports.graph_store import GraphStore
+from graphweft_workers.replay.histories import replay_preludes
+from graphweft_workers.replay.places import partitions_of
+from graphweft_workers.replay.replay import Replayed
+
+_TIMEOUT_S: Final = 60.0
+_PAGE: Final = 500
+_LETTERS_AT_ONCE: Final = 500
+_MOST_LETTERS: Final = 1_000_000
+_NO_OFFSET: Final = 9_000_000_000_000_000_000
+"""Offsets from here on are those of no entry: dead letters of a prelude have them."""
+
+
+class GraphDiffers(GraphUnavailable):
+    """The graph that the file gives is not the one that was exported. It was deleted."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Restored:
+    """What was restored."""
+
+    events: int
+    """Events that have mutations."""
+    digest: Digest
+    dead_letters: int = 0
+    """Dead letters that are on the bus now."""
+    rules: int = 0
+    """Rule sets that were activated for the app."""
+
+
+class Restore:
+    """Restores one app. The creator closes ``graph`` and ``bus``."""
+
+    def __init__(
+        self, export: UnpackedExport, graph: GraphStore, rules: ActiveRules, app_id: str, *,
+        tell: Callable[[Mapping[int, Replayed]], None] = lambda _: None,
+    ) -> None:  # fmt: skip
+        """``export`` has been checked. ``app_id`` may be another one than that of the export.
+
+        ``rules`` makes rule sets; which ones are active comes from the export.
+        """
+        self._export = export
+        self._graph = graph
+        self._rules = rules
+        self._app_id = app_id
+        self._tell = tell
+        self._histories = [
+            Prelude(
+                number=number,
+                app_id=each.app,
+                blobs=open_blobs(str(export.folder / f"{number:04}")),
+                restored=export.manifest.time,
+            )
+            for number, each in enumerate(export.manifest.histories, 1)
+        ]
+
+    async def check_graph(self) -> None:
+        """Raise ``InvalidSettings`` if the place of the graph holds one."""
+        marks = await self._graph.checkpoints(self._app_id, timeout_s=_TIMEOUT_S)
+        if marks or await _has_nodes(self._graph, self._app_id):
+            raise InvalidSettings(
+                f"a graph of {self._app_id!r} exists: delete it with `graphweft erase`, give --as for another name of "
+                "the app, or restore on another deployment"
+            )
+
+    async def check(self, bus: Bus, blobs: BlobStore) -> None:
+        """Raise ``InvalidSettings`` if the app has a graph, a restored history or events. Nothing is changed.
+
+        What an interrupted restore has left is no reason.
+        """
+        app_id = self._app_id
+        if await preludes.preludes_in(blobs, app_id):
+            raise InvalidSettings(
+                f"{app_id!r} was restored before: its history is in the archive. `graphweft erase` removes the app; "
+                "--as restores it under another name"
+            )
+        if await self._has_events(bus):
+            raise InvalidSettings(
+                f"the log holds events of {app_id!r}, which would come before those of the export: `graphweft erase` "
+                "removes the app; --as restores it under another name"
+            )
+        if not await preludes.is_unfinished(blobs, app_id):
+            await self.check_graph()
+
+    async def _has_events(self, bus: Bus) -> bool:
+        for number in await partitions_of(bus, self._graph, self._app_id):
+            offset = ""
+            while page := await bus.after(number, offset, limit=_PAGE):
+                if any(is_event(entry, self._app_id) for entry in page):
+                    return True
+                offset = page[-1].offset
+        return False
+
+    async def _check_alone(self, bus: Bus) -> None:
+        if await self._has_events(bus):
+            raise InvalidSettings(
+                f"events of {self._app_id!r} arrived while it was restored: stop its producers, remove them with "
+                "`graphweft erase`, and restore again"
+            )
+
+    async def run(self, bus: Bus, blobs: BlobStore) -> Restored:
+        """Restore the graph, the history, the dead letters and the rules. After an interruption, a further call does.
+
+        ``bus`` has the archive ``blobs`` behind it. Raises like ``check``, ``GraphDiffers``, and ``InvalidSettings`` if
+        events of the app arrive meanwhile; then nothing of the app is left but these events.
+        """
+        await self.check(bus, blobs)
+        await preludes.begin(blobs, self._app_id, self._export.sha256)
+        await self._graph.drop(self._app_id)
+        done = False
+        try:
+            try:
+                restored = await self.run_graph()
+            except GraphDiffers:
+                await self._check_alone(bus)  # they may be the reason
+                raise
+            for history in self._histories:
+                target = blobs.below(preludes.folder_of(self._app_id, history.number))
+                for name in await history.blobs.names(""):
+                    await target.put(name, await history.blobs.get(name) or b"")
+            await self._check_alone(bus)
+            rules = await self._activate(bus)
+            letters = await self._put_letters(bus)
+            apps = [each.app_id for each in self._histories]
+            await preludes.finish(blobs, self._app_id, self._export.sha256, apps)
+            done = True
+        finally:
+            if not done:
+                await asyncio.shield(self._undo(blobs))
+        return Restored(events=restored.events, digest=restored.digest, dead_letters=letters, rules=rules)
+
+    async def _undo(self, blobs: BlobStore) -> None:
+        await self._graph.drop(self._app_id)
+        await preludes.remove(blobs, self._app_id)
+
+    async def run_graph(self) -> Restored:
+        """Make the graph alone, in an empty place. Raises ``GraphDiffers`` if it is not the exported one."""
+        run = await self._graph.check()
+        steps: dict[int, Replayed] = {}
+        replay = replay_preludes(self._histories, self._graph, self._rules, self._app_id)
+        async with contextlib.aclosing(replay):
+            async for number, step in replay:
+                steps[number] = step
+                self._tell(steps)
+        await self._graph.durable(run)
+        await asyncio.sleep(self._graph.settle_s)
+        found, expected = await read_digest(self._graph, self._app_id), self._export.manifest.graph
+        if (found.sha256, found.nodes, found.relationships) != (
+            expected.sha256, expected.nodes, expected.relationships,
+        ):  # fmt: skip
+            await self._graph.drop(self._app_id)
+            failed = sum(len(each.letters) for each in steps.values())
+            raise GraphDiffers(
+                f"the graph of the export differs from the one that was exported, and was deleted: {found.nodes:,} "
+                f"nodes and {found.relationships:,} relationships instead of {expected.nodes:,} and "
+                f"{expected.relationships:,}; {failed:,} mutations failed. The export was written by graphweft "
+                f"{self._export.manifest.graphweft}: use that version and the same kind of graph server. If "
+                "`graphweft rebuild --verify` finds a difference where it was exported, something else than the rules "
+                "had written to that graph"
+            )
+        return Restored(events=sum(each.events for each in steps.values()), digest=found)
+
+    async def _activate(self, bus: Bus) -> int:
+        """Activate the rule sets of the export for the app, the one that was active last; return how many.
+
+        All of them: workers take into account what earlier rules may have written. None, if the bus knows them all and
+        the same one is active.
+        """
+        stored: dict[str, StoredRules] = {}
+        digests: list[str] = []
+        for history in self._histories:
+            activations = await history.bus.activations()
+            digests += [each.digest for each in activations]
+            last = newest(activations, history.app_id) or newest(activations, ALL_APPS)
+            digests += [last.digest] if last else []
+            for digest in {each.digest for each in activations}:
+                rules = await history.bus.stored_rules(digest)
+                if rules is not None:
+                    stored[digest] = rules
+        if not digests:
+            return 0
+        there = await bus.activations()
+        active = newest(there, self._app_id) or newest(there, ALL_APPS)
+        if {*digests} <= {each.digest for each in there} and active and active.digest == digests[-1]:
+            return 0
+        order = [each for at, each in enumerate(digests) if each not in digests[at + 1 :]]
+        for digest in order:
+            await bus.store_rules(digest, stored[digest])
+            await bus.activate(self._app_id, digest)
+        return len(order)
+
+    async def _put_letters(self, bus: Bus) -> int:
+        """Write the dead letters to the bus: one for each entry, at a place where no entry is."""
+        layout, form = await bus.layout(), _form_of_offsets(bus)
+        letters: list[DeadLetter] = []
+        for history in self._histories:
+            alone = history.bus
+            for letter in await alone.dead_letters(limit=_MOST_LETTERS):
+                for entry in await alone.entries(letter.partition, letter.offsets or (letter.offset,)):
+                    fields, key = _renamed(entry, history.app_id, self._app_id)
+                    offset = form.format(_NO_OFFSET + len(letters))
+                    letters.append(_at(letter, layout.partition_of(key), offset, fields, self._app_id))
+        for some in batched(letters, _LETTERS_AT_ONCE):
+            await bus.put_dead_letters(some)
+        return len(letters)
+
+
+def _form_of_offsets(bus: Bus) -> str:
+    try:
+        bus.is_after("1-0", "")
+    except ValueError:
+        return "{}"
+    return "{}-0"
+
+
+def _renamed(entry: Entry, before: str, app_id: str) -> tuple[dict[bytes, bytes], str]:
+    """Return the fields of an entry as an event of ``app_id``, and its key."""
+    fields = dict(entry.fields)
+    try:
+        event = wire.decode(fields, received=entry.received)
+    except InvalidEvent:
+        return fields, f"{app_id}/"
+    if before != app_id:
+        event = event.model_copy(update={"appid": app_id})
+        kept = {name: value for name, value in fields.items() if name == wire.RETRY}
+        fields = {**wire.encode(event), **kept}
+    return fields, event.key
+
+
+def _at(letter: DeadLetter, partition: int, offset: str, fields: Mapping[bytes, bytes], app_id: str) -> DeadLetter:
+    """Return the dead letter of one entry, at another place."""
+    kept = {name: value for name, value in fields.items() if letter.rule is None or name != wire.RETRY}
+    return letter.model_copy(
+        update={
+            "id": row_id(partition, offset, letter.rule, letter.mutation),
+            "position": f"{partition}:{offset}",
+            "offsets": (),
+            "count": 1,
+            "app_id": app_id if letter.app_id else None,
+            "fields": wire.pack(kept),
+        }
+    )
+
+
+async def _has_nodes(graph: GraphStore, app_id: str) -> bool:
+    async for _ in graph.nodes(app_id):
+        return True
+    return False

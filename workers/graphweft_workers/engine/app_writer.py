@@ -12,9 +12,10 @@ from typing import Final
 
 import structlog
 
-from graphweft_contracts import GraphUnavailable, QueryFailed, wire
+from graphweft_contracts import Fenced, GraphUnavailable, QueryFailed, wire
 from graphweft_workers.active_rules import ActiveRules, RulesCursor
 from graphweft_workers.bounded_dict import BoundedDict
+from graphweft_workers.engine import graph_marks
 from graphweft_workers.engine.app_indexes import AppIndexes
 from graphweft_workers.engine.app_queue import AppQueue, QueuedBatch
 from graphweft_workers.engine.apply import Applier
@@ -34,8 +35,6 @@ logger = structlog.get_logger("graphweft.mutation")
 
 _REREAD_EVENTS: Final = 200
 _CHECKPOINTS_S: Final = 5.0
-_SEAL_S: Final = 60.0
-"""The age at which a seal counts as that of a rebuild that died."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -197,18 +196,28 @@ class AppWriter:
         seen, since = self.state.seals.get(key, (None, now))
         if seen != checkpoint:
             self.state.seals[key] = (checkpoint, now)
-        elif now - since >= _SEAL_S:
+        elif now - since >= graph_marks.SEAL_S:
             # Alone, before anything else is written: if the graphs are exchanged now, the lift may reach the old one.
             lift = Write(before=checkpoint, after=of_generation(checkpoint))
             await self.state.graph.apply(app_id, self.number, [lift])
+            await self._lift_others(app_id, checkpoint)
             logger.warning(
                 "seal_lifted", partition=self.number, app_id=app_id,
-                message=f"a rebuild of this app has not finished its swap within {_SEAL_S:.0f} s: workers go on",
+                message=f"a rebuild has not finished its swap of this app within {graph_marks.SEAL_S:.0f} s: it was killed",
             )  # fmt: skip
         raise GraphUnavailable(
             f"a rebuild is putting another graph in the place of that of {app_id!r}: the worker waits",
             retry_after_s=0.2,
         )
+
+    async def _lift_others(self, app_id: str, seal: Checkpoint) -> None:
+        """Lift the same rebuild's seals of other partitions, which may get no event for long."""
+        found = await self.state.graph.checkpoints(app_id, timeout_s=_CHECKPOINTS_S)
+        for number, checkpoint in found.items():
+            if checkpoint.plan == seal.plan:
+                lift = Write(before=checkpoint, after=of_generation(checkpoint))
+                with contextlib.suppress(Fenced):
+                    await self.state.graph.apply(app_id, number, [lift])
 
     async def _check_end(self, app_id: str, offset: str) -> None:
         """Raise if a graph stands after the end of the log: new events would be taken for applied ones."""

@@ -8,22 +8,29 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
+import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 from uuid import uuid4
 
+import structlog
+
 from graphweft_contracts import Fenced, GraphUnavailable, InvalidSettings
 from graphweft_workers.archive.preludes import is_of_prelude
+from graphweft_workers.engine import graph_marks
 from graphweft_workers.engine.graph_marks import has_plan, is_sealed, of_generation, sealed
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import Checkpoint, GraphStore, Write
+
+logger = structlog.get_logger("graphweft.rebuild")
 
 _TIMEOUT_S: Final = 60.0
 _SWAPS: Final = 5
 """Attempts to swap."""
 _PAUSE_S: Final = 0.5
-_SEAL_ATTEMPTS: Final = 2_000
+_PLAN_S: Final = 10.0
+"""How long a swap waits until the live graph holds no unfinished plan."""
 _SEAL_PAUSE_S: Final = 0.005
 _WAIT_S: Final = 60.0
 """How long a swap waits until the live graph is as far as the new one."""
@@ -111,13 +118,25 @@ class GraphSwap:
 
     async def _seal(self, partition: int, name: str) -> tuple[Checkpoint, Checkpoint]:
         """Stop writes to the live graph as soon as it holds no unfinished plan; return its checkpoints."""
-        for _ in range(_SEAL_ATTEMPTS):
+        until = time.monotonic() + _PLAN_S
+        old, since = "", 0.0
+        while time.monotonic() < until:
             found = (await self._live.progress(self._app_id, partition)).checkpoint
             if is_sealed(found):
-                raise InvalidSettings(
-                    f"another rebuild of {self._app_id!r} is swapping graphs, or one was killed: a running worker goes "
-                    "on after a minute at its next event; then swap with --resume --swap"
-                )
+                until = time.monotonic() + _PLAN_S
+                if found.plan != old:
+                    old, since = found.plan, time.monotonic()
+                    logger.warning(
+                        "swap_waits", app_id=self._app_id,
+                        message="another rebuild is swapping graphs, or one was killed: its seal is lifted after "
+                        f"{graph_marks.SEAL_S:.0f} s",
+                    )  # fmt: skip
+                elif time.monotonic() - since >= graph_marks.SEAL_S:
+                    with contextlib.suppress(Fenced):
+                        await move(self._live, self._app_id, partition, found, of_generation(found))
+                    continue
+                await asyncio.sleep(_PAUSE_S)
+                continue
             if not has_plan(found):
                 with contextlib.suppress(Fenced):
                     await move(self._live, self._app_id, partition, found, sealed(found, name))

@@ -203,7 +203,7 @@ class AppWriter:
             await self._lift_others(app_id, checkpoint)
             logger.warning(
                 "seal_lifted", partition=self.number, app_id=app_id,
-                message=f"a rebuild has not finished its swap of this app within {graph_marks.SEAL_S:.0f} s: it was killed",
+                message=f"a rebuild has not finished its swap within {graph_marks.SEAL_S:.0f} s: it was killed",
             )  # fmt: skip
         raise GraphUnavailable(
             f"a rebuild is putting another graph in the place of that of {app_id!r}: the worker waits",

@@ -15,6 +15,7 @@ from tests.chaos.serial import Neo4jReference
 from tests.integration.test_archive import Archived
 from tests.integration.test_cli import Call, call
 from tests.integration.test_erase import everywhere, said
+from tests.integration.test_rebuild import RULES
 from tests.services.fixtures import empty_kafka
 from tests.services.kafka import KafkaServer
 from tests.services.layouts import spread
@@ -73,7 +74,7 @@ async def live(app: Archived) -> str:
         for number in range(12)
     )  # fmt: skip
     await app.live()
-    letters = json.loads((await app.run("dlq", "list", "--json")).out)
+    letters = json.loads((await app.run("dlq", "list", "--json")).out.splitlines()[-1])
     for name in ("shop", "shop_x"):
         own = [each["id"] for each in letters if each.get("app_id") == name and each["reason"] == "query_error"]
         assert (await app.run("dlq", "drop", own[0])).code == 0
@@ -129,13 +130,35 @@ async def test_an_app_is_restored_under_another_name_and_lives_on(app: Archived)
     file, about = await exported(app, "again")
     assert [each["app"] for each in about["histories"]] == ["shop", "again"]
     assert (await app.run("restore", str(file), "--as", "third")).code == 0
-    await lives_on(app, "third")
+    pending = [
+        sorted(each["message"] for each in await letters_of(app, name) for _ in range(each["count"]))
+        for name in ("again", "third")
+    ]
+    assert pending[0] == pending[1]
+    assert about["histories"][1]["pending"] == 1  # of the first history, and left for the last
+    await lives_on(app, "third", retries=False)
     assert await app.digest("shop") == digest
     assert (await app.rebuild("--app", "shop_x", "--verify"))[1]["same"]
 
 
+async def letters_of(app: Archived, name: str) -> list[dict[str, Any]]:
+    letters: list[dict[str, Any]] = json.loads((await app.run("dlq", "list", "--json")).out.splitlines()[-1])
+    return [each for each in letters if each.get("app_id") == name]
+
+
+async def orders_without_share(app: Archived, name: str) -> int:
+    query = "MATCH (o:Order) WHERE o.share IS NULL RETURN count(o) AS n"
+    done = await app.run("query", "--app", name, "--json", query)
+    return int(json.loads(done.out.splitlines()[-1])["rows"][0]["n"])
+
+
 async def lives_on(
-    app: Archived, name: str, store: Callable[[], GraphStore] | None = None, into: str | None = None
+    app: Archived,
+    name: str,
+    store: Callable[[], GraphStore] | None = None,
+    into: str | None = None,
+    *,
+    retries: bool = True,
 ) -> None:
     """Check that a restored app takes new events, retries and rules, and that a rebuild equals it."""
     before = await app.digest(name)
@@ -146,14 +169,18 @@ async def lives_on(
         await app.emit(name, range(90, 110))
         await app.remember(name, ["moves to Oslo"])
         await app.applied()
-        letters = [
-            each for each in json.loads((await app.run("dlq", "list", "--json")).out) if each.get("app_id") == name
-        ]
+        letters = await letters_of(app, name)
+        fixed = app.folder / "fixed/Shop/graph_injection.yaml"
+        fixed.parent.mkdir(parents=True, exist_ok=True)
+        fixed.write_text(RULES.replace("/ $parts", "/ ($parts + 1)"))
+        assert (await app.run("rules", "push", str(app.folder / "fixed"), "--app", name)).code == 0
+        without = await orders_without_share(app, name)
         assert (await app.run("dlq", "drop", letters[0]["id"])).code == 0
-        for letter in letters[1:]:
+        for letter in letters[2:]:
             assert (await app.run("dlq", "retry", letter["id"])).code == 0
         await app.applied()
     assert await app.digest(name) != before
+    assert await orders_without_share(app, name) < without or not retries
     code, found = await app.rebuild("--app", name, "--verify", "--resume", *second)
     assert (code, found["same"]) == (0, True), found
 

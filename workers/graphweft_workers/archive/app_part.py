@@ -28,6 +28,11 @@ def app_named(entry: Entry) -> str:
         return format_.app_of(entry)
 
 
+def app_of_letter(letter: DeadLetter) -> str:
+    """Return the app of the event in a dead letter; empty for none."""
+    return app_named(Entry(offset=letter.offset, fields=wire.unpack(letter.fields), received=letter.time))
+
+
 def belongs(entry: Entry, app_id: str, *, activations: int) -> bool:
     """Tell whether an entry is of an app. Entries that announce one of the first ``activations`` are of no app."""
     number = announced(entry.fields)
@@ -85,14 +90,12 @@ class AppPart:
         """Return what a dead letter of the partition says of the app's entries; None for nothing."""
         if letter.reason == "trimmed":  # it stands for events that the log lacks
             return None
-        if letter.app_id is not None:
-            return letter if letter.app_id == self._app_id else None
-        if letter.reason not in _BY_ENTRY:
+        if letter.app_id not in (None, self._app_id) or (letter.app_id is None and letter.reason not in _BY_ENTRY):
             return None
         offsets = tuple(each for each in letter.offsets or (letter.offset,) if each in self.own)
         if not offsets:
             return None
-        if not letter.offsets:
+        if not letter.offsets or (letter.app_id and offsets == letter.offsets):
             return letter
         return letter.of_entries(offsets).model_copy(update={"app_id": self._app_id, "fields": {}})
 

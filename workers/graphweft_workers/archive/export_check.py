@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
@@ -13,7 +14,7 @@ from graphweft_contracts import DeadLetter, Layout
 from graphweft_contracts.rules_log import Activation, StoredRules
 from graphweft_rules.matching.rule_set import digest_of
 from graphweft_workers.archive import segments as format_
-from graphweft_workers.archive.app_part import app_named, applies_to, belongs
+from graphweft_workers.archive.app_part import app_named, app_of_letter, applies_to, belongs
 from graphweft_workers.archive.export_file import MOST_BYTES, History, InvalidExport, UnpackedExport
 from graphweft_workers.archive.segments import Segment, offset_order
 
@@ -59,7 +60,8 @@ class _HistoryCheck:
             _check_order(found)
         letters = self._letters()
         history = self._history
-        if (own, others, letters) != (history.entries, history.others, history.dead_letters):
+        counts = (history.entries, history.others, history.dead_letters, history.pending)
+        if (own, others, letters, self._pending()) != counts:
             raise InvalidExport("the export is damaged: it does not hold as many entries as its manifest says")
 
     def _rules(self) -> None:
@@ -101,18 +103,28 @@ class _HistoryCheck:
 
     def _letters(self) -> int:
         count = 0
-        for path in self._folder.glob("letters/*"):
+        for letter in self._read("letters"):
+            own = self._own.get(letter.partition, ())
+            strange = letter.app_id not in (None, self._history.app)
+            if strange or any(each not in own for each in letter.offsets or (letter.offset,)):
+                raise InvalidExport(f"the export holds a dead letter of another app, {letter.id!r}")
+            count += 1
+        return count
+
+    def _pending(self) -> int:
+        count = 0
+        for letter in self._read("pending"):
+            if letter.app_id != self._history.app or app_of_letter(letter) != letter.app_id:
+                raise InvalidExport(f"the export holds a dead letter of another app, {letter.id!r}")
+            count += 1
+        return count
+
+    def _read(self, folder: str) -> Iterator[DeadLetter]:
+        for path in self._folder.glob(f"{folder}/*"):
             data = path.read_bytes()
             _check_size(data)
             text = zstandard.ZstdDecompressor().stream_reader(data).read(MOST_BYTES)
-            for line in text.splitlines():
-                letter = DeadLetter.model_validate_json(line)
-                own = self._own.get(letter.partition, ())
-                strange = letter.app_id not in (None, self._history.app)
-                if strange or any(each not in own for each in letter.offsets or (letter.offset,)):
-                    raise InvalidExport(f"the export holds a dead letter of another app, {letter.id!r}")
-                count += 1
-        return count
+            yield from (DeadLetter.model_validate_json(line) for line in text.splitlines())
 
 
 def _check_size(data: bytes) -> None:

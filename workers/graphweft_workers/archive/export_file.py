@@ -28,11 +28,13 @@ MOST_BYTES: Final = 512 * 1024**2
 """The most of one member, as it is and unpacked: a segment has 8 MiB of entries, or a single larger one."""
 _BLOCK: Final = 512
 _PART: Final = 1024**2
+PENDING: Final = "pending/"
+"""Folder of the dead letters that came with earlier histories. It is of the file alone."""
 _MANIFEST: Final = "manifest.json"
 _MOST_MEMBERS: Final = 999_999
 _HISTORY: Final = re.compile(r"([0-9]{4})/(.+)")
 _NAMES: Final = re.compile(
-    r"layout\.json|rules/sets/[0-9a-f]{64}\.json|rules/activations/[0-9]{8}\.json|letters/[0-9]{14}_[0-9a-f]{20}\.jsonl\.zst",
+    r"layout\.json|rules/sets/[0-9a-f]{64}\.json|rules/activations/[0-9]{8}\.json|(letters|pending)/[0-9]{14}_[0-9a-f]{20}\.jsonl\.zst",
     re.ASCII,
 )
 _SHA256: Final = r"^[0-9a-f]{64}$"
@@ -76,6 +78,9 @@ class History(_Part):
     """Rule sets."""
     activations: _Count
     dead_letters: _Count
+    """Those of the log."""
+    pending: _Count = 0
+    """Those that came with earlier histories and were neither retried nor dropped."""
 
 
 class Member(_Part):

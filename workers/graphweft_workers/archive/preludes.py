@@ -13,13 +13,17 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final
 
+from graphweft_contracts import DeadLetter
 from graphweft_workers.archive.archived_bus import ArchiveAlone, ArchivedBus
 from graphweft_workers.archive.blobs import ArchiveUnavailable, BlobStore
+from graphweft_workers.archive.segments import offset_order
 from graphweft_workers.ports.bus import Bus
 
 FOLDER: Final = "preludes"
 _FIRST: Final = 1_000_000
 """Partitions of the first prelude begin here; those of the second one at twice the number."""
+NO_OFFSET: Final = 9_000_000_000_000_000_000
+"""Offsets from here on are those of no entry: dead letters on the bus have them that came with a prelude."""
 _RESTORED: Final = "restored.json"
 """Written last: without it, a restore has not finished."""
 _UNFINISHED: Final = "unfinished.json"
@@ -47,6 +51,11 @@ class Prelude:
 def checkpoint_number(prelude: int, partition: int) -> int:
     """Return the number under which a graph keeps the checkpoint of a partition of a prelude."""
     return prelude * _FIRST + partition
+
+
+def came_with_prelude(letter: DeadLetter) -> bool:
+    """Tell whether a dead letter on the bus came with a prelude: no entry of the bus has its offset."""
+    return offset_order(letter.offset)[:1] >= (NO_OFFSET,)
 
 
 def is_of_prelude(number: int) -> bool:

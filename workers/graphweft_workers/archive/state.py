@@ -94,9 +94,9 @@ class ArchivedState:
                 found.append(Activation.decode(data))
         return found
 
-    async def dead_letters(self) -> Sequence[DeadLetter]:
+    async def dead_letters(self, *, folder: str = _LETTERS) -> Sequence[DeadLetter]:
         """Return the dead letters of the newest copy that is whole, oldest first."""
-        for name in reversed(await self._blobs.names(_LETTERS)):
+        for name in reversed(await self._blobs.names(folder)):
             data = await self._blobs.get(name)
             try:
                 text = zstandard.ZstdDecompressor().decompress(data or b"")
@@ -119,13 +119,13 @@ class ArchivedState:
         await self._blobs.delete(await self._blobs.names(_LETTERS))
 
 
-def letters_file(letters: Sequence[DeadLetter]) -> tuple[str, bytes]:
+def letters_file(letters: Sequence[DeadLetter], *, folder: str = _LETTERS) -> tuple[str, bytes]:
     """Return the name and the bytes of a copy of dead letters. The end of the name says what they are."""
     lines = sorted(letter.model_dump_json(exclude_none=True) for letter in letters)
     text = "".join(f"{line}\n" for line in lines).encode()
     digest = hashlib.sha256(text).hexdigest()[:20]
     data = zstandard.ZstdCompressor(write_checksum=True).compress(text)
-    return f"{_LETTERS}{int(time.time() * 1000):014}_{digest}.jsonl.zst", data
+    return f"{folder}{int(time.time() * 1000):014}_{digest}.jsonl.zst", data
 
 
 def rules_name(digest: str) -> str:

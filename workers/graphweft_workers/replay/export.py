@@ -15,9 +15,9 @@ from typing import BinaryIO, Final
 
 from graphweft_contracts import BusUnavailable, DeadLetter, InvalidSettings, Layout
 from graphweft_workers.archive import segments as format_
-from graphweft_workers.archive.app_part import AppPart, activations_of, is_event
-from graphweft_workers.archive.export_file import ExportWriter, GraphState, History, Manifest
-from graphweft_workers.archive.preludes import is_of_prelude
+from graphweft_workers.archive.app_part import AppPart, activations_of, app_of_letter, is_event
+from graphweft_workers.archive.export_file import PENDING, ExportWriter, GraphState, History, Manifest
+from graphweft_workers.archive.preludes import came_with_prelude, is_of_prelude
 from graphweft_workers.archive.state import activation_name, layout_file, letters_file, rules_name
 from graphweft_workers.engine.digest import Digest, read_digest
 from graphweft_workers.engine.graph_marks import has_plan, is_sealed
@@ -208,6 +208,10 @@ class _Source:
             if (found := parts[letter.partition].letter(letter)) is not None
         ]  # fmt: skip
         self._add(*letters_file(kept))
+        pending = [letter for letter in letters if letter.app_id == self._app_id and came_with_prelude(letter)]
+        pending = [letter for letter in pending if app_of_letter(letter) == self._app_id]
+        if pending:
+            self._add(*letters_file(pending, folder=PENDING))
         return History(
             app=self._app_id,
             ends={number: ends[number] for number in parts},
@@ -217,6 +221,7 @@ class _Source:
             rules=len(digests),
             activations=len(own),
             dead_letters=len(kept),
+            pending=len(pending),
         )
 
     def _add(self, name: str, data: bytes) -> None:

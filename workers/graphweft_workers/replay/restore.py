@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import dataclass
 from itertools import batched
 from typing import Final
@@ -20,8 +20,9 @@ from graphweft_workers.active_rules import ActiveRules
 from graphweft_workers.archive import preludes
 from graphweft_workers.archive.app_part import is_event
 from graphweft_workers.archive.blobs import BlobStore, open_blobs
-from graphweft_workers.archive.export_file import UnpackedExport
+from graphweft_workers.archive.export_file import PENDING, UnpackedExport
 from graphweft_workers.archive.preludes import Prelude
+from graphweft_workers.archive.state import ArchivedState
 from graphweft_workers.engine.digest import Digest, read_digest
 from graphweft_workers.engine.read import row_id
 from graphweft_workers.ports.bus import Bus
@@ -35,8 +36,6 @@ _TIMEOUT_S: Final = 60.0
 _PAGE: Final = 500
 _LETTERS_AT_ONCE: Final = 500
 _MOST_LETTERS: Final = 1_000_000
-_NO_OFFSET: Final = 9_000_000_000_000_000_000
-"""Offsets from here on are those of no entry: dead letters of a prelude have them."""
 
 
 class GraphDiffers(GraphUnavailable):
@@ -145,7 +144,8 @@ class Restore:
             for history in self._histories:
                 target = blobs.below(preludes.folder_of(self._app_id, history.number))
                 for name in await history.blobs.names(""):
-                    await target.put(name, await history.blobs.get(name) or b"")
+                    if not name.startswith(PENDING):  # these go to the bus
+                        await target.put(name, await history.blobs.get(name) or b"")
             await self._check_alone(bus)
             rules = await self._activate(bus)
             letters = await self._put_letters(bus)
@@ -221,16 +221,25 @@ class Restore:
         """Write the dead letters to the bus: one for each entry, at a place where no entry is."""
         layout, form = await bus.layout(), _form_of_offsets(bus)
         letters: list[DeadLetter] = []
-        for history in self._histories:
-            alone = history.bus
-            for letter in await alone.dead_letters(limit=_MOST_LETTERS):
-                for entry in await alone.entries(letter.partition, letter.offsets or (letter.offset,)):
-                    fields, key = _renamed(entry, history.app_id, self._app_id)
-                    offset = form.format(_NO_OFFSET + len(letters))
-                    letters.append(_at(letter, layout.partition_of(key), offset, fields, self._app_id))
+        async for letter, entry in self._pending():
+            renamed = _renamed(entry, self._export.manifest.app, self._app_id)
+            if renamed is not None:
+                fields, key = renamed
+                offset = form.format(preludes.NO_OFFSET + len(letters))
+                letters.append(_at(letter, layout.partition_of(key), offset, fields, self._app_id))
         for some in batched(letters, _LETTERS_AT_ONCE):
             await bus.put_dead_letters(some)
         return len(letters)
+
+    async def _pending(self) -> AsyncIterator[tuple[DeadLetter, Entry]]:
+        """Yield what was neither retried nor dropped: of the last history, and what came to it with earlier ones."""
+        last = self._histories[-1]
+        for letter in await ArchivedState(last.blobs).dead_letters(folder=PENDING):
+            yield letter, Entry(offset=letter.offset, fields=wire.unpack(letter.fields), received=letter.time)
+        alone = last.bus
+        for letter in await alone.dead_letters(limit=_MOST_LETTERS):
+            for entry in await alone.entries(letter.partition, letter.offsets or (letter.offset,)):
+                yield letter, entry
 
 
 def _form_of_offsets(bus: Bus) -> str:
@@ -241,13 +250,13 @@ def _form_of_offsets(bus: Bus) -> str:
     return "{}-0"
 
 
-def _renamed(entry: Entry, before: str, app_id: str) -> tuple[dict[bytes, bytes], str]:
-    """Return the fields of an entry as an event of ``app_id``, and its key."""
+def _renamed(entry: Entry, before: str, app_id: str) -> tuple[dict[bytes, bytes], str] | None:
+    """Return the fields of an entry as an event of ``app_id``, and its key; None for no event that gets a new name."""
     fields = dict(entry.fields)
     try:
         event = wire.decode(fields, received=entry.received)
     except InvalidEvent:
-        return fields, f"{app_id}/"
+        return (fields, f"{app_id}/") if before == app_id else None
     if before != app_id:
         event = event.model_copy(update={"appid": app_id})
         kept = {name: value for name, value in fields.items() if name == wire.RETRY}

@@ -126,6 +126,9 @@ async def test_an_app_is_restored_under_another_name_and_lives_on(app: Archived)
     assert json.loads(done.out)["dead_letters"] > 0
     assert await app.digest("again") == await app.digest("shop") == digest
     assert (await app.run("restore", str(file), "--as", "again")).code == 2  # twice
+    letters = len(await letters_of(app, "again"))
+    assert (await app.run("restore", str(file), "--as", "other")).code == 0
+    assert len(await letters_of(app, "again")) == len(await letters_of(app, "other")) == letters
     await lives_on(app, "again")
     file, about = await exported(app, "again")
     assert [each["app"] for each in about["histories"]] == ["shop", "again"]

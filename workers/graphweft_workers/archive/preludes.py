@@ -7,6 +7,7 @@ that no partition of a bus has.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -24,6 +25,9 @@ _FIRST: Final = 1_000_000
 """Partitions of the first prelude begin here; those of the second one at twice the number."""
 NO_OFFSET: Final = 9_000_000_000_000_000_000
 """Offsets from here on are those of no entry: dead letters on the bus have them that came with a prelude."""
+_LETTERS_EACH: Final = 1_000_000
+_OWNERS: Final = 200_000_000_000
+"""The largest offset is below that of 64 bits."""
 _RESTORED: Final = "restored.json"
 """Written last: without it, a restore has not finished."""
 _UNFINISHED: Final = "unfinished.json"
@@ -51,6 +55,12 @@ class Prelude:
 def checkpoint_number(prelude: int, partition: int) -> int:
     """Return the number under which a graph keeps the checkpoint of a partition of a prelude."""
     return prelude * _FIRST + partition
+
+
+def free_offset(app_id: str, export: str, number: int) -> int:
+    """Return an offset that no entry has, and no dead letter of another app or of another export."""
+    own = int.from_bytes(hashlib.sha256(f"{app_id}/{export}".encode()).digest()[:8], "big") % _OWNERS
+    return NO_OFFSET + own * _LETTERS_EACH + number
 
 
 def came_with_prelude(letter: DeadLetter) -> bool:

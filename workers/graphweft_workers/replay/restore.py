@@ -225,7 +225,7 @@ class Restore:
             renamed = _renamed(entry, self._export.manifest.app, self._app_id)
             if renamed is not None:
                 fields, key = renamed
-                offset = form.format(preludes.NO_OFFSET + len(letters))
+                offset = form.format(preludes.free_offset(self._app_id, self._export.sha256, len(letters)))
                 letters.append(_at(letter, layout.partition_of(key), offset, fields, self._app_id))
         for some in batched(letters, _LETTERS_AT_ONCE):
             await bus.put_dead_letters(some)

@@ -35,6 +35,7 @@ GRAPHWEFT_CHAOS_ROUNDS ?= 5
 GRAPHWEFT_SEARCHES ?= 10500
 GRAPHWEFT_FAULT_SEEDS ?= 100
 GRAPHWEFT_KILLS ?= 200
+GRAPHWEFT_RUNS ?= 20
 GRAPHWEFT_LOAD_EVENTS ?= 360000
 GRAPHWEFT_SEED ?= $(GRAPHWEFT_FUZZ_SEED)
 soak: export GRAPHWEFT_FUZZ_EVENTS := $(GRAPHWEFT_FUZZ_EVENTS)
@@ -46,13 +47,14 @@ soak: export GRAPHWEFT_CHAOS_ROUNDS := $(GRAPHWEFT_CHAOS_ROUNDS)
 soak: export GRAPHWEFT_SEARCHES := $(GRAPHWEFT_SEARCHES)
 soak: export GRAPHWEFT_FAULT_SEEDS := $(GRAPHWEFT_FAULT_SEEDS)
 soak: export GRAPHWEFT_KILLS := $(GRAPHWEFT_KILLS)
+soak: export GRAPHWEFT_RUNS := $(GRAPHWEFT_RUNS)
 soak: export GRAPHWEFT_LOAD_EVENTS := $(GRAPHWEFT_LOAD_EVENTS)
 soak: export GRAPHWEFT_SEED := $(GRAPHWEFT_SEED)
 soak: $(READY) ## hours of random events, rules, requests and faults; the seed is printed first
 	@echo "==> GRAPHWEFT_FUZZ_SEED=$(GRAPHWEFT_FUZZ_SEED) GRAPHWEFT_SEED=$(GRAPHWEFT_SEED)"
 	$(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist loadgroup tests/fuzz tests/chaos \
 	  tests/integration/test_app_order.py tests/integration/test_archive.py tests/integration/test_batch_forms.py tests/integration/test_episodes.py tests/integration/test_full_bus.py tests/integration/test_gateway.py \
-	  tests/integration/test_memory_order.py tests/integration/test_retry_property.py tests/integration/test_search_scopes.py \
+	  tests/integration/test_memory_order.py tests/integration/test_retry_property.py tests/integration/test_rebuild.py tests/integration/test_replay_equality.py tests/integration/test_search_scopes.py \
 	  tests/integration/test_serial_equality.py tests/integration/test_swap.py tests/integration/test_worker_faults.py
 
 bench: $(READY) ## measure the engine beside what it is compared with; BENCH='--only a,b --quick' chooses

@@ -28,7 +28,7 @@ __all__ = ("call",)  # a fixture
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
 
-KILLS = int(os.environ.get("GRAPHWEFT_KILLS", "8"))
+KILLS = int(os.environ.get("GRAPHWEFT_KILLS", "20"))
 
 
 @pytest.fixture(params=["redis", "kafka"])
@@ -190,7 +190,7 @@ async def test_killed_swaps_leave_one_whole_graph(
                 env=environment, stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.DEVNULL,
             )  # fmt: skip
             with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(process.wait(), 0.8 + dice.random() * 1.2)
+                await asyncio.wait_for(process.wait(), 0.6 + dice.random() * 1.2)
             ended += process.returncode is not None
             with contextlib.suppress(ProcessLookupError):
                 process.send_signal(signal.SIGKILL)

@@ -17,7 +17,9 @@ from tests.integration.test_cli import Call, call
 from tests.services.fixtures import empty_kafka
 from tests.services.kafka import KafkaServer
 
+from graphweft.transport import Outgoing
 from graphweft_contracts import Event
+from graphweft_contracts.memory import memory_id
 from graphweft_workers.archive.archiver import Archiver
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 
@@ -160,6 +162,49 @@ async def test_an_archiver_beside_it_brings_nothing_back(app: Archived) -> None:
         await asyncio.sleep(2.0)
         archiver.stop()
         await running
+    assert await everywhere(app, SECRET) == []
+
+
+async def test_what_breaks_the_contract_is_erased_too_and_others_stay_forgotten(app: Archived) -> None:
+    await app.push("first")
+    async with app.worker():
+        await said(app, "shop", "ada", 1, "hello")
+        await said(app, "shop", "bob", 1, "bobs-words")
+        await said(app, "shop", "bob", 2, "bobs-forgotten")
+        ids = [memory_id("/said", f"{user}-{number}-memory", 0) for user, number in (("ada", 1), ("bob", 2))]
+        broken = {"specversion": "1.0", "id": "x", "source": "/said", "type": "memory.add", "appid": "shop"}
+        broken |= {"chatid": "chat-ada", "userid": "ada", "data": {"messages": [{"text": SECRET, "what": 1}]}}
+        fields = {b"content-type": b"application/cloudevents+json", b"data": json.dumps(broken).encode()}
+        forget = Event.create("memory.forget", app_id="shop", chat_id="chat-bob", id="f", data={"memory_ids": ids})
+        await app._append([forget])
+        await app.transport.append([Outgoing(key="shop/chat-ada", fields=fields)])
+        await app.applied()
+        assert (await app.run("erase", "--app", "shop", "--user", "ada", "--yes")).code == 0
+    assert await everywhere(app, SECRET) == []
+    async with contextlib.aclosing(FalkorDBStore(app.url)) as store:
+        rows = (await store.read("shop", "MATCH (m:Memory) RETURN m.text", {}, timeout_s=5.0)).rows
+    assert rows == (("bobs-words",),)
+
+
+async def test_a_log_with_a_gap_is_refused_before_anything_is_erased(app: Archived) -> None:
+    await app.push("first")
+    async with app.worker():
+        await said(app, "shop", "ada", 1, SECRET)
+        await app.applied()
+    async with app.alone() as bus:
+        for status in await bus.status():
+            if status.end:
+                await bus.trim(status.id, status.end)
+    done = await app.run("archive", "now", "--json")
+    assert done.code == 1
+    assert json.loads(done.out)["lost"] > 3
+    async with app.worker():
+        await said(app, "shop", "ada", 2, SECRET)
+        await app.applied()
+        done = await app.run("erase", "--app", "shop", "--user", "ada", "--yes")
+        assert (done.code, "Nothing was erased" in done.err) == (2, True)
+        assert await everywhere(app, SECRET)
+        assert (await app.run("erase", "--app", "shop", "--yes")).code == 0
     assert await everywhere(app, SECRET) == []
 
 

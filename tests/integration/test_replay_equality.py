@@ -13,6 +13,7 @@ from itertools import batched
 from pathlib import Path
 
 import pytest
+from tests.chaos.serial import Neo4jReference
 from tests.integration.test_archive import Archived
 from tests.integration.test_cli import Call, call
 from tests.services.fixtures import empty_kafka
@@ -132,5 +133,7 @@ async def test_every_way_gives_the_same_graph(app: Archived, request: pytest.Fix
     if "kafka" in app.bus_url:
         return  # once is enough on the slower server
     neo4j: Neo4jServer = request.getfixturevalue("neo4j_server")
+    async with contextlib.aclosing(Neo4jReference(neo4j.uri)) as reference:
+        await reference.clear()
     code, found = await app.rebuild("--app", "shop", "--into", neo4j.uri, "--verify")
     assert (code, found["same"], found["rebuilt"]["digest"]) == (0, True, digests["shop"])

@@ -126,6 +126,8 @@ class PartitionCopy:
         self.pending: list[Entry] = []
         self.since = 0.0
         """When the first pending entry was collected, on the monotonic clock."""
+        self.lost = 0
+        """Entries that were trimmed before they were archived."""
         self._size = 0
         self._first = 1
 
@@ -148,6 +150,7 @@ class PartitionCopy:
         if batch.lost:
             await self.write()
             self._first = before + batch.lost + 1
+            self.lost += batch.lost
             logger.error(
                 "entries_not_archived", partition=self.number, entries=batch.lost, after=self.position.offset,
                 message="the bus trimmed them before they were archived: a rebuild from the start is not possible",
@@ -158,6 +161,8 @@ class PartitionCopy:
             self._size += sum(len(value) for entry in batch.entries for value in entry.fields.values())
             count = before + batch.lost + len(batch.entries)
             self.position = Committed(offset=self.pending[-1].offset, count=count)
+        elif batch.lost:
+            self.position = Committed(offset=self.position.offset, count=before + batch.lost)
         elif batch.stepped:
             await self._bus.commit(self.number, self.position)
 
@@ -170,6 +175,7 @@ class PartitionCopy:
             await self._state.save_rules(self._bus)
         entries = await self._new_ones(entries)
         if not entries:
+            self._size = 0
             return 0
         segment, data = await asyncio.to_thread(format_.encode, self.number, self._first, entries)
         await self._reader.blobs.put(segment.name, data)
@@ -215,12 +221,14 @@ class PartitionCopy:
             ) from error
 
 
-async def archive_now(bus: Bus, blobs: BlobStore) -> int:
-    """Archive all entries that are on the bus now, and the dead letters; return the number of new entries.
+async def archive_now(bus: Bus, blobs: BlobStore) -> tuple[int, int]:
+    """Archive all entries that are on the bus now, and the dead letters.
+
+    Return the number of new entries, and of those that were trimmed before they could be archived.
 
     ``bus`` is the bus alone. Other archivers may run. Raises ``BusUnavailable`` and ``ArchiveUnavailable``.
     """
-    reader, state, added = ArchiveReader(blobs), ArchivedState(blobs), 0
+    reader, state, added, lost = ArchiveReader(blobs), ArchivedState(blobs), 0, 0
     ends = {each.id: each.end for each in await bus.status()}
     for number, end in ends.items():
         copy = PartitionCopy(bus, reader, state, number)
@@ -232,6 +240,6 @@ async def archive_now(bus: Bus, blobs: BlobStore) -> int:
             await copy.add(batch)
             if copy.is_full:
                 added += await copy.write()
-        added += await copy.write()
+        added, lost = added + await copy.write(), lost + copy.lost
     await state.save_letters(bus)
-    return added
+    return added, lost

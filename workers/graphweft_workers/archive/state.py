@@ -42,10 +42,12 @@ class ArchivedState:
         """The hash of the newest copy of the dead letters."""
         self._layout: Layout | None = None
         self._saving = asyncio.Lock()
+        self._checked = False
 
     async def save_rules(self, bus: Bus) -> None:
         """Copy the rule sets and activations that the archive lacks, and the layout."""
         async with self._saving:
+            await self._check_same_log(bus)
             layout = await bus.layout()
             if layout != self._layout:
                 await self._blobs.put(_LAYOUT, _layout_text(layout))
@@ -60,6 +62,22 @@ class ArchivedState:
                     self._known.add(activation.digest)
                 await self._blobs.put(activation_name(activation.number), activation.encode())
                 self._activations = activation.number
+
+    async def _check_same_log(self, bus: Bus) -> None:
+        """Raise ``ArchiveUnavailable`` if the first archived activation of rules is not that of the bus."""
+        if self._checked:
+            return
+        names = await self._blobs.names(_ACTIVATIONS)
+        data = await self._blobs.get(names[0]) if names else None
+        if data is not None:
+            first = Activation.decode(data)
+            if list((await bus.activations(after=first.number - 1))[:1]) != [first]:
+                raise ArchiveUnavailable(
+                    "the archive holds another log: its rules were activated at another time than those of this bus. "
+                    "Give this bus an archive of its own (GRAPHWEFT_ARCHIVE_URL)",
+                    retry_after_s=5.0,
+                )
+        self._checked = True
 
     async def save_letters(self, bus: Bus) -> None:
         """Copy the dead letters if they have changed."""

@@ -18,6 +18,7 @@ from graphweft_workers.archive.verify import VerifiedPartition, verify, verify_r
 from graphweft_workers.cli.connections import running_bus
 from graphweft_workers.cli.options import Data, Json, command
 from graphweft_workers.cli.output import print_json, print_table, say, warn
+from graphweft_workers.logs import set_up_logs
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.roles.connections import make_archive, make_bus
 from graphweft_workers.roles.settings import Settings
@@ -35,16 +36,24 @@ async def _bus_alone(settings: Settings) -> AsyncGenerator[Bus]:
 
 
 @command
-async def archive_now(data: Data = None, json: Json = False) -> None:
+async def archive_now(data: Data = None, json: Json = False) -> int | None:
     """Copy all entries that are on the bus now into the archive, and end. `graphweft run archive` goes on."""
     settings = Settings.load(data=data)
     blobs = make_archive(settings)
+    set_up_logs("critical" if "log_level" not in settings.model_fields_set else settings.log_level, settings.log_format)
     async with _bus_alone(settings) as bus:
-        added = await copy_now(bus, blobs)
+        added, lost = await copy_now(bus, blobs)
     if json:
-        print_json({"archived": added})
+        print_json({"archived": added, "lost": lost})
     else:
         say(f"{added:,} new entries archived in {settings.archive}")
+    if not lost:
+        return None
+    warn(
+        f"{lost:,} entries had left the bus before, and this archive lacks them, so no graph can be rebuilt. "
+        "If another archive holds them, set GRAPHWEFT_ARCHIVE_URL to that one"
+    )
+    return 1
 
 
 @command

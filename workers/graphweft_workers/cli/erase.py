@@ -11,7 +11,7 @@ from typing import Annotated
 import typer
 
 from graphweft_contracts import InvalidSettings
-from graphweft_workers.archive.erasure import Subject
+from graphweft_workers.archive.subject import Subject
 from graphweft_workers.cli.connections import running_bus, running_graph
 from graphweft_workers.cli.options import App, Data, Json, command
 from graphweft_workers.cli.output import print_json, print_table, say, warn
@@ -87,5 +87,7 @@ def _print(places: Sequence[Place], what: str, *, report: bool, json: bool) -> N
         [(place.name, place.found, place.left, place.note) for place in places],
         title=f"Erased: {what}",
     )
-    if not any(place.unfinished for place in places):
+    if not any(place.found for place in places):
+        warn("nothing was found: events name a user by userid, or by user_id in data or in data.context")
+    elif not any(place.unfinished for place in places):
         say("it is erased, and no replay brings it back")

@@ -57,7 +57,7 @@ class PartitionStatus:
     note: str = ""
     """The note of ``Committed``."""
     written: int = 0
-    """Entries that were ever written to the partition. On Kafka, the ends of transactions count too."""
+    """Entries that were ever written to the partition. A bus may count control records too."""
     trimmed: int = 0
     """Entries that the bus no longer holds."""
 

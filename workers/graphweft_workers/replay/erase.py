@@ -13,17 +13,18 @@ from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from graphweft_contracts import BusUnavailable, DeadLetter, channels, wire
+from graphweft_contracts import BusUnavailable, DeadLetter, InvalidSettings, channels, wire
 from graphweft_contracts.layout import ALL_APPS
 from graphweft_contracts.rules_log import newest
 from graphweft_workers.active_rules import ActiveRules
 from graphweft_workers.archive.archived_bus import ArchivedBus
 from graphweft_workers.archive.archiver import archive_now
 from graphweft_workers.archive.blobs import BlobStore
-from graphweft_workers.archive.erasure import Subject, count_entries, erase_entries, learn
+from graphweft_workers.archive.erasure import count_entries, count_undecided, erase_entries, erased_offsets, learn
 from graphweft_workers.archive.prelude_erasure import count_restored, erase_restored, learn_restored
 from graphweft_workers.archive.reader import ArchiveReader
 from graphweft_workers.archive.state import ArchivedState
+from graphweft_workers.archive.subject import Subject
 from graphweft_workers.archive.trim import trim
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Entry
@@ -110,6 +111,7 @@ class Erasure:
         """
         partitions = await self._partitions()
         ends = {each.id: each.end for each in await self._alone.status() if each.id in partitions}
+        await self._check_complete(partitions)
         self._tell("wait until the events are applied")
         await self._applied(ends)
         self._tell("archive the log")
@@ -131,7 +133,10 @@ class Erasure:
         graph = await self._erase_from_graph()
         await self._purge_caches()
         left += await self._count(partitions)
-        note = "another process still writes old entries: give the command again" if left else ""
+        undecided = sum([await count_undecided(self._reader, number, self._subject) for number in partitions])
+        note = f"{undecided:,} entries without a user stay, in chats with others" if undecided else ""
+        if left:
+            note = "another process still writes old entries: give the command again"
         archive = Place(name="archive", found=erased, left=left, note=note, unfinished=left > 0)
         caches = Place(name="caches of responders", found=0, left=0, note="dropped within a second")
         return [
@@ -143,6 +148,19 @@ class Erasure:
             graph,
             caches,
         ]
+
+    async def _check_complete(self, partitions: Sequence[int]) -> None:
+        """Raise ``InvalidSettings`` if the graph could not be made without the user, before anything is erased."""
+        if self._subject.user_id is None or not self._live.can_exchange:
+            return
+        bus = ArchivedBus(self._alone, self._blobs)
+        missing = sum([await bus.missing(number) for number in partitions])
+        if missing:
+            raise InvalidSettings(
+                f"the log of {self._subject.app_id!r} lacks {missing:,} entries, which were trimmed before they were "
+                "archived, so its graph cannot be made again without the user. Nothing was erased: erase the whole "
+                "app, or name the archive that holds them (GRAPHWEFT_ARCHIVE_URL)"
+            )
 
     async def _partitions(self) -> list[int]:
         return await partitions_of(self._alone, self._live, self._subject.app_id)
@@ -208,11 +226,11 @@ class Erasure:
 
     async def _erase_letters(self, partitions: Sequence[int]) -> list[Place]:
         """Drop what dead letters say of erased entries; other entries of a letter stay in it."""
-        gone = {number: await self._erased(number) for number in partitions}
+        gone = {number: await erased_offsets(self._reader, number) for number in partitions}
         found = left = 0
         for letter in await self._letters():
             offsets = letter.offsets or (letter.offset,)
-            erased = gone.get(letter.partition, {})
+            erased = gone.get(letter.partition, set())
             if letter.app_id not in (None, self._subject.app_id) or not any(each in erased for each in offsets):
                 if self._holds(letter):  # of an event that was not on the log
                     found += 1
@@ -230,17 +248,13 @@ class Erasure:
             Place(name="dead letters in the archive", found=len(copies), left=0),
         ]
 
-    async def _letter_of(self, letter: DeadLetter, offsets: tuple[str, ...]) -> DeadLetter:
-        [first] = await self._reader.entries(letter.partition, offsets[:1])
-        return letter.of_entries(offsets).model_copy(update={"fields": wire.pack(first.fields)})
-
-    async def _erased(self, number: int) -> Mapping[str, None]:
-        """Return the offsets of all erased entries of a partition."""
-        found: dict[str, None] = {}
-        await self._reader.refresh(number)
-        for piece in await self._reader.pieces(number):
-            found |= {entry.offset: None for entry in await self._reader.read(piece) if entry.erased}
-        return found
+    async def _letter_of(self, letter: DeadLetter, offsets: tuple[str, ...]) -> DeadLetter | None:
+        """Return the letter for other entries; None if none of them can be read any more."""
+        there = await self._reader.entries(letter.partition, offsets)
+        if not there:
+            return None
+        shorter = letter.of_entries(tuple(entry.offset for entry in there))
+        return shorter.model_copy(update={"fields": wire.pack(there[0].fields), "event_id": None})
 
     async def _snapshots(self, *, delete: bool = False) -> Place:
         names = await self._blobs.names(f"snapshots/{self._subject.app_id}/")
@@ -270,8 +284,8 @@ class Erasure:
         await work.swap()
         await self._beside.drop(app_id)  # the graph from before
         place = await self._graph_place()
-        note = "events of others name the user" if place.left else ""
-        return Place(name="graph", found=found, left=place.left, note=note)
+        note = "events that are not the user's name the user: `graphweft why` shows them" if place.left else ""
+        return Place(name="graph", found=found, left=place.left, note=note, unfinished=place.left > 0)
 
     async def _graph_place(self) -> Place:
         """Count the nodes that have the user's id as a value; for an app, all of its graph's."""

@@ -151,7 +151,8 @@ class Rebuild:
             other = "--graph-template for another name, or --into for another server"
             raise InvalidSettings(
                 f"the graph of {app_id!r} from before the last swap is at the place of the new one: `graphweft "
-                f"rollback` puts it back, `graphweft rebuild --drop` deletes it; or give {other}"
+                f"rollback` puts it back unless the past was restated since, `graphweft rebuild --drop` deletes it; or "
+                f"give {other}"
                 if is_kept
                 else f"a graph of {app_id!r} exists at the place of the new one: give --resume to continue an "
                 f"interrupted rebuild, --drop to delete it, {other}"

@@ -1,0 +1,137 @@
+"""Whose entries are erased. Entries are read leniently: one that breaks the contract holds personal data too. Pure."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, cast
+
+from graphweft_contracts import wire
+from graphweft_contracts.memory import memory_id
+from graphweft_workers.ports.event_log import Entry
+
+_NOTHING: dict[str, Any] = {}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Named:
+    """What an entry says about itself, whether it is a valid event or not."""
+
+    app_id: str
+    chat_id: str
+    type: str
+    key: tuple[str, str]
+    """Source and id."""
+    users: frozenset[str]
+    messages: int
+    """How many memories it creates, if it creates some."""
+    memory_ids: frozenset[str]
+    """Memories whose vector or summary it holds."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Subject:
+    """Whose entries are erased: an app's, or those of one user of it."""
+
+    app_id: str
+    user_id: str | None = None
+    alone: set[str] = field(default_factory=set[str])
+    """Chats that the user began."""
+    shared: set[str] = field(default_factory=set[str])
+    """Chats in which somebody else has an event."""
+    memories: set[str] = field(default_factory=set[str])
+    """Ids of the user's memories: their vectors and summaries are the user's too."""
+    _chats: set[str] = field(default_factory=set[str])
+    _added: dict[tuple[str, str], bool] = field(default_factory=dict[tuple[str, str], bool])
+    """By source and id of each event that adds memories: whether the first one is the user's. Others are copies."""
+
+    def learn(self, entries: Iterable[Entry]) -> None:
+        """Take note of the chats and memories of the user. Call it with all entries, in order, before ``holds``."""
+        if self.user_id is None:
+            return
+        for entry in entries:
+            named = named_of(entry)
+            if named is None or named.app_id != self.app_id:
+                continue
+            if named.users - {self.user_id}:
+                self.shared.add(named.chat_id)
+            elif named.users and named.chat_id not in self._chats:
+                self.alone.add(named.chat_id)
+            self._chats.add(named.chat_id)
+            if named.type == "memory.add" and self._added.setdefault(named.key, self.user_id in named.users):
+                self.memories.update(memory_id(*named.key, number) for number in range(named.messages))
+
+    def holds(self, entry: Entry) -> bool:
+        """Tell whether an entry is to be erased."""
+        named = named_of(entry)
+        if named is None or named.app_id != self.app_id:
+            return False
+        if self.user_id is None:
+            return True
+        if named.users:
+            return self.user_id in named.users
+        if named.type == "memory.forget":  # it holds ids only, and keeps the memories of others forgotten
+            return False
+        if self._began(named.chat_id) and named.chat_id not in self.shared:
+            return True
+        return not self.memories.isdisjoint(named.memory_ids)
+
+    def may_hold(self, entry: Entry) -> bool:
+        """Tell whether an entry names no user and stays, but is in a chat in which the user has said something."""
+        named = named_of(entry)
+        if named is None or named.app_id != self.app_id or self.user_id is None or named.users:
+            return False
+        return self._began(named.chat_id) and named.chat_id in self.shared
+
+    def _began(self, chat_id: str) -> bool:
+        return bool(chat_id) and chat_id in self.alone
+
+
+def named_of(entry: Entry) -> Named | None:
+    """Return what an entry says about itself; None for an erased one, a control entry, and what cannot be read."""
+    if entry.erased or wire.DATA not in entry.fields:
+        return None
+    body = entry.fields[wire.DATA]
+    attributes = {
+        name[3:].decode(errors="replace"): value.decode(errors="replace")
+        for name, value in entry.fields.items()
+        if name.startswith(b"ce_")
+    }
+    try:
+        read: Any = json.loads(body)
+    except (ValueError, RecursionError):
+        read = None
+    event = cast("dict[str, Any]", read) if isinstance(read, dict) else _NOTHING
+    if attributes:
+        event = {**attributes, "data": event}
+    data = _mapping(event.get("data"))
+    users = (event.get("userid"), data.get("user_id"), _mapping(data.get("context")).get("user_id"))
+    messages: Any = data.get("messages")
+    ids = [data.get("memory_id"), *_listed(data.get("memory_ids"))]
+    kind = _text(event.get("type"))
+    return Named(
+        app_id=_text(event.get("appid")),
+        chat_id=_text(event.get("chatid")),
+        type=kind,
+        key=(_text(event.get("source")), _text(event.get("id"))),
+        users=frozenset(filter(None, map(_text, users))),
+        messages=len(_listed(messages)),
+        memory_ids=frozenset(filter(None, map(_text, ids))) if kind.startswith("memory.") else frozenset(),
+    )
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return cast("Mapping[str, Any]", value) if isinstance(value, dict) else _NOTHING
+
+
+def _listed(value: Any) -> list[Any]:
+    found: list[Any] = value if isinstance(value, list) else []  # pyright: ignore[reportUnknownVariableType]
+    return found
+
+
+def _text(value: Any) -> str:
+    """Return a text or a number as text; nothing else names anybody."""
+    if isinstance(value, str):
+        return value
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else ""

@@ -273,8 +273,8 @@ async def test_a_graph_of_the_app_or_of_another_one_is_never_the_new_one(app: Ap
 async def test_an_app_without_events_is_told(app: App) -> None:
     await app.live()
     done = await app.run("rebuild", "--app", "shp", "--verify")
-    assert "no event of the app 'shp' in the log matches a rule" in done.err
-    assert done.code == 0
+    assert "no event of the app 'shp' in the log matches a rule, and it has no graph: check its name" in done.err
+    assert done.code == 1
 
 
 async def test_a_live_graph_that_is_written_to_is_compared_at_one_place(app: App) -> None:

@@ -24,6 +24,12 @@ from graphweft_workers.roles.connections import make_archive, make_bus
 from graphweft_workers.roles.settings import Settings
 
 _MOST_FAULTS: Final = 50
+_MOST_ROWS: Final = 10
+
+
+def _say_others(partitions: int) -> None:
+    if partitions > _MOST_ROWS:
+        say(f"and {partitions - _MOST_ROWS} other partitions; --json shows all")
 
 
 @contextlib.asynccontextmanager
@@ -85,8 +91,12 @@ async def archive_verify(
     if found:
         print_table(
             ("partition", "segments", "entries", "erased", "MB", "end"),
-            [(str(p.partition), p.segments, p.entries, p.erased, f"{p.bytes / 1e6:.1f}", p.end) for p in found],
+            [
+                (str(p.partition), p.segments, p.entries, p.erased, f"{p.bytes / 1e6:.1f}", p.end)
+                for p in sorted(found, key=lambda each: -each.entries)[:_MOST_ROWS]
+            ],
         )
+        _say_others(len(found))
     else:
         say("the archive is empty")
     for fault in faults[:_MOST_FAULTS]:
@@ -121,6 +131,10 @@ async def trim_bus(
     if shown:
         print_table(
             ("partition", "up to", "held there by", "removed"),
-            [(str(row["partition"]), row["offset"], row["held_by"], row["removed"]) for row in shown],
+            [
+                (str(row["partition"]), row["offset"], row["held_by"], row["removed"])
+                for row in sorted(shown, key=lambda row: -int(row["removed"]))[:_MOST_ROWS]
+            ],
         )
+        _say_others(len(shown))
     say(f"{sum(int(row['removed']) for row in rows):,} entries removed from the bus")

@@ -181,6 +181,8 @@ class _Work:
                     report.swapped = True
                 report.elapsed_s = time.monotonic() - started
                 report.done, report.restored = work.done, work.restored
+        no_events = not report.events and not report.restored and not options.resume
+        report.unknown = no_events and not await self.live.graph_id(app)
         if self.given is not None:
             await self.rules.refresh()
             report.active = self.rules.current(app).digest

@@ -27,6 +27,8 @@ class RebuildReport:
     compared: Compared | None = None
     swap: bool = False
     swapped: bool = False
+    unknown: bool = False
+    """Whether the app has neither a graph nor events that match rules."""
     given: str = ""
     """The hash of the rules that were given."""
     active: str = ""
@@ -46,8 +48,8 @@ class RebuildReport:
 
     @property
     def failed(self) -> bool:
-        """Whether a comparison was asked for and the graphs are not known to be equal."""
-        return self.verify and not self.same
+        """Whether the app is unknown, or the graphs are not known to be equal where that was asked."""
+        return self.unknown or (self.verify and not self.same)
 
     @property
     def letters(self) -> list[DeadLetter]:
@@ -116,8 +118,10 @@ class RebuildReport:
                 if self.restated is not None
                 else "`graphweft rollback` puts it back; `graphweft rebuild --drop` deletes it."
             )
-        elif self.swap:
+            return
+        if self.swap:
             say("The graphs were not swapped.")
+        say(f"The graph {self.graph!r} stays: `--resume` continues it, `graphweft rebuild --drop` deletes it.")
 
     def _print_compared(self) -> None:
         compared = self.compared
@@ -137,7 +141,10 @@ class RebuildReport:
         """Print warnings on standard error."""
         app = self.app
         if not self.events and not self.restored and not self.resumed:
-            warn(f"no event of the app {app!r} in the log matches a rule")
+            warn(
+                f"no event of the app {app!r} in the log matches a rule"
+                + (", and it has no graph: check its name" if self.unknown else "")
+            )
         if self.verify and self.compared is None:
             warn(f"the live graph of {app!r} kept changing: compare again with --resume when less is written")
         if self.given and self.swap and self.given != self.active:

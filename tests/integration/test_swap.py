@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 from tests.integration.test_cli import Call, call, clean_environment
-from tests.integration.test_rebuild import App
+from tests.integration.test_rebuild import RULES, App
 from tests.services.fixtures import empty_kafka
 from tests.services.kafka import KafkaServer
 from tests.services.neo4j import Neo4jServer
@@ -87,6 +87,34 @@ async def test_workers_and_readers_go_on_while_graphs_are_swapped(app: App, stor
         code, found = await app.rebuild("--app", name, "--verify", "--graph-template", "checked_{app_id}.again")
         assert (code, found["same"]) == (0, True), found
         assert not any(is_sealed(each) for each in (await store.checkpoints(name, timeout_s=5.0)).values())
+
+
+async def test_a_reader_sees_the_old_graph_or_the_new_one_and_no_mixture(app: App, store: FalkorDBStore) -> None:
+    await app.live()
+    rules = app.folder / "third/Shop/graph_injection.yaml"
+    rules.parent.mkdir(parents=True)
+    rules.write_text(RULES.replace("BY", "third"))
+    seen: set[frozenset[tuple[object, ...]]] = set()
+    stop = asyncio.Event()
+
+    async def authors() -> frozenset[tuple[object, ...]]:
+        found = await store.read("shop", "MATCH (o:Order) RETURN o.by, count(*)", {}, timeout_s=10.0)
+        return frozenset(found.rows)
+
+    async def read() -> None:
+        while not stop.is_set():
+            seen.add(await authors())
+
+    old = await authors()
+    async with app.worker(), app.worker():
+        reading = asyncio.create_task(read())
+        code, found = await app.rebuild("--app", "shop", "--rules", str(rules.parent.parent), "--swap")
+        assert (code, found["swapped"]) == (0, True), found
+        seen.add(await authors())
+        stop.set()
+        await reading
+    assert seen == {old, frozenset({("third", 11)})}
+    assert old != frozenset({("third", 11)})
 
 
 async def test_verify_and_swap_together_swap_equal_graphs_only(app: App, store: FalkorDBStore) -> None:

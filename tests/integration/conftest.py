@@ -7,6 +7,8 @@ from collections.abc import AsyncIterator, Iterator
 
 import pytest
 import pytest_asyncio
+from tests.services.fixtures import empty_kafka
+from tests.services.kafka import KafkaServer
 from tests.services.layouts import spread
 
 from graphweft.transport import Transport
@@ -44,3 +46,13 @@ async def graph(url: str) -> AsyncIterator[FalkorDBStore]:
     driver = FalkorDBStore(url, write_timeout_ms=500)
     yield driver
     await driver.aclose()
+
+
+@pytest_asyncio.fixture(params=["redis", "kafka"])
+async def own_bus_url(request: pytest.FixtureRequest) -> str | None:
+    """The URL of an empty Kafka, or None for the Redis that holds the graph too."""
+    if request.param == "redis":
+        return None
+    kafka: KafkaServer = request.getfixturevalue("kafka")
+    await empty_kafka(kafka)
+    return kafka.url

@@ -16,8 +16,6 @@ from typing import Any
 import pytest
 from tests.integration.test_cli import Call, call, clean_environment
 from tests.integration.test_rebuild import App
-from tests.services.fixtures import empty_kafka
-from tests.services.kafka import KafkaServer
 from tests.services.layouts import spread
 
 from graphweft_contracts import channels
@@ -66,14 +64,9 @@ class Archived(App):
             return [list(await bus.after(number, "", limit=100_000)) for number in range(2)]
 
 
-@pytest.fixture(params=["redis", "kafka"])
-async def app(request: pytest.FixtureRequest, url: str, call: Call, tmp_path: Path) -> AsyncIterator[Archived]:
-    bus_url = None
-    if request.param == "kafka":
-        kafka: KafkaServer = request.getfixturevalue("kafka")
-        await empty_kafka(kafka)
-        bus_url = kafka.url
-    async with contextlib.aclosing(Archived(url, call, tmp_path, bus_url=bus_url)) as app:
+@pytest.fixture
+async def app(own_bus_url: str | None, url: str, call: Call, tmp_path: Path) -> AsyncIterator[Archived]:
+    async with contextlib.aclosing(Archived(url, call, tmp_path, bus_url=own_bus_url)) as app:
         await app.bus.partitions()
         yield app
 

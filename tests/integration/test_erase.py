@@ -14,8 +14,6 @@ import pytest
 import zstandard
 from tests.integration.test_archive import Archived
 from tests.integration.test_cli import Call, call
-from tests.services.fixtures import empty_kafka
-from tests.services.kafka import KafkaServer
 
 from graphweft.transport import Outgoing
 from graphweft_contracts import Event
@@ -30,14 +28,9 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
 SECRET = "zebra-secret"
 
 
-@pytest.fixture(params=["redis", "kafka"])
-async def app(request: pytest.FixtureRequest, url: str, call: Call, tmp_path: Path) -> AsyncIterator[Archived]:
-    bus_url = None
-    if request.param == "kafka":
-        kafka: KafkaServer = request.getfixturevalue("kafka")
-        await empty_kafka(kafka)
-        bus_url = kafka.url
-    async with contextlib.aclosing(Archived(url, call, tmp_path, bus_url=bus_url)) as app:
+@pytest.fixture
+async def app(own_bus_url: str | None, url: str, call: Call, tmp_path: Path) -> AsyncIterator[Archived]:
+    async with contextlib.aclosing(Archived(url, call, tmp_path, bus_url=own_bus_url)) as app:
         await app.bus.partitions()
         yield app
 

@@ -14,8 +14,6 @@ from pathlib import Path
 import pytest
 from tests.integration.test_cli import Call, call, clean_environment
 from tests.integration.test_rebuild import RULES, App
-from tests.services.fixtures import empty_kafka
-from tests.services.kafka import KafkaServer
 from tests.services.neo4j import Neo4jServer
 
 from graphweft_contracts import Fenced, GraphUnavailable
@@ -31,14 +29,9 @@ pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
 KILLS = int(os.environ.get("GRAPHWEFT_KILLS", "20"))
 
 
-@pytest.fixture(params=["redis", "kafka"])
-async def app(request: pytest.FixtureRequest, url: str, call: Call, tmp_path: Path) -> AsyncIterator[App]:
-    bus_url = None
-    if request.param == "kafka":
-        kafka: KafkaServer = request.getfixturevalue("kafka")
-        await empty_kafka(kafka)
-        bus_url = kafka.url
-    async with contextlib.aclosing(App(url, call, tmp_path, bus_url=bus_url)) as app:
+@pytest.fixture
+async def app(own_bus_url: str | None, url: str, call: Call, tmp_path: Path) -> AsyncIterator[App]:
+    async with contextlib.aclosing(App(url, call, tmp_path, bus_url=own_bus_url)) as app:
         await app.bus.partitions()
         yield app
 

@@ -10,7 +10,7 @@ from typing import Final
 
 from graphweft_workers.archive import segments as format_
 from graphweft_workers.archive.blobs import ArchiveUnavailable, BlobStore
-from graphweft_workers.archive.segments import DamagedSegment, Header, Piece, Segment, offset_order
+from graphweft_workers.archive.segments import DamagedSegment, Piece, Segment, offset_order
 from graphweft_workers.ports.event_log import Committed, Entry
 
 _KEPT: Final = 4
@@ -172,13 +172,6 @@ class ArchiveReader:
                     if entry.offset == offset:
                         return number
         return None
-
-    async def header(self, segment: Segment) -> Header:
-        """Return what a segment says about its entries."""
-        try:
-            return format_.read_header(segment, await self._bytes(segment))
-        except DamagedSegment as error:
-            raise ArchiveUnavailable(f"the archive is damaged: {error}") from error
 
     async def load(self, segment: Segment) -> list[Entry]:
         """Return all entries of a segment."""

@@ -142,15 +142,16 @@ def encode(partition: int, first: int, entries: Sequence[Entry], *, generation: 
 
 def read_header(segment: Segment, data: bytes) -> Header:
     """Return the description in a segment. Raises ``DamagedSegment``, also if the hash of the bytes is not its own."""
-    return _opened(segment, data)[0]
+    return read_segment(segment, data)[0]
 
 
 def decode(segment: Segment, data: bytes) -> list[Entry]:
     """Return the entries of a segment. Raises ``DamagedSegment`` like ``read_header``."""
-    return _opened(segment, data)[1]
+    return read_segment(segment, data)[1]
 
 
-def _opened(segment: Segment, data: bytes) -> tuple[Header, list[Entry]]:
+def read_segment(segment: Segment, data: bytes) -> tuple[Header, list[Entry]]:
+    """Return the description in a segment, and its entries. Raises ``DamagedSegment`` like ``read_header``."""
     found = segment.name.rpartition("_")[2].partition(".")[0]
     if hashlib.sha256(data).hexdigest()[:_HASH_DIGITS] != found:
         raise DamagedSegment(f"{segment.name}: its bytes do not have the hash that its name says")

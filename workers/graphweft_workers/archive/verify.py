@@ -82,8 +82,7 @@ async def _check(
             continue
         found.bytes += len(data)
         try:
-            entries = format_.decode(segment, data)
-            header = format_.read_header(segment, data)
+            header, entries = format_.read_segment(segment, data)
         except DamagedSegment as error:
             found.faults.append(str(error))
             continue

@@ -18,7 +18,7 @@ class Activation:
     """Makes a rule set active for a scope, at one place of each partition that holds events of the scope.
 
     A restatement is about the past of one app instead: its events before the place follow the rule set, and later ones
-    follow what is active without it. Its scope is ``restated_scope(app)``, which is no app to earlier versions.
+    follow what is active without it. Its scope is ``restated_scope(app)``, which earlier versions ignore: no app has that name.
     """
 
     number: int

@@ -18,7 +18,8 @@ class Activation:
     """Makes a rule set active for a scope, at one place of each partition that holds events of the scope.
 
     A restatement is about the past of one app instead: its events before the place follow the rule set, and later ones
-    follow what is active without it. Its scope is ``restated_scope(app)``, which earlier versions ignore: no app has that name.
+    follow what is active without it. Its scope is ``restated_scope(app)``. No app has that name, so earlier versions
+    ignore it.
     """
 
     number: int

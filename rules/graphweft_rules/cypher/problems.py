@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from difflib import get_close_matches
 from typing import Final, Literal, NamedTuple
 
+from graphweft_rules.cypher.calls import call_problems, is_index_change
 from graphweft_rules.cypher.clauses import PARTS, WRITING, Clause, Outline, Words
 from graphweft_rules.cypher.statement import clock_call
 from graphweft_rules.matching.clock import OWN_PREFIX
@@ -44,7 +45,9 @@ def own_problems(query: Outline, role: Role, uuids: int) -> Iterator[Problem]:
     yield from _text_problems(query)
     yield from _outer_problems(query)
     yield from _name_problems(query)
-    yield from _call_problems(words, role)
+    yield from _clock_problems(words, role)
+    for code, message, start in call_problems(query):
+        yield Problem("error", code, message, start)
     admin = [clause for clause in query.clauses if _is_admin(words, clause)]
     for clause in admin:
         message = "a rule cannot change the schema or load files: remove the clause; graphweft indexes the look-up keys"
@@ -116,7 +119,7 @@ def _name_problems(query: Outline) -> Iterator[Problem]:
             yield Problem("error", "param-as-label", message, word.start)
 
 
-def _call_problems(words: Words, role: Role) -> Iterator[Problem]:
+def _clock_problems(words: Words, role: Role) -> Iterator[Problem]:
     for index, word in enumerate(words.tokens):
         name = words.identifier(index).lower()
         if role == "mutation" and name == "rand" and words.text(index + 1) == "(" and words.text(index - 1) != ".":
@@ -147,8 +150,7 @@ def _is_admin(words: Words, clause: Clause) -> bool:
         case "CREATE":
             return words.keyword(after) in _SCHEMA and words.text(after + 1) != "="
         case "CALL":
-            procedure = "".join(words.text(index).lower() for index in clause.words[1:])
-            return procedure.startswith(("db.idx.", "db.index.")) and (".create" in procedure or ".drop" in procedure)
+            return is_index_change(words, clause)
         case _:
             return False
 

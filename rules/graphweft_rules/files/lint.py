@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -56,7 +57,7 @@ def lint(paths: Iterable[Path], dialects: Iterable[Dialect] = ()) -> list[Findin
             continue
         rule_files = sorted(_rule_files(path))
         for file in rule_files:
-            findings.extend(files.resolve(file).findings)
+            findings.extend(files.resolve(file, _root(path, file)).findings)
         if not rule_files:
             message = f"no {FILE_NAME} under this folder: nothing is checked"
             findings.append(Finding(level="warning", code="no-rules", message=message, place=Place(file=str(path))))
@@ -74,7 +75,7 @@ def explain(paths: Iterable[Path], dialects: Iterable[Dialect]) -> list[Explanat
     given: list[tuple[str, Mutation, Cypher]] = []
     for path in paths:
         for file in sorted(_rule_files(path)) if path.is_dir() else [path]:
-            config = files.resolve(file).config
+            config = files.resolve(file, _root(path, file)).config
             for rule in config.mutation_rules if config else ():
                 given += ((rule.name, each, parse(each.cypher, role="mutation")) for each in rule.mutations)
     shared = shared_labels(cypher for _, _, cypher in given)
@@ -100,9 +101,15 @@ def workflows(paths: Iterable[Path]) -> list[Workflow]:
     found: list[Workflow] = []
     for path in paths:
         for file in sorted(_rule_files(path)) if path.is_dir() else [path]:
-            if (config := files.resolve(file).config) is not None:
+            if (config := files.resolve(file, _root(path, file)).config) is not None:
                 found.append(compile_workflow(file.parent.name, config))
     return found
+
+
+def _root(given: Path, file: Path) -> Path:
+    """Return the folder that bases must be in: the one that was given, or that around the file's folder if wider."""
+    around, given = Path(os.path.abspath(file)).parent.parent, Path(os.path.abspath(given))
+    return given if around.is_relative_to(given) else around
 
 
 def _rule_files(root: Path) -> Iterator[Path]:

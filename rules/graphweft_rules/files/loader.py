@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import reduce
 from pathlib import Path
 from typing import Final
@@ -137,15 +137,18 @@ class RuleFiles:
         """Return the files that were read, by their paths from the root."""
         return {Path(os.path.relpath(path, root)).as_posix(): data for path, data in self.contents.items()}
 
-    def resolve(self, path: Path) -> Resolved:
+    def resolve(self, path: Path, root: Path | None = None) -> Resolved:
         """Return the rules of a file after ``extends``, with the findings of all files involved.
 
         Parents come before children, several parents from left to right. A base that is reached twice counts once, at
         its first place, so it cannot undo an override. Never raises on content.
+
+        A base is a YAML file under ``root``, wherever links lead; others are not read. By default ``root`` is the
+        folder that holds the file's folder.
         """
-        findings: list[Finding] = []
-        files = list(self._lineage(path, Place(file=str(path)), (), set(), findings.append))
-        findings.extend(finding for file in files for finding in file.findings)
+        walk = _Walk(root=os.path.realpath(Path(os.path.abspath(path)).parent.parent if root is None else root))
+        files = list(self._lineage(path, Place(file=str(path)), (), walk))
+        findings = [*walk.findings, *(finding for file in files for finding in file.findings)]
         config = None if errors(findings) else reduce(merge, (file.config for file in files))
         return Resolved(config=config, findings=ordered(findings))
 
@@ -154,26 +157,28 @@ class RuleFiles:
         path: Path,
         named_at: Place,
         descent: tuple[tuple[str, Path], ...],
-        visited: set[str],
-        report: Callable[[Finding], None],
+        walk: _Walk,
     ) -> Iterator[RuleFile]:
         """Yield the ancestors of a file, then the file, each once; ``descent`` is the path of files down to it."""
         identity, file = self._open(path)
         if identity in (above for above, _ in descent):
             chain = " -> ".join(str(each) for each in (*(name for _, name in descent), path))
             message = f"{chain} is a cycle: remove one of these 'extends'"
-            report(Finding(level="error", code="extends-cycle", message=message, place=named_at))
+            walk.findings.append(Finding(level="error", code="extends-cycle", message=message, place=named_at))
             return
-        if identity in visited:
+        if identity in walk.visited:
             return
         if not isinstance(file, RuleFile):
-            report(_unreadable(path, file, named_at, extended=bool(descent)))
+            walk.findings.append(_unreadable(path, file, named_at, extended=bool(descent)))
             return
-        visited.add(identity)
+        walk.visited.add(identity)
         for name, place in file.extends:
             # normpath, so that a base has one name whichever workflow's folder leads to it
             parent = Path(os.path.normpath(path.parent / name))
-            yield from self._lineage(parent, place, (*descent, (identity, path)), visited, report)
+            if refused := _refused(name, parent, walk.root):
+                walk.findings.append(Finding(level="error", code="extends-refused", message=refused, place=place))
+            else:
+                yield from self._lineage(parent, place, (*descent, (identity, path)), walk)
         yield file
 
     def _open(self, path: Path) -> tuple[str, RuleFile | OSError | ValueError]:
@@ -193,6 +198,29 @@ class RuleFiles:
                 self._data[identity] = self.contents[path] = data
                 self._read[identity] = read_rules(data, path, self._dialects)
         return identity, self._read[identity]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Walk:
+    """What is shared while a file and its bases are read."""
+
+    root: str
+    """The real path of the folder that bases must be in."""
+    visited: set[str] = field(default_factory=set[str])
+    findings: list[Finding] = field(default_factory=list[Finding])
+
+
+def _refused(name: str, path: Path, within: str) -> str:
+    """Return why a file cannot be extended, or an empty text; the file is not read."""
+    try:
+        real = os.path.realpath(path)
+    except ValueError:  # a null character in the path, which is reported where the file is opened
+        return ""
+    if os.path.commonpath((within, real)) != within:
+        return f"{name!r} is outside of the rules folder: copy the file into the folder, for example into _shared"
+    if not os.path.isdir(real) and not all(file.endswith((".yaml", ".yml")) for file in (str(path), real)):
+        return f"{name!r} is not a YAML file: extend a file that ends with .yaml"
+    return ""
 
 
 def _unreadable(path: Path, error: OSError | ValueError, named_at: Place, *, extended: bool) -> Finding:

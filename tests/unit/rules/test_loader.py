@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -304,6 +305,30 @@ def test_a_circle_through_links_is_refused(tmp_path: Path) -> None:
 )
 def test_parents_that_cannot_be_read(tmp_path: Path, extends: str, codes: list[str]) -> None:
     assert_refused(tmp_path, f"# base\nextends: {extends}", *codes)
+
+
+def test_a_base_outside_of_the_rules_folder_is_not_read(tmp_path: Path) -> None:
+    secret = write(tmp_path, "PASSWORD=hunter2", "outside/secret.yaml")
+    root = tmp_path / "rules"
+    (root / "W").mkdir(parents=True)
+    (root / "W" / "link.yaml").symlink_to(secret)
+    (root / "W" / "folder").symlink_to(secret.parent)
+    write(root, "PASSWORD=hunter2", ".env")
+    write(root, "PASSWORD=hunter2", ".env.txt")
+    (root / "W" / "env.yaml").symlink_to(root / ".env.txt")
+    for name in (str(secret), "../../outside/secret.yaml", "link.yaml", "folder/secret.yaml", "../.env", "env.yaml"):
+        text = message(root / "W", f"extends: {json.dumps(name)}")
+        assert "hunter2" not in text
+        assert text.startswith(repr(name)), text
+        assert refused(root / "W" / "graph_injection.yaml") == ["graph_injection.yaml:1:10 error extends-refused"]
+
+
+def test_a_base_is_found_from_any_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(tmp_path / "_shared", INJECTION, "base.yaml")
+    write(tmp_path / "W", "extends: ../_shared/base.yaml")
+    for folder, file in (("W", "graph_injection.yaml"), ("_shared", "../W/graph_injection.yaml"), ("", "W")):
+        monkeypatch.chdir(tmp_path / folder)
+        assert load(Path(file)).injection_rules
 
 
 def test_the_findings_of_all_files_come_at_once(tmp_path: Path) -> None:

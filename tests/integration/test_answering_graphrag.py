@@ -14,6 +14,7 @@ from tests.integration.test_memory_events import APP, add, applied, event
 from tests.services.rules import load_rules
 
 from graphweft_contracts import ContextReply, ContextRequest, GraphUnavailable, QueryFailed
+from graphweft_rules.output.envelope import inside
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.features.graphrag.retriever import HybridRetriever
 from graphweft_workers.injection.pipeline import ContextPipeline
@@ -124,7 +125,7 @@ async def test_a_rule_brings_facts_of_what_the_question_names(pipeline: ContextP
     [block] = reply.blocks
     assert (block.name, block.format, reply.missing) == ("graphrag", "facts", ())
     assert OWNS in block.value
-    lines = reply.text.splitlines()
+    lines = inside(reply.text).splitlines()
     assert (lines[0], lines[1], lines[-1]) == (
         "## Graphrag", "GRAPHRAG_CONTEXT_BLOCK_START", "GRAPHRAG_CONTEXT_BLOCK_END",
     )  # fmt: skip

@@ -16,6 +16,7 @@ from tests.services.rules import load_rules
 
 from graphweft import Client, Event, GraphInjectionHooks
 from graphweft_rules import GraphInjectionLoader, RulesError, RuleSet, lint
+from graphweft_rules.output.envelope import inside
 from graphweft_workers.drivers import dialects
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.redis.event_log import RedisEventLog
@@ -130,7 +131,7 @@ async def test_the_markdown_example_comes_out_character_by_character(url: str, c
     )
     reply = await client.context(agent="PatternAgent", chat_id="c", workflow="InjectionExample")
     assert (reply.reason, reply.missing) == (None, ())
-    assert reply.text == MARKDOWN
+    assert inside(reply.text) == MARKDOWN
     assert reply.injected == {"successful_patterns": MARKDOWN.partition("\n")[2]}
 
 

@@ -12,6 +12,8 @@ from pathlib import Path
 import pytest
 from tests.services.commands import inside
 
+from graphweft_rules.output.envelope import enclose
+
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
 README = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
@@ -60,14 +62,14 @@ def test_the_example_runs_as_printed(project: Path) -> None:
     # Worker and responder are there; on a slow machine the first answer may take longer than a turn waits for it.
     for times in range(1, 11):
         said = run(script)
-        expected = f"## Tools That Failed For This User\n- **refund**: {times}\n"
+        expected = enclose(f"## Tools That Failed For This User\n- **refund**: {times}") + "\n"
         if said.endswith(expected):
             break
     assert said.endswith(expected), said
     assert said.startswith("stored at ")
-    assert "```\n## Tools That Failed For This User\n- **refund**: 1\n```" in README
+    assert f"```\n{enclose('## Tools That Failed For This User\n- **refund**: 1')}\n```" in README
 
 
 def test_the_new_project_runs_as_printed(project: Path) -> None:
-    expected = "- **o2**: desk (status: placed)\n- **o1**: lamp (status: delayed, days: 3)\n"
-    assert run(project / "agent.py") == f"## Orders Of This Customer\n{expected}"
+    expected = "- **o2**: desk (status: placed)\n- **o1**: lamp (status: delayed, days: 3)"
+    assert run(project / "agent.py") == enclose(f"## Orders Of This Customer\n{expected}") + "\n"

@@ -9,7 +9,7 @@ from typing import Final
 
 import pytest
 
-from graphweft_workers.redaction import REDACTED, is_value, redact, redact_beside, redact_value
+from graphweft_workers.redaction import REDACTED, is_value, redact, redact_beside, redact_cell, redact_value
 
 # Put together here, so that no scanner takes this file for a leak.
 AWS: Final = "AKIA" + "IOSFODNN7EXAMPLE"
@@ -287,3 +287,23 @@ def test_what_is_behind_the_bound_does_not_come_back() -> None:
     result = redact("x " * 3_000 + AWS)
     assert result.endswith(REDACTED)
     assert len(result) <= 4_000
+
+
+def test_a_cell_of_any_length_is_read() -> None:
+    key = "sk-" + "a1B2c3D4" * 5
+    for before in (0, 10, 2_990, 3_985, 3_999, 10_000):
+        text = "word " * (before // 5) + f" {key} " + "word " * 500
+        shown = redact_cell("text", text)
+        assert key not in shown
+        assert "a1B2c3D4" not in shown
+        assert len(shown) >= len(text) - len(key)
+
+
+def test_a_cell_goes_by_the_name_of_its_column_and_ids_stay() -> None:
+    jumble = "K3sd82Hdk29XkdPq0ZaB"
+    assert REDACTED in redact_cell("text", jumble)
+    assert redact_cell("id", jumble) == jumble
+    assert redact_cell("order_id", jumble) == jumble
+    assert REDACTED in redact_cell("session_id", jumble)
+    assert REDACTED in redact_cell("password", "hunter22!")
+    assert redact_cell("name", "hunter22!") == "hunter22!"

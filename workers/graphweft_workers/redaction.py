@@ -13,6 +13,8 @@ from graphweft_workers.terms import STOP_WORDS
 
 REDACTED: Final = "[REDACTED]"
 _MAX_CHARS: Final = 4_000
+_STRIDE: Final = 3_000
+"""Distance of the windows in which a longer text is read. A secret of up to 1,000 characters is whole in one."""
 _LOOK_ALIKES: Final = str.maketrans(
     "аАеЕоОрРсСхХуУкКмМтТвВнНіІїЇѕЅјЈԁԛԝһҺΑαΒΕΖΗΙΚκΜΝΟοΡρΤτΥυΧχνιıɑɡℓ\u2044\u2215\u2236\ua789\u02d0\u02f8\u201a\u201e\u2212",
     "aAeEoOpPcCxXyYkKmMtTbBhHiIiIsSjJdqwhHAaBEZHIKkMNOoPpTtYuXxviiagl//::::'\"-",
@@ -232,6 +234,22 @@ def redact_value(label: str, text: str) -> str:
     head, text = f"{_bounded(label)}: ", _bounded(text)
     found = [(max(0, start - len(head)), end - len(head)) for start, end in _secrets(head + text) if end > len(head)]
     return _masked(text, [*found, *_secrets(text)])
+
+
+@lru_cache(maxsize=2_048)
+def redact_cell(label: str, text: str) -> str:
+    """Return a text of any length with ``[REDACTED]`` in place of each secret; ``label`` is the name of its column.
+
+    Ids stay as they are: the text of a column ``id`` or ``…_id``, except ``session_id``, because an agent needs it.
+    """
+    if label == "id" or (label.endswith("_id") and not label.endswith("session_id")):
+        return text
+    if len(text) <= _MAX_CHARS:
+        return redact_value(label, text) if label else redact(text)
+    found: list[tuple[int, int]] = []
+    for start in range(0, len(text), _STRIDE):
+        found += ((start + first, start + last) for first, last in _secrets(text[start : start + _MAX_CHARS]))
+    return _masked(text, found)
 
 
 def redact_beside(label: str, text: str) -> str:

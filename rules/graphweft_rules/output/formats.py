@@ -20,6 +20,7 @@ from typing import Any, Final
 from graphweft_contracts import Block
 from graphweft_contracts.context import Format
 from graphweft_rules.files.model import most_rows
+from graphweft_rules.output.envelope import harmless
 
 FACTS_START: Final = "GRAPHRAG_CONTEXT_BLOCK_START"
 """The first line of a block of facts, by which runtimes recognize it."""
@@ -46,10 +47,19 @@ _NUMBER_SIZE: Final = 5
 """Approximate characters of a number, a boolean or null."""
 _NESTED: Final = frozenset({dict, list})
 _NUMBERS: Final = frozenset({float, int})
-_HEADING: Final = re.compile(r"#{1,6}(?:\s|$)")
+_FORGED: Final = re.compile(
+    r"\[|#{1,6}(?:\s|$)|(?:=+|-{2,}|\*{3,}|_{3,})\s*$"
+    r"|\**(?:Human|HUMAN|User|USER|Assistant|ASSISTANT|System|SYSTEM|Developer|DEVELOPER)\s{0,4}\**\s{0,4}[:\uff1a]"
+)
+"""The start of a line that looks like a result, a heading, a rule, or the turn of somebody."""
+_FENCE: Final = re.compile(r"(`{3,}|~{3,})([^`]*)$")
 _NO_BRACKETS: Final = str.maketrans("[]", "()")
 _in_one_line: Final = json.JSONEncoder(ensure_ascii=False).encode
 _in_broken_line: Final = json.JSONEncoder(ensure_ascii=False, separators=(",\n    ", ": ")).encode
+
+
+type Gate = Callable[[str, str], str]
+"""Returns what a model may read of a string, given the name of its column or key, and the string."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -67,12 +77,19 @@ class Rows:
     use, which raises ``ValueError`` for a row that does not fit ``columns``.
     """
 
-    __slots__ = ("_cells", "_ends", "_format", "_last", "_line", "_names", "_names_size", "_rows", "count")
+    __slots__ = ("_cells", "_ends", "_format", "_gate", "_last", "_line", "_names", "_names_size", "_rows", "count")
 
     def __init__(
-        self, format: Format, columns: Sequence[str], rows: Sequence[Sequence[Any]], max_results: int | None = None
+        self,
+        format: Format,
+        columns: Sequence[str],
+        rows: Sequence[Sequence[Any]],
+        max_results: int | None = None,
+        gate: Gate | None = None,
     ) -> None:
+        """``gate`` replaces each string of the text. The values of ``list`` and ``single`` do not pass it."""
         self._format: Format = format
+        self._gate = gate
         self._names = _names(columns)
         self._names_size = sum(map(len, self._names)) + 6 * len(self._names)  # with quotes, colon, comma, space
         self._line = (
@@ -106,7 +123,7 @@ class Rows:
         if not count:
             return ""
         if self._last[0] != count:
-            self._last = (count, self._write(self._first(count)))
+            self._last = (count, harmless(self._write(self._first(count))))
         return self._last[1]
 
     def within(self, characters: int) -> int:
@@ -121,11 +138,11 @@ class Rows:
     def _write(self, rows: Sequence[Any]) -> str:
         match self._format:
             case "list":
-                return _in_one_line(rows)
+                return _in_one_line([self._gated(row) for row in rows])
             case "single":
-                return _in_one_line(rows[0])
+                return _in_one_line(self._gated(rows[0]))
             case "json":
-                return _in_lines(rows)
+                return _in_lines([self._gated(row) for row in rows])
             case "markdown":
                 return without_marks("\n".join(filter(None, rows)))
             case "results":
@@ -137,8 +154,19 @@ class Rows:
     def _first(self, count: int) -> list[Any]:
         for row in self._rows[len(self._cells) : count]:
             cells = [value if type(value) in _AS_IT_IS else _plain(value) for value in row]
-            self._cells.append(self._line.write(cells) if self._line else dict(zip(self._names, cells, strict=True)))
+            if self._line:
+                self._cells.append(self._line.write(self._through_gate(cells)))
+            else:
+                self._cells.append(dict(zip(self._names, cells, strict=True)))
         return self._cells[:count]
+
+    def _through_gate(self, cells: Sequence[Any]) -> Sequence[Any]:
+        if (gate := self._gate) is None or len(cells) != len(self._names):
+            return cells
+        return [_gated(gate, name, cell) for name, cell in zip(self._names, cells, strict=True)]
+
+    def _gated(self, row: Mapping[str, Any]) -> Mapping[str, Any]:
+        return row if (gate := self._gate) is None else {name: _gated(gate, name, cell) for name, cell in row.items()}
 
 
 def facts_block(lines: Iterable[str]) -> str:
@@ -187,7 +215,8 @@ def render(
 
 def assemble(blocks: Sequence[Block]) -> str:
     """Return the blocks as one text for a system message: each non-empty one under its heading."""
-    return "\n\n".join(heading(block.name) + text for block in blocks if block.rows and (text := _text(block)))
+    texts = ((block, harmless(_text(block))) for block in blocks if block.rows)
+    return "\n\n".join(heading(block.name) + text for block, text in texts if text)
 
 
 def heading(name: str) -> str:
@@ -229,6 +258,20 @@ def _in_lines(records: Sequence[Mapping[str, Any]]) -> str:
         return json.dumps(records, ensure_ascii=False, indent=2)
     inside = _in_broken_line(records)[2:-2].replace("},\n    {", "\n  },\n  {\n    ")
     return "[\n  {\n    " + inside + "\n  }\n]"
+
+
+def _gated(gate: Gate, name: str, value: Any) -> Any:
+    """Return a JSON value whose strings passed the gate; the items of a list have the name of the list."""
+    whole: Any = value  # pyright forgets `Any` inside the cases
+    match value:
+        case str():
+            return gate(name, value)
+        case dict():
+            return {key: _gated(gate, str(key), inner) for key, inner in whole.items()}
+        case list():
+            return [_gated(gate, name, inner) for inner in whole]
+        case _:
+            return value
 
 
 def _plain(value: Any) -> Any:
@@ -343,14 +386,27 @@ def _quoted(value: Any) -> str:
     while lines and not _visible(lines[-1]):
         lines.pop()
     first = next((number for number, line in enumerate(lines) if _visible(line)), 0)
-    return "\n".join([_as_text(line) for line in lines[first:]])
+    lines = [_as_text(line) for line in lines[first:]]
+    if "```" in text or "~~~" in text:
+        lines += _open_fence(lines)
+    return "\n".join(lines)
 
 
 def _as_text(line: str) -> str:
-    if "[" not in line and "#" not in line:
-        return line
     shown = _visible(line)
-    return f"\\{shown}" if shown.startswith("[") or _HEADING.match(shown) else line
+    return f"\\{shown}" if _FORGED.match(shown) else line
+
+
+def _open_fence(lines: Sequence[str]) -> list[str]:
+    """Return the line that ends the last fence of code, if it has no end."""
+    fence = ""
+    for line in lines:
+        if found := _FENCE.match(_visible(line)):
+            if not fence:
+                fence = found[1]
+            elif found[1].startswith(fence) and not found[2].strip():
+                fence = ""
+    return [fence] if fence else []
 
 
 def _visible(line: str) -> str:

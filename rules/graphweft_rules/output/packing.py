@@ -12,7 +12,8 @@ from typing import Any, Final
 
 from graphweft_contracts import Block, Explanation, Missing, ReasonCode
 from graphweft_rules.matching.rule_set import BoundQuery
-from graphweft_rules.output.formats import Rows, heading
+from graphweft_rules.output.envelope import enclose
+from graphweft_rules.output.formats import Gate, Rows, heading
 from graphweft_rules.output.token_count import TokenCounter, count_characters
 
 _USUAL: Final = 4
@@ -51,17 +52,26 @@ class Packed:
     errors: tuple[tuple[BoundQuery, Exception], ...] = ()
 
 
-def pack(found: Sequence[Found], *, max_tokens: int | None = None, count: TokenCounter = count_characters) -> Packed:
+def pack(
+    found: Sequence[Found],
+    *,
+    max_tokens: int | None = None,
+    count: TokenCounter = count_characters,
+    headings: bool = True,
+    enclosed: bool = False,
+    gate: Gate | None = None,
+) -> Packed:
     """Return the blocks of a reply, in the order of ``found``.
 
     The text has at most ``max_tokens`` by ``count``, and the blocks of a rule have at most the rule's ``max_tokens``
     together. A block's tokens include its heading and the blank line before it. The tokens of a block without a limit
-    are a quarter of its characters.
+    are a quarter of its characters. Without ``headings``, the text has none. With ``enclosed``, it is what
+    ``envelope.enclose`` returns, within the same budget. ``gate`` replaces each string of the text; it must not raise.
 
     A block is missing with ``token_budget`` if no row fits, and with ``internal_error`` if it cannot be rendered, which
     does not affect other blocks. A query without rows gives an empty block without tokens. ``count`` must not raise.
     """
-    budget = _Budget(found, max_tokens, count)
+    budget = _Budget(found, max_tokens, count, headings=headings, enclosed=enclosed, gate=gate)
     sections = budget.sections
     text, tokens = budget.spend()
     return Packed(
@@ -78,12 +88,12 @@ class _Section:
 
     __slots__ = ("_found", "_lead", "bound", "error", "kept", "missing", "rows", "tokens")
 
-    def __init__(self, found: Found, before: str) -> None:
+    def __init__(self, found: Found, before: str, *, headings: bool, gate: Gate | None) -> None:
         self._found = found
         self.bound = found.bound
         query = self.bound.query
-        self.rows = Rows(query.format, found.columns, found.rows, query.max_results)
-        self._lead = before + heading(query.inject_as)
+        self.rows = Rows(query.format, found.columns, found.rows, query.max_results, gate)
+        self._lead = before + (heading(query.inject_as) if headings else "")
         self.kept = 0
         self.tokens = 0
         self.missing: Missing | None = None
@@ -124,17 +134,29 @@ class _Section:
 class _Budget:
     """Divides the tokens of a request and of its rules among sections."""
 
-    def __init__(self, found: Sequence[Found], max_tokens: int | None, count: TokenCounter) -> None:
+    def __init__(
+        self,
+        found: Sequence[Found],
+        max_tokens: int | None,
+        count: TokenCounter,
+        *,
+        headings: bool,
+        enclosed: bool,
+        gate: Gate | None,
+    ) -> None:
         self.sections: list[_Section] = []
         before = ""
         for each in found:
-            section = _Section(each, before)
+            section = _Section(each, before, headings=headings, gate=gate)
             self.sections.append(section)
             if section.rows.count:
                 before = _BREAK
         self._max_tokens = max_tokens
         self._count = count
+        self._enclosed = enclosed
         self._left = max_tokens
+        if enclosed and max_tokens is not None:
+            self._left = max(0, max_tokens - count(enclose(_BREAK)))
         self._left_of_rule = {
             each.bound.rule: each.bound.max_tokens for each in found if each.bound.max_tokens is not None
         }
@@ -229,7 +251,8 @@ class _Budget:
         section.drop("token_budget", f"{detail}are left: {remedy}")
 
     def _assemble(self) -> str:
-        return "".join([section.text(section.kept) for section in self.sections]).removeprefix(_BREAK)
+        text = "".join([section.text(section.kept) for section in self.sections]).removeprefix(_BREAK)
+        return enclose(text) if self._enclosed else text
 
 
 def _most(rows: Rows, over: int, limit: int, text: Callable[[int], str], count: TokenCounter) -> tuple[int, int]:

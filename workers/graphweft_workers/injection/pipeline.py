@@ -61,7 +61,7 @@ class ContextPipeline:
 
     ``off`` are the apps that get no context; ``*`` means all. Without ``bus``, requests with ``after`` are refused.
     Without ``embedder``, searches use words and recency only. Without ``facts``, ``graphrag:`` is off. ``count`` counts
-    tokens. The pipeline closes none of its arguments.
+    tokens. Without ``redact``, texts keep secrets. The pipeline closes none of its arguments.
     """
 
     def __init__(
@@ -78,6 +78,7 @@ class ContextPipeline:
         last_good_s: float = 600.0,
         off: frozenset[str] = frozenset(),
         count: TokenCounter = count_characters,
+        redact: bool = True,
         clock: Callable[[], datetime] = _now,
     ) -> None:
         """``clock`` gives the time of clock functions in queries, and of the validity of facts in searches."""
@@ -96,7 +97,7 @@ class ContextPipeline:
         self._rows = RowFetcher(
             runner, self.cache, self._versions, self._breaker, self._background, query_timeout_s=query_timeout_s
         )
-        self._replies = ReplyBuilder(self.cache, last_good_s, count)
+        self._replies = ReplyBuilder(self.cache, last_good_s, count, redact=redact)
 
     async def answer(self, request: ContextRequest) -> ContextReply:
         """Return the context for ``request`` before its deadline, with a reason for each missing block.

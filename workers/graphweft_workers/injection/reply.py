@@ -12,9 +12,10 @@ import structlog
 from graphweft_contracts import Block, ContextReply, ContextRequest, Explanation, Missing, ReasonCode
 from graphweft_rules import BoundQuery, MatchedQueries, Skipped
 from graphweft_rules.output.packing import Found, pack
-from graphweft_rules.output.token_count import TokenCounter, count_characters
+from graphweft_rules.output.token_count import TokenCounter
 from graphweft_workers.injection.cache import Cache, key_of
 from graphweft_workers.injection.rows import Failure, Rows
+from graphweft_workers.redaction import redact_cell
 
 logger = structlog.get_logger("graphweft.injection")
 
@@ -25,12 +26,16 @@ _NO_ROWS: Final[frozenset[ReasonCode]] = frozenset({"graph_unavailable", "timeou
 
 
 class ReplyBuilder:
-    """Builds replies; takes rows up to ``last_good_s`` old out of the cache when the graph gives none in time."""
+    """Builds replies; takes rows up to ``last_good_s`` old out of the cache when the graph gives none in time.
 
-    def __init__(self, cache: Cache, last_good_s: float, count: TokenCounter) -> None:
+    With ``redact``, texts have no secrets (``graphweft_workers.redaction``); values for programs keep them.
+    """
+
+    def __init__(self, cache: Cache, last_good_s: float, count: TokenCounter, *, redact: bool) -> None:
         self._cache = cache
         self._last_good_s = last_good_s
         self._count = count
+        self._gate = redact_cell if redact else None
 
     def build(
         self,
@@ -65,25 +70,30 @@ class ReplyBuilder:
             found.append(
                 Found(bound=bound, columns=table.columns, rows=table.rows, age_ms=age_ms, explanation=explanation)
             )
-        packed = pack(found, max_tokens=request.max_tokens, count=self._count)
+        # The one block of a search needs no heading.
+        packed = pack(
+            found,
+            max_tokens=request.max_tokens,
+            count=self._count,
+            headings=request.search is None,
+            enclosed=True,
+            gate=self._gate,
+        )
         missing += packed.missing
         for bound, error in packed.errors:
             logger.error(
                 "block_broken", rule=bound.rule, query=bound.query.id, place=str(bound.query.place), exc_info=error
             )
-        blocks, text, tokens = packed.blocks, packed.text, packed.tokens
+        blocks = packed.blocks
         if request.search is not None and blocks:
-            # The one block of a search has rows as values, for programs; a single block needs no heading in the text.
-            blocks = (_as_rows(blocks[0], found[0]),)
-            text = text.partition("\n")[2]
-            tokens = (count_characters if request.max_tokens is None else self._count)(text)
+            blocks = (_as_rows(blocks[0], found[0]),)  # rows as values, for programs
         return ContextReply(
             id=request.id,
             context_id=uuid4().hex,
             blocks=blocks,
             missing=tuple(missing),
-            text=text,
-            tokens=tokens,
+            text=packed.text,
+            tokens=packed.tokens,
             stale_by=stale_by,
             partial=bool(missing),
             reason=missing[0].reason if missing and not blocks else None,

@@ -15,6 +15,7 @@ from graphweft.memory import add_event
 from graphweft.searching import faults
 from graphweft_contracts import ContextReply, MemoryMessage, MemoryScope, ReasonCode
 from graphweft_contracts.search import EMBEDDED
+from graphweft_rules.output.envelope import enclose, inside
 from graphweft_workers.mcp.access import Access
 from graphweft_workers.mcp.arguments import ContextArguments, MemoryAddArguments, MemorySearchArguments
 
@@ -148,17 +149,19 @@ class Tools:
         _log(reply, "memory_search")
         if not reply.results:
             raise _Refused(_TEXTS[_reason(reply)])
-        characters = self._tokens(given.max_tokens) * len(reply.text) // max(1, reply.tokens)
+        text = inside(reply.text)
+        left = self._tokens(given.max_tokens) - reply.tokens * (len(reply.text) - len(text)) // max(1, len(reply.text))
+        characters = left * len(reply.text) // max(1, reply.tokens)
         if characters < _MIN_CHARACTERS:
             raise _Refused(self._text_of("token_budget", given.max_tokens))
         [row] = reply.results
         notes = [
-            f"this is the beginning of the best result, which has {len(reply.text)} characters; others did not fit: "
+            f"this is the beginning of the best result, which has {len(text)} characters; others did not fit: "
             "search for something narrower to see them",
             *self._notes(reply, given.max_tokens),
         ]
         results = [{**row, "text": str(row["text"])[:characters]}]
-        return Answer(text=_joined(reply.text[:characters], notes), data={"results": results, "notes": notes})
+        return Answer(text=_joined(enclose(text[:characters]), notes), data={"results": results, "notes": notes})
 
     async def _add(self, raw: Mapping[str, Any]) -> Answer:
         given = MemoryAddArguments.model_validate(raw)

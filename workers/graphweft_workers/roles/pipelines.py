@@ -42,5 +42,6 @@ def make_pipeline(
         index_names=names,
         facts=HybridRetriever.of(graph, settings, **timed),
         count=token_counter(settings.token_counter),
+        redact=settings.context_redact,
         **given,
     )

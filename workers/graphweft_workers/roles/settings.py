@@ -124,6 +124,9 @@ class Settings(DriverSettings, BaseSettings):
         ge=0,
         description="Seconds for which cached rows replace those of an unavailable graph.",
     )
+    context_redact: bool = Field(
+        default=True, description="Whether passwords, keys and other secrets are left out of the text of a context."
+    )
     token_counter: str = Field(
         default="chars",
         description="How tokens are counted: chars (a quarter of them), or tiktoken:<encoding or model>.",

@@ -49,6 +49,7 @@ GIVEN = {
     "context_off": "shop,bank",
     "context_cache_mb": 5,
     "context_last_good_s": 1.5,
+    "context_redact": False,
     "token_counter": "tiktoken:o200k_base",
     "index_name": "anyIndex",
     "vector_index_name": "vectors",

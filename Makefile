@@ -1,7 +1,7 @@
 # Everything a developer runs. `make` lists the targets.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak bench check format generate constraints clean
+.PHONY: help demo test soak bench check format generate constraints lock sbom clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -84,7 +84,21 @@ constraints: $(READY) ## raise all dependencies to their newest versions, and pi
 	  | grep -E '^[A-Za-z0-9._-]+==[^ @]+$$'; } > $(VENV)/constraints.txt
 	@mv $(VENV)/constraints.txt constraints.txt
 	@touch $(READY)
+	$(LOCK) --upgrade --output-file deploy/requirements.txt
 	@echo "constraints.txt is renewed; look at its difference, then run: make test"
+
+# The packages of the container image, from the pins of constraints.txt, with the hashes of their files.
+LOCK := $(BIN)/uv pip compile pyproject.toml -c constraints.txt --generate-hashes --no-header --no-annotate --quiet \
+  --python-version 3.12 --python-platform linux --extra worker --extra kafka --extra neo4j --extra gateway \
+  --extra graphiti --extra tiktoken --extra openai-compatible
+
+lock: $(READY) ## write the packages of the container image with their hashes to deploy/requirements.txt
+	$(LOCK) --output-file deploy/requirements.txt
+
+sbom: $(READY) ## write the bill of materials of the container image to dist/sbom.cdx.json (CycloneDX)
+	@mkdir -p dist
+	$(BIN)/uv tool run --quiet --from cyclonedx-bom==7.5.0 cyclonedx-py requirements --pyproject pyproject.toml \
+	  --mc-type application --output-reproducible --output-file dist/sbom.cdx.json deploy/requirements.txt
 
 clean: ## remove the environment, caches and builds (data in .graphweft stays)
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

@@ -118,7 +118,8 @@ def test_ports_are_bound_to_this_machine(services: dict[str, dict[str, Any]]) ->
 
 def test_images_are_pinned(services: dict[str, dict[str, Any]], instructions: list[tuple[str, str]]) -> None:
     images = [service["image"] for service in services.values()]
-    images += [rest.split()[0] for word, rest in instructions if word == "FROM"]
+    images += [rest.partition("=")[2] for word, rest in instructions if word == "ARG"]
+    assert {rest.split()[0] for word, rest in instructions if word == "FROM"} == {"${PYTHON}"}
     for image in images:
         _, _, tag = image.rpartition(":")
         assert re.search(r"\d|^local$", tag), f"{image} names no version"
@@ -234,12 +235,30 @@ def test_the_gateway_s_tokens_are_mounted_and_never_committed(services: dict[str
     assert "deploy/gateway/tokens.yaml" in (ROOT / ".gitignore").read_text("utf-8").splitlines()
 
 
-def test_the_image_has_the_drivers_of_all_servers(instructions: list[tuple[str, str]]) -> None:
-    [extras] = [found[1] for _, rest in instructions if (found := re.search(r"\.whl\)\[([\w,-]+)\]", rest))]
+def test_the_image_has_the_drivers_of_all_servers() -> None:
+    makefile = (ROOT / "Makefile").read_text("utf-8")
+    extras = re.findall(r"--extra ([\w-]+)", makefile)
     # The embedded server is for laptops, local models bring torch, of several gigabytes, no service uses graphrag,
     # adapters belong to runtimes, and clients start the MCP server where they are.
     left_out = RUNTIMES | {"embedded", "graphrag", "mcp", "minilm", "sentence-transformers"}
-    assert set(extras.split(",")) == set(pyproject()["project"]["optional-dependencies"]) - left_out
+    assert set(extras) == set(pyproject()["project"]["optional-dependencies"]) - left_out
+
+
+def test_the_image_installs_only_files_whose_hashes_are_known(instructions: list[tuple[str, str]]) -> None:
+    installs = [rest for word, rest in instructions if word == "RUN" and "pip install" in rest]
+    [wheels] = [rest.split("&&") for rest in installs]
+    for each in (part for part in wheels if "pip install" in part):
+        assert "--require-hashes" in each or "--no-deps" in each, each
+    def normal(pin: str) -> str:
+        return re.sub(r"[-_.]+", "-", pin.partition("==")[0]).lower() + pin.partition("==")[2]
+
+    pins = [normal(pin) for pin in (ROOT / "constraints.txt").read_text("utf-8").splitlines()]
+    text = (ROOT / "deploy" / "requirements.txt").read_text("utf-8").replace("\\\n", " ")
+    for line in text.splitlines():
+        pin, *hashes = line.split()
+        assert normal(pin) in pins, f"{pin}: run `make lock`"
+        assert hashes, pin
+        assert all(re.fullmatch("--hash=sha256:[0-9a-f]{64}", each) for each in hashes), pin
 
 
 def entry_point() -> Callable[[], None]:

@@ -249,6 +249,7 @@ def test_the_image_installs_only_files_whose_hashes_are_known(instructions: list
     [wheels] = [rest.split("&&") for rest in installs]
     for each in (part for part in wheels if "pip install" in part):
         assert "--require-hashes" in each or "--no-deps" in each, each
+
     def normal(pin: str) -> str:
         return re.sub(r"[-_.]+", "-", pin.partition("==")[0]).lower() + pin.partition("==")[2]
 

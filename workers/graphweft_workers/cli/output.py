@@ -54,8 +54,10 @@ def printable(text: str) -> str:
 
 
 def printable_lines(text: str) -> str:
-    """Return text like ``printable``, with its line breaks."""
-    return "\n".join(printable(line) for line in text.split("\n"))
+    """Return text like ``printable``, with its line breaks and tabs."""
+    if text.isprintable():
+        return text
+    return "\n".join("\t".join(map(printable, line.split("\t"))) for line in text.split("\n"))
 
 
 def short(text: str, most: int) -> str:
@@ -71,14 +73,14 @@ def _escaped(found: re.Match[str]) -> str:
 
 
 def say(text: str) -> None:
-    """Print text for people, unchanged."""
-    sys.stdout.write(text + "\n")
+    """Print text for people. A terminal obeys no character of it: see ``printable_lines``."""
+    sys.stdout.write(printable_lines(text) + "\n")
     sys.stdout.flush()
 
 
 def warn(text: str) -> None:
     """Print a warning or a hint in yellow on standard error."""
-    stderr().print(text, style="yellow", markup=False, soft_wrap=True)
+    stderr().print(printable_lines(text), style="yellow", markup=False, soft_wrap=True)
 
 
 def say_aligned(rows: Iterable[tuple[str, ...]], *, to: TextIO | None = None) -> None:
@@ -87,7 +89,7 @@ def say_aligned(rows: Iterable[tuple[str, ...]], *, to: TextIO | None = None) ->
     widths = [max(map(len, column)) for column in zip(*lines, strict=True)]
     for line in lines:
         text = "  ".join(cell.ljust(width) for cell, width in zip(line, widths, strict=True)).rstrip()
-        (to or sys.stdout).write(text + "\n")
+        (to or sys.stdout).write(printable_lines(text) + "\n")
 
 
 def print_json(value: Any) -> None:
@@ -114,7 +116,7 @@ def print_table(columns: Sequence[str], rows: Iterable[Sequence[Any]], *, title:
         numeric = bool(lines) and all(isinstance(row[index], int | float) for row in lines)
         table.add_column(escape(name), justify="right" if numeric else "left", overflow="fold")
     for row in lines:
-        table.add_row(*(escape(_cell(value)) for value in row))
+        table.add_row(*(escape(printable_lines(_cell(value))) for value in row))
     stdout().print(table)
 
 
@@ -122,7 +124,7 @@ def print_error(error: BaseException) -> None:
     """Print an error on standard error."""
     from rich.text import Text
 
-    stderr().print(Text.assemble(("error:", "bold red"), " ", str(error)), soft_wrap=True)
+    stderr().print(Text.assemble(("error:", "bold red"), " ", printable_lines(str(error))), soft_wrap=True)
 
 
 def fail(error: GraphweftError) -> NoReturn:

@@ -28,6 +28,7 @@ from graphweft_rules import InjectionQuery, InjectionRule, Place, RuleSet, Workf
 from graphweft_rules.cypher.query import parse
 from graphweft_rules.matching.workflow import CompiledInjection, CompiledInjectionRule
 from graphweft_rules.output.envelope import inside
+from graphweft_workers.apps import AppPolicies, AppPolicy
 from graphweft_workers.drivers.embedded.server import EmbeddedServer
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.redis.requests import RedisRequestQueue
@@ -285,11 +286,29 @@ async def test_entities_are_their_properties(url: str, client: Client) -> None:
     assert reply.injected == {"n": {"p": anvil, "r": {"since": 2024}, "path": [anvil, {"id": "s1"}]}}
 
 
-async def test_an_unknown_workflow_is_told_the_known_ones(client: Client) -> None:
+async def test_an_unknown_workflow_names_no_other(client: Client) -> None:
     reply = await client.context(agent="One", chat_id="c1", workflow="Shpo")
     assert (reply.reason, reply.blocks, reply.text) == ("no_rules", (), "")
     assert "'Shpo'" in reply.detail
-    assert "workflows with rules: Shop" in reply.detail
+    assert "'Shop'" not in reply.detail
+
+
+async def test_a_workflow_of_other_apps_is_answered_like_an_unknown_one(
+    url: str, graph: FalkorDBStore, rules: RuleSet
+) -> None:
+    await write(url, DATA)
+    shop, other = AppPolicy(workflows=frozenset({"Shop"})), AppPolicy(workflows=frozenset({"Other"}))
+    pipeline = ContextPipeline(rules, graph, may_use=AppPolicies(default=other, apps={APP: shop}).allows_workflow)
+    try:
+        known, forbidden, unknown = [
+            await pipeline.answer(request(app_id=app, workflow=workflow))
+            for app, workflow in ((APP, "Shop"), ("strange", "Shop"), ("strange", "Shpo"))
+        ]
+    finally:
+        await pipeline.aclose()
+    assert known.injected == {"one": {"n": 1}}
+    assert forbidden.reason == unknown.reason == "no_rules"
+    assert forbidden.detail.replace("Shop", "Shpo") == unknown.detail
 
 
 async def test_a_workflow_is_compiled_for_its_first_request(

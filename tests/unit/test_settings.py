@@ -78,6 +78,7 @@ GIVEN = {
     "memory_keep_days": 1.5,
     "memory_keep_count": 500,
     "gateway_tokens": "/somewhere/tokens.yaml",
+    "apps": "/somewhere/apps.yaml",
     "fsync": "everysec",
     "log_level": "debug",
     "log_format": "json",
@@ -180,7 +181,7 @@ def test_all_unknown_names_are_told_at_once(folder: Path, monkeypatch: pytest.Mo
     monkeypatch.setenv("GRAPHWEFT_BATCH_EVENT", "5")
     told = refusal()
     assert "graphweft.yaml: unknown setting 'partitons'; did you mean 'partitions'?" in told
-    assert "graphweft.yaml: unknown setting 'zzz'; known: archive_every_s, archive_trim, archive_url, " in told
+    assert "graphweft.yaml: unknown setting 'zzz'; known: apps, archive_every_s, archive_trim, " in told
     assert "unknown environment variable 'GRAPHWEFT_BATCH_EVENT'; did you mean 'GRAPHWEFT_BATCH_EVENTS'?" in told
 
 

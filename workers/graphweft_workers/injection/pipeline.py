@@ -19,9 +19,9 @@ import structlog
 from graphweft_contracts import ContextReply, ContextRequest
 from graphweft_rules import RuleSet
 from graphweft_rules.files.findings import errors
-from graphweft_rules.matching.explain import named
 from graphweft_rules.output.token_count import TokenCounter, count_characters
 from graphweft_workers.active_rules import ActiveRules, FixedRules
+from graphweft_workers.apps import no_rules
 from graphweft_workers.embedding.protocol import Embedder
 from graphweft_workers.injection.background import Background
 from graphweft_workers.injection.breaker import Breaker
@@ -61,7 +61,9 @@ class ContextPipeline:
 
     ``off`` are the apps that get no context; ``*`` means all. Without ``bus``, requests with ``after`` are refused.
     Without ``embedder``, searches use words and recency only. Without ``facts``, ``graphrag:`` is off. ``count`` counts
-    tokens. Without ``redact``, texts keep secrets. The pipeline closes none of its arguments.
+    tokens. ``may_use(app_id, workflow)`` tells whether an app may use the rules of a workflow; the reply for a workflow
+    that it may not use is the same as for one without rules. Without ``redact``, texts keep secrets. The pipeline
+    closes none of its arguments.
     """
 
     def __init__(
@@ -77,6 +79,7 @@ class ContextPipeline:
         facts: FactRetriever | None = None,
         last_good_s: float = 600.0,
         off: frozenset[str] = frozenset(),
+        may_use: Callable[[str, str], bool] = lambda app_id, workflow: True,
         count: TokenCounter = count_characters,
         redact: bool = True,
         clock: Callable[[], datetime] = _now,
@@ -86,6 +89,7 @@ class ContextPipeline:
         self.cache = Cache(cache_bytes)
         """Its counters are for metrics."""
         self._off = off
+        self._may_use = may_use
         self._clock = clock
         self._breaker = Breaker()
         self._background = Background()
@@ -134,6 +138,8 @@ class ContextPipeline:
         app_id = request.app_id
         if app_id in self._off or "*" in self._off:
             return empty_reply(request, started, "disabled", f"context is switched off for {app_id!r} by its operators")
+        if request.search is None and not self._may_use(app_id, request.workflow):
+            return empty_reply(request, started, "no_rules", no_rules(request.workflow))
         rules = self.rules.current(app_id)
         if request.search is None and not await self._compiled(rules, request.workflow, until):
             detail = f"the rules of the workflow {request.workflow!r} are compiled at its first request; ask again"
@@ -142,8 +148,7 @@ class ContextPipeline:
         if isinstance(matched, str):
             return empty_reply(request, started, "invalid_request", matched)
         if request.search is None and request.workflow not in rules.workflows:
-            detail = f"there are no rules for the workflow {request.workflow!r}; workflows with rules: "
-            return empty_reply(request, started, "no_rules", detail + named(rules.workflows))
+            return empty_reply(request, started, "no_rules", no_rules(request.workflow))
         if request.search is None and (problem := rules.problem(request.workflow)) is not None:
             first = (errors(problem.findings) or problem.findings)[0]
             detail = f"the rules of the workflow {request.workflow!r} do not compile with this version: {first}"

@@ -41,6 +41,7 @@ from graphweft_workers.roles.connections import (
 )
 from graphweft_workers.roles.heartbeat import beating
 from graphweft_workers.roles.pipelines import make_pipeline
+from graphweft_workers.roles.policies import open_policies
 from graphweft_workers.roles.rules import load_new_rules, logged_rules, push_if_new
 from graphweft_workers.roles.settings import Settings
 
@@ -224,6 +225,7 @@ async def _injection(settings: Settings) -> AsyncGenerator[_Service]:
     from graphweft_workers.injection.responder import InjectionResponder
     from graphweft_workers.roles.embedder import make_embedder
 
+    policies = open_policies(settings)
     bus = make_bus(settings)
     try:
         rules = await load_new_rules(settings, bus)
@@ -250,10 +252,13 @@ async def _injection(settings: Settings) -> AsyncGenerator[_Service]:
         cache_bytes=settings.context_cache_mb * 1024**2,
         last_good_s=settings.context_last_good_s,
         off=settings.context_off_apps,
+        may_use=lambda app_id, workflow: policies is None or policies.current.allows_workflow(app_id, workflow),
     )
     tasks = [asyncio.create_task(_follow(active, settings, pipeline.cache)), asyncio.create_task(compile_rest(active))]
     if embedder is not None:
         tasks.append(asyncio.create_task(_wake(embedder)))
+    if policies is not None:
+        tasks.append(asyncio.create_task(policies.follow()))
     responder = InjectionResponder(
         queue, pipeline.answer, max_requests=settings.max_requests, more_counts=pipeline.cache.counts
     )

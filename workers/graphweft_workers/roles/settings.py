@@ -219,6 +219,11 @@ class Settings(DriverSettings, BaseSettings):
     gateway_tokens: Path | None = Field(
         default=None, description="YAML file with the hashes of the tokens that the HTTP gateway accepts."
     )
+    apps: Path | None = Field(
+        default=None,
+        description="YAML file with what each app may do: the workflows whose rules it uses. A change takes effect "
+        "without a restart.",
+    )
     fsync: Literal["always", "everysec"] = Field(
         default="always", description="Embedded server: write each change to disk at once, or every second."
     )
@@ -235,7 +240,7 @@ class Settings(DriverSettings, BaseSettings):
     def _key(cls, value: SecretStr | None) -> SecretStr | None:
         return None if value is None else SecretStr(_header_value(value.get_secret_value()))
 
-    @field_validator("data", "rules", "gateway_tokens")
+    @field_validator("data", "rules", "gateway_tokens", "apps")
     @classmethod
     def _home(cls, value: Path | None) -> Path | None:
         try:

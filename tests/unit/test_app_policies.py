@@ -1,0 +1,94 @@
+"""App policies: the file, its faults, and its reload."""
+
+from __future__ import annotations
+
+import logging
+import os
+from pathlib import Path
+
+import pytest
+
+from graphweft_contracts import InvalidSettings
+from graphweft_workers.apps import AppPolicies, read_policies
+from graphweft_workers.watched_file import WatchedFile
+
+
+def written(folder: Path, text: str) -> Path:
+    file = folder / "apps.yaml"
+    file.write_text(text)
+    return file
+
+
+def test_an_app_uses_its_workflows_and_others_the_default(tmp_path: Path) -> None:
+    found = read_policies(
+        written(tmp_path, "default: {workflows: [Shared]}\napps: {acme: {workflows: [Support]}, x: {}}")
+    )
+    assert found.allows_workflow("acme", "Support")
+    assert not found.allows_workflow("acme", "Shared")
+    assert not found.allows_workflow("acme", "support"), "names are exact"
+    assert found.allows_workflow("x", "Shared"), "a field that is not set is that of default"
+    assert found.allows_workflow("other", "Shared")
+    assert not found.allows_workflow("other", "Support")
+
+
+def test_without_a_file_every_workflow_is_allowed() -> None:
+    assert AppPolicies().allows_workflow("acme", "Support")
+
+
+def test_a_star_allows_every_workflow_and_an_empty_list_none(tmp_path: Path) -> None:
+    found = read_policies(written(tmp_path, 'default: {workflows: []}\napps: {acme: {workflows: ["*"]}}'))
+    assert found.allows_workflow("acme", "Support")
+    assert not found.allows_workflow("other", "Support")
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "apps.yaml:1:1: the file: it is empty"),
+        ("- x", "apps.yaml:1:1: the file:"),
+        ("apps:\n  acme:\n    workflow: [x]\n", "apps.yaml:3:5: apps.acme.workflow: Extra inputs"),
+        ("apps:\n  acme: {workflows: support}\n", "apps.yaml:2:10: apps.acme.workflows:"),
+        ("apps:\n  acme:\n    workflows:\n      - ok\n      - 1\n", "apps.yaml:5:9: apps.acme.workflows.1:"),
+        ("apps:\n  acme: {}\n  acme: {}\n", "apps.yaml:3:3: invalid YAML: the key 'acme' is used"),
+        ("apps:\n  a b: {}\n", "apps.yaml:2:3: apps.a b."),
+        ("apps: [\n", "invalid YAML"),
+    ],
+)
+def test_a_fault_has_file_line_and_column(tmp_path: Path, text: str, said: str) -> None:
+    with pytest.raises(InvalidSettings) as refused:
+        read_policies(written(tmp_path, text))
+    assert said in str(refused.value)
+    assert str(refused.value).startswith(f"apps: {tmp_path}")
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(InvalidSettings, match="cannot be read"):
+        read_policies(tmp_path / "none.yaml")
+
+
+def test_a_changed_file_is_in_use_and_a_faulty_one_is_not(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    file = written(tmp_path, "apps: {acme: {workflows: [A]}}")
+    watched = WatchedFile(file, read_policies)
+    assert not watched.refresh()
+
+    def change(text: str | None) -> None:
+        if text is None:
+            file.unlink()
+        else:
+            new = file.with_suffix(".new")
+            new.write_text(text)
+            os.replace(new, file)
+        with caplog.at_level(logging.INFO, "graphweft.settings"):
+            caplog.clear()
+            assert watched.refresh()
+            assert not watched.refresh(), "each change is read once"
+
+    change("apps: {acme: {workflows: [B]}}")
+    assert (watched.current.allows_workflow("acme", "B"), watched.problem) == (True, None)
+    for broken in ("apps: {acme: {workflow: [C]}}", None, ""):
+        change(broken)
+        assert watched.current.allows_workflow("acme", "B"), "the earlier content stays in use"
+        assert watched.problem
+        assert watched.problem in caplog.text
+    change("apps: {acme: {workflows: [D]}}")
+    assert (watched.current.allows_workflow("acme", "D"), watched.problem) == (True, None)

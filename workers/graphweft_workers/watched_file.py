@@ -1,0 +1,61 @@
+"""A file of the operator that takes effect again when it changes, without a restart."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from pathlib import Path
+from typing import Final
+
+from graphweft_contracts import InvalidSettings
+
+logger = logging.getLogger("graphweft.settings")
+
+_EVERY_S: Final = 1.0
+type _Stamp = tuple[int, int, int]
+
+
+class WatchedFile[Content]:
+    """The content of a file, read again when the file changes. A faulty file leaves the earlier content in use."""
+
+    def __init__(self, path: Path, read: Callable[[Path], Content]) -> None:
+        """Read the file. Raises what ``read`` raises, which is ``InvalidSettings`` for a faulty file."""
+        self._path = path
+        self._read = read
+        self._stamp = _stamp(path)
+        self.current = read(path)
+        """The content in use."""
+        self.problem: str | None = None
+        """Why the file as it is now is not in use; None if it is."""
+
+    def refresh(self) -> bool:
+        """Read the file if it changed, and return whether it did. Never raises on account of the file."""
+        stamp = _stamp(self._path)
+        if stamp == self._stamp:
+            return False
+        self._stamp = stamp
+        try:
+            self.current = self._read(self._path)
+        except InvalidSettings as error:
+            self.problem = str(error)
+            logger.error("the changed file is not used, its earlier content stays in use: %s", error)
+        else:
+            self.problem = None
+            logger.info("%s has changed and is in use", self._path)
+        return True
+
+    async def follow(self) -> None:
+        """Refresh once a second until cancelled."""
+        while True:
+            await asyncio.sleep(_EVERY_S)
+            # A large file takes time to parse.
+            await asyncio.to_thread(self.refresh)
+
+
+def _stamp(path: Path) -> _Stamp | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return (found.st_mtime_ns, found.st_size, found.st_ino)

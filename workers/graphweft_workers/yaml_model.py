@@ -1,0 +1,52 @@
+"""Reads a YAML file of the operator into a pydantic model. Each fault has file, line and column."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from pydantic import BaseModel, ValidationError
+
+from graphweft_contracts import InvalidSettings
+from graphweft_rules.files.model import Place
+from graphweft_rules.files.source import parse
+from graphweft_rules.files.tree import Items, Node, Table, plain
+
+
+def read_model[M: BaseModel](path: Path, model: type[M], *, setting: str, form: str) -> M:
+    """Return the file as ``model``.
+
+    Raises ``InvalidSettings`` with each fault and then ``form``, which shows what the file should look like. Values
+    of the file are not quoted, except in messages about the YAML itself.
+    """
+    try:
+        data = path.read_bytes()
+    except OSError as error:
+        raise InvalidSettings(f"{setting}: {str(path)!r} cannot be read: {error.strerror}") from error
+    root, findings = parse(data, str(path))
+    if findings:
+        raise InvalidSettings("\n".join(f"{setting}: {each.place}: invalid YAML: {each.message}" for each in findings))
+    try:
+        return model.model_validate(plain(root))
+    except ValidationError as error:
+        faults = [
+            f"{setting}: {_place(root, fault['loc'])}: {'.'.join(map(str, fault['loc'])) or 'the file'}: "
+            f"{fault['msg'].removeprefix('Value error, ')}"
+            for fault in error.errors(include_input=False, include_url=False, include_context=False)
+        ]
+        raise InvalidSettings("\n".join([*faults, form])) from None
+
+
+def _place(root: Node, loc: Sequence[str | int]) -> Place:
+    """Return the place of the value at ``loc``, or of the nearest value around it."""
+    node, place = root, root.place
+    for step in loc:
+        match node:
+            case Table() if (entry := node.entries.get(str(step))) is not None:
+                node, place = entry.value, entry.key
+            case Items() if isinstance(step, int) and step < len(node.items):
+                node = node.items[step]
+                place = node.place
+            case _:
+                break
+    return place

@@ -139,7 +139,7 @@ def _begins_query(words: Words, index: int) -> bool:
 def _hidden(token: Token) -> str:
     r"""Return the first ``\uXXXX`` that changes how the text is read, or an empty text.
 
-    Neo4j replaces these escapes before it reads the query. In a string they may stand for letters.
+    Some servers replace these escapes before they read the query. In a string they may stand for letters.
     """
     if token.kind in ("space", "number") or "\\u" not in token.text:
         return ""

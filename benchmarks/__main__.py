@@ -15,6 +15,7 @@ import typer
 
 from benchmarks import (
     adapters,
+    attack,
     context,
     graphrag,
     latency,
@@ -55,12 +56,14 @@ PARTS: Final = (
     Part("n", "memory of a rebuild by the number of events", 40, replaying.memory),
     Part("e", "emit to visible", 25, latency.run),
     Part("k", "emit to visible beside a slow app", 75, neighbours.run),
+    Part("o", "beside an app at 100 %, redis", 120, attack.on_redis),
     Part("g", "context over redis", 35, partial(context.against_plain, "redis")),
     Part("g", "context under load", 43, context.under_load),
     Part("h", "search in 110,000 memories", 75, search.run),
     Part("i", "facts out of a million relationships, falkordb", 60, partial(graphrag.run, graph="falkordb")),
     Part("j", "what an adapter adds to a turn", 90, adapters.run),
     Part("g", "context over kafka", 55, partial(context.against_plain, "kafka")),
+    Part("o", "beside an app at 100 %, kafka", 140, attack.on_kafka),
     Part("a", "kafka x falkordb, calls", 53, partial(throughput.run, "kafka", "falkordb", CALLS)),
     Part("ab", "redis x neo4j, calls", 85, partial(throughput.run, "redis", "neo4j", CALLS)),
     Part("af", "kafka x neo4j, calls", 100, partial(throughput.run, "kafka", "neo4j", CALLS)),

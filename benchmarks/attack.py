@@ -1,8 +1,8 @@
 """(o) One app at 100 %: what another app notices, beside the same without it.
 
 The quiet app emits over the bus and asks for context over HTTP. The loud app does one thing as fast as it may, or all
-of them at once, from a process of its own that yields the processors to the servers (``nice``): it stands for a client on
-another machine.
+of them at once, from a process of its own that yields the processors to the servers (``nice``): it stands for a client
+on another machine.
 """
 
 from __future__ import annotations

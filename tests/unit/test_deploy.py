@@ -103,6 +103,7 @@ def test_each_role_is_watched_by_its_own_process(
         check = service["healthcheck"]["test"]
         assert check[:4] == ["CMD", "graphweft", "doctor", "--role"], name
         assert heartbeat.ROLES[check[4]] == service["command"][1], name
+        assert (service["cap_drop"], service["security_opt"]) == (["ALL"], ["no-new-privileges:true"]), name
     [check] = [rest for word, rest in instructions if word == "HEALTHCHECK"]
     # The image does not know which role its container will have.
     assert check.endswith('CMD ["graphweft", "doctor", "--role", "any", "--json"]')

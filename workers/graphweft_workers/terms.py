@@ -13,6 +13,7 @@ import hashlib
 import re
 import unicodedata
 from collections.abc import Iterable, Iterator
+from collections.abc import Set as AbstractSet
 from functools import lru_cache
 from typing import Any, Final
 
@@ -24,10 +25,16 @@ _CJK: Final = re.compile(r"[\u3040-\u30ff\u3400-\u4dbf\u4e00-\u9fff\uac00-\ud7af
 _LONGEST: Final = 64
 """Limit of characters in a term; the rest is cut."""
 _MOST_QUERY_TERMS: Final = 64
-_MOST_TERMS: Final = 20_000
-"""Limit of terms of a text; stemming a word takes 30 us and blocks the event loop."""
-_LONGEST_QUESTION: Final = 200_000
+MOST_TERMS: Final = 20_000
+"""Limit of terms of a text."""
+MOST_TERMS_OF_EVENT: Final = 100_000
+"""Limit of terms of all texts of an event; a term of a repeated word takes 1 us."""
+MOST_WORDS_OF_EVENT: Final = 20_000
+"""Limit of different words of an event; stemming one takes 20 us."""
+_LONGEST_QUESTION: Final = 20_000
 """Limit of characters in a question; the end of a longer one counts."""
+_SHORT: Final = 256
+"""Limit of characters in a name or fact whose terms are cached."""
 _PIECE: Final = re.compile(r"\S{1,256}")
 _STEMMER: Final[Any] = snowballstemmer.stemmer("english")  # pyright: ignore[reportUnknownMemberType]
 
@@ -42,14 +49,59 @@ STOP_WORDS: Final = frozenset(_STOP_WORDS.split())
 """English words without a topic. Texts keep them; questions drop them."""
 
 
+class TooManyWords(ValueError):
+    """The names or facts of an event have more different words than an event may have."""
+
+
+class EventTerms:
+    """The terms of the texts of one event, within the limits of an event.
+
+    They depend on the texts and their order alone, so a replay finds the same terms.
+    """
+
+    def __init__(self, *, most_words: int = MOST_WORDS_OF_EVENT, most_terms: int = MOST_TERMS_OF_EVENT) -> None:
+        self._most_words = most_words
+        self._left = most_terms
+        self._words: set[str] = set()
+
+    def first(self, text: str) -> tuple[list[str], int]:
+        """Return the first terms of a text, with repetitions, and how many characters behind them have none.
+
+        The terms end at 20,000, or where the event reaches a limit.
+        """
+        found: list[str] = []
+        most = min(MOST_TERMS, self._left)
+        known, most_words = self._words, self._most_words
+        unsearched = 0
+        for at, word in _words(_PIECE.finditer(text)):
+            if word not in known and len(known) >= most_words:
+                unsearched = len(text) - at
+                break
+            known.add(word)
+            of_word = _terms_of(word)
+            if len(found) + len(of_word) > most:
+                unsearched = len(text) - at
+                break
+            found += of_word
+        self._left -= len(found)
+        return found, unsearched
+
+    def whole(self, text: str) -> list[str]:
+        """Return all terms of a name or fact, up to 20,000: nodes of several events have them, so none may be cut.
+
+        Raises ``TooManyWords`` if the event has too many different words, or too many terms.
+        """
+        found, words = _known(text) if len(text) <= _SHORT else _read(text)
+        self._words |= words
+        self._left -= len(found)
+        if len(self._words) > self._most_words or self._left < 0:
+            raise TooManyWords
+        return found
+
+
 def terms(text: str) -> list[str]:
     """Return the first 20,000 terms of a text, in order, with repetitions. Never raises."""
-    found: list[str] = []
-    for word in _words(_PIECE.finditer(text)):
-        found += _terms_of(word)
-        if len(found) >= _MOST_TERMS:
-            break
-    return found[:_MOST_TERMS]
+    return EventTerms(most_words=MOST_TERMS).first(text)[0]
 
 
 def query_terms(text: str, *, filter_stop_words: bool = True) -> list[str]:
@@ -60,7 +112,7 @@ def query_terms(text: str, *, filter_stop_words: bool = True) -> list[str]:
     wanted: dict[str, None] = {}  # last first
     others: dict[str, None] = {}
     for piece in reversed(text[-_LONGEST_QUESTION:].split()):
-        for word in reversed(list(_words(_PIECE.finditer(piece)))):
+        for _, word in reversed(list(_words(_PIECE.finditer(piece)))):
             kept = others if filter_stop_words and _APOSTROPHE.sub("", word) in _STOPPED else wanted
             if len(kept) < _MOST_QUERY_TERMS:
                 kept.update(dict.fromkeys(reversed(_terms_of(word))))
@@ -74,11 +126,24 @@ def name_key(name: str) -> str:
     return " ".join(unicodedata.normalize("NFKC", name).casefold().split())
 
 
-def _words(pieces: Iterable[re.Match[str]]) -> Iterator[str]:
-    """Yield the words of short pieces of text: NFKC takes quadratic time in the length."""
+def _words(pieces: Iterable[re.Match[str]]) -> Iterator[tuple[int, str]]:
+    """Yield the words of short pieces of text, each with the start of its piece: NFKC takes quadratic time."""
     for piece in pieces:
         for match in _WORD.finditer(unicodedata.normalize("NFKC", piece[0]).casefold()):
-            yield match[0][: _LONGEST * 4]
+            yield piece.start(), match[0][: _LONGEST * 4]
+
+
+def _read(text: str) -> tuple[list[str], AbstractSet[str]]:
+    """Return the terms of a text, and its different words."""
+    one = EventTerms(most_words=MOST_TERMS)
+    return one.first(text)[0], one._words  # pyright: ignore[reportPrivateUsage]
+
+
+@lru_cache(maxsize=16_384)
+def _known(text: str) -> tuple[list[str], frozenset[str]]:
+    """Cached, because names and short facts repeat."""
+    found, words = _read(text)
+    return found, frozenset(words)
 
 
 _STOPPED: Final = STOP_WORDS | {
@@ -97,10 +162,12 @@ def scope_term(name: str, value: str) -> str:
 
 @lru_cache(maxsize=65_536)
 def _terms_of(word: str) -> tuple[str, ...]:
-    """Return the terms of one word; cached, because stemming takes 30 us."""
+    """Return the terms of one word; cached, because stemming takes 20 us. A longer one is no English word."""
     if word.isascii():
         plain = word.removesuffix("'s").replace("'", "")
-        return (str(_STEMMER.stemWord(plain))[:_LONGEST],) if plain else ()
+        if len(plain) > _LONGEST:
+            return (plain[:_LONGEST],)
+        return (str(_STEMMER.stemWord(plain)),) if plain else ()
     found: list[str] = []
     end = 0
     for match in _CJK.finditer(word):

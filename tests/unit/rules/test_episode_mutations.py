@@ -360,3 +360,13 @@ def test_both_packs_erase_up_to_the_same_time(before: str | None, until: int) ->
     matched = RuleSet({}, packs=(MemoryMutations(), PACK)).match_event(erased)
     checkpoints = {bound.params["before"] for bound in matched.mutations if "before" in bound.params}
     assert checkpoints == {f"2026-02-01T{until:02}:00:00.000000Z"}
+
+
+def test_an_episode_with_too_many_words_in_names_and_facts_is_refused() -> None:
+    facts = [" ".join(f"{number:05x}zq" for number in range(start, start + 500)) for start in range(0, 21_000, 500)]
+    relations = [{"source": ANN, "target": SHOP, "type": "LIKES", "fact": fact} for fact in facts]
+    many = event("episode.add", add({"relations": relations}))
+    assert list(PACK.match(many)) == []
+    assert "more than 20000 different words" in (PACK.refusal(many) or "")
+    few = said(add({"relations": relations[:38]}))
+    assert {each["length"] for each in few["relations"]["relations"]} == {500}

@@ -73,6 +73,7 @@ def test_ids_times_and_terms_come_from_the_event() -> None:
         "author_name": None,
         "terms": "two dog",
         "length": 2,
+        "unsearched": None,
     }
 
 
@@ -118,3 +119,28 @@ def test_every_set_of_rules_knows_them_whatever_the_workflow() -> None:
 )
 def test_neo4j_has_no_word_for_vectors(text: str, expected: str) -> None:
     assert with_plain_vectors(text) == expected
+
+
+WORDS = [f"{number:05x}zq" for number in range(30_000)]
+"""Different words: each must be stemmed."""
+
+
+def test_an_event_has_terms_for_20000_different_words() -> None:
+    texts = [" ".join(WORDS[start : start + 1_000]) for start in range(0, 30_000, 1_000)]
+    given = {"messages": [{"role": "user", "text": text} for text in texts], "user_id": "u"}
+    found = said("memory.add", given)["add"]["messages"]
+    assert [each["length"] for each in found] == [1_000] * 20 + [0] * 10
+    assert [each["unsearched"] for each in found] == [None] * 20 + [len(text) for text in texts[20:]]
+    assert found == said("memory.add", given)["add"]["messages"]  # a replay finds the same
+
+
+def test_a_summary_with_too_many_words_in_its_facts_is_refused() -> None:
+    facts = [
+        {"subject": "it", "predicate": "is", "object": "so", "text": " ".join(WORDS[start : start + 500])}
+        for start in range(0, 21_000, 500)
+    ]
+    given = {"memory_ids": ["m"], "summary": "x", "model": "m", "user_id": "u", "facts": facts}
+    refused = event("memory.summarized", given)
+    assert list(PACK.match(refused)) == []
+    assert "more than 20000 different words" in (PACK.refusal(refused) or "")
+    assert PACK.refusal(event("memory.summarized", given | {"facts": facts[:40]})) is None

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from graphweft_workers.terms import STOP_WORDS, query_terms, scope_term, terms
+from graphweft_workers.terms import STOP_WORDS, EventTerms, TooManyWords, query_terms, scope_term, terms
 
 
 @pytest.mark.parametrize(
@@ -68,3 +68,32 @@ def test_no_text_takes_long() -> None:
     many = " ".join(f"unlikely{number}" for number in range(100_000))
     assert len(terms(many)) == 20_000
     assert query_terms(many)[-1] == "unlikely99999"
+
+
+def test_the_terms_of_an_event_end_at_its_limits() -> None:
+    by_words = EventTerms(most_words=3)
+    assert by_words.first("two dogs, two dogs") == (["two", "dog", "two", "dog"], 0)
+    assert by_words.first("dogs and cats run") == (["dog", "and"], len("cats run"))
+    assert by_words.first("two dogs") == (["two", "dog"], 0)  # no new word
+    by_terms = EventTerms(most_terms=3)
+    assert by_terms.first("a b ") == (["a", "b"], 0)
+    assert by_terms.first("a b  ") == (["a"], len("b  "))
+    assert by_terms.first("a") == ([], 1)
+
+
+def test_names_are_not_cut() -> None:
+    names = EventTerms(most_words=3)
+    assert names.whole("two dogs") == ["two", "dog"]
+    with pytest.raises(TooManyWords):
+        names.whole("red cats")
+    with pytest.raises(TooManyWords):
+        EventTerms(most_terms=1).whole("a a")
+
+
+def test_only_the_end_of_a_very_long_question_is_read() -> None:
+    assert query_terms("dog " + "the " * 50_000) == ["the"]
+    assert query_terms("dog " + "the " * 4_000) == ["dog"]
+
+
+def test_a_word_of_more_than_64_characters_is_cut_and_not_stemmed() -> None:
+    assert terms("x" * 62 + "ing") == ["x" * 62 + "in"]

@@ -42,10 +42,10 @@ from graphweft_contracts.episodes import (
 from graphweft_contracts.memory import SCOPES, MemoryErase, derived_id
 from graphweft_rules.matching.clock import utc_text
 from graphweft_rules.matching.workflow import CompiledMutation
-from graphweft_workers.features.declarations import compiled, stored_terms, terms_indexes
+from graphweft_workers.features.declarations import compiled, shared_terms, stored_terms, terms_indexes
 from graphweft_workers.features.episodes.ontologies.registry import Ontologies, resolve_ontology
 from graphweft_workers.retrieval.records import ENTITY, EPISODE, PROFILE, RELATION
-from graphweft_workers.terms import name_key, scope_term
+from graphweft_workers.terms import EventTerms, name_key, scope_term
 
 ATTRIBUTE: Final = "Attribute"
 
@@ -58,8 +58,6 @@ _FILE: Final = "graphweft:episodes"
 _SURROGATE: Final = re.compile(r"[\ud800-\udfff]")
 _LONGEST_KEY: Final = 1_000
 """Limit of characters in ``name_key``, because servers index no longer values; NFKC can make 4,608 of 256."""
-_SHORT: Final = 256
-"""Limit of characters in a text whose terms are cached."""
 
 type _Params = dict[str, Any]
 type _Said = Sequence[tuple[str, _Params]]
@@ -75,7 +73,8 @@ _ADD: Final = (
     f"MERGE (p:{EPISODE} {{id: $id}}) "
     "SET p.name = $name, p.content = $content, p.episode_type = $episode_type, p.schema_id = $schema_id, "
     "p.source_description = $source_description, p.episode_id = $episode_id, p.reference_time = $reference_time, "
-    f"p.recorded = $recorded, p.rank = $rank, p.terms = $terms, p.length = $length, {_scoped('p')}, p.owner = $owner, "
+    f"p.recorded = $recorded, p.rank = $rank, p.terms = $terms, p.length = $length, "
+    f"p.unsearched = $unsearched, {_scoped('p')}, p.owner = $owner, "
     "p.chat_id = $chat_id, p.event_id = $event_id, p.structured_by = coalesce(p.structured_by, $key)"
 )
 _ADDING: Final[Mapping[str, str]] = {
@@ -276,7 +275,7 @@ def _add(event: Event, ontologies: Ontologies) -> _Said:
     id = episode_id(event.source, event.id)
     reference_time = utc_text(payload.reference_time or event.time)
     key = None if structure is None else derived_id(event.source, event.id, "structure")
-    words = stored_terms(text if structure is None else _spoken(structure))
+    words = stored_terms(EventTerms(), text if structure is None else _spoken(structure))
     params: _Params = {
         **_common(scope),
         "id": id,
@@ -346,6 +345,7 @@ def _structure(
     entities: dict[str, _Params] = {}
     attributes: dict[tuple[str, str], _Params] = {}
     beyond = tuple(wide.values())
+    words = EventTerms()
 
     def mention(type: str, name: str) -> str:
         known = name_key(name)
@@ -354,7 +354,7 @@ def _structure(
             raise InvalidEvent(msg)
         id = _entity_id(beyond, type, known)
         if id not in entities:
-            entities[id] = {"id": id, "type": type, "name_key": known, **_words(known), **_NOTHING_SHOWN}
+            entities[id] = {"id": id, "type": type, "name_key": known, **shared_terms(words, known), **_NOTHING_SHOWN}
         entities[id]["name"] = name
         return id
 
@@ -373,7 +373,7 @@ def _structure(
             "fact": fact,
             "valid_from": valid_from,
             "invalid_at": None if relation.valid_to is None else utc_text(relation.valid_to),
-            **_words(fact),
+            **shared_terms(words, fact),
         }
     for entity in said.entities:  # after the relations: the name as entities spell it is shown
         id = mention(entity.type, entity.name)
@@ -391,17 +391,6 @@ def _structure(
     if relations:
         times = {"reference_time": reference_time, "relations": list(relations.values())}
         yield "relations", {**common, **_common(wide), **times}
-
-
-def _words(text: str) -> Mapping[str, Any]:
-    """Return the terms of a name or fact as the graph stores them."""
-    return _known_words(text) if len(text) <= _SHORT else stored_terms(text)
-
-
-@lru_cache(maxsize=16_384)
-def _known_words(text: str) -> Mapping[str, Any]:
-    """Cached, because names and short facts repeat."""
-    return stored_terms(text)
 
 
 def _common(scope: Mapping[str, str | None]) -> _Params:

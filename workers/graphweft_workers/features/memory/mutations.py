@@ -11,7 +11,7 @@ import json
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Final
 
-from graphweft_contracts import Event
+from graphweft_contracts import Event, InvalidEvent
 from graphweft_contracts.memory import (
     MEMORY,
     SCOPES,
@@ -25,15 +25,16 @@ from graphweft_contracts.memory import (
 )
 from graphweft_rules.matching.clock import moments_later, utc_text
 from graphweft_rules.matching.workflow import CompiledMutation
-from graphweft_workers.features.declarations import compiled, stored_terms, terms_indexes
+from graphweft_workers.features.declarations import compiled, shared_terms, stored_terms, terms_indexes
 from graphweft_workers.retrieval.records import FACT, MEMORY_LABEL, PREFERENCE, PROFILE, SUMMARY
-from graphweft_workers.terms import scope_term
+from graphweft_workers.terms import EventTerms, scope_term
 
 _FILE: Final = "graphweft:memory"
 """Stands for the rule file where errors name a mutation."""
 
 type _Params = dict[str, Any]
 type _Said = Sequence[tuple[str, _Params]]
+type _Read = tuple[Sequence[tuple[CompiledMutation, _Params]], str | None]
 
 
 def _scope(variable: str) -> str:
@@ -50,7 +51,7 @@ _ADD: Final = (
     f"MERGE (m:{MEMORY_LABEL} {{id: message.id}}) "
     "SET m.text = message.text, m.role = message.role, m.timestamp = message.timestamp, "
     "m.message_id = message.message_id, m.author_name = message.author_name, m.terms = message.terms, "
-    f"m.length = message.length, {_scope('m')}, m.scopes = $scopes, "
+    f"m.length = message.length, m.unsearched = message.unsearched, {_scope('m')}, m.scopes = $scopes, "
     "m.chat_id = $chat_id, m.event_id = $event_id, m.recorded = $recorded"
 )
 _LOOKED_AHEAD: Final = 50
@@ -105,7 +106,7 @@ _TEXTS: Final[Mapping[str, tuple[str, str]]] = {
         "WHERE size(memories) = $count "
         f"MERGE (s:{SUMMARY} {{id: $id}}) "
         "SET s.text = $text, s.timestamp = last, s.from = first, s.recorded = recorded, s.model = $model, "
-        f"s.terms = $terms, s.length = $length, {_scope('s')}, s.scopes = $scopes, "
+        f"s.terms = $terms, s.length = $length, s.unsearched = $unsearched, {_scope('s')}, s.scopes = $scopes, "
         "s.chat_id = $chat_id, s.event_id = $event_id "
         "WITH s, memories UNWIND memories AS m MERGE (s)-[:SUMMARIZES]->(m) MERGE (m)-[:PART_OF]->(s)",
     ),
@@ -183,6 +184,7 @@ class MemoryMutations:
     def __init__(self) -> None:
         self.mutations = compiled(_FILE, ((rule, id, text) for id, (rule, text) in _TEXTS.items()))
         self._by_id = {mutation.id: mutation for mutation in self.mutations}
+        self._last: tuple[Event | None, _Read] = (None, ((), None))
         scoped = {(MEMORY_LABEL, name) for name in (*SCOPES, "id", "chat_id")}
         scoped |= {(other, name) for other in (SUMMARY, FACT) for name in SCOPES} | {(PREFERENCE, "user_id")}
         self.keys = frozenset(scoped).union(*(mutation.cypher.keys for mutation in self.mutations))
@@ -190,19 +192,29 @@ class MemoryMutations:
 
     def match(self, event: Event) -> Sequence[tuple[CompiledMutation, _Params]]:
         """See ``Pack.match``."""
-        say = _SAY.get(event.type)
-        if say is None:
-            return ()
-        return [(self._by_id[id], params) for id, params in say(event)]
+        return self._read(event)[0]
 
     def refusal(self, event: Event) -> str | None:
-        """See ``Pack.refusal``: always None."""
-        return None
+        """See ``Pack.refusal``: a summary whose facts have too many words."""
+        return self._read(event)[1]
+
+    def _read(self, event: Event) -> _Read:
+        """Return the mutations of an event, and why it has none. Cached for the last event."""
+        known, found = self._last
+        if known is not event:
+            say = _SAY.get(event.type)
+            try:
+                found = [(self._by_id[id], params) for id, params in say(event)] if say else (), None
+            except InvalidEvent as error:
+                found = (), str(error)
+            self._last = (event, found)
+        return found
 
 
 def _add(event: Event) -> _Said:
     payload = MemoryAdd.model_validate(event.data)
     messages: list[_Params] = []
+    words = EventTerms()
     for number, message in enumerate(payload.messages):
         messages.append(
             {
@@ -213,7 +225,7 @@ def _add(event: Event) -> _Said:
                 "timestamp": utc_text(message.time or moments_later(event.time, number)),
                 "message_id": message.message_id,
                 "author_name": message.author_name,
-                **stored_terms(message.searched),
+                **stored_terms(words, message.searched),
             }
         )
     scopes = _scopes(payload.scope.given)
@@ -243,7 +255,7 @@ def _summarized(event: Event) -> _Said:
         (
             "summarize",
             common
-            | stored_terms(payload.summary)
+            | stored_terms(EventTerms(), payload.summary)
             | {
                 "id": id,
                 "memory_ids": memory_ids,
@@ -257,6 +269,7 @@ def _summarized(event: Event) -> _Said:
     # A fact ends an earlier one of the same user in any thread; without a user, in the same thread only.
     owner = [common[name] or "" for name in SCOPES if name != "thread_id" or payload.user_id is None]
     facts: list[_Params] = []
+    words = EventTerms()
     for fact in payload.facts:
         key = derived_id("fact", *owner, fact.subject.casefold(), fact.predicate.casefold())
         valid_from = utc_text(fact.valid_from or event.time)
@@ -270,7 +283,7 @@ def _summarized(event: Event) -> _Said:
                 "predicate": fact.predicate,
                 "object": fact.object,
                 "text": text,
-                **stored_terms(text),
+                **shared_terms(words, text),
                 "valid_from": valid_from,
                 "memory_ids": list(dict.fromkeys(fact.memory_ids)),
             }
@@ -284,7 +297,7 @@ def _summarized(event: Event) -> _Said:
             {
                 "id": derived_id("preference", payload.user_id, preference.text),
                 "text": preference.text,
-                **stored_terms(preference.text),
+                **shared_terms(words, preference.text),
                 "stated_at": utc_text(preference.stated_at or event.time),
                 "memory_ids": list(dict.fromkeys(preference.memory_ids)),
             }

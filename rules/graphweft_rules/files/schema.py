@@ -43,6 +43,7 @@ from graphweft_rules.files.tree import Broken, Items, Node, Scalar, Table, plain
 from graphweft_rules.matching import conditions
 from graphweft_rules.matching import parameters as params
 from graphweft_rules.matching.clock import OWN_PREFIX
+from graphweft_rules.matching.condition_cost import MOST_STEPS
 from graphweft_rules.matching.searches import parse_retrieval, said
 
 VERSION: Final = "1.0"
@@ -395,7 +396,13 @@ class _Checks(Shapes):
         node = entries["condition"].value
         if text and isinstance(node, Scalar):
             try:
-                conditions.compile_condition(text)
+                cost = conditions.compile_condition(text).cost
+                if cost is not None and cost.is_nested:
+                    message = (
+                        "a loop within a loop takes as many steps as the product of their items: with more than "
+                        f"{MOST_STEPS} for one event, the queries are skipped; test one list, or bound both"
+                    )
+                    self.warn("nested-loop", message, node.place)
             except conditions.ConditionError as error:
                 self.error("bad-condition", str(error), node.at_offset(error.column - 1))
         return text

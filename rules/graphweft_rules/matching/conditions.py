@@ -13,6 +13,7 @@ from difflib import get_close_matches
 from functools import lru_cache
 from typing import TYPE_CHECKING, Final
 
+from graphweft_rules.matching.condition_cost import MOST_STEPS, LoopCost, StepCounter, with_steps
 from graphweft_rules.matching.parameters import Absent, ParamError, Reference, Scope
 
 if TYPE_CHECKING:
@@ -99,6 +100,27 @@ _FALSE: Final = Verdict(holds=False)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class CountedProgram:
+    """A condition's program that counts the steps of its loops."""
+
+    program: cel.Program
+    function: str
+
+    @classmethod
+    def of(cls, expression: str, cost: LoopCost, function: str) -> CountedProgram:
+        """Compile a valid expression so that its loops call ``function``, a name that the expression does not have."""
+        import cel
+
+        return cls(program=cel.compile(with_steps(expression, cost.loops, function)), function=function)
+
+    def execute(self, values: dict[str, object], counter: StepCounter) -> object:
+        """Return the result. Raises ``TypeError`` or ``RuntimeError`` if the steps are too many, among others."""
+        import cel
+
+        return self.program.execute(cel.Context(variables=values, functions={self.function: counter.step}))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class Condition:
     """A compiled condition."""
 
@@ -110,6 +132,10 @@ class Condition:
     """Variable of the program -> the reference that ``has()`` tests."""
     required: tuple[tuple[Reference, str], ...] = ()
     """References, each with the text that it must equal for the condition to be true."""
+    cost: LoopCost | None = None
+    """What its loops may cost; None if that is little."""
+    counted: CountedProgram | None = None
+    """The program that counts the steps of its loops; None without ``cost``."""
 
     def evaluate(self, scope: Scope) -> Verdict:
         """Tell whether the condition holds. Never raises.
@@ -117,8 +143,22 @@ class Condition:
         A reference without a value makes it false, unless ``&&`` or ``||`` decides without it.
         """
         values, missing = _values(self.variables, self.presences, scope)
+        cost = self.cost
+        counter = None if cost is None or cost.is_small(values.values()) else cost.counter(values)
+        verdict = self._verdict(values, missing, counter)
+        if counter is not None and counter.is_over and (verdict.missing or verdict.error):
+            return _failure(
+                f"its loops need more than {MOST_STEPS} steps with these values: publish shorter lists, or avoid a "
+                "loop within a loop, filter() and map()"
+            )
+        return verdict
+
+    def _verdict(self, values: dict[str, object], missing: Sequence[str], counter: StepCounter | None) -> Verdict:
         try:
-            result = self.program.execute(values)
+            if counter is None or self.counted is None:
+                result = self.program.execute(values)
+            else:
+                result = self.counted.execute(values, counter)
         except RuntimeError:
             if missing:  # the library's error for a variable without a value
                 return Verdict(holds=False, missing=tuple(missing))
@@ -190,9 +230,12 @@ def compile_condition(text: str) -> Condition:
     except ValueError as error:
         raise rewriting.explain(str(error)) from None
     rewriting.check_names(program)
+    cost = LoopCost.of(rewriting.expression, names.variables)
     return Condition(
         text=text,
         program=program,
+        cost=cost,
+        counted=None if cost is None else CountedProgram.of(rewriting.expression, cost, names.function),
         variables=tuple(names.variables.items()),
         presences=tuple(names.presences.items()),
         required=tuple(_required(text)),
@@ -273,6 +316,11 @@ class _Names:
         self._prefix = "v"
         while re.search(rf"\b{self._prefix}\d", text):
             self._prefix += "_"
+
+    @property
+    def function(self) -> str:
+        """The name of a function that no text has."""
+        return f"{self._prefix}{len(self.spelled)}"
 
     def variable(self, path: str, table: dict[str, Reference]) -> str:
         """Return the variable of a reference in ``variables`` or ``presences``. Raises ``ParamError``."""

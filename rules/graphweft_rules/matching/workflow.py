@@ -104,7 +104,7 @@ class Candidates:
             return
         alike: dict[frozenset[str], list[tuple[int, str]]] = {}
         for number, rule in enumerate(rules):
-            if rule.condition is None:
+            if rule.condition is None or rule.condition.cost is not None:  # its steps are counted, so alone
                 self._always.append(number)
             elif rule.condition.required:
                 reference, text = rule.condition.required[0]

@@ -5,6 +5,7 @@ from typing import Any
 import pytest
 
 from graphweft_contracts import Event
+from graphweft_rules.matching.condition_cost import LoopCost
 from graphweft_rules.matching.conditions import ConditionError, Verdict, compile_condition
 from graphweft_rules.matching.parameters import Scope
 
@@ -147,3 +148,55 @@ def test_what_other_languages_write_is_told_in_cel(text: str, column: int, advic
         compile_condition(text)
     assert advice in str(caught.value)
     assert caught.value.column == column
+
+
+def values(**data: Any) -> Scope:
+    return Scope.of_event(Event.create("a.b", app_id="app", chat_id="c", workflow="Flow", data=data))
+
+
+XS = list(range(3_000))
+LOOPS = [
+    "$event.xs.all(x, $event.xs.all(y, y >= 0))",
+    "$event.xs.map(x, x).size() > 0",
+    "$event.xs.filter(x, x >= 0).size() > 0",
+    "$event.xs.filter(x, x < 0).size() == 0 && $event.xs.exists(x, x in $event.xs + $event.xs + [x])",
+    "$event.xs.all(x, 'aa'.matches($event.pattern))",
+    "$event.xs.all(x, // two\n $event.xs.all(y, y >= 0) // loops\n)",
+]
+
+
+@pytest.mark.parametrize("text", LOOPS)
+def test_loops_end_after_500000_steps(text: str) -> None:
+    condition = compile_condition(text)
+    verdict = condition.evaluate(values(xs=XS, pattern="a+"))
+    assert (verdict.holds, verdict.missing) == (False, ())
+    assert (verdict.error or "").startswith("its loops need more than 500000 steps")
+    assert condition.evaluate(values(xs=XS[:40], pattern="a+")) == Verdict(holds=True)
+
+
+@pytest.mark.parametrize("text", LOOPS)
+def test_counting_the_steps_does_not_change_the_result(text: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(LoopCost, "is_small", lambda *_: False)
+    assert compile_condition(text).evaluate(values(xs=XS[:40], pattern="a+")) == Verdict(holds=True)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "$event.xs.all(x, x >= 0)",
+        "$event.xs.exists_one(x, x == $event.k)",
+        "$event.xs.all(x, x in $event.xs)",
+        "$event.items.all(i, i.tags.exists(t, t == i.kind))",  # their lists do not multiply
+        "$event.k == 0 || $event.xs.all(x, $event.xs.all(y, y >= 0))",
+        "has($event.no) && $event.xs.all(x, $event.xs.all(y, y >= 0)) || true",
+    ],
+)
+def test_loops_whose_steps_do_not_multiply_may_be_long(text: str) -> None:
+    given = values(xs=XS, k=0, items=[{"tags": ["a", "b"], "kind": "b"}] * 3_000)
+    assert compile_condition(text).evaluate(given) == Verdict(holds=True)
+
+
+def test_what_the_values_hold_counts_in_inner_loops() -> None:
+    condition = compile_condition("$event.xs.all(x, $event.ys.all(y, !x.contains(y)))")
+    assert condition.evaluate(values(xs=["a" * 100] * 100, ys=["b"] * 100)).holds
+    assert condition.evaluate(values(xs=["a" * 900_000] * 1, ys=["b"] * 10_000)).error is not None

@@ -108,6 +108,17 @@ def test_an_event_that_looks_like_a_slip_is_a_warning(tmp_path: Path, event: str
     assert GraphInjectionLoader().load(file) is not None
 
 
+def test_a_loop_within_a_loop_is_a_warning(tmp_path: Path) -> None:
+    text = mutation("agent.turn_complete").replace("  mutations:", "  condition: CONDITION\n  mutations:", 1)
+    nested = "$context.xs.all(x, $context.ys.exists(y, y == x))"
+    file = write(tmp_path / "graph_injection.yaml", text.replace("CONDITION", f'"{nested}"'))
+    (finding,) = lint([file])
+    assert (finding.level, finding.code) == ("warning", "nested-loop")
+    assert "more than 500000" in finding.message
+    file.write_text(text.replace("CONDITION", '"$context.xs.filter(x, x > 1).all(x, x > 2)"'))
+    assert list(lint([file])) == []
+
+
 @pytest.mark.parametrize(
     "event",
     [

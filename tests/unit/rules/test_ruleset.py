@@ -132,6 +132,17 @@ def test_an_undecided_condition_skips_each_mutation(condition: str, reason: str,
     assert detail in result.skipped[0].detail
 
 
+def test_a_condition_with_too_many_steps_skips_its_mutations_only() -> None:
+    nested = "$event.xs.all(x, $event.xs.all(y, x >= y - {}))"
+    conditions = [nested.format(number) for number in range(10_000, 10_006)]
+    rules = ruleset(*(rule(f"r{at}", condition=text) for at, text in enumerate(conditions)), rule("next"))
+    assert matched(rules, event(xs=[*range(30)])) == [*(f"r{at}/m" for at in range(6)), "next/m"]
+    result = rules.match_event(event(xs=[*range(1_000)]))
+    assert [bound.mutation.rule for bound in result.mutations] == ["next"]
+    assert {(skip.rule, skip.reason) for skip in result.skipped} == {(f"r{at}", "condition_error") for at in range(6)}
+    assert "more than 500000 steps" in result.skipped[0].detail
+
+
 def test_a_missing_parameter_skips_its_mutation_only() -> None:
     result = ruleset(rule("r", mutation("1", x="$context.none"), mutation("2"))).match_event(event())
     assert [bound.mutation.id for bound in result.mutations] == ["2"]
@@ -167,10 +178,18 @@ def test_requests_get_the_queries_of_their_agent() -> None:
             injection("other", "B"),
             injection("no", "A", condition="$context.phase == 'x'"),
             injection("undecided", "A", condition="$context.none == 'x'"),
+            injection("long", "A", condition="$context.xs.map(x, x).size() > 0"),
         )
     )
     request = ContextRequest(
-        id="1", app_id="app", workflow="W", agent="A", chat_id="c", user_id="u", context={"phase": "y"}, deadline_ms=0
+        id="1",
+        app_id="app",
+        workflow="W",
+        agent="A",
+        chat_id="c",
+        user_id="u",
+        context={"phase": "y", "xs": [0] * 3_000},
+        deadline_ms=0,
     )
     result = rules.match_request(request, WHEN)
     assert [(bound.rule, bound.query.inject_as) for bound in result.queries] == [("b", "b"), ("all", "all")]
@@ -178,7 +197,10 @@ def test_requests_get_the_queries_of_their_agent() -> None:
     cypher = result.queries[0].cypher
     assert cypher is not None
     assert cypher.statement.endswith("u.at < $__datetime RETURN u.x")
-    assert [(skip.rule, skip.query, skip.reason) for skip in result.skipped] == [("undecided", "q", "missing_variable")]
+    assert [(skip.rule, skip.query, skip.reason) for skip in result.skipped] == [
+        ("undecided", "q", "missing_variable"),
+        ("long", "q", "condition_error"),
+    ]
 
     anonymous = rules.match_request(request.model_copy(update={"user_id": None}), WHEN)
     assert (anonymous.skipped[0].rule, anonymous.skipped[0].reason) == ("b", "missing_param")

@@ -8,6 +8,7 @@ import itertools
 import random
 import tempfile
 import time
+from collections import deque
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -354,6 +355,32 @@ async def test_before_reads_back(kit: Kit) -> None:
     assert values(await bus.before(0, entries[199].offset, limit=120)) == numbered(120, 80)
     assert values(await bus.before(0, entries[4].offset, limit=120)) == numbered(5)
     assert list(await bus.before(0, "", limit=5)) == []
+
+
+async def test_before_reads_few_large_entries_at_once(kit: Kit) -> None:
+    bus = kit.bus()
+    await bus.partitions()
+    large = [str(number).encode() + b"x" * 300_000 for number in range(30)]
+    await kit.write(0, [*large, *numbered(300)])  # small ones first, going back: their size tells nothing
+    end = (await bus.after(0, "", limit=1_000))[-1].offset
+    found: deque[bytes] = deque()
+    while True:
+        page = await bus.before(0, end, limit=100)
+        assert sum(len(value) for value in values(page)) <= 2 * 1024**2
+        assert page[-1].offset == end
+        found.extendleft(reversed(values(page[:-1] if found else page)))
+        if len(page) == 1:
+            break
+        end = page[0].offset
+    assert list(found) == [*large, *numbered(300)]
+
+
+async def test_before_reads_two_entries_of_any_size(kit: Kit) -> None:
+    bus = kit.bus()
+    await bus.partitions()
+    await kit.write(0, [b"a" * 900_000, b"b" * 900_000, b"c" * 900_000, b"d" * 900_000])
+    [*_, last] = await bus.after(0, "", limit=10)
+    assert [value[:1] for value in values(await bus.before(0, last.offset, limit=10))] == [b"c", b"d"]
 
 
 async def test_after_reads_on_without_a_claim(kit: Kit) -> None:

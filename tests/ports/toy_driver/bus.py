@@ -15,6 +15,7 @@ from typing import Any, Final
 from graphweft_contracts import BusUnavailable, DeadLetter, Layout, Order, wire
 from graphweft_contracts.rules_log import Activation, StoredRules
 from graphweft_workers.ports.event_log import Batch, Committed, Entry, PartitionStatus
+from graphweft_workers.ports.pages import last_page
 
 from .file import POLL_S, SqliteFile, append, layout_of
 
@@ -118,7 +119,7 @@ class SqliteBus:
 
     async def before(self, partition: int, offset: str, *, limit: int) -> Sequence[Entry]:
         found = await self._entries("AND number <= ? ORDER BY number DESC LIMIT ?", partition, _number(offset), limit)
-        return found[::-1]
+        return last_page(found[::-1])
 
     async def missing(self, partition: int) -> int:
         oldest = "SELECT min(number) FROM events WHERE partition = ?"

@@ -13,6 +13,7 @@ from graphweft_workers.archive.segments import offset_order
 from graphweft_workers.archive.state import ArchivedState
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Batch, Committed, Entry, PartitionStatus
+from graphweft_workers.ports.pages import last_page
 
 
 class ArchivedBus:
@@ -118,11 +119,13 @@ class ArchivedBus:
             if len(found) >= limit:
                 return found
             until = found[0].offset if found else offset
+            if len(found) > 1 and len(await self._bus.before(partition, until, limit=2)) > 1:
+                return found  # the page is short because its entries are large
             older = await self.archive.before(partition, until, limit=limit - len(found) + 1)
             if found and older and older[-1].offset == until:
                 older = older[:-1]
             if await self._is_up_to_date(partition):
-                return [*older, *found][-limit:]
+                return last_page([*older, *found][-limit:])
 
     async def _is_up_to_date(self, partition: int) -> bool:
         """Look for new segments if the bus has been trimmed since the last look, and return False then."""

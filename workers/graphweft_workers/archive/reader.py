@@ -12,6 +12,7 @@ from graphweft_workers.archive import segments as format_
 from graphweft_workers.archive.blobs import ArchiveUnavailable, BlobStore
 from graphweft_workers.archive.segments import DamagedSegment, Piece, Segment, offset_order
 from graphweft_workers.ports.event_log import Committed, Entry
+from graphweft_workers.ports.pages import last_page
 
 _KEPT: Final = 4
 """Decoded segments in memory; one is about 8 MB unpacked."""
@@ -136,7 +137,7 @@ class ArchiveReader:
         return found, position
 
     async def before(self, partition: int, offset: str, *, limit: int) -> Sequence[Entry]:
-        """Return the last ``limit`` entries up to and including ``offset``, in order."""
+        """Return the last ``limit`` entries up to and including ``offset``: see ``EventLog.before``."""
         wanted = offset_order(offset)
         found: list[Entry] = []
         for piece in reversed(await self.pieces(partition)):
@@ -147,9 +148,10 @@ class ArchiveReader:
             if at < len(entries) and entries[at].offset == offset:
                 at += 1
             found[:0] = entries[max(0, at - limit + len(found)) : at]
-            if len(found) >= limit:
-                break
-        return found
+            page = last_page(found)
+            if len(found) >= limit or len(page) < len(found):
+                return page
+        return last_page(found)
 
     async def entries(self, partition: int, offsets: Iterable[str]) -> Sequence[Entry]:
         """Return the entries with these offsets that the archive holds; ``offsets`` are in order."""

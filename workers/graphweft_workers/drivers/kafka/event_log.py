@@ -34,12 +34,16 @@ from graphweft_workers.drivers.kafka.group import Membership
 from graphweft_workers.drivers.kafka.reader import RangeReader, start_client
 from graphweft_workers.drivers.kafka.rules_log import KafkaRulesLog
 from graphweft_workers.ports.event_log import Batch, Committed, Entry, PartitionStatus
+from graphweft_workers.ports.pages import LEAST, PAGE_BYTES, last_page, size_of
 
 _REQUEST_MS: Final = 10_000
 _STEP_S: Final = 0.1
 _LONGEST_WAIT_S: Final = 5.0
 _NEAR: Final = 200
 """Unneeded records that are read instead of sending another request."""
+_FIRST_SPAN: Final = 16
+"""Offsets that are read back first, before the size of the records is known."""
+_SPAN_GROWTH: Final = 8
 _LAST_MS: Final = 253_402_300_799_000
 """The last second of the year 9999: a producer may send any time."""
 
@@ -74,6 +78,8 @@ class KafkaEventLog:
         self._rules = KafkaRulesLog(self._servers)
         self._ranges = RangeReader(self._servers)
         self._follower = Follower(self._servers, channels.EVENTS_TOPIC)
+        self._spans: dict[int, int] = {}
+        """By partition: how many offsets the next page of ``before`` is expected to have."""
         self._ends: dict[int, tuple[Committed, int]] = {}
         """By partition: the committed position, and the offset after the control records that follow it."""
         self._admin: Any = None
@@ -184,13 +190,21 @@ class KafkaEventLog:
             return []
         topic_partition = TopicPartition(channels.EVENTS_TOPIC, partition)
         first, _ = (await self._ranges.bounds([topic_partition]))[topic_partition]
-        found: list[Any] = []
-        end, span = int(offset) + 1, limit
-        while end > first and len(found) < limit:
+        found: list[Entry] = []
+        end, span, size = int(offset) + 1, min(limit, self._spans.get(partition, _FIRST_SPAN)), 0
+        while end > first and len(found) < limit and (size < PAGE_BYTES or len(found) < LEAST):
             start = max(first, end - span)
-            found[:0] = await self._ranges.read(topic_partition, start, end)
-            end, span = start, span * 2
-        return [_entry(record) for record in found[-limit:]]
+            records = await self._ranges.read(topic_partition, start, end, last_bytes=PAGE_BYTES)
+            page = [_entry(record) for record in records]
+            found[:0] = page
+            size += sum(size_of(entry.fields) for entry in page)
+            # If the range was cut, what is before its first record is read next.
+            is_cut = bool(records) and size >= PAGE_BYTES
+            end = int(records[0].offset) if is_cut else start
+            fit = int(len(found) * PAGE_BYTES / size) if size else span * _SPAN_GROWTH
+            span = max(LEAST, min(fit, span * _SPAN_GROWTH, limit))
+        self._spans[partition] = span
+        return last_page(found[-limit:])
 
     async def missing(self, partition: int) -> int:
         """See ``EventLog.missing``. It counts control records too."""

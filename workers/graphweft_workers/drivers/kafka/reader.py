@@ -14,6 +14,7 @@ from graphweft.transports.kafka.connection import bus_errors
 from graphweft_contracts import BusUnavailable
 from graphweft_workers.cancellation import is_being_cancelled
 from graphweft_workers.drivers.kafka.lenient_headers import read_leniently
+from graphweft_workers.ports.pages import LEAST
 
 _RANGE_BYTES: Final = 256 * 1024
 _START_S: Final = 1.0
@@ -84,6 +85,10 @@ async def stop_consumer(consumer: Any) -> None:
         pass
 
 
+def _size(record: Any) -> int:
+    return len(record.value or b"") + sum(len(name) + len(value or b"") for name, value in record.headers)
+
+
 class RangeReader:
     """Reads existing ranges of any partition; one call at a time."""
 
@@ -98,13 +103,18 @@ class RangeReader:
         async with self._using:
             return await self._guarded(self._bounds(partitions))
 
-    async def read(self, partition: Any, start: int, end: int, *, limit: int | None = None) -> Sequence[Any]:
-        """Return the first ``limit`` existing records with ``start <= offset < end``."""
+    async def read(
+        self, partition: Any, start: int, end: int, *, limit: int | None = None, last_bytes: int | None = None
+    ) -> Sequence[Any]:
+        """Return the first ``limit`` existing records with ``start <= offset < end``.
+
+        With ``last_bytes``, the last ones of these: as many as have so many bytes, but two if there are as many.
+        """
         if start >= end:
             return ()
         most = end - start if limit is None else limit
         async with self._using:
-            return await self._guarded(self._read(partition, start, end, most))
+            return await self._guarded(self._read(partition, start, end, most, last_bytes))
 
     async def aclose(self) -> None:
         """Close the connection; a later call opens it again."""
@@ -133,15 +143,18 @@ class RangeReader:
         end = await consumer.end_offsets(partitions)
         return {partition: (first[partition], end[partition]) for partition in partitions}
 
-    async def _read(self, partition: Any, start: int, end: int, most: int) -> Sequence[Any]:
+    async def _read(
+        self, partition: Any, start: int, end: int, most: int, last_bytes: int | None = None
+    ) -> Sequence[Any]:
         consumer = await self._connected()
         consumer.assign([partition])
         found: list[Any] = []
+        size = dropped = 0
         position = start
         consumer.seek(partition, position)
         try:
-            while position < end and len(found) < most:
-                left = min(end - position, most - len(found))
+            while position < end and dropped + len(found) < most:
+                left = min(end - position, most - dropped - len(found))
                 try:
                     batch = await consumer.getmany(partition, timeout_ms=100, max_records=left)
                 except OffsetOutOfRangeError:
@@ -158,8 +171,17 @@ class RangeReader:
                     found += [record for record in records if record.offset < end]
                     consumer.seek(partition, position)
                     continue
-                found += [record for record in batch.get(partition, ()) if record.offset < end]
+                read = [record for record in batch.get(partition, ()) if record.offset < end]
+                found += read
                 position = await consumer.position(partition)
+                if last_bytes is not None:
+                    size += sum(map(_size, read))
+                    gone = 0
+                    while size > last_bytes and len(found) - gone > LEAST:
+                        size -= _size(found[gone])
+                        gone += 1
+                    del found[:gone]
+                    dropped += gone
         finally:
             consumer.unsubscribe()  # otherwise it continues to fetch
         return found

@@ -11,6 +11,7 @@ import asyncio
 import contextlib
 from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from datetime import UTC, datetime
+from itertools import batched
 from typing import Any, Final
 
 from redis.exceptions import RedisError, ResponseError
@@ -23,6 +24,7 @@ from graphweft_contracts.rules_log import Activation, StoredRules
 from graphweft_workers.drivers.redis.rules_log import RedisRulesLog
 from graphweft_workers.drivers.redis.stream_waiter import StreamWaiter, offset_number
 from graphweft_workers.ports.event_log import Batch, Committed, Entry, PartitionStatus
+from graphweft_workers.ports.pages import LEAST, PAGE_BYTES
 
 _IO_GRACE_S: Final = 5.0
 _LONGEST_WAIT_S: Final = 5.0
@@ -113,6 +115,23 @@ local found = {}
 for i = 1, #info, 2 do found[info[i]] = info[i + 1] end
 local first = found['first-entry']
 return {found['entries-added'], found['length'], first and first[1] or ''}
+"""
+# The newest first. It stops at a number of bytes, which COUNT cannot: small entries may follow large ones.
+_BEFORE: Final = """
+local found, size, at = {}, 0, ARGV[1]
+local limit, most, least = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+while #found < limit do
+  local count = math.min(16, limit - #found)
+  local page = redis.call('XREVRANGE', KEYS[1], at, '-', 'COUNT', count)
+  for _, entry in ipairs(page) do
+    for _, text in ipairs(entry[2]) do size = size + #text end
+    if size > most and #found >= least then return found end
+    found[#found + 1] = entry
+    at = '(' .. entry[1]
+  end
+  if #page < count then break end
+end
+return found
 """
 # The letter must be unchanged: another process may have retried or replaced it.
 _REQUEUE: Final = """
@@ -287,8 +306,9 @@ class RedisEventLog:
         """See ``EventLog.before``."""
         if not offset:
             return []
-        reply = await self._call("XREVRANGE", channels.events_stream(partition), offset, "-", "COUNT", limit)
-        return [_entry(item) for item in reversed(reply)]
+        stream = channels.events_stream(partition)
+        reply = await self._call("EVAL", _BEFORE, 1, stream, offset, limit, PAGE_BYTES, LEAST)
+        return [_entry((offset, dict(batched(fields, 2)))) for offset, fields in reversed(reply)]
 
     async def missing(self, partition: int) -> int:
         """See ``EventLog.missing``."""

@@ -1,0 +1,28 @@
+"""Pages of entries: bounded by bytes, because anybody may write large entries."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Final
+
+from graphweft_workers.ports.event_log import Entry
+
+PAGE_BYTES: Final = 2 * 1024**2
+"""Limit of bytes in a page of ``EventLog.before``, unless it has two entries."""
+LEAST: Final = 2
+"""Entries of a page, whatever their size: the first one is the last one of the page before."""
+
+
+def size_of(fields: Mapping[bytes, bytes]) -> int:
+    """Return the bytes of an entry."""
+    return sum(len(name) + len(value) for name, value in fields.items())
+
+
+def last_page(entries: Sequence[Entry], *, most_bytes: int = PAGE_BYTES) -> Sequence[Entry]:
+    """Return the last entries that have at most ``most_bytes`` together, or the last two."""
+    size = 0
+    for count, entry in enumerate(reversed(entries)):
+        size += size_of(entry.fields)
+        if size > most_bytes and count >= LEAST:
+            return entries[-count:]
+    return entries

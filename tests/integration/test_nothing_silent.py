@@ -508,9 +508,9 @@ async def test_a_row_that_the_store_chokes_on_is_found_and_left_out(
 async def test_a_defect_that_nothing_catches_holds_up_its_partition_until_the_event_is_set_aside(
     bus: RedisEventLog, graph: FalkorDBStore, transport: Transport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from graphweft_workers.engine import compile_ahead, worker
+    from graphweft_workers.engine import turns, worker
 
-    real = compile_ahead.match_range
+    real = turns.match_range
 
     def matching(partition: int, decoded: Any, recent: Any, *, passed_over: Any, **options: Any) -> Any:
         entries = [each.entry for each in decoded]
@@ -518,7 +518,7 @@ async def test_a_defect_that_nothing_catches_holds_up_its_partition_until_the_ev
             raise KeyError("a defect outside of every net")
         return real(partition, decoded, recent, passed_over=passed_over, **options)
 
-    monkeypatch.setattr(compile_ahead, "match_range", matching)
+    monkeypatch.setattr(turns, "match_range", matching)
     monkeypatch.setattr(worker, "_DEFECT_RETRY_S", 0.05)
     events = [placed(number, chat=f"c{number % 4}") for number in range(20)]
     [at] = [position for position, event in zip(await put(transport, events), events, strict=True)
@@ -537,7 +537,7 @@ async def test_a_defect_that_nothing_catches_holds_up_its_partition_until_the_ev
             await caught_up(bus)
     assert await value(graph, "a", ORDERS) == 19
     assert (letter.reason, letter.event_id) == ("set_aside", "a3")
-    monkeypatch.setattr(compile_ahead, "match_range", real)
+    monkeypatch.setattr(turns, "match_range", real)
     async with working(bus, graph, rules_of(tmp_path)):
         assert (await retry(bus, letter)).events == 1
         await caught_up(bus)

@@ -12,7 +12,8 @@ from graphweft_rules import RuleSet
 from graphweft_workers.active_rules import RulesCursor
 from graphweft_workers.engine.duplicates import RecentEvents
 from graphweft_workers.engine.passed_over import NOTHING, PassedOver
-from graphweft_workers.engine.read import Range, decode_range, match_range
+from graphweft_workers.engine.read import Range
+from graphweft_workers.engine.turns import decode_in_turns, match_in_turns
 from graphweft_workers.ports.event_log import Entry
 
 
@@ -27,7 +28,7 @@ async def read_compiled(
     passed_over: PassedOver = NOTHING,
 ) -> Range:
     """Return the same as ``read_range``."""
-    decoded = decode_range(entries, rules)
+    decoded = await decode_in_turns(entries, rules)
     wanted: dict[RuleSet, set[str]] = {}
     for each in decoded:
         event, active = each.event, each.rules
@@ -37,4 +38,4 @@ async def read_compiled(
             wanted.setdefault(active, set()).add(event.workflow)
     for active, names in wanted.items():
         await asyncio.to_thread(active.compile, sorted(names))
-    return match_range(partition, decoded, recent, only=only, without=without, passed_over=passed_over)
+    return await match_in_turns(partition, decoded, recent, only=only, without=without, passed_over=passed_over)

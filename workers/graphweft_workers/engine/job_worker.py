@@ -22,6 +22,7 @@ from graphweft_contracts import BusUnavailable, DeadLetter, Event, InvalidEvent,
 from graphweft_workers.backoff import backoff_s
 from graphweft_workers.engine.duplicates import RecentEvents, identity_of
 from graphweft_workers.engine.leases import LEASE_S, Lease, LeaseHolder
+from graphweft_workers.engine.turns import TurnClock
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Committed, Entry
 from graphweft_workers.ports.job import Job, Seen
@@ -83,7 +84,7 @@ class JobWorker:
                     "events_lost", partition=number, events=batch.lost, after=position.offset,
                     message="the bus trimmed these events before they were read: their results are missing",
                 )  # fmt: skip
-            seen = self._seen(number, batch.entries, recent)
+            seen = await self._seen(number, batch.entries, recent)
             if seen and not await self._handle(lease, seen):
                 return
             if batch.lost or batch.entries or batch.stepped:
@@ -95,10 +96,12 @@ class JobWorker:
                 await self._tick(lease, await self._bus.partitions())
                 tick_at = time.monotonic() + self._job.tick_s
 
-    def _seen(self, number: int, entries: Iterable[Entry], recent: RecentEvents) -> list[Seen]:
+    async def _seen(self, number: int, entries: Iterable[Entry], recent: RecentEvents) -> list[Seen]:
         """Return the events for the job. The mutation worker reports entries that are not valid events."""
         found: list[Seen] = []
+        clock = TurnClock()
         for entry in entries:
+            await clock.rest()
             try:
                 event = wire.decode(entry.fields, received=entry.received)
                 copy = recent.is_copy(identity_of(entry, event))

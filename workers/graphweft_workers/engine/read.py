@@ -70,6 +70,15 @@ class Range:
     """The defects of the dead letters with the reason ``internal_error``, in their order."""
     copies: int = 0
 
+    def add(self, following: Range) -> None:
+        """Add the range that follows this one."""
+        for app_id, events in following.apps.items():
+            self.apps.setdefault(app_id, []).extend(events)
+        self.letters += following.letters
+        self.skips += following.skips
+        self.defects += following.defects
+        self.copies += following.copies
+
 
 @dataclass(slots=True, kw_only=True, eq=False)
 class Decoded:

@@ -1,0 +1,80 @@
+"""Reads ranges of the log in turns: other partitions, leases and health checks run between two turns.
+
+A turn is a few events. How long one event may take is bounded elsewhere: by the limits of terms and of conditions.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from typing import Final
+
+from graphweft_workers.active_rules import RulesCursor
+from graphweft_workers.engine.duplicates import RecentEvents
+from graphweft_workers.engine.passed_over import NOTHING, PassedOver
+from graphweft_workers.engine.read import Decoded, Range, decode_range, match_range
+from graphweft_workers.ports.event_log import Entry
+from graphweft_workers.ports.pages import size_of
+
+TURN_BYTES: Final = 64 * 1024
+"""Limit of bytes of a turn, unless it is one event."""
+TURN_EVENTS: Final = 50
+_TURN_S: Final = 0.005
+"""Shorter turns are joined: a change of turns takes 10 us."""
+
+
+async def decode_in_turns(entries: Iterable[Entry], rules: RulesCursor) -> list[Decoded]:
+    """Return the same as ``decode_range``."""
+    found: list[Decoded] = []
+    clock = TurnClock()
+    for some in _turns([(entry, entry) for entry in entries]):
+        found += decode_range(some, rules)
+        await clock.rest()
+    return found
+
+
+async def match_in_turns(
+    partition: int,
+    entries: Sequence[Decoded],
+    recent: RecentEvents,
+    *,
+    only: str | None = None,
+    without: Collection[str] = (),
+    passed_over: PassedOver = NOTHING,
+) -> Range:
+    """Return the same as ``match_range``."""
+    found = Range()
+    clock = TurnClock()
+    for some in _turns([(each.entry, each) for each in entries]):
+        found.add(match_range(partition, some, recent, only=only, without=without, passed_over=passed_over))
+        await clock.rest()
+    return found
+
+
+def _turns[T](sized: Iterable[tuple[Entry, T]]) -> Iterator[list[T]]:
+    """Yield turns, in order."""
+    turn: list[T] = []
+    size = 0
+    for entry, each in sized:
+        more = size_of(entry.fields)
+        if turn and (size + more > TURN_BYTES or len(turn) == TURN_EVENTS):
+            yield turn
+            turn, size = [], 0
+        turn.append(each)
+        size += more
+    if turn:
+        yield turn
+
+
+class TurnClock:
+    """Gives the event loop a turn when the last one was long ago."""
+
+    def __init__(self) -> None:
+        self._since = time.perf_counter()
+
+    async def rest(self) -> None:
+        """Let others run if it is time."""
+        if time.perf_counter() > self._since + _TURN_S:
+            await asyncio.sleep(0)
+            self._since = time.perf_counter()

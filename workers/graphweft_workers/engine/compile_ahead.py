@@ -28,7 +28,7 @@ async def read_compiled(
     passed_over: PassedOver = NOTHING,
 ) -> Range:
     """Return the same as ``read_range``."""
-    decoded = await decode_in_turns(entries, rules)
+    decoded = await decode_in_turns([*entries], rules)
     wanted: dict[RuleSet, set[str]] = {}
     for each in decoded:
         event, active = each.event, each.rules

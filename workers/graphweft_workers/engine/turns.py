@@ -15,7 +15,6 @@ from graphweft_workers.engine.duplicates import RecentEvents
 from graphweft_workers.engine.passed_over import NOTHING, PassedOver
 from graphweft_workers.engine.read import Decoded, Range, decode_range, match_range
 from graphweft_workers.ports.event_log import Entry
-from graphweft_workers.ports.pages import size_of
 
 TURN_BYTES: Final = 64 * 1024
 """Limit of bytes of a turn, unless it is one event."""
@@ -24,12 +23,14 @@ _TURN_S: Final = 0.005
 """Shorter turns are joined: a change of turns takes 10 us."""
 
 
-async def decode_in_turns(entries: Iterable[Entry], rules: RulesCursor) -> list[Decoded]:
+async def decode_in_turns(entries: Sequence[Entry], rules: RulesCursor) -> list[Decoded]:
     """Return the same as ``decode_range``."""
     found: list[Decoded] = []
     clock = TurnClock()
-    for some in _turns([(entry, entry) for entry in entries]):
-        found += decode_range(some, rules)
+    start = 0
+    for end in _turns(entries):
+        found += decode_range(entries[start:end], rules)
+        start = end
         await clock.rest()
     return found
 
@@ -46,25 +47,27 @@ async def match_in_turns(
     """Return the same as ``match_range``."""
     found = Range()
     clock = TurnClock()
-    for some in _turns([(each.entry, each) for each in entries]):
+    start = 0
+    for end in _turns(each.entry for each in entries):
+        some = entries[start:end]
         found.add(match_range(partition, some, recent, only=only, without=without, passed_over=passed_over))
+        start = end
         await clock.rest()
     return found
 
 
-def _turns[T](sized: Iterable[tuple[Entry, T]]) -> Iterator[list[T]]:
-    """Yield turns, in order."""
-    turn: list[T] = []
-    size = 0
-    for entry, each in sized:
-        more = size_of(entry.fields)
-        if turn and (size + more > TURN_BYTES or len(turn) == TURN_EVENTS):
-            yield turn
-            turn, size = [], 0
-        turn.append(each)
+def _turns(entries: Iterable[Entry]) -> Iterator[int]:
+    """Yield where each turn ends."""
+    start = at = size = 0
+    for entry in entries:
+        more = sum(map(len, entry.fields.values()))
+        if at - start == TURN_EVENTS or (size + more > TURN_BYTES and at > start):
+            yield at
+            start, size = at, 0
         size += more
-    if turn:
-        yield turn
+        at += 1
+    if at > start:
+        yield at
 
 
 class TurnClock:

@@ -15,7 +15,7 @@ LEAST: Final = 2
 
 def size_of(fields: Mapping[bytes, bytes]) -> int:
     """Return the bytes of an entry."""
-    return sum(len(name) + len(value) for name, value in fields.items())
+    return sum(map(len, fields)) + sum(map(len, fields.values()))
 
 
 def last_page(entries: Sequence[Entry], *, most_bytes: int = PAGE_BYTES) -> Sequence[Entry]:

@@ -51,6 +51,9 @@ class MemoryBus:
     def is_revoked(self, partition: int) -> bool:
         return False
 
+    def lease_keeper(self) -> None:
+        """There is none."""
+
     async def release(self, partition: int, owner: str) -> None:
         pass
 

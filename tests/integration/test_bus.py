@@ -17,7 +17,9 @@ from typing import Any, Protocol
 
 import pytest
 import pytest_asyncio
+import redis as sync_redis
 import redis.asyncio as redis
+import structlog
 from tests.ports import toy
 from tests.ports.toy import sqlite_url
 from tests.services.layouts import spread
@@ -27,6 +29,7 @@ from graphweft_contracts.rules_log import StoredRules, announced
 from graphweft_workers.drivers import bus_driver
 from graphweft_workers.drivers.embedded.server import EmbeddedServer
 from graphweft_workers.drivers.redis.event_log import RedisEventLog
+from graphweft_workers.engine.leases import Lease, LeaseHolder
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import retry_entry
 from graphweft_workers.ports.driver import BusOptions
@@ -476,6 +479,49 @@ async def test_a_partition_has_one_owner(kit: Kit) -> None:
             await asyncio.sleep(0.05)
         stop.set()
     assert {partition for partition, _ in seen} == set(range(PARTITIONS))
+
+
+async def test_a_keeper_extends_leases_and_takes_none(kit: Kit) -> None:
+    bus = kit.bus()
+    await claimed(bus)
+    keeper = bus.lease_keeper()
+    if not isinstance(kit, RedisKit):
+        assert keeper is None
+        return
+    assert keeper is not None
+    lease, group = channels.lease(0, channels.MUTATION_GROUP), channels.workers(channels.MUTATION_GROUP)
+    assert await keeper.extend([0, 1], "other", 1_000.0) == 0
+    assert await kit.redis.pttl(lease) < 100_000
+    assert await keeper.extend([0, PARTITIONS + 1], OWNER, 1_000.0) == 1
+    assert await kit.redis.pttl(lease) > 100_000
+    assert [name for name, _ in await kit.redis.zrange(group, 0, -1, withscores=True)] == [OWNER.encode()]
+    await bus.release(0, OWNER)
+    assert await keeper.extend([0], OWNER, 1_000.0) == 0
+    assert not await kit.redis.exists(lease, group)
+    await keeper.aclose()
+
+
+async def test_a_blocked_event_loop_keeps_its_leases(url: str) -> None:
+    bus = RedisEventLog(url, new=spread(1))
+    watcher = sync_redis.Redis.from_url(url)
+    holder = LeaseHolder(bus, name=OWNER, lease_s=1.0, logger=structlog.get_logger("test"))
+    lease = channels.lease(0, channels.MUTATION_GROUP)
+    extended = 0
+
+    async def work(_: Lease) -> None:
+        nonlocal extended
+        left = watcher.pttl(lease)
+        while extended < 5 and left > 0:  # blocks the event loop until the lease is extended or gone
+            now = int(watcher.pttl(lease))
+            extended += now > left
+            left = now
+        holder.stop()
+
+    await holder.run(work)
+    assert extended == 5
+    assert watcher.get(lease) is None  # released
+    watcher.close()
+    await bus.aclose()
 
 
 async def test_a_released_partition_goes_to_the_next(kit: Kit) -> None:

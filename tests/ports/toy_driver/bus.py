@@ -207,6 +207,9 @@ class SqliteBus:
         held = sorted(number for number, holder in self._held.items() if holder == owner)
         return partition in held[self._shares[owner] :]
 
+    def lease_keeper(self) -> None:
+        """There is none."""
+
     async def release(self, partition: int, owner: str) -> None:
         """An owner without a lease does not count as alive until it claims again."""
         if self._held.get(partition) == owner:

@@ -13,6 +13,7 @@ from graphweft_workers.archive.segments import offset_order
 from graphweft_workers.archive.state import ArchivedState
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Batch, Committed, Entry, PartitionStatus
+from graphweft_workers.ports.leases import LeaseKeeper
 from graphweft_workers.ports.pages import last_page
 
 
@@ -182,6 +183,10 @@ class ArchivedBus:
         """See ``PartitionLeases.is_revoked``."""
         return self._bus.is_revoked(partition)
 
+    def lease_keeper(self) -> LeaseKeeper | None:
+        """See ``PartitionLeases.lease_keeper``."""
+        return self._bus.lease_keeper()
+
     async def release(self, partition: int, owner: str) -> None:
         """See ``PartitionLeases.release``."""
         await self._bus.release(partition, owner)
@@ -344,6 +349,9 @@ class ArchiveAlone:
     def is_revoked(self, partition: int) -> bool:
         """See ``PartitionLeases.is_revoked``."""
         return False
+
+    def lease_keeper(self) -> None:
+        """See ``PartitionLeases.lease_keeper``."""
 
     async def store_order(self, app_id: str, order: Order) -> NoReturn:
         """Refuse."""

@@ -11,6 +11,7 @@ from typing import Any, Final
 from graphweft_contracts import Transient
 from graphweft_workers.backoff import backoff_s
 from graphweft_workers.cancellation import is_being_cancelled
+from graphweft_workers.engine.lease_thread import LeaseThread
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Batch, Committed
 
@@ -31,6 +32,7 @@ class LeaseHolder:
         self.lease_s = lease_s
         self.logger = logger
         self.stopping = asyncio.Event()
+        self._thread: LeaseThread | None = None
 
     def stop(self) -> None:
         """Make ``run`` return after the batches in hand."""
@@ -55,7 +57,7 @@ class LeaseHolder:
         if partitions is None:
             return False
         self.logger.info("worker_started", worker=self.name, partitions=partitions, keyed=keyed)
-        async with asyncio.TaskGroup() as tasks:
+        async with self._kept_in_a_thread(), asyncio.TaskGroup() as tasks:
             for number in range(partitions):
                 tasks.create_task(self._hold(number, work), name=f"partition-{number}")
             while True:
@@ -72,6 +74,22 @@ class LeaseHolder:
                 for number in added:
                     tasks.create_task(self._hold(number, work), name=f"partition-{number}")
                 partitions = count
+
+    @contextlib.asynccontextmanager
+    async def _kept_in_a_thread(self) -> AsyncGenerator[None]:
+        """Extend leases while the event loop is blocked, if the bus offers that."""
+        keeper = self.bus.lease_keeper()
+        if keeper is None:
+            yield
+            return
+        self._thread = LeaseThread(keeper, owner=self.name, lease_s=self.lease_s, logger=self.logger)
+        living = asyncio.create_task(self._thread.live(), name="graphweft-leases")
+        try:
+            yield
+        finally:
+            living.cancel()
+            await asyncio.gather(living, return_exceptions=True)
+            self._thread = None
 
     def next_tick(self) -> float:
         """Return when leases are claimed and extended next: all at once, so that the bus gets one request."""
@@ -92,6 +110,8 @@ class LeaseHolder:
                 if not await self.bus.claim(number, self.name, self.lease_s):
                     await self.pause(self.next_tick() - time.monotonic())
                     continue
+                if self._thread is not None:
+                    self._thread.held.add(number)
                 lease = Lease(self, number)
                 await work(lease)
                 attempt = 0
@@ -111,6 +131,8 @@ class LeaseHolder:
         await self._release(number)
 
     async def _release(self, number: int) -> None:
+        if self._thread is not None:
+            self._thread.held.discard(number)
         try:
             await self.bus.release(number, self.name)
         except Transient:

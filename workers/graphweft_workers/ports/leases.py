@@ -2,14 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from typing import Protocol
+
+
+class LeaseKeeper(Protocol):
+    """Extends leases through a connection of its own, in another thread and event loop than the bus."""
+
+    async def extend(self, partitions: Collection[int], owner: str, ttl_s: float) -> int:
+        """Extend those of the leases that ``owner`` holds, and take none; return their number.
+
+        Raises ``BusUnavailable``.
+        """
+        ...
+
+    async def aclose(self) -> None:
+        """Close the connection."""
+        ...
 
 
 class PartitionLeases(Protocol):
     """Leases on partitions, shared evenly by the live workers of one group.
 
     A lease saves work that would be done twice. It does not protect the graph: the graph's own checkpoint does, so two
-    owners at once do no harm. Every method but ``is_revoked`` raises ``BusUnavailable``.
+    owners at once do no harm. The methods that wait raise ``BusUnavailable``.
     """
 
     async def claim(self, partition: int, owner: str, ttl_s: float) -> bool:
@@ -21,6 +37,13 @@ class PartitionLeases(Protocol):
 
         A new worker gets partitions in this way. The bus waits a while for the release before the next owner begins.
         ``read`` may return early then.
+        """
+        ...
+
+    def lease_keeper(self) -> LeaseKeeper | None:
+        """Return what extends leases while the event loop is blocked; None if this bus offers nothing.
+
+        It must not be used to keep the leases of a process that hangs for ever.
         """
         ...
 

@@ -121,6 +121,12 @@ class KafkaEventLog:
         """See ``PartitionLeases.is_revoked``."""
         return self._group.is_revoked(partition)
 
+    def lease_keeper(self) -> None:
+        """See ``PartitionLeases.lease_keeper``: None, because the heartbeats of the group's session are aiokafka's.
+
+        They are sent from the event loop: one that is blocked for longer than the session loses its partitions.
+        """
+
     async def release(self, partition: int, owner: str) -> None:
         """See ``PartitionLeases.release``. Others get it at a rebalance, or when all are released."""
         self._follower.release(partition)

@@ -21,6 +21,7 @@ from graphweft.transports.redis.connection import connect, reason_of
 from graphweft.transports.redis.layout import agreed_layout, store_order
 from graphweft_contracts import BusUnavailable, DeadLetter, Layout, Order, channels
 from graphweft_contracts.rules_log import Activation, StoredRules
+from graphweft_workers.drivers.redis.lease_keeper import RedisLeaseKeeper
 from graphweft_workers.drivers.redis.rules_log import RedisRulesLog
 from graphweft_workers.drivers.redis.stream_waiter import StreamWaiter, offset_number
 from graphweft_workers.ports.event_log import Batch, Committed, Entry, PartitionStatus
@@ -173,6 +174,7 @@ class RedisEventLog:
     """
 
     def __init__(self, url: str, *, new: Layout = NEW_LAYOUT, group: str = channels.MUTATION_GROUP) -> None:
+        self._url = url
         self._redis = connect(url, io_timeout_s=_LONGEST_WAIT_S + _IO_GRACE_S)
         self._waiter = StreamWaiter(self._redis)
         self._new = new
@@ -246,6 +248,10 @@ class RedisEventLog:
             return False
         held = sorted(number for number, holder in self._held.items() if holder == owner)
         return partition in held[self._shares[owner] :]
+
+    def lease_keeper(self) -> RedisLeaseKeeper:
+        """See ``PartitionLeases.lease_keeper``."""
+        return RedisLeaseKeeper(self._url, self._group_name)
 
     async def release(self, partition: int, owner: str) -> None:
         """See ``PartitionLeases.release``. An owner without a lease is not alive until it claims again."""

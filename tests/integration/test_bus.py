@@ -34,6 +34,7 @@ from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import retry_entry
 from graphweft_workers.ports.driver import BusOptions
 from graphweft_workers.ports.event_log import Batch, Committed, Entry
+from graphweft_workers.ports.pages import PAGE_BYTES
 from graphweft_workers.replay.moments import place_at, places_at
 
 __all__ = ("sqlite_url",)  # a fixture
@@ -363,13 +364,13 @@ async def test_before_reads_back(kit: Kit) -> None:
 async def test_before_reads_few_large_entries_at_once(kit: Kit) -> None:
     bus = kit.bus()
     await bus.partitions()
-    large = [str(number).encode() + b"x" * 300_000 for number in range(30)]
+    large = [str(number).encode() + b"x" * 900_000 for number in range(20)]
     await kit.write(0, [*large, *numbered(300)])  # small ones first, going back: their size tells nothing
     end = (await bus.after(0, "", limit=1_000))[-1].offset
     found: deque[bytes] = deque()
     while True:
         page = await bus.before(0, end, limit=100)
-        assert sum(len(value) for value in values(page)) <= 2 * 1024**2
+        assert sum(len(value) for value in values(page)) <= PAGE_BYTES
         assert page[-1].offset == end
         found.extendleft(reversed(values(page[:-1] if found else page)))
         if len(page) == 1:
@@ -378,12 +379,14 @@ async def test_before_reads_few_large_entries_at_once(kit: Kit) -> None:
     assert list(found) == [*large, *numbered(300)]
 
 
-async def test_before_reads_two_entries_of_any_size(kit: Kit) -> None:
+async def test_before_reads_two_entries_of_any_size(url: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("graphweft_workers.drivers.redis.event_log.PAGE_BYTES", 1_000)
+    kit = RedisKit(url, None)  # type: ignore[arg-type]  # the server is not touched
     bus = kit.bus()
-    await bus.partitions()
-    await kit.write(0, [b"a" * 900_000, b"b" * 900_000, b"c" * 900_000, b"d" * 900_000])
+    await kit.write(0, [letter * 2_000 for letter in (b"a", b"b", b"c", b"d")])
     [*_, last] = await bus.after(0, "", limit=10)
     assert [value[:1] for value in values(await bus.before(0, last.offset, limit=10))] == [b"c", b"d"]
+    await kit.aclose()
 
 
 async def test_after_reads_on_without_a_claim(kit: Kit) -> None:

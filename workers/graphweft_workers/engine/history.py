@@ -9,23 +9,27 @@ from typing import Final
 from graphweft_contracts import wire
 from graphweft_workers.engine.duplicates import WINDOW, Identity, RecentEvents, identity_of
 from graphweft_workers.engine.passed_over import NOTHING, PassedOver
+from graphweft_workers.engine.turns import TurnClock
 from graphweft_workers.ports.event_log import Entry, EventLog
 
 _PAGE: Final = 500
-"""Entries in memory at once: events may be large."""
+"""Entries in memory at once, or fewer if they are large; only their identities stay."""
 
 
 async def known_before(log: EventLog, partition: int, offset: str, passed_over: PassedOver = NOTHING) -> RecentEvents:
     """Return the recent events of a worker that has read up to and including ``offset``."""
     found: deque[Identity | None] = deque()
     first = True
+    clock = TurnClock()
     while len(found) < WINDOW:
         page = await log.before(partition, offset, limit=_PAGE)
         fresh = page if first else page[:-1]  # ``before`` includes the offset, which the last page had too
         first = False
         if not fresh:
             break
-        found.extendleft(_identity(entry, passed_over) for entry in reversed(fresh))
+        for entry in reversed(fresh):
+            found.appendleft(_identity(entry, passed_over))
+            await clock.rest()
         offset = fresh[0].offset
     recent = RecentEvents()
     for identity in found:

@@ -118,7 +118,7 @@ class EventLog(Protocol):
     async def before(self, partition: int, offset: str, *, limit: int) -> Sequence[Entry]:
         """Return the last ``limit`` entries up to and including ``offset``, in order.
 
-        Fewer if they are large: about 2 MiB (``pages.PAGE_BYTES``), but two entries if there are as many.
+        Fewer if they are large: about 8 MiB (``pages.PAGE_BYTES``), but two entries if there are as many.
         """
         ...
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from graphweft_workers.ports.event_log import Entry
 
-PAGE_BYTES: Final = 2 * 1024**2
+PAGE_BYTES: Final = 8 * 1024**2
 """Limit of bytes in a page of ``EventLog.before``, unless it has two entries."""
 LEAST: Final = 2
 """Entries of a page, whatever their size: the first one is the last one of the page before."""

@@ -121,8 +121,9 @@ return {found['entries-added'], found['length'], first and first[1] or ''}
 _BEFORE: Final = """
 local found, size, at = {}, 0, ARGV[1]
 local limit, most, least = tonumber(ARGV[2]), tonumber(ARGV[3]), tonumber(ARGV[4])
+local step = 1
 while #found < limit do
-  local count = math.min(16, limit - #found)
+  local count = math.min(step, limit - #found)
   local page = redis.call('XREVRANGE', KEYS[1], at, '-', 'COUNT', count)
   for _, entry in ipairs(page) do
     for _, text in ipairs(entry[2]) do size = size + #text end
@@ -131,6 +132,8 @@ while #found < limit do
     at = '(' .. entry[1]
   end
   if #page < count then break end
+  local room = math.floor((most - size) / math.max(1, size / #found))
+  step = math.max(1, math.min(16, room, step * 4))
 end
 return found
 """

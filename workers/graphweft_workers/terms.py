@@ -17,7 +17,7 @@ from collections.abc import Set as AbstractSet
 from functools import lru_cache
 from typing import Any, Final
 
-import snowballstemmer
+from snowballstemmer.english_stemmer import EnglishStemmer
 
 _WORD: Final = re.compile(r"[^\W_]+(?:['\u2019][^\W_]+)*")
 _APOSTROPHE: Final = re.compile(r"['\u2019]")
@@ -36,7 +36,9 @@ _LONGEST_QUESTION: Final = 20_000
 _SHORT: Final = 256
 """Limit of characters in a name or fact whose terms are cached."""
 _PIECE: Final = re.compile(r"\S{1,256}")
-_STEMMER: Final[Any] = snowballstemmer.stemmer("english")  # pyright: ignore[reportUnknownMemberType]
+# Not `snowballstemmer.stemmer`: it takes another implementation if one is installed, of whatever version. Then two
+# workers could give a text different terms.
+_STEMMER: Final[Any] = EnglishStemmer()
 
 _STOP_WORDS: Final = """
 a about all also am an and any are as at be because been being but by can could did do does doing for from had

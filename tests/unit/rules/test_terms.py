@@ -105,8 +105,9 @@ def test_a_word_of_more_than_64_characters_is_cut_and_not_stemmed() -> None:
 
 def test_terms_do_not_depend_on_what_else_is_installed(tmp_path: Path) -> None:
     """The library prefers a module named ``Stemmer``, of any version."""
-    fake = "algorithms = list\nclass Stemmer:\n    def __init__(self, *_): pass\n    def stemWord(self, _): return 'other'\n"
-    (tmp_path / "Stemmer.py").write_text(fake)
-    code = f"import sys; sys.path.insert(0, {str(tmp_path)!r})\nfrom graphweft_workers.terms import terms\nprint(terms('dogs'))"
+    fake = "class Stemmer:\n    def __init__(self, *_): pass\n    def stemWord(self, _): return 'other'\n"
+    (tmp_path / "Stemmer.py").write_text(f"algorithms = list\n{fake}")
+    path = f"import sys; sys.path.insert(0, {str(tmp_path)!r})"
+    code = f"{path}\nfrom graphweft_workers.terms import terms\nprint(terms('dogs'))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "['dog']\n"

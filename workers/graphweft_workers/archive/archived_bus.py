@@ -13,6 +13,7 @@ from graphweft_workers.archive.segments import offset_order
 from graphweft_workers.archive.state import ArchivedState
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Batch, Committed, Entry, PartitionStatus
+from graphweft_workers.ports.purges import Purge, Purges
 
 
 class ArchivedBus:
@@ -229,6 +230,14 @@ class ArchivedBus:
         """See ``RulesLog.activations``."""
         return await self._bus.activations(after=after)
 
+    async def purge(self, purge: Purge) -> None:
+        """See ``PurgeLog.purge``."""
+        await self._bus.purge(purge)
+
+    async def purges(self, mark: int | None) -> Purges:
+        """See ``PurgeLog.purges``."""
+        return await self._bus.purges(mark)
+
     async def aclose(self) -> None:
         """See ``Bus.aclose``."""
         await self._bus.aclose()
@@ -381,6 +390,14 @@ class ArchiveAlone:
         _refuse()
 
     async def activate(self, scope: str, digest: str) -> NoReturn:
+        """Refuse."""
+        _refuse()
+
+    async def purge(self, purge: Purge) -> NoReturn:
+        """Refuse."""
+        _refuse()
+
+    async def purges(self, mark: int | None) -> NoReturn:
         """Refuse."""
         _refuse()
 

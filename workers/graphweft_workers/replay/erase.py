@@ -14,8 +14,6 @@ from dataclasses import dataclass
 from typing import Final
 
 from graphweft_contracts import BusUnavailable, DeadLetter, InvalidSettings, channels, wire
-from graphweft_contracts.layout import ALL_APPS
-from graphweft_contracts.rules_log import newest
 from graphweft_workers.active_rules import ActiveRules
 from graphweft_workers.archive.archived_bus import ArchivedBus
 from graphweft_workers.archive.archiver import archive_now
@@ -29,6 +27,7 @@ from graphweft_workers.archive.trim import trim
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.graph_store import INTERNAL_PREFIX, GraphStore
+from graphweft_workers.ports.purges import Purge
 from graphweft_workers.replay.places import partitions_of
 from graphweft_workers.replay.rebuild import Rebuild
 
@@ -297,11 +296,8 @@ class Erasure:
         return Place(name="graph", found=found, left=found)
 
     async def _purge_caches(self) -> None:
-        """Activate the rules of the app again: responders drop what they cached when rules are activated."""
-        activations = await self._alone.activations()
-        active = newest(activations, self._subject.app_id) or newest(activations, ALL_APPS)
-        if active is not None:
-            await self._alone.activate(active.scope, active.digest)
+        """Tell responders to drop what they cached."""
+        await self._alone.purge(Purge(app_id=self._subject.app_id))
 
 
 async def _pages(bus: Bus, number: int) -> AsyncIterator[Sequence[Entry]]:

@@ -203,7 +203,10 @@ async def _archive(settings: Settings) -> AsyncGenerator[_Service]:
     from graphweft_workers.archive.archiver import Archiver
 
     blobs = make_archive(settings)
-    async with aclosing(make_bus(settings, group=channels.ARCHIVE_GROUP, archived=False)) as bus:
+    async with (
+        aclosing(make_bus(settings, group=channels.ARCHIVE_GROUP, archived=False)) as bus,
+        aclosing(make_bus(settings, archived=False)) as applied,
+    ):
         yield Archiver(
             bus,
             blobs,
@@ -211,6 +214,7 @@ async def _archive(settings: Settings) -> AsyncGenerator[_Service]:
             every_s=settings.archive_every_s,
             trims=settings.archive_trim,
             lease_s=settings.lease_s,
+            applied=applied,
         )
 
 

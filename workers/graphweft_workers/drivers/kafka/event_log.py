@@ -31,6 +31,7 @@ from graphweft_contracts.rules_log import Activation, StoredRules
 from graphweft_workers.drivers.kafka.dead_letters import LetterTopic
 from graphweft_workers.drivers.kafka.follower import Follower
 from graphweft_workers.drivers.kafka.group import Membership
+from graphweft_workers.drivers.kafka.log_times import LogTimes
 from graphweft_workers.drivers.kafka.purges import KafkaPurgeLog
 from graphweft_workers.drivers.kafka.reader import RangeReader, start_client
 from graphweft_workers.drivers.kafka.rules_log import KafkaRulesLog
@@ -76,6 +77,7 @@ class KafkaEventLog:
         self._rules = KafkaRulesLog(self._servers)
         self._purges = KafkaPurgeLog(self._servers)
         self._ranges = RangeReader(self._servers)
+        self._times = LogTimes()
         self._follower = Follower(self._servers, channels.EVENTS_TOPIC)
         self._ends: dict[int, tuple[Committed, int]] = {}
         """By partition: the committed position, and the offset after the control records that follow it."""
@@ -143,6 +145,7 @@ class KafkaEventLog:
                 wait_s=min(wait_s, _LONGEST_WAIT_S),
                 enough=self._group.called_back,
             )
+        self._times.look_at(records)
         end = Committed(
             offset=str(records[-1].offset) if records else after.offset, count=after.count + lost + len(records)
         )

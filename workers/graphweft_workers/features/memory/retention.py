@@ -70,9 +70,9 @@ class Apps(Protocol):
 class Retention:
     """Finds the memories to forget.
 
-    ``keep_days`` forgets memories that were said, or recorded by the log, longer ago. ``keep_count`` keeps the newest of
-    each user; memories without a user count per thread (application, agent and thread together). 0 means no limit. Of
-    equal times, the lower id is newer. With ``condensed``, ``keep_count`` forgets only memories that have a summary.
+    ``keep_days`` forgets memories that were said, or recorded by the log, longer ago. ``keep_count`` keeps the newest
+    of each user; memories without a user count per thread (application, agent and thread together). 0 means no limit.
+    Of equal times, the lower id is newer. With ``condensed``, ``keep_count`` forgets only memories that have a summary.
 
     It covers the apps that the graph store lists and those given to ``note``.
     """

@@ -101,14 +101,17 @@ async def applied(url: str, store: GraphStore, events: Sequence[Event], rules: R
         await bus.aclose()
 
 
-async def logged(url: str, store: GraphStore, events: Sequence[Event]) -> None:
-    """Apply events that the log takes at their own times: whoever adds an entry may choose its id on Redis."""
+async def logged(url: str, store: GraphStore, events: Sequence[Event], clock: datetime | None = WRONG) -> None:
+    """Apply events that the log takes at their own times: whoever adds an entry may choose its id on Redis.
+
+    ``clock`` is what the events themselves say then.
+    """
     bus, client = RedisEventLog(url, new=spread(SPREAD)), Redis.from_url(url)
     try:
         layout = await bus.layout()
         for each in events:
             stream = channels.events_stream(layout.partition_of(each.key))
-            fields = {**wire.encode(each.model_copy(update={"time": WRONG}))}
+            fields = {**wire.encode(each.model_copy(update={"time": clock or each.time}))}
             await client.xadd(stream, fields, id=f"{int(each.time.timestamp() * 1000)}-*")
         assert await worked(bus, store) == []
     finally:

@@ -210,7 +210,9 @@ class MemoryClient(_Memories[Client]):
     async def erase_user(
         self, user_id: str | None = None, *, before: datetime | None = None, wait_s: float = 1.0
     ) -> str | None:
-        """Erase the memories of a user, by default the scope's, recorded up to ``before``, by default now.
+        """Erase the memories of a user, by default the scope's: all that the log has before the erasure.
+
+        With ``before``, only what the log took up to this time. The times of events do not count.
 
         This covers all scopes of the app, and every later replay. Returns the position as ``Client.emit`` does. The
         event log and the dead letters keep the texts until they are trimmed. Raises ``ValueError`` without a user, and

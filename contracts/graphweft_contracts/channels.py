@@ -55,6 +55,13 @@ RULE_SETS_TOPIC: Final = "graphweft.rules"
 RULES_TRANSACTION: Final = "graphweft-rules"
 """Id of the transactional producer that activates rules: a newer one fences the older one."""
 
+PURGES: Final = "graphweft:purges"
+"""Sorted set: key of a purge by its number. Responders drop cached rows of an app for which something was erased."""
+PURGED: Final = "graphweft:purges:places"
+"""Hash: key of a purge -> JSON."""
+PURGES_TOPIC: Final = "graphweft.purges"
+"""Compacted topic with one partition: key of a purge -> JSON."""
+
 DURABLE: Final = "graphweft:durable"
 """Key on the graph server; a write to it allows waiting until the server has written to disk."""
 

@@ -200,11 +200,12 @@ class MemoryForget(_Payload):
 
 
 class MemoryErase(_Payload):
-    """``memory.erase``: all that is remembered of a user is erased, and what was recorded before stays out for ever."""
+    """``memory.erase``: all that is remembered of a user is erased, and what the log has before stays out for ever."""
 
     user_id: ScopeName
     before: AwareDatetime | None = Field(
-        default=None, description="What was recorded up to this time is erased; without it, the time of the event."
+        default=None,
+        description="Only what the log took up to this time is erased; without it, all that it has before the event.",
     )
 
 

@@ -31,6 +31,8 @@ ACTIVATION: Final = b"gw_rules"
 """The field of an entry that activates a rule set; it has no other field. See ``rules_log.Activation``."""
 DROPPED: Final = b"gw_dropped"
 """The field of an entry that records a dropped dead letter: the JSON list of a ``Dropped``. It has no other field."""
+RECORDED: Final = b"gw_recorded"
+"""The field of a retry with the log's time of the entry that had no effect, in ISO format."""
 WHOLE: Final = "*"
 """The mutation in the dead letter of a whole event: a retry runs all mutations of the event."""
 _PREFIX: Final = b"ce_"
@@ -104,6 +106,26 @@ def retry_of(fields: Mapping[bytes, bytes]) -> Retry | None:
             return Retry(letter, rule, mutation)
         case _:
             raise InvalidEvent(f"the field {RETRY.decode()!r} is reserved for retries: write events without it")
+
+
+def recorded_at(fields: Mapping[bytes, bytes], received: datetime) -> datetime:
+    """Return when the log took the event of an entry that it took at ``received``: a retry is as old as its event.
+
+    Anybody may write the field of a retry, so it only counts for a retry, and never makes an event younger.
+    """
+    value = fields.get(RECORDED) if RETRY in fields else None
+    if value is None:
+        return received
+    try:
+        recorded = datetime.fromisoformat(value.decode())
+    except ValueError:
+        return received
+    return min(recorded, received) if recorded.tzinfo is not None else received
+
+
+def recording(fields: Mapping[bytes, bytes], received: datetime) -> dict[bytes, bytes]:
+    """Return the field ``RECORDED`` for the retry of an entry that the log took at ``received``."""
+    return {RECORDED: recorded_at(fields, received).isoformat().encode()}
 
 
 def encode(event: Event) -> dict[bytes, bytes]:

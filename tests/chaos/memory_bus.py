@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from graphweft_contracts import DeadLetter, Layout, Order
 from graphweft_contracts.rules_log import Activation, StoredRules
 from graphweft_workers.ports.event_log import Batch, Committed, Entry, PartitionStatus
+from graphweft_workers.ports.purges import Purge, Purges
 
 __all__ = ("MemoryBus",)
 
@@ -22,6 +23,7 @@ class MemoryBus:
         self.letters: dict[str, DeadLetter] = {}
         self.sets: dict[str, StoredRules] = {}
         self.activated: list[Activation] = []
+        self.purged: list[Purge] = []
 
     async def partitions(self, *, fresh: bool = False) -> int:
         return len(self._entries)
@@ -44,6 +46,12 @@ class MemoryBus:
 
     async def activations(self, *, after: int = 0) -> Sequence[Activation]:
         return self.activated[after:]
+
+    async def purge(self, purge: Purge) -> None:
+        self.purged.append(purge)
+
+    async def purges(self, mark: int | None) -> Purges:
+        return Purges(found=self.purged[mark or 0 :], mark=len(self.purged))
 
     async def claim(self, partition: int, owner: str, ttl_s: float) -> bool:
         return True

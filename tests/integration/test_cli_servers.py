@@ -302,6 +302,8 @@ def test_doctor_finds_topics_that_would_lose_events(call: Call, kafka_url: str, 
     assert "3 partitions" in found["bus topic"]["found"]
     assert "retention.ms 3600000" in found["bus retention"]["found"]
     assert (found["bus retention"]["state"], found["bus event size"]["state"]) == ("warn", "warn")
+    assert found["bus times"]["state"] == "fail"
+    assert "message.timestamp.type=LogAppendTime" in found["bus times"]["advice"]
     assert found["dead letters topic"]["state"] == "fail"
     assert "graphweft run mutation" in found["workers"]["advice"]
 

@@ -388,6 +388,22 @@ async def test_ticks_see_to_all_apps_that_have_a_graph(
     assert len(await events(bus, "memory.forget")) == 1
 
 
+async def test_a_memory_that_is_dated_ahead_is_as_old_as_its_entry_in_the_log(
+    bus: RedisEventLog, store: GraphStore, transport: Transport
+) -> None:
+    retention = Retention(store, keep_days=1)
+    retention.note([APP])
+    async with working(mutations(bus, store)):
+        await put(
+            transport, [add(1, "ahead", at=datetime(9998, 1, 1, tzinfo=UTC)), add(2, "now", at=datetime.now(UTC))]
+        )
+        await quiet(bus)
+        assert [made async for made in retention.due(datetime.now(UTC) + timedelta(hours=23))] == []
+        now = datetime.now(UTC) + timedelta(hours=25)
+        made = [event async for some in retention.due(now) for event in some]
+        assert sum(len(event.data["memory_ids"]) for event in made) == 2
+
+
 # erasing
 
 

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 from redis.asyncio import Redis
-from tests.integration.test_memory_events import APP, T0, applied, empty, event, rows, store
+from tests.integration.test_memory_events import APP, T0, applied, empty, event, logged, rows, store
 from tests.integration.test_memory_order import FalkorDB, Server, falkordb, merged, story
 from tests.integration.test_memory_order import server as serial  # of another name: there is one in conftest
 from tests.services.neo4j import Neo4jServer
@@ -21,6 +21,7 @@ from tests.services.rules import rule_set
 from graphweft_contracts import Event
 from graphweft_contracts.episodes import episode_id
 from graphweft_rules import RuleSet
+from graphweft_rules.matching.pack import Logged
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.neo4j.store import Neo4jStore
 from graphweft_workers.engine.digest import read_digest
@@ -218,7 +219,7 @@ def life_of_a_user() -> list[list[Event]]:
 async def test_what_is_erased_leaves_what_other_episodes_say(url: str, store: GraphStore, order: Sequence[int]) -> None:
     chats = life_of_a_user()
     for chat in order:  # a worker for each: so no other order is possible
-        await applied(url, store, chats[chat])
+        await logged(url, store, chats[chat], clock=None)
     assert await rows(
         store,
         f"MATCH (e:Entity) {having('role', 'city')} RETURN e.user_id, e.name, role.value, city.value, e.description "
@@ -279,11 +280,12 @@ async def test_both_servers_end_with_the_same_graph(url: str, neo4j_server: Neo4
     digests: list[str] = []
     empty(neo4j_server)
     for graph in (FalkorDBStore(url), Neo4jStore(neo4j_server.uri)):
-        for turns in ((0, 1, 2), (2, 1, 0)):  # the second time all are copies
-            for chat in turns:
-                await applied(url, graph, life_of_a_user()[chat])
+        for chat in (0, 1, 2):
+            await logged(url, graph, life_of_a_user()[chat], clock=None)
+        for chat in (2, 1, 0):  # all are copies
+            await applied(url, graph, life_of_a_user()[chat])
         digests.append((await read_digest(graph, APP)).sha256)
-        await applied(url, graph, life_of_a_user()[3])
+        await logged(url, graph, life_of_a_user()[3], clock=None)
         digests.append((await read_digest(graph, APP)).sha256)
         await graph.aclose()
         client = Redis.from_url(url)
@@ -401,7 +403,8 @@ def test_batches_leave_what_single_queries_leave(
     async def run() -> None:
         # The engine drops copies; what copies that are far apart do is the other test's.
         events = list({event.identity: event for event in reversed(merged(chats, turns))}.values())[::-1]
-        expected, found = await falkordb.serial(events), await falkordb.engine(events)
+        expected = await falkordb.serial(events, lambda event: Logged(event.time, 0))
+        found = await falkordb.engine(events)
         assert found.digest == expected.digest, f"{found.against(expected)}\n{story(events)}"
 
     falkordb.runner.run(run())

@@ -6,26 +6,36 @@ import asyncio
 import base64
 import contextlib
 import json
-from collections.abc import AsyncIterator
+import signal
+import sys
+from collections.abc import AsyncIterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
 import zstandard
 from tests.integration.test_archive import Archived
-from tests.integration.test_cli import Call, call
+from tests.integration.test_cli import Call, call, clean_environment
 
 from graphweft.transport import Outgoing
-from graphweft_contracts import Event
+from graphweft_contracts import Event, Fenced
 from graphweft_contracts.memory import memory_id
+from graphweft_workers.archive import erasures
 from graphweft_workers.archive.archiver import Archiver
+from graphweft_workers.archive.erasures import alone
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
+from graphweft_workers.engine import graph_marks
+from graphweft_workers.engine.graph_marks import sealed
+from graphweft_workers.engine.position_note import PositionNote
+from graphweft_workers.ports.graph_store import Checkpoint, Write
 
 __all__ = ("call",)  # a fixture
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
 
 SECRET = "zebra-secret"
+redis_only = pytest.mark.parametrize("own_bus_url", ["redis"], indirect=True)
+"""For what a bus has no part in."""
 
 
 @pytest.fixture
@@ -95,7 +105,7 @@ async def test_an_erased_user_is_gone_everywhere_and_stays_away(app: Archived) -
         assert done.code == 0, done.err + done.out
         places = {each["name"]: each for each in json.loads(done.out.splitlines()[-1])["places"]}
         assert all(each["left"] == 0 for each in places.values()), places
-        assert places["bus"]["found"] > 10
+        assert places["event log"]["found"] > 10
         assert places["archive"]["found"] > 10
         assert places["dead letters"]["found"] > 0
     await app.run("erase", "--app", "shop_x", "--user", "ada", "--json", "--yes", "--report")
@@ -213,4 +223,178 @@ async def test_what_it_needs_is_said(app: Archived) -> None:
     assert await everywhere(app, SECRET)
     done = await app.run("erase", "--app", "shop", "--user", "ada", "--report", "--json")
     places = {each["name"]: each["found"] for each in json.loads(done.out)["places"]}
-    assert places["bus"] == 3
+    assert places["event log"] == 3
+
+
+async def test_what_remains_is_listed_and_in_the_exit_code(app: Archived) -> None:
+    await app.push("first")
+
+    async def remains(*command: str) -> tuple[int, dict[str, int]]:
+        done = await app.run(*command, "--app", "shop", "--user", "ada", "--verify", "--json")
+        places = json.loads(done.out)["places"]
+        assert all(bool(each["removed_by"]) == (each["left"] > 0) for each in places)
+        return done.code, {each["name"]: each["left"] for each in places}
+
+    async with app.worker():
+        await said(app, "shop", "ada", 1, SECRET)
+        await said(app, "shop_x", "ada", 1, SECRET)
+        await app.applied()
+        assert (await app.run("archive", "now")).code == 0
+        code, left = await remains("memory", "erase")
+        assert (code, left["graph"] > 1, left["event log"], left["archive"]) == (1, True, 3, 3)
+        assert left["dead letters"] > 0
+        assert (await app.run("memory", "erase", "--app", "shop", "--user", "ada", "--yes", "--wait")).code == 0
+        assert (await app.run("archive", "now")).code == 0
+        before, left = left["graph"], (await remains("memory", "erase"))[1]
+        assert (left["graph"], left["event log"], left["responder caches"]) == (before - 2, 4, 0)  # an order of a rule
+        assert (await app.run("erase", "--app", "shop", "--user", "ada", "--yes")).code == 0
+        code, left = await remains("memory", "erase")
+        assert (code, set(left.values())) == (0, {0}), left
+        assert (await remains("erase"))[0] == 0
+        done = await app.run("erase", "--app", "shop", "--user", "ada", "--verify")
+        assert (done.code, "nothing remains" in done.out) == (0, True)
+        done = await app.run("memory", "erase", "--app", "shop_x", "--user", "ada", "--verify")
+        assert (done.code, "graphweft erase" in done.out) == (1, True)
+
+
+@redis_only
+async def test_a_graph_from_before_an_erasure_does_not_come_back(app: Archived) -> None:
+    await app.push("first")
+    other = ("--graph-template", "{app_id}.other", "--app", "shop")
+    kept = ("--graph-template", "{app_id}.kept", "--app", "shop")
+    async with app.worker():
+        await said(app, "shop", "ada", 1, SECRET)
+        await said(app, "shop", "bob", 1, "bobs-words")
+        await app.applied()
+        assert (await app.run("archive", "now")).code == 0
+        assert (await app.rebuild(*other))[0] == 0
+        assert (await app.rebuild(*kept, "--swap"))[0] == 0
+        assert (await app.run("erase", "--app", "shop", "--user", "ada", "--yes")).code == 0
+        done = await app.run("rebuild", *other, "--resume", "--swap")
+        assert (done.code, "before something was erased" in done.err) == (2, True), done.err
+        done = await app.run("rollback", *kept)
+        assert (done.code, "before something was erased" in done.err) == (2, True), done.err
+        for place in (other, kept):
+            assert (await app.run("rebuild", *place, "--drop")).code == 0
+        assert await everywhere(app, SECRET) == []
+        assert (await app.rebuild(*other, "--swap"))[0] == 0  # one from after it may
+        assert (await app.run("rollback", *other)).code == 0
+        assert (await app.run("erase", "--app", "shop", "--yes")).code == 0
+        await said(app, "shop", "eve", 2, "eves-words")  # a graph that no rebuild has made
+        await app.applied()
+        assert (await app.rebuild(*kept, "--swap"))[0] == 0
+        assert (await app.run("rollback", *kept)).code == 0
+
+
+async def seal(app: Archived, name: str, *, lifted: Mapping[int, Checkpoint] | None = None) -> Mapping[int, Checkpoint]:
+    """Stop the writes to an app's graph, as a swap does, so that its workers park it; or let them go on."""
+    async with contextlib.aclosing(FalkorDBStore(app.url)) as store:
+        while True:
+            marks = await store.checkpoints(name, timeout_s=5.0)
+            with contextlib.suppress(Fenced):
+                for number, mark in marks.items():
+                    after = sealed(mark, "test") if lifted is None else lifted[number]
+                    await store.apply(name, number, [Write(before=mark, after=after)])
+                return marks
+
+
+async def test_a_parked_neighbour_holds_neither_erase_nor_trim(app: Archived) -> None:
+    await app.push("first")
+    async with app.worker():
+        await said(app, "shop", "ada", 1, SECRET)
+        await said(app, "shop_x", "eve", 1, "eves-words")
+        await app.applied()
+        marks = await seal(app, "shop_x")
+        await said(app, "shop_x", "eve", 2, "eves-parked-words")
+        await said(app, "shop", "ada", 2, SECRET)
+        async with asyncio.timeout(60):
+            while not any("shop_x" in PositionNote.decode(each.note).parked for each in await app.bus.status()):  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+        done = await app.run("erase", "--app", "shop", "--user", "ada", "--yes", "--json")
+        assert done.code == 0, done.err + done.out
+        assert [place for place in await everywhere(app, SECRET) if place.startswith("bus")] == []
+        await seal(app, "shop_x", lifted=marks)
+        async with asyncio.timeout(60):
+            while any(PositionNote.decode(each.note).parked for each in await app.bus.status()):  # noqa: ASYNC110
+                await asyncio.sleep(0.02)
+        await app.applied()
+    async with contextlib.aclosing(FalkorDBStore(app.url)) as store:
+        rows = (await store.read("shop_x", "MATCH (m:Memory) RETURN m.text ORDER BY m.text", {}, timeout_s=5.0)).rows
+    assert rows == (("eves-parked-words",), ("eves-words",))
+
+
+@redis_only
+async def test_an_erasure_that_is_killed_is_found_and_goes_on(app: Archived, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(erasures, "STALE_S", 2.0)
+    monkeypatch.setattr(graph_marks, "SEAL_S", 0.5)
+    await app.push("first")
+    environment = clean_environment(
+        GRAPHWEFT_BUS_URL=app.bus_url, GRAPHWEFT_GRAPH_URL=app.url, GRAPHWEFT_ARCHIVE_URL=app.archive
+    )
+    command = ("-m", "graphweft_workers.cli", "erase", "--app", "shop", "--user", "ada", "--yes")
+    async with app.worker():
+        for step in (b"erase entries", b"erase dead letters", b"make the graph"):
+            await said(app, "shop", "ada", ord(step[6:7]), SECRET)
+            await said(app, "shop", "bob", ord(step[6:7]), "bobs-words")
+            await app.applied()
+            process = await asyncio.create_subprocess_exec(
+                sys.executable, *command, env=environment,
+                stdout=asyncio.subprocess.DEVNULL, stderr=asyncio.subprocess.PIPE,
+            )  # fmt: skip
+            assert process.stderr is not None
+            async for line in process.stderr:
+                if step in line:
+                    process.kill()
+                    break
+            await process.communicate()
+            assert process.returncode == -signal.SIGKILL
+            done = await app.run("erase", "--app", "shop", "--user", "ada", "--verify", "--json")
+            left = {each["name"]: each["left"] for each in json.loads(done.out)["places"]}
+            assert (done.code, left["erasures that were cut off"]) == (1, 1)
+            done = await app.run("rebuild", "--app", "shop", "--swap", "--graph-template", "{app_id}.other")
+            assert (done.code, "has not ended" in done.err) == (2, True), done.err
+            assert (await app.run("rebuild", "--app", "shop", "--drop", "--graph-template", "{app_id}.other")).code == 0
+            done = await app.run("erase", "--app", "shop", "--user", "ada", "--yes")
+            assert (done.code, "was cut off" in done.err) == (0, True), done.err
+            assert await everywhere(app, SECRET) == []
+        assert await app.blobs().names("erasing/") == []
+    assert await everywhere(app, "bobs-words")
+    code, found = await app.rebuild("--app", "shop", "--verify")
+    assert (code, found["same"]) == (0, True), found
+
+
+@redis_only
+async def test_two_erasures_of_an_app_do_not_run_at_once(app: Archived) -> None:
+    await app.push("first")
+    async with app.worker():
+        for user in ("ada", "bob"):
+            await said(app, "shop", user, 1, f"{user}-{SECRET}")
+        await app.applied()
+        async with alone(app.blobs(), "shop"):
+            done = await app.run("erase", "--app", "shop", "--user", "ada", "--yes")
+            assert (done.code, "another erasure of the app 'shop' runs" in done.err) == (1, True), done.err
+            assert await everywhere(app, SECRET)
+        for user in ("ada", "bob"):
+            assert (await app.run("erase", "--app", "shop", "--user", user, "--yes")).code == 0
+    assert await everywhere(app, SECRET) == []
+
+
+@redis_only
+async def test_a_snapshot_that_is_written_meanwhile_does_not_survive(
+    app: Archived, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    from graphweft_workers.replay import erase as erasing
+
+    await app.push("first")
+    purge = erasing.Erasure._purge_caches
+
+    async def late(self: erasing.Erasure) -> None:
+        await app.blobs().put("snapshots/shop/0@1-0.1.abc", SECRET.encode())
+        await purge(self)
+
+    monkeypatch.setattr(erasing.Erasure, "_purge_caches", late)
+    async with app.worker():
+        await said(app, "shop", "ada", 1, SECRET)
+        await app.applied()
+        assert (await app.run("erase", "--app", "shop", "--user", "ada", "--yes")).code == 0
+    assert await everywhere(app, SECRET) == []

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import asyncio
+import json
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -14,19 +16,25 @@ from tests.services.layouts import spread, spreading
 from tests.services.neo4j import Neo4jServer
 from tests.services.rules import rule_set
 
-from graphweft_contracts import DeadLetter, Event
+from graphweft_contracts import DeadLetter, Event, Layout, channels, wire
 from graphweft_contracts.memory import derived_id, memory_id
 from graphweft_rules import RuleSet
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.neo4j.store import Neo4jStore
 from graphweft_workers.drivers.redis.event_log import RedisEventLog
 from graphweft_workers.engine.digest import read_digest
+from graphweft_workers.engine.read import letter_for
 from graphweft_workers.engine.worker import MutationWorker
+from graphweft_workers.ports.dead_letters import retry_entry
 from graphweft_workers.ports.graph_store import GraphStore
 
 pytestmark = pytest.mark.integration
 pytest_plugins = ["tests.services.fixtures"]
 
+SPREAD = 11
+"""Partitions: each chat of ``life_of_a_user`` has one of its own."""
+WRONG = datetime(9998, 1, 1, tzinfo=UTC)
+"""What a clock may say."""
 T0 = datetime(2026, 2, 1, 10, 0, tzinfo=UTC)
 APP = "shop"
 
@@ -91,6 +99,24 @@ async def applied(url: str, store: GraphStore, events: Sequence[Event], rules: R
         assert await worked(bus, store, rules) == []
     finally:
         await bus.aclose()
+
+
+async def logged(url: str, store: GraphStore, events: Sequence[Event], clock: datetime | None = WRONG) -> None:
+    """Apply events that the log takes at their own times: whoever adds an entry may choose its id on Redis.
+
+    ``clock`` is what the events themselves say then.
+    """
+    bus, client = RedisEventLog(url, new=spread(SPREAD)), Redis.from_url(url)
+    try:
+        layout = await bus.layout()
+        for each in events:
+            stream = channels.events_stream(layout.partition_of(each.key))
+            fields = {**wire.encode(each.model_copy(update={"time": clock or each.time}))}
+            await client.xadd(stream, fields, id=f"{int(each.time.timestamp() * 1000)}-*")
+        assert await worked(bus, store) == []
+    finally:
+        await bus.aclose()
+        await client.aclose()
 
 
 async def rows(store: GraphStore, cypher: str, app_id: str = APP) -> list[tuple[Any, ...]]:
@@ -215,13 +241,80 @@ async def test_what_is_erased_stays_out_in_whatever_order_chats_come(
 ) -> None:
     chats = life_of_a_user()
     for chat in order:  # a worker for each: so no other order is possible
-        await applied(url, store, chats[chat])
+        await logged(url, store, chats[chat])
     assert await rows(store, "MATCH (m:Memory) RETURN m.text ORDER BY m.text") == [
         ("I moved",), ("later, in the first chat",), ("of somebody else",),
     ]  # fmt: skip
     assert await rows(store, "MATCH (s:ConversationSummary) RETURN s.text") == [("Of later.",)]
     assert await rows(store, "MATCH (f:Fact) RETURN f.object, f.valid_to") == [("Rome", None)]
     assert await rows(store, "MATCH (p:Preference) RETURN p.text") == []
+
+
+@pytest.mark.parametrize("clock", ["0001-01-01T00:00:00Z", "9998-01-01T00:00:00Z", None])
+async def test_an_erasure_reaches_what_the_log_has_before_it(url: str, store: GraphStore, clock: str | None) -> None:
+    """Whatever the clocks of those say who send events."""
+
+    def clocked(each: Event) -> dict[bytes, bytes]:
+        body = json.loads(each.model_dump_json(exclude_none=True))
+        if clock is None or each.id in {"e3", "e6"}:
+            del body["time"]
+        else:
+            body["time"] = clock
+        return {wire.CONTENT_TYPE: wire.STRUCTURED, wire.DATA: json.dumps(body).encode()}
+
+    events = [
+        add(1, "before"), add(2, "of another user", user_id="u2"), add(3, "before, without a time"),
+        event("memory.erase", 4, {"user_id": "u1"}, chat="u1"), add(5, "after"), add(6, "after, without a time"),
+    ]  # fmt: skip
+    apps = (APP,) if isinstance(store, Neo4jStore) else (APP, "other")  # Neo4j Community has one graph
+    bus, client = RedisEventLog(url, new=Layout(partitions=2)), Redis.from_url(url)
+    try:
+        layout = await bus.layout()
+        for app in apps:
+            async with client.pipeline() as pipe:  # one millisecond of the log may hold all of them
+                for each in events:
+                    own = each.model_copy(update={"appid": app})
+                    pipe.xadd(channels.events_stream(layout.partition_of(own.key)), clocked(own))
+                await pipe.execute()
+        assert await worked(bus, store) == []
+    finally:
+        await bus.aclose()
+        await client.aclose()
+    for app in apps:
+        assert await rows(store, "MATCH (m:Memory) RETURN m.text ORDER BY m.text", app) == [
+            ("after",), ("after, without a time",), ("of another user",),
+        ]  # fmt: skip
+
+
+async def test_a_retry_is_as_old_as_its_event(url: str, store: GraphStore) -> None:
+    """A memory that failed before its user was erased stays erased; one that failed later is remembered."""
+    bus = RedisEventLog(url, new=spread(1))
+    try:
+        entries: list[dict[bytes, bytes]] = []
+        for each in (add(1, "before"), event("memory.erase", 2, {"user_id": "u1"}), add(3, "after")):
+            entries.append(wire.encode(each))
+        client = Redis.from_url(url)
+        await bus.layout()
+        await client.xadd(channels.events_stream(0), entries[1])
+        assert await worked(bus, store) == []
+        [erased] = await bus.after(0, "", limit=9)
+        for fields, shift in ((entries[0], -1), (entries[2], 1)):
+            taken = replace(
+                erased, fields=fields, received=erased.received + timedelta(seconds=shift), offset=f"1-{shift + 2}"
+            )
+            letter = letter_for(
+                0, taken, "query_error", "x", event=wire.decode(fields), rule="memory.add", mutation="add"
+            )
+            await bus.put_dead_letters([letter])
+            again = [retry_entry(letter)]
+            if shift == 1:  # it cannot have failed in the future
+                again[0][wire.RECORDED] = b"9998-01-01T00:00:00+00:00"
+            assert await bus.requeue(letter, again)
+        assert await worked(bus, store) == []
+        await client.aclose()
+    finally:
+        await bus.aclose()
+    assert await rows(store, "MATCH (m:Memory) RETURN m.text") == [("after",)]
 
 
 async def test_both_servers_end_with_the_same_graph(url: str, neo4j_server: Neo4jServer) -> None:
@@ -232,7 +325,7 @@ async def test_both_servers_end_with_the_same_graph(url: str, neo4j_server: Neo4
         vector = {"memory_id": memory_id("/test", "e23", 0), "model": "m", "embedding": [0.1, 0.7, -0.3]}
         chats[1].append(event("memory.embedded", 30, vector, chat="c2"))
         for chat in chats:
-            await applied(url, store, chat)
+            await logged(url, store, chat)
         digests.append((await read_digest(store, APP)).sha256)
         await store.aclose()
         client = Redis.from_url(url)

@@ -9,6 +9,7 @@ import contextlib
 import os
 import shutil
 from collections.abc import AsyncIterator, Iterator
+from datetime import UTC, datetime
 from itertools import batched
 from pathlib import Path
 
@@ -76,10 +77,29 @@ async def lived(app: Archived) -> int:
                 await app.emit(name, range(20 * number, 20 * number + 20))
                 await app.emit(name, range(20 * number, 20 * number + 4))
                 await app.remember(name, [f"likes tea {number}", f"lives in Rome {number}"])
+                await app._append(erased(name, number))
         await app.applied(600)
         await retried(app)
         await app.applied(600)
     return emitted
+
+
+def erased(name: str, number: int) -> Iterator[Event]:
+    """Yield memories in chats of several partitions, and erasures between them, from clients with wrong clocks."""
+    clocks = [datetime(year, 1, 1, tzinfo=UTC) for year in (1, 1970, 2026, 9998)]
+    for at, clock in enumerate(clocks):
+        for chat in range(4):
+            id = f"hostile-{number}-{at}-{chat}"
+            data = {"messages": [{"role": "user", "text": id}], "user_id": f"h{at % 2}"}
+            yield Event.create(
+                "memory.add", app_id=name, chat_id=f"h{chat}", id=id, source="/test", time=clock, data=data
+            )
+        wrong = clocks[-1 - at]
+        erase = {"user_id": "h0"} | ({"before": wrong.isoformat()} if at == 2 else {})
+        yield Event.create(
+            "memory.erase", app_id=name, chat_id=f"h{at}", id=f"erase-{number}-{at}", source="/test", time=wrong,
+            data=erase,
+        )  # fmt: skip
 
 
 async def retried(app: Archived) -> None:

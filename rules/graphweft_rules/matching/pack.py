@@ -7,11 +7,25 @@ workflow.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Protocol
+from datetime import datetime
+from typing import Any, NamedTuple, Protocol
 
 from graphweft_contracts import Event
 from graphweft_rules.cypher.indexes import SearchIndex
 from graphweft_rules.matching.workflow import CompiledMutation
+
+
+class Logged(NamedTuple):
+    """When the log took an event, by the log's own clock, and where. No producer chooses it."""
+
+    time: datetime
+    partition: int = -1
+    """Events of one partition have the log's order; -1 for an event that has no place in it, such as a retry."""
+
+    @classmethod
+    def of(cls, event: Event) -> Logged:
+        """Return the time of an event that is on no log: its own."""
+        return cls(event.time)
 
 
 class Pack(Protocol):
@@ -37,8 +51,15 @@ class Pack(Protocol):
         """The indexes for search."""
         ...
 
-    def match(self, event: Event) -> Sequence[tuple[CompiledMutation, dict[str, Any]]]:
+    @property
+    def erasing(self) -> frozenset[str]:
+        """The event types that remove data, which responders then must not serve from their caches either."""
+        ...
+
+    def match(self, event: Event, logged: Logged | None = None) -> Sequence[tuple[CompiledMutation, dict[str, Any]]]:
         """Return the mutations for a valid event with their parameters, in order. Never raises.
+
+        ``logged`` says when the log took the event; None for an event that is on no log.
 
         None for an event of another type, and for a refused event.
         """

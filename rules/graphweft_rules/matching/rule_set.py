@@ -22,7 +22,7 @@ from graphweft_rules.files.model import InjectionQuery, InjectionRule, Place
 from graphweft_rules.matching.clock import clock_values, uuid_values
 from graphweft_rules.matching.graphrag import GraphragQuery
 from graphweft_rules.matching.lazy_workflows import LazyWorkflows
-from graphweft_rules.matching.pack import Pack
+from graphweft_rules.matching.pack import Logged, Pack
 from graphweft_rules.matching.parameters import Absent, Scope
 from graphweft_rules.matching.rule_summary import RuleSummary
 from graphweft_rules.matching.workflow import (
@@ -118,6 +118,7 @@ class RuleSet:
         self.digest = digest_of(self.files) if self.files else ""
         """SHA-256 of the files' names and content; empty for rules without files."""
         self._types = frozenset(type for pack in self.packs for type in pack.types)
+        self._erasing = frozenset(type for pack in self.packs for type in pack.erasing)
         self._packed = {(part.rule, part.id): part for pack in self.packs for part in pack.mutations}
         self._summary: RuleSummary | None = None
 
@@ -217,13 +218,19 @@ class RuleSet:
         except RulesError:
             return None
 
-    def match_event(self, event: Event) -> Matched:
+    def erases(self, type: str) -> bool:
+        """Tell whether a pack removes data for events of this type."""
+        return type in self._erasing
+
+    def match_event(self, event: Event, logged: Logged | None = None) -> Matched:
         """Return the mutations for an event; those of packs come first and need no workflow.
+
+        ``logged`` says when the log took the event; without it the event's own time counts.
 
         An error in a rule becomes ``failed`` and does not affect other rules. An error in a pack is raised.
         """
         if event.type in self._types:
-            packed = self._by_packs(event)
+            packed = self._by_packs(event, logged)
             ruled = self._by_rules(event)
             return Matched(mutations=(*packed, *ruled.mutations), skipped=ruled.skipped, failed=ruled.failed)
         return self._by_rules(event)
@@ -243,9 +250,9 @@ class RuleSet:
         wanted = self._types.intersection(types)
         return tuple(pack for pack in self.packs if not wanted.isdisjoint(pack.types)) if wanted else ()
 
-    def _by_packs(self, event: Event) -> Iterator[BoundMutation]:
+    def _by_packs(self, event: Event, logged: Logged | None) -> Iterator[BoundMutation]:
         for pack in self.packs:
-            for mutation, params in pack.match(event):
+            for mutation, params in pack.match(event, logged):
                 yield BoundMutation(mutation=mutation, params=params)
 
     def _by_rules(self, event: Event) -> Matched:
@@ -306,14 +313,16 @@ class RuleSet:
         """Tell whether a mutation is one of a pack."""
         return (rule, mutation) in self._packed
 
-    def packed_from(self, event: Event, rule: str, mutation: str) -> tuple[BoundMutation, ...]:
+    def packed_from(
+        self, event: Event, rule: str, mutation: str, logged: Logged | None = None
+    ) -> tuple[BoundMutation, ...]:
         """Bind a mutation of a pack for an event, and all later ones of the pack; none for a refused event.
 
         A pack's mutations build upon one another: if one had no effect, later ones found nothing and must run again.
         Each may run again without harm.
         """
         for pack in self.packs:
-            said = [BoundMutation(mutation=each, params=params) for each, params in pack.match(event)]
+            said = [BoundMutation(mutation=each, params=params) for each, params in pack.match(event, logged)]
             for number, bound in enumerate(said):
                 if (bound.mutation.rule, bound.mutation.id) == (rule, mutation):
                     return tuple(said[number:])

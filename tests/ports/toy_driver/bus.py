@@ -16,6 +16,7 @@ from graphweft_contracts import BusUnavailable, DeadLetter, Layout, Order, wire
 from graphweft_contracts.rules_log import Activation, StoredRules
 from graphweft_workers.ports.event_log import Batch, Committed, Entry, PartitionStatus
 from graphweft_workers.ports.pages import last_page
+from graphweft_workers.ports.purges import Purge, Purges
 
 from .file import POLL_S, SqliteFile, append, layout_of
 
@@ -76,6 +77,17 @@ class SqliteBus:
         query = "SELECT body FROM activations WHERE number > ? ORDER BY number"
         rows = await self._file.read(lambda db: db.execute(query, (after,)).fetchall())
         return [Activation.decode(body) for (body,) in rows]
+
+    async def purge(self, purge: Purge) -> None:
+        query = "INSERT OR REPLACE INTO purges (name, body) VALUES (?, ?)"
+        await self._file.write(lambda db: db.execute(query, (purge.key, purge.encode())))
+
+    async def purges(self, mark: int | None) -> Purges:
+        query = "SELECT number, body FROM purges WHERE number > ? ORDER BY number"
+        rows = await self._file.read(lambda db: db.execute(query, (mark or 0,)).fetchall())
+        last = await self._file.read(lambda db: db.execute("SELECT max(number) FROM purges").fetchone())
+        end = last[0] or 0
+        return Purges(found=[Purge.decode(body) for _, body in rows], mark=end, complete=(mark or 0) <= end)
 
     async def committed(self, partition: int) -> Committed:
         row = await self._file.read(lambda db: self._position(db, partition))

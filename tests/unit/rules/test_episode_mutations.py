@@ -341,7 +341,7 @@ def test_what_has_no_effect_is_not_another_packs() -> None:
 def test_it_stands_beside_the_pack_of_memories() -> None:
     rules = RuleSet({}, packs=(MemoryMutations(), EpisodeMutations(Ontologies())))
     matched = rules.match_event(event("memory.erase", {"user_id": "u"}))
-    assert [bound.mutation.id for bound in matched.mutations][:2] == ["mark", "erase"]
+    assert [bound.mutation.id for bound in matched.mutations][:3] == ["mark_elsewhere", "mark", "erase"]
     assert "erase_episodes" in [bound.mutation.id for bound in matched.mutations]
     added = event("episode.add", add({"entities": [ANN]}))
     assert rules.knows(added)

@@ -15,6 +15,7 @@ from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Batch, Committed, Entry, PartitionStatus
 from graphweft_workers.ports.leases import LeaseKeeper
 from graphweft_workers.ports.pages import last_page
+from graphweft_workers.ports.purges import Purge, Purges
 
 
 class ArchivedBus:
@@ -237,6 +238,14 @@ class ArchivedBus:
         """See ``RulesLog.activations``."""
         return await self._bus.activations(after=after)
 
+    async def purge(self, purge: Purge) -> None:
+        """See ``PurgeLog.purge``."""
+        await self._bus.purge(purge)
+
+    async def purges(self, mark: int | None) -> Purges:
+        """See ``PurgeLog.purges``."""
+        return await self._bus.purges(mark)
+
     async def aclose(self) -> None:
         """See ``Bus.aclose``."""
         await self._bus.aclose()
@@ -392,6 +401,14 @@ class ArchiveAlone:
         _refuse()
 
     async def activate(self, scope: str, digest: str) -> NoReturn:
+        """Refuse."""
+        _refuse()
+
+    async def purge(self, purge: Purge) -> NoReturn:
+        """Refuse."""
+        _refuse()
+
+    async def purges(self, mark: int | None) -> NoReturn:
         """Refuse."""
         _refuse()
 

@@ -22,7 +22,7 @@ from graphweft_workers.archive.state import ArchivedState
 from graphweft_workers.archive.trim import trim
 from graphweft_workers.engine.leases import LEASE_S, Lease, LeaseHolder
 from graphweft_workers.ports.bus import Bus
-from graphweft_workers.ports.event_log import Batch, Committed, Entry
+from graphweft_workers.ports.event_log import Batch, Committed, Entry, EventLog
 
 logger = structlog.get_logger("graphweft.archive")
 
@@ -39,12 +39,22 @@ class Archiver:
     """Leases as many partitions as no other archiver holds, and copies them until ``stop``."""
 
     def __init__(
-        self, bus: Bus, blobs: BlobStore, *, name: str, every_s: float, trims: bool = False, lease_s: float = LEASE_S
+        self,
+        bus: Bus,
+        blobs: BlobStore,
+        *,
+        name: str,
+        every_s: float,
+        trims: bool = False,
+        lease_s: float = LEASE_S,
+        applied: EventLog | None = None,
     ) -> None:
         """``bus`` is open for the archive's group, and is the bus alone. The archiver closes nothing.
 
-        A new entry is archived within about ``every_s``. With ``trims``, what is archived and applied leaves the bus.
+        A new entry is archived within about ``every_s``. With ``trims``, what is archived and applied leaves the bus;
+        ``applied`` is the bus as the workers open it, see ``trim_place``.
         """
+        self._applied = applied
         self._bus = bus
         self._blobs = blobs
         self._reader = ArchiveReader(blobs)
@@ -107,7 +117,7 @@ class Archiver:
             await merge_small(self._reader, copy.number)
 
     async def _trim(self, number: int) -> None:
-        place = await trim(self._bus, self._reader, number)
+        place = await trim(self._bus, self._reader, number, self._applied)
         if place.offset == (await self._reader.end(number)).offset:
             self._trimmed.add(number)
 

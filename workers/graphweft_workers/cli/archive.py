@@ -121,7 +121,7 @@ async def trim_bus(
     async with _bus_alone(settings) as bus:
         for number in range(await bus.partitions(fresh=True)):
             before = await bus.missing(number)
-            place = await (trim_place if dry_run else trim)(bus, reader, number)
+            place = await (trim_place if dry_run else trim)(bus, reader, number, bus)
             removed = await bus.missing(number) - before
             rows.append({**asdict(place), "removed": removed})
     if json:

@@ -17,7 +17,8 @@ from graphweft_workers.cli.options import App, Data, Json, command
 from graphweft_workers.cli.output import print_json, print_table, say, warn
 from graphweft_workers.cli.second_graph import second_place
 from graphweft_workers.logs import set_up_logs
-from graphweft_workers.replay.erase import Erasure, Place
+from graphweft_workers.replay.erase import Erasure
+from graphweft_workers.replay.remains import Place
 from graphweft_workers.roles.connections import make_archive, make_bus
 from graphweft_workers.roles.rules import logged_rules
 from graphweft_workers.roles.settings import Settings
@@ -30,6 +31,9 @@ async def erase(
         str | None, typer.Option("--user", help="Erase this user only.", show_default="the whole app")
     ] = None,
     report: Annotated[bool, typer.Option("--report", help="Only list where data is; erase nothing.")] = False,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Only list what remains; erase nothing, and exit with 1 if anything does.")
+    ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     wait_s: Annotated[float, typer.Option("--wait-s", min=0, help="Longest wait for the workers.")] = 60.0,
     data: Data = None,
@@ -45,6 +49,7 @@ async def erase(
     blobs = make_archive(settings)
     set_up_logs(settings.log_level if "log_level" in settings.model_fields_set else "critical", settings.log_format)
     what = f"the user {user!r} of the app {app!r}" if user is not None else f"the whole app {app!r}"
+    report = report or verify
     if not report and not yes:
         if not sys.stdin.isatty():
             raise InvalidSettings(f"this erases {what} for good: give --yes, or --report to see first where data is")
@@ -71,16 +76,27 @@ async def erase(
             tell=lambda step: None if json else warn(f"{step} …"),
         )
         places = await (work.report() if report else work.run())
-    _print(places, what, report=report, json=json)
-    return 1 if not report and any(place.unfinished for place in places) else None
+    if report:
+        print_remains(places, what, json=json)
+        return 1 if verify and any(place.left for place in places) else None
+    _print(places, what, json=json)
+    return 1 if any(place.unfinished for place in places) else None
 
 
-def _print(places: Sequence[Place], what: str, *, report: bool, json: bool) -> None:
+def print_remains(places: Sequence[Place], what: str, *, json: bool) -> None:
+    """Print what remains in each place, and which command removes it there."""
     if json:
         print_json({"places": [asdict(place) for place in places], "left": sum(place.left for place in places)})
         return
-    if report:
-        print_table(("place", "found"), [(place.name, place.found) for place in places], title=f"Data of {what}")
+    rows = [(place.name, place.left, place.removed_by or place.note) for place in places]
+    print_table(("place", "remains", "removed by"), rows, title=f"Data of {what}")
+    if not any(place.left for place in places):
+        say("nothing remains")
+
+
+def _print(places: Sequence[Place], what: str, *, json: bool) -> None:
+    if json:
+        print_json({"places": [asdict(place) for place in places], "left": sum(place.left for place in places)})
         return
     print_table(
         ("place", "found", "left", ""),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import codecs
 import sys
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import aclosing
 from dataclasses import dataclass
 from datetime import datetime
 from itertools import batched
@@ -20,7 +21,7 @@ from graphweft.memory import SOURCE, add_event, erase_event
 from graphweft_contracts import Event, InvalidEvent, InvalidSettings, MemoryMessage, MemoryScope
 from graphweft_contracts.memory import SCOPES
 from graphweft_contracts.search import MOST_RESULTS, IndexType, Searched
-from graphweft_workers.cli.connections import check_bus, running_graph
+from graphweft_workers.cli.connections import check_bus, running_bus, running_graph
 from graphweft_workers.cli.context import print_reply
 from graphweft_workers.cli.options import (
     After,
@@ -37,6 +38,7 @@ from graphweft_workers.cli.options import (
 from graphweft_workers.cli.output import print_error, print_json, print_table, say, stderr, warn
 from graphweft_workers.cli.publishing import PublishOptions, interruptible, publish
 from graphweft_workers.imports.files import STANDARD_INPUT
+from graphweft_workers.roles.connections import has_archive, make_archive, make_bus
 from graphweft_workers.roles.settings import Settings
 
 _MAX_MESSAGES: Final = 1_000
@@ -235,6 +237,9 @@ async def memory_erase(
         str | None,
         typer.Option("--before", metavar="TIME", help="Only memories recorded up to this time.", show_default="now"),
     ] = None,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Only list what remains; erase nothing, and exit with 1 if anything does.")
+    ] = False,
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask for confirmation.")] = False,
 ) -> int | None:
     """Erase all memories of a user, in every scope, for ever. A replay of the events does not restore them."""
@@ -243,6 +248,8 @@ async def memory_erase(
         event = erase_event(app, user, before=_time(before), source=SOURCE)
     except ValueError as error:
         raise InvalidSettings(str(error)) from None
+    if verify:
+        return await _verify(settings, app, user, json=options.json)
     if not yes:
         if not sys.stdin.isatty():
             raise InvalidSettings("erasing cannot be undone, and there is no terminal to ask on: give --yes")
@@ -257,6 +264,23 @@ async def memory_erase(
     else:
         say(f"{'The memories are erased' if options.wait else 'The workers will erase the memories'}. {_STAYS}")
     return None
+
+
+async def _verify(settings: Settings, app: str, user: str, *, json: bool) -> int | None:
+    """Print what remains of a user in each place."""
+    from graphweft_workers.archive.subject import Subject
+    from graphweft_workers.cli.erase import print_remains
+    from graphweft_workers.replay.remains import Remains
+
+    blobs = make_archive(settings) if has_archive(settings) else None
+    async with (
+        running_bus(settings),
+        running_graph(settings) as live,
+        aclosing(make_bus(settings, archived=False)) as alone,
+    ):
+        places = await Remains(alone, blobs, live, Subject(app_id=app, user_id=user)).places()
+    print_remains(places, f"the user {user!r} of the app {app!r}", json=json)
+    return 1 if any(place.left for place in places) else None
 
 
 async def _publish(settings: Settings, events: Sequence[Event], options: PublishOptions) -> str | None:

@@ -30,6 +30,7 @@ from graphweft_workers.engine.read import MatchedEvent, letter_of_lost
 from graphweft_workers.ports.dead_letters import DeadLetters
 from graphweft_workers.ports.event_log import Batch, Committed, Entry, EventLog
 from graphweft_workers.ports.graph_store import Checkpoint, GraphStore, Progress, Write
+from graphweft_workers.ports.purges import Purge, PurgeLog
 
 logger = structlog.get_logger("graphweft.mutation")
 
@@ -50,6 +51,8 @@ class WorkerState:
     """(label, property) of the indexes that every app's graph gets, beside those of its rules."""
     fact_keys: frozenset[tuple[str, str]]
     """The same, for apps whose rules ask for facts."""
+    purges: PurgeLog | None = None
+    """Where an erasure is announced to responders; None for a replay, whose graph no responder reads."""
     strikes: dict[tuple[int, str], int] = field(default_factory=dict[tuple[int, str], int])
     """By partition and app: how often in a row the server did not answer a write."""
     stuck_at: dict[tuple[int, str], Checkpoint] = field(default_factory=dict[tuple[int, str], Checkpoint])
@@ -158,6 +161,7 @@ class AppWriter:
         with contextlib.suppress(QueryFailed):
             await self.state.indexes.prepare(queue.app_id, events)
         await self.state.indexes.prepare_packs(queue.app_id, events)
+        await self._announce_erasures(queue.app_id, events)
         applier = self.state.applier
         checkpoint, strikes = queue.checkpoint, 0
         if opened is not None:
@@ -172,6 +176,17 @@ class AppWriter:
             rest = [event for event in events if self.log.is_after(event.entry.offset, checkpoint.offset)]
         queue.checkpoint = None  # unknown until the call returns
         queue.checkpoint = await applier.apply(self.number, queue.app_id, checkpoint, rest, strikes=strikes)
+
+    async def _announce_erasures(self, app_id: str, events: Sequence[MatchedEvent]) -> None:
+        """Tell responders to drop cached rows, before anything is erased: so nobody is told that it is, and then reads
+        it in a responder that does not know. A batch that is applied again after a crash is announced again.
+        """
+        if self.state.purges is None or not events:
+            return
+        rules = events[0].rules  # all have the same
+        last = next((each for each in reversed(events) if rules.erases(each.event.type)), None)
+        if last is not None:
+            await self.state.purges.purge(Purge(app_id=app_id, partition=self.number, offset=last.entry.offset))
 
     async def _open(self, app_id: str, events: Sequence[MatchedEvent]) -> Progress | QueryFailed:
         """Return how far the app's graph is, or why the app has none."""

@@ -17,6 +17,7 @@ from graphweft_contracts.rules_log import announced
 from graphweft_contracts.wire import WHOLE
 from graphweft_rules import BoundMutation, Matched, RulesError, RuleSet, Skipped
 from graphweft_rules.files.findings import errors
+from graphweft_rules.matching.pack import Logged
 from graphweft_workers.active_rules import RulesCursor
 from graphweft_workers.engine.duplicates import Identity, RecentEvents, identity_of
 from graphweft_workers.engine.passed_over import NOTHING, PassedOver
@@ -105,7 +106,10 @@ def decode_range(entries: Iterable[Entry], rules: RulesCursor) -> list[Decoded]:
         try:
             if wire.dropped_of(entry.fields) is not None:
                 continue
-            event = wire.decode(entry.fields, received=entry.received)
+            received = entry.received
+            if wire.RETRY in entry.fields:
+                received = wire.recorded_at(entry.fields, received)
+            event = wire.decode(entry.fields, received=received)
             decoded.retried = wire.retry_of(entry.fields)
             decoded.identity = identity_of(entry, event)
             decoded.rules = rules.at(event.appid, entry.offset)
@@ -191,6 +195,10 @@ def _read_event(
     """Add one event to the result; on an error nothing of the event is added."""
     if retried is not None and (retried.rule, retried.mutation) == EXTRACT:
         return
+    if retried is None:
+        logged = Logged(entry.received, partition)
+    else:  # it is as old as the event, so it has no place among the entries around it
+        logged = Logged(wire.recorded_at(entry.fields, entry.received))
     one = None if retried is None or retried.mutation == WHOLE else retried
     if one is not None and passed_over.row(entry.offset, event.appid, one.rule, one.mutation):
         return
@@ -202,12 +210,12 @@ def _read_event(
             result.letters.append(letter_for(partition, entry, "invalid_event", refusal, event=event, **names))
             return
         if one is not None:
-            packed = rules.packed_from(event, one.rule, one.mutation)
+            packed = rules.packed_from(event, one.rule, one.mutation, logged)
     matched = Matched(mutations=packed) if packed else _NOTHING
     letters: list[DeadLetter] = []
     skips: list[Skip] = []
     if one is None:
-        matched = rules.match_event(event)
+        matched = rules.match_event(event, logged)
         if not rules.knows(event):
             skips.append(
                 Skip(entry=entry, event=event, reason="no_rules", message=_without_rules(rules, event.workflow))
@@ -338,7 +346,11 @@ def letter_for(
     mutation: str | None = None,
     place: str | None = None,
 ) -> DeadLetter:
-    """Return the dead letter of an entry, or of one mutation of it."""
+    """Return the dead letter of an entry, or of one mutation of it.
+
+    Its fields say when the log took the entry, so that a retry is as old.
+    """
+    kept = {name: value for name, value in entry.fields.items() if rule is None or name != wire.RETRY}
     return DeadLetter(
         id=row_id(partition, entry.offset, rule, mutation),
         reason=reason,
@@ -352,7 +364,7 @@ def letter_for(
         rule=rule,
         mutation=mutation,
         place=place,
-        fields=wire.pack({name: value for name, value in entry.fields.items() if rule is None or name != wire.RETRY}),
+        fields=wire.pack({**kept, **wire.recording(entry.fields, entry.received)}),
     )
 
 

@@ -107,7 +107,7 @@ def _again(letter: DeadLetter, entry: Entry) -> dict[bytes, bytes]:
     else:
         row = row_id(letter.partition, entry.offset, letter.rule, letter.mutation)
         again = wire.Retry(row, letter.rule, letter.mutation, asks=letter.reason == "skipped")
-    return {**entry.fields, wire.RETRY: again.encode()}
+    return {**entry.fields, wire.RETRY: again.encode(), **wire.recording(entry.fields, entry.received)}
 
 
 def _of_missing(letter: DeadLetter, gone: tuple[str, ...]) -> DeadLetter:

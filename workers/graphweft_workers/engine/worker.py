@@ -121,6 +121,7 @@ class MutationWorker:
         self._state = WorkerState(
             log=bus,
             letters=bus,
+            purges=bus,
             graph=graph,
             rules=self._rules,
             batch_events=batch_events,

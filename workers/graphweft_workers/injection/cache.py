@@ -10,7 +10,7 @@ import re
 import sys
 import time
 from collections import OrderedDict
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from typing import Any, Final
@@ -51,9 +51,15 @@ class Cache:
     count. For rows of text, numbers and maps it is 3 to 18 % above ``tracemalloc``.
     """
 
-    def __init__(self, limit: int) -> None:
+    def __init__(self, limit: int, is_after: Callable[[str, str], bool] | None = None) -> None:
+        """``is_after`` compares two offsets of the bus, for ``purge_app`` with a place."""
         self._limit = limit
+        self._is_after = is_after
         self._purged_at = -math.inf
+        self._purged_apps: dict[str, float] = {}
+        """Monotonic times; rows of queries that were sent before are not stored."""
+        self._erasures: dict[str, dict[int, str]] = {}
+        """By app and partition: the offset of an erasure that the graph may not have yet."""
         self._entries: OrderedDict[Key, Entry] = OrderedDict()
         self.bytes = 0
         """Of all entries."""
@@ -61,6 +67,8 @@ class Cache:
         """Queries answered from the cache."""
         self.misses = 0
         """Queries that may be cached and went to the graph."""
+        self.purges = 0
+        """Purges of an app or of all."""
         self.joined = 0
         """Queries that shared the rows of an equal query under way."""
 
@@ -77,6 +85,7 @@ class Cache:
             "cache_misses": self.misses,
             "cache_entries": self.entries,
             "cache_bytes": self.bytes,
+            "cache_purges": self.purges,
         }
 
     @property
@@ -95,12 +104,40 @@ class Cache:
         """Drop all entries; rows of queries that were sent before are not stored either."""
         self._entries.clear()
         self.bytes = 0
+        self.purges += 1
         self._purged_at = time.monotonic()
+
+    def purge_app(self, app_id: str, place: tuple[int, str] | None = None) -> None:
+        """Drop the entries of an app; rows of queries that were sent before are not stored either.
+
+        With the ``place`` of an erasure, partition and offset, neither are rows of a graph that does not have it yet.
+        """
+        for key in [key for key in self._entries if key[0] == app_id]:
+            self.bytes -= self._entries.pop(key).bytes
+        self.purges += 1
+        self._purged_apps[app_id] = time.monotonic()
+        if place is not None and self._is_after is not None:
+            self._erasures.setdefault(app_id, {})[place[0]] = place[1]
+
+    def _may_store(self, app_id: str, version: Version | None, right_at: float) -> bool:
+        if right_at <= max(self._purged_at, self._purged_apps.get(app_id, -math.inf)):
+            return False
+        erasures = self._erasures.get(app_id)
+        if erasures is None or self._is_after is None:
+            return True
+        if version is None:
+            return False
+        for partition, offset in erasures.items():
+            reached = version.checkpoints.get(partition)
+            if reached is None or self._is_after(offset, reached.offset):
+                return False
+        del self._erasures[app_id]  # later versions have them too
+        return True
 
     def put(self, key: Key, table: Table, version: Version | None, right_at: float) -> None:
         """Store rows unless newer ones are there; rows larger than the whole cache are dropped."""
         before = self._entries.get(key)
-        if right_at <= self._purged_at or (before is not None and before.right_at > right_at):
+        if not self._may_store(key[0], version, right_at) or (before is not None and before.right_at > right_at):
             return
         size = _ENTRY_BYTES + size_of(key) + size_of(table.columns) + size_of(table.rows)
         if before is not None:

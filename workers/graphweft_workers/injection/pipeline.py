@@ -29,6 +29,7 @@ from graphweft_workers.injection.cache import Cache
 from graphweft_workers.injection.fetch import RowFetcher
 from graphweft_workers.injection.match import match_request
 from graphweft_workers.injection.positions import InvalidPosition, Position, Positions, Reached
+from graphweft_workers.injection.purges import PurgeFollower
 from graphweft_workers.injection.query_runner import QueryRunner
 from graphweft_workers.injection.reply import ReplyBuilder, empty_reply
 from graphweft_workers.injection.rows import Failure, Rows
@@ -44,6 +45,10 @@ _RESERVE_SHARE: Final = 0.1
 _RESERVE_S: Final = (0.005, 0.05)
 """The share of the budget for packing and the way to the client, with its least and most seconds. A hop takes 1 to 5
 ms, and up to 20 ms under load; a late reply loses every block."""
+_PURGES_SHARE: Final = 0.5
+"""The share of a request's time after which the purges are read, in case the graph returns nothing."""
+_PURGES_S: Final = 0.005
+"""How long a reply waits for the purges at its end. If it is late, it is no worse than one without rows."""
 _WAIT_SHARE: Final = 0.6
 """Largest share of the budget for ``after``, if queries follow."""
 
@@ -56,7 +61,8 @@ class ContextPipeline:
     """Answers the context requests of all apps; make one for each process. It connects to nothing until a request.
 
     If the graph is unavailable or too slow for a query, the reply has the query's last rows, unless they are older
-    than ``last_good_s``. Their block has its age, ``missing`` names the query and the reason, and the reply is partial.
+    than ``last_good_s``, or the bus does not say in time whether something of them was erased. Their block has its age,
+    ``missing`` names the query and the reason, and the reply is partial.
     ``cache_bytes=0`` keeps no rows, not even these.
 
     ``off`` are the apps that get no context; ``*`` means all. Without ``bus``, requests with ``after`` are refused.
@@ -86,7 +92,7 @@ class ContextPipeline:
     ) -> None:
         """``clock`` gives the time of clock functions in queries, and of the validity of facts in searches."""
         self.rules = active = FixedRules(rules) if isinstance(rules, RuleSet) else rules
-        self.cache = Cache(cache_bytes)
+        self.cache = Cache(cache_bytes, bus.is_after if bus is not None else None)
         """Its counters are for metrics."""
         self._off = off
         self._may_use = may_use
@@ -96,6 +102,8 @@ class ContextPipeline:
         self._compiling: dict[tuple[int, str], asyncio.Task[None]] = {}
         self._versions = Versions(graph, self._breaker, self._background)
         self._positions = Positions(bus, self._versions, active, self._background) if bus is not None else None
+        self.purges = PurgeFollower(bus, self.cache, self._background) if bus is not None else None
+        """Call ``follow`` from time to time: rows that something was erased of leave the memory then."""
         searcher = Searcher(graph, embedder, names=index_names or IndexNames(), clock=clock)
         runner = QueryRunner(graph, searcher, facts, self._background)
         self._rows = RowFetcher(
@@ -135,7 +143,7 @@ class ContextPipeline:
         await self._background.aclose()
 
     async def _answer(self, request: ContextRequest, started: float, until: float) -> ContextReply:
-        app_id = request.app_id
+        app_id, arrived = request.app_id, time.monotonic()
         if app_id in self._off or "*" in self._off:
             return empty_reply(request, started, "disabled", f"context is switched off for {app_id!r} by its operators")
         if request.search is None and not self._may_use(app_id, request.workflow):
@@ -164,6 +172,11 @@ class ContextPipeline:
                 return empty_reply(request, started, "invalid_request", str(error))
         reached: Reached | None = None
         reads_graph = bool(matched.queries) or position is not None
+        # If the graph answers late or never, the purges are needed at the end, when there is no time to read them.
+        asking = None
+        if self.purges is not None and matched.queries:
+            delay_s = max(0.0, until - arrived) * _PURGES_SHARE
+            asking = asyncio.get_running_loop().call_later(delay_s, self.purges.read)
         entered = self._breaker.enter(app_id) if reads_graph else "closed"
         if entered == "trial":
             self._versions.read(app_id)  # the request's queries may be too slow to tell whether the server is back
@@ -175,12 +188,19 @@ class ContextPipeline:
                     reached = await self._positions.reach(app_id, position, _wait_until(until, bool(matched.queries)))
                 outcomes = await self._rows.fetch(app_id, matched.queries, until, reached.version if reached else None)
         finally:
+            if asking is not None:
+                asking.cancel()
             if entered == "trial":
                 self._breaker.leave(app_id)
+        may_be_erased = False
+        if self.purges is not None and self._replies.can_replace(app_id, matched, outcomes):
+            may_be_erased = not await self.purges.is_followed(arrived, max(until, time.monotonic() + _PURGES_S))
         stale_by = None
         if request.after is not None and (reached is None or reached.behind is not None):
             stale_by = await _behind(reached, until)
-        return self._replies.build(request, started, matched, outcomes, stale_by=stale_by, rules=rules.digest)
+        return self._replies.build(
+            request, started, matched, outcomes, stale_by=stale_by, rules=rules.digest, may_be_erased=may_be_erased
+        )
 
 
 def _wait_until(until: float, queries: bool) -> float:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, Final
 from uuid import uuid4
 
@@ -21,6 +22,9 @@ logger = structlog.get_logger("graphweft.injection")
 
 _MOST_EVENTS: Final = 100
 """Event ids in one explanation."""
+_MAY_BE_ERASED: Final = (
+    "; its last rows are not shown, because the bus did not say in time whether something of them was erased"
+)
 _NO_ROWS: Final[frozenset[ReasonCode]] = frozenset({"graph_unavailable", "timeout"})
 """Failures that are replaced by the last good rows."""
 
@@ -46,10 +50,12 @@ class ReplyBuilder:
         *,
         stale_by: int | None,
         rules: str,
+        may_be_erased: bool = False,
     ) -> ContextReply:
         """Return the reply for the outcomes of the matched queries, which are in the same order.
 
         ``started`` is the ``perf_counter`` time at which work on the request began, ``rules`` the hash of the rules.
+        With ``may_be_erased`` no last rows are taken: it is not known whether something of them was erased.
         """
         # A condition that is false since a variable is absent means that the rule does not apply: no block is missing.
         missing = [_missing_skip(skip) for skip in matched.skipped if skip.reason != "missing_variable"]
@@ -58,8 +64,10 @@ class ReplyBuilder:
             age_ms: int | None = None
             rows = outcome
             if isinstance(rows, Failure):
-                missing.append(_missing(bound, rows))
                 last = self._last_good(request.app_id, bound) if rows.reason in _NO_ROWS else None
+                if last is not None and may_be_erased:
+                    last, rows = None, replace(rows, detail=rows.detail + _MAY_BE_ERASED)
+                missing.append(_missing(bound, rows))
                 if last is None:
                     continue
                 rows, age_ms = last
@@ -100,6 +108,13 @@ class ReplyBuilder:
             detail=missing[0].detail if missing and not blocks else "",
             elapsed_ms=_elapsed_ms(started),
             rules=rules,
+        )
+
+    def can_replace(self, app_id: str, matched: MatchedQueries, outcomes: Sequence[Rows | Failure]) -> bool:
+        """Tell whether the reply would have last rows."""
+        return any(
+            isinstance(outcome, Failure) and outcome.reason in _NO_ROWS and self._last_good(app_id, bound) is not None
+            for bound, outcome in zip(matched.queries, outcomes, strict=True)
         )
 
     def _last_good(self, app_id: str, bound: BoundQuery) -> tuple[Rows, int] | None:

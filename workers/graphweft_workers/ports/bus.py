@@ -1,4 +1,4 @@
-"""The bus: an event log with its leases, dead letters and rule sets, on one server."""
+"""The bus: an event log with its leases, dead letters, rule sets and purges, on one server."""
 
 from __future__ import annotations
 
@@ -7,11 +7,12 @@ from typing import Protocol
 from graphweft_workers.ports.dead_letters import DeadLetters
 from graphweft_workers.ports.event_log import EventLog
 from graphweft_workers.ports.leases import PartitionLeases
+from graphweft_workers.ports.purges import PurgeLog
 from graphweft_workers.ports.rules_log import RulesLog
 
 
-class Bus(EventLog, PartitionLeases, DeadLetters, RulesLog, Protocol):
-    """The four ports together, opened for one group of readers. The creator closes it."""
+class Bus(EventLog, PartitionLeases, DeadLetters, RulesLog, PurgeLog, Protocol):
+    """The five ports together, opened for one group of readers. The creator closes it."""
 
     async def aclose(self) -> None:
         """Close the connections; a second call does nothing."""

@@ -14,7 +14,9 @@ def retry_entry(letter: DeadLetter) -> dict[bytes, bytes]:
         again = wire.Retry(letter.id, letter.rule, letter.mutation, asks=letter.reason == "skipped")
     else:
         again = wire.Retry(letter.id, letter.event_type or wire.WHOLE, wire.WHOLE)
-    return {**wire.unpack(letter.fields), wire.RETRY: again.encode()}
+    # Letters of older versions do not say when the log took the entry; it was before the letter was written.
+    recorded = {wire.RECORDED: letter.time.isoformat().encode()}
+    return {**recorded, **wire.unpack(letter.fields), wire.RETRY: again.encode()}
 
 
 def drop_entry(letter: DeadLetter) -> dict[bytes, bytes]:

@@ -9,46 +9,29 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
-from graphweft_contracts import BusUnavailable, DeadLetter, InvalidSettings, channels, wire
-from graphweft_contracts.layout import ALL_APPS
-from graphweft_contracts.rules_log import newest
+from graphweft_contracts import BusUnavailable, DeadLetter, InvalidSettings, wire
 from graphweft_workers.active_rules import ActiveRules
 from graphweft_workers.archive.archived_bus import ArchivedBus
 from graphweft_workers.archive.archiver import archive_now
 from graphweft_workers.archive.blobs import BlobStore
 from graphweft_workers.archive.erasure import count_entries, count_undecided, erase_entries, erased_offsets, learn
-from graphweft_workers.archive.prelude_erasure import count_restored, erase_restored, learn_restored
+from graphweft_workers.archive.erasures import alone, begin_erasure, end_erasure, erasures_in
+from graphweft_workers.archive.prelude_erasure import erase_restored, learn_restored
 from graphweft_workers.archive.reader import ArchiveReader
 from graphweft_workers.archive.state import ArchivedState
 from graphweft_workers.archive.subject import Subject
 from graphweft_workers.archive.trim import trim
 from graphweft_workers.ports.bus import Bus
-from graphweft_workers.ports.event_log import Entry
-from graphweft_workers.ports.graph_store import INTERNAL_PREFIX, GraphStore
-from graphweft_workers.replay.places import partitions_of
+from graphweft_workers.ports.graph_store import GraphStore
+from graphweft_workers.ports.purges import Purge
+from graphweft_workers.replay.places import done_of, partitions_of
 from graphweft_workers.replay.rebuild import Rebuild
+from graphweft_workers.replay.remains import MOST_LETTERS, Place, Remains, count_nodes, holds, on_the_bus, pages
 
-_PAGE: Final = 500
-_MOST_LETTERS: Final = 1_000_000
 _STEP_S: Final = 0.1
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Place:
-    """One place that held data of the subject, and what is left there."""
-
-    name: str
-    found: int
-    """Entries, dead letters, files or nodes that were there."""
-    left: int
-    note: str = ""
-    """What a person has to know, or to do."""
-    unfinished: bool = False
-    """Whether data is left that has to go."""
 
 
 class Erasure:
@@ -83,25 +66,12 @@ class Erasure:
         self._tell = tell
         self._reader = ArchiveReader(blobs)
         self._state = ArchivedState(blobs)
+        self._deleted = 0
+        """Snapshots that were deleted."""
 
     async def report(self) -> list[Place]:
         """Return where data of the subject is now. Nothing is changed."""
-        partitions = await self._partitions()
-        await self._learn(partitions)
-        archived = sum([await count_entries(self._reader, number, self._subject) for number in partitions])
-        on_bus = sum([len(await self._on_bus(number)) for number in partitions])
-        letters = len([each for each in await self._letters() if self._holds(each)])
-        copies = len([each for each in await self._state.dead_letters() if self._holds(each)])
-        restored = await count_restored(self._blobs, self._subject)
-        return [
-            Place(name="bus", found=on_bus, left=on_bus),
-            Place(name="archive", found=archived, left=archived),
-            Place(name="dead letters", found=letters, left=letters),
-            Place(name="dead letters in the archive", found=copies, left=copies),
-            Place(name="restored history", found=restored, left=restored),
-            await self._snapshots(),
-            await self._graph_place(),
-        ]
+        return await Remains(self._alone, self._blobs, self._live, self._subject, self._kept).places()
 
     async def run(self) -> list[Place]:
         """Erase everything that is on the log now, and return what was where, and what is left.
@@ -109,6 +79,11 @@ class Erasure:
         After an interruption a further call goes on. Raises ``BusUnavailable``, ``GraphUnavailable``,
         ``ArchiveUnavailable``, and ``InvalidSettings`` as ``Rebuild`` does.
         """
+        async with alone(self._blobs, self._subject.app_id):
+            return await self._run()
+
+    async def _run(self) -> list[Place]:
+        app_id = self._subject.app_id
         partitions = await self._partitions()
         ends = {each.id: each.end for each in await self._alone.status() if each.id in partitions}
         await self._check_complete(partitions)
@@ -118,36 +93,34 @@ class Erasure:
         await archive_now(self._alone, self._blobs)
         await self._learn(partitions)
         on_bus = {number: len(await self._on_bus(number)) for number in partitions}
-        self._tell("erase entries in the archive")
+        number, resumed = await begin_erasure(self._blobs, app_id, self._subject.user_id)
+        self._tell("erase entries in the archive" + (", where an erasure was cut off" if resumed else ""))
         erased = left = 0
-        for number in partitions:
-            done = await erase_entries(self._reader, number, self._subject)
+        for partition in partitions:
+            done = await erase_entries(self._reader, partition, self._subject)
             erased, left = erased + done.entries, left + done.left
         restored = await erase_restored(self._blobs, self._subject)
         self._tell("remove entries from the bus")
         bus = await self._off_the_bus(ends, on_bus)
         self._tell("erase dead letters")
         letters = await self._erase_letters(partitions)
-        snapshots = await self._snapshots(delete=True)
+        await self._snapshots()
         self._tell("make the graph without them")
         graph = await self._erase_from_graph()
+        self._tell("purge the caches")
         await self._purge_caches()
         left += await self._count(partitions)
-        undecided = sum([await count_undecided(self._reader, number, self._subject) for number in partitions])
+        undecided = sum([await count_undecided(self._reader, each, self._subject) for each in partitions])
         note = f"{undecided:,} entries without a user stay, in chats with others" if undecided else ""
         if left:
             note = "another process still writes old entries: give the command again"
         archive = Place(name="archive", found=erased, left=left, note=note, unfinished=left > 0)
-        caches = Place(name="caches of responders", found=0, left=0, note="dropped within a second")
-        return [
-            bus,
-            archive,
-            Place(name="restored history", found=restored, left=0),
-            *letters,
-            snapshots,
-            graph,
-            caches,
-        ]
+        caches = Place(name="responder caches", found=0, left=0, note="dropped within a second")
+        places = [bus, archive, Place(name="restored history", found=restored, left=0), *letters]
+        if not any(each.unfinished for each in places):
+            await end_erasure(self._blobs, app_id, number)
+        # At the end: a snapshot of before may have been written meanwhile, one of later is of what is left.
+        return [*places, await self._snapshots(), graph, caches]
 
     async def _check_complete(self, partitions: Sequence[int]) -> None:
         """Raise ``InvalidSettings`` if the graph could not be made without the user, before anything is erased."""
@@ -170,35 +143,29 @@ class Erasure:
         await learn_restored(self._blobs, self._subject)
         for number in partitions:
             await learn(self._reader, number, self._subject)
-            async for page in _pages(self._alone, number):
+            async for page in pages(self._alone, number):
                 self._subject.learn(page)
 
     async def _count(self, partitions: Sequence[int]) -> int:
         return sum([await count_entries(self._reader, number, self._subject) for number in partitions])
 
     async def _applied(self, ends: Mapping[int, str]) -> None:
+        """Wait until the workers have applied the app's events, whatever other apps wait for."""
         until = time.monotonic() + self._wait_s
-        for number, end in ends.items():
-            while end and self._alone.is_after(
-                end, (await self._alone.positions(number)).get(channels.MUTATION_GROUP, "")
-            ):
-                if time.monotonic() > until:
-                    raise BusUnavailable(
-                        f"the workers have not applied all events of partition {number} within {self._wait_s:.0f} s: "
-                        "start them, or wait, and give the command again"
-                    )
-                await asyncio.sleep(_STEP_S)
+        while True:
+            done = await done_of(self._alone, ends.keys(), self._subject.app_id)
+            behind = [number for number, end in ends.items() if end and self._alone.is_after(end, done.get(number, ""))]
+            if not behind:
+                return
+            if time.monotonic() > until:
+                raise BusUnavailable(
+                    f"the workers have not applied all events of partition {behind[0]} within {self._wait_s:.0f} s: "
+                    "start them, or wait, and give the command again"
+                )
+            await asyncio.sleep(_STEP_S)
 
     async def _on_bus(self, number: int, until: str | None = None) -> list[str]:
-        """Return the offsets of the subject's entries on the bus, up to an offset."""
-        found: list[str] = []
-        async for page in _pages(self._alone, number):
-            found += [
-                entry.offset
-                for entry in page
-                if self._subject.holds(entry) and (until is None or not self._alone.is_after(entry.offset, until))
-            ]
-        return found
+        return await on_the_bus(self._alone, number, self._subject, until)
 
     async def _off_the_bus(self, ends: Mapping[int, str], before: Mapping[int, int]) -> Place:
         held: set[str] = set()
@@ -207,7 +174,7 @@ class Erasure:
             if not before.get(number):
                 continue
             await self._reader.refresh(number)
-            place = await trim(self._alone, self._reader, number)
+            place = await trim(self._alone, self._reader, number, self._alone)
             here = len(await self._on_bus(number, end))
             left += here
             if here:
@@ -215,14 +182,10 @@ class Erasure:
         note = ""
         if held:
             note = f"readers still need them: {', '.join(sorted(held))}. Start them, and give the command again"
-        return Place(name="bus", found=sum(before.values()), left=left, note=note, unfinished=left > 0)
+        return Place(name="event log", found=sum(before.values()), left=left, note=note, unfinished=left > 0)
 
     async def _letters(self) -> Sequence[DeadLetter]:
-        return await self._alone.dead_letters(limit=_MOST_LETTERS)
-
-    def _holds(self, letter: DeadLetter) -> bool:
-        entry = Entry(offset=letter.offset, fields=wire.unpack(letter.fields), received=letter.time)
-        return self._subject.holds(entry)
+        return await self._alone.dead_letters(limit=MOST_LETTERS)
 
     async def _erase_letters(self, partitions: Sequence[int]) -> list[Place]:
         """Drop what dead letters say of erased entries; other entries of a letter stay in it."""
@@ -232,14 +195,14 @@ class Erasure:
             offsets = letter.offsets or (letter.offset,)
             erased = gone.get(letter.partition, set())
             if letter.app_id not in (None, self._subject.app_id) or not any(each in erased for each in offsets):
-                if self._holds(letter):  # of an event that was not on the log
+                if holds(self._subject, letter):  # of an event that was not on the log
                     found += 1
                     left += not await self._alone.requeue(letter, [])
                 continue
             found += 1
             rest = tuple(each for each in offsets if each not in erased)
             left += not await self._alone.requeue(letter, [], await self._letter_of(letter, rest) if rest else None)
-        copies = [each for each in await self._state.dead_letters() if self._holds(each)]
+        copies = [each for each in await self._state.dead_letters() if holds(self._subject, each)]
         await self._state.forget_letters()
         await self._state.save_letters(self._alone)
         note = "they changed meanwhile: give the command again" if left else ""
@@ -256,20 +219,20 @@ class Erasure:
         shorter = letter.of_entries(tuple(entry.offset for entry in there))
         return shorter.model_copy(update={"fields": wire.pack(there[0].fields), "event_id": None})
 
-    async def _snapshots(self, *, delete: bool = False) -> Place:
+    async def _snapshots(self) -> Place:
         names = await self._blobs.names(f"snapshots/{self._subject.app_id}/")
-        if delete:
-            await self._blobs.delete(names)
-        return Place(name="snapshots", found=len(names), left=0 if delete else len(names))
+        await self._blobs.delete(names)
+        self._deleted += len(names)
+        return Place(name="snapshots", found=self._deleted, left=0)
 
     async def _erase_from_graph(self) -> Place:
         app_id = self._subject.app_id
-        found = (await self._graph_place()).found
+        found = await self._nodes()
         for store in self._kept:
             await store.drop(app_id)
         if self._subject.user_id is None:
             await self._live.drop(app_id)
-            return Place(name="graph", found=found, left=(await self._graph_place()).left)
+            return Place(name="graph", found=found, left=await self._nodes())
         if not self._live.can_exchange:
             return Place(
                 name="graph", found=found, left=found, unfinished=True,
@@ -278,34 +241,20 @@ class Erasure:
             )  # fmt: skip
         await self._beside.drop(app_id)
         bus = ArchivedBus(self._alone, self._blobs)
-        work = Rebuild(bus, self._live, self._beside, self._rules, app_id)
+        erasures = await erasures_in(self._blobs, app_id)
+        erasing = erasures.count + len(erasures.open or ())  # when this one and others that were cut off have ended
+        work = Rebuild(bus, self._live, self._beside, self._rules, app_id, erasing=erasing)
         await work.begin(resume=False, swap=True)
         await work.run()
         await work.swap()
         await self._beside.drop(app_id)  # the graph from before
-        place = await self._graph_place()
-        note = "events that are not the user's name the user: `graphweft why` shows them" if place.left else ""
-        return Place(name="graph", found=found, left=place.left, note=note, unfinished=place.left > 0)
+        left = await self._nodes()
+        note = "events that are not the user's name the user: `graphweft why` shows them" if left else ""
+        return Place(name="graph", found=found, left=left, note=note, unfinished=left > 0)
 
-    async def _graph_place(self) -> Place:
-        """Count the nodes that have the user's id as a value; for an app, all of its graph's."""
-        user, found = self._subject.user_id, 0
-        async for node in self._live.nodes(self._subject.app_id):
-            if any(label.startswith(INTERNAL_PREFIX) for label in node.labels):
-                continue
-            found += user is None or user in node.properties.values()
-        return Place(name="graph", found=found, left=found)
+    async def _nodes(self) -> int:
+        return await count_nodes(self._live, self._subject)
 
     async def _purge_caches(self) -> None:
-        """Activate the rules of the app again: responders drop what they cached when rules are activated."""
-        activations = await self._alone.activations()
-        active = newest(activations, self._subject.app_id) or newest(activations, ALL_APPS)
-        if active is not None:
-            await self._alone.activate(active.scope, active.digest)
-
-
-async def _pages(bus: Bus, number: int) -> AsyncIterator[Sequence[Entry]]:
-    offset = ""
-    while page := await bus.after(number, offset, limit=_PAGE):
-        yield page
-        offset = page[-1].offset
+        """Tell responders to drop what they cached."""
+        await self._alone.purge(Purge(app_id=self._subject.app_id))

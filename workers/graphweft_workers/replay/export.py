@@ -21,13 +21,12 @@ from graphweft_workers.archive.preludes import came_with_prelude, is_of_prelude
 from graphweft_workers.archive.state import activation_name, layout_file, letters_file, rules_name
 from graphweft_workers.engine.digest import Digest, read_digest
 from graphweft_workers.engine.graph_marks import has_plan, is_sealed
-from graphweft_workers.engine.position_note import PositionNote
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.graph_store import Checkpoint, GraphStore
 from graphweft_workers.replay.graph_basis import logged_basis, read_basis
 from graphweft_workers.replay.histories import known_preludes
-from graphweft_workers.replay.places import check_complete, partitions_of
+from graphweft_workers.replay.places import check_complete, done_of, partitions_of
 
 _TIMEOUT_S: Final = 60.0
 _PAUSE_S: Final = 0.2
@@ -148,15 +147,7 @@ class Export:
 
     async def _done(self) -> dict[int, str]:
         """Return, by partition, the offset up to which workers are with the app, whatever others wait for."""
-        wanted = {*await partitions_of(self._bus, self._live, self._app_id)}
-        found: dict[int, str] = {}
-        for status in await self._bus.status():
-            if status.id in wanted:
-                note = PositionNote.decode(status.note)
-                own = note.parked.get(self._app_id)
-                further = own.at if own is not None else note.done
-                found[status.id] = further if self._bus.is_after(further, status.position) else status.position
-        return found
+        return await done_of(self._bus, await partitions_of(self._bus, self._live, self._app_id), self._app_id)
 
     async def _is_done(self, ends: Mapping[int, str]) -> bool:
         """Tell whether the log has no event of the app after these places."""

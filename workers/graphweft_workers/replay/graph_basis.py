@@ -1,4 +1,4 @@
-"""By which rules of the past an app's graph was made: a node of graphweft's own in the graph says so.
+"""By which rules of the past an app's graph was made, and after which erasures: a node of our own in the graph says so.
 
 Two graphs of one app may be exchanged, or one continued, only if both have the basis that the log has: the graph must
 stay what a rebuild makes of the log.
@@ -15,8 +15,8 @@ from graphweft_rules.cypher.query import parse
 from graphweft_workers.ports.graph_store import INTERNAL_PREFIX, GraphStore, Write
 
 _LABEL: Final = f"{INTERNAL_PREFIX}Basis"
-_READ: Final = f"MATCH (b:{_LABEL} {{id: 'basis'}}) RETURN b.rules, b.kept"
-_WRITE: Final = f"MERGE (b:{_LABEL} {{id: 'basis'}}) SET b.rules = $rules, b.kept = $kept"
+_READ: Final = f"MATCH (b:{_LABEL} {{id: 'basis'}}) RETURN b.rules, b.kept, b.erasures"
+_WRITE: Final = f"MERGE (b:{_LABEL} {{id: 'basis'}}) SET b.rules = $rules, b.kept = $kept, b.erasures = $erasures"
 _TIMEOUT_S: Final = 60.0
 
 
@@ -28,6 +28,8 @@ class GraphBasis:
     """Empty: the rules that the log activates, without a restatement; or ``logged_basis``, or ``given_basis``."""
     kept: bool = False
     """Whether it is the graph of before a swap, and is not live any more."""
+    erasures: int = 0
+    """``Erasures.count`` of the app when the graph was begun, or, of one from before a swap, at the swap."""
 
 
 def logged_basis(activations: Sequence[Activation], app_id: str) -> str:
@@ -46,14 +48,14 @@ async def read_basis(graph: GraphStore, app_id: str) -> GraphBasis:
     found = await graph.read(app_id, _READ, {}, timeout_s=_TIMEOUT_S)
     if not found.rows:
         return GraphBasis()
-    rules, kept = found.rows[0]
-    return GraphBasis(rules=str(rules or ""), kept=bool(kept))
+    rules, kept, erasures = found.rows[0]
+    return GraphBasis(rules=str(rules or ""), kept=bool(kept), erasures=int(erasures or 0))
 
 
 async def write_basis(graph: GraphStore, app_id: str, partition: int, basis: GraphBasis) -> None:
     """Write the basis of an app's graph; create it if needed. Raises ``Fenced`` if somebody else writes to it."""
     place = (await graph.progress(app_id, partition)).checkpoint
-    row = {"rules": basis.rules, "kept": basis.kept}
+    row = {"rules": basis.rules, "kept": basis.kept, "erasures": basis.erasures}
     query = parse(_WRITE, role="mutation")
     applied = await graph.apply(app_id, partition, [Write(query=query, rows=[row], before=place, after=place)])
     if applied.failure is not None:

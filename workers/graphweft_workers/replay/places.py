@@ -8,6 +8,7 @@ from typing import Final
 
 from graphweft_contracts import InvalidSettings, wire
 from graphweft_workers.archive.preludes import is_of_prelude
+from graphweft_workers.engine.position_note import PositionNote
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.replay.moments import places_at
@@ -40,6 +41,21 @@ async def partitions_of(bus: Bus, live: GraphStore, app_id: str) -> list[int]:
     found = {*layout.partitions_of(app_id), *range(layout.partitions, await bus.partitions(fresh=True))}
     marks = await live.checkpoints(app_id, timeout_s=_TIMEOUT_S)
     return sorted(found | {number for number in marks if not is_of_prelude(number)})
+
+
+async def done_of(bus: Bus, partitions: Collection[int], app_id: str) -> dict[int, str]:
+    """Return, by partition, the offset up to which workers are with an app, whatever other apps wait for.
+
+    ``bus`` is opened for the group of the workers. Raises ``BusUnavailable``.
+    """
+    found: dict[int, str] = {}
+    for status in await bus.status():
+        if status.id in partitions:
+            note = PositionNote.decode(status.note)
+            own = note.parked.get(app_id)
+            further = own.at if own is not None else note.done
+            found[status.id] = further if bus.is_after(further, status.position) else status.position
+    return found
 
 
 async def check_complete(bus: Bus, partitions: Iterable[int], app_id: str) -> None:

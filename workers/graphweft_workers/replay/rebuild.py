@@ -17,6 +17,7 @@ from graphweft_contracts import GraphUnavailable, InvalidSettings
 from graphweft_contracts.rules_log import Activation, newest, restated_scope
 from graphweft_rules import RuleSet
 from graphweft_workers.active_rules import ActiveRules, FixedRules
+from graphweft_workers.archive.erasures import erasures_of
 from graphweft_workers.archive.preludes import Prelude, is_of_prelude
 from graphweft_workers.engine.digest import Digest, read_digest
 from graphweft_workers.engine.graph_marks import has_plan, is_loading, is_sealed
@@ -71,12 +72,14 @@ class Rebuild:
         given: RuleSet | None = None,
         tell: Callable[[Mapping[int, Replayed]], None] = lambda _: None,
         snapshots: Snapshots | None = None,
+        erasing: int | None = None,
     ) -> None:
         """``graph`` is the store of the new graph; ``tell`` gets the progress of all partitions after each batch.
 
         With ``given``, all events follow this rule set instead of ``rules``, the ones that the log activates, and no
-        ``snapshots`` are used.
+        ``snapshots`` are used. ``erasing`` is for an erasure alone: ``Erasures.count`` when it has ended.
         """
+        self._erasing = erasing
         self._bus = bus
         self._live = live
         self._graph = graph
@@ -138,6 +141,7 @@ class Rebuild:
             await self._graph.drop(app_id)
             found = {}
         basis = await read_basis(self._graph, app_id)
+        count = await self._count_erasures(swap=False)
         # A rebuild that was interrupted at once leaves a graph with nothing in it.
         exists = basis != GraphBasis() or any(each != START for each in found.values()) or await self._has_nodes()
         self._new = not exists
@@ -157,6 +161,11 @@ class Rebuild:
                 else f"a graph of {app_id!r} exists at the place of the new one: give --resume to continue an "
                 f"interrupted rebuild, --drop to delete it, {other}"
             )
+        if exists and basis.erasures != count:
+            raise InvalidSettings(
+                f"the graph of {app_id!r} at the place of the new one was made before something was erased of the app, "
+                "and may hold it: delete it by `graphweft rebuild --drop`"
+            )
         wanted = await self._wanted_basis(basis, is_kept=is_kept)
         if exists and basis.rules != wanted:
             raise InvalidSettings(
@@ -166,11 +175,35 @@ class Rebuild:
                 + ("the log, which was restated" if self._given is None else "these rules give it")
                 + ": delete it by `graphweft rebuild --drop` and rebuild with --rules and the rules that you want"
             )
-        self._basis = GraphBasis(rules=wanted, kept=is_kept)
+        self._basis = GraphBasis(rules=wanted, kept=is_kept, erasures=count)
         if self._basis != basis:
             await self._write_basis()
         for partition, checkpoint in seals.items():
             await move(self._graph, app_id, partition, checkpoint, replace(checkpoint, plan=""))
+
+    async def _count_erasures(self, *, swap: bool) -> int:
+        """Return the count of the app's erasures. With ``swap``, refuse a graph of before one, or of during one."""
+        if self._erasing is not None:
+            return self._erasing
+        found = await erasures_of(self._bus, self._app_id)
+        if swap and found.open:
+            raise InvalidSettings(
+                f"an erasure of {self._app_id!r} was begun and has not ended: give `graphweft erase` again, then "
+                "rebuild anew"
+            )
+        if swap and found.count != self._basis.erasures:
+            raise InvalidSettings(
+                f"something was erased of {self._app_id!r} since the new graph was begun, and it may hold it: delete "
+                "it by `graphweft rebuild --drop` and rebuild anew"
+            )
+        return found.count
+
+    async def _sealed(self, partition: int) -> None:
+        """Nobody writes to the live graph: check that it may be replaced, and let it say until when it is good."""
+        count = await self._count_erasures(swap=True)
+        basis = await read_basis(self._live, self._app_id)
+        if basis.erasures != count:
+            await write_basis(self._live, self._app_id, partition, replace(basis, erasures=count))
 
     async def _wanted_basis(self, basis: GraphBasis, *, is_kept: bool) -> str:
         """Return the basis of the new graph; follow the log if the given rules were recorded before an interruption."""
@@ -316,6 +349,7 @@ class Rebuild:
             run_id=self._run_id,
             partitions=self.partitions,
             apply=self.run,
+            sealed=self._sealed,
         )
         await swap.run()
 

@@ -252,14 +252,14 @@ def _form_of_offsets(bus: Bus) -> str:
 
 def _renamed(entry: Entry, before: str, app_id: str) -> tuple[dict[bytes, bytes], str] | None:
     """Return the fields of an entry as an event of ``app_id``, and its key; None for no event that gets a new name."""
-    fields = dict(entry.fields)
+    fields = {**entry.fields, **wire.recording(entry.fields, entry.received)}  # retries are as old
     try:
         event = wire.decode(fields, received=entry.received)
     except InvalidEvent:
         return (fields, f"{app_id}/") if before == app_id else None
     if before != app_id:
         event = event.model_copy(update={"appid": app_id})
-        kept = {name: value for name, value in fields.items() if name == wire.RETRY}
+        kept = {name: value for name, value in fields.items() if name in (wire.RETRY, wire.RECORDED)}
         fields = {**wire.encode(event), **kept}
     return fields, event.key
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from graphweft_workers.archive.blobs import BlobStore
+from graphweft_workers.archive.erasures import Erasures, erasures_in
 from graphweft_workers.replay.snapshot_file import InvalidSnapshot, Snapshot, SnapshotWriter, read_snapshot
 
 FOLDER: Final = "snapshots"
@@ -40,9 +41,15 @@ class Snapshots:
         self.code = code
         self.every = every
         self.warn = warn
+        self._erasures: dict[str, Erasures] = {}
+        """By app: what was erased when a replay began."""
 
     async def stored(self, app_id: str) -> list[Stored]:
-        """Return the snapshots of an app that this code made. Raises ``ArchiveUnavailable``."""
+        """Return the snapshots of an app that this code made. Raises ``ArchiveUnavailable``.
+
+        Call it before a replay that takes snapshots.
+        """
+        self._erasures[app_id] = await erasures_in(self._blobs, app_id)
         found: list[Stored] = []
         for name in await self._blobs.names(_folder(app_id)):
             parts = _NAME.fullmatch(name.rpartition("/")[2])
@@ -74,10 +81,17 @@ class Snapshots:
         return snapshot, lines
 
     async def put(self, writer: SnapshotWriter, snapshot: Snapshot, partition: int, offset: str) -> str:
-        """Store a snapshot and return its name. Raises ``ArchiveUnavailable``."""
+        """Store a snapshot and return its name. Raises ``ArchiveUnavailable``.
+
+        If something was erased of the app since the replay began, the snapshot may hold it and is deleted again.
+        """
         name = f"{partition}@{offset}.{snapshot.events}.{self.code[:_CODE]}.{snapshot.key}"
         name = _folder(snapshot.app_id) + name
         await self._blobs.put(name, writer.finish(snapshot))
+        before, now = self._erasures.get(snapshot.app_id), await erasures_in(self._blobs, snapshot.app_id)
+        if now.open or before != now:
+            await self._blobs.delete([name])
+            self.warn(f"no snapshot of {snapshot.app_id!r} is kept: something was erased of it meanwhile")
         return name
 
     async def delete(self, stored: list[Stored]) -> None:

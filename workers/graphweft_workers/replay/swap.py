@@ -49,8 +49,12 @@ class GraphSwap:
         run_id: str,
         partitions: Callable[[], Awaitable[Sequence[int]]],
         apply: Callable[[Mapping[int, str]], Awaitable[None]],
+        sealed: Callable[[int], Awaitable[None]],
     ) -> None:
-        """``run_id`` is that of ``graph.check``; ``apply`` brings the new graph to an offset of each partition."""
+        """``run_id`` is that of ``graph.check``; ``apply`` brings the new graph to an offset of each partition.
+
+        ``sealed`` is called with a partition while nobody writes to the live graph, and raises to give up the swap.
+        """
         self._bus = bus
         self._live = live
         self._graph = graph
@@ -58,6 +62,7 @@ class GraphSwap:
         self._run_id = run_id
         self._partitions = partitions
         self._apply = apply
+        self._sealed = sealed
 
     async def run(self) -> None:
         """Swap. Raises like ``apply``, and ``GraphUnavailable`` if the live graph kept changing."""
@@ -100,6 +105,7 @@ class GraphSwap:
         try:
             for partition in await self._partitions():
                 before[partition], seals[partition] = await self._seal(partition, name)
+            await self._sealed(min(seals))
             ends = {partition: await self._end(partition) for partition in seals}
             await self._apply(ends)
             for partition, end in ends.items():

@@ -51,7 +51,7 @@ if TYPE_CHECKING:
     from graphweft_workers.active_rules import LoggedRules
     from graphweft_workers.embedding.protocol import Embedder
     from graphweft_workers.engine.job_worker import JobWorker
-    from graphweft_workers.injection.cache import Cache
+    from graphweft_workers.injection.purges import PurgeFollower
     from graphweft_workers.ports.bus import Bus
     from graphweft_workers.ports.graph_store import GraphStore
 
@@ -203,7 +203,10 @@ async def _archive(settings: Settings) -> AsyncGenerator[_Service]:
     from graphweft_workers.archive.archiver import Archiver
 
     blobs = make_archive(settings)
-    async with aclosing(make_bus(settings, group=channels.ARCHIVE_GROUP, archived=False)) as bus:
+    async with (
+        aclosing(make_bus(settings, group=channels.ARCHIVE_GROUP, archived=False)) as bus,
+        aclosing(make_bus(settings, archived=False)) as applied,
+    ):
         yield Archiver(
             bus,
             blobs,
@@ -211,6 +214,7 @@ async def _archive(settings: Settings) -> AsyncGenerator[_Service]:
             every_s=settings.archive_every_s,
             trims=settings.archive_trim,
             lease_s=settings.lease_s,
+            applied=applied,
         )
 
 
@@ -254,7 +258,7 @@ async def _injection(settings: Settings) -> AsyncGenerator[_Service]:
         off=settings.context_off_apps,
         may_use=lambda app_id, workflow: policies is None or policies.current.allows_workflow(app_id, workflow),
     )
-    tasks = [asyncio.create_task(_follow(active, settings, pipeline.cache)), asyncio.create_task(compile_rest(active))]
+    tasks = [asyncio.create_task(_follow(active, settings, pipeline.purges)), asyncio.create_task(compile_rest(active))]
     if embedder is not None:
         tasks.append(asyncio.create_task(_wake(embedder)))
     if policies is not None:
@@ -284,16 +288,14 @@ async def _wake(embedder: Embedder) -> None:
         logger.warning("the embedder does not answer, so searches use words only until it does: %s", error)
 
 
-async def _follow(rules: LoggedRules, settings: Settings, cache: Cache) -> None:
-    """Read new activations of rules twice a second. With each, drop cached rows: an erasure activates rules again."""
+async def _follow(rules: LoggedRules, settings: Settings, purges: PurgeFollower | None) -> None:
+    """Read new activations of rules, and purges of cached rows, twice a second."""
     warns = not settings.graphrag_enabled
-    known = len(rules.activations)
     while True:
         try:
+            if purges is not None:
+                await purges.follow()
             await rules.refresh()
-            if len(rules.activations) != known:
-                known = len(rules.activations)
-                cache.purge()
         except BusUnavailable as error:
             logger.debug("the bus is unavailable: %s", error)
         if warns and any(each.asks_for_facts for each in (rules.none, *rules.in_use())):

@@ -43,6 +43,7 @@ _TOPICS: Final[Mapping[str, Mapping[str, str]]] = {
         "retention.bytes": "-1",
         "max.message.bytes": str(_LETTER_BYTES),
     },
+    channels.PURGES_TOPIC: {"cleanup.policy": "compact"},
     channels.CONTEXT_REQUESTS_TOPIC: _CONTEXT,
     channels.CONTEXT_REPLIES_TOPIC: _CONTEXT,
 }
@@ -73,7 +74,12 @@ async def make_topics(admin: AIOKafkaAdminClient, partitions: int) -> int:
 
     ``partitions`` applies to a new topic only. ``agreed_layout`` maps keys. Raises ``KafkaError``.
     """
-    single = (channels.DEAD_LETTERS_TOPIC, channels.PARTITIONS_TOPIC, channels.RULE_SETS_TOPIC)
+    single = (
+        channels.DEAD_LETTERS_TOPIC,
+        channels.PARTITIONS_TOPIC,
+        channels.RULE_SETS_TOPIC,
+        channels.PURGES_TOPIC,
+    )
     wanted = {channels.EVENTS_TOPIC: partitions, **dict.fromkeys(single, 1)}
     return (await _make(admin, await _present(admin), wanted))[channels.EVENTS_TOPIC]
 

@@ -14,6 +14,7 @@ from graphweft.transport import MAX_EVENT_BYTES
 from graphweft.transports.kafka.connection import servers
 from graphweft.transports.kafka.layout import stored_layout
 from graphweft_contracts import Layout, channels
+from graphweft_workers.drivers.kafka.log_times import HOW_TO_SET_TIMES, LOG_TIME, TIMES_MATTER
 from graphweft_workers.ports.check import Check, layout_checks
 
 _ANSWER_S: Final = 10.0
@@ -154,6 +155,9 @@ def _kept(settings: Mapping[str, str]) -> list[Check]:
         found = f"{name} has max.message.bytes {settings['max.message.bytes']}: larger events are refused"
         advice = f"set max.message.bytes of {name} to Kafka's default of 1048588 at least"
         checks.append(Check(name="bus event size", state="warn", found=found, advice=advice))
+    if settings["message.timestamp.type"] != LOG_TIME:
+        found = f"{name} has message.timestamp.type {settings['message.timestamp.type']}: producers choose the times"
+        checks.append(Check(name="bus times", state="fail", found=found, advice=f"{HOW_TO_SET_TIMES}; {TIMES_MATTER}"))
     return checks
 
 

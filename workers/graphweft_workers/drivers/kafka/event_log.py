@@ -31,10 +31,13 @@ from graphweft_contracts.rules_log import Activation, StoredRules
 from graphweft_workers.drivers.kafka.dead_letters import LetterTopic
 from graphweft_workers.drivers.kafka.follower import Follower
 from graphweft_workers.drivers.kafka.group import Membership
+from graphweft_workers.drivers.kafka.log_times import LogTimes
+from graphweft_workers.drivers.kafka.purges import KafkaPurgeLog
 from graphweft_workers.drivers.kafka.reader import RangeReader, start_client
 from graphweft_workers.drivers.kafka.rules_log import KafkaRulesLog
 from graphweft_workers.ports.event_log import Batch, Committed, Entry, PartitionStatus
 from graphweft_workers.ports.pages import LEAST, PAGE_BYTES, last_page, size_of
+from graphweft_workers.ports.purges import Purge, Purges
 
 _REQUEST_MS: Final = 10_000
 _STEP_S: Final = 0.1
@@ -76,7 +79,9 @@ class KafkaEventLog:
         )
         self._letters = LetterTopic(self._servers)
         self._rules = KafkaRulesLog(self._servers)
+        self._purges = KafkaPurgeLog(self._servers)
         self._ranges = RangeReader(self._servers)
+        self._times = LogTimes()
         self._follower = Follower(self._servers, channels.EVENTS_TOPIC)
         self._spans: dict[int, int] = {}
         """By partition: how many offsets the next page of ``before`` is expected to have."""
@@ -152,6 +157,7 @@ class KafkaEventLog:
                 wait_s=min(wait_s, _LONGEST_WAIT_S),
                 enough=self._group.called_back,
             )
+        self._times.look_at(records)
         end = Committed(
             offset=str(records[-1].offset) if records else after.offset, count=after.count + lost + len(records)
         )
@@ -331,12 +337,23 @@ class KafkaEventLog:
         await self.partitions()
         return await self._rules.activations(after=after)
 
+    async def purge(self, purge: Purge) -> None:
+        """See ``PurgeLog.purge``."""
+        await self.partitions()
+        await self._purges.purge(purge)
+
+    async def purges(self, mark: int | None) -> Purges:
+        """See ``PurgeLog.purges``."""
+        await self.partitions()
+        return await self._purges.purges(mark)
+
     async def aclose(self) -> None:
         """See ``Bus.aclose``."""
         await self._group.aclose()
         await self._follower.aclose()
         await self._letters.aclose()
         await self._rules.aclose()
+        await self._purges.aclose()
         await self._ranges.aclose()
         await self._drop_admin()
 

@@ -22,10 +22,12 @@ from graphweft.transports.redis.layout import agreed_layout, store_order
 from graphweft_contracts import BusUnavailable, DeadLetter, Layout, Order, channels
 from graphweft_contracts.rules_log import Activation, StoredRules
 from graphweft_workers.drivers.redis.lease_keeper import RedisLeaseKeeper
+from graphweft_workers.drivers.redis.purges import RedisPurgeLog
 from graphweft_workers.drivers.redis.rules_log import RedisRulesLog
 from graphweft_workers.drivers.redis.stream_waiter import StreamWaiter, offset_number
 from graphweft_workers.ports.event_log import Batch, Committed, Entry, PartitionStatus
 from graphweft_workers.ports.pages import LEAST, PAGE_BYTES
+from graphweft_workers.ports.purges import Purge, Purges
 
 _IO_GRACE_S: Final = 5.0
 _LONGEST_WAIT_S: Final = 5.0
@@ -182,6 +184,7 @@ class RedisEventLog:
         self._waiter = StreamWaiter(self._redis)
         self._new = new
         self._rules = RedisRulesLog(self._call)
+        self._purges = RedisPurgeLog(self._call)
         self._group_name = group
         self._count: int | None = None
         self._sizes: dict[int, tuple[float, int]] = {}
@@ -467,6 +470,14 @@ class RedisEventLog:
     async def activations(self, *, after: int = 0) -> Sequence[Activation]:
         """See ``RulesLog.activations``."""
         return await self._rules.activations(after=after)
+
+    async def purge(self, purge: Purge) -> None:
+        """See ``PurgeLog.purge``."""
+        await self._purges.purge(purge)
+
+    async def purges(self, mark: int | None) -> Purges:
+        """See ``PurgeLog.purges``."""
+        return await self._purges.purges(mark)
 
     async def aclose(self) -> None:
         """See ``Bus.aclose``."""

@@ -41,9 +41,11 @@ from graphweft_contracts.episodes import (
 )
 from graphweft_contracts.memory import SCOPES, MemoryErase, derived_id
 from graphweft_rules.matching.clock import utc_text
+from graphweft_rules.matching.pack import Logged
 from graphweft_rules.matching.workflow import CompiledMutation
 from graphweft_workers.features.declarations import compiled, shared_terms, stored_terms, terms_indexes
 from graphweft_workers.features.episodes.ontologies.registry import Ontologies, resolve_ontology
+from graphweft_workers.features.erasing import IS_ERASED, MARKS, NOT_ERASED, erasure_of, logged_params
 from graphweft_workers.retrieval.records import ENTITY, EPISODE, PROFILE, RELATION
 from graphweft_workers.terms import EventTerms, name_key, scope_term
 
@@ -73,14 +75,13 @@ _ADD: Final = (
     f"MERGE (p:{EPISODE} {{id: $id}}) "
     "SET p.name = $name, p.content = $content, p.episode_type = $episode_type, p.schema_id = $schema_id, "
     "p.source_description = $source_description, p.episode_id = $episode_id, p.reference_time = $reference_time, "
-    f"p.recorded = $recorded, p.rank = $rank, p.terms = $terms, p.length = $length, "
+    f"p.recorded = $recorded, p.partition = $partition, p.rank = $rank, p.terms = $terms, p.length = $length, "
     f"p.unsearched = $unsearched, {_scoped('p')}, p.owner = $owner, "
     "p.chat_id = $chat_id, p.event_id = $event_id, p.structured_by = coalesce(p.structured_by, $key)"
 )
 _ADDING: Final[Mapping[str, str]] = {
     # One query: if the check were apart and failed, an episode would be lost silently.
-    "add": f"MERGE (u:{PROFILE} {{id: $user_id}}) WITH u WHERE coalesce(u.erased_before, '') < $recorded {_ADD}, "
-    "u.user_id = $user_id",
+    "add": f"MERGE (u:{PROFILE} {{id: $user_id}}) WITH u WHERE {NOT_ERASED} {_ADD}, u.user_id = $user_id",
     "add_unowned": _ADD,
 }
 _EXTRACTING: Final[Mapping[str, str]] = {
@@ -129,11 +130,11 @@ _LASTING: Final = ("id", "type", "name_key", "terms", "length", *SCOPES, "scopes
 """Properties of entities that do not depend on an episode."""
 _NOTHING_SHOWN: Final[Mapping[str, None]] = dict.fromkeys((*_SHOWN, *(f"_{name}" for name in _SHOWN)))
 _ERASING: Final[Mapping[str, str]] = {
-    "mark_episodes": f"MERGE (u:{PROFILE} {{id: $user_id}}) SET u.user_id = $user_id, u.erased_before = "
-    "CASE WHEN coalesce(u.erased_before, '') < $before THEN $before ELSE u.erased_before END",
+    "mark_episodes_elsewhere": MARKS[0],
+    "mark_episodes": MARKS[1],
     # By WHERE, because a property in a pattern counts as a key. Nodes without scopes belong to rules.
     "erase_episodes": f"MATCH (p:{EPISODE}) WHERE p.user_id = $user_id AND p.scopes IS NOT NULL "
-    "AND p.recorded <= $before DETACH DELETE p",
+    f"AND {IS_ERASED.format('p')} DETACH DELETE p",
     # Counted, because the labels of a pattern in WHERE cannot be analysed.
     "erase_entities": f"MATCH (e:{ENTITY}) WHERE e.user_id = $user_id AND e.scopes IS NOT NULL "
     f"OPTIONAL MATCH (p:{EPISODE})-[m:MENTIONS]->(e) WITH e, count(m) AS times WHERE times = 0 DETACH DELETE e",
@@ -162,6 +163,7 @@ _ERASING: Final[Mapping[str, str]] = {
         for each in ("r", "x")
     ),
 }
+_TIMED: Final = frozenset({"mark_episodes_elsewhere", "mark_episodes", "erase_episodes"})
 _TEXTS: Final[Mapping[str, Mapping[str, str]]] = {
     "episode.add": {**_ADDING, **_STRUCTURE},
     "episode.extracted": {**_EXTRACTING, **_STRUCTURE},
@@ -174,6 +176,7 @@ class EpisodeMutations:
     """The mutations of ``episode.*`` events, and of ``memory.erase`` on episodes."""
 
     types = frozenset({*EPISODES, "memory.erase"})
+    erasing = frozenset({"memory.erase"})
 
     def __init__(self, ontologies: Ontologies | None = None) -> None:
         """``ontologies`` check structured episodes; None: the built-in ones."""
@@ -187,9 +190,14 @@ class EpisodeMutations:
         self.keys = frozenset(asked).union(*(mutation.cypher.keys for mutation in self.mutations)) - _NO_KEYS
         self.indexes = terms_indexes(EPISODE, ENTITY, RELATION)
 
-    def match(self, event: Event) -> Sequence[tuple[CompiledMutation, _Params]]:
+    def match(self, event: Event, logged: Logged | None = None) -> Sequence[tuple[CompiledMutation, _Params]]:
         """See ``Pack.match``. A refused episode has no mutations: see ``refusal``."""
-        return self._read(event)[0]
+        said = self._read(event)[0]
+        logged = logged or Logged.of(event)
+        if event.type == "memory.erase":
+            erasure = erasure_of(MemoryErase.model_validate(event.data), logged)
+            return [(each, params | erasure if each.id in _TIMED else params) for each, params in said]
+        return [(each, params | logged_params(logged) if each.id in _ADDING else params) for each, params in said]
 
     def refusal(self, event: Event) -> str | None:
         """Return why an event of these types has no effect; None if it has one, or is of another type.
@@ -286,7 +294,6 @@ def _add(event: Event, ontologies: Ontologies) -> _Said:
         "source_description": payload.source_description,
         "episode_id": payload.episode_id,
         "reference_time": reference_time,
-        "recorded": utc_text(event.time),
         "rank": _rank(reference_time, id),
         **words,
         "owner": _owner(scope),
@@ -323,9 +330,7 @@ def _erase(event: Event, ontologies: Ontologies) -> _Said:
     del ontologies
     payload = MemoryErase.model_validate(event.data)
     user = {"user_id": payload.user_id}
-    # An erasure never reaches beyond its own time.
-    until = user | {"before": utc_text(min(payload.before or event.time, event.time))}
-    return [(id, until if id in ("mark_episodes", "erase_episodes") else user) for id in _ERASING]
+    return [(id, user) for id in _ERASING]
 
 
 _SAY: Final[Mapping[str, Callable[[Event, Ontologies], _Said]]] = {

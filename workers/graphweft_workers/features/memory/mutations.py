@@ -1,8 +1,8 @@
 """The mutations of ``memory.*`` events.
 
 Events of different chats may apply in any order, and a replay may choose another one, so the result must not depend on
-it: an erasure compares times, facts end each other's validity by their own times, and everything else touches data of
-one chat only, where order is kept.
+it: an erasure goes by the order within its partition and by the log's time between partitions (``erasing``), facts end
+each other's validity by their own times, and everything else touches data of one chat only, where order is kept.
 """
 
 from __future__ import annotations
@@ -24,8 +24,10 @@ from graphweft_contracts.memory import (
     memory_id,
 )
 from graphweft_rules.matching.clock import moments_later, utc_text
+from graphweft_rules.matching.pack import Logged
 from graphweft_rules.matching.workflow import CompiledMutation
 from graphweft_workers.features.declarations import compiled, shared_terms, stored_terms, terms_indexes
+from graphweft_workers.features.erasing import IS_ERASED, MARKS, NOT_ERASED, erasure_of, logged_params
 from graphweft_workers.retrieval.records import FACT, MEMORY_LABEL, PREFERENCE, PROFILE, SUMMARY
 from graphweft_workers.terms import EventTerms, scope_term
 
@@ -42,17 +44,14 @@ def _scope(variable: str) -> str:
 
 
 # One query: if the check were apart and failed, a memory would be lost silently.
-_WHEN_NOT_ERASED: Final = (
-    f"MERGE (u:{PROFILE} {{id: $user_id}}) "
-    "SET u.user_id = $user_id WITH u WHERE coalesce(u.erased_before, '') < $recorded "
-)
+_WHEN_NOT_ERASED: Final = f"MERGE (u:{PROFILE} {{id: $user_id}}) SET u.user_id = $user_id WITH u WHERE {NOT_ERASED} "
 _ADD: Final = (
     "UNWIND $messages AS message "
     f"MERGE (m:{MEMORY_LABEL} {{id: message.id}}) "
     "SET m.text = message.text, m.role = message.role, m.timestamp = message.timestamp, "
     "m.message_id = message.message_id, m.author_name = message.author_name, m.terms = message.terms, "
     f"m.length = message.length, m.unsearched = message.unsearched, {_scope('m')}, m.scopes = $scopes, "
-    "m.chat_id = $chat_id, m.event_id = $event_id, m.recorded = $recorded"
+    "m.chat_id = $chat_id, m.event_id = $event_id, m.recorded = $recorded, m.partition = $partition"
 )
 _LOOKED_AHEAD: Final = 50
 """Later facts of a key that are compared with each one."""
@@ -107,7 +106,7 @@ _TEXTS: Final[Mapping[str, tuple[str, str]]] = {
         f"MERGE (s:{SUMMARY} {{id: $id}}) "
         "SET s.text = $text, s.timestamp = last, s.from = first, s.recorded = recorded, s.model = $model, "
         f"s.terms = $terms, s.length = $length, s.unsearched = $unsearched, {_scope('s')}, s.scopes = $scopes, "
-        "s.chat_id = $chat_id, s.event_id = $event_id "
+        "s.chat_id = $chat_id, s.event_id = $event_id, s.partition = $partition "
         "WITH s, memories UNWIND memories AS m MERGE (s)-[:SUMMARIZES]->(m) MERGE (m)-[:PART_OF]->(s)",
     ),
     "facts": (
@@ -138,23 +137,20 @@ _TEXTS: Final[Mapping[str, tuple[str, str]]] = {
         f"UNWIND $memory_ids AS memory_id MATCH (m:{MEMORY_LABEL} {{id: memory_id, chat_id: $chat_id}}) "
         "DETACH DELETE m",
     ),
-    "mark": (
-        "memory.erase",
-        f"MERGE (u:{PROFILE} {{id: $user_id}}) SET u.user_id = $user_id, u.erased_before = "
-        "CASE WHEN coalesce(u.erased_before, '') < $before THEN $before ELSE u.erased_before END",
-    ),
+    "mark_elsewhere": ("memory.erase", MARKS[0]),
+    "mark": ("memory.erase", MARKS[1]),
     "erase": (
         "memory.erase",
-        f"MATCH (m:{MEMORY_LABEL} {{user_id: $user_id}}) WHERE m.recorded <= $before DETACH DELETE m",
+        f"MATCH (m:{MEMORY_LABEL} {{user_id: $user_id}}) WHERE {IS_ERASED.format('m')} DETACH DELETE m",
     ),
     "erase_sources": (
         "memory.erase",
-        f"MATCH (s:{SUMMARY} {{user_id: $user_id}}) WHERE s.recorded <= $before "
+        f"MATCH (s:{SUMMARY} {{user_id: $user_id}}) WHERE {IS_ERASED.format('s')} "
         f"MATCH (s)-[:SUMMARIZES]->(m:{MEMORY_LABEL})<-[e:EXTRACTED_FROM]-() DELETE e",
     ),
     "erase_summaries": (
         "memory.erase",
-        f"MATCH (s:{SUMMARY} {{user_id: $user_id}}) WHERE s.recorded <= $before DETACH DELETE s",
+        f"MATCH (s:{SUMMARY} {{user_id: $user_id}}) WHERE {IS_ERASED.format('s')} DETACH DELETE s",
     ),
     "erase_facts": (
         "memory.erase",
@@ -176,42 +172,42 @@ _TEXTS: Final[Mapping[str, tuple[str, str]]] = {
 """Mutation -> (event type, Cypher)."""
 
 
+_REFUSABLE: Final = frozenset({"memory.summarized"})
+"""Types of which an event may have too many words for nodes that several events share."""
+
+
 class MemoryMutations:
     """The mutations of ``memory.*`` events."""
 
     types = frozenset(MEMORY)
+    erasing = frozenset({"memory.erase", "memory.forget"})
 
     def __init__(self) -> None:
         self.mutations = compiled(_FILE, ((rule, id, text) for id, (rule, text) in _TEXTS.items()))
         self._by_id = {mutation.id: mutation for mutation in self.mutations}
-        self._last: tuple[Event | None, _Read] = (None, ((), None))
         scoped = {(MEMORY_LABEL, name) for name in (*SCOPES, "id", "chat_id")}
         scoped |= {(other, name) for other in (SUMMARY, FACT) for name in SCOPES} | {(PREFERENCE, "user_id")}
         self.keys = frozenset(scoped).union(*(mutation.cypher.keys for mutation in self.mutations))
         self.indexes = terms_indexes(MEMORY_LABEL, SUMMARY, FACT, PREFERENCE)
 
-    def match(self, event: Event) -> Sequence[tuple[CompiledMutation, _Params]]:
+    def match(self, event: Event, logged: Logged | None = None) -> Sequence[tuple[CompiledMutation, _Params]]:
         """See ``Pack.match``."""
-        return self._read(event)[0]
+        return self._read(event, logged or Logged.of(event))[0]
 
     def refusal(self, event: Event) -> str | None:
         """See ``Pack.refusal``: a summary whose facts have too many words."""
-        return self._read(event)[1]
+        return self._read(event, Logged.of(event))[1] if event.type in _REFUSABLE else None
 
-    def _read(self, event: Event) -> _Read:
-        """Return the mutations of an event, and why it has none. Cached for the last event."""
-        known, found = self._last
-        if known is not event:
-            say = _SAY.get(event.type)
-            try:
-                found = [(self._by_id[id], params) for id, params in say(event)] if say else (), None
-            except InvalidEvent as error:
-                found = (), str(error)
-            self._last = (event, found)
-        return found
+    def _read(self, event: Event, logged: Logged) -> _Read:
+        """Return the mutations of an event, and why it has none."""
+        say = _SAY.get(event.type)
+        try:
+            return [(self._by_id[id], params) for id, params in say(event, logged)] if say else (), None
+        except InvalidEvent as error:
+            return (), str(error)
 
 
-def _add(event: Event) -> _Said:
+def _add(event: Event, logged: Logged) -> _Said:
     payload = MemoryAdd.model_validate(event.data)
     messages: list[_Params] = []
     words = EventTerms()
@@ -229,17 +225,18 @@ def _add(event: Event) -> _Said:
             }
         )
     scopes = _scopes(payload.scope.given)
-    params = _common(event, payload) | {"messages": messages, "recorded": utc_text(event.time), "scopes": scopes}
+    params = _common(event, payload) | {"messages": messages, "scopes": scopes} | logged_params(logged)
     return [("add_unowned" if payload.user_id is None else "add", params)]
 
 
-def _embedded(event: Event) -> _Said:
+def _embedded(event: Event, logged: Logged) -> _Said:
+    del logged
     payload = MemoryEmbedded.model_validate(event.data)
     params = {"memory_id": payload.memory_id, "embedding": list(payload.embedding), "model": payload.model}
     return [("embed", params | {"chat_id": event.chatid})]
 
 
-def _summarized(event: Event) -> _Said:
+def _summarized(event: Event, logged: Logged) -> _Said:
     payload = MemorySummarized.model_validate(event.data)
     common = _common(event, payload)
     memory_ids = list(dict.fromkeys(payload.memory_ids))
@@ -263,6 +260,7 @@ def _summarized(event: Event) -> _Said:
                 "text": payload.summary,
                 "model": payload.model,
                 "scopes": scopes,
+                "partition": logged.partition,
             },
         ),
     ]
@@ -311,22 +309,22 @@ def _summarized(event: Event) -> _Said:
     return said
 
 
-def _forget(event: Event) -> _Said:
+def _forget(event: Event, logged: Logged) -> _Said:
+    del logged
     payload = MemoryForget.model_validate(event.data)
     return [("forget", {"memory_ids": list(dict.fromkeys(payload.memory_ids)), "chat_id": event.chatid})]
 
 
-def _erase(event: Event) -> _Said:
+def _erase(event: Event, logged: Logged) -> _Said:
     payload = MemoryErase.model_validate(event.data)
     user = {"user_id": payload.user_id}
-    # An erasure never reaches beyond its own time.
-    until = user | {"before": utc_text(min(payload.before or event.time, event.time))}
-    timed = ("mark", "erase", "erase_sources", "erase_summaries")
+    until = user | erasure_of(payload, logged)
+    timed = ("mark_elsewhere", "mark", "erase", "erase_sources", "erase_summaries")
     others = ("erase_facts", "erase_preferences", "erase_preference_times", "erase_validity")
     return [*((id, until) for id in timed), *((id, user) for id in others)]
 
 
-_SAY: Final[Mapping[str, Callable[[Event], _Said]]] = {
+_SAY: Final[Mapping[str, Callable[[Event, Logged], _Said]]] = {
     "memory.add": _add,
     "memory.embedded": _embedded,
     "memory.summarized": _summarized,

@@ -6,7 +6,7 @@ Events name the memories to forget, so a replay forgets the same ones. Summaries
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import AsyncGenerator, Iterable, Sequence
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from datetime import datetime, timedelta
 from itertools import batched
 from typing import Any, Final, Protocol, runtime_checkable
@@ -37,6 +37,8 @@ _OLD: Final = (
     "AND (m.timestamp > $timestamp OR (m.timestamp = $timestamp AND m.id > $id)) "
     "RETURN m.timestamp, m.id, m.chat_id, m.recorded ORDER BY m.timestamp, m.id LIMIT $page"
 )
+# What was recorded long ago is old, however far in the future its message says that it was said.
+_AHEAD: Final = _OLD.replace("m.timestamp < $before ", "m.timestamp > $now AND m.recorded < $before ")
 _OWNER: Final = "coalesce(m.user_id, '')"
 _OTHERS: Final = tuple(name for name in SCOPES if name != "user_id")
 _REST: Final = ", ".join(f"CASE WHEN m.user_id IS NULL THEN coalesce(m.{name}, '') ELSE '' END AS {name}"
@@ -68,9 +70,9 @@ class Apps(Protocol):
 class Retention:
     """Finds the memories to forget.
 
-    ``keep_days`` forgets memories that are older. ``keep_count`` keeps the newest of each user; memories without a user
-    count per thread (application, agent and thread together). 0 means no limit. Of equal times, the lower id is newer.
-    With ``condensed``, ``keep_count`` forgets only memories that have a summary.
+    ``keep_days`` forgets memories that were said, or recorded by the log, longer ago. ``keep_count`` keeps the newest
+    of each user; memories without a user count per thread (application, agent and thread together). 0 means no limit.
+    Of equal times, the lower id is newer. With ``condensed``, ``keep_count`` forgets only memories that have a summary.
 
     It covers the apps that the graph store lists and those given to ``note``.
     """
@@ -100,9 +102,11 @@ class Retention:
         for app_id in sorted({*listed, *self._noted}):
             try:
                 if self._keep_days:
-                    async for rows in self._old(app_id, utc_text(now - timedelta(days=self._keep_days))):
-                        yield self._events(app_id, rows)
-                        self._remember(app_id, rows)
+                    times = {"before": utc_text(now - timedelta(days=self._keep_days)), "now": utc_text(now)}
+                    for statement in (_OLD, _AHEAD):
+                        async for rows in self._old(app_id, statement, times):
+                            yield self._events(app_id, rows)
+                            self._remember(app_id, rows)
                 if self._keep_count:
                     async for rows in self._many(app_id):
                         yield self._events(app_id, rows)
@@ -110,9 +114,9 @@ class Retention:
             except QueryFailed as error:
                 logger.warning("retention_failed", app_id=app_id, code=error.code, message=str(error))
 
-    async def _old(self, app_id: str, before: str) -> AsyncGenerator[Sequence[_Row]]:
-        params: dict[str, Any] = {"before": before, "timestamp": "", "id": "", "page": _PAGE}
-        while rows := await self._rows(app_id, _OLD, params):
+    async def _old(self, app_id: str, statement: str, times: Mapping[str, str]) -> AsyncGenerator[Sequence[_Row]]:
+        params: dict[str, Any] = {**times, "timestamp": "", "id": "", "page": _PAGE}
+        while rows := await self._rows(app_id, statement, params):
             yield rows
             params |= {"timestamp": rows[-1][0], "id": rows[-1][1]}
 

@@ -1,0 +1,111 @@
+"""What the archive records of erasures, and that one of an app runs at a time."""
+
+from __future__ import annotations
+
+import asyncio
+from pathlib import Path
+
+import pytest
+
+from graphweft_contracts import BusUnavailable
+from graphweft_workers.archive import erasures
+from graphweft_workers.archive.blobs import BlobStore, open_blobs
+from graphweft_workers.archive.erasures import Erasures, alone, begin_erasure, end_erasure, erasures_in
+from graphweft_workers.replay.snapshot_file import Snapshot, SnapshotWriter
+from graphweft_workers.replay.snapshots import Snapshots
+
+
+@pytest.fixture
+def blobs(tmp_path: Path) -> BlobStore:
+    return open_blobs(str(tmp_path))
+
+
+@pytest.fixture(autouse=True)
+def quick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(erasures, "_BEAT_S", 0.02)
+    monkeypatch.setattr(erasures, "STALE_S", 0.5)
+
+
+async def test_an_erasure_counts_when_it_begins_and_when_it_ends(blobs: BlobStore) -> None:
+    assert await erasures_in(blobs, "shop") == Erasures()
+    number, resumed = await begin_erasure(blobs, "shop", "ada")
+    assert (number, resumed) == (1, False)
+    found = await erasures_in(blobs, "shop")
+    assert (found.count, list(found.open or ())) == (1, [1])
+    assert await begin_erasure(blobs, "shop", "ada") == (1, True)  # it was cut off
+    assert await begin_erasure(blobs, "shop", "bob") == (2, False)
+    assert await begin_erasure(blobs, "shop", None) == (3, False)
+    for each in (1, 2, 3):
+        await end_erasure(blobs, "shop", each)
+    assert await erasures_in(blobs, "shop") == Erasures(count=6)
+    assert await erasures_in(blobs, "shop_x") == Erasures()
+    assert await begin_erasure(blobs, "shop", "ada") == (4, False)
+    for name in await blobs.names("erasures/"):
+        assert b"ada" not in (await blobs.get(name) or b"ada")
+
+
+async def test_a_second_erasure_of_an_app_is_refused(blobs: BlobStore) -> None:
+    async with alone(blobs, "shop"):
+        with pytest.raises(BusUnavailable, match="another erasure of the app 'shop' runs"):
+            async with alone(blobs, "shop"):
+                pytest.fail("two at once")
+        async with alone(blobs, "shop_x"):
+            pass
+    async with alone(blobs, "shop"):
+        pass
+
+
+async def test_of_erasures_that_begin_at_once_one_runs_at_a_time(blobs: BlobStore) -> None:
+    running = most = done = 0
+
+    async def one() -> None:
+        nonlocal running, most, done
+        async with alone(blobs, "shop"):
+            running += 1
+            most = max(most, running)
+            await asyncio.sleep(0.1)
+            running -= 1
+            done += 1
+
+    outcomes = await asyncio.gather(*(one() for _ in range(5)), return_exceptions=True)
+    assert most == 1
+    assert done >= 1
+    assert all(outcome is None or isinstance(outcome, BusUnavailable) for outcome in outcomes)
+
+
+async def test_one_that_was_killed_is_followed_by_the_next(blobs: BlobStore) -> None:
+    await blobs.put("erasing/shop/0", b'{"beat": 7, "asks": false}')
+    async with alone(blobs, "shop"):
+        assert len(await blobs.names("erasing/shop/")) == 1
+
+
+async def test_one_that_was_taken_for_killed_ends(blobs: BlobStore) -> None:
+    async def taken_over() -> None:
+        async with alone(blobs, "shop"):
+            await blobs.delete(await blobs.names("erasing/shop/"))
+            await asyncio.Event().wait()
+
+    with pytest.raises(BusUnavailable, match="taken over"):
+        await taken_over()
+
+
+async def test_a_snapshot_of_a_replay_from_before_an_erasure_is_not_kept(blobs: BlobStore) -> None:
+    snapshot = Snapshot(app_id="shop", key="a" * 64, events=1, progress={}, keys=frozenset(), indexes=())
+
+    async def put(snapshots: Snapshots) -> int:
+        await snapshots.put(SnapshotWriter(), snapshot, 0, "1-0")
+        return len(await snapshots.stored("shop"))
+
+    said: list[str] = []
+    before = Snapshots(blobs, "f" * 64, every=1, warn=said.append)
+    await before.stored("shop")
+    number, _ = await begin_erasure(blobs, "shop", "ada")
+    during = Snapshots(blobs, "f" * 64, every=1, warn=said.append)
+    await during.stored("shop")
+    assert await put(during) == 0
+    await end_erasure(blobs, "shop", number)
+    assert await put(before) == 0
+    assert len(said) == 2
+    after = Snapshots(blobs, "f" * 64, every=1, warn=said.append)
+    await after.stored("shop")
+    assert await put(after) == 1

@@ -1,0 +1,39 @@
+"""The times of entries on Kafka: they must be those of the brokers, or else producers choose them."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+import structlog
+
+from graphweft_contracts import channels
+
+logger = structlog.get_logger("graphweft.bus")
+
+LOG_TIME: Final = "LogAppendTime"
+HOW_TO_SET_TIMES: Final = (
+    "run `kafka-configs.sh --bootstrap-server HOST:PORT --alter --entity-type topics --entity-name "
+    f"{channels.EVENTS_TOPIC} --add-config message.timestamp.type={LOG_TIME}`"
+)
+TIMES_MATTER: Final = (
+    "erasures compare the times of entries in different partitions, `--before` and `--as-of` go by them. Entries from "
+    "before keep their times"
+)
+_CREATE_TIME: Final = 0
+
+
+class LogTimes:
+    """Warns once of entries that do not have the brokers' time."""
+
+    def __init__(self) -> None:
+        self._warned = False
+
+    def look_at(self, records: Sequence[Any]) -> None:
+        """Warn if the last of these records has its producer's time."""
+        if not self._warned and records and records[-1].timestamp_type == _CREATE_TIME:
+            self._warned = True
+            logger.warning(
+                "times_of_producers", partition=records[-1].partition, offset=records[-1].offset,
+                next=f"{HOW_TO_SET_TIMES}; {TIMES_MATTER}",
+            )  # fmt: skip

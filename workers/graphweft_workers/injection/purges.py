@@ -1,0 +1,78 @@
+"""Follows the purges of the bus: drops cached rows of apps for which something was erased.
+
+Rows that the graph confirms need no purge: an erasure moves the graph to another version. But rows that are served
+while the graph is unavailable are confirmed by nobody, so they need a read of the purges that began after their request
+arrived. A worker announces an erasure before it applies it, so whoever knows that something is erased asks later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from dataclasses import dataclass, field
+
+import structlog
+
+from graphweft_contracts import BusUnavailable
+from graphweft_workers.injection.background import Background
+from graphweft_workers.injection.cache import Cache
+from graphweft_workers.ports.purges import PurgeLog
+
+logger = structlog.get_logger("graphweft.injection")
+
+
+@dataclass(slots=True)
+class PurgeFollower:
+    """Applies purges to the cache."""
+
+    log: PurgeLog
+    cache: Cache
+    background: Background
+    followed: float = float("-inf")
+    """Monotonic time at which the last successful read began."""
+    failed: int = 0
+    """Reads that failed."""
+    _mark: int | None = None
+    _reading: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _waiting: asyncio.Task[None] | None = None
+
+    async def follow(self) -> None:
+        """Apply the purges up to now. Raises ``BusUnavailable``."""
+        async with self._reading:
+            began = time.monotonic()
+            try:
+                found = await self.log.purges(self._mark)
+            except BusUnavailable:
+                self.failed += 1
+                raise
+            if not found.complete:
+                logger.warning("purges_of_another_bus", next="all cached rows are dropped")
+                self.cache.purge()
+            elif self._mark is None:
+                self.cache.purge()  # of rows from before, it is not known what was erased
+            for purge in found.found if self._mark is not None else ():
+                place = None if purge.partition is None else (purge.partition, purge.offset)
+                self.cache.purge_app(purge.app_id, place)
+            self._mark = found.mark
+            self.followed = began
+
+    async def is_followed(self, since: float, until: float) -> bool:
+        """Tell whether all purges from before the monotonic time ``since`` are applied, at the latest at ``until``."""
+        if self.followed >= since:
+            return True
+        await asyncio.wait([self.read()], timeout=max(0.0, until - time.monotonic()))
+        return self.followed >= since
+
+    def read(self) -> asyncio.Task[None]:
+        """Return a task that applies the purges up to now or later; requests share it, and it never raises."""
+        if self._waiting is None or self._waiting.done():
+            self._waiting = self.background.start(self._read())
+        return self._waiting
+
+    async def _read(self) -> None:
+        async with self._reading:
+            self._waiting = None  # later requests must not share what is sent now
+        try:
+            await self.follow()
+        except BusUnavailable as error:
+            logger.debug("purges_not_read", error=str(error))

@@ -1,0 +1,63 @@
+"""The port of purges: which cached rows of apps responders must drop, because something was erased."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol, cast
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Purge:
+    """Rows of an app that were read before the graph had an erasure at a place of the log must not be served.
+
+    Without a place, the graph has it already: rows that were read before the purge must not be served.
+    """
+
+    app_id: str
+    partition: int | None = None
+    offset: str = ""
+
+    @property
+    def key(self) -> str:
+        """A later purge with the same key replaces this one."""
+        return f"{self.app_id}/{'' if self.partition is None else self.partition}"
+
+    def encode(self) -> bytes:
+        """Return it as JSON, for the bus."""
+        return json.dumps({"app": self.app_id, "partition": self.partition, "offset": self.offset}).encode()
+
+    @classmethod
+    def decode(cls, text: bytes) -> Purge:
+        """Return the purge that ``encode`` wrote. Raises ``ValueError`` for anything else."""
+        try:
+            body = cast("dict[str, Any]", json.loads(text))
+            partition = body["partition"]
+            number = None if partition is None else int(partition)
+            return cls(app_id=str(body["app"]), partition=number, offset=str(body["offset"]))
+        except (LookupError, TypeError, RecursionError) as error:
+            raise ValueError("the text is not a purge") from error
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Purges:
+    """The purges after a mark: of each key the last one."""
+
+    found: Sequence[Purge]
+    mark: int
+    """Where to go on reading."""
+    complete: bool = True
+    """Whether the log was followed without a gap. If not, it was recreated: any rows may have been purged."""
+
+
+class PurgeLog(Protocol):
+    """The purges of a bus. It keeps the last one of each key, so it stays small. Methods raise ``BusUnavailable``."""
+
+    async def purge(self, purge: Purge) -> None:
+        """Add a purge; when it returns, every later ``purges`` finds it."""
+        ...
+
+    async def purges(self, mark: int | None) -> Purges:
+        """Return the purges after a mark; for None those of all time, with the mark that is reached."""
+        ...

@@ -1,0 +1,177 @@
+"""Where data of a user, or of an app, is now: in each place that ``graphweft`` knows. Nothing is changed."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Final
+
+from graphweft_contracts import DeadLetter, wire
+from graphweft_workers.archive.blobs import BlobStore
+from graphweft_workers.archive.erasure import count_entries, learn
+from graphweft_workers.archive.erasures import erasures_in
+from graphweft_workers.archive.prelude_erasure import count_restored, learn_restored
+from graphweft_workers.archive.reader import ArchiveReader
+from graphweft_workers.archive.state import ArchivedState
+from graphweft_workers.archive.subject import Subject
+from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.event_log import Entry
+from graphweft_workers.ports.graph_store import INTERNAL_PREFIX, GraphStore, Node
+from graphweft_workers.replay.places import partitions_of
+from graphweft_workers.replay.snapshot_file import InvalidSnapshot, read_snapshot
+
+_PAGE: Final = 500
+MOST_LETTERS: Final = 1_000_000
+_MARK: Final = frozenset({"id", "user_id", "erased_before", "erased_elsewhere"})
+"""Properties of a profile that says only that its user was erased."""
+_FORGETS: Final = "graphweft memory erase"
+_ERASES: Final = "graphweft erase"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Place:
+    """One place that held data of the subject, and what is left there."""
+
+    name: str
+    found: int
+    """Entries, dead letters, files or nodes that were there."""
+    left: int
+    note: str = ""
+    """What a person has to know, or to do."""
+    unfinished: bool = False
+    """Whether data is left that has to go."""
+    removed_by: str = ""
+    """The command that removes what is left."""
+
+
+class Remains:
+    """Looks for one subject. The creator closes the bus and the stores."""
+
+    def __init__(
+        self, alone: Bus, blobs: BlobStore | None, live: GraphStore, subject: Subject, kept: Sequence[GraphStore] = ()
+    ) -> None:
+        """``alone`` is the bus without the archive; ``kept`` are stores of graphs beside the live one."""
+        self._alone = alone
+        self._blobs = blobs
+        self._live = live
+        self._subject = subject
+        self._kept = kept
+
+    async def places(self) -> list[Place]:
+        """Return all places. Raises ``BusUnavailable``, ``GraphUnavailable`` and ``ArchiveUnavailable``."""
+        partitions = await partitions_of(self._alone, self._live, self._subject.app_id)
+        await self._learn(partitions)
+        on_bus = sum([len(await on_the_bus(self._alone, number, self._subject)) for number in partitions])
+        letters = [each for each in await self._alone.dead_letters(limit=MOST_LETTERS) if holds(self._subject, each)]
+        graph = await count_nodes(self._live, self._subject)
+        beside = sum([await count_nodes(each, self._subject) for each in self._kept])
+        found = [
+            _place("graph", graph, by=_FORGETS if self._subject.user_id is not None else _ERASES),
+            _place("graphs beside it", beside, by=f"{_ERASES}, graphweft rebuild --drop"),
+            await self._caches(),
+            _place("dead letters", len(letters), by=f"{_ERASES}, graphweft dlq drop"),
+            _place("event log", on_bus, by=_ERASES),
+        ]
+        return found if self._blobs is None else found + await self._archived(self._blobs, partitions)
+
+    async def _learn(self, partitions: Sequence[int]) -> None:
+        """Let the subject see everything: chats and memories tell which events are the user's."""
+        if self._blobs is not None:
+            await learn_restored(self._blobs, self._subject)
+        for number in partitions:
+            if self._blobs is not None:
+                await learn(ArchiveReader(self._blobs), number, self._subject)
+            async for page in pages(self._alone, number):
+                self._subject.learn(page)
+
+    async def _caches(self) -> Place:
+        """Responders cannot be asked; they read the announcements before they serve what the graph did not confirm."""
+        announced = any(each.app_id == self._subject.app_id for each in (await self._alone.purges(None)).found)
+        note = "announced to all responders" if announced else "no erasure of the app was announced yet"
+        return Place(name="responder caches", found=0, left=0, note=note)
+
+    async def _archived(self, blobs: BlobStore, partitions: Sequence[int]) -> list[Place]:
+        reader = ArchiveReader(blobs)
+        archived = sum([await count_entries(reader, number, self._subject) for number in partitions])
+        copies = [each for each in await ArchivedState(blobs).dead_letters() if holds(self._subject, each)]
+        restored = await count_restored(blobs, self._subject)
+        snapshots = await snapshots_of(blobs, self._subject)
+        cut_off = (await erasures_in(blobs, self._subject.app_id)).open or ()
+        return [
+            _place("archive", archived, by=_ERASES),
+            _place("dead letters in the archive", len(copies), by=_ERASES),
+            _place("restored history", restored, by=_ERASES),
+            _place("snapshots", len(snapshots), by=_ERASES),
+            _place("erasures that were cut off", len(cut_off), by=_ERASES),
+        ]
+
+
+def _place(name: str, found: int, *, by: str) -> Place:
+    return Place(name=name, found=found, left=found, removed_by=by if found else "")
+
+
+async def on_the_bus(bus: Bus, number: int, subject: Subject, until: str | None = None) -> list[str]:
+    """Return the offsets of the subject's entries on the bus, up to an offset."""
+    found: list[str] = []
+    async for page in pages(bus, number):
+        found += [
+            entry.offset
+            for entry in page
+            if subject.holds(entry) and (until is None or not bus.is_after(entry.offset, until))
+        ]
+    return found
+
+
+async def count_nodes(graph: GraphStore, subject: Subject) -> int:
+    """Count the nodes that have the user's id as a value; for an app, all of its graph's.
+
+    The mark that a user was erased does not count: it keeps late events of the user out.
+    """
+    found = 0
+    async for node in graph.nodes(subject.app_id):
+        if any(label.startswith(INTERNAL_PREFIX) for label in node.labels):
+            continue
+        found += subject.user_id is None or (subject.user_id in node.properties.values() and not _is_mark(node))
+    return found
+
+
+def _is_mark(node: Node) -> bool:
+    return "erased_before" in node.properties and node.properties.keys() <= _MARK
+
+
+async def snapshots_of(blobs: BlobStore, subject: Subject) -> list[str]:
+    """Return the names of the app's snapshots that have the user's id in them; all of them for an app."""
+    names = await blobs.names(f"snapshots/{subject.app_id}/")
+    user = subject.user_id
+    if user is None:
+        return names
+    found: list[str] = []
+    for name in names:
+        data = await blobs.get(name)
+        if data is not None and await asyncio.to_thread(_names_user, data, user):
+            found.append(name)
+    return found
+
+
+def _names_user(data: bytes, user: str) -> bool:
+    """Tell whether a snapshot has a user's id as a value; one that cannot be read may have it."""
+    spelled = {json.dumps(user).encode(), json.dumps(user, ensure_ascii=False).encode()}
+    try:
+        return any(each in line for line in read_snapshot(data)[1] for each in spelled)
+    except (InvalidSnapshot, ValueError, KeyError, TypeError):
+        return True
+
+
+def holds(subject: Subject, letter: DeadLetter) -> bool:
+    """Tell whether a dead letter holds an entry of the subject."""
+    return subject.holds(Entry(offset=letter.offset, fields=wire.unpack(letter.fields), received=letter.time))
+
+
+async def pages(bus: Bus, number: int) -> AsyncIterator[Sequence[Entry]]:
+    """Yield the entries of a partition that the bus holds."""
+    offset = ""
+    while page := await bus.after(number, offset, limit=_PAGE):
+        yield page
+        offset = page[-1].offset

@@ -23,7 +23,7 @@ from graphweft_workers.drivers.embedded.server import EmbeddedServer
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.redis.event_log import RedisEventLog
 from graphweft_workers.engine.apply import FAILURES_TO_QUARANTINE
-from graphweft_workers.engine.duplicates import RecentEvents
+from graphweft_workers.engine.duplicates import WINDOW
 from graphweft_workers.engine.retries import retry
 from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.ports.event_log import Committed
@@ -183,10 +183,34 @@ async def test_the_second_copy_of_an_event_has_no_effect(
     assert await column(graph, "MATCH (t:Tool) RETURN t.calls", "other") == [1]
 
 
-def test_the_window_of_copies_is_counted_in_entries() -> None:
-    recent = RecentEvents(window=3)
-    seen = [recent.is_copy(name and (name,)) for name in ["a", "b", None, "a", "c", "d", "a", "e", "f", "g", "a"]]
-    assert seen == [False, False, False, True, False, False, True, False, False, False, False]
+async def flood(url: str, bus: RedisEventLog, chat: str, count: int) -> None:
+    """Append events of another app, which no rule handles, to the partition of a chat of the app."""
+    number = (await bus.layout()).partition_of(tool("t", chat).key)
+    async with redis.Redis.from_url(url) as server:
+        for first in range(0, count, 1_000):
+            pipeline = server.pipeline(transaction=False)
+            for each in range(first, min(first + 1_000, count)):
+                noise = Event.create(
+                    "noise.made", app_id="globex", chat_id="n", workflow="Shop", id=f"n{each}", data={}
+                )
+                pipeline.xadd(channels.events_stream(number), wire.encode(noise))  # type: ignore[arg-type]
+            await pipeline.execute()
+
+
+async def test_events_of_another_app_push_no_copy_out_of_the_window(
+    url: str, bus: RedisEventLog, graph: FalkorDBStore, rules: RuleSet
+) -> None:
+    async with Client(url) as client:
+        async with running(bus, graph, rules, batch_events=1_000):
+            await client.emit(tool("t", id="order"))
+            await flood(url, bus, "c1", WINDOW + 500)
+            await client.emit(tool("t", id="order"))
+            await caught_up(bus)
+            assert await column(graph, "MATCH (t:Tool) RETURN t.calls") == [1]
+        await client.emit(tool("t", id="order"))
+        async with running(bus, graph, rules):  # the note of the position says how far to read back
+            await caught_up(bus)
+    assert await column(graph, "MATCH (t:Tool) RETURN t.calls") == [1]
 
 
 class Breaking:

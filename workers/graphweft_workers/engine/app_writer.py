@@ -21,7 +21,7 @@ from graphweft_workers.engine.app_queue import AppQueue, QueuedBatch
 from graphweft_workers.engine.apply import Applier
 from graphweft_workers.engine.arrangers import Arrangers
 from graphweft_workers.engine.compile_ahead import read_compiled
-from graphweft_workers.engine.duplicates import RecentEvents
+from graphweft_workers.engine.duplicates import REACH, RecentEvents
 from graphweft_workers.engine.graph_marks import has_plan, is_sealed, of_generation
 from graphweft_workers.engine.history import between, known_before
 from graphweft_workers.engine.passed_over import PassedOver
@@ -72,11 +72,15 @@ class WorkerState:
 class AppWriter:
     """Writes the events of one partition, one app at a time."""
 
-    def __init__(self, state: WorkerState, number: int, passed_over: PassedOver) -> None:
+    def __init__(
+        self, state: WorkerState, number: int, passed_over: PassedOver, recent: RecentEvents | None = None
+    ) -> None:
+        """``recent`` are the recent events of the partition at the place of its reader."""
         self.state = state
         self.log = state.log
         self.number = number
         self._passed_over = passed_over
+        self._recent = recent
         self._without_plan: BoundedDict[str, None] = BoundedDict()
 
     async def is_half_done(self, app_id: str) -> bool:
@@ -104,7 +108,8 @@ class AppWriter:
         if queue.recent is None:
             with contextlib.suppress(QueryFailed):  # the app has no graph: ``apply`` refuses its events
                 await self._check_rules(queue, await self.state.graph.progress(queue.app_id, self.number))
-            queue.recent = await known_before(log, self.number, queue.behind.offset)
+            reach = REACH if self._recent is None else self._recent.reach
+            queue.recent = await known_before(log, self.number, queue.behind.offset, reach=reach, only=queue.app_id)
         batch = await log.reread(self.number, queue.behind, limit=_REREAD_EVENTS)
         entries = [entry for entry in batch.entries if not log.is_after(entry.offset, given.offset)]
         if batch.lost:

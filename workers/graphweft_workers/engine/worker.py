@@ -28,7 +28,7 @@ from graphweft_workers.bounded_dict import BoundedDict
 from graphweft_workers.engine.app_queues import AppQueues
 from graphweft_workers.engine.app_writer import AppWriter, WorkerState
 from graphweft_workers.engine.compile_ahead import read_compiled
-from graphweft_workers.engine.duplicates import RecentEvents
+from graphweft_workers.engine.duplicates import REACH, RecentEvents
 from graphweft_workers.engine.history import known_before
 from graphweft_workers.engine.leases import LEASE_S, Lease, LeaseHolder
 from graphweft_workers.engine.passed_over import PassedOver
@@ -171,13 +171,20 @@ class MutationWorker:
         number = lease.number
         committed = await self._bus.committed(number)
         await self._rules.refresh()
-        recent = await known_before(self._bus, number, committed.offset)
+        before = PositionNote.decode(committed.note)
+        recent = await known_before(self._bus, number, committed.offset, reach=before.reach)
+        if before.reach > REACH:
+            logger.warning(
+                "copies_forgotten", partition=number, entries=before.reach, read_back=REACH,
+                message="apps that sent little lie further back than is read: if they repeat an event from there, it "
+                "takes effect again",
+            )  # fmt: skip
         aside = await self._bus.dead_letter(set_aside_id(number))
         passed_over = PassedOver.of_set_aside(number, aside)
         skips = Skips(number, self._bus.is_after)
-        before = PositionNote.decode(committed.note)
+        writer = AppWriter(self._state, number, passed_over, recent)
         queues = AppQueues(
-            AppWriter(self._state, number, passed_over), run=run, skips=skips, position=committed, before=before,
+            writer, run=run, skips=skips, position=committed, before=before,
             progressed=lambda: self._start_commit(opened),
         )  # fmt: skip
         logger.debug("partition_opened", partition=number, position=committed.offset)
@@ -366,7 +373,8 @@ class MutationWorker:
         queues = partition.queues
         parked = queues.status()
         done = queues.floor_without(parked).offset if parked else ""
-        note = PositionNote(reported=queues.reported_without(parked), parked=parked, done=done).encode()
+        reported, reach = queues.reported_without(parked), partition.recent.reach
+        note = PositionNote(reported=reported, parked=parked, done=done, reach=reach).encode()
         return queues.floor.offset, queues.floor.count, note
 
     async def _commit_now(self, partition: _Partition) -> None:

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from itertools import batched
 from pathlib import Path
 from typing import Any
 
@@ -183,17 +185,18 @@ async def test_the_second_copy_of_an_event_has_no_effect(
     assert await column(graph, "MATCH (t:Tool) RETURN t.calls", "other") == [1]
 
 
-async def flood(url: str, bus: RedisEventLog, chat: str, count: int) -> None:
-    """Append events of another app, which no rule handles, to the partition of a chat of the app."""
+def noise(number: int, type: str = "noise.made", **data: Any) -> Event:
+    return Event.create(type, app_id="globex", chat_id="n", workflow="Shop", id=f"n{number}", data=data)
+
+
+async def flood(url: str, bus: RedisEventLog, chat: str, events: Sequence[Event]) -> None:
+    """Append events of another app to the partition of a chat of the app."""
     number = (await bus.layout()).partition_of(tool("t", chat).key)
     async with redis.Redis.from_url(url) as server:
-        for first in range(0, count, 1_000):
+        for some in batched(events, 1_000):
             pipeline = server.pipeline(transaction=False)
-            for each in range(first, min(first + 1_000, count)):
-                noise = Event.create(
-                    "noise.made", app_id="globex", chat_id="n", workflow="Shop", id=f"n{each}", data={}
-                )
-                pipeline.xadd(channels.events_stream(number), wire.encode(noise))  # type: ignore[arg-type]
+            for event in some:
+                pipeline.xadd(channels.events_stream(number), wire.encode(event))  # type: ignore[arg-type]
             await pipeline.execute()
 
 
@@ -203,7 +206,7 @@ async def test_events_of_another_app_push_no_copy_out_of_the_window(
     async with Client(url) as client:
         async with running(bus, graph, rules, batch_events=1_000):
             await client.emit(tool("t", id="order"))
-            await flood(url, bus, "c1", WINDOW + 500)
+            await flood(url, bus, "c1", [noise(number) for number in range(WINDOW + 500)])
             await client.emit(tool("t", id="order"))
             await caught_up(bus)
             assert await column(graph, "MATCH (t:Tool) RETURN t.calls") == [1]
@@ -211,6 +214,112 @@ async def test_events_of_another_app_push_no_copy_out_of_the_window(
         async with running(bus, graph, rules):  # the note of the position says how far to read back
             await caught_up(bus)
     assert await column(graph, "MATCH (t:Tool) RETURN t.calls") == [1]
+
+
+class Watching:
+    """A graph store that counts the rows that each app had when an app got its first one."""
+
+    def __init__(self, graph: FalkorDBStore) -> None:
+        self._graph = graph
+        self.rows: Counter[str] = Counter()
+        self.before: dict[str, Counter[str]] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._graph, name)
+
+    async def apply(self, app_id: str, partition: int, writes: list[Write]) -> Applied:
+        self.before.setdefault(app_id, self.rows.copy())
+        applied = await self._graph.apply(app_id, partition, writes)
+        self.rows[app_id] += sum(len(write.rows) for write in writes[: applied.count])
+        return applied
+
+
+ORDER_RULES = """
+mutation_rules:
+- name: order
+  events: [order.seen]
+  mutations:
+  - id: count
+    cypher: |
+      MERGE (s:Seen {k: 1}) SET s.gaps = coalesce(s.gaps, 0) + CASE WHEN coalesce(s.n, 0) = $n THEN 0 ELSE 1 END,
+      s.n = coalesce(s.n, 0) + 1
+    params: {n: $event.n}
+"""
+SEEN = "MATCH (s:Seen) RETURN [s.n, s.gaps]"
+
+
+@pytest.mark.parametrize("heavy", [False, True])
+async def test_an_event_behind_the_backlog_of_another_app_waits_for_a_batch_at_most(
+    url: str, bus: RedisEventLog, graph: FalkorDBStore, tmp_path: Path, heavy: bool
+) -> None:
+    (tmp_path / "Shop").mkdir()
+    (tmp_path / "Shop/graph_injection.yaml").write_text(ORDER_RULES)
+    rules = load_rules(tmp_path)
+    # Either many events, or few large ones, whose cost counts: one of them is a batch.
+    count, size = (12, 900_000) if heavy else (10_000, 1)
+    watching = Watching(graph)
+    async with Client(url) as client:
+        await flood(url, bus, "c1", [noise(each, "order.seen", n=each, x="x" * size) for each in range(count)])
+        await client.emit(tool("t").model_copy(update={"type": "order.seen", "data": {"n": 0}}))
+        async with running(bus, watching, rules, batch_events=500):
+            await caught_up(bus)
+    assert await column(graph, SEEN) == [[1, 0]]
+    assert await column(graph, SEEN, "globex") == [[count, 0]]  # in order
+    # A neighbour waits for the batches that are in hand when its event is read.
+    assert watching.before[APP]["globex"] <= (4 if heavy else 2 * 500)
+
+
+class Gated:
+    """A graph store in which one app's writes wait."""
+
+    def __init__(self, graph: FalkorDBStore, app_id: str) -> None:
+        self._graph = graph
+        self._app_id = app_id
+        self.gate = asyncio.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._graph, name)
+
+    async def apply(self, app_id: str, partition: int, writes: list[Write]) -> Applied:
+        if app_id == self._app_id:
+            await self.gate.wait()
+        return await self._graph.apply(app_id, partition, writes)
+
+
+@pytest.mark.parametrize("killed", [False, True])
+async def test_a_parked_app_misses_nothing_that_was_read_ahead_of_it(
+    url: str, bus: RedisEventLog, graph: FalkorDBStore, tmp_path: Path, killed: bool
+) -> None:
+    (tmp_path / "Shop").mkdir()
+    (tmp_path / "Shop/graph_injection.yaml").write_text(ORDER_RULES)
+    rules = load_rules(tmp_path)
+    backlog = [noise(each, "order.seen", n=each) for each in range(2_000)]
+    mine = [tool("t").model_copy(update={"type": "order.seen", "data": {"n": each}}) for each in range(400)]
+    mixed = [*backlog[:1_200], *(each for pair in zip(mine, backlog[1_200:1_600], strict=True) for each in pair)]
+    gated = Gated(graph, "globex")
+
+    async def parked() -> bool:
+        return await column(graph, SEEN) == [[400, 0]]
+
+    with capture_logs() as logs:
+        await flood(url, bus, "c1", mixed)
+        worker = MutationWorker(bus, gated, rules, name="w", batch_events=100, lease_s=1.0)  # type: ignore[arg-type]
+        task = asyncio.create_task(worker.run())
+        await eventually(parked)
+        if killed:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        gated.gate.set()
+        await flood(url, bus, "c1", [*backlog[1_600:], *mine[:100], *backlog[:50]])  # new ones, and copies
+        if not killed:
+            await caught_up(bus)
+            worker.stop()
+            await task
+        async with running(bus, graph, rules, name="other"):
+            await caught_up(bus)
+    assert "app_parked" in {log["event"] for log in logs}
+    assert await column(graph, SEEN) == [[400, 0]]
+    assert await column(graph, SEEN, "globex") == [[2_000, 0]]
 
 
 class Breaking:

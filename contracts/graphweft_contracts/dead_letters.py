@@ -9,6 +9,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validato
 DeadLetterReason = Literal[
     "invalid_event",
     "query_error",
+    "invalid_value",
     "timeout",
     "unresponsive",
     "internal_error",
@@ -24,6 +25,7 @@ DeadLetterReason = Literal[
 
 - ``invalid_event``: the event violates the contract.
 - ``query_error``, ``timeout``: the graph server refused a mutation, or aborted it at its time limit.
+- ``invalid_value``: a value of the event has a type that the mutation cannot take.
 - ``unresponsive``: the graph server became unavailable each time it got this mutation.
 - ``internal_error``: graphweft itself failed on this event; the worker's log has the traceback.
 - ``missing_rule``: a retried mutation is no longer in the rules.

@@ -244,3 +244,5 @@ async def test_both_servers_end_with_the_same_graph(url: str, neo4j_server: Neo4
 def test_ids_follow_from_the_event_alone() -> None:
     assert memory_id("/a", "b", 0) == memory_id("/a", "b", 0)
     assert len({derived_id("a", "b\n1 c"), derived_id("a\n1 b", "c"), derived_id("a", "b", "c")}) == 3
+    assert derived_id("a", None) != derived_id("a", "None")
+    assert derived_id("a", None) == "86536cfb-882b-5fc0-bd23-b655e816ef5e"  # absent parts keep their ids

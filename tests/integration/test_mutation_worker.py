@@ -24,7 +24,7 @@ from graphweft_rules import RuleSet
 from graphweft_workers.drivers.embedded.server import EmbeddedServer
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.redis.event_log import RedisEventLog
-from graphweft_workers.engine.apply import FAILURES_TO_QUARANTINE
+from graphweft_workers.engine.apply import CHATS_TO_QUARANTINE, FAILURES_TO_QUARANTINE
 from graphweft_workers.engine.duplicates import WINDOW
 from graphweft_workers.engine.retries import retry
 from graphweft_workers.engine.worker import MutationWorker
@@ -100,9 +100,9 @@ def tool(name: str, chat: str = "c1", **more: Any) -> Event:
     )
 
 
-def split(parts: int, order: str) -> Event:
+def split(parts: int, order: str, chat: str = "c1") -> Event:
     return Event.create(
-        "order.split", app_id=APP, chat_id="c1", workflow="Shop", data={"parts": parts, "id": order}, id=order
+        "order.split", app_id=APP, chat_id=chat, workflow="Shop", data={"parts": parts, "id": order}, id=order
     )
 
 
@@ -885,15 +885,17 @@ async def test_a_rule_that_always_fails_is_put_in_quarantine_and_comes_back_whol
     url: str, bus: RedisEventLog, graph: FalkorDBStore, rules: RuleSet, tmp_path: Path
 ) -> None:
     counting = Counting(graph)
+    layout = await bus.layout()
+    chats = [chat for chat in (f"c{number}" for number in range(100)) if not layout.partition_of(f"{APP}/{chat}")][:5]
     async with Client(url, app_id=APP) as client:
         with capture_logs() as logs:
             for number in range(60):
-                assert await client.emit(split(0, f"o{number}"))
+                assert await client.emit(split(0, f"o{number}", chats[number % 5]))
             async with running(bus, counting, rules, batch_events=200):
                 await caught_up(bus)
                 for number in range(60, 120):
-                    assert await client.emit(split(0, f"o{number}"))
-                await client.emit(split(0, "o119"))  # a copy
+                    assert await client.emit(split(0, f"o{number}", chats[number % 5]))
+                await client.emit(split(0, "o119", chats[119 % 5]))  # a copy
                 await client.emit(tool("t"))  # of another rule
                 await caught_up(bus)
     assert await column(graph, "MATCH (c:Step) RETURN c.n ORDER BY c.id") == [120, 120]
@@ -916,6 +918,21 @@ async def test_a_rule_that_always_fails_is_put_in_quarantine_and_comes_back_whol
     assert sorted(found.rows) == sorted(expected)
     assert await column(graph, "MATCH (c:Step) RETURN c.n ORDER BY c.id") == [120, 120]
     assert await bus.dead_letter_count() == 0
+
+
+async def test_failures_of_few_chats_put_nothing_in_quarantine(
+    url: str, bus: RedisEventLog, graph: FalkorDBStore, rules: RuleSet
+) -> None:
+    failing = 2 * FAILURES_TO_QUARANTINE
+    async with Client(url, app_id=APP) as client:
+        for number in range(failing):
+            assert await client.emit(split(0, f"o{number}", f"c{number % (CHATS_TO_QUARANTINE - 1)}"))
+        assert await client.emit(split(4, "good", "c9"))
+    async with running(bus, graph, rules, batch_events=200):
+        await caught_up(bus)
+    letters = await bus.dead_letters(limit=1_000)
+    assert [letter.reason for letter in letters] == ["query_error"] * failing
+    assert await column(graph, "MATCH (s:Share) RETURN s.id") == ["good"]
 
 
 async def test_a_rule_that_fails_now_and_then_is_not_put_in_quarantine(

@@ -90,7 +90,11 @@ REFUSED: dict[str, dict[str, Any]] = {
     "text-for-number": {"n": "four"},
     "long-key": {"k": "k" * 40_000},  # too long for an index
 }
-"""Payloads that ``item`` cannot take: buried as ``query_error``, while ``chat`` takes them."""
+"""Payloads that ``item`` cannot take: it is buried, while ``chat`` takes them."""
+OF_VALUE = {"null-key", "map", "big-integer", "text-for-number", "nul"}
+"""Those that are buried as ``invalid_value``; the others as ``query_error``."""
+HOSTILE = [f"hostile-{kind}-{number}" for kind in ("map", "division") for number in range(25)]
+"""Events of one chat in a row that are refused: no mutation is switched off for the other chats."""
 ONLY_ON: dict[str, tuple[str, dict[str, Any]]] = {
     "nul": ("falkordb", {"v": "a\0b"}),
 }
@@ -131,9 +135,23 @@ async def test_broken_events_hold_up_nothing(servers: Servers, tmp_path: Path, b
     expected: dict[str, list[str]] = {chat: [] for chat in CHATS}
     reasons: dict[str, str] = {}
     outgoing: list[Outgoing] = []
+    placed: list[str | None] = []
     items = 0
+
+    def refuse(name: str, kind: str) -> None:
+        reasons[name] = "invalid_value" if kind in OF_VALUE else "query_error"
+
     for number in range(EVENTS):
+        if number == EVENTS // 2:
+            for name in HOSTILE:
+                kind = name.split("-")[1]
+                event = order(app, name, "c1", **REFUSED[kind])
+                outgoing.append(Outgoing(key=event.key, fields=wire.encode(event)))
+                placed.append(name)
+                expected["c1"].append(name)
+                refuse(name, kind)
         poison = places.get(number)
+        placed.append(poison)
         name, chat = poison or f"e{number}", rng.choice(CHATS)
         event = order(app, name, chat, **REFUSED.get(name, {}), **ONLY_ON.get(name, ("", {}))[1])
         outgoing.append(Outgoing(key=event.key, fields=NO_EVENT.get(name, wire.encode)(event)))
@@ -142,7 +160,7 @@ async def test_broken_events_hold_up_nothing(servers: Servers, tmp_path: Path, b
             continue
         expected[chat].append(name)
         if name in REFUSED or ONLY_ON.get(name, ("",))[0] == graph_name:
-            reasons[name] = "query_error"
+            refuse(name, name)
         else:
             items += 1
     async with (
@@ -174,10 +192,10 @@ async def test_broken_events_hold_up_nothing(servers: Servers, tmp_path: Path, b
         [[counted]] = (await graph.read(app, "MATCH (i:Item) RETURN sum(i.count)", {}, timeout_s=30)).rows
     assert {row[0]: row[1] for row in table.rows} == expected
     assert counted == items + 1
-    by_position = dict(zip(positions, [places.get(number) for number in range(EVENTS)], strict=True))
+    by_position = dict(zip(positions, placed, strict=True))
     found = {by_position[letter.position]: letter.reason for letter in letters}
     assert found == reasons
     assert len(letters) == len(reasons)
-    assert {letter.mutation for letter in letters if letter.reason == "query_error"} == {"item"}
+    assert {letter.mutation for letter in letters if letter.reason != "invalid_event"} == {"item"}
     # Each broken event may cost some calls to find it and to bury it, but not one for each event of the log.
     assert requests < EVENTS, requests

@@ -33,7 +33,9 @@ from graphweft_workers.ports.graph_store import Applied, Checkpoint, GraphStore,
 logger = structlog.get_logger("graphweft.mutation")
 
 FAILURES_TO_QUARANTINE: Final = 20
-"""Failed rows in a row of one mutation in one app."""
+"""Failed rows in a row of one mutation in one app. Rows with an invalid value do not count."""
+CHATS_TO_QUARANTINE: Final = 5
+"""Chats that these rows must belong to at least: what one chat says switches a mutation off for no other."""
 STRIKES: Final = 3
 """How often the server may not answer one write, while it answers others, before the row is dropped."""
 FIRST_PROBE_S: Final = 10.0
@@ -63,6 +65,8 @@ class _Failures:
     """The failures of a mutation in one app since it last took effect."""
 
     rows: int = 0
+    chats: set[str] = field(default_factory=set[str])
+    """Chats of these rows, up to ``CHATS_TO_QUARANTINE``."""
     quarantined: bool = False
     probe_at: float = 0.0
     probe_after_s: float = field(default_factory=lambda: FIRST_PROBE_S)
@@ -279,10 +283,11 @@ class Applier:
             rule=mutation.rule,
             mutation=mutation.id,
             offsets=(row.event.entry.offset,),
-            reason=_REASONS.get(failure.code, "query_error"),
+            reason="invalid_value" if failure.of_value else _REASONS.get(failure.code, "query_error"),
             message=str(failure),
         )
-        self._failed(app_id, row, str(failure))
+        if not failure.of_value:
+            self._failed(app_id, row, str(failure))
         return await self._drop(partition, app_id, plan, done, failed)
 
     async def _drop(self, partition: int, app_id: str, plan: Plan, done: int, failed: FailedRows) -> Plan:
@@ -335,7 +340,10 @@ class Applier:
             self._failures = {broken: failures for broken, failures in self._failures.items() if failures.quarantined}
         failures = self._failures.setdefault(_broken(app_id, row), _Failures())
         failures.rows += 1
-        if not self._quarantine or failures.rows < FAILURES_TO_QUARANTINE:
+        if len(failures.chats) < CHATS_TO_QUARANTINE:
+            failures.chats.add(row.event.event.chatid)
+        enough = failures.rows >= FAILURES_TO_QUARANTINE and len(failures.chats) >= CHATS_TO_QUARANTINE
+        if not self._quarantine or not enough:
             return
         if failures.quarantined:
             failures.probe_after_s = min(failures.probe_after_s * 2, _LAST_PROBE_S)

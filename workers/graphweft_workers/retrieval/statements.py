@@ -105,7 +105,25 @@ def nearest(dialect: GraphDialect, target: Target, vector: Sequence[float], *, m
         conditions.append(f"n.{dialect.quoted(side.model)} = $__gw_model")
         params["__gw_model"] = model
     conditions.append(f"n.{dialect.quoted(side.property)} IS NOT NULL")
+    if side.size:
+        params["__gw_size"] = len(vector)
+        conditions.append(f"coalesce(n.{dialect.quoted(side.size)}, $__gw_size) = $__gw_size")
     return Statement(_best(dialect, target, side, _where(source, conditions)), params)
+
+
+def of_another_size(dialect: GraphDialect, target: Target, vector: Sequence[float], *, model: str) -> Statement:
+    """Return a row if the scope has a vector of the model that has another length than ``vector``."""
+    side = _vector_side(target)
+    assert side.model
+    assert side.size
+    source, params = dialect.within(target)
+    params |= _values(target) | {"__gw_model": model, "__gw_size": len(vector)}
+    conditions = [
+        *_conditions(dialect, target, "n"),
+        f"n.{dialect.quoted(side.model)} = $__gw_model",
+        f"n.{dialect.quoted(side.size)} <> $__gw_size",
+    ]
+    return Statement(f"{_where(source, conditions)} RETURN 1 LIMIT 1", params)
 
 
 def nearest_by_index(

@@ -88,7 +88,8 @@ _TEXTS: Final[Mapping[str, tuple[str, str]]] = {
     "embed": (
         "memory.embedded",
         f"MATCH (m:{MEMORY_LABEL} {{id: $memory_id, chat_id: $chat_id}}) "
-        "SET m.embedding = vecf32($embedding), m.embedding_model = $model",
+        "SET m.embedding = vecf32($embedding), m.embedding_model = $model, "
+        "m.embedding_size = $size",
     ),
     # A memory belongs to the first event of its user that names it, even if that event has no effect: an erasure in
     # another chat may apply before or after it. So a summary has memories of one user only, or of none.
@@ -235,7 +236,8 @@ def _add(event: Event) -> _Said:
 
 def _embedded(event: Event) -> _Said:
     payload = MemoryEmbedded.model_validate(event.data)
-    params = {"memory_id": payload.memory_id, "embedding": list(payload.embedding), "model": payload.model}
+    vector = list(payload.embedding)
+    params = {"memory_id": payload.memory_id, "embedding": vector, "size": len(vector), "model": payload.model}
     return [("embed", params | {"chat_id": event.chatid})]
 
 

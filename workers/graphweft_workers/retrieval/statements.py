@@ -92,7 +92,9 @@ def long_counts(dialect: GraphDialect, target: Target, keys: Sequence[str], term
     source = (
         f"UNWIND $__gw_keys AS __gw_key MATCH (n:{dialect.label(target)} {{{dialect.quoted(target.key)}: __gw_key}})"
     )
-    return Statement(f"{source} RETURN __gw_key, {counted}", {"__gw_keys": list(keys), "__gw_terms": list(terms)})
+    source = _where(source, _conditions(dialect, target, "n"))
+    params = {"__gw_keys": list(keys), "__gw_terms": list(terms), **_values(target)}
+    return Statement(f"{source} RETURN __gw_key, {counted}", params)
 
 
 def nearest(dialect: GraphDialect, target: Target, vector: Sequence[float], *, model: str, limit: int) -> Statement:

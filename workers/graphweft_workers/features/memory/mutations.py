@@ -46,13 +46,15 @@ _WHEN_NOT_ERASED: Final = (
     f"MERGE (u:{PROFILE} {{id: $user_id}}) "
     "SET u.user_id = $user_id WITH u WHERE coalesce(u.erased_before, '') < $recorded "
 )
+# A producer chooses the event's source and id, from which the id derives. So a memory is one by its chat and scope too:
+# an event of another chat or user with the same source and id is another memory.
 _ADD: Final = (
     "UNWIND $messages AS message "
-    f"MERGE (m:{MEMORY_LABEL} {{id: message.id}}) "
+    f"MERGE (m:{MEMORY_LABEL} {{id: message.id, chat_id: $chat_id, scopes: $scopes}}) "
     "SET m.text = message.text, m.role = message.role, m.timestamp = message.timestamp, "
     "m.message_id = message.message_id, m.author_name = message.author_name, m.terms = message.terms, "
-    f"m.length = message.length, m.unsearched = message.unsearched, {_scope('m')}, m.scopes = $scopes, "
-    "m.chat_id = $chat_id, m.event_id = $event_id, m.recorded = $recorded"
+    f"m.length = message.length, m.unsearched = message.unsearched, {_scope('m')}, "
+    "m.event_id = $event_id, m.recorded = $recorded"
 )
 _LOOKED_AHEAD: Final = 50
 """Later facts of a key that are compared with each one."""
@@ -177,6 +179,10 @@ _TEXTS: Final[Mapping[str, tuple[str, str]]] = {
 """Mutation -> (event type, Cypher)."""
 
 
+_NO_KEYS: Final = frozenset({(MEMORY_LABEL, "scopes")})
+"""Only looked at where the id says which nodes it is."""
+
+
 class MemoryMutations:
     """The mutations of ``memory.*`` events."""
 
@@ -188,7 +194,7 @@ class MemoryMutations:
         self._last: tuple[Event | None, _Read] = (None, ((), None))
         scoped = {(MEMORY_LABEL, name) for name in (*SCOPES, "id", "chat_id")}
         scoped |= {(other, name) for other in (SUMMARY, FACT) for name in SCOPES} | {(PREFERENCE, "user_id")}
-        self.keys = frozenset(scoped).union(*(mutation.cypher.keys for mutation in self.mutations))
+        self.keys = frozenset(scoped).union(*(mutation.cypher.keys for mutation in self.mutations)) - _NO_KEYS
         self.indexes = terms_indexes(MEMORY_LABEL, SUMMARY, FACT, PREFERENCE)
 
     def match(self, event: Event) -> Sequence[tuple[CompiledMutation, _Params]]:
@@ -247,7 +253,7 @@ def _summarized(event: Event) -> _Said:
     memory_ids = list(dict.fromkeys(payload.memory_ids))
     # The same event id with another content (the model was asked twice) is another summary.
     content = json.dumps(event.data, sort_keys=True, ensure_ascii=True)
-    id = derived_id(event.source, event.id, "summary", content)
+    id = derived_id(event.source, event.id, "summary", content, event.chatid)
     scopes = _scopes(payload.scope.given)
     said: list[tuple[str, _Params]] = [
         (

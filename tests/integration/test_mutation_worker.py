@@ -26,6 +26,7 @@ from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.redis.event_log import RedisEventLog
 from graphweft_workers.engine.apply import CHATS_TO_QUARANTINE, FAILURES_TO_QUARANTINE
 from graphweft_workers.engine.duplicates import WINDOW
+from graphweft_workers.engine.letter_payloads import payload_of
 from graphweft_workers.engine.retries import retry
 from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.ports.event_log import Committed
@@ -748,7 +749,9 @@ async def rules_of(folder: Path, *mutations: tuple[str, str]) -> RuleSet:
     lines = ["mutation_rules:"]
     for number, (event, cypher) in enumerate(mutations):
         lines += [f"- name: rule{number}", f"  events: [{event}]", "  mutations:"]
-        lines += [f"  - {{id: m, cypher: {json.dumps(cypher)}}}"]
+        names = [name for name in ("id", "n") if f"${name}" in cypher]
+        params = ", ".join(f"{name}: $event.{name}" for name in names)
+        lines += [f"  - {{id: m, cypher: {json.dumps(cypher)}, params: {{{params}}}}}"]
     (folder / "Shop").mkdir(exist_ok=True)
     (folder / "Shop/graph_injection.yaml").write_text("\n".join(lines))
     return load_rules(folder)
@@ -949,6 +952,34 @@ async def test_a_rule_that_fails_now_and_then_is_not_put_in_quarantine(
     assert len(await column(graph, "MATCH (s:Share) RETURN s.id")) == FAILURES_TO_QUARANTINE
     buried = [log for log in logs if log["event"] == "mutation_buried" and log["log_level"] == "error"]
     assert [log["times"] for log in buried] == [1, 10]
+
+
+@pytest.mark.parametrize("trimmed", [False, True])
+async def test_the_letters_of_one_event_keep_it_once_and_are_all_retried(
+    url: str, bus: RedisEventLog, graph: FalkorDBStore, tmp_path: Path, trimmed: bool
+) -> None:
+    bad = "MERGE (s:Share {id: $id}) SET s.part = 100 / $n"
+    rules = await rules_of(tmp_path, *((("order.split", bad.replace("Share", f"Share{n}"))) for n in range(4)))
+    event = split(0, "o1").model_copy(update={"data": {"id": "o1", "n": 0, "x": "secret" * 1_000}})
+    async with Client(url) as client:
+        await client.emit(event)
+    async with running(bus, graph, rules):
+        await caught_up(bus)
+    letters = await bus.dead_letters(limit=10)
+    assert [(letter.rule, letter.count) for letter in letters] == [(f"rule{n}", 1) for n in range(4)]
+    assert [bool(letter.fields) for letter in letters] == [True, False, False, False]
+    assert [await payload_of(bus, letter) == letters[0].fields for letter in letters] == [True] * 4
+    if trimmed:
+        await bus.trim(letters[0].partition, letters[0].offset)
+        assert [await payload_of(bus, letter) == letters[0].fields for letter in letters] == [True] * 4
+    good = await rules_of(tmp_path, *((("order.split", f"MERGE (s:Share{n} {{id: 1}})")) for n in range(4)))
+    for letter in reversed(letters):
+        assert (await retry(bus, letter)).events == 1
+        assert not (await retry(bus, letter)).events
+    async with running(bus, graph, good):
+        await caught_up(bus)
+    assert await bus.dead_letter_count() == 0
+    assert await column(graph, "MATCH (s) WHERE NOT s:__Progress RETURN count(s)") == [4]
 
 
 @pytest.mark.parametrize("stop", ["left out, not told", "told"])

@@ -22,6 +22,7 @@ from graphweft_contracts import DeadLetter, DeadLetterReason, GraphUnavailable, 
 from graphweft_rules import BoundMutation
 from graphweft_workers.bounded_dict import BoundedDict
 from graphweft_workers.engine.arrangers import Arrangers
+from graphweft_workers.engine.letter_payloads import LetterPayloads
 from graphweft_workers.engine.order import MOST_ROWS, Arranger, Step
 from graphweft_workers.engine.plan import FailedRows, Plan, Row, arranged, resumed, rules_of, unwritten
 from graphweft_workers.engine.read import MatchedEvent, defect_of, internal_error, letter_for
@@ -113,6 +114,7 @@ class Applier:
         self._noted: BoundedDict[tuple[int, str], str] = BoundedDict()
         """By partition and app: the digest of the rules in the graph's note."""
         self._logged: BoundedDict[tuple[str, ...], int] = BoundedDict()
+        self._payloads = LetterPayloads()
         self._ahead: _Ahead | None = None
 
     async def apply(
@@ -393,7 +395,7 @@ class Applier:
                 continue
             event = wire.decode(entry.fields, received=entry.received)
             letter = letter_for(partition, entry, "missing_rule", message, event=event, rule=rule, mutation=mutation)
-            await self._letters.put_dead_letters([letter])
+            await self._letters.put_dead_letters([self._payloads.once(letter)])
 
     async def _write_letter_of_quarantined(
         self, partition: int, failed: FailedRows, events: Sequence[MatchedEvent]
@@ -423,7 +425,7 @@ class Applier:
     async def _write_letter(
         self, partition: int, event: MatchedEvent, name: tuple[str, str], reason: DeadLetterReason, message: str
     ) -> None:
-        letter = _letter(partition, event, name, reason, message)
+        letter = self._payloads.once(_letter(partition, event, name, reason, message))
         await self._letters.put_dead_letters([letter])
         rule, mutation = name
         cause = (*name, reason)

@@ -8,7 +8,14 @@ from datetime import UTC, datetime
 from graphweft import Event
 from graphweft_contracts import InvalidEvent, wire
 from graphweft_workers.engine.read import Decoded
-from graphweft_workers.engine.reading_window import APP_COST, MOST_BYTES, MOST_ENTRIES, ReadingWindow
+from graphweft_workers.engine.reading_window import (
+    APP_COST,
+    FEW_ENTRIES,
+    MOST_BYTES,
+    MOST_ENTRIES,
+    ReadingWindow,
+    WindowsTogether,
+)
 from graphweft_workers.ports.event_log import Committed, Entry
 
 START = Committed(offset="", count=0)
@@ -68,6 +75,25 @@ def test_a_window_is_full_by_entries_or_bytes() -> None:
     assert not window.is_full
     window.add([entry(MOST_ENTRIES, "b")])
     assert window.is_full
+
+
+def test_the_windows_of_a_worker_are_bounded_together() -> None:
+    together = WindowsTogether()
+    windows = [ReadingWindow(START, together) for _ in range(6)]
+    entries = log(("a", FEW_ENTRIES, 1))
+    for window in windows[:4]:
+        while not window.is_full:
+            window.add(entries)
+    assert len(windows[0]) == MOST_ENTRIES
+    windows[4].add(entries)
+    assert windows[4].is_full
+    assert not windows[5].is_full
+    windows[0].clear()
+    assert not windows[4].is_full
+    for window in windows:
+        while window:
+            window.take(1_000)
+    assert (together.entries, together.cost) == (0, 0)
 
 
 def test_entries_of_parked_apps_are_taken_at_once() -> None:

@@ -47,19 +47,24 @@ def identity_of(entry: Entry, event: Event) -> Identity:
 class _Window:
     """The last entries of one app."""
 
-    __slots__ = ("last", "marks", "seen")
+    __slots__ = ("last", "marks", "order", "seen")
 
     def __init__(self) -> None:
         self.seen = 0
         """Entries of the app so far."""
+        self.order: deque[Identity] = deque()
+        """Of the entries in the window."""
         self.last: dict[Identity, int] = {}
-        """By identity: the number of its last entry among those of the app, the oldest first."""
+        """By identity: the number of its last entry among those of the app."""
         self.marks: deque[tuple[int, int]] = deque()
         """Numbers of some entries, among those of the app and of the partition."""
 
     def pop(self) -> None:
         """Forget the oldest entry."""
-        del self.last[next(iter(self.last))]
+        number = self.seen - len(self.order)
+        oldest = self.order.popleft()
+        if self.last[oldest] == number:
+            del self.last[oldest]
 
 
 class RecentEvents:
@@ -74,7 +79,7 @@ class RecentEvents:
         self._reach = (0, 0)
         """After how many entries ``reach`` was counted, and the result."""
         self.size: int = 0
-        """Identities in all windows."""
+        """Entries in all windows."""
 
     def is_copy(self, identity: Identity | None) -> bool:
         """Add the next entry of the partition; return whether it is a copy of a recent one.
@@ -88,21 +93,20 @@ class RecentEvents:
         window = self._apps.get(identity[0])
         if window is None:
             window = self._apps[identity[0]] = _Window()
-        seen, last = window.seen, window.last
+        seen, last, order = window.seen, window.last, window.order
         if not seen % _MARK:
             window.marks.append((seen, self._entries))
         window.seen = seen + 1
-        known = last.pop(identity, None)
+        known = identity in last
         last[identity] = seen
-        if known is None:
+        order.append(identity)
+        if len(order) > self._window:
+            window.pop()
+        else:
             self.size += 1
-            if len(last) > self._window:
-                window.pop()
-                self.size -= 1
             if self.size > self._most:
                 self._shrink()
-            return False
-        return known >= seen - self._window
+        return known
 
     @property
     def reach(self) -> int:
@@ -122,7 +126,7 @@ class RecentEvents:
     def _shrink(self) -> None:
         """Forget a tenth of all entries: of the largest windows first, and then whole apps."""
         goal = self._most - self._most // 10
-        sizes = sorted(len(window.last) for window in self._apps.values())
+        sizes = sorted(len(window.order) for window in self._apps.values())
         left, room = len(sizes), goal
         for size in sizes:
             if size * left > room:
@@ -130,9 +134,9 @@ class RecentEvents:
             room, left = room - size, left - 1
         share = max(1, room // max(1, left))
         for window in self._apps.values():
-            while len(window.last) > share:
+            while len(window.order) > share:
                 window.pop()
         if len(self._apps) > goal:
             latest = sorted(self._apps.items(), key=lambda item: item[1].marks[-1][1])[-goal:]
             self._apps = dict(latest)
-        self.size = sum(len(window.last) for window in self._apps.values())
+        self.size = sum(len(window.order) for window in self._apps.values())

@@ -12,12 +12,13 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-from graphweft_workers.engine.app_queue import size_of
 from graphweft_workers.engine.read import Decoded
 from graphweft_workers.ports.event_log import Committed
 
 MOST_ENTRIES: Final = 12_000
 MOST_BYTES: Final = 16 * 1024**2
+FEW_ENTRIES: Final = 1_000
+"""What a window holds at least, while the windows of a worker are full together: four times the limits of one."""
 APP_COST: Final = 1024**2
 """Of the entries of one app in a batch; a single entry may cost more."""
 _BATCH_COST: Final = 4 * APP_COST
@@ -44,14 +45,28 @@ class Taken:
     """Entries that are taken, those without an event included."""
 
 
+@dataclass(slots=True)
+class WindowsTogether:
+    """What the windows of all partitions of a worker hold."""
+
+    entries: int = 0
+    cost: int = 0
+
+    @property
+    def are_full(self) -> bool:
+        """Whether each window is to hold ``FEW_ENTRIES`` only."""
+        return self.entries >= 4 * MOST_ENTRIES or self.cost >= 4 * MOST_BYTES
+
+
 class ReadingWindow:
     """The entries after a position; ``add`` and ``take`` keep the order of each app."""
 
-    def __init__(self, position: Committed) -> None:
+    def __init__(self, position: Committed, together: WindowsTogether | None = None) -> None:
         self.cursor: Committed = position
         """The position of the last entry that was added."""
         self._apps: dict[str, deque[_Waiting]] = {}
         """By app, in the order of their turns."""
+        self._together = together or WindowsTogether()
         self._number = 0
         self._cost = 0
         self._entries = 0
@@ -64,28 +79,36 @@ class ReadingWindow:
     @property
     def is_full(self) -> bool:
         """Whether to take entries before more are added."""
-        return self._entries >= MOST_ENTRIES or self._cost >= MOST_BYTES
+        entries = FEW_ENTRIES if self._together.are_full else MOST_ENTRIES
+        return self._entries >= entries or self._cost >= MOST_BYTES
+
+    def clear(self) -> None:
+        """Forget all entries: the partition is given up."""
+        self._apps.clear()
+        self._hold(0, 0)
 
     def add(self, entries: Sequence[Decoded], *, lost: int = 0) -> int:
         """Add the next entries of the log, after ``lost`` ones that it no longer has. Return their cost."""
         offset, count = self.cursor.offset, self.cursor.count + lost
         before, apps = self._cost, self._apps
+        held, size = self._entries, self._cost
         for each in entries:
             event = each.event
             if event is None and each.error is None:
                 self._void += 1
             else:
-                cost = size_of((each.entry,)) + _ENTRY_COST
+                cost = sum(map(len, each.entry.fields.values())) + _ENTRY_COST
                 app_id = _NO_APP if event is None else event.appid
                 waiting = apps.get(app_id)
                 if waiting is None:
                     waiting = apps[app_id] = deque()
                 waiting.append((self._number, offset, count, cost, each))
                 self._number += 1
-                self._entries += 1
-                self._cost += cost
+                held += 1
+                size += cost
             offset, count = each.entry.offset, count + 1
         self.cursor = Committed(offset=offset, count=count)
+        self._hold(held, size)
         return self._cost - before
 
     def take(self, limit: int, *, free: Collection[str] = ()) -> Taken:
@@ -94,25 +117,31 @@ class ReadingWindow:
         At least one entry is taken if there is any.
         """
         found: list[_Waiting] = []
-        for app_id in [app_id for app_id in self._apps if app_id in free]:
-            found += self._apps.pop(app_id)
-        if len(found) + self._entries <= limit and self._cost <= APP_COST:
-            for waiting in self._apps.values():
-                found += waiting
-            self._apps.clear()
-        else:
-            self._take_in_turn(found, len(found) + limit)
-        self._entries -= len(found)
-        self._cost -= sum(cost for _, _, _, cost, _ in found)
-        found.sort(key=lambda each: each[0])
+        last: dict[str, _Waiting] = {}
+        everything = self._entries <= limit and self._cost <= APP_COST
+        for app_id in list(self._apps) if everything else [app_id for app_id in self._apps if app_id in free]:
+            waiting = self._apps.pop(app_id)
+            found += waiting
+            last[app_id] = waiting[-1]
+        if self._apps:
+            self._take_in_turn(found, last, len(found) + limit)
+        left = self._entries - len(found)
+        self._hold(left, self._cost - sum([each[3] for each in found]) if left else 0)
+        if len(last) > 1:
+            found.sort()  # by number
         void, self._void = self._void, 0
         ends = {
             app_id: Committed(offset=each.entry.offset, count=count + 1)
-            for app_id, (_, _, count, _, each) in {_app(each[4]): each for each in found}.items()
+            for app_id, (_, _, count, _, each) in last.items()
         }
         return Taken(entries=[each[4] for each in found], end=self._end(), ends=ends, count=len(found) + void)
 
-    def _take_in_turn(self, found: list[_Waiting], limit: int) -> None:
+    def _hold(self, entries: int, cost: int) -> None:
+        self._together.entries += entries - self._entries
+        self._together.cost += cost - self._cost
+        self._entries, self._cost = entries, cost
+
+    def _take_in_turn(self, found: list[_Waiting], last: dict[str, _Waiting], limit: int) -> None:
         turns = deque(self._apps)
         spent = dict.fromkeys(turns, 0)
         total = 0
@@ -131,6 +160,8 @@ class ReadingWindow:
                 turn += cost
                 spent[app_id] += cost
             total += turn
+            if turn:
+                last[app_id] = found[-1]
             if waiting:
                 self._apps[app_id] = waiting  # behind the others, in the next batch too
                 if spent[app_id] < APP_COST:
@@ -139,7 +170,3 @@ class ReadingWindow:
     def _end(self) -> Committed:
         first = min((waiting[0] for waiting in self._apps.values()), key=lambda each: each[0], default=None)
         return self.cursor if first is None else Committed(offset=first[1], count=first[2])
-
-
-def _app(each: Decoded) -> str:
-    return _NO_APP if each.event is None else each.event.appid

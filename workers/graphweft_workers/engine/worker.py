@@ -34,7 +34,7 @@ from graphweft_workers.engine.leases import LEASE_S, Lease, LeaseHolder
 from graphweft_workers.engine.passed_over import PassedOver
 from graphweft_workers.engine.position_note import PositionNote
 from graphweft_workers.engine.read import Range, Skip, defect_of, letter_of_lost
-from graphweft_workers.engine.reading_window import APP_COST, ReadingWindow, Taken
+from graphweft_workers.engine.reading_window import APP_COST, ReadingWindow, Taken, WindowsTogether
 from graphweft_workers.engine.retries import retry
 from graphweft_workers.engine.set_aside import set_aside_id
 from graphweft_workers.engine.skips import Skips
@@ -130,6 +130,7 @@ class MutationWorker:
             fact_keys=fact_keys,
         )
         self.applied_events: int = 0
+        self._windows = WindowsTogether()
         self._open_partitions: set[int] = set()
         self._rules_changed = asyncio.Event()
         """Set when parked events may have rules now."""
@@ -193,7 +194,7 @@ class MutationWorker:
         opened = _Partition(
             lease=lease,
             run=run,
-            window=ReadingWindow(committed),
+            window=ReadingWindow(committed, self._windows),
             recent=recent,
             queues=queues,
             skips=skips,
@@ -225,6 +226,7 @@ class MutationWorker:
             await queues.drain()
         finally:
             self._open_partitions.discard(partition.number)
+            partition.window.clear()
             await queues.aclose()
             await self._last_commit(partition)
 

@@ -260,8 +260,10 @@ class MutationWorker:
                 batch = await partition.lease.read(window.cursor, limit=self._batch_events)
             found |= bool(batch.entries)
             size = await self._add(partition, batch)
-            if not batch.entries or (len(batch.entries) < self._batch_events and size < APP_COST):
-                break  # nobody waits behind; large entries come in smaller batches
+            # A bus may give less than there is. Without a backlog, another request would only cost time.
+            short = len(batch.entries) < self._batch_events and size < APP_COST
+            if not batch.entries or (short and len(window) < _BACKLOG):
+                break
         if not window and not found:
             return None
         without = partition.queues.parked

@@ -165,7 +165,7 @@ class MemoryClient(_Memories[Client]):
         ``author_name`` and ``time``. ``time`` of the call, by default now, applies to messages without one. Messages
         with another role or without text are skipped; if none is left, nothing is sent and the position is None. If
         each message has a ``message_id``, remembering the same messages again has no effect within the next 10,000
-        events of the partition, and recreates the same memories afterwards. Otherwise it creates new ones.
+        events of the app, and recreates the same memories afterwards. Otherwise it creates new ones.
 
         Raises ``ValueError``, and sends nothing, if ``messages`` is not a list, if a map has a field that memory does
         not keep (None counts as absent), or while the scope has no thread id. Other faults of a message are logged,

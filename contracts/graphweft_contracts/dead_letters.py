@@ -9,6 +9,7 @@ from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validato
 DeadLetterReason = Literal[
     "invalid_event",
     "query_error",
+    "invalid_value",
     "timeout",
     "unresponsive",
     "internal_error",
@@ -24,6 +25,7 @@ DeadLetterReason = Literal[
 
 - ``invalid_event``: the event violates the contract.
 - ``query_error``, ``timeout``: the graph server refused a mutation, or aborted it at its time limit.
+- ``invalid_value``: a value of the event has a type that the mutation cannot take.
 - ``unresponsive``: the graph server became unavailable each time it got this mutation.
 - ``internal_error``: graphweft itself failed on this event; the worker's log has the traceback.
 - ``missing_rule``: a retried mutation is no longer in the rules.
@@ -41,7 +43,7 @@ class DeadLetter(BaseModel):
 
     ``id`` derives from partition, rule and mutation: writing the same failure twice keeps one letter. A letter with
     ``offsets`` stands for exactly these entries of the partition that ``position`` names, so it never reaches into
-    another partition; ``fields`` are the first one's.
+    another partition; ``fields`` are the first one's. Of the letters of one event, one keeps the event.
     """
 
     model_config = ConfigDict(defer_build=True, frozen=True, extra="forbid")
@@ -62,7 +64,10 @@ class DeadLetter(BaseModel):
     rule: str | None = None
     mutation: str | None = None
     place: str | None = Field(default=None, description="file:line of the mutation.")
-    fields: dict[str, str] = Field(description="The entry as it stood on the bus; each value base64 of the bytes.")
+    fields: dict[str, str] = Field(
+        description="The entry as it stood on the bus; each value base64 of the bytes. Empty if another letter of the "
+        "event keeps it: then it is read from the bus."
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -92,6 +97,10 @@ class DeadLetter(BaseModel):
     def until(self) -> str:
         """`partition:offset` of the last entry."""
         return f"{self.partition}:{self.offsets[-1] if self.offsets else self.offset}"
+
+    def without_event(self) -> DeadLetter:
+        """Return the letter of one mutation of one event, which refers to the event on the bus."""
+        return self.of_entries((self.offset,)).model_copy(update={"fields": {}})
 
     def of_entries(self, offsets: tuple[str, ...]) -> DeadLetter:
         """Return the letter for other entries of the same partition: at least one offset, in order."""

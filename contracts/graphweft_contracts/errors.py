@@ -47,12 +47,14 @@ class NotRunning(Permanent):
 class QueryFailed(Permanent):
     """The graph refused or aborted a query, which had no effect.
 
-    ``code`` is ``query_error`` or ``timeout``; dead letters, replies and metrics carry it.
+    ``code`` is ``query_error`` or ``timeout``; dead letters, replies and metrics carry it. ``of_value`` says that a
+    value does not fit, such as a map for a property: the same query may take other values.
     """
 
-    def __init__(self, message: str, *, code: str = "query_error") -> None:
+    def __init__(self, message: str, *, code: str = "query_error", of_value: bool = False) -> None:
         super().__init__(message)
         self.code = code
+        self.of_value = of_value
 
 
 class Transient(GraphweftError):

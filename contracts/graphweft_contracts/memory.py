@@ -236,5 +236,11 @@ def memory_id(source: str, event_id: str, number: int) -> str:
 
 
 def derived_id(*parts: Any) -> str:
-    """Return the UUID (version 5) of the parts; different parts have different ids."""
-    return str(uuid5(NAMESPACE_URL, "graphweft" + "".join(f"\n{len(part)} {part}" for part in map(str, parts))))
+    """Return the UUID (version 5) of the parts; different parts have different ids. A number equals its text."""
+    return str(uuid5(NAMESPACE_URL, "graphweft" + "".join(map(_encoded, parts))))
+
+
+def _encoded(part: Any) -> str:
+    text = str(part)
+    # Ids in graphs and logs have this form for an absent part, so the text "None" has another one.
+    return "\n4' None" if text == "None" and part is not None else f"\n{len(text)} {text}"

@@ -780,3 +780,30 @@ async def test_a_server_that_crashes_keeps_what_it_acknowledged_and_comes_back(n
                 assert await value(store, "MATCH (c:Counter) RETURN c.n") == 6
         finally:
             await kill()
+
+
+OF_VALUES = {
+    "a map as a property": ("CREATE (a:A {v: 1}) SET a.v = $v", {"no": "property"}),
+    "a list of maps": ("CREATE (a:A) SET a.v = $v", [{"no": "property"}]),
+    "no key": ("MERGE (a:A {k: $v})", None),
+    "text in arithmetic": ("CREATE (a:A) SET a.v = 100 / $v", "four"),
+    "a map for an integer": ("CREATE (a:A) SET a.v = abs($v)", {"a": 1}),
+    "a map as a key": ("MERGE (a:A {k: $v})", {"a": 1}),
+    "a large integer": ("CREATE (a:A) SET a.v = $v", 2**63),
+    "a text as a list": ("UNWIND $v AS x CREATE (a:A {v: x.y})", "text"),
+    "a text for a number": ("CREATE (a:A) SET a.v = size($v)", 5),
+    "a time": ("CREATE (a:A) SET a.v = date($v)", "not a date"),
+}
+OF_RULES = {
+    "a division": ("CREATE (a:A) SET a.v = 100 / $v", 0),
+    "an unknown function": ("CREATE (a:A) SET a.v = nosuch($v)", 1),
+    "an unknown variable": ("CREATE (a:A) SET b.v = $v", 1),
+}
+
+
+@pytest.mark.parametrize("case", [*OF_VALUES, *OF_RULES])
+async def test_errors_of_values_are_told_from_those_of_rules(graph: GraphStore, case: str) -> None:
+    text, given = (OF_VALUES | OF_RULES)[case]
+    done = await graph.apply(APP, 0, chain(text, v=given))
+    assert done.failure is not None
+    assert done.failure.of_value == (case in OF_VALUES)

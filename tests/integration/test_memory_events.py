@@ -123,6 +123,32 @@ async def rows(store: GraphStore, cypher: str, app_id: str = APP) -> list[tuple[
     return list((await store.read(app_id, cypher, {}, timeout_s=5)).rows)
 
 
+async def test_an_event_of_another_chat_with_the_same_id_takes_no_memory_over(url: str, store: GraphStore) -> None:
+    layout = spread(2)
+    far = next(name for name in (f"x{n}" for n in range(50)) if layout.partition_of(f"{APP}/{name}")
+               != layout.partition_of(f"{APP}/c1"))  # fmt: skip
+    person = {"type": "Person", "name": "Ann"}
+
+    def episode(user: str, content: str, chat: str) -> Event:
+        told = {"entities": [person]}
+        data = {"name": content, "content": told, "episode_type": "json", "user_id": user}
+        return event("episode.add", 2, data, chat=chat)
+
+    hers = [add(1, "hers", user_id="alice"), episode("alice", "hers", "c1")]
+    await applied(url, store, hers)
+    await applied(url, store, [add(1, "his", chat=far, user_id="mallory"), episode("mallory", "his", far)])
+    memories = "MATCH (m:Memory) RETURN m.text, m.user_id, m.chat_id, m.id ORDER BY m.text"
+    id = memory_id("/test", "e1", 0)
+    assert await rows(store, memories) == [("hers", "alice", "c1", id), ("his", "mallory", far, id)]
+    episodes = "MATCH (p:Episode)-[:MENTIONS]->(e:Entity) RETURN p.name, p.user_id, e.user_id ORDER BY p.name"
+    assert await rows(store, episodes) == [("hers", "alice", "alice"), ("his", "mallory", "mallory")]
+    # Nor does it reach the memory by its id.
+    await applied(url, store, [event("memory.forget", 3, {"memory_ids": [id]}, chat=far)])
+    assert await rows(store, memories) == [("hers", "alice", "c1", id)]
+    await applied(url, store, [event("memory.forget", 4, {"memory_ids": [id]})])
+    assert await rows(store, memories) == []
+
+
 async def test_messages_become_memories_within_their_scope(url: str, store: GraphStore) -> None:
     messages = [
         {"role": "user", "text": "I like dogs", "message_id": "m1", "author_name": "Ann"},
@@ -337,3 +363,5 @@ async def test_both_servers_end_with_the_same_graph(url: str, neo4j_server: Neo4
 def test_ids_follow_from_the_event_alone() -> None:
     assert memory_id("/a", "b", 0) == memory_id("/a", "b", 0)
     assert len({derived_id("a", "b\n1 c"), derived_id("a\n1 b", "c"), derived_id("a", "b", "c")}) == 3
+    assert derived_id("a", None) != derived_id("a", "None")
+    assert derived_id("a", None) == "86536cfb-882b-5fc0-bd23-b655e816ef5e"  # absent parts keep their ids

@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
+from itertools import batched
 from pathlib import Path
 from typing import Any
 
@@ -22,8 +24,9 @@ from graphweft_rules import RuleSet
 from graphweft_workers.drivers.embedded.server import EmbeddedServer
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.redis.event_log import RedisEventLog
-from graphweft_workers.engine.apply import FAILURES_TO_QUARANTINE
-from graphweft_workers.engine.duplicates import RecentEvents
+from graphweft_workers.engine.apply import CHATS_TO_QUARANTINE, FAILURES_TO_QUARANTINE
+from graphweft_workers.engine.duplicates import WINDOW
+from graphweft_workers.engine.letter_payloads import payload_of
 from graphweft_workers.engine.retries import retry
 from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.ports.event_log import Committed
@@ -85,11 +88,11 @@ async def eventually(condition: Callable[[], Awaitable[bool]], timeout_s: float 
             await asyncio.sleep(0.02)
 
 
-async def caught_up(bus: RedisEventLog) -> None:
+async def caught_up(bus: RedisEventLog, timeout_s: float = 15.0) -> None:
     async def idle() -> bool:
         return sum(partition.lag for partition in await bus.status()) == 0
 
-    await eventually(idle)
+    await eventually(idle, timeout_s)
 
 
 def tool(name: str, chat: str = "c1", **more: Any) -> Event:
@@ -98,9 +101,9 @@ def tool(name: str, chat: str = "c1", **more: Any) -> Event:
     )
 
 
-def split(parts: int, order: str) -> Event:
+def split(parts: int, order: str, chat: str = "c1") -> Event:
     return Event.create(
-        "order.split", app_id=APP, chat_id="c1", workflow="Shop", data={"parts": parts, "id": order}, id=order
+        "order.split", app_id=APP, chat_id=chat, workflow="Shop", data={"parts": parts, "id": order}, id=order
     )
 
 
@@ -183,10 +186,141 @@ async def test_the_second_copy_of_an_event_has_no_effect(
     assert await column(graph, "MATCH (t:Tool) RETURN t.calls", "other") == [1]
 
 
-def test_the_window_of_copies_is_counted_in_entries() -> None:
-    recent = RecentEvents(window=3)
-    seen = [recent.is_copy(name and (name,)) for name in ["a", "b", None, "a", "c", "d", "a", "e", "f", "g", "a"]]
-    assert seen == [False, False, False, True, False, False, True, False, False, False, False]
+def noise(number: int, type: str = "noise.made", **data: Any) -> Event:
+    return Event.create(type, app_id="globex", chat_id="n", workflow="Shop", id=f"n{number}", data=data)
+
+
+async def flood(url: str, bus: RedisEventLog, chat: str, events: Sequence[Event]) -> None:
+    """Append events of another app to the partition of a chat of the app."""
+    number = (await bus.layout()).partition_of(tool("t", chat).key)
+    async with redis.Redis.from_url(url) as server:
+        for some in batched(events, 1_000):
+            pipeline = server.pipeline(transaction=False)
+            for event in some:
+                pipeline.xadd(channels.events_stream(number), wire.encode(event))  # type: ignore[arg-type]
+            await pipeline.execute()
+
+
+async def test_events_of_another_app_push_no_copy_out_of_the_window(
+    url: str, bus: RedisEventLog, graph: FalkorDBStore, rules: RuleSet
+) -> None:
+    async with Client(url) as client:
+        async with running(bus, graph, rules, batch_events=1_000):
+            await client.emit(tool("t", id="order"))
+            await flood(url, bus, "c1", [noise(number) for number in range(WINDOW + 500)])
+            await client.emit(tool("t", id="order"))
+            await caught_up(bus, 60)
+            assert await column(graph, "MATCH (t:Tool) RETURN t.calls") == [1]
+        await client.emit(tool("t", id="order"))
+        async with running(bus, graph, rules):  # the note of the position says how far to read back
+            await caught_up(bus, 60)
+    assert await column(graph, "MATCH (t:Tool) RETURN t.calls") == [1]
+
+
+class Watching:
+    """A graph store that counts the rows that each app had when an app got its first one."""
+
+    def __init__(self, graph: FalkorDBStore) -> None:
+        self._graph = graph
+        self.rows: Counter[str] = Counter()
+        self.before: dict[str, Counter[str]] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._graph, name)
+
+    async def apply(self, app_id: str, partition: int, writes: list[Write]) -> Applied:
+        self.before.setdefault(app_id, self.rows.copy())
+        applied = await self._graph.apply(app_id, partition, writes)
+        self.rows[app_id] += sum(len(write.rows) for write in writes[: applied.count])
+        return applied
+
+
+ORDER_RULES = """
+mutation_rules:
+- name: order
+  events: [order.seen]
+  mutations:
+  - id: count
+    cypher: |
+      MERGE (s:Seen {k: 1}) SET s.gaps = coalesce(s.gaps, 0) + CASE WHEN coalesce(s.n, 0) = $n THEN 0 ELSE 1 END,
+      s.n = coalesce(s.n, 0) + 1
+    params: {n: $event.n}
+"""
+SEEN = "MATCH (s:Seen) RETURN [s.n, s.gaps]"
+
+
+@pytest.mark.parametrize("heavy", [False, True])
+async def test_an_event_behind_the_backlog_of_another_app_waits_for_a_batch_at_most(
+    url: str, bus: RedisEventLog, graph: FalkorDBStore, tmp_path: Path, heavy: bool
+) -> None:
+    (tmp_path / "Shop").mkdir()
+    (tmp_path / "Shop/graph_injection.yaml").write_text(ORDER_RULES)
+    rules = load_rules(tmp_path)
+    # Either many events, or few large ones, whose cost counts: one of them is a batch.
+    count, size = (12, 900_000) if heavy else (4_000, 1)
+    watching = Watching(graph)
+    async with Client(url) as client:
+        await flood(url, bus, "c1", [noise(each, "order.seen", n=each, x="x" * size) for each in range(count)])
+        await client.emit(tool("t").model_copy(update={"type": "order.seen", "data": {"n": 0}}))
+        async with running(bus, watching, rules, batch_events=200):
+            await caught_up(bus, 60)
+    assert await column(graph, SEEN) == [[1, 0]]
+    assert await column(graph, SEEN, "globex") == [[count, 0]]  # in order
+    # A neighbour waits for the batches that are in hand when its event is read.
+    assert watching.before[APP]["globex"] <= (4 if heavy else 2 * 200)
+
+
+class Gated:
+    """A graph store in which one app's writes wait."""
+
+    def __init__(self, graph: FalkorDBStore, app_id: str) -> None:
+        self._graph = graph
+        self._app_id = app_id
+        self.gate = asyncio.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._graph, name)
+
+    async def apply(self, app_id: str, partition: int, writes: list[Write]) -> Applied:
+        if app_id == self._app_id:
+            await self.gate.wait()
+        return await self._graph.apply(app_id, partition, writes)
+
+
+@pytest.mark.parametrize("killed", [False, True])
+async def test_a_parked_app_misses_nothing_that_was_read_ahead_of_it(
+    url: str, bus: RedisEventLog, graph: FalkorDBStore, tmp_path: Path, killed: bool
+) -> None:
+    (tmp_path / "Shop").mkdir()
+    (tmp_path / "Shop/graph_injection.yaml").write_text(ORDER_RULES)
+    rules = load_rules(tmp_path)
+    backlog = [noise(each, "order.seen", n=each) for each in range(2_000)]
+    mine = [tool("t").model_copy(update={"type": "order.seen", "data": {"n": each}}) for each in range(400)]
+    mixed = [*backlog[:1_200], *(each for pair in zip(mine, backlog[1_200:1_600], strict=True) for each in pair)]
+    gated = Gated(graph, "globex")
+
+    async def parked() -> bool:
+        return await column(graph, SEEN) == [[400, 0]]
+
+    with capture_logs() as logs:
+        await flood(url, bus, "c1", mixed)
+        worker = MutationWorker(bus, gated, rules, name="w", batch_events=100, lease_s=1.0)  # type: ignore[arg-type]
+        task = asyncio.create_task(worker.run())
+        await eventually(parked, 60)
+        if killed:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+        gated.gate.set()
+        await flood(url, bus, "c1", [*backlog[1_600:], *mine[:100], *backlog[:50]])  # new ones, and copies
+        if not killed:
+            await caught_up(bus, 60)
+            worker.stop()
+            await task
+        async with running(bus, graph, rules, name="other"):
+            await caught_up(bus, 60)
+    assert "app_parked" in {log["event"] for log in logs}
+    assert await column(graph, SEEN) == [[400, 0]]
+    assert await column(graph, SEEN, "globex") == [[2_000, 0]]
 
 
 class Breaking:
@@ -615,7 +749,9 @@ async def rules_of(folder: Path, *mutations: tuple[str, str]) -> RuleSet:
     lines = ["mutation_rules:"]
     for number, (event, cypher) in enumerate(mutations):
         lines += [f"- name: rule{number}", f"  events: [{event}]", "  mutations:"]
-        lines += [f"  - {{id: m, cypher: {json.dumps(cypher)}}}"]
+        names = [name for name in ("id", "n") if f"${name}" in cypher]
+        params = ", ".join(f"{name}: $event.{name}" for name in names)
+        lines += [f"  - {{id: m, cypher: {json.dumps(cypher)}, params: {{{params}}}}}"]
     (folder / "Shop").mkdir(exist_ok=True)
     (folder / "Shop/graph_injection.yaml").write_text("\n".join(lines))
     return load_rules(folder)
@@ -752,15 +888,17 @@ async def test_a_rule_that_always_fails_is_put_in_quarantine_and_comes_back_whol
     url: str, bus: RedisEventLog, graph: FalkorDBStore, rules: RuleSet, tmp_path: Path
 ) -> None:
     counting = Counting(graph)
+    layout = await bus.layout()
+    chats = [chat for chat in (f"c{number}" for number in range(100)) if not layout.partition_of(f"{APP}/{chat}")][:5]
     async with Client(url, app_id=APP) as client:
         with capture_logs() as logs:
             for number in range(60):
-                assert await client.emit(split(0, f"o{number}"))
+                assert await client.emit(split(0, f"o{number}", chats[number % 5]))
             async with running(bus, counting, rules, batch_events=200):
                 await caught_up(bus)
                 for number in range(60, 120):
-                    assert await client.emit(split(0, f"o{number}"))
-                await client.emit(split(0, "o119"))  # a copy
+                    assert await client.emit(split(0, f"o{number}", chats[number % 5]))
+                await client.emit(split(0, "o119", chats[119 % 5]))  # a copy
                 await client.emit(tool("t"))  # of another rule
                 await caught_up(bus)
     assert await column(graph, "MATCH (c:Step) RETURN c.n ORDER BY c.id") == [120, 120]
@@ -785,6 +923,21 @@ async def test_a_rule_that_always_fails_is_put_in_quarantine_and_comes_back_whol
     assert await bus.dead_letter_count() == 0
 
 
+async def test_failures_of_few_chats_put_nothing_in_quarantine(
+    url: str, bus: RedisEventLog, graph: FalkorDBStore, rules: RuleSet
+) -> None:
+    failing = 2 * FAILURES_TO_QUARANTINE
+    async with Client(url, app_id=APP) as client:
+        for number in range(failing):
+            assert await client.emit(split(0, f"o{number}", f"c{number % (CHATS_TO_QUARANTINE - 1)}"))
+        assert await client.emit(split(4, "good", "c9"))
+    async with running(bus, graph, rules, batch_events=200):
+        await caught_up(bus)
+    letters = await bus.dead_letters(limit=1_000)
+    assert [letter.reason for letter in letters] == ["query_error"] * failing
+    assert await column(graph, "MATCH (s:Share) RETURN s.id") == ["good"]
+
+
 async def test_a_rule_that_fails_now_and_then_is_not_put_in_quarantine(
     url: str, bus: RedisEventLog, graph: FalkorDBStore, rules: RuleSet
 ) -> None:
@@ -799,6 +952,34 @@ async def test_a_rule_that_fails_now_and_then_is_not_put_in_quarantine(
     assert len(await column(graph, "MATCH (s:Share) RETURN s.id")) == FAILURES_TO_QUARANTINE
     buried = [log for log in logs if log["event"] == "mutation_buried" and log["log_level"] == "error"]
     assert [log["times"] for log in buried] == [1, 10]
+
+
+@pytest.mark.parametrize("trimmed", [False, True])
+async def test_the_letters_of_one_event_keep_it_once_and_are_all_retried(
+    url: str, bus: RedisEventLog, graph: FalkorDBStore, tmp_path: Path, trimmed: bool
+) -> None:
+    bad = "MERGE (s:Share {id: $id}) SET s.part = 100 / $n"
+    rules = await rules_of(tmp_path, *((("order.split", bad.replace("Share", f"Share{n}"))) for n in range(4)))
+    event = split(0, "o1").model_copy(update={"data": {"id": "o1", "n": 0, "x": "secret" * 1_000}})
+    async with Client(url) as client:
+        await client.emit(event)
+    async with running(bus, graph, rules):
+        await caught_up(bus)
+    letters = await bus.dead_letters(limit=10)
+    assert [(letter.rule, letter.count) for letter in letters] == [(f"rule{n}", 1) for n in range(4)]
+    assert [bool(letter.fields) for letter in letters] == [True, False, False, False]
+    assert [await payload_of(bus, letter) == letters[0].fields for letter in letters] == [True] * 4
+    if trimmed:
+        await bus.trim(letters[0].partition, letters[0].offset)
+        assert [await payload_of(bus, letter) == letters[0].fields for letter in letters] == [True] * 4
+    good = await rules_of(tmp_path, *((("order.split", f"MERGE (s:Share{n} {{id: 1}})")) for n in range(4)))
+    for letter in reversed(letters):
+        assert (await retry(bus, letter)).events == 1
+        assert not (await retry(bus, letter)).events
+    async with running(bus, graph, good):
+        await caught_up(bus)
+    assert await bus.dead_letter_count() == 0
+    assert await column(graph, "MATCH (s) WHERE NOT s:__Progress RETURN count(s)") == [4]
 
 
 @pytest.mark.parametrize("stop", ["left out, not told", "told"])

@@ -7,7 +7,7 @@ import contextlib
 import json
 import random
 import tempfile
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -25,6 +25,7 @@ from graphweft.transport import Outgoing
 from graphweft_contracts import wire
 from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.graph_store import Applied, Write
 
 pytestmark = [
     pytest.mark.integration,
@@ -90,7 +91,11 @@ REFUSED: dict[str, dict[str, Any]] = {
     "text-for-number": {"n": "four"},
     "long-key": {"k": "k" * 40_000},  # too long for an index
 }
-"""Payloads that ``item`` cannot take: buried as ``query_error``, while ``chat`` takes them."""
+"""Payloads that ``item`` cannot take: it is buried, while ``chat`` takes them."""
+OF_VALUE = {"null-key", "map", "big-integer", "text-for-number", "nul"}
+"""Those that are buried as ``invalid_value``; the others as ``query_error``."""
+HOSTILE = [f"hostile-{kind}-{number}" for kind in ("map", "division") for number in range(25)]
+"""Events of one chat in a row that are refused: no mutation is switched off for the other chats."""
 ONLY_ON: dict[str, tuple[str, dict[str, Any]]] = {
     "nul": ("falkordb", {"v": "a\0b"}),
 }
@@ -114,6 +119,66 @@ async def caught_up(bus: Bus, running: asyncio.Task[None]) -> None:
             await asyncio.sleep(0.05)
 
 
+class Watching:
+    """A graph store that notes how many rows an app had when each app got its first one."""
+
+    def __init__(self, graph: Any, app_id: str) -> None:
+        self._graph = graph
+        self._app_id = app_id
+        self.rows = 0
+        self.before: dict[str, int] = {}
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._graph, name)
+
+    async def apply(self, app_id: str, partition: int, writes: Sequence[Write]) -> Applied:
+        self.before.setdefault(app_id, self.rows)
+        applied: Applied = await self._graph.apply(app_id, partition, writes)
+        if app_id == self._app_id:
+            self.rows += sum(len(write.rows) for write in writes[: applied.count])
+        return applied
+
+
+@pytest.mark.parametrize(("bus_name", "graph_name"), [("redis", "falkordb"), ("kafka", "falkordb")])
+async def test_a_neighbour_is_neither_delayed_nor_forgotten(
+    servers: Servers, tmp_path: Path, bus_name: str, graph_name: str
+) -> None:
+    """An app sends many events; the event of another one behind them is applied soon, and its copy has no effect."""
+    stack = await Stack.of(servers, bus_name, graph_name)
+    (tmp_path / "Shop").mkdir()
+    (tmp_path / "Shop/graph_injection.yaml").write_text(RULES)
+    rules = load_rules(tmp_path)
+    many = 3_000
+    async with (
+        contextlib.aclosing(stack.transport()) as transport,
+        stack.bus() as bus,
+        stack.bus(as_worker=True) as worker_bus,
+        stack.graph(as_worker=True) as graph,
+    ):
+        layout = await bus.layout()
+        loud = f"loud{uuid4().hex[:8]}"
+        at = layout.partition_of(f"{loud}/c")
+        names = (f"quiet{uuid4().hex[:8]}" for _ in range(10_000))
+        quiet = next(name for name in names if layout.partition_of(f"{name}/c") == at)
+        backlog = [order(loud, f"e{number}", "c", k=f"k{number % 9}") for number in range(many)]
+        one = order(quiet, "one", "c")
+        events = [*backlog, one, *backlog[-10:], one]
+        await transport.append([Outgoing(key=event.key, fields=wire.encode(event)) for event in events])
+        watching = Watching(graph, loud)
+        worker = MutationWorker(worker_bus, watching, rules, name="w", batch_events=100)  # type: ignore[arg-type]
+        with capture_logs():
+            running = asyncio.create_task(worker.run())
+            try:
+                await caught_up(bus, running)
+            finally:
+                worker.stop()
+                await running
+        counted = "MATCH (i:Item) RETURN sum(i.count)"
+        found = [(await graph.read(app, counted, {}, timeout_s=30)).rows[0][0] for app in (quiet, loud)]
+    assert found == [1, many]
+    assert watching.before[quiet] <= 2 * 2 * 100  # two mutations, and two batches in hand
+
+
 @pytest.mark.parametrize(("bus_name", "graph_name"), PAIRS)
 async def test_broken_events_hold_up_nothing(servers: Servers, tmp_path: Path, bus_name: str, graph_name: str) -> None:
     stack = await Stack.of(servers, bus_name, graph_name)
@@ -131,9 +196,23 @@ async def test_broken_events_hold_up_nothing(servers: Servers, tmp_path: Path, b
     expected: dict[str, list[str]] = {chat: [] for chat in CHATS}
     reasons: dict[str, str] = {}
     outgoing: list[Outgoing] = []
+    placed: list[str | None] = []
     items = 0
+
+    def refuse(name: str, kind: str) -> None:
+        reasons[name] = "invalid_value" if kind in OF_VALUE else "query_error"
+
     for number in range(EVENTS):
+        if number == EVENTS // 2:
+            for name in HOSTILE:
+                kind = name.split("-")[1]
+                event = order(app, name, "c1", **REFUSED[kind])
+                outgoing.append(Outgoing(key=event.key, fields=wire.encode(event)))
+                placed.append(name)
+                expected["c1"].append(name)
+                refuse(name, kind)
         poison = places.get(number)
+        placed.append(poison)
         name, chat = poison or f"e{number}", rng.choice(CHATS)
         event = order(app, name, chat, **REFUSED.get(name, {}), **ONLY_ON.get(name, ("", {}))[1])
         outgoing.append(Outgoing(key=event.key, fields=NO_EVENT.get(name, wire.encode)(event)))
@@ -142,7 +221,7 @@ async def test_broken_events_hold_up_nothing(servers: Servers, tmp_path: Path, b
             continue
         expected[chat].append(name)
         if name in REFUSED or ONLY_ON.get(name, ("",))[0] == graph_name:
-            reasons[name] = "query_error"
+            refuse(name, name)
         else:
             items += 1
     async with (
@@ -174,10 +253,10 @@ async def test_broken_events_hold_up_nothing(servers: Servers, tmp_path: Path, b
         [[counted]] = (await graph.read(app, "MATCH (i:Item) RETURN sum(i.count)", {}, timeout_s=30)).rows
     assert {row[0]: row[1] for row in table.rows} == expected
     assert counted == items + 1
-    by_position = dict(zip(positions, [places.get(number) for number in range(EVENTS)], strict=True))
+    by_position = dict(zip(positions, placed, strict=True))
     found = {by_position[letter.position]: letter.reason for letter in letters}
     assert found == reasons
     assert len(letters) == len(reasons)
-    assert {letter.mutation for letter in letters if letter.reason == "query_error"} == {"item"}
+    assert {letter.mutation for letter in letters if letter.reason != "invalid_event"} == {"item"}
     # Each broken event may cost some calls to find it and to bury it, but not one for each event of the log.
     assert requests < EVENTS, requests

@@ -274,6 +274,7 @@ class Server:
         apps = [f"a{(number := next(_numbers))}", f"b{number}"]
         with capture_logs(), tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
             patch.setattr(applying, "FAILURES_TO_QUARANTINE", example.failures_to_quarantine)
+            patch.setattr(applying, "CHATS_TO_QUARANTINE", 1)
             patch.setattr(applying, "FIRST_PROBE_S", example.first_probe_s)
             broken = rules_of(example, Path(folder, "broken"), mended=False)
             mended = rules_of(example, Path(folder, "mended"), mended=True)

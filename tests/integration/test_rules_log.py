@@ -223,7 +223,7 @@ async def test_what_was_published_before_the_first_rules_follows_these(stack: St
 
 
 async def test_a_quarantined_mutation_is_tried_anew_with_other_rules(stack: Stack, tmp_path: Path) -> None:
-    broken = RULES.replace("coalesce(n.by, '') + '{name}'", "toUpper(10)").format(name="X").encode()
+    broken = RULES.replace("coalesce(n.by, '') + '{name}'", "toString(1 / 0)").format(name="X").encode()
     async with contextlib.aclosing(stack.bus()) as bus, contextlib.aclosing(stack.transport()) as transport:
         await push(bus, compiled({"W/graph_injection.yaml": broken}))
         async with stack.worker("one"):

@@ -16,14 +16,15 @@ import redis.asyncio as redis
 from tests.services.memories import DIMENSIONS, NASTY, WORDS, Batch, Model, batches, empty_neo4j, fill, fill_neo4j
 from tests.services.neo4j import Neo4jServer
 
-from graphweft_contracts import InvalidSettings, QueryFailed
+from graphweft_contracts import Event, InvalidSettings, QueryFailed
+from graphweft_contracts.memory import MemoryEmbedded
 from graphweft_contracts.search import SearchQuery
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.neo4j.store import Neo4jStore
 from graphweft_workers.embedding.hashing import HashingEmbedder
 from graphweft_workers.embedding.protocol import EmbedderUnavailable, EmbeddingRefused
 from graphweft_workers.features.memory.mutations import MemoryMutations
-from graphweft_workers.ports.graph_store import GraphStore
+from graphweft_workers.ports.graph_store import Checkpoint, GraphStore, Write
 from graphweft_workers.retrieval.search import Found, Searcher
 
 # The first test on Neo4j waits for its start, and each new query is compiled for 50 ms and more.
@@ -207,6 +208,29 @@ async def test_vectors_that_are_equally_near_go_by_their_ids(place: Place) -> No
     found = await search(place.searcher(Fixed(*[1.0] * DIMENSIONS, name=name)), query("x", "vector", 40))
     assert ids(found) == sorted(model.by_id)[:40]
     assert len(set(scores(found))) == 1
+
+
+@pytest.mark.parametrize("index_type", ["vector", "hybrid"])
+async def test_a_vector_of_another_length_costs_only_its_own_memory(place: Place, index_type: str) -> None:
+    made = await batches([({"user_id": "u1"}, ["green tea", "black tea", "black coffee"])], embedded=1)
+    model = await place.fill(made)
+    forged = next(each for each in model.memories if each.text == "black coffee")
+    payload = MemoryEmbedded(memory_id=forged.id, model=embedder().model, embedding=(1.0, 0.5, 0.25))
+    said = Event.create("memory.embedded", app_id=APP, chat_id="c", data=payload.model_dump(mode="json"))
+    [(mutation, params)] = MemoryMutations().match(said)
+    checkpoint = (await place.store.progress(APP, 9)).checkpoint
+    write = Write(query=mutation.cypher, rows=[params], before=checkpoint, after=Checkpoint(offset="1"))
+    assert (await place.store.apply(APP, 9, [write])).failure is None
+    found = await search(place.searcher(embedder()), query("black tea", index_type))
+    assert (found.degraded, texts(found)[0]) == (None, "black tea")
+    assert ("black coffee" in texts(found)) == (index_type == "hybrid")  # by its words
+
+
+async def test_vectors_that_all_have_another_length_are_reported(place: Place) -> None:
+    await place.fill(await batches([({"user_id": "u1"}, ["green tea"])], embedded=1))
+    found = await search(place.searcher(Fixed(1.0, 0.5, name=embedder().model)), query("tea", "hybrid"))
+    assert texts(found) == ["green tea"]
+    assert "another length" in (found.degraded or "")
 
 
 async def test_by_vector_the_nearest_of_the_scope_are_found(place: Place) -> None:

@@ -104,7 +104,16 @@ async def batches(
             if has:
                 embed = next(mutation for mutation in pack.mutations if mutation.id == "embed").cypher.statement
                 written.append(
-                    (embed, {"memory_id": message["id"], "embedding": vector, "model": embedder.model, "chat_id": "c"})
+                    (
+                        embed,
+                        {
+                            "memory_id": message["id"],
+                            "embedding": vector,
+                            "model": embedder.model,
+                            "chat_id": "c",
+                            "size": len(vector),
+                        },
+                    )
                 )
         made.append(Batch(written=written, memories=memories))
     return made

@@ -293,8 +293,10 @@ def test_an_entity_is_one_by_scope_type_and_name() -> None:
         entity_id({"thread_id": "u"}, "Person", "Ann Lee"),
         entity_id(USER, "Team", "Ann Lee"),
         entity_id(USER, "Person", "AnnLee"),
+        entity_id({"agent_id": "u"}, "Person", "None"),
+        entity_id({"agent_id": "u", "user_id": "None"}, "Person", "None"),
     ]
-    assert len({*same, *others}) == 6
+    assert len({*same, *others}) == 8
     assert entity_id({**USER, "thread_id": "t"}, "Person", "ann lee") in same
 
 

@@ -72,11 +72,14 @@ async def dlq_show(
     json: Json = False,
 ) -> None:
     """Show one dead letter with its (first) event, which may hold personal data."""
+    from graphweft_workers.engine.letter_payloads import payload_of
+
     async with running_bus(Settings.load(data=data)) as bus:
         letter = await bus.dead_letter(letter_id)
+        payload = {} if letter is None else await payload_of(bus, letter)
     if letter is None:
         raise InvalidSettings(f"unknown dead letter {letter_id!r}: run `graphweft dlq list` to see the letters")
-    fields = {k.decode("latin-1"): v.decode(errors="backslashreplace") for k, v in wire.unpack(letter.fields).items()}
+    fields = {k.decode("latin-1"): v.decode(errors="backslashreplace") for k, v in wire.unpack(payload).items()}
     if json:
         print_json(_letter(letter) | {"fields": fields})
         return

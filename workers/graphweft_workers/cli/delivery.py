@@ -152,7 +152,8 @@ async def _repeated(bus: Bus, sent: Sent) -> set[str]:
         for offset in offsets:
             first = offset if bus.is_after(first, offset) else first
             last = offset if bus.is_after(offset, last) else last
-        found.update([f"{partition}:{offset}" async for offset in copies(bus, partition, first, last)])
+        only = next(iter(sent.apps)) if len(sent.apps) == 1 else None
+        found.update([f"{partition}:{offset}" async for offset in copies(bus, partition, first, last, only=only)])
     return found & sent.positions
 
 
@@ -197,5 +198,5 @@ def _again(sent: Sent) -> str:
     if not sent.events:
         return "it is safe to run again"
     if sent.repeatable:
-        return f"it is safe to run again until a partition has got {WINDOW:,} newer entries"
-    return f"send only the rest: an event with {WINDOW:,} newer entries in its partition would take effect twice"
+        return f"it is safe to run again until an app of these events has sent {WINDOW:,} newer ones"
+    return f"send only the rest: an event with {WINDOW:,} newer ones of its app would take effect twice"

@@ -6,11 +6,14 @@ import asyncio
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
+from typing import Final
 
 from graphweft_workers.engine.duplicates import RecentEvents
 from graphweft_workers.engine.read import MatchedEvent, Skip
 from graphweft_workers.ports.event_log import Committed, Entry
 from graphweft_workers.ports.graph_store import Checkpoint
+
+REREAD_EVENTS: Final = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -41,6 +44,10 @@ class AppQueue:
     """Wall-clock time at which the app fell behind; 0 while it has not."""
     behind: Committed | None = None
     """Set while the app is parked: its events after this position are read again."""
+    taken: Committed | None = None
+    """Its events up to here were given to the queue, or dropped while it was parked; None if none were."""
+    page: int = REREAD_EVENTS
+    """Entries to read again at once, by their size."""
     reported: str = ""
     """Of a parked app: skips and dead letters up to this offset are written."""
     recent: RecentEvents | None = None

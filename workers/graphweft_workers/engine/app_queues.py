@@ -139,10 +139,12 @@ class AppQueues:
         events: Mapping[str, Sequence[MatchedEvent]],
         skips: Mapping[str, Sequence[Skip]],
         end: Committed,
+        ends: Mapping[str, Committed],
         without: Set[str] = frozenset(),
     ) -> None:
-        """Queue the events of a batch that starts after ``given`` and ends at ``end``, and the skips beside them.
+        """Queue the events of a batch, and the skips beside them.
 
+        With the batch, all entries up to ``end`` were given, and those of single apps up to ``ends``.
         ``without`` are the apps that were parked when the batch was matched or its skips were counted. All of them
         read the batch again, even if they have caught up since, and so does an app that was parked since.
         """
@@ -155,8 +157,12 @@ class AppQueues:
                     queue.busy_since = time.monotonic()
                 own, skipped = events.get(app_id, ()), skips.get(app_id, ())
                 size = size_of(each.entry for each in own) + size_of(each.entry for each in skipped)
-                queue.waiting.append(QueuedBatch(start=self.given, events=own, skips=skipped, size=size))
+                queue.waiting.append(QueuedBatch(start=self._given_to(queue), events=own, skips=skipped, size=size))
                 self._start(queue)
+            queue.taken = ends.get(app_id, queue.taken)
+        for app_id in without:
+            queue = self._queue(app_id)
+            queue.taken = ends.get(app_id, queue.taken)
         self.given = end
         if len(self._queues) > _MOST_QUEUES:
             self._queues = dict(self._busy)
@@ -172,7 +178,7 @@ class AppQueues:
         if queue.behind is None:
             if not queue.busy:
                 queue.busy_since = time.monotonic()
-            queue.behind = queue.waiting[0].start if queue.waiting else self.given
+            queue.behind = queue.waiting[0].start if queue.waiting else self._given_to(queue)
             reported = self._before.reported_of(queue.app_id)
             queue.reported = reported if self._is_after(reported, queue.behind.offset) else queue.behind.offset
             queue.recent = None
@@ -208,6 +214,11 @@ class AppQueues:
 
     def _queue(self, app_id: str) -> AppQueue:
         return self._queues.get(app_id) or self._queues.setdefault(app_id, AppQueue(app_id=app_id))
+
+    def _given_to(self, queue: AppQueue) -> Committed:
+        """Return the position up to which the app's events were given to its queue."""
+        taken = queue.taken
+        return taken if taken is not None and self._is_after(taken.offset, self.given.offset) else self.given
 
     def _start(self, queue: AppQueue) -> None:
         self._busy[queue.app_id] = queue
@@ -294,7 +305,7 @@ class AppQueues:
         if queue.applying:
             return
         if queue.behind is not None:
-            queue.reread_end = await self._writer.reread(queue, self.given)
+            queue.reread_end = await self._writer.reread(queue, self._given_to(queue))
         else:
             queue.applying.extend(queue.waiting)
             queue.waiting.clear()
@@ -313,7 +324,7 @@ class AppQueues:
             queue.behind = end
             if self._is_after(end.offset, queue.reported):
                 queue.reported = end.offset
-            if not self._is_after(self.given.offset, end.offset):
+            if not self._is_after(self._given_to(queue).offset, end.offset):
                 queue.behind = queue.recent = None
                 logger.info("app_caught_up", partition=self._number, app_id=queue.app_id)
         if not queue.busy and queue.slow_until <= now:

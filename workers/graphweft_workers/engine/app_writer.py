@@ -17,11 +17,11 @@ from graphweft_workers.active_rules import ActiveRules, RulesCursor
 from graphweft_workers.bounded_dict import BoundedDict
 from graphweft_workers.engine import graph_marks
 from graphweft_workers.engine.app_indexes import AppIndexes
-from graphweft_workers.engine.app_queue import AppQueue, QueuedBatch
+from graphweft_workers.engine.app_queue import REREAD_EVENTS, AppQueue, QueuedBatch, size_of
 from graphweft_workers.engine.apply import Applier
 from graphweft_workers.engine.arrangers import Arrangers
 from graphweft_workers.engine.compile_ahead import read_compiled
-from graphweft_workers.engine.duplicates import RecentEvents
+from graphweft_workers.engine.duplicates import REACH, RecentEvents
 from graphweft_workers.engine.graph_marks import has_plan, is_sealed, of_generation
 from graphweft_workers.engine.history import between, known_before
 from graphweft_workers.engine.passed_over import PassedOver
@@ -34,7 +34,8 @@ from graphweft_workers.ports.purges import Purge, PurgeLog
 
 logger = structlog.get_logger("graphweft.mutation")
 
-_REREAD_EVENTS: Final = 200
+_REREAD_BYTES: Final = 1024**2
+"""Of the entries that are decoded and matched at once for one app, while the others wait."""
 _CHECKPOINTS_S: Final = 5.0
 
 
@@ -75,11 +76,15 @@ class WorkerState:
 class AppWriter:
     """Writes the events of one partition, one app at a time."""
 
-    def __init__(self, state: WorkerState, number: int, passed_over: PassedOver) -> None:
+    def __init__(
+        self, state: WorkerState, number: int, passed_over: PassedOver, recent: RecentEvents | None = None
+    ) -> None:
+        """``recent`` are the recent events of the partition at the place of its reader."""
         self.state = state
         self.log = state.log
         self.number = number
         self._passed_over = passed_over
+        self._recent = recent
         self._without_plan: BoundedDict[str, None] = BoundedDict()
 
     async def is_half_done(self, app_id: str) -> bool:
@@ -107,9 +112,11 @@ class AppWriter:
         if queue.recent is None:
             with contextlib.suppress(QueryFailed):  # the app has no graph: ``apply`` refuses its events
                 await self._check_rules(queue, await self.state.graph.progress(queue.app_id, self.number))
-            queue.recent = await known_before(log, self.number, queue.behind.offset)
-        batch = await log.reread(self.number, queue.behind, limit=_REREAD_EVENTS)
+            reach = REACH if self._recent is None else self._recent.reach
+            queue.recent = await known_before(log, self.number, queue.behind.offset, reach=reach, only=queue.app_id)
+        batch = await log.reread(self.number, queue.behind, limit=queue.page)
         entries = [entry for entry in batch.entries if not log.is_after(entry.offset, given.offset)]
+        entries = _bounded(queue, entries)
         if batch.lost:
             await self._report_lost(queue.app_id, queue.behind.offset, batch)
         count = queue.behind.count + batch.lost + len(entries)
@@ -297,6 +304,18 @@ class AppWriter:
             self.state.stuck_at[key], strikes = checkpoint, 1
             self.state.strikes[key] = strikes
         return strikes
+
+
+def _bounded(queue: AppQueue, entries: list[Entry]) -> list[Entry]:
+    """Return the first entries up to ``_REREAD_BYTES``, at least one, and fit the queue's next page to their size."""
+    size = 0
+    for number, entry in enumerate(entries):
+        size += size_of((entry,))
+        if size > _REREAD_BYTES:
+            queue.page = max(1, number)
+            return entries[: max(1, number)]
+    queue.page = min(REREAD_EVENTS, 2 * queue.page)
+    return entries
 
 
 def _timed_out(error: BaseException) -> bool:

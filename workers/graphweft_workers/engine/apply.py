@@ -22,6 +22,7 @@ from graphweft_contracts import DeadLetter, DeadLetterReason, GraphUnavailable, 
 from graphweft_rules import BoundMutation
 from graphweft_workers.bounded_dict import BoundedDict
 from graphweft_workers.engine.arrangers import Arrangers
+from graphweft_workers.engine.letter_payloads import LetterPayloads
 from graphweft_workers.engine.order import MOST_ROWS, Arranger, Step
 from graphweft_workers.engine.plan import FailedRows, Plan, Row, arranged, resumed, rules_of, unwritten
 from graphweft_workers.engine.read import MatchedEvent, defect_of, internal_error, letter_for
@@ -33,7 +34,9 @@ from graphweft_workers.ports.graph_store import Applied, Checkpoint, GraphStore,
 logger = structlog.get_logger("graphweft.mutation")
 
 FAILURES_TO_QUARANTINE: Final = 20
-"""Failed rows in a row of one mutation in one app."""
+"""Failed rows in a row of one mutation in one app. Rows with an invalid value do not count."""
+CHATS_TO_QUARANTINE: Final = 5
+"""Chats that these rows must belong to at least: what one chat says switches a mutation off for no other."""
 STRIKES: Final = 3
 """How often the server may not answer one write, while it answers others, before the row is dropped."""
 FIRST_PROBE_S: Final = 10.0
@@ -63,6 +66,8 @@ class _Failures:
     """The failures of a mutation in one app since it last took effect."""
 
     rows: int = 0
+    chats: set[str] = field(default_factory=set[str])
+    """Chats of these rows, up to ``CHATS_TO_QUARANTINE``."""
     quarantined: bool = False
     probe_at: float = 0.0
     probe_after_s: float = field(default_factory=lambda: FIRST_PROBE_S)
@@ -109,6 +114,7 @@ class Applier:
         self._noted: BoundedDict[tuple[int, str], str] = BoundedDict()
         """By partition and app: the digest of the rules in the graph's note."""
         self._logged: BoundedDict[tuple[str, ...], int] = BoundedDict()
+        self._payloads = LetterPayloads()
         self._ahead: _Ahead | None = None
 
     async def apply(
@@ -279,10 +285,11 @@ class Applier:
             rule=mutation.rule,
             mutation=mutation.id,
             offsets=(row.event.entry.offset,),
-            reason=_REASONS.get(failure.code, "query_error"),
+            reason="invalid_value" if failure.of_value else _REASONS.get(failure.code, "query_error"),
             message=str(failure),
         )
-        self._failed(app_id, row, str(failure))
+        if not failure.of_value:
+            self._failed(app_id, row, str(failure))
         return await self._drop(partition, app_id, plan, done, failed)
 
     async def _drop(self, partition: int, app_id: str, plan: Plan, done: int, failed: FailedRows) -> Plan:
@@ -335,7 +342,10 @@ class Applier:
             self._failures = {broken: failures for broken, failures in self._failures.items() if failures.quarantined}
         failures = self._failures.setdefault(_broken(app_id, row), _Failures())
         failures.rows += 1
-        if not self._quarantine or failures.rows < FAILURES_TO_QUARANTINE:
+        if len(failures.chats) < CHATS_TO_QUARANTINE:
+            failures.chats.add(row.event.event.chatid)
+        enough = failures.rows >= FAILURES_TO_QUARANTINE and len(failures.chats) >= CHATS_TO_QUARANTINE
+        if not self._quarantine or not enough:
             return
         if failures.quarantined:
             failures.probe_after_s = min(failures.probe_after_s * 2, _LAST_PROBE_S)
@@ -385,7 +395,7 @@ class Applier:
                 continue
             event = wire.decode(entry.fields, received=entry.received)
             letter = letter_for(partition, entry, "missing_rule", message, event=event, rule=rule, mutation=mutation)
-            await self._letters.put_dead_letters([letter])
+            await self._letters.put_dead_letters([self._payloads.once(letter)])
 
     async def _write_letter_of_quarantined(
         self, partition: int, failed: FailedRows, events: Sequence[MatchedEvent]
@@ -415,7 +425,7 @@ class Applier:
     async def _write_letter(
         self, partition: int, event: MatchedEvent, name: tuple[str, str], reason: DeadLetterReason, message: str
     ) -> None:
-        letter = _letter(partition, event, name, reason, message)
+        letter = self._payloads.once(_letter(partition, event, name, reason, message))
         await self._letters.put_dead_letters([letter])
         rule, mutation = name
         cause = (*name, reason)

@@ -6,13 +6,13 @@ A workflow takes up to 0.1 s. In the event loop, a range with many of them would
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Sequence
 
 from graphweft_rules import RuleSet
 from graphweft_workers.active_rules import RulesCursor
 from graphweft_workers.engine.duplicates import RecentEvents
 from graphweft_workers.engine.passed_over import NOTHING, PassedOver
-from graphweft_workers.engine.read import Range
+from graphweft_workers.engine.read import Decoded, Range
 from graphweft_workers.engine.turns import decode_in_turns, match_in_turns
 from graphweft_workers.ports.event_log import Entry
 
@@ -29,6 +29,19 @@ async def read_compiled(
 ) -> Range:
     """Return the same as ``read_range``."""
     decoded = await decode_in_turns([*entries], rules)
+    return await match_compiled(partition, decoded, recent, only=only, without=without, passed_over=passed_over)
+
+
+async def match_compiled(
+    partition: int,
+    decoded: Sequence[Decoded],
+    recent: RecentEvents,
+    *,
+    only: str | None = None,
+    without: Collection[str] = (),
+    passed_over: PassedOver = NOTHING,
+) -> Range:
+    """Return the same as ``match_range``."""
     wanted: dict[RuleSet, set[str]] = {}
     for each in decoded:
         event, active = each.event, each.rules

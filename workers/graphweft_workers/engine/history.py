@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
 from graphweft_contracts import wire
-from graphweft_workers.engine.duplicates import WINDOW, Identity, RecentEvents, identity_of
+from graphweft_workers.engine.duplicates import REACH, READ_BACK, WINDOW, Identity, RecentEvents, identity_of
 from graphweft_workers.engine.passed_over import NOTHING, PassedOver
 from graphweft_workers.engine.turns import TurnClock
 from graphweft_workers.ports.event_log import Entry, EventLog
@@ -16,19 +16,33 @@ _PAGE: Final = 500
 """Entries in memory at once, or fewer if they are large; only their identities stay."""
 
 
-async def known_before(log: EventLog, partition: int, offset: str, passed_over: PassedOver = NOTHING) -> RecentEvents:
-    """Return the recent events of a worker that has read up to and including ``offset``."""
+async def known_before(
+    log: EventLog,
+    partition: int,
+    offset: str,
+    passed_over: PassedOver = NOTHING,
+    *,
+    reach: int = REACH,
+    only: str | None = None,
+) -> RecentEvents:
+    """Return the recent events of a worker that has read up to and including ``offset``.
+
+    It reads ``READ_BACK`` entries back, or ``reach`` entries if that is more; beyond ``REACH``, nothing is known. With
+    ``only``, it reads no further than the window of that app.
+    """
     found: deque[Identity | None] = deque()
-    first = True
+    first, own = True, 0
     clock = TurnClock()
-    while len(found) < WINDOW:
+    while len(found) < max(READ_BACK, min(reach, REACH)) and own < WINDOW:
         page = await log.before(partition, offset, limit=_PAGE)
         fresh = page if first else page[:-1]  # ``before`` includes the offset, which the last page had too
         first = False
         if not fresh:
             break
         for entry in reversed(fresh):
-            found.appendleft(_identity(entry, passed_over))
+            identity = _identity(entry, passed_over)
+            found.appendleft(identity)
+            own += identity is not None and identity[0] == only
             await clock.rest()
         offset = fresh[0].offset
     recent = RecentEvents()
@@ -48,10 +62,15 @@ async def between(log: EventLog, partition: int, after: str, end: str) -> AsyncI
         after = wanted[-1].offset
 
 
-async def copies(log: EventLog, partition: int, first: str, last: str) -> AsyncIterator[str]:
-    """Yield the offsets from ``first`` to ``last`` of copies: events that workers drop because they saw them before."""
+async def copies(
+    log: EventLog, partition: int, first: str, last: str, *, only: str | None = None
+) -> AsyncIterator[str]:
+    """Yield the offsets from ``first`` to ``last`` of copies: events that workers drop because they saw them before.
+
+    With ``only``, the copies of other apps may be missing.
+    """
     start = next((entry.offset for entry in await log.before(partition, first, limit=2) if entry.offset != first), "")
-    recent = await known_before(log, partition, start) if start else RecentEvents()
+    recent = await known_before(log, partition, start, only=only) if start else RecentEvents()
     async for page in between(log, partition, start, last):
         for entry in page:
             if recent.is_copy(_identity(entry)):

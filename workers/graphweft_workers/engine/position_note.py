@@ -8,7 +8,12 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, cast
+from typing import Any, Final, cast
+
+from graphweft_workers.engine.duplicates import READ_BACK
+
+_STEP: Final = 1_000
+"""``reach`` is rounded up, so that it seldom changes the note alone."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -33,6 +38,8 @@ class PositionNote:
     parked: Mapping[str, Parked] = field(default_factory=dict[str, Parked])
     done: str = ""
     """While apps are parked: the events of all other apps took effect up to this offset."""
+    reach: int = 0
+    """How many entries the windows of copies reach back; see ``duplicates``. Not stored up to ``READ_BACK``."""
 
     def reported_of(self, app_id: str | None) -> str:
         """Return the offset up to which skips and dead letters of an app are written."""
@@ -42,9 +49,12 @@ class PositionNote:
     def encode(self) -> str:
         """Return the note as short text."""
         parked = {app_id: [each.at, each.reported, each.why, each.since] for app_id, each in self.parked.items()}
-        return json.dumps(
-            {"told": self.reported, **({"parked": parked, "done": self.done} if parked else {})}, separators=(",", ":")
-        )
+        note: dict[str, object] = {"told": self.reported}
+        if parked:
+            note |= {"parked": parked, "done": self.done}
+        if self.reach > READ_BACK:
+            note["reach"] = -(-self.reach // _STEP) * _STEP
+        return json.dumps(note, separators=(",", ":"))
 
     @classmethod
     def decode(cls, text: str) -> PositionNote:
@@ -55,6 +65,7 @@ class PositionNote:
                 str(app_id): Parked(at=at, reported=reported, why=why, since=since)
                 for app_id, (at, reported, why, since) in cast("dict[str, Any]", read.get("parked", {})).items()
             }
-            return cls(reported=str(read.get("told", "")), parked=parked, done=str(read.get("done", "")))
+            reach = int(read.get("reach", 0))
+            return cls(reported=str(read.get("told", "")), parked=parked, done=str(read.get("done", "")), reach=reach)
         except (ValueError, AttributeError, TypeError):
             return cls()

@@ -247,10 +247,11 @@ def _read_event(
         )
         for skipped in matched.skipped
     ]
-    for failed in matched.failed:
+    for number, failed in enumerate(matched.failed):
         names = {"rule": failed.rule, "mutation": failed.query, "place": str(failed.place)}
         message = internal_error(failed.error)
-        letters.append(letter_for(partition, entry, "internal_error", message, event=event, **names))
+        letter = letter_for(partition, entry, "internal_error", message, event=event, **names)
+        letters.append(letter.without_event() if number else letter)
     result.letters += letters
     result.skips += skips
     result.defects += [defect_of(failed.error) for failed in matched.failed]

@@ -9,6 +9,7 @@ from typing import Final
 
 from graphweft_contracts import DeadLetter, wire
 from graphweft_contracts.wire import WHOLE
+from graphweft_workers.engine.letter_payloads import payload_of
 from graphweft_workers.engine.read import row_id
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import drop_entry, retry_entry
@@ -49,6 +50,12 @@ async def retry(bus: Bus, letter: DeadLetter, *, partial: bool = False) -> Retri
     there = {entry.offset for page in batched(letter.offsets, _AT_ONCE)
              for entry in await bus.entries(letter.partition, page)}  # fmt: skip
     gone = tuple(offset for offset in letter.offsets if offset not in there)
+    if (
+        gone and not letter.fields and (fields := await payload_of(bus, letter))
+    ):  # a letter beside it has kept the event
+        if await bus.requeue(letter, [retry_entry(letter.model_copy(update={"fields": fields}))]):
+            return Retried(events=1)
+        return Retried(kept="the dead letter has changed; retry it again")
     if gone and not partial:
         return Retried(
             kept=f"the bus no longer holds {len(gone)} of its {letter.count} events, so none was retried; "

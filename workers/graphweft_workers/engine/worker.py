@@ -27,18 +27,20 @@ from graphweft_workers.active_rules import ActiveRules, FixedRules, RulesCursor
 from graphweft_workers.bounded_dict import BoundedDict
 from graphweft_workers.engine.app_queues import AppQueues
 from graphweft_workers.engine.app_writer import AppWriter, WorkerState
-from graphweft_workers.engine.compile_ahead import read_compiled
-from graphweft_workers.engine.duplicates import RecentEvents
+from graphweft_workers.engine.compile_ahead import match_compiled
+from graphweft_workers.engine.duplicates import REACH, RecentEvents
 from graphweft_workers.engine.history import known_before
 from graphweft_workers.engine.leases import LEASE_S, Lease, LeaseHolder
 from graphweft_workers.engine.passed_over import PassedOver
 from graphweft_workers.engine.position_note import PositionNote
 from graphweft_workers.engine.read import Range, Skip, defect_of, letter_of_lost
+from graphweft_workers.engine.reading_window import APP_COST, ReadingWindow, Taken, WindowsTogether
 from graphweft_workers.engine.retries import retry
 from graphweft_workers.engine.set_aside import set_aside_id
 from graphweft_workers.engine.skips import Skips
+from graphweft_workers.engine.turns import decode_in_turns
 from graphweft_workers.ports.bus import Bus
-from graphweft_workers.ports.event_log import Committed
+from graphweft_workers.ports.event_log import Batch, Committed
 from graphweft_workers.ports.graph_store import GraphStore
 
 logger = structlog.get_logger("graphweft.mutation")
@@ -61,8 +63,7 @@ class _Batch:
     read: Range
     without: frozenset[str]
     """Apps that were parked when the batch was matched."""
-    end: Committed
-    events: int
+    taken: Taken
 
 
 @dataclass(slots=True, kw_only=True)
@@ -72,8 +73,7 @@ class _Partition:
     lease: Lease
     run: str
     """The run of the graph server; a later run may have lost unsaved writes."""
-    cursor: Committed
-    """The position of the last event that was read."""
+    window: ReadingWindow
     recent: RecentEvents
     queues: AppQueues
     skips: Skips
@@ -82,6 +82,8 @@ class _Partition:
     passed_over: PassedOver
     committed: Committed
     rules: RulesCursor
+    activated: str = ""
+    """The offset of the last activation that was read, until everything before it is taken."""
     rescans: int = 0
     """How many of the next commits look for parked events: skips from before an activation are written with them."""
     commit: asyncio.Task[None] | None = None
@@ -129,6 +131,7 @@ class MutationWorker:
             fact_keys=fact_keys,
         )
         self.applied_events: int = 0
+        self._windows = WindowsTogether()
         self._open_partitions: set[int] = set()
         self._rules_changed = asyncio.Event()
         """Set when parked events may have rules now."""
@@ -172,20 +175,27 @@ class MutationWorker:
         number = lease.number
         committed = await self._bus.committed(number)
         await self._rules.refresh()
-        recent = await known_before(self._bus, number, committed.offset)
+        before = PositionNote.decode(committed.note)
+        recent = await known_before(self._bus, number, committed.offset, reach=before.reach)
+        if before.reach > REACH:
+            logger.warning(
+                "copies_forgotten", partition=number, entries=before.reach, read_back=REACH,
+                message="apps that sent little lie further back than is read: if they repeat an event from there, it "
+                "takes effect again",
+            )  # fmt: skip
         aside = await self._bus.dead_letter(set_aside_id(number))
         passed_over = PassedOver.of_set_aside(number, aside)
         skips = Skips(number, self._bus.is_after)
-        before = PositionNote.decode(committed.note)
+        writer = AppWriter(self._state, number, passed_over, recent)
         queues = AppQueues(
-            AppWriter(self._state, number, passed_over), run=run, skips=skips, position=committed, before=before,
+            writer, run=run, skips=skips, position=committed, before=before,
             progressed=lambda: self._start_commit(opened),
         )  # fmt: skip
         logger.debug("partition_opened", partition=number, position=committed.offset)
         opened = _Partition(
             lease=lease,
             run=run,
-            cursor=committed,
+            window=ReadingWindow(committed, self._windows),
             recent=recent,
             queues=queues,
             skips=skips,
@@ -205,8 +215,9 @@ class MutationWorker:
                 async for batch in batches:
                     if batch is not None:
                         parked, skips = await self._report(partition, batch)
-                        queues.give(batch.read.apps, skips, batch.end, batch.without | parked)
-                        self.applied_events += batch.events
+                        taken = batch.taken
+                        queues.give(batch.read.apps, skips, taken.end, taken.ends, batch.without | parked)
+                        self.applied_events += taken.count
                     await partition.lease.finish(queues.settle())  # long if more apps fail than may be parked
                     if queues.floor.offset != began.offset:
                         partition.lease.progressed = True
@@ -216,6 +227,7 @@ class MutationWorker:
             await queues.drain()
         finally:
             self._open_partitions.discard(partition.number)
+            partition.window.clear()
             await queues.aclose()
             await self._last_commit(partition)
 
@@ -229,7 +241,7 @@ class MutationWorker:
         try:
             while await partition.lease.goes_on():
                 batch = await (ahead or asyncio.create_task(self._read(partition)))
-                behind = batch is not None and batch.events >= _BACKLOG
+                behind = batch is not None and (batch.taken.count >= _BACKLOG or len(partition.window) > 0)
                 ahead = asyncio.create_task(self._read(partition)) if behind else None
                 yield batch
         finally:
@@ -240,31 +252,46 @@ class MutationWorker:
 
     async def _read(self, partition: _Partition) -> _Batch | None:
         """Return the next batch; None after a while without events, and at ``stop``."""
-        batch = await partition.lease.read(partition.cursor, limit=self._batch_events)
+        window, number = partition.window, partition.number
+        found = False
+        while not window.is_full:
+            if window or found:
+                batch = await self._bus.read(number, window.cursor, limit=self._batch_events, wait_s=0)
+            else:
+                batch = await partition.lease.read(window.cursor, limit=self._batch_events)
+            found |= bool(batch.entries)
+            size = await self._add(partition, batch)
+            # A bus may give less than there is. Without a backlog, another request would only cost time.
+            short = len(batch.entries) < self._batch_events and size < APP_COST
+            if not batch.entries or (short and len(window) < _BACKLOG):
+                break
+        if not window and not found:
+            return None
+        without = partition.queues.parked
+        taken = window.take(self._batch_events, free=without)
+        if partition.activated and not self._bus.is_after(partition.activated, taken.end.offset):
+            partition.rescans, partition.activated = _RESCANS, ""
+        read = await match_compiled(
+            number, taken.entries, partition.recent, without=without, passed_over=partition.passed_over
+        )
+        return _Batch(read=read, without=without, taken=taken)
+
+    async def _add(self, partition: _Partition, batch: Batch) -> int:
+        """Decode entries and add them to the window; return their cost."""
         partition.stepped |= batch.stepped
-        entries = batch.entries
+        entries, after = batch.entries, partition.window.cursor.offset
         if batch.lost:
             next_offset = entries[0].offset if entries else None
-            letter = letter_of_lost(partition.number, partition.cursor.offset, batch.lost, next_offset)
+            letter = letter_of_lost(partition.number, after, batch.lost, next_offset)
             await self._bus.put_dead_letters([letter])
             logger.error(
-                "events_lost", partition=partition.number, events=batch.lost, after=partition.cursor.offset,
-                message=letter.message,
-            )  # fmt: skip
+                "events_lost", partition=partition.number, events=batch.lost, after=after, message=letter.message
+            )
         await self._rules.refresh(entries)
-        if any(wire.ACTIVATION in entry.fields for entry in entries):
-            partition.rescans = _RESCANS
-        without = partition.queues.parked
-        count = partition.cursor.count + batch.lost + len(entries)
-        last = entries[-1].offset if entries else partition.cursor.offset
-        partition.cursor = Committed(offset=last, count=count)
-        if not entries:
-            return None
-        read = await read_compiled(
-            partition.number, entries, partition.rules, partition.recent,
-            without=without, passed_over=partition.passed_over,
-        )  # fmt: skip
-        return _Batch(read=read, without=without, end=partition.cursor, events=len(entries))
+        for entry in entries:
+            if wire.ACTIVATION in entry.fields:
+                partition.activated = entry.offset
+        return partition.window.add(await decode_in_turns(entries, partition.rules), lost=batch.lost)
 
     async def _report(
         self, partition: _Partition, batch: _Batch
@@ -367,7 +394,8 @@ class MutationWorker:
         queues = partition.queues
         parked = queues.status()
         done = queues.floor_without(parked).offset if parked else ""
-        note = PositionNote(reported=queues.reported_without(parked), parked=parked, done=done).encode()
+        reported, reach = queues.reported_without(parked), partition.recent.reach
+        note = PositionNote(reported=reported, parked=parked, done=done, reach=reach).encode()
         return queues.floor.offset, queues.floor.count, note
 
     async def _commit_now(self, partition: _Partition) -> None:

@@ -7,7 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
-from graphweft_workers.engine.duplicates import WINDOW, Identity, identity_of
+from graphweft_workers.engine.duplicates import REACH, WINDOW, Identity, identity_of
 from graphweft_workers.engine.read import row_id
 from graphweft_workers.inspection.entries import Seen
 from graphweft_workers.inspection.scan import Decoder, Limits, backwards, forwards, newest_first
@@ -69,16 +69,18 @@ async def relatives_of(bus: Bus, decoder: Decoder, seen: Seen, ends: Mapping[int
     own = _identity(seen)
     if own is None:
         return found
-    distance = 0
+    distance = entries = 0
     async for entry in backwards(bus, seen.partition, seen.entry.offset):
         if entry.offset != seen.entry.offset:
-            distance += 1
-            if distance > WINDOW:
-                break
             earlier = await decoder.see(seen.partition, entry)
-            if _identity(earlier) == own:
+            identity = _identity(earlier)
+            distance += identity is not None and identity[0] == own[0]
+            entries += 1
+            if distance > WINDOW or entries > REACH:
+                break
+            if identity == own:
                 found.copy_of = earlier.position
-    last = 0
+    last = distance = 0
     async for entry in forwards(bus, seen.partition, seen.entry.offset, ends.get(seen.partition, "")):
         if found.searched == limits.entries:
             found.complete = False
@@ -87,9 +89,11 @@ async def relatives_of(bus: Bus, decoder: Decoder, seen: Seen, ends: Mapping[int
         if found.searched % _REPORT == 0:
             limits.on_progress(found.searched)
         later = await decoder.see(seen.partition, entry)
-        if _identity(later) == own:
-            (found.copies if found.searched - last <= WINDOW else found.repeats).append(later.position)
-            last = found.searched
+        identity = _identity(later)
+        distance += identity is not None and identity[0] == own[0]
+        if identity == own:
+            (found.copies if distance - last <= WINDOW else found.repeats).append(later.position)
+            last = distance
         elif _retries(later, seen):
             found.retries.append(later)
         elif _drops(later, seen):

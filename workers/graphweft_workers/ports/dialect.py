@@ -49,6 +49,8 @@ class VectorSide:
     """The server's name of the vector index, where indexes have names. None: there is no index."""
     model: str | None = None
     """The property that names the model; None: one model made all vectors."""
+    size: str | None = None
+    """The property with the length of a node's vector, which nodes may lack: servers compare only equal lengths."""
     dimensions: int | None = None
     similarity: Similarity = "cosine"
 

@@ -131,7 +131,8 @@ class Replay:
             passed_over = await self._passed_over(self._bus, partition)
         else:
             passed_over, start = await self._restoring.open(partition, start, to)
-        writer = AppWriter(self._state, partition, passed_over)
+        recent = await known_before(self._bus, partition, start, passed_over, only=app_id)
+        writer = AppWriter(self._state, partition, passed_over, recent)
         queue = AppQueue(app_id=app_id)
         done = Replayed(offset=start, letters=self._letters.found)
         reading = _Reading(
@@ -139,7 +140,7 @@ class Replay:
             offset=done.offset,
             to=to,
             rules=self._state.rules.cursor(partition, done.offset),
-            recent=await known_before(self._bus, partition, done.offset, passed_over),
+            recent=recent,
             passed_over=passed_over,
         )
         async with contextlib.aclosing(self._pages(reading)) as pages:

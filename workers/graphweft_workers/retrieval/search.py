@@ -259,12 +259,20 @@ class _Search:
         except QueryFailed as error:
             if "dimension" not in str(error):
                 raise
-            # One event with another length must not stop every search of the scope.
-            raise _NoVector(
-                f"the embedder {self._embedder.model!r} returns {len(vector)} numbers, but memories have vectors of "
-                "another length under its name: rename the model, or embed the memories again"
-            ) from error
+            # A vector of an earlier version, whose length is not stored, must not stop every search of the scope.
+            raise self._of_another_size(vector) from error
+        if not table.rows and side.size:  # else the vectors of another length are a few
+            asked = statements.of_another_size(self._dialect, target, vector, model=self._embedder.model)
+            if (await self._ask(asked)).rows:
+                raise self._of_another_size(vector)
         return [Hit(row[1], row[-1], row[0] / GRID) for row in table.rows]
+
+    def _of_another_size(self, vector: Sequence[float]) -> _NoVector:
+        assert self._embedder is not None
+        return _NoVector(
+            f"the embedder {self._embedder.model!r} returns {len(vector)} numbers, but memories have vectors of "
+            "another length under its name: rename the model, or embed the memories again"
+        )
 
     async def _embedded(self) -> list[float]:
         """Return the vector of the question. Raises ``_NoVector``."""

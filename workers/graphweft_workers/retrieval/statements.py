@@ -92,7 +92,9 @@ def long_counts(dialect: GraphDialect, target: Target, keys: Sequence[str], term
     source = (
         f"UNWIND $__gw_keys AS __gw_key MATCH (n:{dialect.label(target)} {{{dialect.quoted(target.key)}: __gw_key}})"
     )
-    return Statement(f"{source} RETURN __gw_key, {counted}", {"__gw_keys": list(keys), "__gw_terms": list(terms)})
+    source = _where(source, _conditions(dialect, target, "n"))
+    params = {"__gw_keys": list(keys), "__gw_terms": list(terms), **_values(target)}
+    return Statement(f"{source} RETURN __gw_key, {counted}", params)
 
 
 def nearest(dialect: GraphDialect, target: Target, vector: Sequence[float], *, model: str, limit: int) -> Statement:
@@ -105,7 +107,25 @@ def nearest(dialect: GraphDialect, target: Target, vector: Sequence[float], *, m
         conditions.append(f"n.{dialect.quoted(side.model)} = $__gw_model")
         params["__gw_model"] = model
     conditions.append(f"n.{dialect.quoted(side.property)} IS NOT NULL")
+    if side.size:
+        params["__gw_size"] = len(vector)
+        conditions.append(f"coalesce(n.{dialect.quoted(side.size)}, $__gw_size) = $__gw_size")
     return Statement(_best(dialect, target, side, _where(source, conditions)), params)
+
+
+def of_another_size(dialect: GraphDialect, target: Target, vector: Sequence[float], *, model: str) -> Statement:
+    """Return a row if the scope has a vector of the model that has another length than ``vector``."""
+    side = _vector_side(target)
+    assert side.model
+    assert side.size
+    source, params = dialect.within(target)
+    params |= _values(target) | {"__gw_model": model, "__gw_size": len(vector)}
+    conditions = [
+        *_conditions(dialect, target, "n"),
+        f"n.{dialect.quoted(side.model)} = $__gw_model",
+        f"n.{dialect.quoted(side.size)} <> $__gw_size",
+    ]
+    return Statement(f"{_where(source, conditions)} RETURN 1 LIMIT 1", params)
 
 
 def nearest_by_index(

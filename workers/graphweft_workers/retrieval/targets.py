@@ -45,7 +45,7 @@ def scoped(of: Searched, scope: Mapping[str, str], *, now: str) -> tuple[Target,
 
 def memories(scope: Mapping[str, str]) -> Target:
     """Return the target of memories. Their vectors have no index: a search compares all vectors of the scope."""
-    vector = VectorSide(property="embedding", model="embedding_model")
+    vector = VectorSide(property="embedding", model="embedding_model", size="embedding_size")
     shown = ("role", "timestamp", "author_name", "id")
     return _target(MEMORY_LABEL, "memory", "timestamp", shown, scope, known_by=None, vector=vector)
 

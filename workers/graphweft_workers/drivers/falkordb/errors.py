@@ -42,6 +42,10 @@ FAULT: Final = re.compile(
 """Messages for a query that fails with any parameters (4.22)."""
 OF_VALUES: Final = re.compile(r"(?:Limit|Skip) operates only on|Missing parameters")
 """Messages for missing parameters, which a check does not send."""
+_OF_WRONG_VALUES: Final = re.compile(
+    r"Property values can only be|Type mismatch: |Cannot merge (?:node|relationship) using null|Failed to parse "
+)
+"""Messages for values of a type that the query cannot take."""
 NAMED: Final = re.compile(r"['`]([^'`]+)['`]")
 
 
@@ -74,7 +78,8 @@ def translate(error: BaseException) -> GraphweftError:
         if text.startswith(TIMED_OUT):
             return QueryFailed("the query was aborted at its time limit", code="timeout")
         if not text.startswith(_NOT_THE_QUERY):
-            return QueryFailed(text.removeprefix("errMsg: "))
+            text = text.removeprefix("errMsg: ")
+            return QueryFailed(text, of_value=bool(_OF_WRONG_VALUES.match(text)))
     if isinstance(error, OutOfMemoryError):
         return GraphUnavailable(f"the graph server refuses writes: {_OUT_OF_MEMORY}")
     return GraphUnavailable(f"the graph server is unavailable: {error}")

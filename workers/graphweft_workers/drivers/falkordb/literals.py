@@ -34,12 +34,13 @@ def header(params: Mapping[str, Any], rows: Sequence[Sequence[Any]] | None = Non
         text = f"CYPHER {values} {batch}"
         text.encode()
     except RecursionError as error:
-        raise QueryFailed("a parameter is nested too deeply") from error
+        raise QueryFailed("a parameter is nested too deeply", of_value=True) from error
     except UnicodeEncodeError as error:
-        raise QueryFailed("a parameter contains a lone surrogate, which a graph cannot store") from error
+        raise QueryFailed("a parameter contains a lone surrogate, which a graph cannot store", of_value=True) from error
     except QueryFailed as error:
         names = [repr(name) for name, value in params.items() if _refused(value)]
-        raise QueryFailed(f"the parameter {', '.join(names)} {error}" if names else f"a parameter {error}") from None
+        told = f"the parameter {', '.join(names)} {error}" if names else f"a parameter {error}"
+        raise QueryFailed(told, of_value=True) from None
     return text
 
 

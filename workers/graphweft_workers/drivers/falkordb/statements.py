@@ -172,7 +172,7 @@ def placed(failure: QueryFailed, write: Write) -> QueryFailed:
             column -= around + (len(_ONE_ROW) if _as_subquery(statement).startswith(_ONE_ROW) else 0)
         return f" (line {line}, column {max(1, column)} of the query)"
 
-    return QueryFailed(POSITION.sub(place, str(failure)), code=failure.code)
+    return QueryFailed(POSITION.sub(place, str(failure)), code=failure.code, of_value=failure.of_value)
 
 
 def uses(statement: str, name: str) -> Iterator[int]:

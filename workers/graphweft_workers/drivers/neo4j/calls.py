@@ -82,9 +82,9 @@ async def send(runner: AsyncSession | AsyncTransaction, query: Any, params: Mapp
     try:
         return await runner.run(query, dict(params))
     except OverflowError as error:
-        raise QueryFailed("a parameter holds an integer beyond 64 bits; send it as a string") from error
+        raise QueryFailed("a parameter holds an integer beyond 64 bits; send it as a string", of_value=True) from error
     except _UNSENDABLE as error:  # UnicodeEncodeError (a lone surrogate) is a ValueError
-        raise QueryFailed(f"a parameter cannot be sent to Neo4j: {type(error).__name__}") from error
+        raise QueryFailed(f"a parameter cannot be sent to Neo4j: {type(error).__name__}", of_value=True) from error
 
 
 async def fetched(result: neo4j.AsyncResult, enough: int | None) -> list[list[Any]]:

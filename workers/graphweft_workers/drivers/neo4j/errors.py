@@ -31,6 +31,12 @@ TIMED_OUT: Final = frozenset(
 FORBIDDEN: Final = "Neo.ClientError.Security.Forbidden"
 _WRONG: Final = frozenset({"Neo.ClientError.Statement.SemanticError", "Neo.ClientError.Statement.SyntaxError"})
 """Codes of a query that fails with any parameters."""
+_OF_WRONG_VALUES: Final = frozenset({"Neo.ClientError.Statement.ArgumentError", "Neo.ClientError.Statement.TypeError"})
+"""Codes of a query that cannot take the type of a value."""
+_OF_VALUE: Final = re.compile(
+    r"Cannot merge the following (?:node|relationship) because of null|Text cannot be parsed to "
+)
+"""Messages for the same, whose codes are those of wrong queries too."""
 _PLUGIN: Final = re.compile(r"Unknown function '[^']*\.")
 """Functions with a dot belong to plugins, which another server may have."""
 _NOT_THE_QUERY: Final = (
@@ -93,7 +99,7 @@ def translate(error: Neo4jError | DriverError | OSError) -> GraphweftError:
     own_fault = code.startswith("Neo.ClientError.") and not code.startswith(_NOT_THE_QUERY)
     # A query can crash the server's code, and would do so each time.
     if own_fault or code == "Neo.DatabaseError.Statement.ExecutionFailed" or _OWN_MEMORY in text:
-        return QueryFailed(text)
+        return QueryFailed(text, of_value=code in _OF_WRONG_VALUES or bool(_OF_VALUE.match(text)))
     return GraphUnavailable(f"the graph server refuses for now: {text} ({code})")
 
 

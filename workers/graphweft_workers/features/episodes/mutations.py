@@ -72,12 +72,13 @@ def _scoped(variable: str) -> str:
 
 
 _ADD: Final = (
-    f"MERGE (p:{EPISODE} {{id: $id}}) "
+    # Another chat or scope with the same source and id has another episode.
+    f"MERGE (p:{EPISODE} {{id: $id, chat_id: $chat_id, owner: $owner}}) "
     "SET p.name = $name, p.content = $content, p.episode_type = $episode_type, p.schema_id = $schema_id, "
     "p.source_description = $source_description, p.episode_id = $episode_id, p.reference_time = $reference_time, "
     f"p.recorded = $recorded, p.partition = $partition, p.rank = $rank, p.terms = $terms, p.length = $length, "
-    f"p.unsearched = $unsearched, {_scoped('p')}, p.owner = $owner, "
-    "p.chat_id = $chat_id, p.event_id = $event_id, p.structured_by = coalesce(p.structured_by, $key)"
+    f"p.unsearched = $unsearched, {_scoped('p')}, "
+    "p.event_id = $event_id, p.structured_by = coalesce(p.structured_by, $key)"
 )
 _ADDING: Final[Mapping[str, str]] = {
     # One query: if the check were apart and failed, an episode would be lost silently.
@@ -282,7 +283,8 @@ def _add(event: Event, ontologies: Ontologies) -> _Said:
     scope = payload.scope.given
     id = episode_id(event.source, event.id)
     reference_time = utc_text(payload.reference_time or event.time)
-    key = None if structure is None else derived_id(event.source, event.id, "structure")
+    owner = _owner(scope)
+    key = None if structure is None else derived_id(event.source, event.id, "structure", event.chatid, owner)
     words = stored_terms(EventTerms(), text if structure is None else _spoken(structure))
     params: _Params = {
         **_common(scope),
@@ -296,7 +298,7 @@ def _add(event: Event, ontologies: Ontologies) -> _Said:
         "reference_time": reference_time,
         "rank": _rank(reference_time, id),
         **words,
-        "owner": _owner(scope),
+        "owner": owner,
         "chat_id": event.chatid,
         "event_id": event.id,
         "key": key,
@@ -314,7 +316,7 @@ def _extracted(event: Event, ontologies: Ontologies) -> _Said:
     reference_time = utc_text(payload.reference_time)
     # A worker that died may have emitted the same event with another answer of the model.
     content = json.dumps(payload.structure.model_dump(mode="json"), sort_keys=True)
-    key = derived_id(event.source, event.id, "structure", content)
+    key = derived_id(event.source, event.id, "structure", content, event.chatid)
     params = {
         "episode": payload.episode_id,
         "chat_id": event.chatid,

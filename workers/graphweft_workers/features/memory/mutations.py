@@ -45,13 +45,15 @@ def _scope(variable: str) -> str:
 
 # One query: if the check were apart and failed, a memory would be lost silently.
 _WHEN_NOT_ERASED: Final = f"MERGE (u:{PROFILE} {{id: $user_id}}) SET u.user_id = $user_id WITH u WHERE {NOT_ERASED} "
+# A producer chooses the event's source and id, from which the id derives. So a memory is one by its chat and scope too:
+# an event of another chat or user with the same source and id is another memory.
 _ADD: Final = (
     "UNWIND $messages AS message "
-    f"MERGE (m:{MEMORY_LABEL} {{id: message.id}}) "
+    f"MERGE (m:{MEMORY_LABEL} {{id: message.id, chat_id: $chat_id, scopes: $scopes}}) "
     "SET m.text = message.text, m.role = message.role, m.timestamp = message.timestamp, "
     "m.message_id = message.message_id, m.author_name = message.author_name, m.terms = message.terms, "
-    f"m.length = message.length, m.unsearched = message.unsearched, {_scope('m')}, m.scopes = $scopes, "
-    "m.chat_id = $chat_id, m.event_id = $event_id, m.recorded = $recorded, m.partition = $partition"
+    f"m.length = message.length, m.unsearched = message.unsearched, {_scope('m')}, "
+    "m.event_id = $event_id, m.recorded = $recorded, m.partition = $partition"
 )
 _LOOKED_AHEAD: Final = 50
 """Later facts of a key that are compared with each one."""
@@ -87,7 +89,8 @@ _TEXTS: Final[Mapping[str, tuple[str, str]]] = {
     "embed": (
         "memory.embedded",
         f"MATCH (m:{MEMORY_LABEL} {{id: $memory_id, chat_id: $chat_id}}) "
-        "SET m.embedding = vecf32($embedding), m.embedding_model = $model",
+        "SET m.embedding = vecf32($embedding), m.embedding_model = $model, "
+        "m.embedding_size = $size",
     ),
     # A memory belongs to the first event of its user that names it, even if that event has no effect: an erasure in
     # another chat may apply before or after it. So a summary has memories of one user only, or of none.
@@ -174,6 +177,8 @@ _TEXTS: Final[Mapping[str, tuple[str, str]]] = {
 
 _REFUSABLE: Final = frozenset({"memory.summarized"})
 """Types of which an event may have too many words for nodes that several events share."""
+_NO_KEYS: Final = frozenset({(MEMORY_LABEL, "scopes")})
+"""Only looked at where the id says which nodes it is."""
 
 
 class MemoryMutations:
@@ -187,7 +192,7 @@ class MemoryMutations:
         self._by_id = {mutation.id: mutation for mutation in self.mutations}
         scoped = {(MEMORY_LABEL, name) for name in (*SCOPES, "id", "chat_id")}
         scoped |= {(other, name) for other in (SUMMARY, FACT) for name in SCOPES} | {(PREFERENCE, "user_id")}
-        self.keys = frozenset(scoped).union(*(mutation.cypher.keys for mutation in self.mutations))
+        self.keys = frozenset(scoped).union(*(mutation.cypher.keys for mutation in self.mutations)) - _NO_KEYS
         self.indexes = terms_indexes(MEMORY_LABEL, SUMMARY, FACT, PREFERENCE)
 
     def match(self, event: Event, logged: Logged | None = None) -> Sequence[tuple[CompiledMutation, _Params]]:
@@ -232,7 +237,8 @@ def _add(event: Event, logged: Logged) -> _Said:
 def _embedded(event: Event, logged: Logged) -> _Said:
     del logged
     payload = MemoryEmbedded.model_validate(event.data)
-    params = {"memory_id": payload.memory_id, "embedding": list(payload.embedding), "model": payload.model}
+    vector = list(payload.embedding)
+    params = {"memory_id": payload.memory_id, "embedding": vector, "size": len(vector), "model": payload.model}
     return [("embed", params | {"chat_id": event.chatid})]
 
 
@@ -242,7 +248,7 @@ def _summarized(event: Event, logged: Logged) -> _Said:
     memory_ids = list(dict.fromkeys(payload.memory_ids))
     # The same event id with another content (the model was asked twice) is another summary.
     content = json.dumps(event.data, sort_keys=True, ensure_ascii=True)
-    id = derived_id(event.source, event.id, "summary", content)
+    id = derived_id(event.source, event.id, "summary", content, event.chatid)
     scopes = _scopes(payload.scope.given)
     said: list[tuple[str, _Params]] = [
         (

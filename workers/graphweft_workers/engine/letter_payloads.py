@@ -1,0 +1,41 @@
+"""The payloads of dead letters: of the letters of one event, one keeps the event, and the others refer to the log."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Final
+
+from graphweft_contracts import DeadLetter, wire
+from graphweft_workers.bounded_dict import BoundedDict
+from graphweft_workers.ports.bus import Bus
+
+_MOST_LETTERS: Final = 1_000_000
+
+
+class LetterPayloads:
+    """Remembers which letters keep an event. After a restart another one may keep it too."""
+
+    def __init__(self) -> None:
+        self._kept_by: BoundedDict[str, str] = BoundedDict()
+        """By position of the event: the letter that keeps it."""
+
+    def once(self, letter: DeadLetter) -> DeadLetter:
+        """Return a letter of one mutation of one event, without the event if another letter keeps it."""
+        keeper = self._kept_by.get(letter.position)
+        if keeper is None:
+            self._kept_by[letter.position] = letter.id
+        return letter if keeper in (None, letter.id) else letter.without_event()
+
+
+async def payload_of(bus: Bus, letter: DeadLetter) -> Mapping[str, str]:
+    """Return the (first) event of a letter as ``fields`` keeps it: from the letter, the log, or a letter beside it.
+
+    It is empty if the event is nowhere any more. Raises ``BusUnavailable``.
+    """
+    if letter.fields:
+        return letter.fields
+    for entry in await bus.entries(letter.partition, [letter.offset]):
+        if entry.fields:
+            return wire.pack({name: value for name, value in entry.fields.items() if name != wire.RETRY})
+    beside = await bus.dead_letters(limit=_MOST_LETTERS)
+    return next((each.fields for each in beside if each.position == letter.position and each.fields), {})

@@ -46,6 +46,7 @@ from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.redis.event_log import RedisEventLog
 from graphweft_workers.engine.digest import read_digest
 from graphweft_workers.gateway import app as app_module
+from graphweft_workers.gateway import protocol as protocol_module
 from graphweft_workers.gateway.app import make_app
 from graphweft_workers.gateway.cloud_events import BATCH, SINGLE, read_events
 from graphweft_workers.gateway.document import document
@@ -926,7 +927,7 @@ async def test_a_stop_answers_what_is_in_hand(stack: Stack, tmp_path: Path, numb
 async def test_who_sends_no_whole_head_is_not_waited_for(
     stack: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(serving_module, "_HEAD_S", 0.3)
+    monkeypatch.setattr(protocol_module, "HEAD_S", 0.3)
     file, tokens = token_file(tmp_path, "a")
     for name in [name for name in os.environ if name.startswith("GRAPHWEFT_")]:  # `make soak` has its own
         monkeypatch.delenv(name)
@@ -978,6 +979,56 @@ async def test_what_is_left_of_a_refused_request_breaks_nothing(stack: Stack, tm
                     answer = await asking.post("/v1/events", content=b" " * 5_000_000, headers=headers)
                     assert answer.status_code == expected
             assert (await asking.get("/readyz")).json() == {"bus": "ok", "responder": "ok"}
+
+
+async def test_who_sends_odd_bytes_or_opens_many_connections_is_refused(stack: Stack, tmp_path: Path) -> None:
+    file, tokens = token_file(tmp_path, "a")
+    environment = {"GRAPHWEFT_GATEWAY_TOKENS": str(file), "GRAPHWEFT_GATEWAY_CONNECTIONS": "3"}
+    body = json.dumps(note("smuggled"))
+    post = f"POST /v1/events HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {tokens['a']}\r\nContent-Type: {SINGLE}\r\n"
+    odd = [
+        f"{post}Content-Length: {len(body)}\r\nTransfer-Encoding: chunked\r\n\r\n{len(body):x}\r\n{body}\r\n0\r\n\r\n",
+        f"{post}Content-Length: {len(body)}\r\n\r\n{body}".replace("\r\n", "\n"),
+        f"{post}Content-Length:\r\n {len(body)}\r\n\r\n{body}",
+        f"{post}Transfer-Encoding: chunked\r\n\r\n{len(body):x}\r\n{body}\r\n0\r\nX: y\n\n",
+        "GET /healthz HTTP/1.1\r\nHost: x\r\nUpgrade: h2c\r\nConnection: Upgrade, close\r\n\r\n",
+    ]
+    with stack.gateway(**environment) as (url, process):
+        port = int(url.rpartition(":")[2])
+
+        async def answered(sent: str) -> bytes:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(sent.encode())
+            try:
+                return await reader.read()
+            finally:
+                writer.close()
+
+        for _ in range(20):
+            *refused, upgrade = [await answered(sent) for sent in odd]
+            assert {answer.partition(b"\r\n")[0] for answer in refused} == {b"HTTP/1.1 400 Bad Request"}
+            assert upgrade.startswith(b"HTTP/1.1 200")
+        async with AsyncExitStack() as ends:
+            for _ in range(3):
+                _, writer = await asyncio.open_connection("127.0.0.1", port)
+                ends.callback(writer.close)
+                writer.write(b"GET")
+            await eventually(lambda: told(answered(""), b"GRAPHWEFT_GATEWAY_CONNECTIONS"))
+        await eventually(lambda: told(answered("GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"), b"ok"))
+        process.terminate()
+        _, errors = await asyncio.to_thread(process.communicate, timeout=30)
+    assert "smuggled" not in await events_of(stack.url, "a")
+    lines = errors.splitlines()
+    assert len(lines) <= 4, "one line a minute of each kind"
+    assert any("Invalid HTTP request" in line for line in lines)
+    assert any("an address has more than 3 connections" in line for line in lines)
+
+
+async def told(answer: Awaitable[bytes], text: bytes) -> bool:
+    try:
+        return text in await answer
+    except ConnectionError:
+        return False
 
 
 # The schema cannot say that a time is not before 1970 and not more than a day ahead, so other times are not asked.

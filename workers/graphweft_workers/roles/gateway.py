@@ -11,12 +11,13 @@ from collections.abc import Callable, Generator
 from typing import Final, override
 
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from graphweft import Client
 from graphweft_contracts import InvalidSettings
 from graphweft_workers.gateway.app import make_app
+from graphweft_workers.gateway.protocol import protocol_of
 from graphweft_workers.gateway.tokens import read_tokens
+from graphweft_workers.log_limit import LimitedLines
 from graphweft_workers.roles.connections import make_transport
 from graphweft_workers.roles.ontologies import load_ontologies, make_refusal
 from graphweft_workers.roles.settings import Settings
@@ -26,8 +27,6 @@ _STOP_S: Final = 15
 """Longest wait for current requests: longer than the largest budget and the longest wait for the bus."""
 _CONNECTIONS: Final = 2_000
 """uvicorn answers 503 beyond this number of connections."""
-_HEAD_S: Final = 10.0
-"""The time limit for the head of a request; the body has the same."""
 
 
 async def run_gateway(
@@ -60,7 +59,7 @@ async def run_gateway(
                 refusal=make_refusal(ontologies),
                 schema_ids=ontologies.ids,
             ),
-            http=_Protocol,
+            http=protocol_of(settings.gateway_connections),
             log_config=None,
             access_log=False,
             server_header=False,
@@ -70,43 +69,9 @@ async def run_gateway(
             limit_concurrency=_CONNECTIONS,
             timeout_graceful_shutdown=_STOP_S,
         )
-        _send_logs_along()
         shown = f"[{host}]" if ":" in host else host
-        await _Server(config, lambda: ready(f"http://{shown}:{listener.getsockname()[1]}")).serve([listener])
-
-
-class _Protocol(H11Protocol):
-    """uvicorn's protocol with a time limit for the head of a request; uvicorn waits for ever."""
-
-    _closing: asyncio.TimerHandle | None = None
-    """The timer that runs while no request is being answered."""
-
-    @override
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self._watch()
-
-    @override
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        self._watch()
-
-    @override
-    def connection_lost(self, exc: Exception | None) -> None:
-        super().connection_lost(exc)
-        self._stop_watching()
-
-    def _watch(self) -> None:
-        # None before the first request, whatever the types say.
-        if self.cycle and not self.cycle.response_complete:
-            self._stop_watching()
-        elif self._closing is None:
-            self._closing = self.loop.call_later(_HEAD_S, self.transport.close)
-
-    def _stop_watching(self) -> None:
-        if self._closing is not None:
-            self._closing.cancel()
-            self._closing = None
+        with _logging():
+            await _Server(config, lambda: ready(f"http://{shown}:{listener.getsockname()[1]}")).serve([listener])
 
 
 class _Server(uvicorn.Server):
@@ -150,8 +115,18 @@ def _listening(host: str, port: int) -> Generator[socket.socket]:
         yield listener
 
 
-def _send_logs_along() -> None:
-    """Send uvicorn's warnings to graphweft's log."""
+@contextlib.contextmanager
+def _logging() -> Generator[None]:
+    """Send uvicorn's warnings to graphweft's log, and limit the lines that a peer can cause."""
     ours, theirs = logging.getLogger("graphweft"), logging.getLogger("uvicorn")
     theirs.handlers, theirs.propagate = list(ours.handlers), False
     theirs.setLevel(logging.WARNING)
+    limited = [logging.getLogger(name) for name in ("uvicorn.error", "graphweft.gateway")]
+    lines = LimitedLines()
+    for each in limited:
+        each.addFilter(lines)
+    try:
+        yield
+    finally:
+        for each in limited:
+            each.removeFilter(lines)

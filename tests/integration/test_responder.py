@@ -286,6 +286,17 @@ async def test_entities_are_their_properties(url: str, client: Client) -> None:
     assert reply.injected == {"n": {"p": anvil, "r": {"since": 2024}, "path": [anvil, {"id": "s1"}]}}
 
 
+async def test_requests_that_miss_blocks_do_not_flood_the_log(url: str, graph: FalkorDBStore, rules: RuleSet) -> None:
+    await write(url, DATA)
+    with capture_logs() as logs:
+        async with responding(url, graph, rules), asking(url) as client:
+            replies = [await client.context(agent="Echo", chat_id="c1") for _ in range(20)]
+    assert {item.reason for reply in replies for item in reply.missing} == {"missing_param"}
+    missing = [log for log in logs if log["event"] == "block_missing"]
+    assert [log["query"] for log in missing] == ["v"]
+    assert [log["count"] for log in logs if log["event"] == "log_lines_left_out"] == [19]
+
+
 async def test_an_unknown_workflow_names_no_other(client: Client) -> None:
     reply = await client.context(agent="One", chat_id="c1", workflow="Shpo")
     assert (reply.reason, reply.blocks, reply.text) == ("no_rules", (), "")

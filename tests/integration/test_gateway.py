@@ -459,6 +459,7 @@ CASES: dict[str, tuple[Any, str, int, str, set[str]]] = {
     "form": ("a=b", "application/x-www-form-urlencoded", 415, "unsupported-media-type", set()),
     "Avro": (note("x"), "application/cloudevents+avro", 415, "unsupported-media-type", set()),
     "Latin-1": (note("x"), f"{SINGLE}; charset=latin-1", 415, "unsupported-media-type", set()),
+    "many values": (note("x", data={"a": [[]] * 300_000}), SINGLE, 422, "too-many-values", set()),
     "large batch": ([note(str(n)) for n in range(501)], BATCH, 422, "batch-too-large", set()),
     "large event": ([note("x"), note("y", data={"text": "y" * MAX_EVENT_BYTES})], BATCH, 413, "event-too-large",
                     {"#/1"}),

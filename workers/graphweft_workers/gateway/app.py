@@ -153,10 +153,11 @@ class _Gateway:
             encoding = encoding_of(request)
 
             def read(body: bytes) -> Traces:
-                plain = decompress(encoding, body, limit=self.limits.unpacked_bytes)
-                return read_traces(kind, plain, app_id=app_id, limits=self.limits)
+                plain = decompress(encoding, body, limits=self.limits)
+                values = self.limits.values_for(len(body)) if encoding == "gzip" else self.limits.values
+                return read_traces(kind, plain, app_id=app_id, limits=self.limits, values=values)
 
-            found = await self._read(app_id, request, read, self.limits.events_bytes, gzip=True)
+            found = await self._read(app_id, request, read, self.limits.events_bytes, otlp=True)
             await self._publish(found.events)
         if found.rejected:
             logger.warning("%d spans of app %s give no event: %s", found.rejected, app_id, "; ".join(found.reasons))
@@ -208,11 +209,10 @@ class _Gateway:
         return JSONResponse(self.document)
 
     async def _read[T](
-        self, app_id: str, request: Request, reader: Callable[[bytes], T], limit: int, *, gzip: bool = False
+        self, app_id: str, request: Request, reader: Callable[[bytes], T], limit: int, *, otlp: bool = False
     ) -> T:
-        body = await read_body(request, limit=limit, seconds=self.limits.body_s, gzip=gzip)
-        packed = gzip and encoding_of(request) == "gzip"
-        return await self.limiter.read(app_id, body, reader, packed=packed)
+        body = await read_body(request, limit=limit, seconds=self.limits.body_s, gzip=otlp)
+        return await self.limiter.read(app_id, body, reader, costly=otlp)
 
     async def _question[Q: BaseModel](self, app_id: str, request: Request, model: type[Q]) -> Q:
         _check_json(request)

@@ -47,7 +47,11 @@ def read_events(kind: str, headers: Headers, body: bytes, *, app_id: str, limits
             raise Problem(422, "invalid-event", f"a batch is a JSON array of events; {_EXPECTED}")
         items: list[Any] = raw  # pyright: ignore[reportUnknownVariableType]
         if len(items) > limits.events:
-            raise Problem(422, "batch-too-large", f"a batch has at most {limits.events} events: send smaller batches")
+            raise Problem(
+                422,
+                "batch-too-large",
+                f"a batch has at most {limits.events} events, and this one has {len(items):,}: send smaller batches",
+            )
         return _checked([((number,), item) for number, item in enumerate(items)], app_id, now)
     if "ce-specversion" in headers and not kind.startswith("application/cloudevents"):
         return [_binary(kind, headers, body, app_id, now)]

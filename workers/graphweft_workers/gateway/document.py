@@ -133,8 +133,9 @@ _OPERATIONS: Final = (
         "Spans of agents, tools, model calls and workflows, by OpenTelemetry's semantic conventions for GenAI, become "
         "lifecycle events; other spans are ignored. The body is `ExportTraceServiceRequest` in JSON, or in protobuf as "
         f"`{PROTOBUF}`, with or without `Content-Encoding: gzip`. The answer has the same form. A span that is sent "
-        "twice has one effect. The body has at most {limits.events_bytes:,} bytes, {limits.unpacked_bytes:,} unpacked, "
-        "and {limits.spans:,} spans, which give at most {limits.span_events:,} events.",
+        "twice has one effect. The body has at most {limits.events_bytes:,} bytes, {limits.values:,} values, and "
+        "{limits.spans:,} spans, which give at most {limits.span_events:,} events. Decompressed, it has at most "
+        "{limits.unpacked_ratio} times its compressed bytes, or {limits.unpacked_always:,}.",
         "TracesRequest",
         200,
         "The bus has the events of all spans that were not rejected.",

@@ -9,6 +9,7 @@ import json
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -980,6 +981,15 @@ async def test_what_is_left_of_a_refused_request_breaks_nothing(stack: Stack, tm
                     answer = await asking.post("/v1/events", content=b" " * 5_000_000, headers=headers)
                     assert answer.status_code == expected
             assert (await asking.get("/readyz")).json() == {"bus": "ok", "responder": "ok"}
+
+
+def test_small_answers_are_sent_at_once() -> None:
+    with (
+        serving_module._listening("127.0.0.1", 0) as listener,
+        socket.create_connection(listener.getsockname()),
+        listener.accept()[0] as accepted,
+    ):
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
 
 
 async def test_who_sends_odd_bytes_or_opens_many_connections_is_refused(stack: Stack, tmp_path: Path) -> None:

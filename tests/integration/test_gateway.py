@@ -391,8 +391,15 @@ def test_tokens_of_a_file(tmp_path: Path) -> None:
         (None, "cannot be read"),
         ("tokens: [", ":1:10: invalid YAML"),
         ("tokens: []", "has no tokens"),
-        ("", "the file"),
-        ("tokens: [{app_id: a}]", "tokens.0.sha256: Field required"),
+        ("", "tokens.yaml:1:1: tokens: Field required"),
+        ("tokens:\n  - {app_id: a}", "tokens.yaml:2:5: tokens.0.sha256: Field required"),
+        (f"tokens: [{{app_id: a, sha256: {'0a' * 32}, roles: [write]}}]", "tokens.0.roles.0: Input should be 'emit'"),
+        (f"tokens: [{{app_id: a, sha256: {'0a' * 32}, roles: []}}]", "tokens.0.roles"),
+        (
+            f"tokens: [{{app_id: a, sha256: {'0a' * 32}, expires: 2027-01-31}}]",
+            "tokens.0.expires: expected a time such",
+        ),
+        (f"tokens: [{{app_id: a, sha256: {'0a' * 32}, expires: 2027-01-31T00:00:00}}]", "tokens.0.expires"),
         (f"tokens: [{{app_id: 'a b', sha256: {'0a' * 32}}}]", "tokens.0.app_id"),
         (f"tokens: [{{app_id: a, sha256: {'0a' * 31}}}]", "tokens.0.sha256"),
         (f"tokens: [{{app_id: a, sha256: {'0a' * 32}, token: secret}}]", "tokens.0.token: Extra"),
@@ -894,6 +901,43 @@ def test_what_else_keeps_it_from_starting(stack: Stack, tmp_path: Path) -> None:
             assert said in errors
     process = stack.command("run", "injection", "--port", "1")
     assert "run gateway" in process.communicate(timeout=30)[1]
+
+
+async def test_a_changed_file_of_tokens_takes_effect_without_a_restart(stack: Stack, tmp_path: Path) -> None:
+    file, tokens = token_file(tmp_path, "a", "b")
+    content = file.read_text()
+    environment = {"GRAPHWEFT_GATEWAY_TOKENS": str(file)}
+    with stack.gateway(**environment) as (url, process):
+        async with httpx.AsyncClient(base_url=url, timeout=30) as gateway:
+
+            async def allowed(app: str) -> bool:
+                headers = {"Authorization": f"Bearer {tokens[app]}"}
+                return (await post(gateway, note("x"), **headers)).status_code == 202
+
+            async def refused() -> bool:
+                return not await allowed("a")
+
+            async def faulty() -> bool:
+                return "tokens" in (await gateway.get("/readyz")).json()
+
+            assert [await allowed(app) for app in "ab"] == [True, True]
+            [*_, second] = yaml.safe_load(content)["tokens"]
+            file.write_text(yaml.safe_dump({"tokens": [second]}))
+            await eventually(refused)
+            assert await allowed("b")
+            assert not await faulty()
+            file.write_text("tokens:\n  - {app: a}\n")
+            await eventually(faulty)
+            assert str(tmp_path) not in (await gateway.get("/readyz")).text
+            assert [await allowed(app) for app in "ab"] == [False, True], "the earlier content stays in use"
+            status = await asyncio.to_thread(stack.command("status", "--json", **environment).communicate, timeout=60)
+            assert "tokens.yaml:2:6: tokens.0.app: Extra" in json.loads(status[0])["faulty_files"]["gateway_tokens"]
+            file.write_text(content)
+            await eventually(lambda: allowed("a"))
+            assert not await faulty()
+        process.terminate()
+        _, errors = await asyncio.to_thread(process.communicate, timeout=30)
+    assert "tokens.yaml:2:6: tokens.0.app" in errors
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -10,7 +10,7 @@ import base64
 import math
 import re
 import zlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
@@ -97,11 +97,19 @@ def decompress(encoding: str, body: bytes, *, limits: Limits) -> bytes:
     return content
 
 
-def read_traces(kind: str, body: bytes, *, app_id: str, limits: Limits, values: int | None = None) -> Traces:
+def read_traces(
+    kind: str,
+    body: bytes,
+    *,
+    app_id: str,
+    limits: Limits,
+    values: int | None = None,
+    may_use: Callable[[str | None], bool] = lambda workflow: True,
+) -> Traces:
     """Return the events of a request's spans, all of ``app_id``. Spans of other libraries than agents are ignored.
 
-    ``values`` limits the values of the body instead of ``limits``. Raises ``Problem`` for the whole request when it is
-    invalid, names another app or exceeds a limit.
+    ``values`` limits the values of the body instead of ``limits``. A span of a workflow that the sender may not use is
+    rejected. Raises ``Problem`` for the whole request when it is invalid, names another app or exceeds a limit.
     """
     values = limits.values if values is None else values
     request = _of_json(body, values) if kind == JSON else _of_protobuf(body, values)
@@ -122,10 +130,12 @@ def read_traces(kind: str, body: bytes, *, app_id: str, limits: Limits, values: 
             refused[key] = f"an event has more than {MAX_EVENT_BYTES:,} bytes"
         else:
             fault = next(admission_faults(event), None)
-            if fault is None:
-                made.append((key, event))
-            else:
+            if fault is not None:
                 refused[key] = f"{'.'.join(fault[0])}: {fault[1]}"
+            elif not may_use(event.workflow):
+                refused[key] = "the token may not use its workflow"
+            else:
+                made.append((key, event))
     reasons += refused.values()
     return Traces(
         events=[event for key, event in made if key not in refused],

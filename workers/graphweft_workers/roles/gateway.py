@@ -21,13 +21,16 @@ from graphweft_workers.gateway.tokens import read_tokens
 from graphweft_workers.log_limit import LimitedLines
 from graphweft_workers.roles.connections import make_transport
 from graphweft_workers.roles.ontologies import load_ontologies, make_refusal
+from graphweft_workers.roles.policies import open_policies
 from graphweft_workers.roles.settings import Settings
+from graphweft_workers.watched_file import WatchedFile
 
 _LOOPBACK: Final = "127.0.0.1"
 _STOP_S: Final = 15
 """Longest wait for current requests: longer than the largest budget and the longest wait for the bus."""
 _CONNECTIONS: Final = 2_000
 """uvicorn answers 503 beyond this number of connections."""
+_FAULTY: Final = "the changed file is faulty, so its earlier content stays in use; the log says what to correct"
 _TURN_S: Final = 0.001
 """Turn of a thread. Python's 5 ms made other requests five times slower while bodies were read."""
 
@@ -49,7 +52,9 @@ async def run_gateway(
         raise InvalidSettings("--insecure-app and GRAPHWEFT_GATEWAY_TOKENS exclude each other: drop one")
     if insecure_app is not None and host != _LOOPBACK:
         raise InvalidSettings(f"--insecure-app requires --host {_LOOPBACK}, not {host}")
-    tokens = None if settings.gateway_tokens is None else read_tokens(settings.gateway_tokens)
+    tokens = None if settings.gateway_tokens is None else WatchedFile(settings.gateway_tokens, read_tokens)
+    policies = open_policies(settings)
+    watched = {"tokens": tokens, "apps": policies}
     ontologies = load_ontologies(settings)
     with _listening(host, port) as listener:
         client = Client(transport=make_transport(settings))
@@ -57,8 +62,12 @@ async def run_gateway(
             make_app(
                 client,
                 connect=lambda: make_transport(settings),
-                tokens=tokens,
+                tokens=None if tokens is None else lambda: tokens.current,
                 insecure_app=insecure_app,
+                may_use=lambda app_id, workflow: policies is None or policies.current.allows_workflow(app_id, workflow),
+                faults=lambda: {
+                    name: _FAULTY for name, file in watched.items() if file is not None and file.problem is not None
+                },
                 refusal=make_refusal(ontologies),
                 schema_ids=ontologies.ids,
             ),
@@ -73,8 +82,14 @@ async def run_gateway(
             timeout_graceful_shutdown=_STOP_S,
         )
         shown = f"[{host}]" if ":" in host else host
-        with _logging(), _short_turns():
-            await _Server(config, lambda: ready(f"http://{shown}:{listener.getsockname()[1]}")).serve([listener])
+        following = [asyncio.create_task(file.follow()) for file in watched.values() if file is not None]
+        try:
+            with _logging(), _short_turns():
+                await _Server(config, lambda: ready(f"http://{shown}:{listener.getsockname()[1]}")).serve([listener])
+        finally:
+            for task in following:
+                task.cancel()
+            await asyncio.gather(*following, return_exceptions=True)
 
 
 class _Server(uvicorn.Server):

@@ -241,7 +241,7 @@ async def test_an_event_takes_effect_and_comes_back_as_context(gateway: Gateway)
     assert reply["context_id"]
     assert "## Own\n- one" in reply["text"]
     how = next(block["explanation"] for block in reply["blocks"] if block["name"] == "notes")
-    assert how["place"].endswith("graph_injection.yaml:17:9")
+    assert how["place"] == "Notes/graph_injection.yaml:17:9"
     assert how["events"] == ["one"]
 
 

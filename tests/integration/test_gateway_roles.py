@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import AsyncIterator
-from contextlib import AsyncExitStack, asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
@@ -16,10 +17,12 @@ from tests.services.layouts import events_on_bus
 
 from graphweft import Client
 from graphweft.transports.redis.transport import RedisTransport
+from graphweft_contracts import InvalidSettings
 from graphweft_contracts.event_rights import ERASING_TYPES, INTERNAL_TYPES
 from graphweft_contracts.events import registered_payloads
 from graphweft_workers.apps import AppPolicies, AppPolicy
 from graphweft_workers.gateway.app import make_app
+from graphweft_workers.gateway.audit import AuditLog, hash_of
 from graphweft_workers.gateway.cloud_events import BATCH, SINGLE
 from graphweft_workers.gateway.tokens import ROLES, Token, Tokens
 
@@ -69,6 +72,15 @@ def token(name: str, app_id: str, **more: Any) -> Token:
 @pytest.fixture
 def app_id() -> str:
     return f"app-{uuid4().hex[:12]}"
+
+
+@contextmanager
+def auditing(target: Path | str) -> Iterator[AuditLog]:
+    log = AuditLog(str(target))
+    try:
+        yield log
+    finally:
+        log.close()
 
 
 @asynccontextmanager
@@ -229,3 +241,75 @@ async def test_only_a_token_sees_the_ontologies(url: str, app_id: str) -> None:
             answer = await gateway.get("/openapi.json", headers={"Authorization": f"Bearer {name}"})
             assert answer.status_code == 200
             assert ("own_ontology" in answer.text) == shown
+
+
+# ----------------------------------------------------------------------------------------------------------- audit log
+
+
+async def test_each_request_has_a_line_without_payload_and_names(url: str, app_id: str, tmp_path: Path) -> None:
+    file = tmp_path / "audit.jsonl"
+    with auditing(file) as audit:
+        async with serving(url, token("mine", app_id), audit=audit) as gateway:
+            mine = {"Authorization": "Bearer mine"}
+            said = {"user_id": "ada-lovelace", "messages": [{"role": "user", "text": "the payload"}]}
+            erasure = event("memory.erase") | {"data": {"user_id": "ada-lovelace"}}
+            await send(gateway, "mine", [event("memory.add") | {"data": said}, erasure], BATCH)
+            question = {"agent": "A", "workflow": "W", "chat_id": "c", "budget_ms": 1}
+            search = {"search": {"text": "the payload", "memory": {"user_id": "ada-lovelace"}}}
+            await gateway.post("/v1/context", json=question | {"user_id": "bob"}, headers=mine)
+            await gateway.post("/v1/context", json=question | search, headers=mine)
+            await gateway.post("/search", json={"group_ids": [f"g{n}" for n in range(20)], "query": "q"}, headers=mine)
+            group = {"group_id": "ada-lovelace", "messages": [{"role_type": "user", "content": "the payload"}]}
+            await gateway.post("/messages", json=group, headers=mine)
+            await gateway.post("/v1/traces", json=traces("W"), headers=mine)
+            await send(gateway, "mine", event("memory.embedded"))
+            for path in ("/healthz", "/openapi.json", "/nowhere"):
+                await gateway.get(path, headers=mine)
+            for _ in range(5):
+                await send(gateway, "nobody", event("note.made"))
+    lines = [json.loads(line) for line in file.read_text().splitlines()]
+    ada, bob = hash_of(app_id, "ada-lovelace"), hash_of(app_id, "bob")
+    shown = ("what", "status", "events", "erasing", "users")
+    assert [tuple(line.get(name) for name in shown) for line in lines] == [
+        ("POST /v1/events", 202, 2, 1, [ada]),
+        ("POST /v1/context", 200, None, None, [bob]),
+        ("POST /v1/context", 200, None, None, [ada]),
+        ("POST /search", 503, None, None, [hash_of(app_id, f"g{n}") for n in range(20)]),
+        ("POST /messages", 202, 1, 0, [ada]),
+        ("POST /v1/traces", 200, 2, 0, []),
+        ("POST /v1/events", 403, None, None, None),
+        ("POST /v1/events", 401, None, None, None),
+    ], "an unknown sender gets one line a minute"
+    assert {(line["token"], line["app_id"]) for line in lines[:-1]} == {
+        (f"mine#{hashlib.sha256(b'mine').hexdigest()[:8]}", app_id)
+    }
+    assert lines[-1]["token"] is None
+    assert all(line["bytes_in"] > 0 and line["bytes_out"] > 0 and line["time"].endswith("Z") for line in lines[:-1])
+    assert not {"the payload", "ada", "bob"} & set(file.read_text().split('"'))
+    assert file.stat().st_mode & 0o077 == 0
+    assert hash_of("a", "u") != hash_of("b", "u"), "one user of two apps is not seen to be one"
+
+
+async def test_a_rotated_audit_log_goes_on_and_a_failure_is_counted(url: str, app_id: str, tmp_path: Path) -> None:
+    file, old = tmp_path / "logs/audit.jsonl", tmp_path / "logs/audit.jsonl.1"
+    file.parent.mkdir()
+    with auditing(file) as audit:
+        async with serving(url, token("mine", app_id), audit=audit) as gateway:
+            await send(gateway, "mine", event("note.made"))
+            file.rename(old)
+            await send(gateway, "mine", event("note.made"))
+            assert len(old.read_text().splitlines()) == len(file.read_text().splitlines()) == 1
+            file.unlink()
+            old.unlink()
+            file.parent.rmdir()
+            answers = [await send(gateway, "mine", event("note.made")) for _ in range(3)]
+            assert {answer.status_code for answer in answers} == {202}
+            assert audit.failed == 3
+            file.parent.mkdir()
+            await send(gateway, "mine", event("note.made"))
+            assert len(file.read_text().splitlines()) == 1
+
+
+def test_an_audit_log_that_cannot_be_written_keeps_a_gateway_from_starting(tmp_path: Path) -> None:
+    with pytest.raises(InvalidSettings, match=r"audit_log: .* cannot be written"):
+        AuditLog(str(tmp_path / "none/audit.jsonl"))

@@ -26,6 +26,7 @@ from graphweft import Client
 from graphweft_contracts import Block, ContextReply, ContextRequest, channels
 from graphweft_rules import InjectionQuery, InjectionRule, Place, RuleSet, Workflow, assemble
 from graphweft_rules.cypher.query import parse
+from graphweft_rules.files.model import Place
 from graphweft_rules.matching.workflow import CompiledInjection, CompiledInjectionRule
 from graphweft_rules.output.envelope import inside
 from graphweft_workers.apps import AppPolicies, AppPolicy
@@ -35,6 +36,7 @@ from graphweft_workers.drivers.redis.requests import RedisRequestQueue
 from graphweft_workers.engine.digest import read_digest
 from graphweft_workers.injection.pipeline import ContextPipeline
 from graphweft_workers.injection.responder import InjectionResponder
+from graphweft_workers.injection.shown_place import shown_place
 from graphweft_workers.ports.graph_store import START, Table
 
 pytestmark = pytest.mark.integration
@@ -295,6 +297,39 @@ async def test_requests_that_miss_blocks_do_not_flood_the_log(url: str, graph: F
     missing = [log for log in logs if log["event"] == "block_missing"]
     assert [log["query"] for log in missing] == ["v"]
     assert [log["count"] for log in logs if log["event"] == "log_lines_left_out"] == [19]
+
+
+async def test_a_reply_shows_no_path_of_the_server(
+    url: str, graph: FalkorDBStore, rules: RuleSet, tmp_path: Path
+) -> None:
+    await write(url, DATA)
+    pipeline = ContextPipeline(rules, graph, root=tmp_path)
+    try:
+        reply = await pipeline.answer(request("Echo", explain=True))
+    finally:
+        await pipeline.aclose()
+    [missing] = reply.missing
+    assert missing.detail.startswith("Shop/graph_injection.yaml:")
+    places = {block.explanation.place for block in reply.blocks if block.explanation is not None}
+    assert len(places) == 2
+    assert all(place.startswith("Shop/graph_injection.yaml:") for place in places)
+    assert str(tmp_path) not in reply.model_dump_json()
+
+
+def test_places_are_shown_from_the_folder_of_rules_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "link").symlink_to(tmp_path / "rules")
+    for file, root, shown in (
+        (tmp_path / "rules/A/b.yaml", tmp_path / "rules", "A/b.yaml"),
+        (tmp_path / "rules/A/b.yaml", Path("rules"), "A/b.yaml"),
+        (tmp_path / "rules/A/b.yaml", Path("link"), "A/b.yaml"),
+        (Path("rules/A/b.yaml"), Path("rules"), "A/b.yaml"),
+        (Path("A/b.yaml"), tmp_path / "rules", "A/b.yaml"),
+        (tmp_path / "other/b.yaml", tmp_path / "rules", "b.yaml"),
+        (Path("../other/b.yaml"), tmp_path / "rules", "b.yaml"),
+        (tmp_path / "rules/A/b.yaml", None, f"{tmp_path}/rules/A/b.yaml"),
+    ):
+        assert shown_place(Place(file=str(file), line=2, column=3), root) == f"{shown}:2:3"
 
 
 async def test_an_unknown_workflow_names_no_other(client: Client) -> None:

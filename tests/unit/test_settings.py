@@ -80,6 +80,7 @@ GIVEN = {
     "gateway_tokens": "/somewhere/tokens.yaml",
     "apps": "/somewhere/apps.yaml",
     "gateway_connections": 0,
+    "audit_log": "-",
     "fsync": "everysec",
     "log_level": "debug",
     "log_format": "json",

@@ -19,6 +19,7 @@ from uuid import uuid4
 from pydantic import BaseModel, ValidationError
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
@@ -28,6 +29,7 @@ from graphweft.transport import Transport
 from graphweft_contracts import ContextReply, Event, Permanent, Transient
 from graphweft_workers.apps import no_rules
 from graphweft_workers.gateway.access import Access, MayUse, find_access
+from graphweft_workers.gateway.audit import Audited, AuditLog, note_events, note_token, note_users
 from graphweft_workers.gateway.cloud_events import place_of, read_events
 from graphweft_workers.gateway.document import document
 from graphweft_workers.gateway.fact_search import FactsQuestion, find_facts
@@ -58,6 +60,7 @@ def make_app(
     insecure_app: str | None = None,
     may_use: MayUse = lambda app_id, workflow: True,
     faults: Callable[[], Mapping[str, str]] = dict,
+    audit: AuditLog | None = None,
     limits: Limits | None = None,
     refusal: Refusal | None = None,
     schema_ids: Sequence[str] | None = None,
@@ -70,9 +73,9 @@ def make_app(
 
     The token of a request decides its app. A function in place of ``tokens`` gives those of the moment.
     ``may_use(app_id, workflow)`` tells whether an app may use a workflow. ``faults`` are what an operator should see in
-    ``/readyz``. Without ``tokens``, every request belongs to ``insecure_app`` and must
-    address this machine by name, so that web pages in a local browser cannot send requests. Raises ``ValueError``
-    unless exactly one of ``tokens`` and ``insecure_app`` is given.
+    ``/readyz``, and ``audit`` gets a line for each request. Without ``tokens``, every request belongs to
+    ``insecure_app`` and must address this machine by name, so that web pages in a local browser cannot send requests.
+    Raises ``ValueError`` unless exactly one of ``tokens`` and ``insecure_app`` is given.
     """
     if (tokens is None) == (insecure_app is None):
         raise ValueError("give either tokens or insecure_app")
@@ -109,6 +112,7 @@ def make_app(
         ],
         exception_handlers={Problem: _problem, HTTPException: _http, ClientDisconnect: _gone, Exception: _defect},
         lifespan=lifespan,
+        middleware=[] if audit is None else [Middleware(Audited, log=audit)],
     )
     app.router.redirect_slashes = False
     return app
@@ -145,7 +149,9 @@ class _Gateway:
                 access.check_events(events, lambda number, attribute: place_of(kind, number, attribute))
                 return events
 
-            positions = await self._publish(await self._read(app_id, request, read, self.limits.events_bytes))
+            events = await self._read(app_id, request, read, self.limits.events_bytes)
+            note_events(request, app_id, events)
+            positions = await self._publish(events)
         return JSONResponse({"positions": positions}, 202)
 
     async def messages(self, request: Request) -> Response:
@@ -157,7 +163,9 @@ class _Gateway:
             def read(body: bytes) -> list[Event]:
                 return read_messages(body, app_id=app_id, limits=self.limits, refusal=self.refusal)
 
-            positions = await self._publish(await self._read(app_id, request, read, self.limits.events_bytes))
+            events = await self._read(app_id, request, read, self.limits.events_bytes)
+            note_events(request, app_id, events)
+            positions = await self._publish(events)
         return JSONResponse({"message": "the bus has the messages", "success": True, "positions": positions}, 202)
 
     async def traces(self, request: Request) -> Response:
@@ -178,6 +186,7 @@ class _Gateway:
                 )
 
             found = await self._read(app_id, request, read, self.limits.events_bytes, otlp=True)
+            note_events(request, app_id, found.events)
             await self._publish(found.events)
         if found.rejected:
             logger.warning("%d spans of app %s give no event: %s", found.rejected, app_id, "; ".join(found.reasons))
@@ -188,6 +197,7 @@ class _Gateway:
         app_id = self._access(request, "read").app_id
         with self.limiter.enter(app_id):
             question = await self._question(app_id, request, FactsQuestion)
+            note_users(request, app_id, question.group_ids)
             budget_ms = round(self.limits.search_s * 1000)
             found = await find_facts(self.client, app_id, question, budget_ms=budget_ms)
         return Response(found.model_dump_json(), media_type=JSON)
@@ -198,6 +208,8 @@ class _Gateway:
         app_id = access.app_id
         with self.limiter.enter(app_id):
             question = await self._question(app_id, request, ContextQuestion)
+            memory = None if question.search is None else question.search.memory
+            note_users(request, app_id, [question.user_id, None if memory is None else memory.user_id])
             if question.app_id not in {None, app_id}:
                 fault = {"pointer": "#/app_id", "detail": "remove it, or name the app of the token"}
                 raise Problem(403, "other-app", "the token belongs to another app", faults=[fault])
@@ -298,8 +310,10 @@ class _Gateway:
         if self.tokens is None:
             if not _LOOPBACK.fullmatch(request.headers.get("host", "")):
                 raise Problem(403, "other-host", "without tokens the gateway answers to 127.0.0.1 and localhost only")
-            return Access(token=self.insecure, app_may_use=self.may_use)
-        access = find_access(self.tokens(), request.headers.get("authorization", ""), self.may_use)
+            access = Access(token=self.insecure, app_may_use=self.may_use)
+        else:
+            access = find_access(self.tokens(), request.headers.get("authorization", ""), self.may_use)
+        note_token(request, access.token)
         if roles:
             access.require(*roles)
         return access

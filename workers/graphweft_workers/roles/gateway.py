@@ -16,6 +16,7 @@ import uvicorn
 from graphweft import Client
 from graphweft_contracts import InvalidSettings
 from graphweft_workers.gateway.app import make_app
+from graphweft_workers.gateway.audit import AuditLog
 from graphweft_workers.gateway.protocol import protocol_of
 from graphweft_workers.gateway.tokens import read_tokens
 from graphweft_workers.log_limit import LimitedLines
@@ -56,7 +57,14 @@ async def run_gateway(
     policies = open_policies(settings)
     watched = {"tokens": tokens, "apps": policies}
     ontologies = load_ontologies(settings)
-    with _listening(host, port) as listener:
+
+    def faults() -> dict[str, str]:
+        found = {name: _FAULTY for name, file in watched.items() if file is not None and file.problem is not None}
+        if audit is not None and audit.failed:
+            found["audit"] = f"{audit.failed} lines could not be written; the log says why"
+        return found
+
+    with _auditing(settings) as audit, _listening(host, port) as listener:
         client = Client(transport=make_transport(settings))
         config = uvicorn.Config(
             make_app(
@@ -65,9 +73,8 @@ async def run_gateway(
                 tokens=None if tokens is None else lambda: tokens.current,
                 insecure_app=insecure_app,
                 may_use=lambda app_id, workflow: policies is None or policies.current.allows_workflow(app_id, workflow),
-                faults=lambda: {
-                    name: _FAULTY for name, file in watched.items() if file is not None and file.problem is not None
-                },
+                faults=faults,
+                audit=audit,
                 refusal=make_refusal(ontologies),
                 schema_ids=ontologies.ids,
             ),
@@ -117,6 +124,19 @@ class _Server(uvicorn.Server):
         await super().startup(sockets)
         if self.started:
             self._ready()
+
+
+@contextlib.contextmanager
+def _auditing(settings: Settings) -> Generator[AuditLog | None]:
+    """Open the audit log that the settings name, if any."""
+    if settings.audit_log is None:
+        yield None
+        return
+    audit = AuditLog(settings.audit_log)
+    try:
+        yield audit
+    finally:
+        audit.close()
 
 
 @contextlib.contextmanager

@@ -252,6 +252,7 @@ async def _injection(settings: Settings) -> AsyncGenerator[_Service]:
         cache_bytes=settings.context_cache_mb * 1024**2,
         last_good_s=settings.context_last_good_s,
         off=settings.context_off_apps,
+        root=settings.rules,
         may_use=lambda app_id, workflow: policies is None or policies.current.allows_workflow(app_id, workflow),
     )
     tasks = [asyncio.create_task(_follow(active, settings, pipeline.cache)), asyncio.create_task(compile_rest(active))]

@@ -219,6 +219,11 @@ class Settings(DriverSettings, BaseSettings):
     gateway_tokens: Path | None = Field(
         default=None, description="YAML file with the hashes of the tokens that the HTTP gateway accepts."
     )
+    audit_log: str | None = Field(
+        default=None,
+        description="File to which the gateway appends a JSON line for each request, without payloads; - is standard "
+        "output.",
+    )
     gateway_connections: int = Field(
         default=500,
         ge=0,

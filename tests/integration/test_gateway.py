@@ -26,6 +26,7 @@ import redis.asyncio as redis
 import yaml
 from pydantic import ValidationError
 from starlette.datastructures import Headers
+from tests.fuzz.requests import Sender
 from tests.services.layouts import events_on_bus
 
 from graphweft import Client
@@ -55,6 +56,7 @@ from graphweft_workers.gateway.limits import Limits
 from graphweft_workers.gateway.problems import Problem
 from graphweft_workers.gateway.questions import ContextQuestion, SearchQuestion
 from graphweft_workers.gateway.tokens import Token, Tokens, new_token, read_tokens, sha256_of
+from graphweft_workers.roles import features
 from graphweft_workers.roles import gateway as serving_module
 from graphweft_workers.roles.settings import Settings
 
@@ -62,6 +64,8 @@ pytestmark = pytest.mark.integration
 BUDGET_MS = 10_000
 _REQUESTS = os.environ.get("GRAPHWEFT_GATEWAY_REQUESTS")
 REQUESTS = int(_REQUESTS or 1_000)
+MUTATED = int(_REQUESTS or 2_000)
+SEED = int(os.environ.get("GRAPHWEFT_SEED") or 1)
 SCHEMA_EXAMPLES = max(20, int(_REQUESTS) // 50) if _REQUESTS else 8
 """Of each kind of request that the OpenAPI document describes."""
 """Requests of the fuzzed test that apps are apart; 10,000 and more for nights."""
@@ -1238,3 +1242,119 @@ async def test_a_token_gets_and_changes_nothing_of_another_app(stack: Stack, app
                 if event["source"] == "/t" and str(event["data"].get("text", "")).startswith("mine-"):
                     assert event["appid"] == app_id, f"seed {seed}"
             assert await read_digest(store, theirs) == before, f"seed {seed}"
+
+
+# ------------------------------------------------------------------------------------------------- hostile requests
+
+ASKED = (
+    RULES
+    + """
+      - id: recalled
+        search: {memory: {user_id: $workflow.user_id}, query: $context.question}
+        inject_as: recalled
+      - id: facts
+        graphrag: {query: $context.question, memory: {user_id: $workflow.user_id}, search: {index_type: fulltext}}
+        inject_as: facts
+"""
+)
+EVERYTHING = {
+    "GRAPHWEFT_EMBEDDER": "hash:64", "GRAPHWEFT_MEMORY_SUMMARISE_AFTER": "6", "GRAPHWEFT_MEMORY_SUMMARISE_KEEP": "2",
+    "GRAPHWEFT_MEMORY_KEEP_COUNT": "200", "GRAPHRAG_ENABLED": "true",
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+async def test_no_request_stops_a_gateway_with_all_features(tmp_path: Path) -> None:
+    """Whatever is sent: no answer of 500 and above, no dead process, no defect in a log, and no lag at the end."""
+    stack = Stack(tmp_path)
+    (tmp_path / "rules/Notes/graph_injection.yaml").write_text(ASKED)
+    tokens = {name: new_token() for name in ("all", "emit", "read", "other")}
+    entries = [
+        {"sha256": sha256_of(token), "app_id": "b" if name == "other" else "a", "name": name, "roles": roles}
+        for (name, token), roles in zip(tokens.items(), (["admin"], ["emit"], ["read"], ["admin"]), strict=True)
+    ]
+    (tmp_path / "tokens.yaml").write_text(yaml.safe_dump({"tokens": entries}))
+    (tmp_path / "apps.yaml").write_text("apps: {b: {workflows: [Other]}}")
+    audit = tmp_path / "audit.jsonl"
+    environment = EVERYTHING | {"GRAPHWEFT_APPS": str(tmp_path / "apps.yaml")}
+    with (tmp_path / "up.log").open("wb") as log:
+        up = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "graphweft_workers.cli", "up", env=stack.environment | environment, cwd=tmp_path,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log,
+        )  # fmt: skip
+        try:
+            assert b"graphweft is up" in await cast("Any", up.stdout).readline(), (tmp_path / "up.log").read_text()
+            of_gateway = {"GRAPHWEFT_GATEWAY_TOKENS": str(tmp_path / "tokens.yaml"), "GRAPHWEFT_AUDIT_LOG": str(audit)}
+            with stack.gateway(**environment, **of_gateway) as (url, process):
+                statuses = await _send_mutated(url, Sender(SEED, tokens), MUTATED)
+                assert process.poll() is None
+                assert all(status < 500 for _, status in statuses), f"seed {SEED}: {statuses}"
+                assert {path for path, status in statuses if status < 300} >= {
+                    "/v1/events", "/v1/context", "/v1/traces", "/messages", "/search",
+                }  # fmt: skip
+                settings = Settings.model_construct(embedder="hash:64", memory_summarise_after=6)
+                for group in (channels.MUTATION_GROUP, *features.groups(settings)):
+                    async with contextlib.aclosing(cast("Any", RedisEventLog(stack.url, group=group))) as bus:
+
+                        async def applied(bus: Any = bus) -> bool:
+                            return not sum(partition.lag for partition in await bus.status())
+
+                        await eventually(applied)
+                        letters = Counter(letter.reason for letter in await bus.dead_letters(limit=10_000))
+                async with httpx.AsyncClient(base_url=url) as gateway:
+                    assert (await gateway.get("/readyz")).json() == {"bus": "ok", "responder": "ok"}
+                process.terminate()
+                _, errors = await asyncio.to_thread(process.communicate, timeout=30)
+            assert up.returncode is None
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                up.terminate()
+            await up.wait()
+    assert "internal_error" not in letters, f"seed {SEED}: {letters}"
+    logs = errors + (tmp_path / "up.log").read_text()
+    assert "Traceback" not in logs, f"seed {SEED}: {logs[-6_000:]}"
+    assert len(errors.splitlines()) < 200, "what peers cause is not a line each"
+    assert len(audit.read_text().splitlines()) > MUTATED // 2
+
+
+async def _send_mutated(url: str, sender: Sender, count: int) -> Counter[tuple[str, int]]:
+    """Send requests, eight at a time; return how often each path had each status."""
+    statuses: Counter[tuple[str, int]] = Counter()
+    requests = (sender.request() for _ in range(count))
+    port = int(url.rpartition(":")[2])
+
+    async def send(http: httpx.AsyncClient) -> None:
+        for request in requests:
+            path = request.path.partition("?")[0]
+            if request.raw is not None:
+                statuses[path, await _status_of(port, request.raw)] += 1
+                continue
+            headers = [(name.encode(), value.encode("latin-1", "replace")) for name, value in request.headers.items()]
+            try:
+                answer = await http.request(request.method, path, content=request.body, headers=headers)
+            except (httpx.LocalProtocolError, UnicodeError):  # the client itself refuses to send it
+                continue
+            except (httpx.ReadError, httpx.WriteError, httpx.RemoteProtocolError):  # the gateway hung up
+                statuses[path, 0] += 1
+                continue
+            statuses[path, answer.status_code] += 1
+
+    async with httpx.AsyncClient(base_url=url, timeout=60) as http, asyncio.TaskGroup() as tasks:
+        for _ in range(8):
+            tasks.create_task(send(http))
+    return statuses
+
+
+async def _status_of(port: int, sent: bytes) -> int:
+    """Send bytes over a connection of their own; return the status of the answer, or 0 without one."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        writer.write(sent)
+        writer.write_eof()
+        line = (await reader.read(64)).split(b" ")
+        return int(line[1]) if len(line) > 1 and line[0].startswith(b"HTTP/") else 0
+    except ConnectionError:
+        return 0
+    finally:
+        writer.close()

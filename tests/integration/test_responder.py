@@ -26,7 +26,6 @@ from graphweft import Client
 from graphweft_contracts import Block, ContextReply, ContextRequest, channels
 from graphweft_rules import InjectionQuery, InjectionRule, Place, RuleSet, Workflow, assemble
 from graphweft_rules.cypher.query import parse
-from graphweft_rules.files.model import Place
 from graphweft_rules.matching.workflow import CompiledInjection, CompiledInjectionRule
 from graphweft_rules.output.envelope import inside
 from graphweft_workers.apps import AppPolicies, AppPolicy

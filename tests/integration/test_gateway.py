@@ -1354,7 +1354,7 @@ async def _status_of(port: int, sent: bytes) -> int:
         writer.write_eof()
         line = (await reader.read(64)).split(b" ")
         return int(line[1]) if len(line) > 1 and line[0].startswith(b"HTTP/") else 0
-    except ConnectionError:
+    except OSError:  # the gateway hung up first
         return 0
     finally:
         writer.close()

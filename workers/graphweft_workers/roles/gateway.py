@@ -22,7 +22,7 @@ from graphweft_workers.gateway.tokens import read_tokens
 from graphweft_workers.log_limit import LimitedLines
 from graphweft_workers.roles.connections import make_transport
 from graphweft_workers.roles.ontologies import load_ontologies, make_refusal
-from graphweft_workers.roles.policies import open_policies
+from graphweft_workers.roles.policies import may_use, open_policies
 from graphweft_workers.roles.settings import Settings
 from graphweft_workers.watched_file import WatchedFile
 
@@ -72,7 +72,7 @@ async def run_gateway(
                 connect=lambda: make_transport(settings),
                 tokens=None if tokens is None else lambda: tokens.current,
                 insecure_app=insecure_app,
-                may_use=lambda app_id, workflow: policies is None or policies.current.allows_workflow(app_id, workflow),
+                may_use=may_use(policies),
                 faults=faults,
                 audit=audit,
                 refusal=make_refusal(ontologies),

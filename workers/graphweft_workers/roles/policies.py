@@ -21,6 +21,15 @@ def open_policies(settings: Settings) -> WatchedFile[AppPolicies] | None:
     return None if settings.apps is None else WatchedFile(settings.apps, read_policies)
 
 
+def may_use(policies: WatchedFile[AppPolicies] | None) -> Callable[[str, str], bool]:
+    """Return what tells whether an app may use a workflow, by the policies of the moment; without any, it may."""
+
+    def allowed(app_id: str, workflow: str) -> bool:
+        return policies is None or policies.current.allows_workflow(app_id, workflow)
+
+    return allowed
+
+
 def file_faults(settings: Settings) -> dict[str, str]:
     """Return the faults of these files as they are now, by setting.
 

@@ -142,9 +142,12 @@ class Protocol(H11Protocol):
     @override
     def send_400_response(self, msg: str) -> None:
         """Answer, unless the answer to the request has begun: then only close the connection."""
-        if self.conn.our_state in {h11.IDLE, h11.SEND_RESPONSE}:
-            super().send_400_response(msg)
-        else:
+        try:
+            if self.conn.our_state in {h11.IDLE, h11.SEND_RESPONSE}:
+                super().send_400_response(msg)
+        except h11.LocalProtocolError:  # the answer to HEAD has no body, but uvicorn sends one
+            logger.debug("the answer 400 to a HEAD has no body")
+        finally:
             self.transport.close()
 
     def _watch(self) -> None:

@@ -17,6 +17,7 @@ import time
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any, cast
 
@@ -534,6 +535,38 @@ def test_a_new_token_is_shown_with_its_line(call: Call, tmp_path: Path) -> None:
     assert call("token", "new", "--app", "a b").code == 2
 
 
+def test_a_token_has_roles_workflows_and_an_end(call: Call, tmp_path: Path) -> None:
+    made = call(
+        "token", "new", "--app", "acme", "--role", "emit", "--role", "erase", "--workflow", "w", "--expires", "90d"
+    )
+    file = tmp_path / "tokens.yaml"
+    file.write_text(
+        "tokens:\n" + made.out.splitlines()[-1] + "\n" + call("token", "new", "--app", "b").out.splitlines()[-1]
+    )
+    first, second = read_tokens(file).all
+    assert (first.roles, first.workflows) == ({"emit", "erase"}, {"w"})
+    assert first.expires is not None
+    assert first.expires - datetime.now(UTC) < timedelta(days=90)
+    assert (second.roles, second.workflows, second.expires) == ({"emit", "read"}, None, None), "erasing is asked for"
+    listed = call("token", "list", "--json", GRAPHWEFT_GATEWAY_TOKENS=str(file))
+    assert [(each["app_id"], each["roles"], each["expired"]) for each in json.loads(listed.out)] == [
+        ("acme", ["emit", "erase"], False), ("b", ["emit", "read"], False),
+    ]  # fmt: skip
+    for shown in (listed.out, call("token", "list", GRAPHWEFT_GATEWAY_TOKENS=str(file)).out):
+        assert first.sha256.hex()[:8] in shown
+        assert first.sha256.hex()[:9] not in shown
+    for wrong, said in (
+        (("--role", "write"), "known: emit, read, erase, admin"),
+        (("--expires", "soon"), "expected days as 90d"),
+        (("--expires", "2027-01-31T00:00:00"), "expected days as 90d"),
+        (("--expires", "2020-01-31T00:00:00Z"), "is over"),
+    ):
+        done = call("token", "new", "--app", "acme", *wrong)
+        assert (done.code, done.out) == (2, "")
+        assert said in done.err
+    assert "GRAPHWEFT_GATEWAY_TOKENS" in call("token", "list").err
+
+
 def test_variables_are_text_or_json(up: Deployment) -> None:
     up.emit(turn("1", app="vars", agent="7"))
     asked = (*ASK, "--app", "vars", "--budget-ms", "10000")
@@ -551,7 +584,7 @@ def test_a_missing_variable_and_an_unknown_workflow_are_told(up: Deployment) -> 
     done = inside((*asked, "--app", "context", "--budget-ms", "10000"), up.environment)
     assert (done.code, done.out) == (0, "")  # a workflow without rules is nothing wrong
     assert "'Suport'" in done.err
-    assert "Support" in done.err
+    assert "graphweft rules list" in done.err
 
 
 def test_no_responder_is_told_after_the_budget(call: Call, url: str) -> None:

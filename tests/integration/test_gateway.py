@@ -9,6 +9,7 @@ import json
 import os
 import random
 import signal
+import socket
 import subprocess
 import sys
 import threading
@@ -25,6 +26,7 @@ import redis.asyncio as redis
 import yaml
 from pydantic import ValidationError
 from starlette.datastructures import Headers
+from tests.fuzz.requests import Sender
 from tests.services.layouts import events_on_bus
 
 from graphweft import Client
@@ -46,6 +48,7 @@ from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.redis.event_log import RedisEventLog
 from graphweft_workers.engine.digest import read_digest
 from graphweft_workers.gateway import app as app_module
+from graphweft_workers.gateway import protocol as protocol_module
 from graphweft_workers.gateway.app import make_app
 from graphweft_workers.gateway.cloud_events import BATCH, SINGLE, read_events
 from graphweft_workers.gateway.document import document
@@ -53,6 +56,7 @@ from graphweft_workers.gateway.limits import Limits
 from graphweft_workers.gateway.problems import Problem
 from graphweft_workers.gateway.questions import ContextQuestion, SearchQuestion
 from graphweft_workers.gateway.tokens import Token, Tokens, new_token, read_tokens, sha256_of
+from graphweft_workers.roles import features
 from graphweft_workers.roles import gateway as serving_module
 from graphweft_workers.roles.settings import Settings
 
@@ -60,6 +64,8 @@ pytestmark = pytest.mark.integration
 BUDGET_MS = 10_000
 _REQUESTS = os.environ.get("GRAPHWEFT_GATEWAY_REQUESTS")
 REQUESTS = int(_REQUESTS or 1_000)
+MUTATED = int(_REQUESTS or 2_000)
+SEED = int(os.environ.get("GRAPHWEFT_SEED") or 1)
 SCHEMA_EXAMPLES = max(20, int(_REQUESTS) // 50) if _REQUESTS else 8
 """Of each kind of request that the OpenAPI document describes."""
 """Requests of the fuzzed test that apps are apart; 10,000 and more for nights."""
@@ -239,7 +245,7 @@ async def test_an_event_takes_effect_and_comes_back_as_context(gateway: Gateway)
     assert reply["context_id"]
     assert "## Own\n- one" in reply["text"]
     how = next(block["explanation"] for block in reply["blocks"] if block["name"] == "notes")
-    assert how["place"].endswith("graph_injection.yaml:17:9")
+    assert how["place"] == "Notes/graph_injection.yaml:17:9"
     assert how["events"] == ["one"]
 
 
@@ -389,8 +395,15 @@ def test_tokens_of_a_file(tmp_path: Path) -> None:
         (None, "cannot be read"),
         ("tokens: [", ":1:10: invalid YAML"),
         ("tokens: []", "has no tokens"),
-        ("", "the file"),
-        ("tokens: [{app_id: a}]", "tokens.0.sha256: Field required"),
+        ("", "tokens.yaml:1:1: tokens: Field required"),
+        ("tokens:\n  - {app_id: a}", "tokens.yaml:2:5: tokens.0.sha256: Field required"),
+        (f"tokens: [{{app_id: a, sha256: {'0a' * 32}, roles: [write]}}]", "tokens.0.roles.0: Input should be 'emit'"),
+        (f"tokens: [{{app_id: a, sha256: {'0a' * 32}, roles: []}}]", "tokens.0.roles"),
+        (
+            f"tokens: [{{app_id: a, sha256: {'0a' * 32}, expires: 2027-01-31}}]",
+            "tokens.0.expires: expected a time such",
+        ),
+        (f"tokens: [{{app_id: a, sha256: {'0a' * 32}, expires: 2027-01-31T00:00:00}}]", "tokens.0.expires"),
         (f"tokens: [{{app_id: 'a b', sha256: {'0a' * 32}}}]", "tokens.0.app_id"),
         (f"tokens: [{{app_id: a, sha256: {'0a' * 31}}}]", "tokens.0.sha256"),
         (f"tokens: [{{app_id: a, sha256: {'0a' * 32}, token: secret}}]", "tokens.0.token: Extra"),
@@ -458,6 +471,7 @@ CASES: dict[str, tuple[Any, str, int, str, set[str]]] = {
     "form": ("a=b", "application/x-www-form-urlencoded", 415, "unsupported-media-type", set()),
     "Avro": (note("x"), "application/cloudevents+avro", 415, "unsupported-media-type", set()),
     "Latin-1": (note("x"), f"{SINGLE}; charset=latin-1", 415, "unsupported-media-type", set()),
+    "many values": (note("x", data={"a": [[]] * 300_000}), SINGLE, 422, "too-many-values", set()),
     "large batch": ([note(str(n)) for n in range(501)], BATCH, 422, "batch-too-large", set()),
     "large event": ([note("x"), note("y", data={"text": "y" * MAX_EVENT_BYTES})], BATCH, 413, "event-too-large",
                     {"#/1"}),
@@ -893,6 +907,43 @@ def test_what_else_keeps_it_from_starting(stack: Stack, tmp_path: Path) -> None:
     assert "run gateway" in process.communicate(timeout=30)[1]
 
 
+async def test_a_changed_file_of_tokens_takes_effect_without_a_restart(stack: Stack, tmp_path: Path) -> None:
+    file, tokens = token_file(tmp_path, "a", "b")
+    content = file.read_text()
+    environment = {"GRAPHWEFT_GATEWAY_TOKENS": str(file)}
+    with stack.gateway(**environment) as (url, process):
+        async with httpx.AsyncClient(base_url=url, timeout=30) as gateway:
+
+            async def allowed(app: str) -> bool:
+                headers = {"Authorization": f"Bearer {tokens[app]}"}
+                return (await post(gateway, note("x"), **headers)).status_code == 202
+
+            async def refused() -> bool:
+                return not await allowed("a")
+
+            async def faulty() -> bool:
+                return "tokens" in (await gateway.get("/readyz")).json()
+
+            assert [await allowed(app) for app in "ab"] == [True, True]
+            [*_, second] = yaml.safe_load(content)["tokens"]
+            file.write_text(yaml.safe_dump({"tokens": [second]}))
+            await eventually(refused)
+            assert await allowed("b")
+            assert not await faulty()
+            file.write_text("tokens:\n  - {app: a}\n")
+            await eventually(faulty)
+            assert str(tmp_path) not in (await gateway.get("/readyz")).text
+            assert [await allowed(app) for app in "ab"] == [False, True], "the earlier content stays in use"
+            status = await asyncio.to_thread(stack.command("status", "--json", **environment).communicate, timeout=60)
+            assert "tokens.yaml:2:6: tokens.0.app: Extra" in json.loads(status[0])["faulty_files"]["gateway_tokens"]
+            file.write_text(content)
+            await eventually(lambda: allowed("a"))
+            assert not await faulty()
+        process.terminate()
+        _, errors = await asyncio.to_thread(process.communicate, timeout=30)
+    assert "tokens.yaml:2:6: tokens.0.app" in errors
+
+
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
 async def test_a_stop_answers_what_is_in_hand(stack: Stack, tmp_path: Path, number: signal.Signals) -> None:
     file, tokens = token_file(tmp_path, "a")
@@ -926,7 +977,7 @@ async def test_a_stop_answers_what_is_in_hand(stack: Stack, tmp_path: Path, numb
 async def test_who_sends_no_whole_head_is_not_waited_for(
     stack: Stack, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(serving_module, "_HEAD_S", 0.3)
+    monkeypatch.setattr(protocol_module, "HEAD_S", 0.3)
     file, tokens = token_file(tmp_path, "a")
     for name in [name for name in os.environ if name.startswith("GRAPHWEFT_")]:  # `make soak` has its own
         monkeypatch.delenv(name)
@@ -978,6 +1029,66 @@ async def test_what_is_left_of_a_refused_request_breaks_nothing(stack: Stack, tm
                     answer = await asking.post("/v1/events", content=b" " * 5_000_000, headers=headers)
                     assert answer.status_code == expected
             assert (await asking.get("/readyz")).json() == {"bus": "ok", "responder": "ok"}
+
+
+def test_small_answers_are_sent_at_once() -> None:
+    with (
+        serving_module._listening("127.0.0.1", 0) as listener,
+        socket.create_connection(listener.getsockname()),
+        listener.accept()[0] as accepted,
+    ):
+        assert accepted.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+
+
+async def test_who_sends_odd_bytes_or_opens_many_connections_is_refused(stack: Stack, tmp_path: Path) -> None:
+    file, tokens = token_file(tmp_path, "a")
+    environment = {"GRAPHWEFT_GATEWAY_TOKENS": str(file), "GRAPHWEFT_GATEWAY_CONNECTIONS": "3"}
+    body = json.dumps(note("smuggled"))
+    post = f"POST /v1/events HTTP/1.1\r\nHost: x\r\nAuthorization: Bearer {tokens['a']}\r\nContent-Type: {SINGLE}\r\n"
+    odd = [
+        f"{post}Content-Length: {len(body)}\r\nTransfer-Encoding: chunked\r\n\r\n{len(body):x}\r\n{body}\r\n0\r\n\r\n",
+        f"{post}Content-Length: {len(body)}\r\n\r\n{body}".replace("\r\n", "\n"),
+        f"{post}Content-Length:\r\n {len(body)}\r\n\r\n{body}",
+        "HEAD /healthz HTTP/1.1\nHost: x\n\n",
+        f"{post}Transfer-Encoding: chunked\r\n\r\n{len(body):x}\r\n{body}\r\n0\r\nX: y\n\n",
+        "GET /healthz HTTP/1.1\r\nHost: x\r\nUpgrade: h2c\r\nConnection: Upgrade, close\r\n\r\n",
+    ]
+    with stack.gateway(**environment) as (url, process):
+        port = int(url.rpartition(":")[2])
+
+        async def answered(sent: str) -> bytes:
+            reader, writer = await asyncio.open_connection("127.0.0.1", port)
+            writer.write(sent.encode())
+            try:
+                return await reader.read()
+            finally:
+                writer.close()
+
+        for _ in range(20):
+            *refused, upgrade = [await answered(sent) for sent in odd]
+            assert {answer.partition(b"\r\n")[0] for answer in refused} == {b"HTTP/1.1 400 Bad Request"}
+            assert upgrade.startswith(b"HTTP/1.1 200")
+        async with AsyncExitStack() as ends:
+            for _ in range(3):
+                _, writer = await asyncio.open_connection("127.0.0.1", port)
+                ends.callback(writer.close)
+                writer.write(b"GET")
+            await eventually(lambda: told(answered(""), b"GRAPHWEFT_GATEWAY_CONNECTIONS"))
+        await eventually(lambda: told(answered("GET /healthz HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n"), b"ok"))
+        process.terminate()
+        _, errors = await asyncio.to_thread(process.communicate, timeout=30)
+    assert "smuggled" not in await events_of(stack.url, "a")
+    lines = errors.splitlines()
+    assert len(lines) <= 4, f"one line a minute of each kind: {errors}"
+    assert any("Invalid HTTP request" in line for line in lines)
+    assert any("an address has more than 3 connections" in line for line in lines)
+
+
+async def told(answer: Awaitable[bytes], text: bytes) -> bool:
+    try:
+        return text in await answer
+    except ConnectionError:
+        return False
 
 
 # The schema cannot say that a time is not before 1970 and not more than a day ahead, so other times are not asked.
@@ -1132,3 +1243,119 @@ async def test_a_token_gets_and_changes_nothing_of_another_app(stack: Stack, app
                 if event["source"] == "/t" and str(event["data"].get("text", "")).startswith("mine-"):
                     assert event["appid"] == app_id, f"seed {seed}"
             assert await read_digest(store, theirs) == before, f"seed {seed}"
+
+
+# ------------------------------------------------------------------------------------------------- hostile requests
+
+ASKED = (
+    RULES
+    + """
+      - id: recalled
+        search: {memory: {user_id: $workflow.user_id}, query: $context.question}
+        inject_as: recalled
+      - id: facts
+        graphrag: {query: $context.question, memory: {user_id: $workflow.user_id}, search: {index_type: fulltext}}
+        inject_as: facts
+"""
+)
+EVERYTHING = {
+    "GRAPHWEFT_EMBEDDER": "hash:64", "GRAPHWEFT_MEMORY_SUMMARISE_AFTER": "6", "GRAPHWEFT_MEMORY_SUMMARISE_KEEP": "2",
+    "GRAPHWEFT_MEMORY_KEEP_COUNT": "200", "GRAPHRAG_ENABLED": "true",
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(7200)
+async def test_no_request_stops_a_gateway_with_all_features(tmp_path: Path) -> None:
+    """Whatever is sent: no answer of 500 and above, no dead process, no defect in a log, and no lag at the end."""
+    stack = Stack(tmp_path)
+    (tmp_path / "rules/Notes/graph_injection.yaml").write_text(ASKED)
+    tokens = {name: new_token() for name in ("all", "emit", "read", "other")}
+    entries = [
+        {"sha256": sha256_of(token), "app_id": "b" if name == "other" else "a", "name": name, "roles": roles}
+        for (name, token), roles in zip(tokens.items(), (["admin"], ["emit"], ["read"], ["admin"]), strict=True)
+    ]
+    (tmp_path / "tokens.yaml").write_text(yaml.safe_dump({"tokens": entries}))
+    (tmp_path / "apps.yaml").write_text("apps: {b: {workflows: [Other]}}")
+    audit = tmp_path / "audit.jsonl"
+    environment = EVERYTHING | {"GRAPHWEFT_APPS": str(tmp_path / "apps.yaml")}
+    with (tmp_path / "up.log").open("wb") as log:
+        up = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "graphweft_workers.cli", "up", env=stack.environment | environment, cwd=tmp_path,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=log,
+        )  # fmt: skip
+        try:
+            assert b"graphweft is up" in await cast("Any", up.stdout).readline(), (tmp_path / "up.log").read_text()
+            of_gateway = {"GRAPHWEFT_GATEWAY_TOKENS": str(tmp_path / "tokens.yaml"), "GRAPHWEFT_AUDIT_LOG": str(audit)}
+            with stack.gateway(**environment, **of_gateway) as (url, process):
+                statuses = await _send_mutated(url, Sender(SEED, tokens), MUTATED)
+                assert process.poll() is None
+                assert all(status < 500 for _, status in statuses), f"seed {SEED}: {statuses}"
+                assert {path for path, status in statuses if status < 300} >= {
+                    "/v1/events", "/v1/context", "/v1/traces", "/messages", "/search",
+                }  # fmt: skip
+                settings = Settings.model_construct(embedder="hash:64", memory_summarise_after=6)
+                for group in (channels.MUTATION_GROUP, *features.groups(settings)):
+                    async with contextlib.aclosing(cast("Any", RedisEventLog(stack.url, group=group))) as bus:
+
+                        async def applied(bus: Any = bus) -> bool:
+                            return not sum(partition.lag for partition in await bus.status())
+
+                        await eventually(applied)
+                        letters = Counter(letter.reason for letter in await bus.dead_letters(limit=10_000))
+                async with httpx.AsyncClient(base_url=url) as gateway:
+                    assert (await gateway.get("/readyz")).json() == {"bus": "ok", "responder": "ok"}
+                process.terminate()
+                _, errors = await asyncio.to_thread(process.communicate, timeout=30)
+            assert up.returncode is None
+        finally:
+            with contextlib.suppress(ProcessLookupError):
+                up.terminate()
+            await up.wait()
+    assert "internal_error" not in letters, f"seed {SEED}: {letters}"
+    logs = errors + (tmp_path / "up.log").read_text()
+    assert "Traceback" not in logs, f"seed {SEED}: {logs[-6_000:]}"
+    assert len(errors.splitlines()) < 200, "what peers cause is not a line each"
+    assert len(audit.read_text().splitlines()) > MUTATED // 2
+
+
+async def _send_mutated(url: str, sender: Sender, count: int) -> Counter[tuple[str, int]]:
+    """Send requests, eight at a time; return how often each path had each status."""
+    statuses: Counter[tuple[str, int]] = Counter()
+    requests = (sender.request() for _ in range(count))
+    port = int(url.rpartition(":")[2])
+
+    async def send(http: httpx.AsyncClient) -> None:
+        for request in requests:
+            path = request.path.partition("?")[0]
+            if request.raw is not None:
+                statuses[path, await _status_of(port, request.raw)] += 1
+                continue
+            headers = [(name.encode(), value.encode("latin-1", "replace")) for name, value in request.headers.items()]
+            try:
+                answer = await http.request(request.method, path, content=request.body, headers=headers)
+            except (httpx.LocalProtocolError, UnicodeError):  # the client itself refuses to send it
+                continue
+            except (httpx.ReadError, httpx.WriteError, httpx.RemoteProtocolError):  # the gateway hung up
+                statuses[path, 0] += 1
+                continue
+            statuses[path, answer.status_code] += 1
+
+    async with httpx.AsyncClient(base_url=url, timeout=60) as http, asyncio.TaskGroup() as tasks:
+        for _ in range(8):
+            tasks.create_task(send(http))
+    return statuses
+
+
+async def _status_of(port: int, sent: bytes) -> int:
+    """Send bytes over a connection of their own; return the status of the answer, or 0 without one."""
+    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+    try:
+        writer.write(sent)
+        writer.write_eof()
+        line = (await reader.read(64)).split(b" ")
+        return int(line[1]) if len(line) > 1 and line[0].startswith(b"HTTP/") else 0
+    except OSError:  # the gateway hung up first
+        return 0
+    finally:
+        writer.close()

@@ -244,8 +244,17 @@ CASES: dict[str, tuple[bytes, str, dict[str, str], int, str]] = {
     "no number": (b'{"resourceSpans": [{"scopeSpans": [{"spans": [{"startTimeUnixNano": "x"}]}]}]}', JSON, {}, 422,
                   "invalid-traces"),
     "many spans": (json.dumps(request(*[{}] * 10_001)).encode(), JSON, {}, 422, "batch-too-large"),
-    "many attributes": (gzip.compress(json.dumps(request({"attributes": [{}] * 1_000_001})).encode()), JSON,
-                        {"Content-Encoding": "gzip"}, 422, "batch-too-large"),
+    "many values": (json.dumps(request({"attributes": [{}] * 300_000})).encode(), JSON, {}, 422, "too-many-values"),
+    "many values in protobuf": (in_protobuf(request({"attributes": [{"key": "a"}] * 300_000})), PROTOBUF, {}, 422,
+                                "too-many-values"),
+    "many values in a small body": (gzip.compress(json.dumps(request({"attributes": [{}] * 20_000})).encode()), JSON,
+                                    {"Content-Encoding": "gzip"}, 422, "too-many-values"),
+    "many values in a small body of protobuf": (
+        gzip.compress(in_protobuf(request({"attributes": [{}] * 40_000}, *[{}] * 1_000))), PROTOBUF,
+        {"Content-Encoding": "gzip"}, 422, "too-many-values"),
+    "a bomb of spans": (gzip.compress(in_protobuf(request(*[{}] * 600_000))), PROTOBUF, {"Content-Encoding": "gzip"},
+                        413, "body-too-large"),
+    "no protobuf, large": (b"\x0a\xff\xff\xff\xff\x0f" + b"a" * 700_000, PROTOBUF, {}, 400, "no-protobuf"),
     "many scopes": (in_protobuf({"resourceSpans": [{"scopeSpans": [{}] * 10_001}]}), PROTOBUF, {}, 422,
                     "batch-too-large"),
     "many resources": (in_protobuf({"resourceSpans": [{}] * 10_001}), PROTOBUF, {}, 422, "batch-too-large"),
@@ -259,9 +268,26 @@ async def test_requests_that_are_refused(gateway: Gateway, url: str, app_id: str
     body, kind, headers, status, code = CASES[name]
     answer = await post(gateway, body, kind, **headers)
     assert problem(answer) == (status, code)
+    if status in {413, 422} and code != "invalid-traces":
+        assert "at most" in answer.json()["detail"]
+        assert "send" in answer.json()["detail"]
     if name == "no number":
         assert answer.json()["errors"][0]["pointer"] == "#/resourceSpans/0/scopeSpans/0/spans/0/startTimeUnixNano"
     assert await events(url, app_id) == []
+
+
+async def test_a_batch_that_compresses_well_is_taken(gateway: Gateway, url: str, app_id: str) -> None:
+    """Exporters send up to 512 spans, which repeat long texts."""
+    spans = [
+        span(number + 1, "chat", number, number + 1, request__model="m", system_instructions="Be kind. " * 60)
+        for number in range(400)
+    ]
+    for kind, body in ((JSON, json.dumps(request(*spans)).encode()), (PROTOBUF, in_protobuf(request(*spans)))):
+        packed = gzip.compress(body)
+        assert len(body) > 20 * len(packed), "it would be refused if it were larger"
+        answer = await post(gateway, packed, kind, **{"Content-Encoding": "gzip"})
+        assert answer.status_code == 200, answer.text
+    assert len({event["id"] for event in await events(url, app_id)}) == 400
 
 
 def test_of_many_faults_the_first_is_reported() -> None:

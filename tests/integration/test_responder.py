@@ -35,6 +35,7 @@ from graphweft_workers.drivers.redis.requests import RedisRequestQueue
 from graphweft_workers.engine.digest import read_digest
 from graphweft_workers.injection.pipeline import ContextPipeline
 from graphweft_workers.injection.responder import InjectionResponder
+from graphweft_workers.injection.shown_place import shown_place
 from graphweft_workers.ports.graph_store import START, Table
 
 pytestmark = pytest.mark.integration
@@ -284,6 +285,50 @@ async def test_entities_are_their_properties(url: str, client: Client) -> None:
     reply = await client.context(agent="Whole", chat_id="c1")
     anvil = {"name": "Anvil", "price": 10, "note": "heavy"}
     assert reply.injected == {"n": {"p": anvil, "r": {"since": 2024}, "path": [anvil, {"id": "s1"}]}}
+
+
+async def test_requests_that_miss_blocks_do_not_flood_the_log(url: str, graph: FalkorDBStore, rules: RuleSet) -> None:
+    await write(url, DATA)
+    with capture_logs() as logs:
+        async with responding(url, graph, rules), asking(url) as client:
+            replies = [await client.context(agent="Echo", chat_id="c1") for _ in range(20)]
+    assert {item.reason for reply in replies for item in reply.missing} == {"missing_param"}
+    missing = [log for log in logs if log["event"] == "block_missing"]
+    assert [log["query"] for log in missing] == ["v"]
+    assert [log["count"] for log in logs if log["event"] == "log_lines_left_out"] == [19]
+
+
+async def test_a_reply_shows_no_path_of_the_server(
+    url: str, graph: FalkorDBStore, rules: RuleSet, tmp_path: Path
+) -> None:
+    await write(url, DATA)
+    pipeline = ContextPipeline(rules, graph, root=tmp_path)
+    try:
+        reply = await pipeline.answer(request("Echo", explain=True))
+    finally:
+        await pipeline.aclose()
+    [missing] = reply.missing
+    assert missing.detail.startswith("Shop/graph_injection.yaml:")
+    places = {block.explanation.place for block in reply.blocks if block.explanation is not None}
+    assert len(places) == 2
+    assert all(place.startswith("Shop/graph_injection.yaml:") for place in places)
+    assert str(tmp_path) not in reply.model_dump_json()
+
+
+def test_places_are_shown_from_the_folder_of_rules_on(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "link").symlink_to(tmp_path / "rules")
+    for file, root, shown in (
+        (tmp_path / "rules/A/b.yaml", tmp_path / "rules", "A/b.yaml"),
+        (tmp_path / "rules/A/b.yaml", Path("rules"), "A/b.yaml"),
+        (tmp_path / "rules/A/b.yaml", Path("link"), "A/b.yaml"),
+        (Path("rules/A/b.yaml"), Path("rules"), "A/b.yaml"),
+        (Path("A/b.yaml"), tmp_path / "rules", "A/b.yaml"),
+        (tmp_path / "other/b.yaml", tmp_path / "rules", "b.yaml"),
+        (Path("../other/b.yaml"), tmp_path / "rules", "b.yaml"),
+        (tmp_path / "rules/A/b.yaml", None, f"{tmp_path}/rules/A/b.yaml"),
+    ):
+        assert shown_place(Place(file=str(file), line=2, column=3), root) == f"{shown}:2:3"
 
 
 async def test_an_unknown_workflow_names_no_other(client: Client) -> None:

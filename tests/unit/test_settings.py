@@ -79,6 +79,8 @@ GIVEN = {
     "memory_keep_count": 500,
     "gateway_tokens": "/somewhere/tokens.yaml",
     "apps": "/somewhere/apps.yaml",
+    "gateway_connections": 0,
+    "audit_log": "-",
     "fsync": "everysec",
     "log_level": "debug",
     "log_format": "json",

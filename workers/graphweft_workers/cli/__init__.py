@@ -13,7 +13,7 @@ from typer.core import TyperGroup
 __all__ = ("app", "main")
 
 _GROUPS: Final[Mapping[str, tuple[str, Mapping[str, str]]]] = {
-    "token": ("Tokens for the HTTP gateway.", {"new": "tokens:token_new"}),
+    "token": ("Tokens for the HTTP gateway.", {"new": "tokens:token_new", "list": "tokens:token_list"}),
     "import": ("Publish recorded runs of other tools as events.", {"openai-chat": "emit:import_openai_chat"}),
     "memory": (
         "Memories of agents: add, search, list, forget, erase.",

@@ -8,10 +8,11 @@ from typing import Final
 
 from graphweft_workers.cli.connections import running_bus
 from graphweft_workers.cli.options import Data, Json, command
-from graphweft_workers.cli.output import print_json, print_table, say
+from graphweft_workers.cli.output import print_json, print_table, say, warn
 from graphweft_workers.engine.dead_letter_counts import count_causes
 from graphweft_workers.engine.position_note import PositionNote
 from graphweft_workers.roles.archive_state import archive_state
+from graphweft_workers.roles.policies import file_faults
 from graphweft_workers.roles.settings import Settings
 
 _MAX_LETTERS: Final = 10_000
@@ -29,6 +30,7 @@ async def status(data: Data = None, json: Json = False) -> None:
         rules = {each.scope: each for each in await bus.activations() if each.restates is None}
         causes = count_causes(await bus.dead_letters(limit=_MAX_LETTERS)) if letters else []
         archive = await archive_state(settings, bus, partitions)
+    faults = file_faults(settings)
     parked = [(p.id, app, each) for p in partitions for app, each in PositionNote.decode(p.note).parked.items()]
     if json:
         rows = [{"id": p.id, "position": p.position, "end": p.end, "lag": p.lag, "owner": p.owner} for p in partitions]
@@ -43,6 +45,7 @@ async def status(data: Data = None, json: Json = False) -> None:
                     for scope, each in rules.items()
                 ],
                 "archive": asdict(archive),
+                "faulty_files": faults,
                 "parked": [{"partition": number, "app_id": app, **asdict(each)} for number, app, each in parked],
             }
         )
@@ -79,6 +82,8 @@ async def status(data: Data = None, json: Json = False) -> None:
         say(f"and {len(causes) - _MAX_CAUSES} other causes: run `graphweft status --json`")
     if letters > _MAX_LETTERS:
         say(f"only the first {_MAX_LETTERS:,} dead letters are counted by cause")
+    for fault in faults.values():
+        warn(f"{fault}\nrunning processes keep the earlier content of this file, and new ones do not start")
     say(archive.text())
     say(f"{letters} dead letters" + (" (graphweft dlq list)" if letters else ""))
 

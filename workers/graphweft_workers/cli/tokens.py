@@ -1,30 +1,129 @@
-"""``graphweft token new``."""
+"""``graphweft token``."""
 
 from __future__ import annotations
 
 import json as json_module
-from typing import Annotated
+import re
+from datetime import UTC, datetime, timedelta
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from graphweft_contracts import InvalidSettings
 from graphweft_workers.cli.options import App, Json, command
-from graphweft_workers.cli.output import print_json, say
+from graphweft_workers.cli.output import print_json, print_table, say
+from graphweft_workers.roles.settings import Settings
+
+if TYPE_CHECKING:
+    from graphweft_workers.gateway.tokens import Token
+
+_ROLES: Final = ("emit", "read")
+_SPAN: Final = re.compile(r"([1-9][0-9]{0,5})([dh])")
+_SHOWN: Final = 8
+"""Hexadecimal digits of a hash that are shown: enough to tell the entries of a file apart."""
 
 
 @command
 async def token_new(
     app: App,
     name: Annotated[str, typer.Option("--name", help="A note for the file: what the token is for.")] = "",
+    role: Annotated[
+        list[str] | None,
+        typer.Option(
+            "--role",
+            help="What it may do: emit events, read context and memories, erase, or admin for all of these. Repeat it.",
+            show_default=", ".join(_ROLES),
+        ),
+    ] = None,
+    workflow: Annotated[
+        list[str] | None,
+        typer.Option("--workflow", help="A workflow that it may name. Repeat it.", show_default="those of the app"),
+    ] = None,
+    expires: Annotated[
+        str | None,
+        typer.Option("--expires", help="When it ends: 90d, 12h, or 2027-01-31T00:00:00Z.", show_default="never"),
+    ] = None,
     json: Json = False,
 ) -> None:
     """Make a token for one app. Prints it once, with the line for the file of GRAPHWEFT_GATEWAY_TOKENS."""
-    from graphweft_workers.gateway.tokens import new_token, sha256_of
+    from graphweft_workers.gateway.tokens import ROLES, new_token, sha256_of
 
+    if unknown := [each for each in role or () if each not in ROLES]:
+        raise InvalidSettings(f"--role {unknown[0]!r}: unknown role; known: {', '.join(ROLES)}")
     token = new_token()
-    entry = {"sha256": sha256_of(token), "app_id": app, "name": name}
+    entry: dict[str, Any] = {"sha256": sha256_of(token), "app_id": app, "name": name}
+    entry["roles"] = list(dict.fromkeys(role or _ROLES))
+    if workflow:
+        entry["workflows"] = list(dict.fromkeys(workflow))
+    if expires is not None:
+        entry["expires"] = _end(expires, datetime.now(UTC)).strftime("%Y-%m-%dT%H:%M:%SZ")
     if json:
         print_json({"token": token, "entry": entry})
         return
     say(f"token: {token}")
     say("Keep it: it is shown only now. Add this line below `tokens:` in the file that GRAPHWEFT_GATEWAY_TOKENS names:")
     say(f"  - {json_module.dumps(entry, ensure_ascii=False)}")
+
+
+@command
+async def token_list(json: Json = False) -> None:
+    """Show the tokens in the file of GRAPHWEFT_GATEWAY_TOKENS: name, app, roles, workflows and end."""
+    from graphweft_workers.gateway.tokens import read_tokens
+
+    path = Settings.load().gateway_tokens
+    if path is None:
+        raise InvalidSettings(
+            "no file of tokens: set GRAPHWEFT_GATEWAY_TOKENS to it; `graphweft token new` makes a token"
+        )
+    now = datetime.now(UTC)
+    found = [_shown(token, now) for token in read_tokens(path).all]
+    if json:
+        print_json(found)
+        return
+    print_table(
+        ("hash", "name", "app", "roles", "workflows", "expires"),
+        [
+            (
+                each["hash"],
+                each["name"],
+                each["app_id"],
+                ", ".join(each["roles"]),
+                "those of the app" if each["workflows"] is None else ", ".join(each["workflows"]),
+                f"{each['expires'] or 'never'}{' (expired)' if each['expired'] else ''}",
+            )
+            for each in found
+        ],
+    )
+
+
+def _shown(token: Token, now: datetime) -> dict[str, Any]:
+    from graphweft_workers.gateway.tokens import ROLES
+
+    return {
+        "hash": f"{token.sha256.hex()[:_SHOWN]}…",
+        "name": token.name,
+        "app_id": token.app_id,
+        "roles": [role for role in ROLES if role in token.roles],
+        "workflows": None if token.workflows is None else sorted(token.workflows),
+        "expires": None if token.expires is None else f"{token.expires.astimezone(UTC):%Y-%m-%dT%H:%M:%SZ}",
+        "expired": token.expires is not None and token.expires <= now,
+    }
+
+
+def _end(text: str, now: datetime) -> datetime:
+    """Return the time that ``--expires`` means. Raises ``InvalidSettings`` for other texts, and for a past time."""
+    try:
+        if span := _SPAN.fullmatch(text):
+            number = int(span[1])
+            end = now + (timedelta(days=number) if span[2] == "d" else timedelta(hours=number))
+        else:
+            end = datetime.fromisoformat(text)
+    except (ValueError, OverflowError):
+        end = None
+    if end is None or end.tzinfo is None:
+        raise InvalidSettings(
+            f"--expires {text!r}: expected days as 90d, hours as 12h, or a time as 2027-01-31T00:00:00Z"
+        )
+    if end <= now:
+        raise InvalidSettings(f"--expires {text!r} is over: give a time in the future")
+    return end.astimezone(UTC)

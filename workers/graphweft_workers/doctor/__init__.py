@@ -18,6 +18,7 @@ from graphweft_workers.roles.archive_state import archive_state
 from graphweft_workers.roles.connections import make_bus, make_graph
 from graphweft_workers.roles.embedder import make_embedder
 from graphweft_workers.roles.extractor import make_extractor
+from graphweft_workers.roles.policies import file_faults
 from graphweft_workers.roles.query_check import check_queries
 from graphweft_workers.roles.rules import load_rules
 from graphweft_workers.roles.settings import Settings
@@ -34,7 +35,14 @@ _MOST_NAMES: Final = 10
 async def examine(settings: Settings) -> list[Check]:
     """Return all checks, in an order in which a fault explains later ones."""
     rules, rules_check = _rules(settings)
-    checks = [_python(), rules_check, await _embedder(settings), await _extractor(settings), _graphrag(settings, rules)]
+    checks = [
+        _python(),
+        *_files(settings),
+        rules_check,
+        await _embedder(settings),
+        await _extractor(settings),
+        _graphrag(settings, rules),
+    ]
     bus = await _bus(settings)
     checks += bus
     graph = await _graph(settings)
@@ -58,6 +66,12 @@ async def examine(settings: Settings) -> list[Check]:
 def _python() -> Check:
     version = ".".join(map(str, sys.version_info[:3]))
     return Check(name="python", state="ok", found=version)
+
+
+def _files(settings: Settings) -> list[Check]:
+    """Say which of the files of tokens and policies are faulty."""
+    advice = "correct the file; running processes keep its earlier content, and new ones do not start"
+    return [Check(name=name, state="fail", found=text, advice=advice) for name, text in file_faults(settings).items()]
 
 
 def _rules(settings: Settings) -> tuple[RuleSet | None, Check]:

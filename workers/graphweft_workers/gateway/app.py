@@ -10,22 +10,27 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import AsyncGenerator, Callable, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from contextlib import aclosing, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
+from uuid import uuid4
 
 from pydantic import BaseModel, ValidationError
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import JSONResponse, Response
 from starlette.routing import Route
 
 from graphweft import Client
 from graphweft.transport import Transport
-from graphweft_contracts import Event, Permanent, Transient
-from graphweft_workers.gateway.cloud_events import read_events
+from graphweft_contracts import ContextReply, Event, Permanent, Transient
+from graphweft_workers.apps import no_rules
+from graphweft_workers.gateway.access import Access, MayUse, find_access
+from graphweft_workers.gateway.audit import Audited, AuditLog, note_events, note_token, note_users
+from graphweft_workers.gateway.cloud_events import place_of, read_events
 from graphweft_workers.gateway.document import document
 from graphweft_workers.gateway.fact_search import FactsQuestion, find_facts
 from graphweft_workers.gateway.limits import Limits, RequestLimiter, encoding_of, media_type, read_body, read_json
@@ -33,7 +38,7 @@ from graphweft_workers.gateway.messages import Refusal, read_messages
 from graphweft_workers.gateway.problems import Problem, faults_of
 from graphweft_workers.gateway.questions import ContextQuestion
 from graphweft_workers.gateway.redaction import without_addresses
-from graphweft_workers.gateway.tokens import Tokens
+from graphweft_workers.gateway.tokens import Role, Token, Tokens
 from graphweft_workers.gateway.traces import JSON, PROTOBUF, Traces, decompress, read_traces
 
 logger = logging.getLogger("graphweft.gateway")
@@ -51,8 +56,11 @@ def make_app(
     client: Client,
     *,
     connect: Callable[[], Transport],
-    tokens: Tokens | None = None,
+    tokens: Tokens | Callable[[], Tokens] | None = None,
     insecure_app: str | None = None,
+    may_use: MayUse = lambda app_id, workflow: True,
+    faults: Callable[[], Mapping[str, str]] = dict,
+    audit: AuditLog | None = None,
     limits: Limits | None = None,
     refusal: Refusal | None = None,
     schema_ids: Sequence[str] | None = None,
@@ -63,9 +71,11 @@ def make_app(
     message would have no effect; without it, such messages become dead letters. ``schema_ids`` are the ontologies that
     the OpenAPI document names.
 
-    The token of a request decides its app. Without ``tokens``, every request belongs to ``insecure_app`` and must
-    address this machine by name, so that web pages in a local browser cannot send requests. Raises ``ValueError``
-    unless exactly one of ``tokens`` and ``insecure_app`` is given.
+    The token of a request decides its app. A function in place of ``tokens`` gives those of the moment.
+    ``may_use(app_id, workflow)`` tells whether an app may use a workflow. ``faults`` are what an operator should see in
+    ``/readyz``, and ``audit`` gets a line for each request. Without ``tokens``, every request belongs to
+    ``insecure_app`` and must address this machine by name, so that web pages in a local browser cannot send requests.
+    Raises ``ValueError`` unless exactly one of ``tokens`` and ``insecure_app`` is given.
     """
     if (tokens is None) == (insecure_app is None):
         raise ValueError("give either tokens or insecure_app")
@@ -73,11 +83,14 @@ def make_app(
     gateway = _Gateway(
         client=client,
         connect=connect,
-        tokens=tokens,
-        insecure_app=insecure_app or "",
+        tokens=tokens if tokens is None or callable(tokens) else lambda: tokens,
+        insecure=Token(app_id=insecure_app or "", name="--insecure-app", sha256=b"", roles=frozenset({"admin"})),
+        may_use=may_use,
+        faults=faults,
         limits=limits,
         refusal=refusal,
         document=document(limits, secured=tokens is not None, schema_ids=schema_ids),
+        open_document=document(limits, secured=tokens is not None),
     )
 
     @asynccontextmanager
@@ -99,6 +112,7 @@ def make_app(
         ],
         exception_handlers={Problem: _problem, HTTPException: _http, ClientDisconnect: _gone, Exception: _defect},
         lifespan=lifespan,
+        middleware=[] if audit is None else [Middleware(Audited, log=audit)],
     )
     app.router.redirect_slashes = False
     return app
@@ -108,11 +122,15 @@ def make_app(
 class _Gateway:
     client: Client
     connect: Callable[[], Transport]
-    tokens: Tokens | None
-    insecure_app: str
+    tokens: Callable[[], Tokens] | None
+    insecure: Token
+    may_use: MayUse
+    faults: Callable[[], Mapping[str, str]]
     limits: Limits
     refusal: Refusal | None
     document: dict[str, Any]
+    open_document: dict[str, Any]
+    """What is shown without a token: it names no ontologies."""
     probing: asyncio.Lock = field(default_factory=asyncio.Lock)
     probed: tuple[float, dict[str, str] | None] = (-_PROBE_KEPT_S, None)
 
@@ -121,31 +139,39 @@ class _Gateway:
 
     async def events(self, request: Request) -> Response:
         """Publish CloudEvents. The answer means that the bus has them."""
-        app_id = self._app_of(request)
+        access = self._access(request, "emit", "erase")
+        app_id = access.app_id
         with self.limiter.enter(app_id):
             kind = media_type(request)
 
             def read(body: bytes) -> list[Event]:
-                return read_events(kind, request.headers, body, app_id=app_id, limits=self.limits)
+                events = read_events(kind, request.headers, body, app_id=app_id, limits=self.limits)
+                access.check_events(events, lambda number, attribute: place_of(kind, number, attribute))
+                return events
 
-            positions = await self._publish(await self._read(app_id, request, read, self.limits.events_bytes))
+            events = await self._read(app_id, request, read, self.limits.events_bytes)
+            note_events(request, app_id, events)
+            positions = await self._publish(events)
         return JSONResponse({"positions": positions}, 202)
 
     async def messages(self, request: Request) -> Response:
         """Publish an episode for each message. The answer means that the bus has them."""
-        app_id = self._app_of(request)
+        app_id = self._access(request, "emit").app_id
         with self.limiter.enter(app_id):
             _check_json(request)
 
             def read(body: bytes) -> list[Event]:
                 return read_messages(body, app_id=app_id, limits=self.limits, refusal=self.refusal)
 
-            positions = await self._publish(await self._read(app_id, request, read, self.limits.events_bytes))
+            events = await self._read(app_id, request, read, self.limits.events_bytes)
+            note_events(request, app_id, events)
+            positions = await self._publish(events)
         return JSONResponse({"message": "the bus has the messages", "success": True, "positions": positions}, 202)
 
     async def traces(self, request: Request) -> Response:
         """Publish the events of spans. The answer means that the bus has them."""
-        app_id = self._app_of(request)
+        access = self._access(request, "emit")
+        app_id = access.app_id
         with self.limiter.enter(app_id):
             kind = media_type(request)
             if kind not in {PROTOBUF, JSON}:
@@ -153,10 +179,14 @@ class _Gateway:
             encoding = encoding_of(request)
 
             def read(body: bytes) -> Traces:
-                plain = decompress(encoding, body, limit=self.limits.unpacked_bytes)
-                return read_traces(kind, plain, app_id=app_id, limits=self.limits)
+                plain = decompress(encoding, body, limits=self.limits)
+                values = self.limits.values_for(len(body)) if encoding == "gzip" else self.limits.values
+                return read_traces(
+                    kind, plain, app_id=app_id, limits=self.limits, values=values, may_use=access.may_use
+                )
 
-            found = await self._read(app_id, request, read, self.limits.events_bytes, gzip=True)
+            found = await self._read(app_id, request, read, self.limits.events_bytes, otlp=True)
+            note_events(request, app_id, found.events)
             await self._publish(found.events)
         if found.rejected:
             logger.warning("%d spans of app %s give no event: %s", found.rejected, app_id, "; ".join(found.reasons))
@@ -164,21 +194,27 @@ class _Gateway:
 
     async def search(self, request: Request) -> Response:
         """Return facts of some groups. An error means that the search failed, so an empty list means no facts."""
-        app_id = self._app_of(request)
+        app_id = self._access(request, "read").app_id
         with self.limiter.enter(app_id):
             question = await self._question(app_id, request, FactsQuestion)
+            note_users(request, app_id, question.group_ids)
             budget_ms = round(self.limits.search_s * 1000)
             found = await find_facts(self.client, app_id, question, budget_ms=budget_ms)
         return Response(found.model_dump_json(), media_type=JSON)
 
     async def context(self, request: Request) -> Response:
         """Return the context that is ready within the budget, always with status 200."""
-        app_id = self._app_of(request)
+        access = self._access(request, "read")
+        app_id = access.app_id
         with self.limiter.enter(app_id):
             question = await self._question(app_id, request, ContextQuestion)
+            memory = None if question.search is None else question.search.memory
+            note_users(request, app_id, [question.user_id, None if memory is None else memory.user_id])
             if question.app_id not in {None, app_id}:
                 fault = {"pointer": "#/app_id", "detail": "remove it, or name the app of the token"}
                 raise Problem(403, "other-app", "the token belongs to another app", faults=[fault])
+            if question.search is None and not access.may_use(question.workflow):
+                return Response(_no_rules(question.workflow).model_dump_json(), media_type=JSON)
             given: dict[str, Any] = {name: getattr(question, name) for name in ContextQuestion.model_fields}
             given["app_id"] = app_id
             reply = await self.client.context(**given)
@@ -201,18 +237,21 @@ class _Gateway:
                 self.probed = (time.monotonic(), state)
         if state is None:
             raise Problem(503, "bus-unavailable", "the bus does not answer", headers={"Retry-After": str(_RETRY_S)})
-        return JSONResponse(state)
+        return JSONResponse({**state, **self.faults()})
 
-    async def openapi(self, _: Request) -> Response:
-        """Return the OpenAPI document."""
+    async def openapi(self, request: Request) -> Response:
+        """Return the OpenAPI document; only a valid token sees the ontologies."""
+        try:
+            self._access(request)
+        except Problem:
+            return JSONResponse(self.open_document)
         return JSONResponse(self.document)
 
     async def _read[T](
-        self, app_id: str, request: Request, reader: Callable[[bytes], T], limit: int, *, gzip: bool = False
+        self, app_id: str, request: Request, reader: Callable[[bytes], T], limit: int, *, otlp: bool = False
     ) -> T:
-        body = await read_body(request, limit=limit, seconds=self.limits.body_s, gzip=gzip)
-        packed = gzip and encoding_of(request) == "gzip"
-        return await self.limiter.read(app_id, body, reader, packed=packed)
+        body = await read_body(request, limit=limit, seconds=self.limits.body_s, gzip=otlp)
+        return await self.limiter.read(app_id, body, reader, costly=otlp)
 
     async def _question[Q: BaseModel](self, app_id: str, request: Request, model: type[Q]) -> Q:
         _check_json(request)
@@ -266,22 +305,23 @@ class _Gateway:
             return False
         return True
 
-    def _app_of(self, request: Request) -> str:
-        """Return the app of the request. Raises ``Problem`` without a known token."""
+    def _access(self, request: Request, *roles: Role) -> Access:
+        """Return what the request may do. Raises ``Problem`` without a valid token, or without one of the roles."""
         if self.tokens is None:
             if not _LOOPBACK.fullmatch(request.headers.get("host", "")):
                 raise Problem(403, "other-host", "without tokens the gateway answers to 127.0.0.1 and localhost only")
-            return self.insecure_app
-        scheme, _, presented = request.headers.get("authorization", "").partition(" ")
-        token = self.tokens.find(presented.strip()) if scheme.lower() == "bearer" else None
-        if token is None:
-            raise Problem(
-                401,
-                "no-token",
-                "send the header `Authorization: Bearer TOKEN`; `graphweft token new --app APP` makes a token",
-                headers={"WWW-Authenticate": 'Bearer realm="graphweft"'},
-            )
-        return token.app_id
+            access = Access(token=self.insecure, app_may_use=self.may_use)
+        else:
+            access = find_access(self.tokens(), request.headers.get("authorization", ""), self.may_use)
+        note_token(request, access.token)
+        if roles:
+            access.require(*roles)
+        return access
+
+
+def _no_rules(workflow: str) -> ContextReply:
+    """Return the reply that a responder gives for a workflow that the app may not use, or that does not exist."""
+    return ContextReply(id=uuid4().hex, context_id=uuid4().hex, reason="no_rules", detail=no_rules(workflow))
 
 
 def _check_json(request: Request) -> None:

@@ -26,6 +26,7 @@ MAX_ATTRIBUTES: Final = 100
 """Each invalid attribute takes time to report, and other requests wait meanwhile."""
 _TOO_MANY: Final = f"an event has at most {MAX_ATTRIBUTES} attributes: put the rest into its data"
 _INVALID: Final = "an event breaks the contract; nothing was taken"
+_SYSTEM: Final = "over HTTP a message is of a user or an assistant: send text of the system as an event with a rule"
 _EXPECTED: Final = (
     f"send one event as {SINGLE}, several as {BATCH}, or in binary mode: headers ce-specversion, ce-id, ce-source, "
     f"ce-type, ce-chatid, and the data as {_JSON}"
@@ -47,7 +48,11 @@ def read_events(kind: str, headers: Headers, body: bytes, *, app_id: str, limits
             raise Problem(422, "invalid-event", f"a batch is a JSON array of events; {_EXPECTED}")
         items: list[Any] = raw  # pyright: ignore[reportUnknownVariableType]
         if len(items) > limits.events:
-            raise Problem(422, "batch-too-large", f"a batch has at most {limits.events} events: send smaller batches")
+            raise Problem(
+                422,
+                "batch-too-large",
+                f"a batch has at most {limits.events} events, and this one has {len(items):,}: send smaller batches",
+            )
         return _checked([((number,), item) for number, item in enumerate(items)], app_id, now)
     if "ce-specversion" in headers and not kind.startswith("application/cloudevents"):
         return [_binary(kind, headers, body, app_id, now)]
@@ -128,9 +133,24 @@ def _event(attributes: dict[str, Any], app_id: str, now: str) -> Event:
     return Event.model_validate_json(to_json({"appid": app_id, "time": now, **plain}), strict=True)
 
 
+def place_of(kind: str, number: int, attribute: str) -> dict[str, str]:
+    """Return the place of an attribute of event ``number`` of a request with the media type ``kind``."""
+    if kind == BATCH:
+        return {"pointer": pointer(number, attribute)}
+    return {"pointer": pointer(attribute)} if kind == SINGLE else {"header": _PREFIX + attribute}
+
+
 def _refusals(event: Event, *above: int) -> list[dict[str, str]]:
-    """Return the faults that the contract's schema cannot express; clients refuse these events too."""
-    return [{"pointer": pointer(*above, *where), "detail": fault} for where, fault in admission_faults(event)]
+    """Return the faults that the contract's schema cannot express; clients check all but the role."""
+    found = [{"pointer": pointer(*above, *where), "detail": fault} for where, fault in admission_faults(event)]
+    if event.type == "memory.add":
+        # A model would take what such a message says for an instruction of the operator.
+        found += [
+            {"pointer": pointer(*above, "data", "messages", number, "role"), "detail": _SYSTEM}
+            for number, message in enumerate(event.data["messages"])
+            if message["role"] == "system"
+        ]
+    return found
 
 
 def _place_in(attributes: dict[str, Any]) -> Callable[[Loc], Loc]:

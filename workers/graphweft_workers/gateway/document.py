@@ -83,6 +83,7 @@ class Problem(BaseModel):
         default=None,
         description="Only of `bus-unavailable`: the confirmed positions, null for the others.",
     )
+    roles: list[str] | None = Field(default=None, description="Only of `missing-role`: one of them is needed.")
     reason: str | None = Field(default=None, description="Only of `search-failed`: as in `ContextReply`.")
 
 
@@ -133,8 +134,9 @@ _OPERATIONS: Final = (
         "Spans of agents, tools, model calls and workflows, by OpenTelemetry's semantic conventions for GenAI, become "
         "lifecycle events; other spans are ignored. The body is `ExportTraceServiceRequest` in JSON, or in protobuf as "
         f"`{PROTOBUF}`, with or without `Content-Encoding: gzip`. The answer has the same form. A span that is sent "
-        "twice has one effect. The body has at most {limits.events_bytes:,} bytes, {limits.unpacked_bytes:,} unpacked, "
-        "and {limits.spans:,} spans, which give at most {limits.span_events:,} events.",
+        "twice has one effect. The body has at most {limits.events_bytes:,} bytes, {limits.values:,} values, and "
+        "{limits.spans:,} spans, which give at most {limits.span_events:,} events. Decompressed, it has at most "
+        "{limits.unpacked_ratio} times its compressed bytes, or {limits.unpacked_always:,}.",
         "TracesRequest",
         200,
         "The bus has the events of all spans that were not rejected.",
@@ -166,8 +168,12 @@ _OPERATIONS: Final = (
 )
 _PROBLEMS: Final = {
     400: ("NoJson", "The body is not valid JSON, or not what its headers say."),
-    401: ("NoToken", "The token is missing or unknown."),
-    403: ("OtherApp", "The request names another app than the token's. Nothing was taken."),
+    401: ("NoToken", "The token is missing, unknown or expired."),
+    403: (
+        "Forbidden",
+        "The request names another app than the token's, or the token lacks a role or a workflow: `roles` says which "
+        "roles it needs. Events that only workers emit are refused for every token. Nothing was taken.",
+    ),
     408: ("SlowBody", "The body took too long to arrive. Nothing was taken."),
     413: ("TooLarge", "The body, the batch or an event is too large. Nothing was taken."),
     415: ("UnsupportedMediaType", "The gateway does not read bodies of this type. Nothing was taken."),
@@ -210,7 +216,7 @@ def document(limits: Limits, *, secured: bool, schema_ids: Sequence[str] | None 
                 name: {"description": text, "content": _content("Problem", problems.MEDIA_TYPE)}
                 for name, text in _PROBLEMS.values()
             },
-            "securitySchemes": {"token": {"type": "http", "scheme": "bearer", "description": "One app's token."}},
+            "securitySchemes": {"token": {"type": "http", "scheme": "bearer", "description": "A token of one app."}},
         },
     }
 

@@ -12,8 +12,10 @@ from pydantic_core import from_json, to_json
 from starlette.requests import Request
 
 from graphweft_workers.gateway.problems import Problem, pointer
+from graphweft_workers.gateway.structure import count_json
 
 _INFINITY: Final = b"Infinity"
+_VALUES: Final = 300_000
 _INLINE_BYTES: Final = 32_768
 """A smaller body is read on the event loop: it takes a few milliseconds at most."""
 
@@ -24,8 +26,18 @@ class Limits:
 
     events_bytes: int = 4_000_000
     """Body of ``/v1/events``, ``/messages`` and ``/v1/traces``. The bus also limits the size of one event."""
-    unpacked_bytes: int = 16_000_000
+    unpacked_bytes: int = 4_000_000
     """Decompressed body of ``/v1/traces``."""
+    unpacked_ratio: int = 20
+    """Decompressed bytes for each compressed one; spans compress to a tenth."""
+    unpacked_always: int = 500_000
+    """Decompressed bytes that are allowed whatever the ratio: a batch of an exporter has less."""
+    values: int = _VALUES
+    """Values of a body: those in objects and arrays of JSON included, or the fields of protobuf."""
+    values_ratio: int = 10
+    """Values for each compressed byte: parsing costs by the value."""
+    values_always: int = 20_000
+    """Values that are allowed whatever the ratio."""
     context_bytes: int = 1_000_000
     """Body of ``/v1/context`` and ``/search``. Some buses take little more in one record."""
     body_s: float = 10.0
@@ -42,6 +54,14 @@ class Limits:
     """Maximum wait for the facts of ``/search``."""
     requests: int = 512
     requests_per_app: int = 128
+
+    def unpacked_for(self, packed: int) -> int:
+        """Return how many bytes a body of so many compressed bytes may have."""
+        return min(self.unpacked_bytes, max(self.unpacked_always, packed * self.unpacked_ratio))
+
+    def values_for(self, packed: int) -> int:
+        """Return how many values a body of so many compressed bytes may have."""
+        return min(self.values, max(self.values_always, packed * self.values_ratio))
 
 
 @dataclass(slots=True)
@@ -88,13 +108,13 @@ class RequestLimiter:
             if not app.open:
                 del self._apps[app_id]
 
-    async def read[T](self, app_id: str, body: bytes, reader: Callable[[bytes], T], *, packed: bool = False) -> T:
+    async def read[T](self, app_id: str, body: bytes, reader: Callable[[bytes], T], *, costly: bool = False) -> T:
         """Return the result of ``reader`` for the body of an app that has entered.
 
-        Large bodies are read in a thread, one at a time for each app: four megabytes take most of a second. The size of
-        a ``packed`` body is unknown, so it counts as large.
+        Large bodies are read in a thread, one at a time for each app: four megabytes take most of a second. A
+        ``costly`` body takes more time than its size tells, so it counts as large.
         """
-        if len(body) <= _INLINE_BYTES and not packed:
+        if len(body) <= _INLINE_BYTES and not costly:
             return reader(body)
         async with self._apps[app_id].reading:
             return await asyncio.to_thread(reader, body)
@@ -126,21 +146,26 @@ async def read_body(request: Request, *, limit: int, seconds: float, gzip: bool 
         raise Problem(415, "unsupported-media-type", f"send the body {how}")
     length = request.headers.get("content-length", "")
     if length.isascii() and length.isdigit() and int(length[:20]) > limit:
-        raise _too_large(limit)
+        raise _too_large(limit, f"this one has {int(length[:20]):,}")
     body = bytearray()
     try:
         async with asyncio.timeout(seconds):
             async for chunk in request.stream():
                 body += chunk
                 if len(body) > limit:
-                    raise _too_large(limit)
+                    raise _too_large(limit, "this one has more")
     except TimeoutError:
         raise Problem(408, "slow-body", f"the body did not arrive within {seconds:g} s; send it again") from None
     return bytes(body)
 
 
-def read_json(body: bytes) -> Any:
-    """Parse a body. Raises ``Problem`` unless it is JSON (RFC 8259: UTF-8, no NaN, no infinity)."""
+def read_json(body: bytes, *, values: int = _VALUES) -> Any:
+    """Parse a body. Raises ``Problem`` unless it is JSON (RFC 8259: UTF-8, no NaN, no infinity).
+
+    A body with more than ``values`` values is refused before it is parsed.
+    """
+    if (seen := count_json(body, enough=values)) > values:
+        raise too_many_values(values, f"{seen:,}")
     try:
         value = from_json(body, allow_inf_nan=False)
     except ValueError as error:  # its text names line and column and does not quote the body
@@ -158,9 +183,19 @@ def whole(value: Any) -> Any:
     return int(value) if isinstance(value, float) and value.is_integer() else value
 
 
+def too_many_values(limit: int, seen: str) -> Problem:
+    """Return the refusal of a body with ``seen`` values, which is more than ``limit``."""
+    return Problem(
+        422,
+        "too-many-values",
+        f"a body of this size has at most {limit:,} values, those in objects and arrays included, and this one has "
+        f"{seen}: send less at a time; nothing was taken",
+    )
+
+
 def _no_json(detail: str) -> Problem:
     return Problem(400, "no-json", "the body is not valid JSON", faults=[{"pointer": pointer(), "detail": detail}])
 
 
-def _too_large(limit: int) -> Problem:
-    return Problem(413, "body-too-large", f"a body has at most {limit:,} bytes: send less at a time")
+def _too_large(limit: int, seen: str) -> Problem:
+    return Problem(413, "body-too-large", f"a body has at most {limit:,} bytes, and {seen}: send less at a time")

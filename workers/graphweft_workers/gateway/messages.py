@@ -111,8 +111,10 @@ def read_messages(body: bytes, *, app_id: str, limits: Limits, refusal: Refusal 
     """
     raw: Any = read_json(body)
     given: Any = cast("dict[str, Any]", raw).get("messages") if isinstance(raw, dict) else None
-    if isinstance(given, list) and len(given) > limits.events:  # pyright: ignore[reportUnknownArgumentType]
-        raise Problem(422, "batch-too-large", f"a request has at most {limits.events} messages: send smaller requests")
+    count = len(given) if isinstance(given, list) else 0  # pyright: ignore[reportUnknownArgumentType]
+    if count > limits.events:
+        detail = f"a request has at most {limits.events} messages, and this one has {count:,}: send smaller requests"
+        raise Problem(422, "batch-too-large", detail)
     try:
         request = MessagesRequest.model_validate_json(to_json(raw))
         events = _events(request, app_id)

@@ -6,46 +6,61 @@ A token has 256 random bits and cannot be guessed, so a plain SHA-256 is as safe
 from __future__ import annotations
 
 import hashlib
-import hmac
+import re
 import secrets
 from collections.abc import Sequence
 from dataclasses import dataclass
+from datetime import datetime
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Any, Final, Literal, get_args
 
-import yaml
-from pydantic import BaseModel, ConfigDict, StringConstraints, ValidationError
+from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, StringConstraints
 
 from graphweft_contracts import InvalidSettings
-from graphweft_contracts.events import AppId
+from graphweft_contracts.events import AppId, Name
+from graphweft_workers.yaml_model import read_model
 
+Role = Literal["emit", "read", "erase", "admin"]
+ROLES: Final[tuple[Role, ...]] = get_args(Role)
+"""What a token may do: publish events; get context and search; publish events that erase; all of these."""
+DEFAULT_ROLES: Final[frozenset[Role]] = frozenset({"emit", "read", "erase"})
+"""The roles of a token whose entry names none: files from before roles stay as they are."""
 _PREFIX: Final = "gw_"
 """Lets people and scanners for leaked secrets recognise a token."""
+_RFC3339: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}[Tt ][0-9]{2}:[0-9]{2}:[0-9]{2}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Token:
-    """The app and the hash of a token. The token itself is not stored."""
+    """The app, the rights and the hash of a token. The token itself is not stored."""
 
     app_id: str
     name: str
     sha256: bytes
+    roles: frozenset[Role] = DEFAULT_ROLES
+    workflows: frozenset[str] | None = None
+    """Workflows that it may name; None: those of its app."""
+    expires: datetime | None = None
+
+    def has(self, *roles: Role) -> bool:
+        """Return whether the token has one of the roles."""
+        return "admin" in self.roles or not self.roles.isdisjoint(roles)
 
 
 class Tokens:
     """The tokens that a gateway accepts."""
 
     def __init__(self, tokens: Sequence[Token]) -> None:
-        self._tokens = tuple(tokens)
+        self.all = tuple(tokens)
+        """In the order of the file."""
+        self._by_hash = {token.sha256: token for token in tokens}
 
     def find(self, presented: str) -> Token | None:
-        """Return the entry of a token, or None. The time does not depend on the token."""
-        digest = hashlib.sha256(presented.encode(errors="replace")).digest()
-        found = None
-        for token in self._tokens:
-            if hmac.compare_digest(token.sha256, digest):
-                found = token
-        return found
+        """Return the entry of a token, expired or not, or None.
+
+        The time says nothing about the tokens: what is looked up is a hash, which nobody can choose.
+        """
+        return self._by_hash.get(hashlib.sha256(presented.encode(errors="replace")).digest())
 
 
 def new_token() -> str:
@@ -59,36 +74,27 @@ def sha256_of(token: str) -> str:
 
 
 def read_tokens(path: Path) -> Tokens:
-    """Read ``tokens: [{sha256: …, app_id: …, name: …}]``. Raises ``InvalidSettings`` with each fault."""
-    try:
-        raw: Any = yaml.safe_load(path.read_text("utf-8-sig"))
-    except OSError as error:
-        raise InvalidSettings(f"gateway_tokens: {str(path)!r} cannot be read: {error.strerror}") from error
-    except yaml.MarkedYAMLError as error:
-        mark = error.problem_mark
-        where = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
-        raise InvalidSettings(f"gateway_tokens: {path}{where}: invalid YAML: {error.problem}") from None
-    except (yaml.YAMLError, ValueError) as error:
-        raise InvalidSettings(f"gateway_tokens: {path}: invalid YAML: {error}") from error
-    try:
-        entries = _File.model_validate(raw).tokens
-    except ValidationError as error:
-        faults = (
-            f"gateway_tokens: {path}: {'.'.join(map(str, fault['loc'])) or 'the file'}: {fault['msg']}"
-            for fault in error.errors(include_input=False, include_url=False, include_context=False)
-        )
-        raise InvalidSettings("\n".join([*faults, f"each token is {_FORM}"])) from None
+    """Read ``tokens: [{sha256: …, app_id: …, name: …, roles: […], …}]``. Raises ``InvalidSettings`` with each fault."""
+    entries = read_model(path, _File, setting="gateway_tokens", form=_FORM).tokens
     if not entries:
         raise InvalidSettings(f"gateway_tokens: {path} has no tokens: `graphweft token new --app APP` makes one")
     digests = [entry.sha256.lower() for entry in entries]
     if twice := next((number for number, digest in enumerate(digests) if digest in digests[:number]), None):
         raise InvalidSettings(f"gateway_tokens: {path}: tokens.{twice}: duplicate of an earlier token: remove one")
-    return Tokens(
-        [Token(app_id=entry.app_id, name=entry.name, sha256=bytes.fromhex(entry.sha256)) for entry in entries]
-    )
+    return Tokens([entry.token for entry in entries])
 
 
-_FORM: Final = "{sha256: 64 hexadecimal digits, app_id: APP, name: TEXT}; `graphweft token new --app APP` writes one"
+_FORM: Final = (
+    f"each token is {{sha256: 64 hexadecimal digits, app_id: APP, name: TEXT, roles: [{', '.join(ROLES)}], "
+    "workflows: [NAME, …], expires: TIME}; only the first two are required. `graphweft token new --app APP` writes one"
+)
+
+
+def _dated(value: Any) -> Any:
+    if not isinstance(value, str) or not _RFC3339.match(value):  # pydantic would take a number for seconds
+        msg = "expected a time such as 2027-01-31T00:00:00Z (RFC 3339)"
+        raise ValueError(msg)
+    return value
 
 
 class _Entry(BaseModel):
@@ -97,6 +103,20 @@ class _Entry(BaseModel):
     sha256: Annotated[str, StringConstraints(pattern="^[0-9A-Fa-f]{64}$")]
     app_id: AppId
     name: str = ""
+    roles: Annotated[frozenset[Role], Field(min_length=1)] = DEFAULT_ROLES
+    workflows: frozenset[Name] | None = None
+    expires: Annotated[AwareDatetime, BeforeValidator(_dated)] | None = None
+
+    @property
+    def token(self) -> Token:
+        return Token(
+            app_id=self.app_id,
+            name=self.name,
+            sha256=bytes.fromhex(self.sha256),
+            roles=self.roles,
+            workflows=self.workflows,
+            expires=self.expires,
+        )
 
 
 class _File(BaseModel):

@@ -10,7 +10,7 @@ import base64
 import math
 import re
 import zlib
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
 
@@ -35,8 +35,9 @@ from graphweft.adapters.genai import (
 from graphweft.transport import MAX_EVENT_BYTES, Outgoing, check_sizes
 from graphweft_contracts import Event, InvalidEvent, wire
 from graphweft_contracts.admission import admission_faults
-from graphweft_workers.gateway.limits import Limits, read_json
+from graphweft_workers.gateway.limits import Limits, read_json, too_many_values
 from graphweft_workers.gateway.problems import MAX_FAULTS, Problem, pointer
+from graphweft_workers.gateway.structure import count_protobuf, fields_of
 
 PROTOBUF: Final = "application/x-protobuf"
 JSON: Final = "application/json"
@@ -45,8 +46,8 @@ _ERROR: Final = 2
 _EXCEPTION: Final = "exception"
 _EXCEPTION_ATTRIBUTES: Final = frozenset({"exception.type", "exception.message"})
 _MAX_REASONS: Final = 5
-_MAX_VALUES: Final = 1_000_000
-"""Values of a JSON body. The body has room for eight times as many, which would take gigabytes of memory."""
+_FIELDS_PER_VALUE: Final = 2
+"""A field of protobuf costs less than half of a value of JSON."""
 _IDS: Final = ("traceId", "spanId", "parentSpanId")
 _FIELDS: Final = re.compile(r"Failed to parse (\w+) field: ")
 
@@ -71,34 +72,51 @@ class Traces:
         return written
 
 
-def decompress(encoding: str, body: bytes, *, limit: int) -> bytes:
+def decompress(encoding: str, body: bytes, *, limits: Limits) -> bytes:
     """Return a body without its encoding, ``gzip`` or ``identity``.
 
-    Raises ``Problem`` when the body is not valid gzip, or has more than ``limit`` bytes decompressed.
+    Raises ``Problem`` when the body is not valid gzip, or decompressed larger than its size allows.
     """
     if encoding != "gzip":
         return body
+    limit = limits.unpacked_for(len(body))
     reader = zlib.decompressobj(wbits=31)
     try:
         content = reader.decompress(body, limit + 1)
     except zlib.error:
         raise Problem(400, "no-gzip", "the body is not gzip, although the header Content-Encoding says so") from None
     if len(content) > limit:
-        raise Problem(413, "body-too-large", f"a body has at most {limit:,} bytes decompressed: send less at a time")
+        raise Problem(
+            413,
+            "body-too-large",
+            f"a body of {len(body):,} compressed bytes has at most {limit:,} decompressed, and this one has more: send "
+            "fewer spans at a time, or without compression",
+        )
     if not reader.eof or reader.unused_data:
         raise Problem(400, "no-gzip", "the body is not exactly one complete gzip stream")
     return content
 
 
-def read_traces(kind: str, body: bytes, *, app_id: str, limits: Limits) -> Traces:
+def read_traces(
+    kind: str,
+    body: bytes,
+    *,
+    app_id: str,
+    limits: Limits,
+    values: int | None = None,
+    may_use: Callable[[str | None], bool] = lambda workflow: True,
+) -> Traces:
     """Return the events of a request's spans, all of ``app_id``. Spans of other libraries than agents are ignored.
 
-    Raises ``Problem`` for the whole request when it is invalid, names another app or exceeds a limit.
+    ``values`` limits the values of the body instead of ``limits``. A span of a workflow that the sender may not use is
+    rejected. Raises ``Problem`` for the whole request when it is invalid, names another app or exceeds a limit.
     """
-    spans, reasons = _spans(kind, body, app_id, limits)
+    values = limits.values if values is None else values
+    request = _of_json(body, values) if kind == JSON else _of_protobuf(body, values)
+    spans, reasons = _spans(request, app_id, limits)
     found = events_of(spans)
     if len(found) > limits.span_events:
-        raise _too_many(f"the spans of a request give at most {limits.span_events:,} events")
+        raise _too_many(f"the spans of a request give at most {limits.span_events:,} events, and these {len(found):,}")
     made: list[tuple[_Key, Event]] = []
     refused: dict[_Key, str] = {}
     for one in found:
@@ -112,10 +130,12 @@ def read_traces(kind: str, body: bytes, *, app_id: str, limits: Limits) -> Trace
             refused[key] = f"an event has more than {MAX_EVENT_BYTES:,} bytes"
         else:
             fault = next(admission_faults(event), None)
-            if fault is None:
-                made.append((key, event))
-            else:
+            if fault is not None:
                 refused[key] = f"{'.'.join(fault[0])}: {fault[1]}"
+            elif not may_use(event.workflow):
+                refused[key] = "the token may not use its workflow"
+            else:
+                made.append((key, event))
     reasons += refused.values()
     return Traces(
         events=[event for key, event in made if key not in refused],
@@ -150,14 +170,14 @@ def _event(one: SpanEvent, app_id: str) -> Event:
     )
 
 
-def _spans(kind: str, body: bytes, app_id: str, limits: Limits) -> tuple[list[Span], list[str]]:
-    """Return the valid spans of a body, and for each invalid span of an agent the reason."""
-    request = _of_json(body) if kind == JSON else _of_protobuf(body)
+def _spans(request: ExportTraceServiceRequest, app_id: str, limits: Limits) -> tuple[list[Span], list[str]]:
+    """Return the valid spans of a request, and for each invalid span of an agent the reason."""
     resources = request.resource_spans
-    if len(resources) > limits.spans or sum(len(each.scope_spans) for each in resources) > limits.spans:
-        raise _too_many(f"a request has at most {limits.spans:,} resources and scopes")
-    if sum(len(scope.spans) for each in resources for scope in each.scope_spans) > limits.spans:
-        raise _too_many(f"a request has at most {limits.spans:,} spans")
+    scopes = sum(len(each.scope_spans) for each in resources)
+    if (seen := max(len(resources), scopes)) > limits.spans:
+        raise _too_many(f"a request has at most {limits.spans:,} resources and scopes, and this one has {seen:,}")
+    if (seen := sum(len(scope.spans) for each in resources for scope in each.scope_spans)) > limits.spans:
+        raise _too_many(f"a request has at most {limits.spans:,} spans, and this one has {seen:,}")
     spans: list[Span] = []
     reasons: list[str] = []
     others: list[str] = []
@@ -235,19 +255,29 @@ def _value(raw: Any) -> Any:
             return getattr(raw, name)
 
 
-def _of_protobuf(body: bytes) -> ExportTraceServiceRequest:
+def _of_protobuf(body: bytes, values: int) -> ExportTraceServiceRequest:
+    fields = values * _FIELDS_PER_VALUE
+    # A field takes two bytes, but makes up to two hundred of memory.
+    if len(body) > 2 * fields:
+        seen = count_protobuf(body, fields_of(ExportTraceServiceRequest.DESCRIPTOR), enough=fields)
+        if seen is None:
+            raise _no_protobuf()
+        if seen > fields:
+            raise too_many_values(fields, "more")
     try:
         request: ExportTraceServiceRequest = ExportTraceServiceRequest.FromString(body)
     except DecodeError:
-        detail = "the body is not an ExportTraceServiceRequest of OTLP in protobuf"
-        raise Problem(400, "no-protobuf", detail) from None
+        raise _no_protobuf() from None
     return request
 
 
-def _of_json(body: bytes) -> ExportTraceServiceRequest:
+def _no_protobuf() -> Problem:
+    return Problem(400, "no-protobuf", "the body is not an ExportTraceServiceRequest of OTLP in protobuf")
+
+
+def _of_json(body: bytes, values: int) -> ExportTraceServiceRequest:
     """Return the request of a JSON body. Raises ``Problem`` with the place of the first fault."""
-    raw = read_json(body)
-    _check_values(raw)
+    raw = read_json(body, values=values)
     request = ExportTraceServiceRequest()
     if not isinstance(raw, dict):
         raise _invalid()
@@ -303,23 +333,6 @@ def _invalid(*place: str | int) -> Problem:
     detail = "the spans do not have the form of OTLP in JSON; nothing was taken"
     fault = {"pointer": pointer(*place), "detail": "this value does not fit the OTLP field, or a value in it does not"}
     return Problem(422, "invalid-traces", detail, faults=[fault])
-
-
-def _check_values(body: Any) -> None:
-    """Raise ``Problem`` when a body has more than 1,000,000 values, those in objects and arrays included."""
-    found, waiting = 1, [body]
-    while waiting:
-        part = waiting.pop()
-        if isinstance(part, dict):
-            inside: Collection[Any] = cast("dict[str, Any]", part).values()
-        elif isinstance(part, list):
-            inside = cast("Collection[Any]", part)
-        else:
-            continue
-        found += len(inside)
-        if found > _MAX_VALUES:
-            raise _too_many(f"a JSON body has at most {_MAX_VALUES:,} values")
-        waiting += inside
 
 
 def _too_many(detail: str) -> Problem:

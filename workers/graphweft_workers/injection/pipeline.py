@@ -12,6 +12,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Final
 
 import structlog
@@ -33,6 +34,7 @@ from graphweft_workers.injection.purges import PurgeFollower
 from graphweft_workers.injection.query_runner import QueryRunner
 from graphweft_workers.injection.reply import ReplyBuilder, empty_reply
 from graphweft_workers.injection.rows import Failure, Rows
+from graphweft_workers.injection.shown_place import shown_place
 from graphweft_workers.injection.versions import Versions
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.fact_retriever import FactRetriever
@@ -89,8 +91,12 @@ class ContextPipeline:
         count: TokenCounter = count_characters,
         redact: bool = True,
         clock: Callable[[], datetime] = _now,
+        root: Path | None = None,
     ) -> None:
-        """``clock`` gives the time of clock functions in queries, and of the validity of facts in searches."""
+        """``clock`` gives the time of clock functions in queries, and of the validity of facts in searches.
+
+        ``root`` is the folder of rules: replies show places of rules from there on.
+        """
         self.rules = active = FixedRules(rules) if isinstance(rules, RuleSet) else rules
         self.cache = Cache(cache_bytes, bus.is_after if bus is not None else None)
         """Its counters are for metrics."""
@@ -109,7 +115,8 @@ class ContextPipeline:
         self._rows = RowFetcher(
             runner, self.cache, self._versions, self._breaker, self._background, query_timeout_s=query_timeout_s
         )
-        self._replies = ReplyBuilder(self.cache, last_good_s, count, redact=redact)
+        self._replies = ReplyBuilder(self.cache, last_good_s, count, redact=redact, root=root)
+        self._root = root
 
     async def answer(self, request: ContextRequest) -> ContextReply:
         """Return the context for ``request`` before its deadline, with a reason for each missing block.
@@ -159,7 +166,8 @@ class ContextPipeline:
             return empty_reply(request, started, "no_rules", no_rules(request.workflow))
         if request.search is None and (problem := rules.problem(request.workflow)) is not None:
             first = (errors(problem.findings) or problem.findings)[0]
-            detail = f"the rules of the workflow {request.workflow!r} do not compile with this version: {first}"
+            detail = f"the rules of the workflow {request.workflow!r} do not compile with this version: "
+            detail += f"{shown_place(first.place, self._root)}: {first.message}"
             return empty_reply(request, started, "no_rules", detail)
         position: Position | None = None
         if request.after is not None:

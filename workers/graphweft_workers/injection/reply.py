@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
 
@@ -16,6 +17,7 @@ from graphweft_rules.output.packing import Found, pack
 from graphweft_rules.output.token_count import TokenCounter
 from graphweft_workers.injection.cache import Cache, key_of
 from graphweft_workers.injection.rows import Failure, Rows
+from graphweft_workers.injection.shown_place import shown_place
 from graphweft_workers.redaction import redact_cell
 
 logger = structlog.get_logger("graphweft.injection")
@@ -32,14 +34,18 @@ _NO_ROWS: Final[frozenset[ReasonCode]] = frozenset({"graph_unavailable", "timeou
 class ReplyBuilder:
     """Builds replies; takes rows up to ``last_good_s`` old out of the cache when the graph gives none in time.
 
-    With ``redact``, texts have no secrets (``graphweft_workers.redaction``); values for programs keep them.
+    With ``redact``, texts have no secrets (``graphweft_workers.redaction``); values for programs keep them. Places of
+    rules are shown from ``root`` on.
     """
 
-    def __init__(self, cache: Cache, last_good_s: float, count: TokenCounter, *, redact: bool) -> None:
+    def __init__(
+        self, cache: Cache, last_good_s: float, count: TokenCounter, *, redact: bool, root: Path | None = None
+    ) -> None:
         self._cache = cache
         self._last_good_s = last_good_s
         self._count = count
         self._gate = redact_cell if redact else None
+        self._root = root
 
     def build(
         self,
@@ -58,7 +64,7 @@ class ReplyBuilder:
         With ``may_be_erased`` no last rows are taken: it is not known whether something of them was erased.
         """
         # A condition that is false since a variable is absent means that the rule does not apply: no block is missing.
-        missing = [_missing_skip(skip) for skip in matched.skipped if skip.reason != "missing_variable"]
+        missing = [self._missing_skip(skip) for skip in matched.skipped if skip.reason != "missing_variable"]
         found: list[Found] = []
         for bound, outcome in zip(matched.queries, outcomes, strict=True):
             age_ms: int | None = None
@@ -67,13 +73,13 @@ class ReplyBuilder:
                 last = self._last_good(request.app_id, bound) if rows.reason in _NO_ROWS else None
                 if last is not None and may_be_erased:
                     last, rows = None, replace(rows, detail=rows.detail + _MAY_BE_ERASED)
-                missing.append(_missing(bound, rows))
+                missing.append(self._missing(bound, rows))
                 if last is None:
                     continue
                 rows, age_ms = last
             if rows.incomplete is not None:
-                missing.append(_missing(bound, rows.incomplete))
-            explanation = _explained(bound, rows) if request.explain else None
+                missing.append(self._missing(bound, rows.incomplete))
+            explanation = self._explained(bound, rows) if request.explain else None
             table = rows.table
             found.append(
                 Found(bound=bound, columns=table.columns, rows=table.rows, age_ms=age_ms, explanation=explanation)
@@ -117,6 +123,27 @@ class ReplyBuilder:
             for bound, outcome in zip(matched.queries, outcomes, strict=True)
         )
 
+    def _explained(self, bound: BoundQuery, rows: Rows) -> Explanation:
+        return Explanation(
+            place=shown_place(bound.query.place, self._root),
+            cypher=bound.cypher.statement if bound.cypher is not None else "",
+            params=_params(bound),
+            found=len(rows.table.rows),
+            elapsed_ms=round(rows.elapsed_s * 1000, 3),
+            cached=rows.cached,
+            events=_events(rows),
+        )
+
+    def _missing(self, bound: BoundQuery, failure: Failure) -> Missing:
+        query = bound.query
+        detail = failure.detail.replace(str(query.place), shown_place(query.place, self._root))
+        return Missing(name=query.inject_as, rule=bound.rule, query=query.id, reason=failure.reason, detail=detail)
+
+    def _missing_skip(self, skip: Skipped) -> Missing:
+        reason: ReasonCode = "missing_param" if skip.reason == "missing_param" else "condition_error"
+        detail = f"{shown_place(skip.place, self._root)}: {skip.detail}"
+        return Missing(name=skip.query, rule=skip.rule, query=skip.query, reason=reason, detail=detail)
+
     def _last_good(self, app_id: str, bound: BoundQuery) -> tuple[Rows, int] | None:
         """Return the last rows of a query and their age in milliseconds; never memories, which may be erased."""
         if bound.graphrag is not None or (bound.search is not None and bound.search.memory is not None):
@@ -146,18 +173,6 @@ def empty_reply(request: ContextRequest, started: float, reason: ReasonCode, det
 def _as_rows(block: Block, found: Found) -> Block:
     value = [dict(zip(found.columns, row, strict=True)) for row in found.rows[: block.rows]]
     return block.model_copy(update={"format": "list", "value": value})
-
-
-def _explained(bound: BoundQuery, rows: Rows) -> Explanation:
-    return Explanation(
-        place=str(bound.query.place),
-        cypher=bound.cypher.statement if bound.cypher is not None else "",
-        params=_params(bound),
-        found=len(rows.table.rows),
-        elapsed_ms=round(rows.elapsed_s * 1000, 3),
-        cached=rows.cached,
-        events=_events(rows),
-    )
 
 
 def _params(bound: BoundQuery) -> dict[str, Any]:
@@ -198,15 +213,3 @@ def _event_ids(name: str, value: Any) -> Iterator[str]:
 
 def _elapsed_ms(started: float) -> float:
     return round((time.perf_counter() - started) * 1000, 3)
-
-
-def _missing(bound: BoundQuery, failure: Failure) -> Missing:
-    return Missing(
-        name=bound.query.inject_as, rule=bound.rule, query=bound.query.id, reason=failure.reason, detail=failure.detail
-    )
-
-
-def _missing_skip(skip: Skipped) -> Missing:
-    reason: ReasonCode = "missing_param" if skip.reason == "missing_param" else "condition_error"
-    detail = f"{skip.place}: {skip.detail}"
-    return Missing(name=skip.query, rule=skip.rule, query=skip.query, reason=reason, detail=detail)

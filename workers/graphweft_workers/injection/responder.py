@@ -18,6 +18,7 @@ from graphweft_contracts import ContextReply, ContextRequest, Transient, wire
 from graphweft_workers.backoff import backoff_s
 from graphweft_workers.injection.clock_skew import ClockSkew
 from graphweft_workers.injection.reply_sender import ReplySender
+from graphweft_workers.log_limit import LogLimit
 from graphweft_workers.ports.request_queue import PendingRequest, Requester, RequestQueue, read_requester
 
 logger = structlog.get_logger("graphweft.injection")
@@ -121,6 +122,7 @@ class InjectionResponder:
         """Moving average of the time that a request takes, over all apps."""
         self._stopping = asyncio.Event()
         self._reported: dict[str, int] = {}
+        self._lines = LogLimit()
         self._clock_skew = ClockSkew(queue)
         self._sender = ReplySender(queue, self._stopping)
         self.answered = 0
@@ -143,6 +145,7 @@ class InjectionResponder:
         finally:
             reporting.cancel()
             await asyncio.gather(reporting, return_exceptions=True)
+        self._report_left_out()
         logger.info("responder_stopped", **self.counts())
 
     async def _take_all(self) -> None:
@@ -204,7 +207,8 @@ class InjectionResponder:
             requester = ContextRequest.model_validate_json(pending.body)
         except ValidationError as error:
             fault = wire.explain(error).removeprefix("event: ")[:_MOST_DETAIL]
-            logger.warning("request_invalid", error=fault)
+            if (left_out := self._lines.admit("request_invalid")) is not None:
+                logger.warning("request_invalid", error=fault, left_out=left_out)
             requester = read_requester(pending.body)
             if requester is None:
                 return None
@@ -333,19 +337,26 @@ class InjectionResponder:
             logger.exception("answer_failed", workflow=request.workflow, agent=request.agent)
             return ContextReply(id=request.id, reason="internal_error", detail=type(error).__name__, partial=True)
         for item in reply.missing:
-            logger.warning(
-                "block_missing", rule=item.rule, query=item.query, reason=item.reason, detail=item.detail,
-                app_id=request.app_id, workflow=request.workflow, agent=request.agent,
-            )  # fmt: skip
+            left_out = self._lines.admit(("block_missing", request.app_id, item.rule, item.query, item.reason))
+            if left_out is not None:
+                logger.warning(
+                    "block_missing", rule=item.rule, query=item.query, reason=item.reason, detail=item.detail,
+                    app_id=request.app_id, workflow=request.workflow, agent=request.agent, left_out=left_out,
+                )  # fmt: skip
         return reply
 
     async def _report(self) -> None:
         while True:
             await asyncio.sleep(_REPORT_S)
+            self._report_left_out()
             counts = self.counts()
             if counts != self._reported and any(counts.values()):
                 self._reported = counts
                 logger.info("responder_counts", **counts)
+
+    def _report_left_out(self) -> None:
+        if left_out := self._lines.take_left_out():
+            logger.warning("log_lines_left_out", count=left_out)
 
     def counts(self) -> dict[str, int]:
         """Return the numbers of requests by outcome, and ``more_counts``; logged each minute and at the end."""

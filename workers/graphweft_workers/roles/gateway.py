@@ -7,27 +7,33 @@ import contextlib
 import logging
 import signal
 import socket
+import sys
 from collections.abc import Callable, Generator
 from typing import Final, override
 
 import uvicorn
-from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from graphweft import Client
 from graphweft_contracts import InvalidSettings
 from graphweft_workers.gateway.app import make_app
+from graphweft_workers.gateway.audit import AuditLog
+from graphweft_workers.gateway.protocol import protocol_of
 from graphweft_workers.gateway.tokens import read_tokens
+from graphweft_workers.log_limit import LimitedLines
 from graphweft_workers.roles.connections import make_transport
 from graphweft_workers.roles.ontologies import load_ontologies, make_refusal
+from graphweft_workers.roles.policies import may_use, open_policies
 from graphweft_workers.roles.settings import Settings
+from graphweft_workers.watched_file import WatchedFile
 
 _LOOPBACK: Final = "127.0.0.1"
 _STOP_S: Final = 15
 """Longest wait for current requests: longer than the largest budget and the longest wait for the bus."""
 _CONNECTIONS: Final = 2_000
 """uvicorn answers 503 beyond this number of connections."""
-_HEAD_S: Final = 10.0
-"""The time limit for the head of a request; the body has the same."""
+_FAULTY: Final = "the changed file is faulty, so its earlier content stays in use; the log says what to correct"
+_TURN_S: Final = 0.001
+"""Turn of a thread. Python's 5 ms made other requests five times slower while bodies were read."""
 
 
 async def run_gateway(
@@ -47,20 +53,32 @@ async def run_gateway(
         raise InvalidSettings("--insecure-app and GRAPHWEFT_GATEWAY_TOKENS exclude each other: drop one")
     if insecure_app is not None and host != _LOOPBACK:
         raise InvalidSettings(f"--insecure-app requires --host {_LOOPBACK}, not {host}")
-    tokens = None if settings.gateway_tokens is None else read_tokens(settings.gateway_tokens)
+    tokens = None if settings.gateway_tokens is None else WatchedFile(settings.gateway_tokens, read_tokens)
+    policies = open_policies(settings)
+    watched = {"tokens": tokens, "apps": policies}
     ontologies = load_ontologies(settings)
-    with _listening(host, port) as listener:
+
+    def faults() -> dict[str, str]:
+        found = {name: _FAULTY for name, file in watched.items() if file is not None and file.problem is not None}
+        if audit is not None and audit.failed:
+            found["audit"] = f"{audit.failed} lines could not be written; the log says why"
+        return found
+
+    with _auditing(settings) as audit, _listening(host, port) as listener:
         client = Client(transport=make_transport(settings))
         config = uvicorn.Config(
             make_app(
                 client,
                 connect=lambda: make_transport(settings),
-                tokens=tokens,
+                tokens=None if tokens is None else lambda: tokens.current,
                 insecure_app=insecure_app,
+                may_use=may_use(policies),
+                faults=faults,
+                audit=audit,
                 refusal=make_refusal(ontologies),
                 schema_ids=ontologies.ids,
             ),
-            http=_Protocol,
+            http=protocol_of(settings.gateway_connections),
             log_config=None,
             access_log=False,
             server_header=False,
@@ -70,43 +88,15 @@ async def run_gateway(
             limit_concurrency=_CONNECTIONS,
             timeout_graceful_shutdown=_STOP_S,
         )
-        _send_logs_along()
         shown = f"[{host}]" if ":" in host else host
-        await _Server(config, lambda: ready(f"http://{shown}:{listener.getsockname()[1]}")).serve([listener])
-
-
-class _Protocol(H11Protocol):
-    """uvicorn's protocol with a time limit for the head of a request; uvicorn waits for ever."""
-
-    _closing: asyncio.TimerHandle | None = None
-    """The timer that runs while no request is being answered."""
-
-    @override
-    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
-        super().connection_made(transport)
-        self._watch()
-
-    @override
-    def data_received(self, data: bytes) -> None:
-        super().data_received(data)
-        self._watch()
-
-    @override
-    def connection_lost(self, exc: Exception | None) -> None:
-        super().connection_lost(exc)
-        self._stop_watching()
-
-    def _watch(self) -> None:
-        # None before the first request, whatever the types say.
-        if self.cycle and not self.cycle.response_complete:
-            self._stop_watching()
-        elif self._closing is None:
-            self._closing = self.loop.call_later(_HEAD_S, self.transport.close)
-
-    def _stop_watching(self) -> None:
-        if self._closing is not None:
-            self._closing.cancel()
-            self._closing = None
+        following = [asyncio.create_task(file.follow()) for file in watched.values() if file is not None]
+        try:
+            with _logging(), _short_turns():
+                await _Server(config, lambda: ready(f"http://{shown}:{listener.getsockname()[1]}")).serve([listener])
+        finally:
+            for task in following:
+                task.cancel()
+            await asyncio.gather(*following, return_exceptions=True)
 
 
 class _Server(uvicorn.Server):
@@ -137,6 +127,19 @@ class _Server(uvicorn.Server):
 
 
 @contextlib.contextmanager
+def _auditing(settings: Settings) -> Generator[AuditLog | None]:
+    """Open the audit log that the settings name, if any."""
+    if settings.audit_log is None:
+        yield None
+        return
+    audit = AuditLog(settings.audit_log)
+    try:
+        yield audit
+    finally:
+        audit.close()
+
+
+@contextlib.contextmanager
 def _listening(host: str, port: int) -> Generator[socket.socket]:
     """Bind the address; uvicorn would end the process without saying what to do."""
     try:
@@ -147,11 +150,35 @@ def _listening(host: str, port: int) -> Generator[socket.socket]:
             f"the gateway cannot listen on {host}:{port}: {error.strerror}; give another --host or --port"
         ) from error
     with listener:
+        # Accepted connections inherit it. asyncio does not set it for them, and without it the second answer on a
+        # connection comes 40 ms late.
+        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         yield listener
 
 
-def _send_logs_along() -> None:
-    """Send uvicorn's warnings to graphweft's log."""
+@contextlib.contextmanager
+def _short_turns() -> Generator[None]:
+    """Let a thread that reads a large body give way soon: each step of the other requests waits for a turn of it."""
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(_TURN_S)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
+
+
+@contextlib.contextmanager
+def _logging() -> Generator[None]:
+    """Send uvicorn's warnings to graphweft's log, and limit the lines that a peer can cause."""
     ours, theirs = logging.getLogger("graphweft"), logging.getLogger("uvicorn")
     theirs.handlers, theirs.propagate = list(ours.handlers), False
     theirs.setLevel(logging.WARNING)
+    limited = [logging.getLogger(name) for name in ("uvicorn.error", "graphweft.gateway")]
+    lines = LimitedLines()
+    for each in limited:
+        each.addFilter(lines)
+    try:
+        yield
+    finally:
+        for each in limited:
+            each.removeFilter(lines)

@@ -41,7 +41,7 @@ from graphweft_workers.roles.connections import (
 )
 from graphweft_workers.roles.heartbeat import beating
 from graphweft_workers.roles.pipelines import make_pipeline
-from graphweft_workers.roles.policies import open_policies
+from graphweft_workers.roles.policies import may_use, open_policies
 from graphweft_workers.roles.rules import load_new_rules, logged_rules, push_if_new
 from graphweft_workers.roles.settings import Settings
 
@@ -256,7 +256,8 @@ async def _injection(settings: Settings) -> AsyncGenerator[_Service]:
         cache_bytes=settings.context_cache_mb * 1024**2,
         last_good_s=settings.context_last_good_s,
         off=settings.context_off_apps,
-        may_use=lambda app_id, workflow: policies is None or policies.current.allows_workflow(app_id, workflow),
+        root=settings.rules,
+        may_use=may_use(policies),
     )
     tasks = [asyncio.create_task(_follow(active, settings, pipeline.purges)), asyncio.create_task(compile_rest(active))]
     if embedder is not None:

@@ -1,8 +1,14 @@
-"""The app policies that the settings name."""
+"""The files of tokens and app policies that the settings name."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from graphweft_contracts import InvalidSettings
 from graphweft_workers.apps import AppPolicies, read_policies
+from graphweft_workers.gateway.tokens import read_tokens
 from graphweft_workers.roles.settings import Settings
 from graphweft_workers.watched_file import WatchedFile
 
@@ -13,3 +19,30 @@ def open_policies(settings: Settings) -> WatchedFile[AppPolicies] | None:
     Raises ``InvalidSettings`` with each fault of the file.
     """
     return None if settings.apps is None else WatchedFile(settings.apps, read_policies)
+
+
+def may_use(policies: WatchedFile[AppPolicies] | None) -> Callable[[str, str], bool]:
+    """Return what tells whether an app may use a workflow, by the policies of the moment; without any, it may."""
+
+    def allowed(app_id: str, workflow: str) -> bool:
+        return policies is None or policies.current.allows_workflow(app_id, workflow)
+
+    return allowed
+
+
+def file_faults(settings: Settings) -> dict[str, str]:
+    """Return the faults of these files as they are now, by setting.
+
+    A running process keeps the earlier content of a faulty file, and a new one does not start.
+    """
+    readers: dict[str, Callable[[Path], Any]] = {"gateway_tokens": read_tokens, "apps": read_policies}
+    faults: dict[str, str] = {}
+    for setting, read in readers.items():
+        path: Path | None = getattr(settings, setting)
+        if path is None:
+            continue
+        try:
+            read(path)
+        except InvalidSettings as error:
+            faults[setting] = str(error)
+    return faults

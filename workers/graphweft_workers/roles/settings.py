@@ -219,6 +219,18 @@ class Settings(DriverSettings, BaseSettings):
     gateway_tokens: Path | None = Field(
         default=None, description="YAML file with the hashes of the tokens that the HTTP gateway accepts."
     )
+    audit_log: str | None = Field(
+        default=None,
+        description="File to which the gateway appends a JSON line for each request, without payloads; - is standard "
+        "output.",
+    )
+    gateway_connections: int = Field(
+        default=500,
+        ge=0,
+        le=2_000,
+        description="Open connections of one address to a gateway; 0 does not limit them, for a gateway behind a proxy "
+        "that does.",
+    )
     apps: Path | None = Field(
         default=None,
         description="YAML file with what each app may do: the workflows whose rules it uses. A change takes effect "

@@ -1,0 +1,10 @@
+"""Which event types need more than the right to emit."""
+
+from __future__ import annotations
+
+from typing import Final
+
+INTERNAL_TYPES: Final = frozenset({"memory.embedded", "memory.summarized", "episode.extracted"})
+"""Answers of models, which graphweft's workers emit. From anybody else they are forged, so no gateway takes them."""
+ERASING_TYPES: Final = frozenset({"memory.erase", "memory.forget"})
+"""Events that remove what is remembered."""

@@ -1,0 +1,109 @@
+"""What the token of a request may do. A refusal says which right is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Final
+
+from graphweft_contracts import Event
+from graphweft_contracts.event_rights import ERASING_TYPES, INTERNAL_TYPES
+from graphweft_workers.gateway.problems import Problem
+from graphweft_workers.gateway.tokens import Role, Token, Tokens
+
+type Fault = dict[str, str]
+type MayUse = Callable[[str, str], bool]
+"""Tells whether an app may use a workflow."""
+
+_CHALLENGE: Final = {"WWW-Authenticate": 'Bearer realm="graphweft"'}
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """The rights of one request: those of its token, within the policy of its app."""
+
+    token: Token
+    app_may_use: MayUse
+
+    @property
+    def app_id(self) -> str:
+        """The app of the token."""
+        return self.token.app_id
+
+    def require(self, *roles: Role) -> None:
+        """Raise ``Problem`` unless the token has one of the roles."""
+        if not self.token.has(*roles):
+            raise _missing_role(*roles)
+
+    def may_use(self, workflow: str | None) -> bool:
+        """Return whether the token may name a workflow. None, no workflow, is always allowed."""
+        if workflow is None:
+            return True
+        allowed = self.token.workflows
+        return (allowed is None or workflow in allowed) and self.app_may_use(self.app_id, workflow)
+
+    def check_events(self, events: Sequence[Event], place: Callable[[int, str], Fault]) -> None:
+        """Raise ``Problem`` when the token may not publish all events. ``place`` maps number and attribute to a place.
+
+        Nobody may publish what only workers emit, whatever the roles.
+        """
+        internal = [number for number, event in enumerate(events) if event.type in INTERNAL_TYPES]
+        if internal:
+            raise Problem(
+                403,
+                "internal-event",
+                "events of this type hold answers of models and come from graphweft's workers only; nothing was taken",
+                faults=[place(number, "type") | {"detail": "remove this event"} for number in internal],
+            )
+        for role in ("emit", "erase"):
+            lacking = [
+                number
+                for number, event in enumerate(events)
+                if (role == "erase") == (event.type in ERASING_TYPES) and not self.token.has(role)
+            ]
+            if lacking:
+                said = {"detail": f"events of this type need the role {role}"}
+                raise _missing_role(role, faults=[place(number, "type") | said for number in lacking])
+        others = [number for number, event in enumerate(events) if not self.may_use(event.workflow)]
+        if others:
+            raise Problem(
+                403,
+                "other-workflow",
+                "the token may not use this workflow; nothing was taken. The operator can allow it in the file of "
+                "tokens, or in the file of GRAPHWEFT_APPS",
+                faults=[place(number, "workflow") | {"detail": "name a workflow of the token"} for number in others],
+            )
+
+
+def find_access(tokens: Tokens, header: str, app_may_use: MayUse) -> Access:
+    """Return the access of the token in an ``Authorization`` header. Raises ``Problem`` without a valid one."""
+    scheme, _, presented = header.partition(" ")
+    token = tokens.find(presented.strip()) if scheme.lower() == "bearer" else None
+    if token is None:
+        raise Problem(
+            401,
+            "no-token",
+            "send the header `Authorization: Bearer TOKEN`; `graphweft token new --app APP` makes a token",
+            headers=_CHALLENGE,
+        )
+    if token.expires is not None and token.expires <= datetime.now(UTC):
+        raise Problem(
+            401,
+            "token-expired",
+            f"the token expired at {token.expires:%Y-%m-%dT%H:%M:%SZ}; `graphweft token new --app APP` makes a new one",
+            headers=_CHALLENGE | {"WWW-Authenticate": 'Bearer realm="graphweft", error="invalid_token"'},
+        )
+    return Access(token=token, app_may_use=app_may_use)
+
+
+def _missing_role(*roles: Role, faults: Sequence[Fault] = ()) -> Problem:
+    needed = " or ".join(roles)
+    return Problem(
+        403,
+        "missing-role",
+        f"the token lacks the role {needed}; nothing was taken. `graphweft token new --app APP --role {roles[0]}` "
+        "makes a token with it",
+        faults=faults,
+        roles=list(roles),
+    )

@@ -1,0 +1,172 @@
+"""uvicorn's HTTP protocol, stricter: a proxy and the gateway must see the same requests in the same bytes.
+
+uvicorn parses with h11, which is lenient where RFC 9112 allows it. A proxy that reads such bytes otherwise would take a
+part of one client's request for the request of another client.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import ipaddress
+import logging
+import re
+from collections import Counter
+from typing import Any, Final, override
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+logger = logging.getLogger("graphweft.gateway")
+
+HEAD_S: Final = 10.0
+"""The time limit for the head of a request; the body has the same."""
+_LENIENT: Final = re.compile(rb"(?<!\r)\n|\r(?!\n)|\n[ \t]")
+"""A line end other than CR LF, or a header that goes on in the next line."""
+_IPV6_PREFIX: Final = 64
+"""One customer of a provider has at least so many addresses, so they count as one."""
+_TOO_MANY: Final = (
+    b"this address has too many connections: use fewer, or have the operator raise GRAPHWEFT_GATEWAY_CONNECTIONS\n"
+)
+_REFUSAL: Final = (
+    b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: text/plain; charset=utf-8\r\nretry-after: 1\r\n"
+    b"connection: close\r\ncontent-length: %d\r\n\r\n%s"
+) % (len(_TOO_MANY), _TOO_MANY)
+
+
+class StrictConnection(h11.Connection):
+    """Refuses what RFC 9112 lets a server refuse, because readers differ about it.
+
+    These are lines that end otherwise than in CR LF, headers over several lines, a Content-Length beside a
+    Transfer-Encoding, and trailers.
+    """
+
+    @override
+    def next_event(self) -> Any:
+        """Return the next event. Raises ``RemoteProtocolError`` for a refused one."""
+        before = self.trailing_data[0]
+        event = super().next_event()
+        if isinstance(event, h11.Request | h11.EndOfMessage):
+            left = len(self.trailing_data[0])
+            if _LENIENT.search(before, 0, len(before) - left):
+                raise h11.RemoteProtocolError("a line does not end in CR LF, or a header has several lines")
+            names = {name for name, _ in event.headers}
+            if isinstance(event, h11.EndOfMessage):
+                if names:
+                    raise h11.RemoteProtocolError("a body with trailers")
+            elif {b"content-length", b"transfer-encoding"} <= names:
+                raise h11.RemoteProtocolError("a Content-Length beside a Transfer-Encoding")
+        return event
+
+
+class ConnectionLimit:
+    """Counts the open connections of each address; ``most=0`` does not limit them."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._open: Counter[str] = Counter()
+
+    def enter(self, address: str) -> bool:
+        """Count a connection, and return whether the address may have it."""
+        if not self.most:
+            return True
+        key = _network(address)
+        if self._open[key] >= self.most:
+            return False
+        self._open[key] += 1
+        return True
+
+    def leave(self, address: str) -> None:
+        """Count a connection that entered no longer."""
+        key = _network(address)
+        self._open[key] -= 1
+        if self._open[key] <= 0:
+            del self._open[key]
+
+
+def _network(address: str) -> str:
+    try:
+        parsed = ipaddress.ip_address(address.partition("%")[0])
+    except ValueError:
+        return address
+    if parsed.version == 4:
+        return address
+    if parsed.ipv4_mapped is not None:
+        return str(parsed.ipv4_mapped)
+    return str(ipaddress.ip_network((parsed, _IPV6_PREFIX), strict=False))
+
+
+class Protocol(H11Protocol):
+    """uvicorn's protocol with ``StrictConnection``, a time limit for the head, and a limit of each address.
+
+    ``limit`` is shared by all connections of a class: see ``protocol_of``.
+    """
+
+    limit = ConnectionLimit(0)
+    _closing: asyncio.TimerHandle | None = None
+    """The timer that runs while no request is being answered."""
+    _entered: str | None = None
+    """The address that was counted."""
+
+    def __init__(self, *arguments: Any, **more: Any) -> None:
+        super().__init__(*arguments, **more)
+        most = self.config.h11_max_incomplete_event_size
+        self.conn = StrictConnection(h11.SERVER) if most is None else StrictConnection(h11.SERVER, most)
+
+    @override
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        address = self.client[0] if self.client else ""
+        if self.limit.enter(address):
+            self._entered = address
+            self._watch()
+            return
+        logger.warning("an address has more than %d connections: the next ones are closed", self.limit.most)
+        transport.write(_REFUSAL)
+        transport.close()
+
+    @override
+    def data_received(self, data: bytes) -> None:
+        if self._entered is None:
+            return
+        super().data_received(data)
+        self._watch()
+
+    @override
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._stop_watching()
+        if self._entered is not None:
+            self.limit.leave(self._entered)
+            self._entered = None
+
+    @override
+    def send_400_response(self, msg: str) -> None:
+        """Answer, unless the answer to the request has begun: then only close the connection."""
+        try:
+            if self.conn.our_state in {h11.IDLE, h11.SEND_RESPONSE}:
+                super().send_400_response(msg)
+        except h11.LocalProtocolError:  # the answer to HEAD has no body, but uvicorn sends one
+            logger.debug("the answer 400 to a HEAD has no body")
+        finally:
+            self.transport.close()
+
+    def _watch(self) -> None:
+        # None before the first request, whatever the types say.
+        if self.cycle and not self.cycle.response_complete:
+            self._stop_watching()
+        elif self._closing is None:
+            self._closing = self.loop.call_later(HEAD_S, self.transport.close)
+
+    def _stop_watching(self) -> None:
+        if self._closing is not None:
+            self._closing.cancel()
+            self._closing = None
+
+
+def protocol_of(most_connections: int) -> type[Protocol]:
+    """Return the protocol of one server, with at most so many connections of each address; 0 does not limit them."""
+
+    class Limited(Protocol):
+        limit = ConnectionLimit(most_connections)
+
+    return Limited

@@ -1,0 +1,71 @@
+"""Limits log lines that a peer can cause at will, so that it cannot flood the log."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Hashable
+from typing import Final, override
+
+_EVERY_S: Final = 60.0
+_KINDS: Final = 100
+
+
+class LogLimit:
+    """Admits one line of each kind a minute, and lines of at most 100 kinds; counts the others."""
+
+    def __init__(
+        self, *, every_s: float = _EVERY_S, kinds: int = _KINDS, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._every_s = every_s
+        self._kinds = kinds
+        self._clock = clock
+        self._since: dict[Hashable, float] = {}
+        self._left_out: dict[Hashable, int] = {}
+        self._others = 0
+        """Lines of kinds beyond the limit."""
+
+    def admit(self, kind: Hashable) -> int | None:
+        """Return how many lines of a kind were left out before this one; None: leave this one out, too."""
+        now = self._clock()
+        since = self._since.get(kind)
+        if since is not None and now - since < self._every_s:
+            self._left_out[kind] = self._left_out.get(kind, 0) + 1
+            return None
+        if since is None and len(self._since) >= self._kinds:
+            self._since = {each: at for each, at in self._since.items() if now - at < self._every_s}
+            if len(self._since) >= self._kinds:
+                self._others += 1
+                return None
+        self._since[kind] = now
+        return self._left_out.pop(kind, 0)
+
+    def take_left_out(self) -> int:
+        """Return how many lines were left out and not yet reported, and forget the number."""
+        left_out = sum(self._left_out.values()) + self._others
+        self._left_out.clear()
+        self._others = 0
+        return left_out
+
+
+class LimitedLines(logging.Filter):
+    """A filter for loggers whose lines unknown peers can cause. The text before its arguments are put in is the kind.
+
+    Errors always pass.
+    """
+
+    def __init__(self, limit: LogLimit | None = None) -> None:
+        super().__init__()
+        self._limit = limit or LogLimit()
+
+    @override
+    def filter(self, record: logging.LogRecord) -> bool:
+        if record.levelno >= logging.ERROR:
+            return True
+        left_out = self._limit.admit((record.name, record.msg))
+        if left_out is None:
+            return False
+        if left_out:
+            record.msg = f"{record.getMessage()} ({left_out:,} lines of this kind were left out before)"
+            record.args = None
+        return True

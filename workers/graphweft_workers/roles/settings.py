@@ -29,6 +29,7 @@ from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, Settings
 
 from graphweft.transports.embedded import DEFAULT_DATA, embedded_url
 from graphweft_contracts import InvalidSettings, Order
+from graphweft_contracts.signatures import SigningKey
 from graphweft_workers.drivers.settings import UNPREFIXED, DriverSettings, graph_url_of_environment
 
 CONFIG_FILE: Final = "graphweft.yaml"
@@ -216,6 +217,16 @@ class Settings(DriverSettings, BaseSettings):
         ge=0,
         description="Number of newest memories to keep for each user, and for each thread without a user; 0 keeps all.",
     )
+    signing_key: SecretStr | None = Field(
+        default=None,
+        description="Key that signs the events and requests of this process, as `graphweft key new` prints it; without "
+        "it a process with `signing_keys` signs with the newest worker's key.",
+    )
+    signing_keys: Path | None = Field(
+        default=None,
+        description="YAML file with the keys of apps, workers and gateways: entries of apps that have keys need a "
+        "signature.",
+    )
     gateway_tokens: Path | None = Field(
         default=None, description="YAML file with the hashes of the tokens that the HTTP gateway accepts."
     )
@@ -240,7 +251,17 @@ class Settings(DriverSettings, BaseSettings):
     def _key(cls, value: SecretStr | None) -> SecretStr | None:
         return None if value is None else SecretStr(_header_value(value.get_secret_value()))
 
-    @field_validator("data", "rules", "gateway_tokens", "apps")
+    @field_validator("signing_key")
+    @classmethod
+    def _signing_key(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None:
+            try:
+                SigningKey.parse(value.get_secret_value())
+            except InvalidSettings as error:
+                raise ValueError(str(error)) from None
+        return value
+
+    @field_validator("data", "rules", "gateway_tokens", "apps", "signing_keys")
     @classmethod
     def _home(cls, value: Path | None) -> Path | None:
         try:

@@ -21,7 +21,7 @@ __all__ = ("make_transport",)
 
 _GROUP: Final = "graphweft.transports"
 _REDIS: Final = ("redis", "rediss", "unix")
-_KAFKA: Final = "kafka"
+_KAFKA: Final = ("kafka", "kafka+ssl")
 _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 
 
@@ -36,7 +36,7 @@ def make_transport(url: str, *, new: Layout = NEW_LAYOUT, signing_key: SigningKe
     scheme = found[1] if found else ""
     if scheme in _REDIS:
         return RedisTransport(url, new=new, signing_key=signing_key)
-    if scheme == _KAFKA:
+    if scheme in _KAFKA:
         return _kafka_transport(url, new, signing_key)
     for entry in entry_points(group=_GROUP, name=scheme):
         make: Callable[..., Transport] = entry.load()
@@ -59,7 +59,7 @@ def _kafka_transport(url: str, new: Layout, signing_key: SigningKey | None) -> T
 
 
 def _known_schemes() -> str:
-    own = (*_REDIS, _KAFKA)
+    own = (*_REDIS, *_KAFKA)
     others = sorted(entry_points(group=_GROUP).names - set(own))
     *first, last = (f"{scheme}://…" for scheme in (*own, *others))
     return f"{', '.join(first)} or {last}"

@@ -7,6 +7,7 @@ from typing import Final, Literal
 from graphweft_contracts import InvalidSettings
 from graphweft_workers.drivers.falkordb import rights as falkordb
 from graphweft_workers.drivers.redis import rights as redis
+from graphweft_workers.optional_dependencies import naming_extra
 
 type Server = Literal["redis", "falkordb", "kafka"]
 type RightsRole = Literal["tenant", "gateway", "responder", "worker"]
@@ -26,6 +27,8 @@ def commands(server: Server, role: RightsRole, *, app_id: str | None, user: str,
             if role in ("tenant", "gateway"):
                 raise InvalidSettings(f"a {role} needs no rights on the graph server: it uses the bus only")
             rules = falkordb.rules_of(role, graph_template)
-        case _:
-            raise InvalidSettings("kafka")
+        case "kafka":
+            with naming_extra("graphweft acl kafka", "aiokafka", "kafka"):
+                from graphweft_workers.drivers.kafka import rights as kafka
+            return kafka.commands(role, user, app_id)
     return [f"ACL SETUSER {user} reset on >{PASSWORD} {' '.join(rules)}"]

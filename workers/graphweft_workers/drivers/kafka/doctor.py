@@ -23,7 +23,7 @@ _COPIES: Final = 3
 
 async def examine(url: str, advice: str, *, new: Layout, asked: Collection[str] = ()) -> list[Check]:
     """See ``BusDriver.examine``."""
-    admin = AIOKafkaAdminClient(bootstrap_servers=servers(url), request_timeout_ms=int(_ANSWER_S * 1000))
+    admin = AIOKafkaAdminClient(**servers(url).options, request_timeout_ms=int(_ANSWER_S * 1000))
     try:
         async with asyncio.timeout(_ANSWER_S):
             await admin.start()
@@ -45,7 +45,7 @@ async def examine(url: str, advice: str, *, new: Layout, asked: Collection[str] 
 
 async def responders(url: str) -> list[str]:
     """See ``BusDriver.responders``; a member's name is its number in the group."""
-    admin = AIOKafkaAdminClient(bootstrap_servers=servers(url), request_timeout_ms=int(_ANSWER_S * 1000))
+    admin = AIOKafkaAdminClient(**servers(url).options, request_timeout_ms=int(_ANSWER_S * 1000))
     try:
         async with asyncio.timeout(_ANSWER_S):
             await admin.start()

@@ -8,8 +8,6 @@ from typing import Final
 
 from graphweft_contracts import InvalidSettings
 
-__all__ = ("FILE", "read_secret_file", "secret_of")
-
 FILE: Final = "_FILE"
 """Ends the name of the variable that names the file."""
 _MOST_BYTES: Final = 64 * 1024

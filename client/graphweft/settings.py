@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Final, Self
 
 from graphweft.secret_files import secret_of
+from graphweft.transports.access import Access
 from graphweft.transports.embedded import DEFAULT_DATA, embedded_url
 from graphweft_contracts import InvalidSettings
 
@@ -20,9 +21,10 @@ CAPTURE_VARIABLE: Final = "GRAPHWEFT_CAPTURE"
 class ClientSettings:
     """The URL of the bus, and whether context requests and the events of adapters are enabled.
 
-    ``GRAPHWEFT_SIGNING_KEY`` signs events and requests. A variable that holds a secret, this one or the URL, may name a
-    file instead: ``GRAPHWEFT_SIGNING_KEY_FILE``. The URL is ``GRAPHWEFT_BUS_URL``, or else that of the embedded server of ``GRAPHWEFT_DATA``. ``GRAPHWEFT_CONTEXT``
-    and ``GRAPHWEFT_CAPTURE`` are ``on`` (the default) or ``off``.
+    The URL is ``GRAPHWEFT_BUS_URL`` with ``GRAPHWEFT_BUS_USER``, ``_PASSWORD``, ``_SASL``, ``_CA``, ``_CERT`` and
+    ``_CERT_KEY``, or else that of the embedded server of ``GRAPHWEFT_DATA``. ``GRAPHWEFT_SIGNING_KEY`` signs events and
+    requests. Each secret may be in a file that ``…_FILE`` names. ``GRAPHWEFT_CONTEXT`` and ``GRAPHWEFT_CAPTURE`` are
+    ``on`` (the default) or ``off``.
     """
 
     bus_url: str = field(repr=False)
@@ -34,13 +36,25 @@ class ClientSettings:
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Self:
         """Read the settings from ``environment``, by default the process's own. Raises ``InvalidSettings``."""
         values = os.environ if environment is None else environment
-        url = secret_of(values, "GRAPHWEFT_BUS_URL") or embedded_url(Path(values.get("GRAPHWEFT_DATA") or DEFAULT_DATA))
+        given = secret_of(values, "GRAPHWEFT_BUS_URL")
+        url = _access(values).applied(given, "GRAPHWEFT_BUS") if given else embedded_url(Path(values.get("GRAPHWEFT_DATA") or DEFAULT_DATA))
         return cls(
             bus_url=url,
             context=_switch(values, CONTEXT_VARIABLE),
             capture=_switch(values, CAPTURE_VARIABLE),
             signing_key=secret_of(values, "GRAPHWEFT_SIGNING_KEY"),
         )
+
+
+def _access(values: Mapping[str, str]) -> Access:
+    return Access(
+        user=values.get("GRAPHWEFT_BUS_USER") or "",
+        password=secret_of(values, "GRAPHWEFT_BUS_PASSWORD") or "",
+        sasl=values.get("GRAPHWEFT_BUS_SASL") or "",
+        ca=values.get("GRAPHWEFT_BUS_CA") or "",
+        cert=values.get("GRAPHWEFT_BUS_CERT") or "",
+        cert_key=values.get("GRAPHWEFT_BUS_CERT_KEY") or "",
+    )
 
 
 def graphrag_enabled(environment: Mapping[str, str] | None = None) -> bool:

@@ -7,7 +7,7 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,8 +22,7 @@ from aiokafka.errors import TopicAuthorizationFailedError
 from redis.exceptions import NoPermissionError
 from tests.integration.test_cli import clean_environment
 from tests.services.buses import mutation_bus
-from tests.services.certificates import Authority
-from tests.services.kafka import KafkaServer, Secure
+from tests.services.fixtures import SecureKafka
 from tests.services.kafka_rights import apply
 from tests.services.layouts import spread
 from tests.services.roles import role
@@ -37,7 +36,7 @@ from graphweft_contracts import DeadLetter, Event, channels, wire
 from graphweft_contracts.signatures import SIGNATURE, SigningKey
 from graphweft_workers.drivers.embedded.server import EmbeddedServer
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
-from graphweft_workers.roles.rights import PASSWORD, commands
+from graphweft_workers.drivers.rights import PASSWORD, commands
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
@@ -263,32 +262,14 @@ async def cannot_on_redis(url: str) -> None:
                 await acme.execute_command(*command)
 
 
-@pytest.fixture(scope="module")
-def secure_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[KafkaServer, Path]]:
-    """A broker with TLS, SASL and an authorizer, and the file of its authority."""
-    folder = tmp_path_factory.mktemp("kafka")
-    authority = Authority(folder)
-    users = ("acme", "globex", "worker", "responder")
-    secure = Secure(authority=authority.file, certificate=authority.sign("server").both, users=users)
-    kafka = KafkaServer(folder, secure)
-    kafka.start()
-    try:
-        yield kafka, authority.file
-    finally:
-        kafka.kill()
-
-
 async def test_two_tenants_on_kafka_can_neither_read_nor_forge(
-    secure_kafka: tuple[KafkaServer, Path], server: EmbeddedServer, url: str, tmp_path: Path
+    secure_kafka: SecureKafka, server: EmbeddedServer, url: str, tmp_path: Path
 ) -> None:
-    kafka, authority = secure_kafka
     users: list[tuple[Any, str | None, str]] = [
         ("worker", None, "worker"), ("responder", None, "responder"), ("tenant", "acme", "acme"),
         ("tenant", "globex", "globex"),
     ]  # fmt: skip
-
-    def address(user: str) -> str:
-        return f"kafka+ssl://{user}:secret@{kafka.bootstrap}?sasl=PLAIN&ca={authority}"
+    address = secure_kafka.address
 
     admin = AIOKafkaAdminClient(**servers(address("admin")).options)
     await admin.start()

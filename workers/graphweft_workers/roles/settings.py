@@ -1,5 +1,7 @@
 """All settings, from the environment (``GRAPHWEFT_*``) and ``graphweft.yaml``; the environment wins.
 
+A setting that holds a secret may name a file with it: ``GRAPHWEFT_X_FILE``, or ``x_file`` in graphweft.yaml.
+
 An empty variable counts as not set, because compose files pass unset variables as empty ones. Some settings can also be
 given by the variables of other tools: the graph by those of its product (see ``drivers.settings``), the embedder
 ``azure`` by ``AZURE_*``, the extractor ``graphiti`` by those of Graphiti's server.
@@ -27,6 +29,7 @@ from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from graphweft.secret_files import FILE, read_secret_file
 from graphweft.transports.embedded import DEFAULT_DATA, embedded_url
 from graphweft_contracts import InvalidSettings, Order
 from graphweft_contracts.signatures import SigningKey
@@ -300,6 +303,7 @@ class Settings(DriverSettings, BaseSettings):
         path = path or Path(CONFIG_FILE)
         values: dict[str, Any] = _file_values(path) if path.is_file() else {}
         known = set(cls.model_fields)
+        secrets = _secrets_of_files(cls, variables, values, path)
         faults = [
             _unknown(f"{path}: unknown setting {name!r}", name, known, str) for name in values if name not in known
         ]
@@ -314,6 +318,7 @@ class Settings(DriverSettings, BaseSettings):
         if faults:
             raise InvalidSettings("\n".join(faults))
         given = {name: value for name, value in overrides.items() if value is not None}
+        given = {**{name: value for name, value in secrets.items() if not variables.get(_as_variable(name))}, **given}
         from_environment = {_as_field(name) for name, value in variables.items() if value}
         chosen: bool = "graph_url" in given or "graph_url" in from_environment or values.get("graph_url") is not None
         if not chosen and (graph_url := graph_url_of_environment()):
@@ -336,6 +341,8 @@ class Settings(DriverSettings, BaseSettings):
             lines = [
                 f"{'.'.join(map(str, fault['loc']))}: {_said(fault)} "
                 f"({_origin(str(fault['loc'][0]), unprefixed, path)})"
+                if fault["loc"]
+                else _said(fault)  # of several settings, which its text names
                 for fault in error.errors(include_input=False, include_url=False, include_context=False)
             ]
             # The cause would show its input to whoever prints it, and a URL may hold a password.
@@ -391,12 +398,41 @@ class Settings(DriverSettings, BaseSettings):
     @property
     def bus(self) -> str:
         """The URL of the bus, which may hold a password: not for logs."""
-        return self.bus_url.get_secret_value() if self.bus_url else embedded_url(self.data)
+        if self.bus_url is None:
+            return embedded_url(self.data)
+        return self.bus_access.applied(self.bus_url.get_secret_value(), "bus")
 
     @property
     def graph(self) -> str:
         """The URL of the graph server, which may hold a password: not for logs."""
-        return self.graph_url.get_secret_value() if self.graph_url else embedded_url(self.data)
+        if self.graph_url is None:
+            return embedded_url(self.data)
+        return self.graph_access.applied(self.graph_url.get_secret_value(), "graph")
+
+
+def _secrets_of_files(
+    model: type[BaseSettings], variables: dict[str, str], values: dict[str, Any], path: Path
+) -> dict[str, str]:
+    """Return the secrets that ``GRAPHWEFT_X_FILE``, or ``x_file`` in the settings file, name a file of.
+
+    The names of the files are removed from both. Raises ``InvalidSettings`` if the secret is given beside its file.
+    """
+    found: dict[str, str] = {}
+    for name, field in model.model_fields.items():
+        if field.annotation != SecretStr | None:
+            continue
+        variable, setting = _as_variable(name) + FILE, f"{name}{FILE.lower()}"
+        named = variables.pop(variable, "")
+        in_file = values.pop(setting, None)
+        if named:
+            if variables.get(_as_variable(name)):
+                raise InvalidSettings(f"{_as_variable(name)} and {variable} are both set: keep one")
+            found[name] = read_secret_file(Path(named), variable)
+        elif in_file is not None:
+            if values.get(name) is not None:
+                raise InvalidSettings(f"{path}: {name} and {setting} are both given: keep one")
+            found[name] = read_secret_file(Path(str(in_file)), f"{path}: {setting}")
+    return found
 
 
 def _azure(chosen: Mapping[str, Any]) -> dict[str, Any]:

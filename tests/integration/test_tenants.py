@@ -34,6 +34,7 @@ from graphweft.transports.redis.layout import agreed_layout
 from graphweft.transports.registry import make_transport
 from graphweft_contracts import DeadLetter, Event, channels, wire
 from graphweft_contracts.signatures import SIGNATURE, SigningKey
+from graphweft_workers.drivers import bus_driver
 from graphweft_workers.drivers.embedded.server import EmbeddedServer
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.rights import PASSWORD, commands
@@ -331,3 +332,18 @@ async def cannot_on_kafka(options: Mapping[str, Any]) -> None:
             await producer.send_and_wait(channels.PARTITIONS_TOPIC, b"x")
     finally:
         await producer.stop()
+
+
+@pytest.mark.parametrize(("role_name", "app"), [("tenant", "acme"), ("gateway", None), ("responder", None), ("worker", None)])
+async def test_the_doctor_finds_the_rights_that_the_recipe_gives(
+    server: EmbeddedServer, url: str, role_name: Any, app: str | None
+) -> None:
+    async with graph_users(server, ("redis", role_name, app, "someone")) as urls, redis.Redis.from_url(url) as admin:
+        driver = bus_driver(url)
+        [good] = await driver.examine_rights(urls["someone"], role_name, app_id=app, user="someone")
+        assert (good.state, good.found) == ("ok", f"those of a {role_name}")
+        await admin.execute_command("ACL", "SETUSER", "someone", "-get")
+        [bad] = await driver.examine_rights(urls["someone"], role_name, app_id=app, user="someone")
+        assert bad.state == "fail"
+        assert bad.advice.startswith("ACL SETUSER someone +get")
+        assert not await admin.keys("graphweft:*")  # to try has no effect

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Final
 
 from graphweft_contracts import BusUnavailable, GraphweftError, InvalidSettings, QueryFailed, channels
 from graphweft_rules.files.findings import errors
+from graphweft_workers.doctor.exposure import exposure, unsigned
 from graphweft_workers.engine.dead_letter_counts import SKIPS, Cause, count_causes
 from graphweft_workers.engine.position_note import PositionNote
 from graphweft_workers.ports.check import Check
@@ -31,14 +32,22 @@ _MOST_LETTERS: Final = 10_000
 _MOST_NAMES: Final = 10
 
 
-async def examine(settings: Settings) -> list[Check]:
-    """Return all checks, in an order in which a fault explains later ones."""
+async def examine(settings: Settings, *, rights: str | None = None, app_id: str | None = None) -> list[Check]:
+    """Return all checks, in an order in which a fault explains later ones.
+
+    ``rights`` is a role whose rights on the bus are tried; by default a worker's, where the settings name a user.
+    """
     rules, rules_check = _rules(settings)
     checks = [_python(), rules_check, await _embedder(settings), await _extractor(settings), _graphrag(settings, rules)]
+    checks.append(_signatures(settings))
     bus = await _bus(settings)
-    checks += bus
+    checks += [*bus, *exposure("bus", settings.bus)]
+    if rights is None and settings.bus_user is not None:
+        rights = "worker"
+    if rights is not None and bus[0].state == "ok":
+        checks += await connections.examine_rights(settings, rights, app_id)
     graph = await _graph(settings)
-    checks += graph
+    checks += [*graph, *exposure("graph", settings.graph)]
     if rules is not None and rules.workflows and all(check.state != "fail" for check in graph if check.name == "graph"):
         checks.append(await _queries(settings, rules))
     states = {check.name: check.state for check in bus}
@@ -73,6 +82,16 @@ def _rules(settings: Settings) -> tuple[RuleSet | None, Check]:
         advice = "put rules into <Workflow>/graph_injection.yaml"
         return rules, Check(name="rules", state="warn", found=f"{settings.rules} holds no workflow", advice=advice)
     return rules, Check(name="rules", state="ok", found=f"{settings.rules}: {names}")
+
+
+def _signatures(settings: Settings) -> Check:
+    try:
+        connections.signing_key(settings)
+        keyring = connections.make_keyring(settings)
+    except InvalidSettings as error:
+        advice = "correct the file that GRAPHWEFT_SIGNING_KEYS names: workers and responders do not start with it"
+        return Check(name="signatures", state="fail", found=str(error), advice=advice)
+    return unsigned(None if keyring is None else keyring.apps)
 
 
 def _graphrag(settings: Settings, rules: RuleSet | None) -> Check:

@@ -10,6 +10,7 @@ import contextlib
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from graphweft.transports import registry
 from graphweft_contracts import InvalidSettings, Layout, channels
@@ -135,6 +136,12 @@ async def examine_bus(settings: Settings, advice: str) -> list[Check]:
     return await bus_driver(settings.bus).examine(
         settings.bus, advice, new=new_layout(settings), asked=settings.model_fields_set
     )
+
+
+async def examine_rights(settings: Settings, role: str, app_id: str | None) -> list[Check]:
+    """Return which rights of a role this process lacks on the bus."""
+    user = settings.bus_user or urlsplit(settings.bus).username or "default"
+    return await bus_driver(settings.bus).examine_rights(settings.bus, role, app_id=app_id, user=user)
 
 
 async def examine_graph(settings: Settings, advice: str) -> list[Check]:

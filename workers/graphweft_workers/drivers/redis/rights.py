@@ -9,7 +9,9 @@ events that are not read yet, or end a stream. It can neither read nor forge tho
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Final
+from typing import Any, Final
+
+from redis.exceptions import NoPermissionError, ResponseError
 
 from graphweft_contracts import channels
 
@@ -48,3 +50,74 @@ def rules_of(role: str, app_id: str | None = None) -> tuple[str, ...]:
     """Return the rules for a user who has none yet. ``app_id`` is the app of a tenant."""
     own = () if app_id is None else (f"&{channels.context_replies('*', app_id)}",)
     return tuple(dict.fromkeys((*_RULES[role], *own)))
+
+
+_E: Final = channels.events_stream(0)
+_Q: Final = channels.CONTEXT_REQUESTS
+_L: Final = channels.DEAD_LETTERS
+_O: Final = channels.DEAD_LETTER_ORDER
+_SAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
+    "+get": (channels.PARTITION_COUNT,),
+    "+hgetall": (channels.ORDERS,),
+    "+xadd": (_E, "*", "f", "v"),
+    "+subscribe": (),
+    "+xread": ("STREAMS", _E, "0"),
+    "+xrange": (_E, "-", "+"),
+    "+xrevrange": (_E, "+", "-"),
+    "+xinfo|groups": (_E,),
+    "+hget": (channels.RULE_SETS, "x"),
+    "+lrange": (channels.ACTIVATIONS, "0", "0"),
+    "+xtrim": (_E, "MAXLEN", "1"),
+    "+xgroup|setid": (_E, "g", "0"),
+    "+set": (channels.PARTITION_COUNT, "1"),
+    "+mget": (channels.lease(0),),
+    "+del": (channels.lease(0),),
+    "+zadd": (channels.RESPONDERS, "0", "x"),
+    "+zrange": (_O, "0", "0"),
+    "+zrem": (channels.RESPONDERS, "x"),
+    "+zremrangebyscore": (channels.WORKERS, "0", "0"),
+    "+hset": (_L, "x", "y"),
+    "+hsetnx": (channels.RULE_SETS, "x", "y"),
+    "+hmget": (_L, "x"),
+    "+hdel": (_L, "x"),
+    "+hlen": (_L,),
+    "+llen": (channels.ACTIVATIONS,),
+    "+rpush": (channels.ACTIVATIONS, "x"),
+    "+eval": ("return 1", "0"),
+    "+xreadgroup": ("GROUP", "g", "c", "STREAMS", _Q, ">"),
+    "+xack": (_Q, "g", "0-1"),
+    "+xdel": (_Q, "0-1"),
+    "+publish": (channels.context_replies("doctor"), "x"),
+    "+time": (),
+    "+client|id": (),
+    "+client|unblock": ("0",),
+}
+"""Arguments that are valid for a command. They are queued and discarded, so they have no effect."""
+
+
+async def missing(client: Any, role: str, app_id: str | None = None) -> list[tuple[str, str]]:
+    """Return the rules of a role that the client's user lacks, each with what the server says. Nothing is changed.
+
+    Each command is queued in a transaction that is discarded: the server checks rights when it queues.
+    """
+    found: list[tuple[str, str]] = []
+    connection = await client.connection_pool.get_connection()
+    try:
+        for rule in rules_of(role, app_id):
+            arguments = _SAMPLES.get(rule)
+            if rule == "+subscribe":
+                arguments = (channels.context_replies("doctor", app_id or "doctor"),)
+            if arguments is None:
+                continue
+            words = rule[1:].upper().split("|")
+            for command in (("MULTI",), (*words, *arguments), ("DISCARD",)):
+                await connection.send_command(*command)
+                try:
+                    await connection.read_response()
+                except NoPermissionError as error:
+                    found.append((rule if command[0] == words[0] else f"+{command[0].lower()}", str(error)))
+                except ResponseError:
+                    pass  # DISCARD without MULTI, or a command that this server does not know
+    finally:
+        await client.connection_pool.release(connection)
+    return found

@@ -298,6 +298,9 @@ async def test_two_tenants_on_kafka_can_neither_read_nor_forge(
             )
             await reads_and_forgeries_are_refused(tmp_path, tenancy)
             await cannot_on_kafka(servers(address("acme")).options)
+            for name, app, user in users:
+                [found] = await bus_driver(address(user)).examine_rights(address(user), name, app_id=app, user=user)
+                assert found.state == "ok", found
             rebuilt = await rebuild(tmp_path, address("admin"), url)
             assert rebuilt.returncode == 0, rebuilt.stdout
     finally:

@@ -14,12 +14,12 @@ from tests.services.tls_proxy import tls_proxy
 
 from graphweft import Client
 from graphweft.transports.access import Access
-from graphweft_contracts import BusUnavailable, Event, GraphUnavailable, GraphweftError
+from graphweft_contracts import BusUnavailable, Event, GraphUnavailable, channels
 from graphweft_workers.drivers.embedded.server import EmbeddedServer
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.neo4j.store import Neo4jStore
 from graphweft_workers.drivers.redis.event_log import RedisEventLog
-from graphweft_workers.roles.connections import make_bus
+from graphweft_workers.roles.connections import examine_bus, examine_rights
 from graphweft_workers.roles.settings import Settings
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
@@ -84,26 +84,25 @@ async def test_a_login_on_kafka_is_checked(
     password = tmp_path / "password"
     password.write_text("secret\n")
     variables = {
-        "URL": f"kafka+ssl://{secure_kafka.server.bootstrap}", "USER": "acme" if sasl == "PLAIN" else "scram",
+        "URL": f"kafka+ssl://{secure_kafka.server.bootstrap}", "USER": "nobody" if sasl == "PLAIN" else "scram",
         "PASSWORD_FILE": str(password), "SASL": sasl, "CA": str(secure_kafka.authority),
     }  # fmt: skip
     for name, value in variables.items():
         monkeypatch.setenv(f"GRAPHWEFT_BUS_{name}", value)
-    assert "no right" in await failure() or "neither use nor make" in await failure()
+    [answers, *_] = await examine_bus(Settings.load(), "advice")
+    assert answers.state == "ok"
+    # The broker gives nobody a right that was not given.
+    [rights] = await examine_rights(Settings.load(), "gateway", None)
+    assert rights.state == "fail"
+    user = variables["USER"]
+    assert f"--allow-principal User:{user} --operation Write --topic {channels.EVENTS_TOPIC}" in rights.advice
+    assert f"--operation Read --topic {channels.CONTEXT_REPLIES_TOPIC}" in rights.advice
     password.write_text("wrong-1\n")
-    said = await failure()
-    assert "uthentication" in said
-    assert "wrong-1" not in said
+    [refused, *_] = await examine_bus(Settings.load(), "advice")
+    assert refused.state == "fail"
+    assert "uthentication" in refused.found
+    assert "wrong-1" not in refused.found
+    password.write_text("secret\n")
     monkeypatch.setenv("GRAPHWEFT_BUS_CA", str(Authority(tmp_path, "stranger").file))
-    assert "certificate verify failed" in await failure() or "unavailable" in await failure()
-
-
-async def failure() -> str:
-    bus = make_bus(Settings.load())
-    try:
-        await bus.layout()
-    except GraphweftError as error:
-        return str(error)
-    finally:
-        await bus.aclose()
-    raise AssertionError("it worked")
+    [untrusted, *_] = await examine_bus(Settings.load(), "advice")
+    assert "certificate verify failed" in untrusted.found

@@ -81,8 +81,8 @@ class Client:
     Use it as an asynchronous context manager, or call ``aclose`` at the end. One client belongs to one event loop;
     synchronous callers use ``SyncClient``. ``bus_url`` is the URL of the bus. Without it the client reads
     ``GRAPHWEFT_BUS_URL`` or ``GRAPHWEFT_DATA``. ``app_id`` and ``workflow`` are the defaults of ``context``, and
-    ``budget_ms`` is that of ``context`` and ``search``. ``signing_key`` (``id:secret``) signs events and requests; without
-    it the client reads ``GRAPHWEFT_SIGNING_KEY``. Raises ``InvalidSettings`` for settings that cannot work.
+    ``budget_ms`` is that of ``context`` and ``search``. ``signing_key`` (``id:secret``) signs events and requests;
+    without it the client reads ``GRAPHWEFT_SIGNING_KEY``. Raises ``InvalidSettings`` for settings that cannot work.
 
     While the bus is unavailable, up to ``buffer`` events with at most ``buffer_bytes`` bytes are kept. They are sent in
     order when the bus is back. Further events are dropped and counted in ``stats``.

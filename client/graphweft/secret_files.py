@@ -38,5 +38,7 @@ def read_secret_file(path: Path, origin: str) -> str:
     except UnicodeDecodeError:  # its text quotes the bytes
         raise InvalidSettings(f"{origin}: {str(path)!r} is not text in UTF-8") from None
     if not text or len(content) > _MOST_BYTES:
-        raise InvalidSettings(f"{origin}: {str(path)!r} is {'too large' if text else 'empty'}: write the secret into it")
+        raise InvalidSettings(
+            f"{origin}: {str(path)!r} is {'too large' if text else 'empty'}: write the secret into it"
+        )
     return text

@@ -37,7 +37,11 @@ class ClientSettings:
         """Read the settings from ``environment``, by default the process's own. Raises ``InvalidSettings``."""
         values = os.environ if environment is None else environment
         given = secret_of(values, "GRAPHWEFT_BUS_URL")
-        url = _access(values).applied(given, "GRAPHWEFT_BUS") if given else embedded_url(Path(values.get("GRAPHWEFT_DATA") or DEFAULT_DATA))
+        url = (
+            _access(values).applied(given, "GRAPHWEFT_BUS")
+            if given
+            else embedded_url(Path(values.get("GRAPHWEFT_DATA") or DEFAULT_DATA))
+        )
         return cls(
             bus_url=url,
             context=_switch(values, CONTEXT_VARIABLE),

@@ -19,8 +19,7 @@ from tests.services.rules import load_rules
 
 from graphweft import Client
 from graphweft.transport import Outgoing
-from graphweft.transports.kafka.connection import record_of
-from graphweft.transports.kafka.connection import servers
+from graphweft.transports.kafka.connection import record_of, servers
 from graphweft.transports.kafka.layout import agreed_layout, store_order, stored_layout
 from graphweft.transports.kafka.transport import KafkaTransport
 from graphweft_contracts import BusUnavailable, DeadLetter, Event, Layout, Order, channels, wire

@@ -73,7 +73,9 @@ def keyring(path: Path) -> str:
 
 
 def paid(app: str, order: str, **more: Any) -> Event:
-    return Event.create("order.paid", app_id=app, chat_id="c", workflow="Shop", data={"order": order, "by": app}, **more)
+    return Event.create(
+        "order.paid", app_id=app, chat_id="c", workflow="Shop", data={"order": order, "by": app}, **more
+    )
 
 
 def asked(app: str, reply_to: str = "") -> dict[str, Any]:
@@ -196,7 +198,9 @@ async def reads_and_forgeries_are_refused(folder: Path, tenancy: Tenancy) -> Non
 EMBEDDED = {"memory_id": "m", "model": "m", "embedding": [0.1]}
 
 
-async def test_two_tenants_on_redis_can_neither_read_nor_forge(server: EmbeddedServer, url: str, tmp_path: Path) -> None:
+async def test_two_tenants_on_redis_can_neither_read_nor_forge(
+    server: EmbeddedServer, url: str, tmp_path: Path
+) -> None:
     users: list[tuple[Any, Any, str | None, str]] = [
         ("redis", "tenant", "acme", "acme"),
         ("redis", "tenant", "globex", "globex"),
@@ -215,7 +219,11 @@ async def test_two_tenants_on_redis_can_neither_read_nor_forge(server: EmbeddedS
         async with redis.Redis.from_url(url) as raw:
             await agreed_layout(raw, spread(2))  # what the operator, or the first worker, makes
         tenancy = Tenancy(
-            urls=urls, graph=url, letters=letters, request=request, replies=lambda app: channels.context_replies("x", app)
+            urls=urls,
+            graph=url,
+            letters=letters,
+            request=request,
+            replies=lambda app: channels.context_replies("x", app),
         )
         await reads_and_forgeries_are_refused(tmp_path, tenancy)
         await cannot_on_redis(urls["acme"])
@@ -337,7 +345,9 @@ async def cannot_on_kafka(options: Mapping[str, Any]) -> None:
         await producer.stop()
 
 
-@pytest.mark.parametrize(("role_name", "app"), [("tenant", "acme"), ("gateway", None), ("responder", None), ("worker", None)])
+@pytest.mark.parametrize(
+    ("role_name", "app"), [("tenant", "acme"), ("gateway", None), ("responder", None), ("worker", None)]
+)
 async def test_the_doctor_finds_the_rights_that_the_recipe_gives(
     server: EmbeddedServer, url: str, role_name: Any, app: str | None
 ) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from graphweft_workers.doctor.exposure import exposure
+from graphweft_workers.drivers.exposure import exposure
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ import yaml
 
 from graphweft_contracts import Event, InvalidSettings, RefusedEvent, wire
 from graphweft_contracts.signatures import SIGNATURE, SigningKey
+from graphweft_rules import RuleSet
 from graphweft_workers.active_rules import FixedRules
 from graphweft_workers.engine.duplicates import RecentEvents
 from graphweft_workers.engine.key_file import read_keyring
@@ -19,7 +20,6 @@ from graphweft_workers.engine.keyring import Key, Keyring
 from graphweft_workers.engine.passed_over import PassedOver
 from graphweft_workers.engine.read import read_range
 from graphweft_workers.ports.event_log import Entry
-from graphweft_rules import RuleSet
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 DAY = timedelta(days=1)
@@ -165,12 +165,21 @@ def test_a_key_may_lie_in_a_file_beside_the_keyring(tmp_path: Path) -> None:
     [
         ({"id": "a", "app_id": "acme", "secret": "sesame-1", "from": "2026-01-01T00:00:00Z"}, "secret"),
         ({"id": "a", "app_id": "acme", "secret": "s" * 40}, "from"),
-        ({"id": "a", "app_id": "acme", "role": "worker", "secret": "s" * 40, "from": "2026-01-01T00:00:00Z"}, "or role"),
+        (
+            {"id": "a", "app_id": "acme", "role": "worker", "secret": "s" * 40, "from": "2026-01-01T00:00:00Z"},
+            "or role",
+        ),
         ({"id": "a", "app_id": "acme", "from": "2026-01-01T00:00:00Z"}, "secret_file"),
         ({"id": "a", "app_id": "acme", "secret_file": "no", "from": "2026-01-01T00:00:00Z"}, "cannot be read"),
         ({"id": "w", "app_id": "acme", "secret": "s" * 40, "from": "2026-01-01T00:00:00Z"}, "two keys"),
         (
-            {"id": "a", "app_id": "a", "secret": "s" * 40, "from": "2026-01-02T00:00:00Z", "until": "2026-01-01T00:00:00Z"},
+            {
+                "id": "a",
+                "app_id": "a",
+                "secret": "s" * 40,
+                "from": "2026-01-02T00:00:00Z",
+                "until": "2026-01-01T00:00:00Z",
+            },
             "until",
         ),
     ],

@@ -21,7 +21,8 @@ _NAMES: Final[Mapping[str, Mapping[str, str]]] = {
     "rediss": {"ca": "ssl_ca_certs", "cert": "ssl_certfile", "cert_key": "ssl_keyfile"},
     "kafka+ssl": {"ca": "ca", "cert": "cert", "cert_key": "key", "sasl": "sasl"},
     "kafka": {"sasl": "sasl"},
-    **dict.fromkeys(("neo4j+s", "bolt+s"), {"ca": "ca"}),
+    "neo4j+s": {"ca": "ca"},
+    "bolt+s": {"ca": "ca"},
 }
 """By scheme: what may be given, and its name in the query of the URL. Other products name it as we do."""
 _OWN: Final = frozenset({"redis", "unix", "neo4j", "neo4j+ssc", "bolt", "bolt+ssc", *_NAMES})

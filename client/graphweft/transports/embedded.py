@@ -64,8 +64,8 @@ def check_own(folder: Path) -> None:
         fault = "other users may use it"
     if fault:
         raise InvalidSettings(
-            f"the folder {str(folder)!r} holds the socket of the embedded server, and {fault}: remove it, or set its mode "
-            "to 700, or give a data folder with a shorter name"
+            f"the folder {str(folder)!r} holds the socket of the embedded server, and {fault}: remove it, or set its "
+            "mode to 700, or give a data folder with a shorter name"
         )
 
 

@@ -8,13 +8,13 @@ import typer
 
 from graphweft_workers.cli.options import Json, check_app, command
 from graphweft_workers.cli.output import print_json
-from graphweft_workers.roles.rights import RightsRole, Server
+from graphweft_workers.roles.rights import RightsRole
 from graphweft_workers.roles.settings import Settings
 
 
 @command
 async def acl(
-    server: Annotated[Server, typer.Argument(help="The kind of server.")],
+    server: Annotated[str, typer.Argument(help="The kind of the bus or of the graph server.")],
     role: Annotated[RightsRole, typer.Option("--role", help="What the user is for.")],
     app: Annotated[str | None, typer.Option("--app", help="tenant: the app whose user it is.")] = None,
     user: Annotated[

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Final
 
 from graphweft_contracts import BusUnavailable, GraphweftError, InvalidSettings, QueryFailed, channels
 from graphweft_rules.files.findings import errors
-from graphweft_workers.doctor.exposure import exposure, unsigned
 from graphweft_workers.engine.dead_letter_counts import SKIPS, Cause, count_causes
 from graphweft_workers.engine.position_note import PositionNote
 from graphweft_workers.ports.check import Check
@@ -41,13 +40,13 @@ async def examine(settings: Settings, *, rights: str | None = None, app_id: str 
     checks = [_python(), rules_check, await _embedder(settings), await _extractor(settings), _graphrag(settings, rules)]
     checks.append(_signatures(settings))
     bus = await _bus(settings)
-    checks += [*bus, *exposure("bus", settings.bus)]
+    checks += [*bus, *connections.exposure("bus", settings.bus)]
     if rights is None and settings.bus_user is not None:
         rights = "worker"
     if rights is not None and bus[0].state == "ok":
         checks += await connections.examine_rights(settings, rights, app_id)
     graph = await _graph(settings)
-    checks += [*graph, *exposure("graph", settings.graph)]
+    checks += [*graph, *connections.exposure("graph", settings.graph)]
     if rules is not None and rules.workflows and all(check.state != "fail" for check in graph if check.name == "graph"):
         checks.append(await _queries(settings, rules))
     states = {check.name: check.state for check in bus}
@@ -91,7 +90,12 @@ def _signatures(settings: Settings) -> Check:
     except InvalidSettings as error:
         advice = "correct the file that GRAPHWEFT_SIGNING_KEYS names: workers and responders do not start with it"
         return Check(name="signatures", state="fail", found=str(error), advice=advice)
-    return unsigned(None if keyring is None else keyring.apps)
+    if keyring is None:
+        found = "no keys: whoever may write to the bus may write events of every app"
+    else:
+        names = ", ".join(keyring.apps[:_MOST_NAMES]) + (" and others" if len(keyring.apps) > _MOST_NAMES else "")
+        found = f"{len(keyring.apps)} apps have keys: {names or 'none'}"
+    return Check(name="signatures", state="ok", found=found)
 
 
 def _graphrag(settings: Settings, rules: RuleSet | None) -> Check:

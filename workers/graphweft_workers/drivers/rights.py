@@ -3,20 +3,20 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Final, Literal
+from typing import Final
 
 from graphweft_contracts import InvalidSettings
 from graphweft_workers.optional_dependencies import naming_extra
 
-type Server = Literal["redis", "falkordb", "kafka"]
-type RightsRole = Literal["tenant", "gateway", "responder", "worker"]
-
+SERVERS: Final = ("redis", "kafka", "falkordb")
 PASSWORD: Final = "PASSWORD"
 """Stands for the password in what is printed."""
 
 
-def commands(server: Server, role: RightsRole, *, app_id: str | None, user: str, graph_template: str) -> list[str]:
+def commands(server: str, role: str, *, app_id: str | None, user: str, graph_template: str) -> list[str]:
     """Return the commands that give a user the rights of a role, and no other. Raises ``InvalidSettings``."""
+    if server not in SERVERS:
+        raise InvalidSettings(f"unknown kind of server {server!r}: expected {', '.join(SERVERS)}")
     if (role == "tenant") != (app_id is not None):
         raise InvalidSettings("--app names the app of a tenant: give it with --role tenant, and only with it")
     if server == "kafka":

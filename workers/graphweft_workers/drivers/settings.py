@@ -50,7 +50,9 @@ class DriverSettings(BaseModel):
         description="File of the authorities that sign the certificate of the bus (`rediss://`, `kafka+ssl://`); by "
         "default those of the system.",
     )
-    bus_cert: Path | None = Field(default=None, description="File of the certificate that the bus gets of this process.")
+    bus_cert: Path | None = Field(
+        default=None, description="File of the certificate that the bus gets of this process."
+    )
     bus_cert_key: Path | None = Field(default=None, description="File of the key of `bus_cert`, if it is not in it.")
     graph_user: str | None = Field(
         default=None, description="User on the graph server; a login in `graph_url` precedes."

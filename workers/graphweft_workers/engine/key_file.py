@@ -18,8 +18,8 @@ from graphweft_workers.engine.keyring import Key, Keyring, Role
 
 _ORIGIN: Final = "signing_keys"
 _FORM: Final = (
-    "{id: ID, app_id: APP or role: worker or role: gateway, secret: TEXT or secret_file: PATH, from: TIME, until: TIME}; "
-    "`graphweft key new` writes one"
+    "{id: ID, app_id: APP or role: worker or role: gateway, secret: TEXT or secret_file: PATH, from: TIME, until: TIME}"
+    "; `graphweft key new` writes one"
 )
 
 

@@ -114,6 +114,7 @@ class Keyring:
 def _bad(app_id: str, fault: str) -> RefusedEvent:
     return RefusedEvent(
         f"it says that it is of the app {app_id!r}, but its signature {fault}: {_SIGN} to a valid key of the app, and "
-        "send it again. If the key is missing here, add it to the file of GRAPHWEFT_SIGNING_KEYS, and retry the dead letter",
+        "send it again. If the key is missing here, add it to the file of GRAPHWEFT_SIGNING_KEYS, and retry the dead "
+        "letter",
         reason="bad_signature",
     )

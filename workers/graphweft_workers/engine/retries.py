@@ -65,7 +65,9 @@ async def _still_refused(bus: Bus, letter: DeadLetter) -> str:
     """Return why an entry without a valid signature still has none by the keys of now; empty if it has one."""
     found = await bus.entries(letter.partition, [letter.offset])
     if not found:
-        return "the bus no longer holds the event, so its signature cannot be checked: emit it again, and drop this letter"
+        return (
+            "the bus no longer holds the event, so its signature cannot be checked: emit it again, and drop this letter"
+        )
     try:
         found[0].event()
     except RefusedEvent as error:

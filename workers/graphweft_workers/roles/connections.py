@@ -138,6 +138,13 @@ async def examine_bus(settings: Settings, advice: str) -> list[Check]:
     )
 
 
+def exposure(name: str, url: str) -> list[Check]:
+    """Return the doctor's warnings about an address; ``name`` is ``bus`` or ``graph``."""
+    from graphweft_workers.drivers import exposure as addresses
+
+    return addresses.exposure(name, url)
+
+
 async def examine_rights(settings: Settings, role: str, app_id: str | None) -> list[Check]:
     """Return which rights of a role this process lacks on the bus."""
     user = settings.bus_user or urlsplit(settings.bus).username or "default"

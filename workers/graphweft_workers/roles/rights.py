@@ -1,6 +1,14 @@
-"""The rights that each role needs on the servers; commands import drivers only through roles."""
+"""The rights that each role needs on the servers, as the servers' own commands."""
 
-from graphweft_workers.drivers.rights import PASSWORD as PASSWORD
-from graphweft_workers.drivers.rights import RightsRole as RightsRole
-from graphweft_workers.drivers.rights import Server as Server
-from graphweft_workers.drivers.rights import commands as commands
+from __future__ import annotations
+
+from typing import Literal
+
+from graphweft_workers.drivers import rights
+
+type RightsRole = Literal["tenant", "gateway", "responder", "worker"]
+
+
+def commands(server: str, role: RightsRole, *, app_id: str | None, user: str, graph_template: str) -> list[str]:
+    """Return the commands that give a user the rights of a role on a kind of server. Raises ``InvalidSettings``."""
+    return rights.commands(server, role, app_id=app_id, user=user, graph_template=graph_template)

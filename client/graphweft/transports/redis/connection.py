@@ -60,8 +60,8 @@ class _TrustedSocket(redis.UnixDomainSocketConnection):
         if peer is not None and peer not in (0, os.geteuid(), os.stat(os.path.dirname(self.path) or ".").st_uid):
             writer.close()
             raise redis.ConnectionError(
-                f"the server on {self.path} is run by the user with the number {peer}, who is neither you nor the owner "
-                "of its folder: nothing was sent to it"
+                f"the server on {self.path} is run by the user with the number {peer}, who is neither you nor the "
+                "owner of its folder: nothing was sent to it"
             )
         await super().on_connect()
 

@@ -174,8 +174,8 @@ def own_folder(path: Path) -> None:
     found = path.stat()
     if os.geteuid() not in (0, found.st_uid):
         raise InvalidSettings(
-            f"the data folder {str(path)!r} belongs to the user with the number {found.st_uid}: give a folder of your own "
-            "with --data"
+            f"the data folder {str(path)!r} belongs to the user with the number {found.st_uid}: give a folder of your "
+            "own with --data"
         )
     if found.st_mode & 0o077:  # of an earlier version, or of somebody's umask
         path.chmod(0o700)

@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from graphweft_workers.ports.check import Check
     from graphweft_workers.ports.request_queue import RequestQueue
 
+
 class KafkaDriver(BusDriver):
     """Kafka as the bus."""
 

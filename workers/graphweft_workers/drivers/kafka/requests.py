@@ -50,7 +50,9 @@ _READ_AHEAD: Final = 64
 """About the number of requests that are read ahead."""
 _FETCH_BYTES: Final = 1024**2
 _SIGNATURE: Final = SIGNATURE.decode()
-_CHANNEL: Final = re.compile(rf"({re.escape(channels.CONTEXT_REPLIES_TOPIC)}(?:\.[A-Za-z0-9_-]{{1,64}})?):([0-9]{{1,9}})", re.ASCII)
+_CHANNEL: Final = re.compile(
+    rf"({re.escape(channels.CONTEXT_REPLIES_TOPIC)}(?:\.[A-Za-z0-9_-]{{1,64}})?):([0-9]{{1,9}})", re.ASCII
+)
 _NO_POLL_LIMIT_MS: Final = 10 * 365 * 86_400_000
 """aiokafka leaves the group when nothing is read for this time; other consumers read here."""
 

@@ -27,7 +27,10 @@ _TOPICS: Final = (
 
 
 async def missing(servers: Servers, role: str, app_id: str | None) -> list[str]:
-    """Return the rights to read and write that this user lacks, as options of ``kafka-acls.sh``. Raises ``KafkaError``."""
+    """Return the rights to read and write that this user lacks, as options of ``kafka-acls.sh``.
+
+    Raises ``KafkaError``.
+    """
     client: Any = AIOKafkaClient(**servers.options)
     found: list[str] = []
     try:
@@ -43,7 +46,10 @@ async def missing(servers: Servers, role: str, app_id: str | None) -> list[str]:
                 found.append(f"--operation {operation} --topic {topic}")
         for group in _groups(role):
             coordinator = await _coordinator(client, group)
-            if coordinator is None or (await client.send(coordinator, HeartbeatRequest(group, 0, ""))).error_code in _REFUSED:
+            if (
+                coordinator is None
+                or (await client.send(coordinator, HeartbeatRequest(group, 0, ""))).error_code in _REFUSED
+            ):
                 found.append(f"--operation Read --group {group}")
     finally:
         await client.close()
@@ -83,4 +89,6 @@ def _of_topics(role: str, app_id: str | None) -> Iterator[tuple[str, str]]:
 
 
 def _groups(role: str) -> list[str]:
-    return {"worker": [channels.MUTATION_GROUP, channels.MEMORY_GROUP], "responder": [channels.CONTEXT_GROUP]}.get(role, [])
+    return {"worker": [channels.MUTATION_GROUP, channels.MEMORY_GROUP], "responder": [channels.CONTEXT_GROUP]}.get(
+        role, []
+    )

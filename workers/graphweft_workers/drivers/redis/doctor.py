@@ -10,8 +10,8 @@ from redis.exceptions import RedisError, ResponseError
 
 from graphweft.transports.redis.connection import connect
 from graphweft_contracts import BusUnavailable, Layout, channels
-from graphweft_workers.drivers.redis_checks import ANSWER_S, append_only, examine_server, memory, not_shown
 from graphweft_workers.drivers.redis.rights import missing
+from graphweft_workers.drivers.redis_checks import ANSWER_S, append_only, examine_server, memory, not_shown
 from graphweft_workers.ports.check import Check, layout_checks
 
 _MEMORY_HELP: Final = (

@@ -1,10 +1,9 @@
-"""The checks of what a stranger on the network could do: read along, log in with a known password, write as others."""
+"""The doctor's checks of what a stranger on the network could do: read along, or log in with a known password."""
 
 from __future__ import annotations
 
 import ipaddress
 import re
-from collections.abc import Iterable
 from typing import Final
 from urllib.parse import unquote
 
@@ -32,22 +31,13 @@ def exposure(name: str, url: str) -> list[Check]:
         checks.append(Check(name=f"{name} encryption", state="warn", found=what, advice=advice))
     if far and not password:
         what = "this process logs in without a password, so anybody who reaches the server may do so"
-        advice = f"make a user with a password on the server: `graphweft acl` prints its rights; set GRAPHWEFT_{name.upper()}_USER"
+        advice = f"`graphweft acl` prints what makes a user on the server; then set GRAPHWEFT_{name.upper()}_USER"
         checks.append(Check(name=f"{name} login", state="warn", found=what, advice=advice))
     elif password and (password in _KNOWN or password in (user, _OF_COMPOSE)) and (far or password != _OF_COMPOSE):
         what = f"the password of the user {user or 'default'!r} is one that everybody knows"
         advice = f"give it another one on the server, and in GRAPHWEFT_{name.upper()}_PASSWORD_FILE"
         checks.append(Check(name=f"{name} login", state="fail" if far else "warn", found=what, advice=advice))
     return checks
-
-
-def unsigned(signed_apps: Iterable[str] | None) -> Check:
-    """Return whether workers refuse events that others write in the name of an app; None: there are no keys."""
-    if signed_apps is None:
-        found = "no keys: whoever may write to the bus may write events of every app"
-        return Check(name="signatures", state="ok", found=found)
-    apps = list(signed_apps)
-    return Check(name="signatures", state="ok", found=f"{len(apps)} apps have keys: {', '.join(apps[:10]) or 'none'}")
 
 
 def is_loopback(host: str) -> bool:

@@ -14,7 +14,7 @@ from tests.services.tls_proxy import tls_proxy
 
 from graphweft import Client
 from graphweft.transports.access import Access
-from graphweft_contracts import BusUnavailable, Event, GraphUnavailable, channels
+from graphweft_contracts import BusUnavailable, Event, GraphUnavailable, InvalidSettings, channels
 from graphweft_workers.drivers.embedded.server import EmbeddedServer
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.neo4j.store import Neo4jStore
@@ -56,6 +56,8 @@ async def test_redis_over_tls_needs_the_authority_and_the_certificate(
             with pytest.raises(BusUnavailable):
                 await bus.layout()
             await bus.aclose()
+        with pytest.raises(InvalidSettings, match="no-such-file"):
+            RedisEventLog(Access(ca="/no-such-file").applied(address, "bus"))
 
 
 async def test_neo4j_over_tls_needs_the_authority(neo4j_server: Neo4jServer, tmp_path: Path) -> None:

@@ -28,8 +28,8 @@ _SCHEME: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://")
 def make_transport(url: str, *, new: Layout = NEW_LAYOUT, signing_key: SigningKey | None = None) -> Transport:
     """Return the transport to the bus at a URL; nothing is connected yet.
 
-    ``new`` is the layout of a new bus. With ``signing_key`` it signs all events and requests. Raises ``InvalidSettings``
-    when no transport is installed for the scheme, and when the Python package that a transport needs is missing; this
+    ``new`` is the layout of a new bus. With ``signing_key`` it signs all events and requests. Raises
+    ``InvalidSettings`` when no transport is installed for the scheme, and when the Python package that a transport needs is missing; this
     error names the extra to install. Raises ``InvalidSettings`` or ``ValueError`` for an invalid URL.
     """
     found = _SCHEME.match(url)

@@ -15,6 +15,8 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import OutOfMemoryError, ResponseError
 
+from graphweft_contracts import InvalidSettings
+
 type Command = tuple[Any, ...]
 
 _OUT_OF_MEMORY: Final = (
@@ -23,6 +25,7 @@ _OUT_OF_MEMORY: Final = (
 )
 
 _CONNECT_S: Final = 2.0
+_CERTIFICATES: Final = frozenset({"ssl_ca_certs", "ssl_certfile", "ssl_keyfile"})
 _CONNECTIONS: Final = 1_024
 """The default of redis-py is 100, and the next call fails. Each partition that waits for events holds one."""
 
@@ -47,6 +50,9 @@ def connect(url: str, *, io_timeout_s: float | None, decode: bool = False, repea
     pool = client.connection_pool
     if pool.connection_class is redis.UnixDomainSocketConnection:
         pool.connection_class = _TrustedSocket
+    for name in _CERTIFICATES & pool.connection_kwargs.keys():  # else the first connection fails without naming it
+        if not os.path.isfile(file := pool.connection_kwargs[name]):
+            raise InvalidSettings(f"the file of certificates {file!r} does not exist")
     return client
 
 

@@ -29,8 +29,9 @@ def make_transport(url: str, *, new: Layout = NEW_LAYOUT, signing_key: SigningKe
     """Return the transport to the bus at a URL; nothing is connected yet.
 
     ``new`` is the layout of a new bus. With ``signing_key`` it signs all events and requests. Raises
-    ``InvalidSettings`` when no transport is installed for the scheme, and when the Python package that a transport needs is missing; this
-    error names the extra to install. Raises ``InvalidSettings`` or ``ValueError`` for an invalid URL.
+    ``InvalidSettings`` when no transport is installed for the scheme, and when the Python package that a transport
+    needs is missing; this error names the extra to install. Raises ``InvalidSettings`` or ``ValueError`` for an invalid
+    URL.
     """
     found = _SCHEME.match(url)
     scheme = found[1] if found else ""

@@ -14,7 +14,8 @@ from graphweft_contracts import Event, InvalidSettings, RefusedEvent, wire
 from graphweft_contracts.signatures import SIGNATURE, SigningKey
 from graphweft_rules import RuleSet
 from graphweft_workers.active_rules import FixedRules
-from graphweft_workers.engine.duplicates import RecentEvents
+from graphweft_workers.engine.duplicates import RecentEvents, identity_of
+from graphweft_workers.engine.history import known_before
 from graphweft_workers.engine.key_file import read_keyring
 from graphweft_workers.engine.keyring import Key, Keyring
 from graphweft_workers.engine.passed_over import PassedOver
@@ -124,6 +125,25 @@ def test_a_refused_event_makes_no_copy_of_the_real_one() -> None:
     assert [(letter.reason, letter.position) for letter in found.letters] == [("unsigned", "0:1-0")]
     assert found.copies == 1
     assert "eve" not in found.letters[0].message
+
+
+class Log:
+    """Just enough of a log to read back in it."""
+
+    def __init__(self, *entries: Entry) -> None:
+        self._entries = entries
+
+    async def before(self, partition: int, offset: str, *, limit: int) -> list[Entry]:
+        return [entry for entry in self._entries if entry.offset <= offset][-limit:]
+
+
+async def test_a_worker_that_starts_knows_no_refused_event() -> None:
+    forged, real = wire.encode(event(by="eve")), key("acme").signed(wire.encode(event()))
+    for fields, known in ((forged, False), (real, True)):
+        log: Any = Log(entry(fields))
+        recent = await known_before(log, 0, "1-0")
+        again = entry(real, offset="2-0")
+        assert recent.is_copy(identity_of(again, again.event())) is known
 
 
 def test_a_request_is_signed_apart_from_events() -> None:

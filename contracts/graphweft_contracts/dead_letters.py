@@ -40,7 +40,7 @@ DeadLetterReason = Literal[
 """
 REFUSED: Final[frozenset[DeadLetterReason]] = frozenset({"unsigned", "bad_signature"})
 """Reasons of an entry that its signature keeps from having an effect. A retry looks at the signature again."""
-UNREAD: Final[frozenset[DeadLetterReason]] = REFUSED | {"invalid_event", "internal_error"}
+UNREAD: Final[frozenset[DeadLetterReason]] = frozenset({"invalid_event", "internal_error", "unsigned", "bad_signature"})
 """Reasons of an entry that does not count as an event: later entries are no copies of it."""
 
 

@@ -317,7 +317,7 @@ class Settings(DriverSettings, BaseSettings):
             unknown += [_warning(name, known | _NO_SETTINGS) for name in strangers]
         if faults:
             raise InvalidSettings("\n".join(faults))
-        given = {name: value for name, value in overrides.items() if value is not None}
+        given: dict[str, Any] = {name: value for name, value in overrides.items() if value is not None}
         given = {**{name: value for name, value in secrets.items() if not variables.get(_as_variable(name))}, **given}
         from_environment = {_as_field(name) for name, value in variables.items() if value}
         chosen: bool = "graph_url" in given or "graph_url" in from_environment or values.get("graph_url") is not None

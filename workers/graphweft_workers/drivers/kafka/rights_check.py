@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any, Final
 
 from aiokafka.client import AIOKafkaClient
-from aiokafka.conn import create_conn
+from aiokafka.conn import create_conn  # pyright: ignore[reportUnknownVariableType]
 from aiokafka.errors import KafkaError
 from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.protocol.group import HeartbeatRequest
@@ -63,7 +63,7 @@ async def why_not(servers: Servers) -> str:
         host, _, port = address.partition(":")
         options = {name: value for name, value in servers.options.items() if name != "bootstrap_servers"}
         try:
-            connection = await create_conn(host, int(port or 9092), request_timeout_ms=5_000, **options)
+            connection: Any = await create_conn(host, int(port or 9092), request_timeout_ms=5_000, **options)
         except (KafkaError, OSError) as error:
             why = f"{address}: {error or type(error).__name__}"
         else:

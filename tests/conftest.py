@@ -38,7 +38,7 @@ def _loggers_follow_their_set_up() -> Generator[None]:
         yield
 
 
-_SERVERS: Final = {"neo4j": {"neo4j", "neo4j_server"}, "kafka": {"kafka", "kafka_url"}}
+_SERVERS: Final = {"neo4j": {"neo4j", "neo4j_server"}, "kafka": {"kafka", "kafka_url", "secure_kafka"}}
 """Servers that take a gigabyte and 20 s to start, with the fixtures and parameters that ask for them."""
 
 

@@ -26,6 +26,7 @@ from graphweft_contracts import (
     ContextRequest,
     Event,
     InvalidEvent,
+    InvalidSettings,
     MemoryScope,
     Permanent,
     ReasonCode,
@@ -35,6 +36,7 @@ from graphweft_contracts import (
 )
 from graphweft_contracts.admission import check_admission
 from graphweft_contracts.search import IndexType, Searched, WithoutEmbedder
+from graphweft_contracts.signatures import SigningKey
 
 logger = logging.getLogger("graphweft.client")
 
@@ -79,7 +81,8 @@ class Client:
     Use it as an asynchronous context manager, or call ``aclose`` at the end. One client belongs to one event loop;
     synchronous callers use ``SyncClient``. ``bus_url`` is the URL of the bus. Without it the client reads
     ``GRAPHWEFT_BUS_URL`` or ``GRAPHWEFT_DATA``. ``app_id`` and ``workflow`` are the defaults of ``context``, and
-    ``budget_ms`` is that of ``context`` and ``search``. Raises ``InvalidSettings`` for settings that cannot work.
+    ``budget_ms`` is that of ``context`` and ``search``. ``signing_key`` (``id:secret``) signs events and requests;
+    without it the client reads ``GRAPHWEFT_SIGNING_KEY``. Raises ``InvalidSettings`` for settings that cannot work.
 
     While the bus is unavailable, up to ``buffer`` events with at most ``buffer_bytes`` bytes are kept. They are sent in
     order when the bus is back. Further events are dropped and counted in ``stats``.
@@ -94,10 +97,18 @@ class Client:
         buffer: int = 10_000,
         buffer_bytes: int = 64 * 1024**2,
         budget_ms: int = 500,
+        signing_key: str | None = None,
         transport: Transport | None = None,
     ) -> None:
         settings = ClientSettings.from_environment()
-        self._transport = transport or make_transport(bus_url or settings.bus_url)
+        if transport is None:
+            key = signing_key or settings.signing_key
+            transport = make_transport(
+                bus_url or settings.bus_url, signing_key=None if key is None else SigningKey.parse(key)
+            )
+        elif signing_key is not None:
+            raise InvalidSettings("signing_key has no effect with a transport: give it to the transport")
+        self._transport = transport
         self._context_on = settings.context
         self._app_id = app_id
         self._workflow = workflow

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, Self
 
+from graphweft.secret_files import secret_of
+from graphweft.transports.access import Access
 from graphweft.transports.embedded import DEFAULT_DATA, embedded_url
 from graphweft_contracts import InvalidSettings
 
@@ -19,20 +21,44 @@ CAPTURE_VARIABLE: Final = "GRAPHWEFT_CAPTURE"
 class ClientSettings:
     """The URL of the bus, and whether context requests and the events of adapters are enabled.
 
-    The URL is ``GRAPHWEFT_BUS_URL``, or else that of the embedded server of ``GRAPHWEFT_DATA``. ``GRAPHWEFT_CONTEXT``
-    and ``GRAPHWEFT_CAPTURE`` are ``on`` (the default) or ``off``.
+    The URL is ``GRAPHWEFT_BUS_URL`` with ``GRAPHWEFT_BUS_USER``, ``_PASSWORD``, ``_SASL``, ``_CA``, ``_CERT`` and
+    ``_CERT_KEY``, or else that of the embedded server of ``GRAPHWEFT_DATA``. ``GRAPHWEFT_SIGNING_KEY`` signs events and
+    requests. Each secret may be in a file that ``…_FILE`` names. ``GRAPHWEFT_CONTEXT`` and ``GRAPHWEFT_CAPTURE`` are
+    ``on`` (the default) or ``off``.
     """
 
-    bus_url: str
+    bus_url: str = field(repr=False)
     context: bool = True
     capture: bool = True
+    signing_key: str | None = field(default=None, repr=False)
 
     @classmethod
     def from_environment(cls, environment: Mapping[str, str] | None = None) -> Self:
         """Read the settings from ``environment``, by default the process's own. Raises ``InvalidSettings``."""
         values = os.environ if environment is None else environment
-        url = values.get("GRAPHWEFT_BUS_URL") or embedded_url(Path(values.get("GRAPHWEFT_DATA") or DEFAULT_DATA))
-        return cls(bus_url=url, context=_switch(values, CONTEXT_VARIABLE), capture=_switch(values, CAPTURE_VARIABLE))
+        given = secret_of(values, "GRAPHWEFT_BUS_URL")
+        url = (
+            _access(values).applied(given, "GRAPHWEFT_BUS")
+            if given
+            else embedded_url(Path(values.get("GRAPHWEFT_DATA") or DEFAULT_DATA))
+        )
+        return cls(
+            bus_url=url,
+            context=_switch(values, CONTEXT_VARIABLE),
+            capture=_switch(values, CAPTURE_VARIABLE),
+            signing_key=secret_of(values, "GRAPHWEFT_SIGNING_KEY"),
+        )
+
+
+def _access(values: Mapping[str, str]) -> Access:
+    return Access(
+        user=values.get("GRAPHWEFT_BUS_USER") or "",
+        password=secret_of(values, "GRAPHWEFT_BUS_PASSWORD") or "",
+        sasl=values.get("GRAPHWEFT_BUS_SASL") or "",
+        ca=values.get("GRAPHWEFT_BUS_CA") or "",
+        cert=values.get("GRAPHWEFT_BUS_CERT") or "",
+        cert_key=values.get("GRAPHWEFT_BUS_CERT_KEY") or "",
+    )
 
 
 def graphrag_enabled(environment: Mapping[str, str] | None = None) -> bool:

@@ -54,6 +54,7 @@ class SyncClient:
         buffer: int = 10_000,
         buffer_bytes: int = 64 * 1024**2,
         budget_ms: int = 500,
+        signing_key: str | None = None,
     ) -> None:
         # First, because it may raise: an invalid address must not leave a thread behind.
         self._client = Client(
@@ -63,6 +64,7 @@ class SyncClient:
             buffer=buffer,
             buffer_bytes=buffer_bytes,
             budget_ms=budget_ms,
+            signing_key=signing_key,
         )
         self._lock = threading.Lock()
         self._closed = False

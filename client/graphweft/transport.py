@@ -13,6 +13,7 @@ from pydantic import BaseModel, ValidationError
 from pydantic_core import to_json
 
 from graphweft_contracts import BusUnavailable, ContextReply, ContextRequest, InvalidEvent, Layout, ReasonCode
+from graphweft_contracts.signatures import SigningKey
 
 NEW_LAYOUT: Final = Layout()
 LAYOUT_S: Final = 30.0
@@ -42,6 +43,10 @@ class Outgoing:
 
     key: str
     fields: Mapping[bytes, bytes]
+
+    def signed(self, key: SigningKey | None) -> Mapping[bytes, bytes]:
+        """Return the fields with the signature by a key; without a key, as they are."""
+        return self.fields if key is None else key.signed(self.fields)
 
 
 class Transport(Protocol):

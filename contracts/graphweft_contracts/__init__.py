@@ -14,6 +14,7 @@ from graphweft_contracts.errors import (
     NotRunning,
     Permanent,
     QueryFailed,
+    RefusedEvent,
     Transient,
 )
 from graphweft_contracts.events import (
@@ -79,6 +80,7 @@ __all__ = (
     "Permanent",
     "QueryFailed",
     "ReasonCode",
+    "RefusedEvent",
     "SearchQuery",
     "ToolCallComplete",
     "ToolCallStart",

@@ -49,7 +49,7 @@ def render() -> str:
 
 def _channels(events: list[str]) -> dict[str, Any]:
     names = {name: value for name, value in vars(channels).items() if name.isupper()}
-    names["CONTEXT_REPLIES"] = channels.context_replies("{client}")
+    names["CONTEXT_REPLIES"] = channels.context_replies("{client}", "{app}")
     names["FIRST_REPLIES_PARTITION"] = channels.context_replies_partition(0)
     text = files("graphweft_contracts").joinpath("asyncapi_channels.json").read_text(encoding="utf-8")
     found: dict[str, dict[str, Any]] = json.loads(Template(text).substitute(names))

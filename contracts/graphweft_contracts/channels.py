@@ -74,14 +74,38 @@ def events_stream(partition: int) -> str:
     return f"{EVENTS}:{partition}"
 
 
-def context_replies(client: str) -> str:
-    """Return the channel on which one client process reads its replies."""
-    return f"graphweft:context:replies:{client}"
+CONTEXT_REPLIES: Final = "graphweft:context:replies:"
+"""Prefix of the reply channels."""
 
 
-def context_replies_partition(partition: int) -> str:
-    """Return the ``reply_to`` of requests for a partition of ``CONTEXT_REPLIES_TOPIC``."""
-    return f"{CONTEXT_REPLIES_TOPIC}:{partition}"
+def context_replies(client: str, app_id: str = "") -> str:
+    """Return the channel on which one client process reads the replies to requests of one app, or of all apps.
+
+    That of one app begins with its id, so that a server can allow an app's own channels only.
+    """
+    return f"{CONTEXT_REPLIES}{app_id}:{client}" if app_id else f"{CONTEXT_REPLIES}{client}"
+
+
+def context_replies_topic(app_id: str) -> str:
+    """Return the topic of replies of one app. It is used where a process may not read ``CONTEXT_REPLIES_TOPIC``."""
+    return f"{CONTEXT_REPLIES_TOPIC}.{app_id}"
+
+
+def context_replies_partition(partition: int, topic: str = CONTEXT_REPLIES_TOPIC) -> str:
+    """Return the ``reply_to`` of requests for a partition of a topic of replies."""
+    return f"{topic}:{partition}"
+
+
+def app_of_replies(reply_to: str) -> str:
+    """Return the only app whose requests may be answered on ``reply_to``; empty for a channel of all apps.
+
+    A tenant may read its own channels. An answer about another app must not go there, whoever asks for it.
+    """
+    if reply_to.startswith(CONTEXT_REPLIES):
+        return reply_to[len(CONTEXT_REPLIES) :].rpartition(":")[0]
+    if reply_to.startswith(f"{CONTEXT_REPLIES_TOPIC}."):
+        return reply_to[len(CONTEXT_REPLIES_TOPIC) + 1 :].rpartition(":")[0]
+    return ""
 
 
 def lease(partition: int, group: str = MUTATION_GROUP) -> str:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any, Literal, cast
+from typing import Any, Final, Literal, cast
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, model_validator
 
@@ -20,6 +20,8 @@ DeadLetterReason = Literal[
     "quarantined",
     "trimmed",
     "extraction_failed",
+    "unsigned",
+    "bad_signature",
 ]
 """Why an event or a mutation had no effect.
 
@@ -35,7 +37,13 @@ DeadLetterReason = Literal[
 - ``quarantined``: the mutation was switched off for a while after repeated failures.
 - ``trimmed``: the events left the bus before they were read.
 - ``extraction_failed``: no model could read the episode.
+- ``unsigned``: the event has no signature, and its app has keys.
+- ``bad_signature``: the signature is not one that a key of the app, valid at that time, makes of this event.
 """
+REFUSED: Final[frozenset[DeadLetterReason]] = frozenset({"unsigned", "bad_signature"})
+"""Reasons of an entry that its signature keeps from having an effect. A retry looks at the signature again."""
+UNREAD: Final[frozenset[DeadLetterReason]] = frozenset({"invalid_event", "internal_error", "unsigned", "bad_signature"})
+"""Reasons of an entry that does not count as an event: later entries are no copies of it."""
 
 
 class DeadLetter(BaseModel):

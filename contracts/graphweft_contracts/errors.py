@@ -5,6 +5,7 @@
     GraphweftError
     ├── Permanent                 a retry fails again: write a dead letter, or tell the user
     │   ├── InvalidEvent          an event that violates the contract
+    │   │   └── RefusedEvent      an entry whose signature is missing or wrong
     │   ├── InvalidRules          rule files that do not load (carries every finding)
     │   ├── InvalidSettings       invalid settings
     │   ├── QueryFailed           the graph refused a query (syntax, type, null key, timeout)
@@ -19,6 +20,8 @@ The two branches tell a caller whether to retry.
 
 from __future__ import annotations
 
+from typing import Literal
+
 
 class GraphweftError(Exception):
     """Base of all errors that graphweft raises deliberately."""
@@ -30,6 +33,14 @@ class Permanent(GraphweftError):
 
 class InvalidEvent(Permanent):
     """The event violates the contract. The message names the field and the next step."""
+
+
+class RefusedEvent(InvalidEvent):
+    """The entry lacks a signature that its app needs, or has a wrong one. ``reason`` is that of the dead letter."""
+
+    def __init__(self, message: str, *, reason: Literal["unsigned", "bad_signature"]) -> None:
+        super().__init__(message)
+        self.reason: Literal["unsigned", "bad_signature"] = reason
 
 
 class InvalidRules(Permanent):

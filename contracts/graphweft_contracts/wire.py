@@ -35,7 +35,8 @@ RECORDED: Final = b"gw_recorded"
 """The field of a retry with the log's time of the entry that had no effect, in ISO format."""
 WHOLE: Final = "*"
 """The mutation in the dead letter of a whole event: a retry runs all mutations of the event."""
-_PREFIX: Final = b"ce_"
+PREFIX: Final = b"ce_"
+"""Begins the field of an attribute in binary mode."""
 
 
 class Retry(NamedTuple):
@@ -159,11 +160,11 @@ def decode(fields: Mapping[bytes, bytes], *, received: datetime | None = None) -
             if not isinstance(raw, dict):
                 raise InvalidEvent("the structured event is not a JSON object; see the CloudEvents JSON format")
             attributes = cast("dict[str, Any]", raw)
-        elif any(name.startswith(_PREFIX) for name in fields):
+        elif any(name.startswith(PREFIX) for name in fields):
             attributes = {
-                name[len(_PREFIX) :].decode(): value.decode()
+                name[len(PREFIX) :].decode(): value.decode()
                 for name, value in fields.items()
-                if name.startswith(_PREFIX)
+                if name.startswith(PREFIX)
             }
             if content_type:
                 attributes["datacontenttype"] = content_type.decode().partition(";")[0]

@@ -432,7 +432,7 @@ def test_parameters_are_those_of_the_address(document: dict[str, Any]) -> None:
 def test_addresses_are_the_names_on_the_bus(document: dict[str, Any]) -> None:
     address = {name: channel["address"] for name, channel in document["channels"].items()}
     assert address["events"].format(partition=3) == channels.events_stream(3)
-    assert address["contextReplies"].format(client="me") == channels.context_replies("me")
+    assert address["contextReplies"].format(app="acme", client="me") == channels.context_replies("me", "acme")
     assert address["contextRequests"] == channels.CONTEXT_REQUESTS
     assert address["deadLetters"] == channels.DEAD_LETTERS
 

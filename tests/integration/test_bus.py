@@ -1229,7 +1229,9 @@ async def test_kafka_a_partition_that_comes_back_must_be_claimed_again(kafka_url
         assert (await first.committed(taken)).count == 1
 
 
-@pytest.mark.parametrize("url", ["kafka://", "redis://localhost", "kafka://user:secret@host:9092", "localhost:9092"])
+@pytest.mark.parametrize(
+    "url", ["kafka://", "redis://localhost", "kafka://user:secret@host:9092?x=1", "localhost:9092"]
+)
 async def test_kafka_refuses_what_is_no_address(url: str) -> None:
     with pytest.raises(InvalidSettings) as refused:
         kafka_bus(url)

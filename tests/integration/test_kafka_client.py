@@ -146,7 +146,7 @@ def test_a_missing_driver_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_client_refuses_what_is_no_kafka_address() -> None:
     with pytest.raises(InvalidSettings) as refused:
-        Client("kafka://user:secret@host:9092")
+        Client("kafka://user:secret@host:9092/topic")
     assert "secret" not in str(refused.value)
 
 

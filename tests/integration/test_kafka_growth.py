@@ -19,7 +19,7 @@ from tests.services.rules import load_rules
 
 from graphweft import Client
 from graphweft.transport import Outgoing
-from graphweft.transports.kafka.connection import record_of
+from graphweft.transports.kafka.connection import record_of, servers
 from graphweft.transports.kafka.layout import agreed_layout, store_order, stored_layout
 from graphweft.transports.kafka.transport import KafkaTransport
 from graphweft_contracts import BusUnavailable, DeadLetter, Event, Layout, Order, channels, wire
@@ -323,19 +323,19 @@ async def test_a_topic_from_before_keeps_the_partitions_it_is_first_seen_with(ka
 
 
 async def test_of_first_processes_at_once_one_wins_and_all_obey(kafka_url: str) -> None:
-    servers = kafka_url.removeprefix("kafka://")
+    brokers = servers(kafka_url)
     async with administrator(kafka_url) as admin:
         await admin.create_topics([NewTopic(channels.EVENTS_TOPIC, 6, 1), NewTopic(channels.PARTITIONS_TOPIC, 1, 1)])
         # Some have seen the topic before it grew to six partitions.
         wanted: list[tuple[int, Order]] = [(4, "app"), (6, "chat"), (4, "chat"), (6, "app"), (6, "chat")]
-        agreed = await asyncio.gather(*(agreed_layout(servers, admin, present, order) for present, order in wanted))
+        agreed = await asyncio.gather(*(agreed_layout(brokers, admin, present, order) for present, order in wanted))
         assert agreed == agreed[:1] * 5
         assert (agreed[0].partitions, agreed[0].order) in wanted
         await grow(kafka_url, 8)
         other: Order = "chat" if agreed[0].order == "app" else "app"
-        assert await agreed_layout(servers, admin, 8, other) == agreed[0] == await stored_layout(servers)
-        await store_order(servers, "acme", other)
-        stored = await stored_layout(servers)
+        assert await agreed_layout(brokers, admin, 8, other) == agreed[0] == await stored_layout(brokers)
+        await store_order(brokers, "acme", other)
+        stored = await stored_layout(brokers)
         assert stored is not None
         assert (stored.order_of("acme"), stored.order_of("globex")) == (other, agreed[0].order)
 
@@ -356,14 +356,14 @@ async def test_of_first_processes_at_once_one_wins_and_all_obey(kafka_url: str) 
 async def test_records_of_others_do_not_set_the_number(
     kafka_url: str, strange: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
-    servers = kafka_url.removeprefix("kafka://")
+    brokers = servers(kafka_url)
     async with administrator(kafka_url) as admin:
         await admin.create_topics([NewTopic(channels.EVENTS_TOPIC, 3, 1), NewTopic(channels.PARTITIONS_TOPIC, 1, 1)])
         await put(kafka_url, channels.PARTITIONS_TOPIC, [(0, strange, {})])
-        assert (await agreed_layout(servers, admin, 3, "app")).partitions == 3
+        assert (await agreed_layout(brokers, admin, 3, "app")).partitions == 3
         assert "ignored a foreign record" in caplog.text
         await put(kafka_url, channels.PARTITIONS_TOPIC, [(0, b'{"partitions": 1}', {})])
-        assert await agreed_layout(servers, admin, 3, "chat") == Layout(partitions=3, order="app")
+        assert await agreed_layout(brokers, admin, 3, "chat") == Layout(partitions=3, order="app")
 
 
 async def test_events_made_anew_with_fewer_partitions_are_refused_with_the_next_step(kafka_url: str) -> None:
@@ -497,8 +497,7 @@ async def test_doctor_finds_a_number_that_would_be_dropped_by_age(kafka_url: str
 
 async def abort_one(url: str, partition: int, transaction: str) -> None:
     """Write a record in a transaction that is aborted: it and Kafka's mark take offsets, and nobody reads either."""
-    servers = url.removeprefix("kafka://")
-    producer = AIOKafkaProducer(bootstrap_servers=servers, transactional_id=transaction)
+    producer = AIOKafkaProducer(bootstrap_servers=url.removeprefix("kafka://"), transactional_id=transaction)
     await producer.start()
     try:
         await producer.begin_transaction()

@@ -387,7 +387,7 @@ async def test_a_replica_that_leaves_hands_over_what_it_has_read(bus: Bus) -> No
         assert [(reply.reason, reply.text) for reply in await asyncio.gather(*asking)] == [
             (None, str(n)) for n in range(20)
         ]
-        assert responder.counts() == {"answered": 20, "expired": 0, "shed": 0, "taken_over": 0}
+        assert responder.counts() == {"answered": 20, "expired": 0, "refused": 0, "shed": 0, "taken_over": 0}
         async with responding(bus, at_once, "next") as after:
             assert (await client.context(agent="One", chat_id="c", context={"n": 7})).text == "7"
         assert after.answered == 1
@@ -429,7 +429,7 @@ async def test_a_late_request_is_dropped_and_counted(bus: Bus) -> None:
             await put(bus, late)
             await eventually(lambda: responder.expired == 1)
             assert (await client.context(agent="One", chat_id="c", context={"n": 2})).text == "2"
-        assert responder.counts() == {"answered": 2, "expired": 1, "shed": 0, "taken_over": 0}
+        assert responder.counts() == {"answered": 2, "expired": 1, "refused": 0, "shed": 0, "taken_over": 0}
 
 
 class Newer(ContextRequest):

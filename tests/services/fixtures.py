@@ -6,14 +6,16 @@ import asyncio
 import contextlib
 import tempfile
 from collections.abc import Iterator
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 import pytest_asyncio
-from tests.services.kafka import KafkaServer
+from tests.services.certificates import Authority
+from tests.services.kafka import KafkaServer, Secure
 from tests.services.neo4j import Neo4jServer
 
-__all__ = ("empty_kafka", "kafka", "kafka_url", "neo4j_server")
+__all__ = ("SecureKafka", "empty_kafka", "kafka", "kafka_url", "neo4j_server", "secure_kafka")
 
 
 @pytest.fixture(scope="session")
@@ -59,6 +61,34 @@ async def empty_kafka(kafka: KafkaServer) -> None:
                 await asyncio.sleep(0.02)
     finally:
         await admin.close()
+
+
+@dataclass(frozen=True, kw_only=True)
+class SecureKafka:
+    """A broker with TLS, SASL and an authorizer, with the authority of its certificate."""
+
+    server: KafkaServer
+    authority: Path
+
+    def address(self, user: str, *, password: str = "secret", sasl: str = "PLAIN") -> str:
+        """Return the URL for a user; ``admin`` may do everything, any other what it is given."""
+        return f"kafka+ssl://{user}:{password}@{self.server.bootstrap}?sasl={sasl}&ca={self.authority}"
+
+
+@pytest.fixture(scope="session")
+def secure_kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SecureKafka]:
+    """One such broker for the session, with the users of the tests and no rights."""
+    folder = tmp_path_factory.mktemp("kafka")
+    authority = Authority(folder)
+    users = ("acme", "globex", "worker", "responder", "nobody")
+    server = KafkaServer(
+        folder, Secure(authority=authority.file, certificate=authority.sign("server").both, users=users)
+    )
+    server.start()
+    try:
+        yield SecureKafka(server=server, authority=authority.file)
+    finally:
+        server.kill()
 
 
 @pytest.fixture(scope="session")

@@ -7,6 +7,7 @@ import os
 import signal
 import subprocess
 import time
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 from uuid import uuid4
@@ -14,7 +15,7 @@ from uuid import uuid4
 from tests.services.class_archive import ClassArchive
 from tests.services.maven import free_port, jars
 
-__all__ = ("KafkaServer", "make_archive")
+__all__ = ("KafkaServer", "Secure", "make_archive")
 
 _POM: Final = Path(__file__).with_name("kafka.pom.xml")
 _READY: Final = b"Kafka Server started"
@@ -54,6 +55,38 @@ num.io.threads=2
 """
 
 
+_SECURE: Final = """\
+listeners=SASL_SSL://127.0.0.1:{port},CONTROLLER://127.0.0.1:{controller}
+advertised.listeners=SASL_SSL://127.0.0.1:{port}
+listener.security.protocol.map=SASL_SSL:SASL_SSL,CONTROLLER:PLAINTEXT
+inter.broker.listener.name=SASL_SSL
+sasl.enabled.mechanisms=PLAIN,SCRAM-SHA-512,SCRAM-SHA-256
+sasl.mechanism.inter.broker.protocol=PLAIN
+listener.name.sasl_ssl.plain.sasl.jaas.config=org.apache.kafka.common.security.plain.PlainLoginModule required \
+  username="admin" password="{password}" {users};
+listener.name.sasl_ssl.scram-sha-512.sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required;
+listener.name.sasl_ssl.scram-sha-256.sasl.jaas.config=org.apache.kafka.common.security.scram.ScramLoginModule required;
+ssl.keystore.type=PEM
+ssl.keystore.location={certificate}
+ssl.truststore.type=PEM
+ssl.truststore.location={authority}
+authorizer.class.name=org.apache.kafka.metadata.authorizer.StandardAuthorizer
+super.users=User:admin;User:ANONYMOUS
+"""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Secure:
+    """TLS, a login by SASL for each user, and no right that is not given. ``admin`` may do everything."""
+
+    authority: Path
+    certificate: Path
+    users: tuple[str, ...]
+    password: str = "secret"
+    scram: str = "scram"
+    """A user who logs in by SCRAM."""
+
+
 class KafkaServer:
     """One broker; its files are in ``folder`` and its port stays the same over restarts.
 
@@ -61,8 +94,9 @@ class KafkaServer:
     process that started it dies, however that happens.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, secure: Secure | None = None) -> None:
         self._folder = folder
+        self._secure = secure
         self._classes = _class_path()
         self._options = _archive().options()
         self._port = free_port()
@@ -84,9 +118,19 @@ class KafkaServer:
         settings = self._folder / "server.properties"
         if not settings.exists():
             controller = free_port()
-            settings.write_text(_SETTINGS.format(port=self._port, controller=controller, folder=self._folder))
+            text = _SETTINGS.format(port=self._port, controller=controller, folder=self._folder)
+            scram: list[str] = []
+            if (secure := self._secure) is not None:
+                users = " ".join(f'user_{user}="{secure.password}"' for user in ("admin", *secure.users))
+                text += _SECURE.format(
+                    port=self._port, controller=controller, password=secure.password, users=users,
+                    certificate=secure.certificate, authority=secure.authority,
+                )  # fmt: skip
+                for kind in ("SCRAM-SHA-512", "SCRAM-SHA-256"):
+                    scram += ["--add-scram", f"{kind}=[name={secure.scram},password={secure.password}]"]
+            settings.write_text(text)
             (self._folder / "log4j2.properties").write_text(_LOGGING)
-            arguments = self._java("kafka.tools.StorageTool", "format", "-t", str(uuid4()), "-c", str(settings))
+            arguments = self._java("kafka.tools.StorageTool", "format", "-t", str(uuid4()), "-c", str(settings), *scram)
             done = subprocess.run(arguments, capture_output=True, text=True, check=False)
             assert done.returncode == 0, done.stdout + done.stderr
         log = self._folder / "server.log"

@@ -28,8 +28,17 @@ ROOT = Path(__file__).parents[2]
 # A value for every setting that is not its default.
 GIVEN = {
     "data": "/somewhere/data",
-    "bus_url": "redis://:secret@bus.example:6390/1",
+    "bus_url": "kafka+ssl://bus.example:6390",
+    "bus_user": "me",
+    "bus_password": "secret-word",
+    "bus_sasl": "PLAIN",
+    "bus_ca": "/somewhere/ca.pem",
+    "bus_cert": "/somewhere/me.pem",
+    "bus_cert_key": "/somewhere/me.key",
     "graph_url": "rediss://user:secret@graph.example",
+    "graph_user": "you",
+    "graph_password": "secret-word",
+    "graph_ca": "/somewhere/ca.pem",
     "rules": "/somewhere/rules",
     "graph_template": "tenant-{app_id}",
     "partitions": 7,
@@ -77,6 +86,8 @@ GIVEN = {
     "summariser_timeout_ms": 900,
     "memory_keep_days": 1.5,
     "memory_keep_count": 500,
+    "signing_key": "acme-1:secret-of-more-than-thirty-two-letters",
+    "signing_keys": "/somewhere/keys.yaml",
     "gateway_tokens": "/somewhere/tokens.yaml",
     "apps": "/somewhere/apps.yaml",
     "gateway_connections": 0,
@@ -99,8 +110,9 @@ def folder(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 
 def shown(settings: Settings) -> dict[str, Any]:
     values = settings.model_dump()
-    for name in ("bus_url", "graph_url", "embedder_api_key", "summariser_api_key", "extractor_api_key"):
-        values[name] = values[name] and values[name].get_secret_value()
+    for name, value in values.items():
+        if isinstance(value, SecretStr):
+            values[name] = value.get_secret_value()
     return {name: str(value) if isinstance(value, Path) else value for name, value in values.items()}
 
 
@@ -200,7 +212,7 @@ def test_all_unknown_names_are_told_at_once(folder: Path, monkeypatch: pytest.Mo
         ("bus_url", ""), ("bus_url", "localhost:6379"), ("bus_url", "http://:secret@host"), ("bus_url", ["secret"]),
         ("bus_url", "redis://:secret/x@host"), ("bus_url", "redis://host:secret"), ("bus_url", "redis://host?secret=1"),
         ("bus_url", "redis://host?db=secret"), ("graph_url", "redis://host?protocol=9"),
-        ("bus_url", "kafka://"), ("bus_url", "kafka://user:secret@host:1"), ("bus_url", "kafka://a:1,,b:2"),
+        ("bus_url", "kafka://"), ("bus_url", "kafka://user:secret@host:1?x=1"), ("bus_url", "kafka://a:1,,b:2"),
         ("bus_url", "kafka://host:9092/topic"), ("bus_url", "kafka://host:secret"), ("bus_url", "bolt://host"),
         ("graph_url", "kafka://host:9092"), ("graph_url", "neo4j://"), ("graph_url", "neo4j://u:se/cret@host"),
         ("graph_url", "bolt://host:secret"), ("graph_url", "neo4j+x://host"), ("graph_url", "bolt://host:70000"),

@@ -6,11 +6,16 @@ keeps its address.
 
 from __future__ import annotations
 
+import contextlib
 import hashlib
+import os
+import stat
 import tempfile
 from pathlib import Path
 from typing import Final
 from urllib.parse import quote
+
+from graphweft_contracts import InvalidSettings
 
 DEFAULT_DATA: Final = Path(".graphweft")
 """The default data folder of ``graphweft up``."""
@@ -20,12 +25,48 @@ _MAX_SOCKET_PATH: Final = 100
 
 
 def embedded_socket(data: Path) -> Path:
-    """Return the unix socket of the server with its files in ``data``. Long folder names get a short path."""
+    """Return the unix socket of the server with its files in ``data``.
+
+    Where the folder's name is too long, the socket is in ``runtime_folder``. Raises ``InvalidSettings`` if that is not
+    ours.
+    """
     inside = data.expanduser().resolve() / "redis.sock"
     if len(str(inside).encode()) <= _MAX_SOCKET_PATH:
         return inside
     digest = hashlib.sha256(str(inside).encode()).hexdigest()[:16]
-    return Path(tempfile.gettempdir()) / f"graphweft-{digest}.sock"
+    return runtime_folder() / f"{digest}.sock"
+
+
+def runtime_folder(*, make: bool = False) -> Path:
+    """Return the folder of sockets whose own folders have long names; with ``make`` it is made.
+
+    Raises ``InvalidSettings`` if it is a link or another user's, or others may write into it: whoever puts a socket
+    there would get all events.
+    """
+    folder = Path(tempfile.gettempdir()) / f"graphweft-{os.geteuid()}"
+    if make:
+        with contextlib.suppress(FileExistsError):
+            folder.mkdir(mode=0o700)
+    with contextlib.suppress(FileNotFoundError):
+        check_own(folder)
+    return folder
+
+
+def check_own(folder: Path) -> None:
+    """Raise ``InvalidSettings`` unless a folder is ours alone. Raises ``FileNotFoundError`` without it."""
+    found = folder.lstat()
+    fault = ""
+    if not stat.S_ISDIR(found.st_mode):
+        fault = "it is a link" if stat.S_ISLNK(found.st_mode) else "it is no folder"
+    elif found.st_uid != os.geteuid():
+        fault = f"it belongs to the user with the number {found.st_uid}"
+    elif found.st_mode & 0o077:
+        fault = "other users may use it"
+    if fault:
+        raise InvalidSettings(
+            f"the folder {str(folder)!r} holds the socket of the embedded server, and {fault}: remove it, or set its "
+            "mode to 700, or give a data folder with a shorter name"
+        )
 
 
 def embedded_url(data: Path) -> str:

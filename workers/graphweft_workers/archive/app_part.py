@@ -11,12 +11,13 @@ from dataclasses import replace
 from typing import Final
 
 from graphweft_contracts import DeadLetter, InvalidEvent, wire
+from graphweft_contracts.dead_letters import UNREAD
 from graphweft_contracts.layout import ALL_APPS
 from graphweft_contracts.rules_log import Activation, announced, restated_scope
 from graphweft_workers.archive import segments as format_
 from graphweft_workers.ports.event_log import Entry
 
-_BY_ENTRY: Final = ("set_aside", "invalid_event", "internal_error")
+_BY_ENTRY: Final = UNREAD | {"set_aside"}
 """Reasons of dead letters that may name no app: those of entries that are the app's are kept."""
 
 

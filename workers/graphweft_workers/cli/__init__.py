@@ -14,6 +14,7 @@ __all__ = ("app", "main")
 
 _GROUPS: Final[Mapping[str, tuple[str, Mapping[str, str]]]] = {
     "token": ("Tokens for the HTTP gateway.", {"new": "tokens:token_new", "list": "tokens:token_list"}),
+    "key": ("Keys that sign events and requests.", {"new": "keys:key_new"}),
     "import": ("Publish recorded runs of other tools as events.", {"openai-chat": "emit:import_openai_chat"}),
     "memory": (
         "Memories of agents: add, search, list, forget, erase.",
@@ -48,6 +49,8 @@ _COMMANDS: Final[Mapping[str, str | None]] = {
     "up": "run:up",
     "run": "run:run",
     "token": None,
+    "key": None,
+    "acl": "acl:acl",
     "emit": "emit:emit",
     "import": None,
     "context": "context:context",

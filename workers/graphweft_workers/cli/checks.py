@@ -8,9 +8,11 @@ from typing import Annotated, Final, Literal
 
 import typer
 
+from graphweft_contracts import InvalidSettings
 from graphweft_workers.cli.options import Data, Json, Rules, command
 from graphweft_workers.cli.output import print_json, say, say_aligned, stdout
 from graphweft_workers.roles import heartbeat
+from graphweft_workers.roles.rights import RightsRole
 from graphweft_workers.roles.settings import Settings
 
 _MARKS: Final = {"ok": "[green]ok[/]", "warn": "[yellow]warn[/]", "fail": "[bold red]fail[/]"}
@@ -97,6 +99,11 @@ async def doctor(
         float,
         typer.Option("--max-age", min=0.1, help="--role: seconds without a heartbeat until a process counts as hung."),
     ] = heartbeat.MAX_AGE_S,
+    rights: Annotated[
+        RightsRole | None,
+        typer.Option("--rights", help="Try the rights of this role on the bus.", show_default="worker with a user"),
+    ] = None,
+    app: Annotated[str | None, typer.Option("--app", help="--rights tenant: the app.")] = None,
     json: Json = False,
 ) -> int | None:
     """Check settings, rules and servers, and say how to fix each problem. Exits with 1 when a check fails.
@@ -108,7 +115,9 @@ async def doctor(
         return heartbeat.report(heartbeat.examine(role, max_age_s=max_age), as_json=json)
     from graphweft_workers.doctor import examine
 
-    checks = await examine(Settings.load(data=data, rules=rules))
+    if (rights == "tenant") != (app is not None):
+        raise InvalidSettings("--app names the app of a tenant: give it with --rights tenant, and only with it")
+    checks = await examine(Settings.load(data=data, rules=rules), rights=rights, app_id=app)
     if json:
         print_json([{"check": c.name, "state": c.state, "found": c.found, "advice": c.advice} for c in checks])
     else:

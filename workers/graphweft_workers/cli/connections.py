@@ -10,7 +10,7 @@ from typing import Final
 from graphweft_contracts import BusUnavailable, GraphUnavailable, NotRunning
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import GraphStore
-from graphweft_workers.roles.connections import make_archive, make_bus, make_graph
+from graphweft_workers.roles.connections import judged_bus, make_archive, make_bus, make_graph
 from graphweft_workers.roles.settings import Settings
 
 _ANSWER_S: Final = 15.0
@@ -41,7 +41,7 @@ async def running_log(settings: Settings, *, archive_only: bool) -> AsyncGenerat
         return
     from graphweft_workers.archive.archived_bus import ArchiveAlone
 
-    alone = ArchiveAlone(make_archive(settings))
+    alone = judged_bus(settings, ArchiveAlone(make_archive(settings)))
     await alone.layout()  # says that the archive is empty
     yield alone
 

@@ -27,6 +27,7 @@ from graphweft_workers.cli.options import (
     command,
 )
 from graphweft_workers.cli.output import print_json, say, say_aligned, stderr, warn
+from graphweft_workers.roles.connections import make_transport
 from graphweft_workers.roles.settings import Settings
 
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})
@@ -74,7 +75,7 @@ async def context(
             reply = await past.context(settings, fields)
         return print_reply(reply, json, {"as_of": past.as_json()})
     await check_bus(settings)
-    async with Client(settings.bus) as client:
+    async with Client(transport=make_transport(settings)) as client:
         reply = await client.context(
             agent=agent,
             chat_id=chat,

@@ -162,7 +162,7 @@ async def _context(settings: Settings, graph: GraphStore, *, only: str | None = 
     from rich.text import Text
 
     user = str((await graph.read(_APP, _BUSIEST_USER, {}, timeout_s=5.0)).rows[0][0])
-    async with Client(settings.bus, app_id=_APP, workflow=_WORKFLOW, budget_ms=2_000) as client:
+    async with Client(transport=make_transport(settings), app_id=_APP, workflow=_WORKFLOW, budget_ms=2_000) as client:
         variables = {"user_id": user}
         # A runtime keeps its client, so the second request, with its connections open, shows the cost of a turn.
         await client.context(agent=_AGENT, chat_id="demo", user_id=user, context=variables)

@@ -19,7 +19,7 @@ from graphweft_workers.cli.second_graph import second_place
 from graphweft_workers.logs import set_up_logs
 from graphweft_workers.replay.erase import Erasure
 from graphweft_workers.replay.remains import Place
-from graphweft_workers.roles.connections import make_archive, make_bus
+from graphweft_workers.roles.connections import judged_bus, make_archive, make_bus
 from graphweft_workers.roles.rules import logged_rules
 from graphweft_workers.roles.settings import Settings
 
@@ -73,6 +73,7 @@ async def erase(
             subject=Subject(app_id=app, user_id=user),
             kept=() if one_place else (kept,),
             wait_s=wait_s,
+            judge=lambda bus: judged_bus(settings, bus),
             tell=lambda step: None if json else warn(f"{step} …"),
         )
         places = await (work.report() if report else work.run())

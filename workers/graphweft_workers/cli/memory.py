@@ -38,7 +38,7 @@ from graphweft_workers.cli.options import (
 from graphweft_workers.cli.output import print_error, print_json, print_table, say, stderr, warn
 from graphweft_workers.cli.publishing import PublishOptions, interruptible, publish
 from graphweft_workers.imports.files import STANDARD_INPUT
-from graphweft_workers.roles.connections import has_archive, make_archive, make_bus
+from graphweft_workers.roles.connections import has_archive, make_archive, make_bus, make_transport
 from graphweft_workers.roles.settings import Settings
 
 _MAX_MESSAGES: Final = 1_000
@@ -141,7 +141,7 @@ async def memory_search(
     within = scope.scope()
     params = assignments(param or [], "--param")
     await check_bus(settings)
-    async with Client(settings.bus, app_id=app) as client:
+    async with Client(transport=make_transport(settings), app_id=app) as client:
         try:
             reply = await client.search(
                 text,

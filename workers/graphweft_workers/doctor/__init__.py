@@ -32,8 +32,11 @@ _MOST_LETTERS: Final = 10_000
 _MOST_NAMES: Final = 10
 
 
-async def examine(settings: Settings) -> list[Check]:
-    """Return all checks, in an order in which a fault explains later ones."""
+async def examine(settings: Settings, *, rights: str | None = None, app_id: str | None = None) -> list[Check]:
+    """Return all checks, in an order in which a fault explains later ones.
+
+    ``rights`` is a role whose rights on the bus are tried; by default a worker's, where the settings name a user.
+    """
     rules, rules_check = _rules(settings)
     checks = [
         _python(),
@@ -43,10 +46,15 @@ async def examine(settings: Settings) -> list[Check]:
         await _extractor(settings),
         _graphrag(settings, rules),
     ]
+    checks.append(_signatures(settings))
     bus = await _bus(settings)
-    checks += bus
+    checks += [*bus, *connections.exposure("bus", settings.bus)]
+    if rights is None and settings.bus_user is not None:
+        rights = "worker"
+    if rights is not None and bus[0].state == "ok":
+        checks += await connections.examine_rights(settings, rights, app_id)
     graph = await _graph(settings)
-    checks += graph
+    checks += [*graph, *connections.exposure("graph", settings.graph)]
     if rules is not None and rules.workflows and all(check.state != "fail" for check in graph if check.name == "graph"):
         checks.append(await _queries(settings, rules))
     states = {check.name: check.state for check in bus}
@@ -87,6 +95,21 @@ def _rules(settings: Settings) -> tuple[RuleSet | None, Check]:
         advice = "put rules into <Workflow>/graph_injection.yaml"
         return rules, Check(name="rules", state="warn", found=f"{settings.rules} holds no workflow", advice=advice)
     return rules, Check(name="rules", state="ok", found=f"{settings.rules}: {names}")
+
+
+def _signatures(settings: Settings) -> Check:
+    try:
+        connections.signing_key(settings)
+        keyring = connections.make_keyring(settings)
+    except InvalidSettings as error:
+        advice = "correct the file that GRAPHWEFT_SIGNING_KEYS names: workers and responders do not start with it"
+        return Check(name="signatures", state="fail", found=str(error), advice=advice)
+    if keyring is None:
+        found = "no keys: whoever may write to the bus may write events of every app"
+    else:
+        names = ", ".join(keyring.apps[:_MOST_NAMES]) + (" and others" if len(keyring.apps) > _MOST_NAMES else "")
+        found = f"{len(keyring.apps)} apps have keys: {names or 'none'}"
+    return Check(name="signatures", state="ok", found=found)
 
 
 def _graphrag(settings: Settings, rules: RuleSet | None) -> Check:

@@ -15,7 +15,13 @@ if TYPE_CHECKING:
 
 __all__ = ("bus_driver", "dialects", "graph_driver")
 
-_BUSES: Final[Mapping[str, str]] = {"redis": "redis", "rediss": "redis", "unix": "redis", "kafka": "kafka"}
+_BUSES: Final[Mapping[str, str]] = {
+    "redis": "redis",
+    "rediss": "redis",
+    "unix": "redis",
+    "kafka": "kafka",
+    "kafka+ssl": "kafka",
+}
 _GRAPHS: Final[Mapping[str, str]] = {
     **dict.fromkeys(("redis", "rediss", "unix"), "falkordb"),
     **dict.fromkeys(("neo4j", "neo4j+s", "neo4j+ssc", "bolt", "bolt+s", "bolt+ssc"), "neo4j"),

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from typing import Any, Final
+from pathlib import Path
+from typing import Any, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
+from graphweft.secret_files import secret_of
+from graphweft.transports.access import Access
 from graphweft_contracts import InvalidSettings
 from graphweft_workers.drivers import bus_driver, graph_driver
 from graphweft_workers.drivers.neo4j.url import join_neo4j_url
@@ -34,6 +37,31 @@ class DriverSettings(BaseModel):
     graph_url: SecretStr | None = Field(
         default=None,
         description="Redis URL of FalkorDB, or URL of Neo4j; without it `NEO4J_URI`, or the embedded server of `data`.",
+    )
+    bus_user: str | None = Field(
+        default=None, description="User on the bus, with ACLs of Redis or SASL of Kafka; a login in `bus_url` precedes."
+    )
+    bus_password: SecretStr | None = Field(default=None, description="Password of `bus_user`.")
+    bus_sasl: Literal["SCRAM-SHA-512", "SCRAM-SHA-256", "PLAIN"] | None = Field(
+        default=None, description="How `bus_user` logs in to Kafka; by default SCRAM-SHA-512."
+    )
+    bus_ca: Path | None = Field(
+        default=None,
+        description="File of the authorities that sign the certificate of the bus (`rediss://`, `kafka+ssl://`); by "
+        "default those of the system.",
+    )
+    bus_cert: Path | None = Field(
+        default=None, description="File of the certificate that the bus gets of this process."
+    )
+    bus_cert_key: Path | None = Field(default=None, description="File of the key of `bus_cert`, if it is not in it.")
+    graph_user: str | None = Field(
+        default=None, description="User on the graph server; a login in `graph_url` precedes."
+    )
+    graph_password: SecretStr | None = Field(default=None, description="Password of `graph_user`.")
+    graph_ca: Path | None = Field(
+        default=None,
+        description="File of the authorities that sign the certificate of the graph server (`rediss://`, `neo4j+s://`, "
+        "`bolt+s://`); by default those of the system.",
     )
     kafka_barrier_s: float = Field(
         default=20.0, ge=1, le=600, description="Longest that a rebalance of Kafka waits for a worker's batch in hand."
@@ -65,6 +93,38 @@ class DriverSettings(BaseModel):
         """The settings of one driver only, by name."""
         return {"kafka_barrier_s": self.kafka_barrier_s, "kafka_instance": self.kafka_instance}
 
+    @property
+    def bus_access(self) -> Access:
+        """The login and the certificates for the bus."""
+        return Access(
+            user=self.bus_user or "",
+            password=_secret(self.bus_password),
+            sasl=self.bus_sasl or "",
+            ca=_file(self.bus_ca),
+            cert=_file(self.bus_cert),
+            cert_key=_file(self.bus_cert_key),
+        )
+
+    @property
+    def graph_access(self) -> Access:
+        """The login and the certificates for the graph server."""
+        return Access(user=self.graph_user or "", password=_secret(self.graph_password), ca=_file(self.graph_ca))
+
+    @model_validator(mode="after")
+    def _can_be_reached(self) -> Self:
+        try:
+            for url, access, what in (
+                (self.bus_url, self.bus_access, "bus"),
+                (self.graph_url, self.graph_access, "graph"),
+            ):
+                if url is not None:
+                    access.applied(url.get_secret_value(), what)
+                elif access != Access():
+                    raise ValueError(f"a login or a certificate needs {what}_url: the embedded server has none")
+        except InvalidSettings as error:
+            raise ValueError(str(error)) from None
+        return self
+
     @field_validator("bus_url")
     @classmethod
     def _bus(cls, value: SecretStr | None) -> SecretStr | None:
@@ -82,13 +142,20 @@ class DriverSettings(BaseModel):
 
 def graph_url_of_environment() -> str | None:
     """Return the graph that the variables of a product's own tools name, if they do. Raises ``InvalidSettings``."""
-    uri, user, password, database = (
-        os.environ.get(f"NEO4J_{name}", "") for name in ("URI", "USERNAME", "PASSWORD", "DATABASE")
-    )
+    uri, user, database = (os.environ.get(f"NEO4J_{name}", "") for name in ("URI", "USERNAME", "DATABASE"))
+    password = secret_of(os.environ, "NEO4J_PASSWORD") or ""
     try:
         return join_neo4j_url(uri, user=user, password=password, database=database) if uri else None
     except InvalidSettings as error:
         raise InvalidSettings(f"NEO4J_URI, NEO4J_USERNAME, NEO4J_PASSWORD or NEO4J_DATABASE: {error}") from None
+
+
+def _secret(value: SecretStr | None) -> str:
+    return "" if value is None else value.get_secret_value()
+
+
+def _file(value: Path | None) -> str:
+    return "" if value is None else str(value.expanduser())
 
 
 def _found(find: Any, value: SecretStr) -> Any:

@@ -6,7 +6,6 @@ from collections import deque
 from collections.abc import AsyncIterator, Sequence
 from typing import Final
 
-from graphweft_contracts import wire
 from graphweft_workers.engine.duplicates import REACH, READ_BACK, WINDOW, Identity, RecentEvents, identity_of
 from graphweft_workers.engine.passed_over import NOTHING, PassedOver
 from graphweft_workers.engine.turns import TurnClock
@@ -79,7 +78,7 @@ async def copies(
 
 def _identity(entry: Entry, passed_over: PassedOver = NOTHING) -> Identity | None:
     try:
-        event = wire.decode(entry.fields, received=entry.received)
+        event = entry.event()
         return None if passed_over.unread(entry.offset, event.appid) else identity_of(entry, event)
     except Exception:  # noqa: BLE001 - its dead letter exists, and it must not keep a partition from opening
         return None

@@ -103,7 +103,7 @@ class JobWorker:
         for entry in entries:
             await clock.rest()
             try:
-                event = wire.decode(entry.fields, received=entry.received)
+                event = entry.event()
                 copy = recent.is_copy(identity_of(entry, event))
             except InvalidEvent:
                 recent.is_copy(None)

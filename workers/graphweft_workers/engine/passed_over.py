@@ -15,6 +15,7 @@ from collections.abc import Callable, Collection, Iterable, Sequence
 from typing import Final, Self
 
 from graphweft_contracts import DeadLetter, InvalidEvent, wire
+from graphweft_contracts.dead_letters import UNREAD
 from graphweft_rules import Matched
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Entry
@@ -109,13 +110,13 @@ class PassedOver:
             if wire.RETRY not in entry.fields and wire.DROPPED not in entry.fields:
                 continue
             try:
-                dropped = wire.dropped_of(entry.fields)
+                dropped = entry.dropped()
                 if dropped is not None:
                     unread = _is_unread(dropped.reason, dropped.rule)
                     self._add(dropped.offsets, dropped.app_id, dropped.rule, dropped.mutation, unread=unread)
                     continue
                 retried = wire.retry_of(entry.fields)
-                event = wire.decode(entry.fields, received=entry.received)
+                event = entry.event()
             except InvalidEvent:
                 continue
             if retried is not None:
@@ -199,7 +200,7 @@ def _names(apps: Collection[str | None] | None, app_id: str) -> bool:
 
 
 def _is_unread(reason: str, rule: str | None) -> bool:
-    return rule is None and reason in ("invalid_event", "internal_error")
+    return rule is None and reason in UNREAD
 
 
 NOTHING: Final = PassedOver(-1)

@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Final, Literal
 
-from graphweft_contracts import DeadLetter, DeadLetterReason, Event, InvalidEvent, wire
+from graphweft_contracts import DeadLetter, DeadLetterReason, Event, InvalidEvent, RefusedEvent, wire
 from graphweft_contracts.rules_log import announced
 from graphweft_contracts.wire import WHOLE
 from graphweft_rules import BoundMutation, Matched, RulesError, RuleSet, Skipped
@@ -104,12 +104,9 @@ def decode_range(entries: Iterable[Entry], rules: RulesCursor) -> list[Decoded]:
         if entry.erased or (wire.ACTIVATION in entry.fields and rules.knows(announced(entry.fields))):
             continue
         try:
-            if wire.dropped_of(entry.fields) is not None:
+            if entry.dropped() is not None:
                 continue
-            received = entry.received
-            if wire.RETRY in entry.fields:
-                received = wire.recorded_at(entry.fields, received)
-            event = wire.decode(entry.fields, received=received)
+            event = entry.event()
             decoded.retried = wire.retry_of(entry.fields)
             decoded.identity = identity_of(entry, event)
             decoded.rules = rules.at(event.appid, entry.offset)
@@ -155,7 +152,9 @@ def match_range(
             recent.is_copy(None)
             if error is None or passed_over.entry(entry.offset):
                 continue
-            if isinstance(error, InvalidEvent):
+            if isinstance(error, RefusedEvent):
+                result.letters.append(letter_for(partition, entry, error.reason, str(error)))
+            elif isinstance(error, InvalidEvent):
                 result.letters.append(letter_for(partition, entry, "invalid_event", str(error)))
             else:
                 result.letters.append(letter_for(partition, entry, "internal_error", internal_error(error)))

@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from itertools import batched
 from typing import Final
 
-from graphweft_contracts import DeadLetter, wire
+from graphweft_contracts import DeadLetter, InvalidEvent, RefusedEvent, wire
+from graphweft_contracts.dead_letters import REFUSED
 from graphweft_contracts.wire import WHOLE
 from graphweft_workers.engine.letter_payloads import payload_of
 from graphweft_workers.engine.read import row_id
@@ -39,6 +40,8 @@ async def retry(bus: Bus, letter: DeadLetter, *, partial: bool = False) -> Retri
     """
     if letter.reason == "trimmed":
         return Retried(kept="the bus trimmed these events before they were read: emit them again, or drop this letter")
+    if letter.reason in REFUSED and (fault := await _still_refused(bus, letter)):
+        return Retried(kept=fault)
     if not letter.offsets:
         if letter.count > 1:
             return Retried(kept="another version of graphweft wrote this dead letter without the offsets of its events")
@@ -63,6 +66,22 @@ async def retry(bus: Bus, letter: DeadLetter, *, partial: bool = False) -> Retri
         )
     missing = _of_missing(letter, gone) if gone else None
     return await _requeue(bus, letter, [offset for offset in letter.offsets if offset in there], missing)
+
+
+async def _still_refused(bus: Bus, letter: DeadLetter) -> str:
+    """Return why an entry without a valid signature still has none by the keys of now; empty if it has one."""
+    found = await bus.entries(letter.partition, [letter.offset])
+    if not found:
+        return (
+            "the bus no longer holds the event, so its signature cannot be checked: emit it again, and drop this letter"
+        )
+    try:
+        found[0].event()
+    except RefusedEvent as error:
+        return f"its signature is still refused: {error}"
+    except InvalidEvent:
+        pass  # the worker says what is wrong
+    return ""
 
 
 async def drop(bus: Bus, letter: DeadLetter) -> str | None:

@@ -205,7 +205,7 @@ class Positions:
 
     async def _changes(self, app_id: str, entry: Entry) -> bool:
         try:
-            event = wire.decode(entry.fields, received=entry.received)
+            event = entry.event()
         except InvalidEvent:
             return False
         if event.appid != app_id:

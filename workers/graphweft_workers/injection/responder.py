@@ -7,6 +7,7 @@ import contextlib
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from datetime import UTC, datetime
 from itertools import islice
 from typing import Final
 
@@ -14,8 +15,10 @@ import structlog
 from pydantic import ValidationError
 
 from graphweft.transport import MAX_BUDGET_MS
-from graphweft_contracts import ContextReply, ContextRequest, Transient, wire
+from graphweft_contracts import ContextReply, ContextRequest, RefusedEvent, Transient, wire
+from graphweft_contracts.channels import app_of_replies
 from graphweft_workers.backoff import backoff_s
+from graphweft_workers.bounded_dict import BoundedDict
 from graphweft_workers.injection.clock_skew import ClockSkew
 from graphweft_workers.injection.reply_sender import ReplySender
 from graphweft_workers.log_limit import LogLimit
@@ -96,13 +99,17 @@ class InjectionResponder:
         *,
         max_requests: int = 64,
         more_counts: Callable[[], Mapping[str, int]] = dict,
+        check: Callable[[str, bytes, bytes, datetime], None] | None = None,
     ) -> None:
         """``answer`` must return before the deadline of its request, and should not raise.
 
+        ``check`` is called with app, body and signature of each request, and the time; it raises ``RefusedEvent`` for
+        one that is not the app's.
         ``counts`` includes ``more_counts()``. The responder does not close ``queue``.
         """
         self._queue = queue
         self._more_counts = more_counts
+        self._check = check
         self._give = answer
         self._slots = max_requests
         self._free = max_requests
@@ -128,6 +135,8 @@ class InjectionResponder:
         self.answered = 0
         self.expired = 0
         self.shed = 0
+        self.refused = 0
+        self._warned: BoundedDict[tuple[str, str], None] = BoundedDict()
 
     def stop(self) -> None:
         """Make ``run`` return after the requests in hand are answered."""
@@ -220,10 +229,33 @@ class InjectionResponder:
         if requester.deadline_ms > now_ms + MAX_BUDGET_MS:
             requester = requester.model_copy(update={"deadline_ms": now_ms + MAX_BUDGET_MS})
         if isinstance(requester, ContextRequest):
+            if app_of_replies(requester.reply_to) not in ("", requester.app_id):
+                self._count_refused(requester.app_id, "reply_channel", "the reply would go to a channel of another app")
+                return None  # a reply would go there too
+            if fault := self._fault_of(requester, pending):
+                reply = ContextReply(id=requester.id, reason="invalid_request", detail=fault, partial=True)
+                return _Refusal(token=pending.token, requester=requester, reply=reply)
             return _Request(token=pending.token, content=requester, app=self._app(requester.app_id))
         detail = f"invalid request; do client and responder run the same version? {fault}"
         reply = ContextReply(id=requester.id, reason="invalid_request", detail=detail, partial=True)
         return _Refusal(token=pending.token, requester=requester, reply=reply)
+
+    def _fault_of(self, request: ContextRequest, pending: PendingRequest) -> str:
+        """Return why a request is not its app's; empty if it is."""
+        if self._check is None:
+            return ""
+        try:
+            self._check(request.app_id, pending.body, pending.signature, datetime.now(UTC))
+        except RefusedEvent as error:
+            self._count_refused(request.app_id, error.reason, str(error))
+            return f"refused: {error}"
+        return ""
+
+    def _count_refused(self, app_id: str, reason: str, fault: str) -> None:
+        self.refused += 1
+        level = logger.debug if (app_id, reason) in self._warned else logger.warning
+        self._warned[app_id, reason] = None
+        level("request_refused", app_id=app_id, reason=reason, error=fault)
 
     def _app(self, app_id: str) -> _App:
         app = self._apps.get(app_id)
@@ -364,6 +396,7 @@ class InjectionResponder:
             **self._more_counts(),
             "answered": self.answered,
             "expired": self.expired,
+            "refused": self.refused,
             "shed": self.shed,
             "taken_over": self._queue.taken_over,
         }

@@ -76,6 +76,13 @@ class BusDriver(ABC):
         bus is new.
         """
 
+    async def examine_rights(self, url: str, role: str, *, app_id: str | None, user: str) -> list[Check]:
+        """Try the rights of a role, without any effect; return which of them ``user`` lacks. Never raises.
+
+        The default cannot tell.
+        """
+        return []
+
     @abstractmethod
     async def responders(self, url: str) -> list[str]:
         """Return the names of the responders that ask for requests. Raises ``BusUnavailable``."""

@@ -7,7 +7,19 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol
 
-from graphweft_contracts import Layout, Order
+from graphweft_contracts import Event, Layout, Order, wire
+
+
+class Judge(Protocol):
+    """Decides by signatures whether entries have an effect."""
+
+    def check(self, fields: Mapping[bytes, bytes], event: Event, received: datetime) -> None:
+        """Raise ``RefusedEvent`` for an event that may not have an effect."""
+        ...
+
+    def check_drop(self, fields: Mapping[bytes, bytes], dropped: wire.Dropped, received: datetime) -> None:
+        """Raise ``RefusedEvent`` for the record of a dropped dead letter that may not have an effect."""
+        ...
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -19,6 +31,28 @@ class Entry:
     received: datetime
     erased: bool = False
     """Whether its content was erased from the archive: it has no fields, and no effect. A bus never says so."""
+    judge: Judge | None = field(default=None, compare=False, repr=False)
+    """Who says whether the entry may be what it is; None: it may."""
+
+    def event(self) -> Event:
+        """Decode the event as workers apply it.
+
+        Raises ``InvalidEvent``, which is a ``RefusedEvent`` if its signature is missing or wrong.
+        """
+        received = self.received
+        if wire.RETRY in self.fields:
+            received = wire.recorded_at(self.fields, received)
+        event = wire.decode(self.fields, received=received)
+        if self.judge is not None:
+            self.judge.check(self.fields, event, self.received)
+        return event
+
+    def dropped(self) -> wire.Dropped | None:
+        """Return the dropped dead letter that the entry records, or None. Raises ``InvalidEvent`` like ``event``."""
+        dropped = wire.dropped_of(self.fields)
+        if dropped is not None and self.judge is not None:
+            self.judge.check_drop(self.fields, dropped, self.received)
+        return dropped
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

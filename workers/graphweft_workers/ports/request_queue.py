@@ -21,6 +21,7 @@ class PendingRequest:
 
     token: str
     body: bytes
+    signature: bytes = b""
 
 
 class Requester(BaseModel):

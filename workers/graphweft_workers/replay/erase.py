@@ -48,12 +48,13 @@ class Erasure:
         subject: Subject,
         kept: Sequence[GraphStore] = (),
         wait_s: float = 60.0,
+        judge: Callable[[Bus], Bus] = lambda bus: bus,
         tell: Callable[[str], None] = lambda _: None,
     ) -> None:
         """``alone`` is the bus without the archive.
 
         ``beside`` is the store for the new graph while it is built, and ``kept`` are those of graphs that a rebuild
-        may have left behind. ``tell`` gets the name of each step.
+        may have left behind. ``judge`` returns a bus whose entries are judged. ``tell`` gets the name of each step.
         """
         self._alone = alone
         self._blobs = blobs
@@ -63,6 +64,7 @@ class Erasure:
         self._subject = subject
         self._kept = kept
         self._wait_s = wait_s
+        self._judge = judge
         self._tell = tell
         self._reader = ArchiveReader(blobs)
         self._state = ArchivedState(blobs)
@@ -240,7 +242,7 @@ class Erasure:
                 "server makes the graph without the user; then delete this one",
             )  # fmt: skip
         await self._beside.drop(app_id)
-        bus = ArchivedBus(self._alone, self._blobs)
+        bus = self._judge(ArchivedBus(self._alone, self._blobs))
         erasures = await erasures_in(self._blobs, app_id)
         erasing = erasures.count + len(erasures.open or ())  # when this one and others that were cut off have ended
         work = Rebuild(bus, self._live, self._beside, self._rules, app_id, erasing=erasing)

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterable
 from datetime import datetime
 from typing import Final
 
-from graphweft_contracts import InvalidSettings, wire
+from graphweft_contracts import InvalidSettings
 from graphweft_workers.archive.preludes import is_of_prelude
 from graphweft_workers.engine.position_note import PositionNote
 from graphweft_workers.ports.bus import Bus
@@ -25,7 +25,7 @@ async def apps_of_log(bus: Bus) -> set[str]:
         while page := await bus.after(partition, offset, limit=_PAGE):
             for entry in page:
                 try:
-                    found.add(wire.decode(entry.fields, received=entry.received).appid)
+                    found.add(entry.event().appid)
                 except Exception:  # noqa: BLE001 - what is no event has no app
                     continue
             offset = page[-1].offset

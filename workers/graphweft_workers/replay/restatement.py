@@ -82,7 +82,7 @@ class Restatement:
                     if wire.RETRY not in entry.fields:
                         continue
                     try:
-                        retried, event = wire.retry_of(entry.fields), wire.decode(entry.fields, received=entry.received)
+                        retried, event = wire.retry_of(entry.fields), entry.event()
                     except InvalidEvent:
                         continue
                     if retried is None or event.appid != self._app_id or (retried.rule, retried.mutation) == EXTRACT:

@@ -7,11 +7,14 @@ that its driver needs is not installed.
 from __future__ import annotations
 
 import contextlib
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from graphweft.transports import registry
 from graphweft_contracts import InvalidSettings, Layout, channels
+from graphweft_contracts.signatures import SigningKey
 from graphweft_workers import drivers
 from graphweft_workers.drivers import bus_driver, graph_driver
 from graphweft_workers.optional_dependencies import naming_extra
@@ -20,6 +23,7 @@ from graphweft_workers.ports.driver import BusDriver, BusOptions, GraphDriver
 if TYPE_CHECKING:  # a command that reads a count need not wait for the engine to load
     from graphweft.transport import Transport
     from graphweft_workers.archive.blobs import BlobStore
+    from graphweft_workers.engine.keyring import Keyring
     from graphweft_workers.ports.bus import Bus
     from graphweft_workers.ports.check import Check
     from graphweft_workers.ports.dialect import GraphDialect
@@ -36,16 +40,46 @@ def new_layout(settings: Settings) -> Layout:
 def make_bus(settings: Settings, *, group: str = channels.MUTATION_GROUP, archived: bool = True) -> Bus:
     """Return the bus for a group of readers. With ``archived``, trimmed entries come from the archive if there is one.
 
-    Only what writes the archive, and what trims, asks for the bus alone.
+    Entries are judged by the keys of the settings. Only what writes the archive, and what trims, asks for the bus
+    alone, whose entries nobody judges.
     """
     if archived and has_archive(settings):
         from graphweft_workers.archive.archived_bus import ArchivedBus
 
-        return ArchivedBus(make_bus(settings, group=group, archived=False), make_archive(settings))
+        alone = make_bus(settings, group=group, archived=False)
+        return judged_bus(settings, ArchivedBus(alone, make_archive(settings)))
     options = BusOptions(group=group, new=new_layout(settings), lease_s=settings.lease_s, own=settings.driver_options)
     driver = bus_driver(settings.bus)
     with _needed(driver, "GRAPHWEFT_BUS_URL"):
-        return driver.make_bus(settings.bus, options)
+        bus = driver.make_bus(settings.bus, options)
+    return judged_bus(settings, bus) if archived else bus
+
+
+def judged_bus(settings: Settings, bus: Bus) -> Bus:
+    """Return the bus with its entries judged by the keys of the settings; the bus itself if these name none."""
+    keyring = make_keyring(settings)
+    if keyring is None:
+        return bus
+    from graphweft_workers.engine.judged_bus import judged
+
+    return judged(bus, keyring)
+
+
+def make_keyring(settings: Settings) -> Keyring | None:
+    """Return the keys of apps; None if the settings name none. Raises ``InvalidSettings``."""
+    if settings.signing_keys is None:
+        return None
+    from graphweft_workers.engine.key_file import read_keyring
+
+    return read_keyring(settings.signing_keys)
+
+
+def signing_key(settings: Settings) -> SigningKey | None:
+    """Return the key that signs what this process writes; None: nothing is signed. Raises ``InvalidSettings``."""
+    if settings.signing_key is not None:
+        return SigningKey.parse(settings.signing_key.get_secret_value())
+    keyring = make_keyring(settings)
+    return None if keyring is None else keyring.own_key("worker", datetime.now(UTC))
 
 
 def has_archive(settings: Settings) -> bool:
@@ -93,7 +127,7 @@ def make_graph(settings: Settings) -> GraphStore:
 
 def make_transport(settings: Settings) -> Transport:
     """Return the client's side of the bus."""
-    return registry.make_transport(settings.bus, new=new_layout(settings))
+    return registry.make_transport(settings.bus, new=new_layout(settings), signing_key=signing_key(settings))
 
 
 async def examine_bus(settings: Settings, advice: str) -> list[Check]:
@@ -102,6 +136,19 @@ async def examine_bus(settings: Settings, advice: str) -> list[Check]:
     return await bus_driver(settings.bus).examine(
         settings.bus, advice, new=new_layout(settings), asked=settings.model_fields_set
     )
+
+
+def exposure(name: str, url: str) -> list[Check]:
+    """Return the doctor's warnings about an address; ``name`` is ``bus`` or ``graph``."""
+    from graphweft_workers.drivers import exposure as addresses
+
+    return addresses.exposure(name, url)
+
+
+async def examine_rights(settings: Settings, role: str, app_id: str | None) -> list[Check]:
+    """Return which rights of a role this process lacks on the bus."""
+    user = settings.bus_user or urlsplit(settings.bus).username or "default"
+    return await bus_driver(settings.bus).examine_rights(settings.bus, role, app_id=app_id, user=user)
 
 
 async def examine_graph(settings: Settings, advice: str) -> list[Check]:

@@ -35,6 +35,7 @@ from graphweft_workers.roles.connections import (
     make_broker,
     make_bus,
     make_graph,
+    make_keyring,
     make_request_queue,
     make_transport,
     new_layout,
@@ -246,7 +247,7 @@ async def _injection(settings: Settings) -> AsyncGenerator[_Service]:
             await active.refresh()
     # The name must be unique, even among earlier processes with the same pid.
     name = f"{socket.gethostname()}-{os.getpid()}-{uuid4().hex[:8]}"
-    queue = make_request_queue(settings, name=name)
+    queue, keyring = make_request_queue(settings, name=name), make_keyring(settings)
     pipeline = make_pipeline(
         settings,
         active,
@@ -265,7 +266,11 @@ async def _injection(settings: Settings) -> AsyncGenerator[_Service]:
     if policies is not None:
         tasks.append(asyncio.create_task(policies.follow()))
     responder = InjectionResponder(
-        queue, pipeline.answer, max_requests=settings.max_requests, more_counts=pipeline.cache.counts
+        queue,
+        pipeline.answer,
+        max_requests=settings.max_requests,
+        more_counts=pipeline.cache.counts,
+        check=None if keyring is None else keyring.check_request,
     )
     try:
         yield _Checked(responder, graph, bus, rules, settings.rules, waits=False)

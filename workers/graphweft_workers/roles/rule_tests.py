@@ -26,7 +26,10 @@ if TYPE_CHECKING:
     from graphweft_workers.ports.graph_store import GraphStore
 
 _PARTITIONS: Final = 8
-_STRANGE: Final = {"bus_url", "graph_url", "data", "partitions", "order", "graphrag_enabled", "context_off"}
+_STRANGE: Final = {
+    *("bus_url", "graph_url", "data", "partitions", "order", "graphrag_enabled", "context_off"),
+    *("signing_key", "signing_keys"),
+}
 """Settings of a deployment that tests do not follow: they must never write to its servers."""
 
 

@@ -180,7 +180,11 @@ async def push(bus: Bus, rules: RuleSet, scope: str = ALL_APPS) -> Activation:
 
 async def store(bus: Bus, rules: RuleSet) -> None:
     """Store a rule set, or only its summary. Raises ``BusUnavailable``."""
-    await bus.store_rules(rules.digest, StoredRules(files=rules.files, summary=rules.summary.to_json()))
+    await bus.store_rules(rules.digest, _stored(rules))
+
+
+def _stored(rules: RuleSet) -> StoredRules:
+    return StoredRules(files=rules.files, summary=rules.summary.to_json())
 
 
 async def push_if_new(bus: Bus, rules: RuleSet, folder: Path) -> None:
@@ -199,7 +203,9 @@ async def push_if_new(bus: Bus, rules: RuleSet, folder: Path) -> None:
                 folder,
             )
     elif active is not None and active.digest == rules.digest:
-        await store(bus, rules)  # another version may have stored them
+        stored = await bus.stored_rules(rules.digest)
+        if stored is None or stored.updated_by(_stored(rules)) is not None:  # another version may have stored them
+            await store(bus, rules)
     elif await bus.stored_rules(rules.digest) is None or active is None:
         pushed = await push(bus, rules)
         logger.info("pushed the rules of %s as %s", folder, pushed.digest[:12])

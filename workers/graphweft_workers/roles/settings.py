@@ -1,5 +1,7 @@
 """All settings, from the environment (``GRAPHWEFT_*``) and ``graphweft.yaml``; the environment wins.
 
+A setting that holds a secret may name a file with it: ``GRAPHWEFT_X_FILE``, or ``x_file`` in graphweft.yaml.
+
 An empty variable counts as not set, because compose files pass unset variables as empty ones. Some settings can also be
 given by the variables of other tools: the graph by those of its product (see ``drivers.settings``), the embedder
 ``azure`` by ``AZURE_*``, the extractor ``graphiti`` by those of Graphiti's server.
@@ -27,8 +29,10 @@ from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
 
+from graphweft.secret_files import FILE, read_secret_file
 from graphweft.transports.embedded import DEFAULT_DATA, embedded_url
 from graphweft_contracts import InvalidSettings, Order
+from graphweft_contracts.signatures import SigningKey
 from graphweft_workers.drivers.settings import UNPREFIXED, DriverSettings, graph_url_of_environment
 
 CONFIG_FILE: Final = "graphweft.yaml"
@@ -216,6 +220,16 @@ class Settings(DriverSettings, BaseSettings):
         ge=0,
         description="Number of newest memories to keep for each user, and for each thread without a user; 0 keeps all.",
     )
+    signing_key: SecretStr | None = Field(
+        default=None,
+        description="Key that signs the events and requests of this process, as `graphweft key new` prints it; without "
+        "it a process with `signing_keys` signs with the newest worker's key.",
+    )
+    signing_keys: Path | None = Field(
+        default=None,
+        description="YAML file with the keys of apps, workers and gateways: entries of apps that have keys need a "
+        "signature.",
+    )
     gateway_tokens: Path | None = Field(
         default=None, description="YAML file with the hashes of the tokens that the HTTP gateway accepts."
     )
@@ -252,7 +266,17 @@ class Settings(DriverSettings, BaseSettings):
     def _key(cls, value: SecretStr | None) -> SecretStr | None:
         return None if value is None else SecretStr(_header_value(value.get_secret_value()))
 
-    @field_validator("data", "rules", "gateway_tokens", "apps")
+    @field_validator("signing_key")
+    @classmethod
+    def _signing_key(cls, value: SecretStr | None) -> SecretStr | None:
+        if value is not None:
+            try:
+                SigningKey.parse(value.get_secret_value())
+            except InvalidSettings as error:
+                raise ValueError(str(error)) from None
+        return value
+
+    @field_validator("data", "rules", "gateway_tokens", "apps", "signing_keys")
     @classmethod
     def _home(cls, value: Path | None) -> Path | None:
         try:
@@ -291,6 +315,7 @@ class Settings(DriverSettings, BaseSettings):
         path = path or Path(CONFIG_FILE)
         values: dict[str, Any] = _file_values(path) if path.is_file() else {}
         known = set(cls.model_fields)
+        secrets = _secrets_of_files(cls, variables, values, path)
         faults = [
             _unknown(f"{path}: unknown setting {name!r}", name, known, str) for name in values if name not in known
         ]
@@ -304,7 +329,8 @@ class Settings(DriverSettings, BaseSettings):
             unknown += [_warning(name, known | _NO_SETTINGS) for name in strangers]
         if faults:
             raise InvalidSettings("\n".join(faults))
-        given = {name: value for name, value in overrides.items() if value is not None}
+        given: dict[str, Any] = {name: value for name, value in overrides.items() if value is not None}
+        given = {**{name: value for name, value in secrets.items() if not variables.get(_as_variable(name))}, **given}
         from_environment = {_as_field(name) for name, value in variables.items() if value}
         chosen: bool = "graph_url" in given or "graph_url" in from_environment or values.get("graph_url") is not None
         if not chosen and (graph_url := graph_url_of_environment()):
@@ -327,6 +353,8 @@ class Settings(DriverSettings, BaseSettings):
             lines = [
                 f"{'.'.join(map(str, fault['loc']))}: {_said(fault)} "
                 f"({_origin(str(fault['loc'][0]), unprefixed, path)})"
+                if fault["loc"]
+                else _said(fault)  # of several settings, which its text names
                 for fault in error.errors(include_input=False, include_url=False, include_context=False)
             ]
             # The cause would show its input to whoever prints it, and a URL may hold a password.
@@ -382,12 +410,41 @@ class Settings(DriverSettings, BaseSettings):
     @property
     def bus(self) -> str:
         """The URL of the bus, which may hold a password: not for logs."""
-        return self.bus_url.get_secret_value() if self.bus_url else embedded_url(self.data)
+        if self.bus_url is None:
+            return embedded_url(self.data)
+        return self.bus_access.applied(self.bus_url.get_secret_value(), "bus")
 
     @property
     def graph(self) -> str:
         """The URL of the graph server, which may hold a password: not for logs."""
-        return self.graph_url.get_secret_value() if self.graph_url else embedded_url(self.data)
+        if self.graph_url is None:
+            return embedded_url(self.data)
+        return self.graph_access.applied(self.graph_url.get_secret_value(), "graph")
+
+
+def _secrets_of_files(
+    model: type[BaseSettings], variables: dict[str, str], values: dict[str, Any], path: Path
+) -> dict[str, str]:
+    """Return the secrets that ``GRAPHWEFT_X_FILE``, or ``x_file`` in the settings file, name a file of.
+
+    The names of the files are removed from both. Raises ``InvalidSettings`` if the secret is given beside its file.
+    """
+    found: dict[str, str] = {}
+    for name, field in model.model_fields.items():
+        if field.annotation != SecretStr | None:
+            continue
+        variable, setting = _as_variable(name) + FILE, f"{name}{FILE.lower()}"
+        named = variables.pop(variable, "")
+        in_file = values.pop(setting, None)
+        if named:
+            if variables.get(_as_variable(name)):
+                raise InvalidSettings(f"{_as_variable(name)} and {variable} are both set: keep one")
+            found[name] = read_secret_file(Path(named), variable)
+        elif in_file is not None:
+            if values.get(name) is not None:
+                raise InvalidSettings(f"{path}: {name} and {setting} are both given: keep one")
+            found[name] = read_secret_file(Path(str(in_file)), f"{path}: {setting}")
+    return found
 
 
 def _azure(chosen: Mapping[str, Any]) -> dict[str, Any]:

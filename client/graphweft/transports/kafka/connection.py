@@ -5,14 +5,16 @@ from __future__ import annotations
 import asyncio
 import contextlib
 from collections.abc import Generator, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any, Final
-from urllib.parse import urlsplit
 
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
-from aiokafka.errors import KafkaError, TopicAlreadyExistsError, for_code
+from aiokafka.errors import KafkaError, TopicAlreadyExistsError, TopicAuthorizationFailedError, for_code
 
 from graphweft.transport import MAX_CONTEXT_BYTES
-from graphweft_contracts import BusUnavailable, InvalidSettings, channels, wire
+from graphweft.transports.access import tls_context
+from graphweft.transports.kafka.url import split_kafka_url
+from graphweft_contracts import BusUnavailable, channels, wire
 
 _REPLICAS: Final = 3
 """Replicas of each topic, if present are enough brokers."""
@@ -22,8 +24,8 @@ _SPREAD_S: Final = 15.0
 """How long a new topic may take until the brokers know it: a busy broker needs seconds."""
 _LETTER_BYTES: Final = 8 * 1024**2
 """Largest dead letter: an event of up to 1 MiB in base64, a third larger, and its fields. Also the largest rule set."""
-_CONTEXT: Final[Mapping[str, str]] = {
-    # No request waits this long. Kafka deletes only whole segments.
+CONTEXT_SETTINGS: Final[Mapping[str, str]] = {
+    # Of the topics of requests and replies. No request waits this long. Kafka deletes only whole segments.
     "retention.ms": "60000",
     "segment.ms": "60000",
     "max.message.bytes": str(MAX_CONTEXT_BYTES + 1024),
@@ -44,18 +46,34 @@ _TOPICS: Final[Mapping[str, Mapping[str, str]]] = {
         "max.message.bytes": str(_LETTER_BYTES),
     },
     channels.PURGES_TOPIC: {"cleanup.policy": "compact"},
-    channels.CONTEXT_REQUESTS_TOPIC: _CONTEXT,
-    channels.CONTEXT_REPLIES_TOPIC: _CONTEXT,
+    channels.CONTEXT_REQUESTS_TOPIC: CONTEXT_SETTINGS,
+    channels.CONTEXT_REPLIES_TOPIC: CONTEXT_SETTINGS,
 }
 
 
-def servers(url: str) -> str:
-    """Return the brokers in ``kafka://host[:port][,host[:port]…]``. Raises ``InvalidSettings``."""
-    parts = urlsplit(url)
-    hosts = [host for host in parts.netloc.split(",") if host]
-    if parts.scheme != "kafka" or not hosts or "@" in parts.netloc or parts.path.strip("/") or parts.query:
-        raise InvalidSettings("invalid Kafka URL: expected kafka://host:port or kafka://one:9092,two:9092")
-    return ",".join(hosts)
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Servers:
+    """The brokers of a cluster, and how to connect to them."""
+
+    bootstrap: str
+    user: str = ""
+    options: Mapping[str, Any] = field(repr=False)
+    """The arguments of every client of aiokafka. They hold the password."""
+
+
+def servers(url: str) -> Servers:
+    """Return the brokers of a URL; see ``split_kafka_url``. Raises ``InvalidSettings``, also for certificates."""
+    parts = split_kafka_url(url)
+    options: dict[str, Any] = {"bootstrap_servers": parts.hosts}
+    if parts.tls:
+        options["ssl_context"] = tls_context(parts.ca, parts.cert, parts.key)
+    if parts.user:
+        options["sasl_mechanism"] = parts.sasl
+        options["sasl_plain_username"] = parts.user
+        options["sasl_plain_password"] = parts.password
+    if parts.tls or parts.user:
+        options["security_protocol"] = f"{'SASL_' * bool(parts.user)}{'SSL' if parts.tls else 'PLAINTEXT'}"
+    return Servers(bootstrap=parts.hosts, user=parts.user, options=options)
 
 
 @contextlib.contextmanager
@@ -67,6 +85,17 @@ def bus_errors(what: str) -> Generator[None]:
         named = isinstance(error, KafkaError) and str(error)  # its text starts with its name
         reason = str(error) if named else f"{type(error).__name__} {error}".rstrip()
         raise BusUnavailable(f"{what}: {reason}") from error
+
+
+async def find_topics(admin: AIOKafkaAdminClient, partitions: int) -> int:
+    """Like ``make_topics``, for a client: nothing is made if the topics that it uses are there.
+
+    A tenant sees no others, and may make none.
+    """
+    present = await _present(admin)
+    if channels.EVENTS_TOPIC in present and channels.PARTITIONS_TOPIC in present:
+        return present[channels.EVENTS_TOPIC]
+    return await make_topics(admin, partitions)
 
 
 async def make_topics(admin: AIOKafkaAdminClient, partitions: int) -> int:
@@ -101,6 +130,23 @@ async def make_context_topics(admin: AIOKafkaAdminClient, partitions: int) -> in
     return (await _make(admin, present, wanted))[channels.CONTEXT_REQUESTS_TOPIC]
 
 
+async def find_replies(admin: AIOKafkaAdminClient, app_id: str) -> int | None:
+    """Return the number of partitions of the requests if this user may read no other replies than those of an app.
+
+    Else None. Raises ``KafkaError`` if ``app_id`` is not that app; empty is any.
+    """
+    present = await _present(admin)
+    if channels.CONTEXT_REPLIES_TOPIC in present or channels.CONTEXT_REQUESTS_TOPIC not in present:
+        return None
+    if not any(name.startswith(f"{channels.CONTEXT_REPLIES_TOPIC}.") for name in present):
+        return None
+    if app_id and channels.context_replies_topic(app_id) not in present:
+        raise TopicAuthorizationFailedError(
+            f"this user may not read {channels.context_replies_topic(app_id)}, or the topic does not exist"
+        )
+    return present[channels.CONTEXT_REQUESTS_TOPIC]
+
+
 async def _present(admin: AIOKafkaAdminClient) -> Mapping[str, int]:
     described: Sequence[Mapping[str, Any]] = await admin.describe_topics()  # a request by name could create the topic
     return {topic["topic"]: len(topic["partitions"]) for topic in described}
@@ -115,6 +161,11 @@ async def _make(admin: AIOKafkaAdminClient, present: Mapping[str, int], wanted: 
         new = [NewTopic(name, wanted[name], replicas, topic_configs=_TOPICS[name]) for name in missing]
         response: Any = await admin.create_topics(new)
         for _, code, *rest in response.topic_errors:
+            if code and for_code(code) is TopicAuthorizationFailedError:
+                raise TopicAuthorizationFailedError(
+                    f"this user may neither use nor make all of the topics {', '.join(missing)}: `graphweft acl kafka` "
+                    "prints the rights of each role, and workers and responders make the topics"
+                )
             if code and for_code(code) is not TopicAlreadyExistsError:
                 raise for_code(code)(*rest)
     loop = asyncio.get_running_loop()

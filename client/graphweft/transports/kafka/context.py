@@ -20,8 +20,9 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError
 
 from graphweft.transport import MAX_CONTEXT_BYTES, encoded, read_reply, seconds_left
-from graphweft.transports.kafka.connection import bus_errors, make_context_topics
+from graphweft.transports.kafka.connection import Servers, bus_errors, find_replies, make_context_topics
 from graphweft_contracts import BusUnavailable, ContextReply, ContextRequest, channels
+from graphweft_contracts.signatures import SIGNATURE, SigningKey
 
 logger = logging.getLogger("graphweft.client")
 
@@ -33,10 +34,22 @@ _IDLE_MS: Final = 60_000
 _END_S: Final = 1.0
 
 
+class OwnReplies(Exception):
+    """This user may not read the topic of replies of all apps, but that of an app."""
+
+
 class KafkaContext:
     """Sends requests and receives their replies. Connects at the first use."""
 
-    def __init__(self, servers: str, *, partitions: int) -> None:
+    def __init__(
+        self, servers: Servers, *, partitions: int, app_id: str = "", signing_key: SigningKey | None = None
+    ) -> None:
+        """With ``app_id`` it reads the topic of replies of that app, else that of all apps.
+
+        In the second case ``request`` raises ``OwnReplies`` where this user may not.
+        """
+        self._app_id = app_id
+        self._signing_key = signing_key
         self._servers = servers
         self._wanted_partitions = partitions
         self._partitions = 0
@@ -60,10 +73,14 @@ class KafkaContext:
                 if isinstance(message, ContextReply):
                     return message
                 self._pending[request_id] = future
+                key = self._signing_key
                 self._turn += 1
                 with bus_errors("the bus did not accept the request"):
                     sent = await producer.send(
-                        channels.CONTEXT_REQUESTS_TOPIC, message, partition=self._turn % self._partitions
+                        channels.CONTEXT_REQUESTS_TOPIC,
+                        message,
+                        partition=self._turn % self._partitions,
+                        headers=None if key is None else [(SIGNATURE.decode(), key.of_request(message))],
                     )
                 sent.add_done_callback(partial(_refused, future))
                 outcome = await future
@@ -78,7 +95,7 @@ class KafkaContext:
         for task in (self._opening, self._listener):
             if task is not None:
                 task.cancel()
-                with contextlib.suppress(asyncio.CancelledError, KafkaError, OSError):
+                with contextlib.suppress(asyncio.CancelledError, KafkaError, OSError, OwnReplies):
                     await task
         self._opening = self._listener = None
         for future in self._pending.values():
@@ -109,9 +126,9 @@ class KafkaContext:
 
     async def _open(self, pause_s: float) -> None:
         await asyncio.sleep(pause_s)
-        admin = AIOKafkaAdminClient(bootstrap_servers=self._servers, request_timeout_ms=_REQUEST_MS)
+        admin = AIOKafkaAdminClient(**self._servers.options, request_timeout_ms=_REQUEST_MS)
         producer: Any = AIOKafkaProducer(
-            bootstrap_servers=self._servers,
+            **self._servers.options,
             acks=1,
             linger_ms=0,
             request_timeout_ms=_REQUEST_MS,
@@ -119,7 +136,7 @@ class KafkaContext:
             max_request_size=MAX_CONTEXT_BYTES + 1024,
         )
         inbox: Any = AIOKafkaConsumer(
-            bootstrap_servers=self._servers,
+            **self._servers.options,
             enable_auto_commit=False,
             auto_offset_reset="latest",
             request_timeout_ms=_REQUEST_MS,
@@ -127,13 +144,16 @@ class KafkaContext:
         try:
             try:
                 await admin.start()
-                self._partitions = await make_context_topics(admin, self._wanted_partitions)
+                own = await find_replies(admin, self._app_id)
+                if own is not None and not self._app_id:
+                    raise OwnReplies
+                self._partitions = own or await make_context_topics(admin, self._wanted_partitions)
             finally:
                 await admin.close()
             await producer.start()
             await inbox.start()
-            partitions = sorted(await producer.partitions_for(channels.CONTEXT_REPLIES_TOPIC))
-            partition = TopicPartition(channels.CONTEXT_REPLIES_TOPIC, random.choice(partitions))
+            topic = channels.context_replies_topic(self._app_id) if self._app_id else channels.CONTEXT_REPLIES_TOPIC
+            partition = TopicPartition(topic, random.choice(sorted(await producer.partitions_for(topic))))
             inbox.assign([partition])
             # Before the first request is sent, so that its reply comes after this position.
             await inbox.seek_to_end(partition)
@@ -144,7 +164,7 @@ class KafkaContext:
             await producer.stop()
             raise
         self._turn = random.randrange(self._partitions)
-        self._reply_to = channels.context_replies_partition(partition.partition)
+        self._reply_to = channels.context_replies_partition(partition.partition, topic)
         self._inbox, self._producer = inbox, producer
         self._listener = asyncio.create_task(self._listen(inbox, partition), name="graphweft-context-replies")
 

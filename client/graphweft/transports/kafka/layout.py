@@ -17,7 +17,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError
 
-from graphweft.transports.kafka.connection import present_partitions
+from graphweft.transports.kafka.connection import Servers, present_partitions
 from graphweft_contracts import Layout, Order, channels
 from graphweft_contracts.layout import ALL_APPS
 
@@ -30,7 +30,7 @@ _PAUSE_MS: Final = 10
 """How long aiokafka waits before it looks up a topic; its default of 100 ms would dominate the connection time."""
 
 
-async def agreed_layout(servers: str, admin: AIOKafkaAdminClient, present: int, order: Order) -> Layout:
+async def agreed_layout(servers: Servers, admin: AIOKafkaAdminClient, present: int, order: Order) -> Layout:
     """Return the layout of the bus; a new one gets ``present`` partitions and ``order``.
 
     The topics must exist. Concurrent processes agree on the layout of one of them. Raises ``KafkaError``, also if the
@@ -52,18 +52,18 @@ async def agreed_layout(servers: str, admin: AIOKafkaAdminClient, present: int, 
     return layout
 
 
-async def store_order(servers: str, app_id: str, order: Order) -> None:
+async def store_order(servers: Servers, app_id: str, order: Order) -> None:
     """Store the order of an app, or with ``*`` of all others. Raises ``KafkaError``."""
     async with asyncio.timeout(_REQUEST_MS / 1000):
         await _write(servers, {"app": app_id, "order": order})
 
 
-async def stored_layout(servers: str) -> Layout | None:
+async def stored_layout(servers: Servers) -> Layout | None:
     """Return the layout that the topic holds, or None. The topic must exist. Raises ``KafkaError``."""
     number: int | None = None
     orders: dict[str, str] = {}
     consumer: Any = AIOKafkaConsumer(
-        bootstrap_servers=servers,
+        **servers.options,
         auto_offset_reset="none",
         enable_auto_commit=False,
         request_timeout_ms=_REQUEST_MS,
@@ -97,8 +97,8 @@ async def stored_layout(servers: str) -> Layout | None:
         await consumer.stop()
 
 
-async def _write(servers: str, record: Mapping[str, Any]) -> None:
-    producer: Any = AIOKafkaProducer(bootstrap_servers=servers, enable_idempotence=True, request_timeout_ms=_REQUEST_MS)
+async def _write(servers: Servers, record: Mapping[str, Any]) -> None:
+    producer: Any = AIOKafkaProducer(**servers.options, enable_idempotence=True, request_timeout_ms=_REQUEST_MS)
     try:
         await producer.start()
         value = json.dumps(record).encode()

@@ -13,10 +13,11 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError, MessageSizeTooLargeError
 
 from graphweft.transport import LAYOUT_S, MAX_EVENT_BYTES, NEW_LAYOUT, Outgoing, check_sizes
-from graphweft.transports.kafka.connection import bus_errors, make_topics, record_of, servers
-from graphweft.transports.kafka.context import KafkaContext, end_producer
+from graphweft.transports.kafka.connection import bus_errors, find_topics, record_of, servers
+from graphweft.transports.kafka.context import KafkaContext, OwnReplies, end_producer
 from graphweft.transports.kafka.layout import agreed_layout, stored_layout
 from graphweft_contracts import ContextReply, ContextRequest, InvalidEvent, Layout, channels
+from graphweft_contracts.signatures import SigningKey
 
 logger = logging.getLogger("graphweft.client")
 
@@ -33,8 +34,8 @@ class KafkaTransport:
     partitions that the topic had at first, so added partitions move no app.
     """
 
-    def __init__(self, url: str, *, new: Layout = NEW_LAYOUT) -> None:
-        """``new`` is the layout of a new bus."""
+    def __init__(self, url: str, *, new: Layout = NEW_LAYOUT, signing_key: SigningKey | None = None) -> None:
+        """``new`` is the layout of a new bus. ``signing_key`` signs events and requests."""
         self._servers = servers(url)
         self._new = new
         self._layout: Layout | None = None
@@ -42,7 +43,11 @@ class KafkaTransport:
         self._refreshing: asyncio.Task[None] | None = None
         self._producer: Any = None
         self._connecting = asyncio.Lock()
-        self._context = KafkaContext(self._servers, partitions=new.partitions)
+        self._signing_key = signing_key
+        self._contexts: dict[str, KafkaContext] = {}
+        """By app; empty: of all apps, in a topic that they share."""
+        self._own_replies = False
+        """Whether this user may read the replies of its own app only."""
 
     async def append(self, events: Sequence[Outgoing]) -> list[str]:
         """See ``Transport.append``.
@@ -72,7 +77,20 @@ class KafkaTransport:
 
     async def request(self, request: ContextRequest) -> ContextReply:
         """See ``Transport.request``."""
-        return await self._context.request(request)
+        if not self._own_replies:
+            try:
+                return await self._context("").request(request)
+            except OwnReplies:
+                self._own_replies = True
+        return await self._context(request.app_id).request(request)
+
+    def _context(self, app_id: str) -> KafkaContext:
+        found = self._contexts.get(app_id)
+        if found is None:
+            found = self._contexts[app_id] = KafkaContext(
+                self._servers, partitions=self._new.partitions, app_id=app_id, signing_key=self._signing_key
+            )
+        return found
 
     async def aclose(self) -> None:
         """See ``Transport.aclose``."""
@@ -84,7 +102,8 @@ class KafkaTransport:
             if producer is not None:
                 await end_producer(producer)
         finally:
-            await self._context.aclose()
+            for context in self._contexts.values():
+                await context.aclose()
 
     async def _connected(self) -> tuple[Any, Layout]:
         async with self._connecting:
@@ -92,7 +111,7 @@ class KafkaTransport:
                 layout = await self._current_layout()
                 if self._producer is None:
                     producer = AIOKafkaProducer(
-                        bootstrap_servers=self._servers,
+                        **self._servers.options,
                         enable_idempotence=True,
                         request_timeout_ms=_REQUEST_MS,
                         max_batch_size=MAX_EVENT_BYTES + _BATCH_OVERHEAD,
@@ -109,10 +128,10 @@ class KafkaTransport:
     async def _current_layout(self) -> Layout:
         now = asyncio.get_running_loop().time()
         if self._layout is None:
-            admin = AIOKafkaAdminClient(bootstrap_servers=self._servers, request_timeout_ms=_REQUEST_MS)
+            admin = AIOKafkaAdminClient(**self._servers.options, request_timeout_ms=_REQUEST_MS)
             try:
                 await admin.start()
-                present = await make_topics(admin, self._new.partitions)
+                present = await find_topics(admin, self._new.partitions)
                 self._layout = await agreed_layout(self._servers, admin, present, self._new.order)
             finally:
                 await admin.close()
@@ -136,7 +155,7 @@ class KafkaTransport:
         while rest:
             batch, taken = producer.create_batch(), 0
             for index in rest:
-                value, headers = record_of(events[index].fields)
+                value, headers = record_of(events[index].signed(self._signing_key))
                 key = events[index].key.encode()
                 if batch.append(key=key, value=value, timestamp=None, headers=headers) is None:
                     break

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import os
+import socket
+import struct
 from collections.abc import Sequence
 from typing import Any, Final
 
@@ -11,6 +14,8 @@ import redis.asyncio as redis
 from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import OutOfMemoryError, ResponseError
+
+from graphweft_contracts import InvalidSettings
 
 type Command = tuple[Any, ...]
 
@@ -20,6 +25,7 @@ _OUT_OF_MEMORY: Final = (
 )
 
 _CONNECT_S: Final = 2.0
+_CERTIFICATES: Final = frozenset({"ssl_ca_certs", "ssl_certfile", "ssl_keyfile"})
 _CONNECTIONS: Final = 1_024
 """The default of redis-py is 100, and the next call fails. Each partition that waits for events holds one."""
 
@@ -32,7 +38,7 @@ def connect(url: str, *, io_timeout_s: float | None, decode: bool = False, repea
     which falkordb requires. The result is untyped, because redis-py's types promise a value or an awaitable for every
     command.
     """
-    return redis.Redis.from_url(  # pyright: ignore[reportUnknownMemberType]
+    client: Any = redis.Redis.from_url(  # pyright: ignore[reportUnknownMemberType]
         url,
         retry=Retry(NoBackoff(), repeats),
         socket_connect_timeout=_CONNECT_S,
@@ -41,6 +47,39 @@ def connect(url: str, *, io_timeout_s: float | None, decode: bool = False, repea
         protocol=2,
         decode_responses=decode,
     )
+    pool = client.connection_pool
+    if pool.connection_class is redis.UnixDomainSocketConnection:
+        pool.connection_class = _TrustedSocket
+    for name in _CERTIFICATES & pool.connection_kwargs.keys():  # else the first connection fails without naming it
+        if not os.path.isfile(file := pool.connection_kwargs[name]):
+            raise InvalidSettings(f"the file of certificates {file!r} does not exist")
+    return client
+
+
+class _TrustedSocket(redis.UnixDomainSocketConnection):
+    """A connection to a unix socket whose server may be trusted: anybody may put a socket into a shared folder."""
+
+    async def on_connect(self) -> None:
+        """Look who is there before anything is sent, even the password."""
+        writer: Any = self._writer
+        peer = peer_uid(writer.get_extra_info("socket"))
+        if peer is not None and peer not in (0, os.geteuid(), os.stat(os.path.dirname(self.path) or ".").st_uid):
+            writer.close()
+            raise redis.ConnectionError(
+                f"the server on {self.path} is run by the user with the number {peer}, who is neither you nor the "
+                "owner of its folder: nothing was sent to it"
+            )
+        await super().on_connect()
+
+
+def peer_uid(connection: socket.socket) -> int | None:
+    """Return the user who runs the other end of a unix socket; None where the system does not say."""
+    option: int | None = getattr(socket, "SO_PEERCRED", None)
+    if option is None:
+        return None
+    credentials = connection.getsockopt(socket.SOL_SOCKET, option, struct.calcsize("3i"))
+    _, uid, _ = struct.unpack("3i", credentials)
+    return int(uid)
 
 
 def reason_of(error: BaseException) -> str:

@@ -2,7 +2,9 @@
 
 Replies use Pub/Sub: a client that no longer listens has reached its deadline, so no reply needs to be kept or cleaned
 up. One subscription serves all requests of a process; a subscription for each request costs two to three times the
-latency.
+latency. It reads a channel for each app, so that the server can allow a tenant its own channels only.
+
+What the server must allow a client is in ``graphweft_workers.drivers.redis.rights``; a test has no more than that.
 """
 
 from __future__ import annotations
@@ -10,11 +12,13 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import logging
+from collections import deque
 from collections.abc import Sequence
-from typing import Final
+from dataclasses import dataclass, field
+from typing import Any, Final
 from uuid import uuid4
 
-from redis.exceptions import RedisError
+from redis.exceptions import NoPermissionError, RedisError
 
 from graphweft.transport import (
     LAYOUT_S,
@@ -29,6 +33,7 @@ from graphweft.transport import (
 from graphweft.transports.redis.connection import Together, connect, reason_of
 from graphweft.transports.redis.layout import agreed_layout
 from graphweft_contracts import BusUnavailable, ContextReply, ContextRequest, Layout, channels
+from graphweft_contracts.signatures import SIGNATURE, SigningKey
 
 logger = logging.getLogger("graphweft.client")
 
@@ -45,6 +50,22 @@ _REQUEST_CONNECTIONS: Final = 8
 """Concurrent round trips that send requests."""
 
 
+@dataclass(eq=False, slots=True)
+class _Inbox:
+    """The reply channel for the requests of one app."""
+
+    channel: str
+    settled: asyncio.Event = field(default_factory=asyncio.Event)
+    """Set while it is known whether the channel works. If it does not, ``unavailable`` says why."""
+    unavailable: str | None = None
+    subscriber: Any = None
+    """The subscription that was asked for it last."""
+
+    def settle(self, unavailable: str | None = None) -> None:
+        self.unavailable = unavailable
+        self.settled.set()
+
+
 class RedisTransport:
     """The ``Transport`` over Redis. Connections open at the first use, and again after they break."""
 
@@ -53,8 +74,9 @@ class RedisTransport:
         url: str,
         *,
         new: Layout = NEW_LAYOUT,
+        signing_key: SigningKey | None = None,
     ) -> None:
-        """``new`` is the layout of a new bus."""
+        """``new`` is the layout of a new bus. ``signing_key`` signs events and requests."""
         self._redis = connect(url, io_timeout_s=_IO_S)
         # A repeated request is answered twice, and the second reply is ignored.
         self._repeating = connect(url, io_timeout_s=_IO_S, repeats=1)
@@ -66,12 +88,18 @@ class RedisTransport:
         self._newest_ms = 0
         """The server's time of our last request."""
         self._trim_at = 0.0
-        self._reply_to = channels.context_replies(uuid4().hex)
+        self._signing_key = signing_key
+        self._name = uuid4().hex
+        self._inboxes: dict[str, _Inbox] = {}
+        """By app: its reply channel."""
+        self._subscriber: Any = None
+        """The subscription that works, while there is one."""
+        self._asked: deque[_Inbox] = deque()
+        """Whose subscription the server has still to confirm, in order."""
+        self._in_order = asyncio.Lock()
+        self._asking: set[asyncio.Task[None]] = set()
         self._pending: dict[str, asyncio.Future[bytes | BusUnavailable]] = {}
         self._listener: asyncio.Task[None] | None = None
-        self._settled = asyncio.Event()
-        """Set while it is known whether the reply channel works. If it does not, ``_unavailable`` says why."""
-        self._unavailable: str | None = None
 
     async def append(self, events: Sequence[Outgoing]) -> list[str]:
         """See ``Transport.append``."""
@@ -83,7 +111,7 @@ class RedisTransport:
             # accept the next of the same chat, and a retry would then reorder them.
             pipeline = self._redis.pipeline(transaction=len(events) > 1)
             for number, event in zip(numbers, events, strict=True):
-                pipeline.xadd(channels.events_stream(number), event.fields)
+                pipeline.xadd(channels.events_stream(number), event.signed(self._signing_key))
             offsets: list[bytes] = await pipeline.execute()
         except (RedisError, OSError) as error:
             raise BusUnavailable(f"the bus did not accept the events: {reason_of(error)}") from error
@@ -91,22 +119,23 @@ class RedisTransport:
 
     async def request(self, request: ContextRequest) -> ContextReply:
         """See ``Transport.request``."""
-        message = encoded(request, self._reply_to)
+        inbox = self._inboxes.get(request.app_id)
+        if inbox is None:
+            inbox = self._inboxes[request.app_id] = _Inbox(channels.context_replies(self._name, request.app_id))
+        message = encoded(request, inbox.channel)
         if isinstance(message, ContextReply):
             return message
-        if self._listener is None or self._listener.done():
-            self._unavailable = None
-            self._settled.clear()
-            self._listener = asyncio.create_task(self._listen(), name="graphweft-context-replies")
+        signature = () if self._signing_key is None else (SIGNATURE, self._signing_key.of_request(message))
         future: asyncio.Future[bytes | BusUnavailable] = asyncio.get_running_loop().create_future()
         self._pending[request.id] = future
         try:
             async with asyncio.timeout(seconds_left(request)):
-                await self._settled.wait()
-                if self._unavailable is not None:
-                    raise BusUnavailable(self._unavailable)
+                self._subscribe(inbox)
+                await inbox.settled.wait()
+                if inbox.unavailable is not None:
+                    raise BusUnavailable(inbox.unavailable)
                 added: bytes = await self._requests.execute(
-                    "XADD", channels.CONTEXT_REQUESTS, *self._trim(), "*", b"data", message
+                    "XADD", channels.CONTEXT_REQUESTS, *self._trim(), "*", b"data", message, *signature
                 )
                 self._newest_ms = int(added.partition(b"-")[0])
                 outcome = await future
@@ -122,6 +151,9 @@ class RedisTransport:
 
     async def aclose(self) -> None:
         """See ``Transport.aclose``."""
+        for task in self._asking:
+            task.cancel()
+        await asyncio.gather(*self._asking, return_exceptions=True)
         if self._listener is not None:
             self._listener.cancel()
             with contextlib.suppress(asyncio.CancelledError):
@@ -148,16 +180,48 @@ class RedisTransport:
             self._layout_at = now
         return self._layout
 
+    def _subscribe(self, inbox: _Inbox) -> None:
+        """Let the listener read a reply channel too."""
+        if self._listener is None or self._listener.done():
+            self._subscriber = None
+            for each in self._inboxes.values():
+                each.settled.clear()
+                each.unavailable = None
+            self._listener = asyncio.create_task(self._listen(), name="graphweft-context-replies")
+        elif self._subscriber is not None and inbox.subscriber is not self._subscriber:
+            task = asyncio.create_task(self._ask(self._subscriber, inbox))
+            self._asking.add(task)
+            task.add_done_callback(self._asking.discard)
+
+    async def _ask(self, subscriber: Any, inbox: _Inbox) -> None:
+        """Subscribe to a reply channel, one after the other: a refusal does not name its channel."""
+        async with self._in_order:
+            if inbox.subscriber is subscriber:
+                return
+            inbox.subscriber = subscriber
+            self._asked.append(inbox)
+            with contextlib.suppress(RedisError, OSError):  # the listener sees the broken connection too
+                await subscriber.subscribe(inbox.channel)
+
     async def _listen(self) -> None:
         loop = asyncio.get_running_loop()
         while True:
             subscriber = self._replies.pubsub()
             subscribed, started = False, loop.time()
+            self._asked.clear()
             try:
-                await subscriber.subscribe(self._reply_to)
+                await subscriber.connect()
+                while fresh := [each for each in self._inboxes.values() if each.subscriber is not subscriber]:
+                    for inbox in fresh:
+                        await self._ask(subscriber, inbox)
+                self._subscriber = subscriber
                 pinged = False
                 while True:
-                    message = await subscriber.get_message(timeout=_SILENCE_S)
+                    try:
+                        message = await subscriber.get_message(timeout=_SILENCE_S)
+                    except NoPermissionError as error:
+                        self._refused(error)
+                        continue
                     if message is None:
                         if pinged:
                             raise RedisError("the reply channel is silent")
@@ -167,25 +231,35 @@ class RedisTransport:
                     pinged = False
                     if message["type"] == "subscribe":
                         subscribed = True
-                        self._unavailable = None
-                        self._settled.set()
+                        self._asked.popleft().settle()
                     elif message["type"] == "message":
                         self._deliver(message["data"])
             except (RedisError, OSError) as error:
                 logger.debug("context replies interrupted: %s", error)
-                if subscribed:
-                    self._settled.clear()  # after a broken connection, try once more before failing
+                if subscribed:  # after a broken connection, try once more before failing
+                    for inbox in self._inboxes.values():
+                        inbox.settled.clear()
                 else:
                     self._fail_all(f"the bus is unavailable: {error}")
             finally:
+                self._subscriber = None
                 with contextlib.suppress(RedisError, OSError):
                     await subscriber.aclose()
             await asyncio.sleep(max(0.0, started + _RECONNECT_S - loop.time()) if subscribed else _RECONNECT_S)
 
+    def _refused(self, error: NoPermissionError) -> None:
+        """Fail the requests of the app whose reply channel the server refused; the next one tries again."""
+        if not self._asked:
+            raise error
+        inbox = self._asked.popleft()
+        for app_id in [app_id for app_id, each in self._inboxes.items() if each is inbox]:
+            del self._inboxes[app_id]
+        inbox.settle(f"the bus does not allow this user to read {inbox.channel}: {error}")
+
     def _fail_all(self, why: str) -> None:
         """Fail all pending requests, and new ones until the next subscription, as unavailable."""
-        self._unavailable = why
-        self._settled.set()
+        for inbox in self._inboxes.values():
+            inbox.settle(why)
         for future in self._pending.values():
             if not future.done():
                 future.set_result(BusUnavailable(why))

@@ -21,7 +21,7 @@ from typing import IO, Any, Final, Literal
 import redis.asyncio as redis
 from redis.exceptions import RedisError
 
-from graphweft.transports.embedded import embedded_socket, embedded_url
+from graphweft.transports.embedded import embedded_socket, embedded_url, runtime_folder
 from graphweft_contracts import InvalidSettings, NotRunning
 
 _START_S: Final = 60.0
@@ -49,7 +49,7 @@ class DataFolder:
     def acquire(self) -> None:
         """Create the folder if needed and lock it. Raises ``InvalidSettings`` if it is locked or unusable."""
         try:
-            self.path.mkdir(parents=True, exist_ok=True)
+            own_folder(self.path)
             lock = (self.path / "lock").open("a+")
         except OSError as error:
             raise InvalidSettings(f"the data folder {str(self.path)!r} cannot be used: {error.strerror}") from error
@@ -94,7 +94,9 @@ class EmbeddedServer:
         if it does not start.
         """
         binaries = _binaries()
-        self.data.mkdir(parents=True, exist_ok=True)
+        own_folder(self.data)
+        if self.socket.parent != self.data:
+            runtime_folder(make=True)
         log_path = self.data / "server.log"
         # The server inherits the locked file, so the lock lasts as long as its process.
         with log_path.open("ab") as log, (self.data / "server.lock").open("w") as lock:
@@ -110,7 +112,7 @@ class EmbeddedServer:
                 # Its own process group: Ctrl-C must not end the server before the worker.
                 start_new_session=True,
                 pass_fds=(lock.fileno(),),
-                preexec_fn=die_with_parent(signal.SIGTERM),
+                preexec_fn=_private(die_with_parent(signal.SIGTERM)),
             )
         try:
             async with asyncio.timeout(_START_S):
@@ -164,6 +166,30 @@ async def ping(url: str) -> bool:
         return False
     finally:
         await client.aclose()
+
+
+def own_folder(path: Path) -> None:
+    """Make a data folder that nobody else can read. Raises ``InvalidSettings`` for another user's, and ``OSError``."""
+    path.mkdir(mode=0o700, parents=True, exist_ok=True)
+    found = path.stat()
+    if os.geteuid() not in (0, found.st_uid):
+        raise InvalidSettings(
+            f"the data folder {str(path)!r} belongs to the user with the number {found.st_uid}: give a folder of your "
+            "own with --data"
+        )
+    if found.st_mode & 0o077:  # of an earlier version, or of somebody's umask
+        path.chmod(0o700)
+
+
+def _private(then: Callable[[], None] | None) -> Callable[[], None]:
+    """Return a function for a child process, so that nobody else can read the files that it makes."""
+
+    def run() -> None:
+        os.umask(0o077)
+        if then is not None:
+            then()
+
+    return run
 
 
 def die_with_parent(number: signal.Signals) -> Callable[[], None] | None:

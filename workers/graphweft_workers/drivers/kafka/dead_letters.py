@@ -13,7 +13,7 @@ from typing import Any, Final
 
 from aiokafka import TopicPartition
 
-from graphweft.transports.kafka.connection import bus_errors, record_of
+from graphweft.transports.kafka.connection import Servers, bus_errors, record_of
 from graphweft_contracts import BusUnavailable, DeadLetter, channels
 from graphweft_workers.drivers.kafka.producer import (
     LARGEST,
@@ -36,7 +36,7 @@ _INDEX_S: Final = 3_600.0
 class LetterTopic:
     """The dead letters. The topic must exist. Every method raises ``BusUnavailable``."""
 
-    def __init__(self, servers: str) -> None:
+    def __init__(self, servers: Servers) -> None:
         self._servers = servers
         self._reader = RangeReader(servers, LARGEST)
         self._producer: Any = None

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Any, Final
 
@@ -11,10 +12,11 @@ from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import KafkaError, for_code
 
 from graphweft.transport import MAX_EVENT_BYTES
-from graphweft.transports.kafka.connection import servers
+from graphweft.transports.kafka.connection import Servers, servers
 from graphweft.transports.kafka.layout import stored_layout
 from graphweft_contracts import Layout, channels
 from graphweft_workers.drivers.kafka.log_times import HOW_TO_SET_TIMES, LOG_TIME, TIMES_MATTER
+from graphweft_workers.drivers.kafka.rights_check import missing, why_not
 from graphweft_workers.ports.check import Check, layout_checks
 
 _ANSWER_S: Final = 10.0
@@ -24,7 +26,7 @@ _COPIES: Final = 3
 
 async def examine(url: str, advice: str, *, new: Layout, asked: Collection[str] = ()) -> list[Check]:
     """See ``BusDriver.examine``."""
-    admin = AIOKafkaAdminClient(bootstrap_servers=servers(url), request_timeout_ms=int(_ANSWER_S * 1000))
+    admin = AIOKafkaAdminClient(**servers(url).options, request_timeout_ms=int(_ANSWER_S * 1000))
     try:
         async with asyncio.timeout(_ANSWER_S):
             await admin.start()
@@ -38,15 +40,29 @@ async def examine(url: str, advice: str, *, new: Layout, asked: Collection[str] 
                 events += _layout(len(topics.get(channels.EVENTS_TOPIC, [])), stored, new, asked)
             return [found, *events, *await _settings(admin, topics)]
     except (KafkaError, OSError) as error:  # TimeoutError is an OSError
-        reason = str(error) or f"nothing within {_ANSWER_S:.0f} s"
+        reason = await _why(servers(url)) or str(error) or f"nothing within {_ANSWER_S:.0f} s"
         return [Check(name="bus", state="fail", found=f"no answer: {reason}", advice=advice)]
     finally:
         await admin.close()
 
 
+async def examine_rights(url: str, role: str, *, app_id: str | None, user: str) -> list[Check]:
+    """See ``BusDriver.examine_rights``."""
+    try:
+        async with asyncio.timeout(_ANSWER_S):
+            lacking = await missing(servers(url), role, app_id)
+    except (KafkaError, OSError) as error:  # TimeoutError is an OSError
+        return [Check(name="bus rights", state="fail", found=f"not known: {error}", advice="try again")]
+    if not lacking:
+        return [Check(name="bus rights", state="ok", found=f"those of a {role}")]
+    lines = "\n".join(f"kafka-acls.sh --add --allow-principal User:{user} {options}" for options in lacking)
+    advice = f"`graphweft acl kafka --role {role}` prints all of its rights; these are missing:\n{lines}"
+    return [Check(name="bus rights", state="fail", found=f"a {role} needs {'; '.join(lacking)}", advice=advice)]
+
+
 async def responders(url: str) -> list[str]:
     """See ``BusDriver.responders``; a member's name is its number in the group."""
-    admin = AIOKafkaAdminClient(bootstrap_servers=servers(url), request_timeout_ms=int(_ANSWER_S * 1000))
+    admin = AIOKafkaAdminClient(**servers(url).options, request_timeout_ms=int(_ANSWER_S * 1000))
     try:
         async with asyncio.timeout(_ANSWER_S):
             await admin.start()
@@ -56,6 +72,14 @@ async def responders(url: str) -> list[str]:
         return []  # there was never a group
     finally:
         await admin.close()
+
+
+async def _why(brokers: Servers) -> str:
+    """Return why no broker can be used, if that is found soon."""
+    with contextlib.suppress(TimeoutError):
+        async with asyncio.timeout(_ANSWER_S):
+            return await why_not(brokers)
+    return ""
 
 
 def _events(partitions: Sequence[Mapping[str, Any]], brokers: int, wanted: int) -> list[Check]:

@@ -2,20 +2,19 @@
 
 from __future__ import annotations
 
-import re
 from typing import TYPE_CHECKING, Any, Final, override
 
+from graphweft_contracts import InvalidSettings
 from graphweft_workers.ports.driver import BusDriver, BusOptions
 
 if TYPE_CHECKING:
     from collections.abc import Collection
 
+    from graphweft.transports.kafka.connection import Servers
     from graphweft_contracts import Layout
     from graphweft_workers.ports.bus import Bus
     from graphweft_workers.ports.check import Check
     from graphweft_workers.ports.request_queue import RequestQueue
-
-_URL: Final = re.compile(r"kafka://[\w.-]+(:[0-9]{1,5})?(,[\w.-]+(:[0-9]{1,5})?)*/?", re.ASCII)
 
 
 class KafkaDriver(BusDriver):
@@ -25,9 +24,12 @@ class KafkaDriver(BusDriver):
 
     @override
     def check_url(self, url: str) -> None:
-        if not _URL.fullmatch(url):
-            msg = "invalid Kafka URL: expected kafka://host:port, or several brokers: kafka://one:9092,two:9092"
-            raise ValueError(msg)
+        from graphweft.transports.kafka.url import split_kafka_url
+
+        try:
+            split_kafka_url(url)
+        except InvalidSettings as error:
+            raise ValueError(str(error)) from None
 
     @override
     def make_bus(self, url: str, options: BusOptions) -> Bus:
@@ -54,7 +56,8 @@ class KafkaDriver(BusDriver):
 
         from graphweft.transports.kafka.connection import servers
 
-        return KafkaBroker(servers(url).split(","), logger=logger)
+        found = servers(url)
+        return KafkaBroker(found.bootstrap.split(","), logger=logger, security=_security(found))
 
     @override
     def broker_errors(self) -> tuple[type[Exception], ...]:
@@ -69,10 +72,30 @@ class KafkaDriver(BusDriver):
         return await doctor.examine(url, advice, new=new, asked=asked)
 
     @override
+    async def examine_rights(self, url: str, role: str, *, app_id: str | None, user: str) -> list[Check]:
+        from graphweft_workers.drivers.kafka import doctor
+
+        return await doctor.examine_rights(url, role, app_id=app_id, user=user)
+
+    @override
     async def responders(self, url: str) -> list[str]:
         from graphweft_workers.drivers.kafka import doctor
 
         return await doctor.responders(url)
+
+
+def _security(servers: Servers) -> Any:
+    """Return FastStream's form of how to connect; None: neither TLS nor a login."""
+    from faststream.security import BaseSecurity, SASLPlaintext, SASLScram256, SASLScram512
+
+    context = servers.options.get("ssl_context")
+    if not servers.user:
+        return None if context is None else BaseSecurity(ssl_context=context)
+    kinds = {"PLAIN": SASLPlaintext, "SCRAM-SHA-256": SASLScram256, "SCRAM-SHA-512": SASLScram512}
+    return kinds[servers.options["sasl_mechanism"]](
+        username=servers.user, password=servers.options["sasl_plain_password"], ssl_context=context,
+        use_ssl=context is not None,
+    )  # fmt: skip
 
 
 DRIVER: Final = KafkaDriver()

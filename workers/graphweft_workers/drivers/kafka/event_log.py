@@ -401,9 +401,7 @@ class KafkaEventLog:
                 with bus_errors("the bus is unavailable"):
                     async with asyncio.timeout(_REQUEST_MS / 1000):
                         if self._admin is None:
-                            self._admin = AIOKafkaAdminClient(
-                                bootstrap_servers=self._servers, request_timeout_ms=_REQUEST_MS
-                            )
+                            self._admin = AIOKafkaAdminClient(**self._servers.options, request_timeout_ms=_REQUEST_MS)
                             await start_client(self._admin)
                         yield self._admin
             except (BusUnavailable, asyncio.CancelledError):

@@ -10,7 +10,7 @@ from typing import Any, Final
 from aiokafka import TopicPartition
 from aiokafka.errors import OffsetOutOfRangeError
 
-from graphweft.transports.kafka.connection import bus_errors
+from graphweft.transports.kafka.connection import Servers, bus_errors
 from graphweft_contracts import BusUnavailable
 from graphweft_workers.drivers.kafka.lenient_headers import read_leniently
 from graphweft_workers.drivers.kafka.reader import open_consumer, stop_consumer
@@ -56,7 +56,7 @@ class Follower:
     paused, so that it does not hold up the others.
     """
 
-    def __init__(self, servers: str, topic: str) -> None:
+    def __init__(self, servers: Servers, topic: str) -> None:
         self._servers = servers
         self._topic = topic
         self._consumer: Any = None

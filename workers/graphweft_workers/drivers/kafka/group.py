@@ -16,7 +16,7 @@ from aiokafka.abc import ConsumerRebalanceListener
 from aiokafka.errors import KafkaError
 from aiokafka.structs import OffsetAndMetadata
 
-from graphweft.transports.kafka.connection import bus_errors
+from graphweft.transports.kafka.connection import Servers, bus_errors
 from graphweft_contracts import BusUnavailable, channels
 from graphweft_workers.drivers.kafka.reader import start_client, stop_consumer
 
@@ -39,7 +39,7 @@ class Membership(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka h
     """
 
     def __init__(
-        self, servers: str, *, group: str, session_s: float, barrier_s: float, instance: str | None = None
+        self, servers: Servers, *, group: str, session_s: float, barrier_s: float, instance: str | None = None
     ) -> None:
         self.called_back = asyncio.Event()
         self._servers = servers
@@ -153,7 +153,7 @@ class Membership(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka h
         # The group drops a member that is not back by then, so the barrier must end before.
         rebalance_ms = int(self._barrier_s * 1000) + session_ms
         consumer: Any = AIOKafkaConsumer(
-            bootstrap_servers=self._servers,
+            **self._servers.options,
             client_id=owner,
             group_id=self._group_name,
             group_instance_id=self._instance,

@@ -17,6 +17,8 @@ from aiokafka.errors import KafkaError, NoError, for_code
 from aiokafka.protocol.fetch import FetchRequest
 from aiokafka.record.default_records import _DefaultRecordBatchPy  # pyright: ignore[reportPrivateUsage]
 
+from graphweft.transports.kafka.connection import Servers
+
 _Batch: Final[Any] = _DefaultRecordBatchPy
 _LENGTH_AT: Final = 8
 _LENGTH_END: Final = 12
@@ -24,10 +26,10 @@ _WAIT_MS: Final = 500
 
 
 async def read_leniently(
-    servers: str, partition: Any, position: int, *, limit: int, fetch_bytes: int
+    servers: Servers, partition: Any, position: int, *, limit: int, fetch_bytes: int
 ) -> tuple[Sequence[Any], int]:
     """Return up to ``limit`` committed records from ``position``, and the next position. Raises ``KafkaError``."""
-    client: Any = AIOKafkaClient(bootstrap_servers=servers)
+    client: Any = AIOKafkaClient(**servers.options)
     try:
         await client.bootstrap()
         await client.set_topics([partition.topic])

@@ -10,6 +10,7 @@ from typing import Any, Final
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import IllegalOperation, KafkaError
 
+from graphweft.transports.kafka.connection import Servers
 from graphweft_contracts import BusUnavailable
 from graphweft_workers.drivers.kafka.reader import RangeReader, start_client
 
@@ -21,7 +22,7 @@ _TRANSACTION_MS: Final = 10_000
 _STEP_S: Final = 0.01
 
 
-async def started_producer(servers: str, *, transaction: str | None = None) -> Any:
+async def started_producer(servers: Servers, *, transaction: str | None = None) -> Any:
     """Return a started producer; with ``transaction`` it has that id, and fences an older one with it.
 
     Raises ``KafkaError`` or ``OSError``.
@@ -30,7 +31,7 @@ async def started_producer(servers: str, *, transaction: str | None = None) -> A
     if transaction is not None:
         options = {"transactional_id": transaction, "transaction_timeout_ms": _TRANSACTION_MS}
     producer = AIOKafkaProducer(
-        bootstrap_servers=servers,
+        **servers.options,
         request_timeout_ms=REQUEST_MS,
         max_batch_size=LARGEST,
         max_request_size=LARGEST,

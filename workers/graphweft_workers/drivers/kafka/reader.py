@@ -10,7 +10,7 @@ from typing import Any, Final
 from aiokafka import AIOKafkaConsumer
 from aiokafka.errors import KafkaError, OffsetOutOfRangeError
 
-from graphweft.transports.kafka.connection import bus_errors
+from graphweft.transports.kafka.connection import Servers, bus_errors
 from graphweft_contracts import BusUnavailable
 from graphweft_workers.cancellation import is_being_cancelled
 from graphweft_workers.drivers.kafka.lenient_headers import read_leniently
@@ -25,12 +25,12 @@ _RANGE_S: Final = 20.0
 """Longest wait for a range that is known to exist; the transaction of a dead producer ends sooner."""
 
 
-async def open_consumer(servers: str, fetch_bytes: int, **more: Any) -> Any:
+async def open_consumer(servers: Servers, fetch_bytes: int, **more: Any) -> Any:
     """Return a started consumer without a group. Raises ``BusUnavailable``."""
     # Committed records only: a record of an aborted transaction must have no effect, and transactions put dead
     # letters back.
     consumer = AIOKafkaConsumer(
-        bootstrap_servers=servers,
+        **servers.options,
         isolation_level="read_committed",
         auto_offset_reset="none",
         enable_auto_commit=False,
@@ -92,7 +92,7 @@ def _size(record: Any) -> int:
 class RangeReader:
     """Reads existing ranges of any partition; one call at a time."""
 
-    def __init__(self, servers: str, fetch_bytes: int = _RANGE_BYTES) -> None:
+    def __init__(self, servers: Servers, fetch_bytes: int = _RANGE_BYTES) -> None:
         self._servers = servers
         self._fetch_bytes = fetch_bytes
         self._consumer: Any = None

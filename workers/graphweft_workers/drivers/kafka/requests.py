@@ -23,10 +23,11 @@ from aiokafka.abc import ConsumerRebalanceListener
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError
 
-from graphweft.transports.kafka.connection import bus_errors, make_context_topics, servers
+from graphweft.transports.kafka.connection import Servers, bus_errors, make_context_topics, servers
 from graphweft.transports.kafka.context import end_producer
 from graphweft_contracts import BusUnavailable, ContextReply, channels
 from graphweft_contracts.layout import DEFAULT_PARTITIONS
+from graphweft_contracts.signatures import SIGNATURE
 from graphweft_workers.drivers.kafka.lenient_headers import read_leniently
 from graphweft_workers.drivers.kafka.reader import start_client
 from graphweft_workers.ports.request_queue import MAX_REPLY_BYTES, PendingRequest, encode
@@ -42,11 +43,16 @@ _PROBE_EVERY_S: Final = 1.0
 _PROBE_S: Final = 0.05
 _REQUEST_MS: Final = 5_000
 _RETRY_S: Final = 0.2
+_LOOK_S: Final = 1.0
+"""How often the topics are listed for one that is not known: requests may name any."""
 _IDLE_MS: Final = 60_000
 _READ_AHEAD: Final = 64
 """About the number of requests that are read ahead."""
 _FETCH_BYTES: Final = 1024**2
-_CHANNEL: Final = re.compile(re.escape(channels.CONTEXT_REPLIES_TOPIC) + ":([0-9]{1,9})")
+_SIGNATURE: Final = SIGNATURE.decode()
+_CHANNEL: Final = re.compile(
+    rf"({re.escape(channels.CONTEXT_REPLIES_TOPIC)}(?:\.[A-Za-z0-9_-]{{1,64}})?):([0-9]{{1,9}})", re.ASCII
+)
 _NO_POLL_LIMIT_MS: Final = 10 * 365 * 86_400_000
 """aiokafka leaves the group when nothing is read for this time; other consumers read here."""
 
@@ -71,6 +77,8 @@ class KafkaRequestQueue(ConsumerRebalanceListener):  # type: ignore[misc]  # aio
         self._woken: asyncio.Future[None] | None = None
         self._keeper: asyncio.Task[None] | None = None
         self._ended: BusUnavailable | None = None
+        self._topics: set[str] = set()
+        self._look_at = 0.0
         self.taken_over = 0
 
     async def next(self, limit: int, *, wait: bool = True) -> Sequence[PendingRequest]:
@@ -104,17 +112,27 @@ class KafkaRequestQueue(ConsumerRebalanceListener):  # type: ignore[misc]  # aio
         named = _CHANNEL.fullmatch(channel)
         if named is None:
             return False
-        topic, partition = channels.CONTEXT_REPLIES_TOPIC, int(named[1])
+        topic, partition = named[1], int(named[2])
         producer = self._producer
         if producer is None:
             raise BusUnavailable("the bus is unavailable: no connection")
         with bus_errors("the bus did not accept a reply"):
             async with asyncio.timeout(_REQUEST_MS / 1000):
-                if partition not in await producer.partitions_for(topic):
+                if not await self._exists(topic) or partition not in await producer.partitions_for(topic):
                     return False
                 sent = await producer.send(topic, encode(reply), partition=partition)
         sent.add_done_callback(_note_lost)
         return True
+
+    async def _exists(self, topic: str) -> bool:
+        """Tell whether a topic of replies exists. To ask for it by its name could make it, and a request names it."""
+        if topic == channels.CONTEXT_REPLIES_TOPIC or topic in self._topics:
+            return True
+        if time.monotonic() < self._look_at:
+            return False
+        self._look_at = time.monotonic() + _LOOK_S
+        self._topics = set((await self._producer.client.fetch_all_metadata()).topics())
+        return topic in self._topics
 
     async def age_s(self, token: str) -> float | None:
         """See ``RequestQueue.age_s``. Records have the time of their producer."""
@@ -154,9 +172,9 @@ class KafkaRequestQueue(ConsumerRebalanceListener):  # type: ignore[misc]  # aio
             self._assigned.set()
 
     async def _join(self) -> None:
-        admin = AIOKafkaAdminClient(bootstrap_servers=self._servers, request_timeout_ms=_REQUEST_MS)
+        admin = AIOKafkaAdminClient(**self._servers.options, request_timeout_ms=_REQUEST_MS)
         producer: Any = AIOKafkaProducer(
-            bootstrap_servers=self._servers,
+            **self._servers.options,
             client_id=self._name,
             acks=1,
             linger_ms=0,
@@ -166,7 +184,7 @@ class KafkaRequestQueue(ConsumerRebalanceListener):  # type: ignore[misc]  # aio
         )
         session_ms = int(self._session_s * 1000)
         group: Any = AIOKafkaConsumer(
-            bootstrap_servers=self._servers,
+            **self._servers.options,
             client_id=self._name,
             group_id=channels.CONTEXT_GROUP,
             enable_auto_commit=False,
@@ -271,7 +289,7 @@ class KafkaRequestQueue(ConsumerRebalanceListener):  # type: ignore[misc]  # aio
         """Add a request that a reader has read."""
         for record in records:
             reader.open[record.offset] = None
-            self._ready.append(PendingRequest(token=f"{record.partition}:{record.offset}", body=record.value or b""))
+            self._ready.append(_pending(record))
             if reader.follows and record.timestamp < reader.since_ms:
                 self.taken_over += 1
         if len(self._ready) >= _READ_AHEAD:
@@ -287,7 +305,7 @@ class KafkaRequestQueue(ConsumerRebalanceListener):  # type: ignore[misc]  # aio
 class _Reader:
     """Reads one partition from ``start`` (None: from its beginning) into the queue."""
 
-    def __init__(self, queue: KafkaRequestQueue, servers: str, place: Any, start: int | None) -> None:
+    def __init__(self, queue: KafkaRequestQueue, servers: Servers, place: Any, start: int | None) -> None:
         self.place = place
         self.open: dict[int, None] = {}
         """Offsets of unfinished requests, in order."""
@@ -322,7 +340,7 @@ class _Reader:
     async def _follow(self) -> None:
         """Read until an error."""
         consumer: Any = AIOKafkaConsumer(
-            bootstrap_servers=self._servers,
+            **self._servers.options,
             enable_auto_commit=False,
             auto_offset_reset="earliest",
             request_timeout_ms=_REQUEST_MS,
@@ -358,6 +376,12 @@ class _Reader:
             return records
         found: Sequence[Any] = batch.get(self.place, ())
         return found
+
+
+def _pending(record: Any) -> PendingRequest:
+    signature = next((value for name, value in reversed(record.headers) if name == _SIGNATURE), None)
+    token = f"{record.partition}:{record.offset}"
+    return PendingRequest(token=token, body=record.value or b"", signature=signature or b"")
 
 
 def _note_lost(sent: asyncio.Future[Any]) -> None:

@@ -11,7 +11,7 @@ from typing import Any, Final
 
 from aiokafka import TopicPartition
 
-from graphweft.transports.kafka.connection import bus_errors, record_of
+from graphweft.transports.kafka.connection import Servers, bus_errors, record_of
 from graphweft_contracts import channels
 from graphweft_contracts.rules_log import Activation, StoredRules
 from graphweft_workers.drivers.kafka.producer import (
@@ -33,7 +33,7 @@ _PAGE: Final = 100
 class KafkaRulesLog:
     """``RulesLog`` on a Kafka cluster. The topics must exist."""
 
-    def __init__(self, servers: str) -> None:
+    def __init__(self, servers: Servers) -> None:
         self._servers = servers
         self._reader = RangeReader(servers, LARGEST)
         self._reading = asyncio.Lock()

@@ -25,7 +25,7 @@ from graphweft_workers.drivers.neo4j.statements import (
     quoted,
     timed,
 )
-from graphweft_workers.drivers.neo4j.url import APP, split_neo4j_url
+from graphweft_workers.drivers.neo4j.url import APP, split_neo4j_url, tls_options
 
 logger = logging.getLogger("graphweft.graph")
 
@@ -97,8 +97,10 @@ class Databases:
     def _driver(self, uri: str) -> AsyncDriver:
         if uri not in self._drivers:
             library: Any = AsyncGraphDatabase
+            address, options = tls_options(self._url, uri)
             self._drivers[uri] = library.driver(
-                uri,
+                address,
+                **options,
                 auth=(self._url.user, self._url.password) if self._url.user else None,
                 connection_timeout=5.0,
                 connection_acquisition_timeout=_GRACE_S,

@@ -10,7 +10,7 @@ from neo4j.exceptions import DriverError, Neo4jError
 from graphweft_contracts import GraphweftError
 from graphweft_workers.drivers.neo4j.errors import translate
 from graphweft_workers.drivers.neo4j.store import Neo4jStore
-from graphweft_workers.drivers.neo4j.url import APP, split_neo4j_url
+from graphweft_workers.drivers.neo4j.url import APP, split_neo4j_url, tls_options
 from graphweft_workers.ports.check import Check
 
 _CONNECT_S: Final = 5.0
@@ -31,11 +31,13 @@ async def examine(url: str) -> list[Check]:
         return [Check(name="graph", state="ok", found="Neo4j, a server for each app: none is asked here")]
     library: Any = AsyncGraphDatabase
     database = where.database if where.database and APP not in where.database else None
+    address, options = tls_options(where, where.uri)
     login = (where.user, where.password) if where.user else None
     try:
         async with (
             library.driver(
-                where.uri,
+                address,
+                **options,
                 auth=login,
                 connection_timeout=_CONNECT_S,
                 # A new database knows no label of ours, and the driver would warn of that.

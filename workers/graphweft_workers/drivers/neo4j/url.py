@@ -6,14 +6,15 @@ With ``{app_id}`` in the host or the database, each app has its own server or da
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass
-from typing import Final
+from dataclasses import dataclass, field
+from typing import Any, Final
 from urllib.parse import quote, unquote
 
 from graphweft_contracts import InvalidSettings
 
 NEO4J_SCHEMES: Final = ("neo4j", "neo4j+s", "neo4j+ssc", "bolt", "bolt+s", "bolt+ssc")
 APP: Final = "{app_id}"
+_CA: Final = "ca="
 _URL: Final = re.compile(
     r"""
     (?P<scheme>[a-z0-9+]+)://
@@ -21,7 +22,7 @@ _URL: Final = re.compile(
     (?P<host>(?:[A-Za-z0-9._-]|\{app_id\})+ | \[[0-9A-Fa-f:.]+\])
     (?::(?P<port>[0-9]{1,5}))?
     (?:/(?P<database>(?:[A-Za-z0-9._-]|\{app_id\})*))?
-    (?P<query>\?[A-Za-z0-9._~&=%-]*)?
+    (?P<query>\?[A-Za-z0-9._~&=%/-]*)?
     """,
     re.VERBOSE,
 )
@@ -34,8 +35,10 @@ class Neo4jUrl:
     uri: str
     """For the driver: scheme, host, port and the routing context, without login and database."""
     user: str = ""
-    password: str = ""
+    password: str = field(default="", repr=False)
     database: str = ""
+    ca: str = ""
+    """File of the authorities that sign the server's certificate; empty: those of the system."""
 
     @property
     def one_server(self) -> bool:
@@ -52,12 +55,27 @@ def split_neo4j_url(url: str) -> Neo4jUrl:
             "write %2F for / in a password, and the like"
         )
     port = f":{found['port']}" if found["port"] else ""
+    routing = [part for part in (found["query"] or "?")[1:].split("&") if part and not part.startswith(_CA)]
+    ca = next((part[len(_CA) :] for part in (found["query"] or "?")[1:].split("&") if part.startswith(_CA)), "")
+    if ca and not found["scheme"].endswith("+s"):
+        raise InvalidSettings("a file of authorities needs TLS: begin the Neo4j URL with neo4j+s:// or bolt+s://")
+    query = f"?{'&'.join(routing)}" if routing else ""
     return Neo4jUrl(
-        uri=f"{found['scheme']}://{found['host']}{port}{found['query'] or ''}",
+        uri=f"{found['scheme']}://{found['host']}{port}{query}",
+        ca=unquote(ca),
         user=unquote(found["user"] or ""),
         password=unquote(found["password"] or ""),
         database=found["database"] or "",
     )
+
+
+def tls_options(url: Neo4jUrl, uri: str) -> tuple[str, dict[str, Any]]:
+    """Return the URI of a server and the options for the driver. It takes an own authority only without ``+s``."""
+    if not url.ca:
+        return uri, {}
+    from neo4j import TrustCustomCAs
+
+    return uri.replace("+s://", "://", 1), {"encrypted": True, "trusted_certificates": TrustCustomCAs(url.ca)}
 
 
 def join_neo4j_url(uri: str, *, user: str = "", password: str = "", database: str = "") -> str:

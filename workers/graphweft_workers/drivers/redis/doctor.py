@@ -10,6 +10,7 @@ from redis.exceptions import RedisError, ResponseError
 
 from graphweft.transports.redis.connection import connect
 from graphweft_contracts import BusUnavailable, Layout, channels
+from graphweft_workers.drivers.redis.rights import missing
 from graphweft_workers.drivers.redis_checks import ANSWER_S, append_only, examine_server, memory, not_shown
 from graphweft_workers.ports.check import Check, layout_checks
 
@@ -24,6 +25,23 @@ _ALIVE_MS: Final = 5_000
 async def examine(url: str, advice: str, *, new: Layout, asked: Collection[str] = ()) -> list[Check]:
     """See ``BusDriver.examine``."""
     return await examine_server("bus", url, advice, functools.partial(_bus, new=new, asked=asked))
+
+
+async def examine_rights(url: str, role: str, *, app_id: str | None, user: str) -> list[Check]:
+    """See ``BusDriver.examine_rights``."""
+    client = connect(url, io_timeout_s=ANSWER_S, decode=True)
+    try:
+        lacking = await missing(client, role, app_id)
+    except (RedisError, OSError) as error:
+        return [Check(name="bus rights", state="fail", found=f"not known: {error}", advice="allow MULTI and DISCARD")]
+    finally:
+        await client.aclose()
+    if not lacking:
+        return [Check(name="bus rights", state="ok", found=f"those of a {role}")]
+    rules = " ".join(rule for rule, _ in lacking)
+    said = "; ".join(dict.fromkeys(text for _, text in lacking))
+    advice = f"ACL SETUSER {user} {rules} -- and the keys that `graphweft acl redis --role {role}` names"
+    return [Check(name="bus rights", state="fail", found=f"a {role} needs {rules}: {said}", advice=advice)]
 
 
 async def responders(url: str) -> list[str]:

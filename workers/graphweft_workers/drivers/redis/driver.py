@@ -56,6 +56,12 @@ class RedisDriver(BusDriver):
         return await doctor.examine(url, advice, new=new, asked=asked)
 
     @override
+    async def examine_rights(self, url: str, role: str, *, app_id: str | None, user: str) -> list[Check]:
+        from graphweft_workers.drivers.redis import doctor
+
+        return await doctor.examine_rights(url, role, app_id=app_id, user=user)
+
+    @override
     async def responders(self, url: str) -> list[str]:
         from graphweft_workers.drivers.redis import doctor
 

@@ -325,7 +325,7 @@ class RedisEventLog:
     async def missing(self, partition: int) -> int:
         """See ``EventLog.missing``."""
         try:
-            added, length, _ = await self._call("EVAL", _EXTENT, 1, channels.events_stream(partition))
+            added, length, _ = await self._call("EVAL_RO", _EXTENT, 1, channels.events_stream(partition))
         except ResponseError as error:
             if "no such key" in str(error):
                 return 0
@@ -517,7 +517,7 @@ class RedisEventLog:
         with _bus_errors():
             pipeline = self._redis.pipeline(transaction=True)
             pipeline.execute_command("XREAD", "COUNT", count, "STREAMS", stream, at or "0-0")
-            pipeline.execute_command("EVAL", _EXTENT, 1, stream)
+            pipeline.execute_command("EVAL_RO", _EXTENT, 1, stream)
             reply, extent = await pipeline.execute(raise_on_error=False)
         if isinstance(reply, Exception):
             raise BusUnavailable(f"partition {partition} cannot be read: {reply}") from reply

@@ -13,7 +13,7 @@ import asyncio
 import contextlib
 import time
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import structlog
@@ -21,6 +21,7 @@ from redis.exceptions import RedisError, ResponseError
 
 from graphweft.transports.redis.connection import Together, connect, reason_of
 from graphweft_contracts import BusUnavailable, ContextReply, channels
+from graphweft_contracts.signatures import SIGNATURE
 from graphweft_workers.ports.request_queue import PendingRequest, encode
 
 logger = structlog.get_logger("graphweft.injection")
@@ -39,7 +40,6 @@ _DONE_AT_ONCE: Final = 500
 _LEAVE_S: Final = 1.0
 _REPLY_CONNECTIONS: Final = 8
 _KEYS: Final = (channels.CONTEXT_REQUESTS, channels.RESPONDERS)
-_CHANNELS: Final = channels.context_replies("")
 _HANDED_ON: Final = 1_000
 """Stored as the number of deliveries, because reading one's own requests again counts as a delivery too."""
 
@@ -97,6 +97,11 @@ end
 """
 
 
+def _pending(token: str, fields: Mapping[bytes, bytes] | None) -> PendingRequest:
+    fields = fields or {}  # trimmed
+    return PendingRequest(token=token, body=fields.get(b"data", b""), signature=fields.get(SIGNATURE, b""))
+
+
 class RedisRequestQueue:
     """``RequestQueue`` on a Redis stream. ``consumer`` names the responder and must be unique."""
 
@@ -151,7 +156,7 @@ class RedisRequestQueue:
 
     async def reply(self, channel: str, reply: ContextReply) -> bool:
         """See ``RequestQueue.reply``."""
-        if not channel.startswith(_CHANNELS):
+        if not channel.startswith(channels.CONTEXT_REPLIES):
             return False
         try:
             listeners: int = await self._replies.execute("PUBLISH", channel, encode(reply))
@@ -232,7 +237,7 @@ class RedisRequestQueue:
             name = token.decode()
             if name not in self._held:
                 self._held.add(name)
-                self._ready.append(PendingRequest(token=name, body=fields.get(b"data", b"") if fields else b""))
+                self._ready.append(_pending(name, fields))
         return len(self._ready) - before
 
     async def _make_group(self) -> None:

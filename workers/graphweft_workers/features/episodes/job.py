@@ -155,7 +155,7 @@ class EpisodesJob(Job):
                 if _EXTRACTED.encode() not in entry.fields.get(wire.DATA, b""):  # decode few: it is slow
                     continue
                 with contextlib.suppress(InvalidEvent):
-                    event = wire.decode(entry.fields, received=entry.received)
+                    event = entry.event()
                     if (event.type, event.source) == (_EXTRACTED, SOURCE):
                         found.add((event.appid, event.id))
         return found

@@ -1,0 +1,91 @@
+"""How a process reaches a server: login and certificates, which settings keep apart from the URL.
+
+They become parts of the URL that drivers and transports are given, so that one text says all of it. That text is not
+for logs.
+"""
+
+from __future__ import annotations
+
+import re
+import ssl
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Final
+from urllib.parse import quote
+
+from graphweft_contracts import InvalidSettings
+
+_URL: Final = re.compile(r"([A-Za-z][A-Za-z0-9+.-]*)://([^/?#]*)([^?#]*)(\?[^#]*)?")
+_NAMES: Final[Mapping[str, Mapping[str, str]]] = {
+    "rediss": {"ca": "ssl_ca_certs", "cert": "ssl_certfile", "cert_key": "ssl_keyfile"},
+    "kafka+ssl": {"ca": "ca", "cert": "cert", "cert_key": "key", "sasl": "sasl"},
+    "kafka": {"sasl": "sasl"},
+    "neo4j+s": {"ca": "ca"},
+    "bolt+s": {"ca": "ca"},
+}
+"""By scheme: what may be given, and its name in the query of the URL. Other products name it as we do."""
+_OWN: Final = frozenset({"redis", "unix", "neo4j", "neo4j+ssc", "bolt", "bolt+ssc", *_NAMES})
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Access:
+    """The login and the certificates for one server."""
+
+    user: str = ""
+    password: str = field(default="", repr=False)
+    sasl: str = ""
+    ca: str = ""
+    """File of the authorities that sign the server's certificate; empty: those of the system."""
+    cert: str = ""
+    cert_key: str = ""
+
+    def applied(self, url: str, what: str) -> str:
+        """Return the URL with all of this. A login in the URL stays, and so does what its query says.
+
+        ``what`` begins the names of the settings, for errors. Raises ``InvalidSettings`` for what the URL cannot have.
+        """
+        found = _URL.fullmatch(url)
+        given = {name: value for name in ("sasl", "ca", "cert", "cert_key") if (value := getattr(self, name))}
+        if not (self.user or self.password or given):
+            return url
+        if found is None:
+            return url  # its driver says what is wrong
+        scheme, authority, path, query = found.groups()
+        names = _NAMES.get(scheme, {}) if scheme in _OWN else {"ca": "ca", "cert": "cert", "cert_key": "key"}
+        if wrong := sorted(given.keys() - names.keys()):
+            tls = f"; TLS needs {_secure(scheme)}://" if _secure(scheme) != scheme and "sasl" not in wrong else ""
+            name = wrong[0].upper() if what.isupper() else wrong[0]
+            raise InvalidSettings(f"{what}_{name} has no effect with {scheme}://{tls}")
+        if "@" not in authority and (self.user or self.password):
+            authority = f"{quote(self.user, safe='')}:{quote(self.password, safe='')}@{authority}"
+        more = [f"{names[name]}={quote(value, safe='/')}" for name, value in given.items()
+                if not re.search(rf"[?&]{names[name]}=", query or "")]  # fmt: skip
+        query = "&".join([*([query[1:]] if query and query != "?" else []), *more])
+        return f"{scheme}://{authority}{path}{'?' * bool(query)}{query}"
+
+
+def _secure(scheme: str) -> str:
+    return {"redis": "rediss", "kafka": "kafka+ssl", "neo4j": "neo4j+s", "bolt": "bolt+s"}.get(scheme, scheme)
+
+
+def tls_context(ca: str | None, cert: str | None, key: str | None) -> ssl.SSLContext:
+    """Return a context that checks the server's certificate and name.
+
+    ``ca`` is a file with the certificates of authorities, by default those of the system; ``cert`` and ``key`` are the
+    certificate of the client and its key, in one file or two. Raises ``InvalidSettings``.
+    """
+    if cert is None and key is not None:
+        raise InvalidSettings("the key of a certificate needs the certificate too")
+    try:
+        context = ssl.create_default_context(cafile=_path(ca))
+        if cert is not None:
+            context.load_cert_chain(str(_path(cert)), _path(key), password="")
+    except (OSError, ssl.SSLError) as error:  # neither names the file
+        names = ", ".join(repr(name) for name in (ca, cert, key) if name)
+        raise InvalidSettings(f"the certificates {names} cannot be used: {error}") from None
+    return context
+
+
+def _path(name: str | None) -> str | None:
+    return None if name is None else str(Path(name).expanduser())

@@ -1,0 +1,48 @@
+"""Puts TLS in front of a server that has none."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+from tests.services.certificates import Certificate
+
+__all__ = ("tls_proxy",)
+
+type Connect = Callable[[], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
+
+
+@asynccontextmanager
+async def tls_proxy(connect: Connect, certificate: Certificate, *, clients: Path | None = None) -> AsyncIterator[int]:
+    """Yield the port of the proxy. With ``clients`` it asks for a certificate that this authority has signed."""
+    context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH, cafile=clients)
+    context.load_cert_chain(certificate.cert, certificate.key)
+    if clients is not None:
+        context.verify_mode = ssl.CERT_REQUIRED
+    pipes: set[asyncio.Task[None]] = set()
+
+    async def pipe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while data := await reader.read(65_536):
+                writer.write(data)
+                await writer.drain()
+        with contextlib.suppress(OSError, RuntimeError):
+            writer.close()
+
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        there, back = await connect()
+        for one, other in ((reader, back), (there, writer)):
+            pipes.add(asyncio.create_task(pipe(one, other)))
+
+    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+        for task in pipes:
+            task.cancel()
+        await asyncio.gather(*pipes, return_exceptions=True)

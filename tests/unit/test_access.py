@@ -1,0 +1,140 @@
+"""Logins and certificates of settings become parts of URLs, and secrets may lie in files."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from graphweft.settings import ClientSettings
+from graphweft.transports.access import Access
+from graphweft.transports.kafka.url import split_kafka_url
+from graphweft_contracts import InvalidSettings
+from graphweft_workers.drivers.neo4j.url import split_neo4j_url, tls_options
+from graphweft_workers.roles.settings import Settings
+
+LOGIN = Access(user="u@x", password="p/w")
+
+
+@pytest.mark.parametrize(
+    ("access", "url", "found"),
+    [
+        (Access(), "redis://h", "redis://h"),
+        (LOGIN, "redis://h:1/0", "redis://u%40x:p%2Fw@h:1/0"),
+        (LOGIN, "unix:///a/b.sock?db=1", "unix://u%40x:p%2Fw@/a/b.sock?db=1"),
+        (LOGIN, "kafka://a:1,b:2", "kafka://u%40x:p%2Fw@a:1,b:2"),
+        (LOGIN, "redis://me:own@h", "redis://me:own@h"),
+        (Access(ca="/c a.pem"), "rediss://h", "rediss://h?ssl_ca_certs=/c%20a.pem"),
+        (Access(ca="/ca.pem"), "bolt+s://h/db?x=1", "bolt+s://h/db?x=1&ca=/ca.pem"),
+        (Access(ca="/ca.pem"), "kafka+ssl://h?ca=/own.pem", "kafka+ssl://h?ca=/own.pem"),
+        (Access(cert="/c", cert_key="/k", sasl="PLAIN", user="u", password="p"), "kafka+ssl://h",
+         "kafka+ssl://u:p@h?sasl=PLAIN&cert=/c&key=/k"),
+        (Access(ca="/ca.pem"), "sqlite://file", "sqlite://file?ca=/ca.pem"),
+    ],
+)  # fmt: skip
+def test_a_url_gets_login_and_certificates(access: Access, url: str, found: str) -> None:
+    assert access.applied(url, "bus") == found
+
+
+@pytest.mark.parametrize(
+    ("access", "url", "said"),
+    [
+        (Access(ca="/ca.pem"), "redis://h", "bus_ca has no effect with redis://; TLS needs rediss://"),
+        (Access(cert="/c"), "kafka://h", "bus_cert has no effect with kafka://; TLS needs kafka+ssl://"),
+        (Access(sasl="PLAIN"), "rediss://h", "bus_sasl has no effect with rediss://"),
+        (Access(cert="/c"), "neo4j+s://h", "bus_cert has no effect with neo4j+s://"),
+    ],
+)
+def test_what_a_server_cannot_have_is_refused(access: Access, url: str, said: str) -> None:
+    with pytest.raises(InvalidSettings) as refused:
+        access.applied(url, "bus")
+    assert str(refused.value) == said
+
+
+def test_a_kafka_url_holds_login_and_files() -> None:
+    found = split_kafka_url("kafka+ssl://u%40x:p%2Fw@a:1,b?sasl=PLAIN&ca=/c%20a")
+    assert (found.hosts, found.tls, found.user, found.password) == ("a:1,b", True, "u@x", "p/w")
+    assert (found.sasl, found.ca, found.cert) == ("PLAIN", "/c a", None)
+    assert split_kafka_url("kafka://u:p@a").sasl == "SCRAM-SHA-512"
+    assert "p/w" not in repr(found)
+    for wrong in (
+        "kafka://h?ca=/x",
+        "kafka://h?sasl=PLAIN",
+        "kafka://u:secret@h?sasl=NO",
+        "kafka+ssl://u@h",
+        "kafka://h?x",
+    ):
+        with pytest.raises(InvalidSettings) as refused:
+            split_kafka_url(wrong)
+        assert "secret" not in str(refused.value)
+
+
+def test_neo4j_takes_an_own_authority_without_the_scheme_of_tls() -> None:
+    found = split_neo4j_url("neo4j+s://u:p@h:7/db?policy=x&ca=/c%20a.pem")
+    assert (found.uri, found.ca) == ("neo4j+s://h:7?policy=x", "/c a.pem")
+    uri, options = tls_options(found, found.uri)
+    assert uri == "neo4j://h:7?policy=x"
+    assert options["encrypted"] is True
+    assert tls_options(split_neo4j_url("bolt+s://h"), "bolt+s://h") == ("bolt+s://h", {})
+    with pytest.raises(InvalidSettings):
+        split_neo4j_url("bolt://h?ca=/x")
+
+
+@pytest.fixture(autouse=True)
+def _no_settings(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:  # pyright: ignore[reportUnusedFunction]
+    import os
+
+    for name in [name for name in os.environ if name.startswith(("GRAPHWEFT_", "NEO4J_"))]:
+        monkeypatch.delenv(name)
+    monkeypatch.chdir(tmp_path)
+
+
+def test_secrets_may_lie_in_files(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    (tmp_path / "password").write_text("\ufeffpass word\r\n", "utf-8")
+    (tmp_path / "key").write_text("acme-1:" + "k" * 40 + "\n")
+    (tmp_path / "graphweft.yaml").write_text("graph_url: redis://g\ngraph_user: you\ngraph_password_file: password\n")
+    variables = {
+        "GRAPHWEFT_BUS_URL": "redis://h", "GRAPHWEFT_BUS_USER": "me", "GRAPHWEFT_BUS_PASSWORD_FILE": "password",
+        "GRAPHWEFT_SIGNING_KEY_FILE": "key",
+    }  # fmt: skip
+    for name, value in variables.items():
+        monkeypatch.setenv(name, value)
+    settings, client = Settings.load(), ClientSettings.from_environment()
+    assert settings.bus == client.bus_url == "redis://me:pass%20word@h"
+    assert settings.graph == "redis://you:pass%20word@g"
+    assert client.signing_key == "acme-1:" + "k" * 40
+    assert settings.signing_key is not None
+    assert settings.signing_key.get_secret_value() == client.signing_key
+    for shown in (repr(settings), repr(client)):
+        assert "pass" not in shown.replace("password", "")
+        assert "kkkk" not in shown
+    child = settings.as_environment()
+    assert child["GRAPHWEFT_BUS_PASSWORD"] == "pass word"
+    assert "GRAPHWEFT_BUS_PASSWORD_FILE" not in child
+
+
+@pytest.mark.parametrize("fault", ["both", "missing", "empty", "binary", "both in the file"])
+def test_a_file_without_a_secret_is_named(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fault: str) -> None:
+    file = tmp_path / "password"
+    monkeypatch.setenv("GRAPHWEFT_BUS_URL", "redis://h")
+    monkeypatch.setenv("GRAPHWEFT_BUS_PASSWORD_FILE", str(file))
+    match fault:
+        case "both":
+            file.write_text("sesame")
+            monkeypatch.setenv("GRAPHWEFT_BUS_PASSWORD", "sesame")
+        case "empty":
+            file.write_text("\n")
+        case "binary":
+            file.write_bytes(b"\xffsesame")
+        case "both in the file":
+            file.write_text("sesame")
+            monkeypatch.delenv("GRAPHWEFT_BUS_PASSWORD_FILE")
+            (tmp_path / "graphweft.yaml").write_text("bus_password: sesame\nbus_password_file: password\n")
+        case _:
+            pass
+    makers = [Settings.load] if "in the file" in fault else [Settings.load, ClientSettings.from_environment]
+    for make in makers:
+        with pytest.raises(InvalidSettings) as refused:
+            make()
+        assert "password" in str(refused.value).lower()
+        assert "sesame" not in str(refused.value)

@@ -1,0 +1,226 @@
+"""Which entries the keys of an app let through."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from graphweft_contracts import Event, InvalidSettings, RefusedEvent, wire
+from graphweft_contracts.signatures import SIGNATURE, SigningKey
+from graphweft_rules import RuleSet
+from graphweft_workers.active_rules import FixedRules
+from graphweft_workers.engine.duplicates import RecentEvents, identity_of
+from graphweft_workers.engine.history import known_before
+from graphweft_workers.engine.key_file import read_keyring
+from graphweft_workers.engine.keyring import Key, Keyring
+from graphweft_workers.engine.passed_over import PassedOver
+from graphweft_workers.engine.read import read_range
+from graphweft_workers.ports.event_log import Entry
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+DAY = timedelta(days=1)
+SECRET = {name: name[0] * 40 for name in ("acme", "new", "globex", "worker", "entry")}
+
+
+def key(name: str) -> SigningKey:
+    return SigningKey(f"{name}-1", SECRET[name])
+
+
+KEYRING = Keyring(
+    [
+        Key(key=key("acme"), app_id="acme", begins=START, ends=START + 10 * DAY),
+        Key(key=key("new"), app_id="acme", begins=START + 8 * DAY),
+        Key(key=key("globex"), app_id="globex", begins=START),
+        Key(key=key("worker"), role="worker", begins=START),
+        Key(key=key("entry"), role="gateway", begins=START),
+    ]
+)
+
+
+def event(app: str = "acme", type: str = "order.paid", **data: Any) -> Event:
+    return Event.create(type, app_id=app, chat_id="c", id="1", data={"order": "o1", **data}, time=START)
+
+
+def entry(fields: Mapping[bytes, bytes], at: datetime = START + DAY, offset: str = "1-0") -> Entry:
+    return Entry(offset=offset, fields=fields, received=at, judge=KEYRING)
+
+
+def verdict(fields: Mapping[bytes, bytes], at: datetime = START + DAY) -> str:
+    try:
+        entry(fields, at).event()
+    except RefusedEvent as error:
+        return error.reason
+    return "ok"
+
+
+BINARY = {
+    b"ce_id": b"1", b"ce_source": b"/s", b"ce_specversion": b"1.0", b"ce_type": b"order.paid", b"ce_appid": b"acme",
+    b"ce_chatid": b"c", b"data": b'{"order": 1}',
+}  # fmt: skip
+EMBEDDED = event(type="memory.embedded", memory_id="m", model="m", embedding=[0.5])
+RETRIED = {**wire.encode(event()), wire.RETRY: wire.Retry("0:1-0", "rule", "mutation").encode()}
+
+
+@pytest.mark.parametrize(
+    ("fields", "day", "found"),
+    [
+        (wire.encode(event()), 1, "unsigned"),
+        (key("acme").signed(wire.encode(event())), 1, "ok"),
+        (key("acme").signed(BINARY), 1, "ok"),
+        (key("acme").signed({**BINARY, b"traceparent": b"x"}) | {b"traceparent": b"y"}, 1, "ok"),
+        (key("acme").signed(BINARY) | {b"ce_chatid": b"d"}, 1, "bad_signature"),
+        (key("acme").signed(BINARY) | {b"ce_userid": b"eve"}, 1, "bad_signature"),
+        (key("acme").signed(wire.encode(event())) | {b"data": wire.encode(event(more=1))[b"data"]}, 1, "bad_signature"),
+        (key("globex").signed(wire.encode(event())), 1, "bad_signature"),
+        (key("worker").signed(wire.encode(event())), 1, "ok"),
+        (key("entry").signed(wire.encode(event())), 1, "ok"),
+        (SigningKey("acme-1", "z" * 40).signed(wire.encode(event())), 1, "bad_signature"),
+        (SigningKey("who", "z" * 40).signed(wire.encode(event())), 1, "bad_signature"),
+        ({**wire.encode(event()), SIGNATURE: b"\xff:::"}, 1, "bad_signature"),
+        ({**wire.encode(event()), SIGNATURE: b""}, 1, "bad_signature"),
+        ({**wire.encode(event()), SIGNATURE: b"v1:acme-1:\xe9"}, 1, "bad_signature"),
+        # Before the first key of an app nothing is looked at, and after the last one everything is.
+        (wire.encode(event()), -1, "ok"),
+        (key("acme").signed(wire.encode(event())), 9, "ok"),
+        (key("new").signed(wire.encode(event())), 9, "ok"),
+        (key("acme").signed(wire.encode(event())), 10, "bad_signature"),
+        (key("new").signed(wire.encode(event())), 7, "bad_signature"),
+        # Apps without keys.
+        (wire.encode(event("other")), 1, "ok"),
+        (key("acme").signed(wire.encode(event("other"))), 1, "ok"),
+        # What only graphweft's own processes write.
+        (key("acme").signed(wire.encode(EMBEDDED)), 1, "bad_signature"),
+        (key("worker").signed(wire.encode(EMBEDDED)), 1, "ok"),
+        (key("acme").signed(RETRIED), 1, "bad_signature"),
+        (key("entry").signed(RETRIED), 1, "bad_signature"),
+        (key("worker").signed(RETRIED), 1, "ok"),
+        (key("acme").signed(wire.encode(event())) | {wire.RETRY: RETRIED[wire.RETRY]}, 1, "bad_signature"),
+    ],
+)  # fmt: skip
+def test_an_entry_needs_a_valid_signature_of_its_app(fields: dict[bytes, bytes], day: int, found: str) -> None:
+    assert verdict(fields, START + day * DAY) == found
+
+
+@pytest.mark.parametrize(("app", "apps"), [("acme", "acme"), (None, None)])
+def test_only_workers_record_that_a_letter_was_dropped(app: str | None, apps: str | None) -> None:
+    drop = {wire.DROPPED: wire.Dropped(app, None, None, ("1-0",), "invalid_event").encode()}
+    for fields, counts in ((drop, False), (key("acme").signed(drop), False), (key("worker").signed(drop), True)):
+        passed = PassedOver(0)
+        passed.add_entries([entry(fields, offset="2-0")])
+        assert passed.entry("1-0") is counts
+    old = PassedOver(0)
+    old.add_entries([entry(drop, START - DAY, offset="2-0")])
+    assert old.entry("1-0")
+
+
+def test_a_refused_event_makes_no_copy_of_the_real_one() -> None:
+    forged, real = wire.encode(event(by="eve")), key("acme").signed(wire.encode(event()))
+    found = read_range(0, [entry(forged), entry(real, offset="2-0"), entry(real, offset="3-0")],
+                       FixedRules(RuleSet({})), RecentEvents())  # fmt: skip
+    assert [(letter.reason, letter.position) for letter in found.letters] == [("unsigned", "0:1-0")]
+    assert found.copies == 1
+    assert "eve" not in found.letters[0].message
+
+
+class Log:
+    """Just enough of a log to read back in it."""
+
+    def __init__(self, *entries: Entry) -> None:
+        self._entries = entries
+
+    async def before(self, partition: int, offset: str, *, limit: int) -> list[Entry]:
+        return [entry for entry in self._entries if entry.offset <= offset][-limit:]
+
+
+async def test_a_worker_that_starts_knows_no_refused_event() -> None:
+    forged, real = wire.encode(event(by="eve")), key("acme").signed(wire.encode(event()))
+    for fields, known in ((forged, False), (real, True)):
+        log: Any = Log(entry(fields))
+        recent = await known_before(log, 0, "1-0")
+        again = entry(real, offset="2-0")
+        assert recent.is_copy(identity_of(again, again.event())) is known
+
+
+def test_a_request_is_signed_apart_from_events() -> None:
+    body = b'{"id": "1"}'
+    KEYRING.check_request("acme", body, key("acme").of_request(body), START + DAY)
+    KEYRING.check_request("other", body, b"", START + DAY)
+    event_digest = key("acme").signed({b"data": body})[SIGNATURE]
+    for signature in (b"", key("globex").of_request(body), key("acme").of_request(body + b" "), event_digest):
+        with pytest.raises(RefusedEvent):
+            KEYRING.check_request("acme", body, signature, START + DAY)
+
+
+def test_the_newest_valid_key_signs_what_workers_write() -> None:
+    later = Key(key=SigningKey("worker-2", "x" * 40), role="worker", begins=START + 2 * DAY)
+    ring = Keyring([Key(key=key("worker"), role="worker", begins=START, ends=START + 3 * DAY), later])
+    ids = [found and found.id for day in (-1, 1, 2, 4) for found in [ring.own_key("worker", START + day * DAY)]]
+    assert ids == [None, "worker-1", "worker-2", "worker-2"]
+
+
+GOOD = {"id": "w", "role": "worker", "secret": "w" * 40, "from": "2026-01-01T00:00:00Z"}
+
+
+def written(path: Path, *keys: dict[str, Any]) -> Path:
+    file = path / "keys.yaml"
+    file.write_text(yaml.safe_dump({"keys": [GOOD, *keys]}))
+    return file
+
+
+def test_a_key_may_lie_in_a_file_beside_the_keyring(tmp_path: Path) -> None:
+    (tmp_path / "acme.secret").write_text("a" * 40 + "\n")
+    entry = {"id": "acme-1", "app_id": "acme", "secret_file": "acme.secret", "from": "2026-01-01T00:00:00Z"}
+    ring = read_keyring(written(tmp_path, entry))
+    assert ring.apps == ("acme",)
+    ring.check(key("acme").signed(wire.encode(event())), event(), START + DAY)
+
+
+@pytest.mark.parametrize(
+    ("broken", "said"),
+    [
+        ({"id": "a", "app_id": "acme", "secret": "sesame-1", "from": "2026-01-01T00:00:00Z"}, "secret"),
+        ({"id": "a", "app_id": "acme", "secret": "s" * 40}, "from"),
+        (
+            {"id": "a", "app_id": "acme", "role": "worker", "secret": "s" * 40, "from": "2026-01-01T00:00:00Z"},
+            "or role",
+        ),
+        ({"id": "a", "app_id": "acme", "from": "2026-01-01T00:00:00Z"}, "secret_file"),
+        ({"id": "a", "app_id": "acme", "secret_file": "no", "from": "2026-01-01T00:00:00Z"}, "cannot be read"),
+        ({"id": "w", "app_id": "acme", "secret": "s" * 40, "from": "2026-01-01T00:00:00Z"}, "two keys"),
+        (
+            {
+                "id": "a",
+                "app_id": "a",
+                "secret": "s" * 40,
+                "from": "2026-01-02T00:00:00Z",
+                "until": "2026-01-01T00:00:00Z",
+            },
+            "until",
+        ),
+    ],
+)
+def test_a_broken_keyring_names_its_fault_and_no_secret(tmp_path: Path, broken: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidSettings) as refused:
+        read_keyring(written(tmp_path, broken))
+    assert said in str(refused.value)
+    assert "sesame" not in str(refused.value)
+    assert "ssss" not in str(refused.value)
+
+
+def test_a_keyring_needs_a_key_of_workers(tmp_path: Path) -> None:
+    file = tmp_path / "keys.yaml"
+    file.write_text(yaml.safe_dump({"keys": [{**GOOD, "role": "gateway"}]}))
+    with pytest.raises(InvalidSettings, match="no worker's key"):
+        read_keyring(file)
+
+
+def test_a_signing_key_is_never_shown() -> None:
+    with pytest.raises(InvalidSettings) as refused:
+        SigningKey.parse("acme:sesame")
+    assert "sesame" not in str(refused.value)
+    assert SECRET["acme"] not in repr(key("acme"))

@@ -1,0 +1,37 @@
+"""``graphweft acl``."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from graphweft_workers.cli.options import Json, check_app, command
+from graphweft_workers.cli.output import print_json
+from graphweft_workers.roles.rights import RightsRole
+from graphweft_workers.roles.settings import Settings
+
+
+@command
+async def acl(
+    server: Annotated[str, typer.Argument(help="The kind of the bus or of the graph server.")],
+    role: Annotated[RightsRole, typer.Option("--role", help="What the user is for.")],
+    app: Annotated[str | None, typer.Option("--app", help="tenant: the app whose user it is.")] = None,
+    user: Annotated[
+        str | None, typer.Option("--user", help="Name of the user.", show_default="the role, for a tenant with its app")
+    ] = None,
+    json: Json = False,
+) -> None:
+    """Print what gives a user of a server exactly the rights of a role. It changes nothing."""
+    from graphweft_workers.roles.rights import commands
+
+    if app is not None:
+        check_app(app)
+    name = user or (f"{role}-{app}" if app else role)
+    template = Settings.load().graph_template
+    found = commands(server, role, app_id=app, user=name, graph_template=template)
+    if json:
+        print_json({"user": name, "commands": found})
+        return
+    for line in found:
+        typer.echo(line)

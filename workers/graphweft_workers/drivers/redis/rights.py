@@ -1,0 +1,125 @@
+"""The rights of each role on the bus, as rules of Redis ACLs. ``graphweft acl redis`` prints them.
+
+A pattern names what a role may read (``%R~``), write (``%W~``) or both (``~``). Commands are allowed one by one.
+
+XADD can also trim, and choose the id of an entry, and no ACL forbids that. So a tenant that may append could remove
+events that are not read yet, or end a stream. It can neither read nor forge those of others.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final
+
+from redis.exceptions import NoPermissionError, ResponseError
+
+from graphweft_contracts import channels
+
+_CONNECT: Final = ("+ping", "+client|setinfo", "+client|setname", "+select")
+_READ_LAYOUT: Final = (
+    *(f"%R~{channels.PARTITION_COUNT}", f"%R~{channels.ORDERS}"),
+    *("+get", "+hgetall", "+multi", "+exec", "+discard"),
+)
+_APPEND: Final = (f"%W~{channels.EVENTS}:*", f"%W~{channels.CONTEXT_REQUESTS}", "+xadd")
+_SUBSCRIBE: Final = ("+subscribe", "+unsubscribe")
+_READ_LOG: Final = (
+    *(f"%R~{channels.EVENTS}:*", f"%R~{channels.RULE_SETS}", f"%R~{channels.ACTIVATIONS}"),
+    *("+xread", "+xrange", "+xrevrange", "+xinfo|stream", "+xinfo|groups", "+eval_ro", "+hget", "+lrange"),
+)
+_READ_PURGES: Final = (f"%R~{channels.PURGES}", f"%R~{channels.PURGED}", "+zrange")
+_ANSWER: Final = (
+    *(f"~{channels.CONTEXT_REQUESTS}", f"~{channels.RESPONDERS}", f"&{channels.CONTEXT_REPLIES}*"),
+    *("+xreadgroup", "+xack", "+xdel", "+xpending", "+xclaim", "+xgroup|create", "+xgroup|delconsumer"),
+    *("+xinfo|consumers", "+zadd", "+zscore", "+zrem", "+publish", "+time", "+eval", "+evalsha", "+script|load"),
+)
+_WORK: Final = (
+    "~graphweft:*",
+    *("+xadd", "+xtrim", "+xgroup|create", "+xgroup|setid", "+eval", "+exists", "+set", "+mget", "+del", "+time"),
+    *("+zremrangebyscore", "+zadd", "+zrange", "+zrem", "+pexpire", "+hset", "+hsetnx", "+hmget", "+hdel", "+hlen"),
+    *("+llen", "+rpush", "+client|id", "+client|unblock", "+info", "+config|get", "+xinfo|consumers"),
+)
+
+_RULES: Final[Mapping[str, tuple[str, ...]]] = {
+    "tenant": (*_CONNECT, *_READ_LAYOUT, *_APPEND, *_SUBSCRIBE),
+    "gateway": (*_CONNECT, *_READ_LAYOUT, *_APPEND, *_SUBSCRIBE, f"&{channels.CONTEXT_REPLIES}*"),
+    "responder": (*_CONNECT, *_READ_LAYOUT, *_READ_LOG, *_READ_PURGES, *_ANSWER),
+    "worker": (*_CONNECT, *_READ_LAYOUT, *_READ_LOG, *_WORK),
+}
+
+
+def rules_of(role: str, app_id: str | None = None) -> tuple[str, ...]:
+    """Return the rules for a user who has none yet. ``app_id`` is the app of a tenant."""
+    own = () if app_id is None else (f"&{channels.context_replies('*', app_id)}",)
+    return tuple(dict.fromkeys((*_RULES[role], *own)))
+
+
+_E: Final = channels.events_stream(0)
+_Q: Final = channels.CONTEXT_REQUESTS
+_L: Final = channels.DEAD_LETTERS
+_O: Final = channels.DEAD_LETTER_ORDER
+_SAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
+    "+get": (channels.PARTITION_COUNT,),
+    "+hgetall": (channels.ORDERS,),
+    "+xadd": (_E, "*", "f", "v"),
+    "+subscribe": (),
+    "+xread": ("STREAMS", _E, "0"),
+    "+xrange": (_E, "-", "+"),
+    "+xrevrange": (_E, "+", "-"),
+    "+xinfo|groups": (_E,),
+    "+hget": (channels.RULE_SETS, "x"),
+    "+lrange": (channels.ACTIVATIONS, "0", "0"),
+    "+xtrim": (_E, "MAXLEN", "1"),
+    "+xgroup|setid": (_E, "g", "0"),
+    "+set": (channels.PARTITION_COUNT, "1"),
+    "+mget": (channels.lease(0),),
+    "+pexpire": (channels.lease(0), "1"),
+    "+del": (channels.lease(0),),
+    "+zadd": (channels.RESPONDERS, "0", "x"),
+    "+zrange": (_O, "0", "0"),
+    "+zrem": (channels.RESPONDERS, "x"),
+    "+zremrangebyscore": (channels.WORKERS, "0", "0"),
+    "+hset": (_L, "x", "y"),
+    "+hsetnx": (channels.RULE_SETS, "x", "y"),
+    "+hmget": (_L, "x"),
+    "+hdel": (_L, "x"),
+    "+hlen": (_L,),
+    "+llen": (channels.ACTIVATIONS,),
+    "+rpush": (channels.ACTIVATIONS, "x"),
+    "+eval": ("return 1", "0"),
+    "+xreadgroup": ("GROUP", "g", "c", "STREAMS", _Q, ">"),
+    "+xack": (_Q, "g", "0-1"),
+    "+xdel": (_Q, "0-1"),
+    "+publish": (channels.context_replies("doctor"), "x"),
+    "+time": (),
+    "+client|id": (),
+    "+client|unblock": ("0",),
+}
+"""Arguments that are valid for a command. They are queued and discarded, so they have no effect."""
+
+
+async def missing(client: Any, role: str, app_id: str | None = None) -> list[tuple[str, str]]:
+    """Return the rules of a role that the client's user lacks, each with what the server says. Nothing is changed.
+
+    Each command is queued in a transaction that is discarded: the server checks rights when it queues.
+    """
+    found: list[tuple[str, str]] = []
+    connection = await client.connection_pool.get_connection()
+    try:
+        for rule in rules_of(role, app_id):
+            arguments = _SAMPLES.get(rule)
+            if rule == "+subscribe":
+                arguments = (channels.context_replies("doctor", app_id or "doctor"),)
+            if arguments is None:
+                continue
+            words = rule[1:].upper().split("|")
+            for command in (("MULTI",), (*words, *arguments), ("DISCARD",)):
+                await connection.send_command(*command)
+                try:
+                    await connection.read_response()
+                except NoPermissionError as error:
+                    found.append((rule if command[0] == words[0] else f"+{command[0].lower()}", str(error)))
+                except ResponseError:
+                    pass  # DISCARD without MULTI, or a command that this server does not know
+    finally:
+        await client.connection_pool.release(connection)
+    return found

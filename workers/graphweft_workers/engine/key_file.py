@@ -1,0 +1,104 @@
+"""Reads the file of ``GRAPHWEFT_SIGNING_KEYS``, and makes keys for it."""
+
+from __future__ import annotations
+
+import secrets
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import yaml
+from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints, ValidationError, model_validator
+
+from graphweft.secret_files import read_secret_file
+from graphweft_contracts import InvalidSettings
+from graphweft_contracts.events import AppId
+from graphweft_contracts.signatures import KEY_ID_PATTERN, SECRET_PATTERN, SigningKey
+from graphweft_workers.engine.keyring import Key, Keyring, Role
+
+_ORIGIN: Final = "signing_keys"
+_FORM: Final = (
+    "{id: ID, app_id: APP or role: worker or role: gateway, secret: TEXT or secret_file: PATH, from: TIME, until: TIME}"
+    "; `graphweft key new` writes one"
+)
+
+
+def new_secret() -> str:
+    """Return the secret of a new key, 256 random bits. A shell and YAML take its characters without escaping."""
+    return secrets.token_urlsafe(32)
+
+
+def read_keyring(path: Path) -> Keyring:
+    """Read ``keys: […]``. Raises ``InvalidSettings`` with each fault, without any secret."""
+    try:
+        raw: Any = yaml.safe_load(path.read_text("utf-8-sig"))
+    except OSError as error:
+        raise InvalidSettings(f"{_ORIGIN}: {str(path)!r} cannot be read: {error.strerror}") from error
+    except yaml.MarkedYAMLError as error:  # its text quotes the line, which may hold a secret
+        mark = error.problem_mark
+        where = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
+        raise InvalidSettings(f"{_ORIGIN}: {path}{where}: invalid YAML: {error.problem}") from None
+    except (yaml.YAMLError, ValueError):
+        raise InvalidSettings(f"{_ORIGIN}: {path}: invalid YAML: it is not text") from None
+    try:
+        entries = _File.model_validate(raw).keys
+    except ValidationError as error:
+        faults = (
+            f"{_ORIGIN}: {path}: {'.'.join(map(str, fault['loc'])) or 'the file'}: {fault['msg']}"
+            for fault in error.errors(include_input=False, include_url=False, include_context=False)
+        )
+        raise InvalidSettings("\n".join([*faults, f"each key is {_FORM}"])) from None
+    ids = [entry.id for entry in entries]
+    if twice := sorted({each for each in ids if ids.count(each) > 1}):
+        raise InvalidSettings(f"{_ORIGIN}: {path}: two keys have the id {twice[0]!r}: give each an id of its own")
+    if not any(entry.role == "worker" for entry in entries):
+        raise InvalidSettings(
+            f"{_ORIGIN}: {path} has no worker's key, and workers sign what they write: add one, `graphweft key new "
+            "--role worker` makes it"
+        )
+    return Keyring(_key(entry, path, number) for number, entry in enumerate(entries))
+
+
+def _key(entry: _Entry, path: Path, number: int) -> Key:
+    secret = entry.secret
+    if secret is None:
+        assert entry.secret_file is not None
+        origin = f"{_ORIGIN}: {path}: keys.{number}.secret_file"
+        secret = read_secret_file(path.parent / entry.secret_file.expanduser(), origin)
+    key = SigningKey.parse(f"{entry.id}:{secret}") if entry.secret is None else SigningKey(entry.id, secret)
+    return Key(key=key, app_id=entry.app_id, role=entry.role, begins=entry.begins, ends=entry.ends)
+
+
+def new_entry(id: str, secret: str, *, app_id: str | None, role: Role | None) -> dict[str, str]:
+    """Return the entry of a key that is valid from now on."""
+    owner = {"app_id": app_id} if app_id is not None else {"role": role}
+    begins = f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}"
+    return {"id": id, **{name: value for name, value in owner.items() if value}, "secret": secret, "from": begins}
+
+
+class _Entry(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    id: Annotated[str, StringConstraints(pattern=f"^{KEY_ID_PATTERN}$")]
+    app_id: AppId | None = None
+    role: Role | None = None
+    secret: Annotated[str, StringConstraints(pattern=f"^{SECRET_PATTERN}$")] | None = Field(default=None, repr=False)
+    secret_file: Path | None = None
+    begins: AwareDatetime = Field(alias="from")
+    ends: AwareDatetime | None = Field(default=None, alias="until")
+
+    @model_validator(mode="after")
+    def _sound(self) -> _Entry:
+        if (self.app_id is None) == (self.role is None):
+            raise ValueError("give app_id or role")
+        if (self.secret is None) == (self.secret_file is None):
+            raise ValueError("give secret or secret_file")
+        if self.ends is not None and self.ends <= self.begins:
+            raise ValueError("until must come after from")
+        return self
+
+
+class _File(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    keys: tuple[_Entry, ...]

@@ -305,8 +305,11 @@ async def test_a_reply_shows_no_path_of_the_server(
     pipeline = ContextPipeline(rules, graph, root=tmp_path)
     try:
         reply = await pipeline.answer(request("Echo", explain=True))
+        cut = await pipeline.answer(request("Echo", max_tokens=1))
     finally:
         await pipeline.aclose()
+    assert "token_budget" in {missing.reason for missing in cut.missing}
+    assert str(tmp_path) not in cut.model_dump_json()
     [missing] = reply.missing
     assert missing.detail.startswith("Shop/graph_injection.yaml:")
     places = {block.explanation.place for block in reply.blocks if block.explanation is not None}

@@ -13,6 +13,7 @@ import structlog
 
 from graphweft_contracts import Block, ContextReply, ContextRequest, Explanation, Missing, ReasonCode
 from graphweft_rules import BoundQuery, MatchedQueries, Skipped
+from graphweft_rules.files.model import Place
 from graphweft_rules.output.packing import Found, pack
 from graphweft_rules.output.token_count import TokenCounter
 from graphweft_workers.injection.cache import Cache, key_of
@@ -93,7 +94,8 @@ class ReplyBuilder:
             enclosed=True,
             gate=self._gate,
         )
-        missing += packed.missing
+        places = {(each.bound.rule, each.bound.query.id): each.bound.query.place for each in found}
+        missing += [self._without_path(one, places[one.rule, one.query]) for one in packed.missing]
         for bound, error in packed.errors:
             logger.error(
                 "block_broken", rule=bound.rule, query=bound.query.id, place=str(bound.query.place), exc_info=error
@@ -135,9 +137,18 @@ class ReplyBuilder:
         )
 
     def _missing(self, bound: BoundQuery, failure: Failure) -> Missing:
-        query = bound.query
-        detail = failure.detail.replace(str(query.place), shown_place(query.place, self._root))
-        return Missing(name=query.inject_as, rule=bound.rule, query=query.id, reason=failure.reason, detail=detail)
+        missing = Missing(
+            name=bound.query.inject_as,
+            rule=bound.rule,
+            query=bound.query.id,
+            reason=failure.reason,
+            detail=failure.detail,
+        )
+        return self._without_path(missing, bound.query.place)
+
+    def _without_path(self, missing: Missing, place: Place) -> Missing:
+        shown = missing.detail.replace(str(place), shown_place(place, self._root))
+        return missing if shown == missing.detail else missing.model_copy(update={"detail": shown})
 
     def _missing_skip(self, skip: Skipped) -> Missing:
         reason: ReasonCode = "missing_param" if skip.reason == "missing_param" else "condition_error"

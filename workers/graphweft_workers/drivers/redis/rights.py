@@ -56,7 +56,6 @@ def rules_of(role: str, app_id: str | None = None) -> tuple[str, ...]:
 _E: Final = channels.events_stream(0)
 _Q: Final = channels.CONTEXT_REQUESTS
 _L: Final = channels.DEAD_LETTERS
-_O: Final = channels.DEAD_LETTER_ORDER
 _SAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     "+get": (channels.PARTITION_COUNT,),
     "+hgetall": (channels.ORDERS,),
@@ -75,7 +74,7 @@ _SAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     "+pexpire": (channels.lease(0), "1"),
     "+del": (channels.lease(0),),
     "+zadd": (channels.RESPONDERS, "0", "x"),
-    "+zrange": (_O, "0", "0"),
+    "+zrange": (channels.PURGES, "0", "0"),
     "+zrem": (channels.RESPONDERS, "x"),
     "+zremrangebyscore": (channels.WORKERS, "0", "0"),
     "+hset": (_L, "x", "y"),

@@ -76,7 +76,7 @@ async def dlq_show(
 
     async with running_bus(Settings.load(data=data)) as bus:
         letter = await bus.dead_letter(letter_id)
-        payload = {} if letter is None else await payload_of(bus, letter)
+        payload = await payload_of(bus, letter) if letter is not None else dict[str, str]()
     if letter is None:
         raise InvalidSettings(f"unknown dead letter {letter_id!r}: run `graphweft dlq list` to see the letters")
     fields = {k.decode("latin-1"): v.decode(errors="backslashreplace") for k, v in wire.unpack(payload).items()}

@@ -38,4 +38,4 @@ async def payload_of(bus: Bus, letter: DeadLetter) -> Mapping[str, str]:
         if entry.fields:
             return wire.pack({name: value for name, value in entry.fields.items() if name != wire.RETRY})
     beside = await bus.dead_letters(limit=_MOST_LETTERS)
-    return next((each.fields for each in beside if each.position == letter.position and each.fields), {})
+    return next((each.fields for each in beside if each.position == letter.position and each.fields), dict[str, str]())

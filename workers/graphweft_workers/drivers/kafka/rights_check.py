@@ -22,6 +22,7 @@ _REFUSED: Final = frozenset({29, 30})
 """The codes of TOPIC_AUTHORIZATION_FAILED and GROUP_AUTHORIZATION_FAILED."""
 _TOPICS: Final = (
     *(channels.EVENTS_TOPIC, channels.DEAD_LETTERS_TOPIC, channels.PARTITIONS_TOPIC, channels.RULE_SETS_TOPIC),
+    channels.PURGES_TOPIC,
     *(channels.CONTEXT_REQUESTS_TOPIC, channels.CONTEXT_REPLIES_TOPIC),
 )
 

@@ -24,7 +24,8 @@ _APPEND: Final = (f"%W~{channels.EVENTS}:*", f"%W~{channels.CONTEXT_REQUESTS}", 
 _SUBSCRIBE: Final = ("+subscribe", "+unsubscribe")
 _READ_LOG: Final = (
     *(f"%R~{channels.EVENTS}:*", f"%R~{channels.RULE_SETS}", f"%R~{channels.ACTIVATIONS}"),
-    *("+xread", "+xrange", "+xrevrange", "+xinfo|stream", "+xinfo|groups", "+eval_ro", "+hget", "+lrange"),
+    *(f"%R~{channels.PURGES}", f"%R~{channels.PURGED}"),
+    *("+xread", "+xrange", "+xrevrange", "+xinfo|stream", "+xinfo|groups", "+eval_ro", "+hget", "+lrange", "+zrange"),
 )
 _READ_PURGES: Final = (f"%R~{channels.PURGES}", f"%R~{channels.PURGED}", "+zrange")
 _ANSWER: Final = (

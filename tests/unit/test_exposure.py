@@ -11,6 +11,7 @@ from graphweft_workers.drivers.exposure import exposure
     ("url", "found"),
     [
         ("unix:///tmp/redis.sock", []),
+        ("sqlite:///tmp/bus", []),
         ("redis://127.0.0.1:6379", []),
         ("redis://localhost", []),
         ("redis://[::1]:6379", []),

@@ -11,6 +11,7 @@ from graphweft_workers.ports.check import Check
 
 _URL: Final = re.compile(r"([A-Za-z0-9+.-]+)://(?:([^/?#]*)@)?([^/?#]*)")
 _ENCRYPTED: Final = frozenset({"rediss", "kafka+ssl", "neo4j+s", "neo4j+ssc", "bolt+s", "bolt+ssc"})
+_PLAIN: Final = frozenset({"redis", "kafka", "neo4j", "bolt"})
 _KNOWN: Final = frozenset({"", "neo4j", "password", "redis", "secret", "changeme", "admin", "falkordb", "test", "1234"})
 """Passwords of examples and of servers that nobody has set up."""
 _OF_COMPOSE: Final = "only-on-this-machine"
@@ -19,7 +20,7 @@ _OF_COMPOSE: Final = "only-on-this-machine"
 def exposure(name: str, url: str) -> list[Check]:
     """Return the warnings about the address of a server; ``name`` is ``bus`` or ``graph``."""
     found = _URL.match(url)
-    if found is None or found[1] == "unix":
+    if found is None or found[1] not in _PLAIN | _ENCRYPTED:  # a socket, or a product of another package
         return []
     scheme, login, hosts = found[1], found[2] or "", found[3].split(",")
     user, _, password = (unquote(part) for part in login.partition(":"))

@@ -27,7 +27,6 @@ _READ_LOG: Final = (
     *(f"%R~{channels.PURGES}", f"%R~{channels.PURGED}"),
     *("+xread", "+xrange", "+xrevrange", "+xinfo|stream", "+xinfo|groups", "+eval_ro", "+hget", "+lrange", "+zrange"),
 )
-_READ_PURGES: Final = (f"%R~{channels.PURGES}", f"%R~{channels.PURGED}", "+zrange")
 _ANSWER: Final = (
     *(f"~{channels.CONTEXT_REQUESTS}", f"~{channels.RESPONDERS}", f"&{channels.CONTEXT_REPLIES}*"),
     *("+xreadgroup", "+xack", "+xdel", "+xpending", "+xclaim", "+xgroup|create", "+xgroup|delconsumer"),
@@ -43,7 +42,7 @@ _WORK: Final = (
 _RULES: Final[Mapping[str, tuple[str, ...]]] = {
     "tenant": (*_CONNECT, *_READ_LAYOUT, *_APPEND, *_SUBSCRIBE),
     "gateway": (*_CONNECT, *_READ_LAYOUT, *_APPEND, *_SUBSCRIBE, f"&{channels.CONTEXT_REPLIES}*"),
-    "responder": (*_CONNECT, *_READ_LAYOUT, *_READ_LOG, *_READ_PURGES, *_ANSWER),
+    "responder": (*_CONNECT, *_READ_LAYOUT, *_READ_LOG, *_ANSWER),
     "worker": (*_CONNECT, *_READ_LAYOUT, *_READ_LOG, *_WORK),
 }
 

@@ -52,6 +52,8 @@ _FORGED: Final = re.compile(
     r"|\**(?:Human|HUMAN|User|USER|Assistant|ASSISTANT|System|SYSTEM|Developer|DEVELOPER)\s{0,4}\**\s{0,4}[:\uff1a]"
 )
 """The start of a line that looks like a result, a heading, a rule, or the turn of somebody."""
+_COMMANDING: Final = frozenset({("role", "system"), ("role", "developer")})
+"""A model obeys messages of these roles, and anybody can store one."""
 _FENCE: Final = re.compile(r"(`{3,}|~{3,})([^`]*)$")
 _NO_BRACKETS: Final = str.maketrans("[]", "()")
 _in_one_line: Final = json.JSONEncoder(ensure_ascii=False).encode
@@ -355,7 +357,7 @@ class _Result:
             head.append(f"[Score: {score}]")
         for place, name in self._names:
             if value := _in_brackets(cells[place]):
-                head.append(f"[{name}: {value}]")
+                head.append(f"[{name}: {'quoted ' if (name, value.lower()) in _COMMANDING else ''}{value}]")
         lines = [" ".join(head)] if head else []
         if self._text is not None and (text := _quoted(cells[self._text])):
             lines.append(text)

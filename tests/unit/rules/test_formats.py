@@ -241,6 +241,13 @@ def test_no_line_of_a_text_looks_like_a_turn_or_a_rule(forged: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("role", "shown"), [("user", "user"), ("system", "quoted system"), ("DEVELOPER", "quoted DEVELOPER")]
+)
+def test_a_stored_message_has_no_role_that_a_model_obeys(role: str, shown: str) -> None:
+    assert results(["text", "role"], ("T", role)) == f"[role: {shown}]\nT"
+
+
+@pytest.mark.parametrize(
     ("text", "end"),
     [
         ("```python\nx = 1", "\n```"),

@@ -36,6 +36,7 @@ async def payload_of(bus: Bus, letter: DeadLetter) -> Mapping[str, str]:
         return letter.fields
     for entry in await bus.entries(letter.partition, [letter.offset]):
         if entry.fields:
-            return wire.pack({name: value for name, value in entry.fields.items() if name != wire.RETRY})
+            kept = {name: value for name, value in entry.fields.items() if name != wire.RETRY}
+            return wire.pack({**kept, **wire.recording(entry.fields, entry.received)})
     beside = await bus.dead_letters(limit=_MOST_LETTERS)
     return next((each.fields for each in beside if each.position == letter.position and each.fields), dict[str, str]())

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from graphweft_contracts import InvalidSettings
-from graphweft_workers.apps import AppPolicies, read_policies
+from graphweft_workers.apps import AppPolicies, Quotas, read_policies
 from graphweft_workers.watched_file import WatchedFile
 
 
@@ -52,6 +52,10 @@ def test_a_star_allows_every_workflow_and_an_empty_list_none(tmp_path: Path) -> 
         ("apps:\n  acme: {}\n  acme: {}\n", "apps.yaml:3:3: invalid YAML: the key 'acme' is used"),
         ("apps:\n  a b: {}\n", "apps.yaml:2:3: apps.a b."),
         ("apps: [\n", "invalid YAML"),
+        ("apps:\n  acme: {quotas: {events: 1}}\n", "apps.yaml:2:19: apps.acme.quotas.events: Extra inputs"),
+        ("apps:\n  acme: {quotas: {events_per_s: 0}}\n", "apps.yaml:2:19: apps.acme.quotas.events_per_s:"),
+        ("default: {quotas: {stored_bytes: 1.5}}\n", "apps.yaml:1:20: default.quotas.stored_bytes:"),
+        ("default: {quotas: {dead_letters: '5'}}\n", "apps.yaml:1:20: default.quotas.dead_letters:"),
     ],
 )
 def test_a_fault_has_file_line_and_column(tmp_path: Path, text: str, said: str) -> None:
@@ -92,3 +96,24 @@ def test_a_changed_file_is_in_use_and_a_faulty_one_is_not(tmp_path: Path, caplog
         assert watched.problem in caplog.text
     change("apps: {acme: {workflows: [D]}}")
     assert (watched.current.allows_workflow("acme", "D"), watched.problem) == (True, None)
+
+
+def test_a_quota_that_an_app_does_not_set_is_that_of_default(tmp_path: Path) -> None:
+    text = """
+default: {quotas: {events_per_s: 10, dead_letters: 5}}
+apps:
+  acme: {quotas: {events_per_s: 0.5, stored_bytes: 9}}
+  free: {quotas: {events_per_s: null, property_names: null}}
+  plain: {workflows: [Support]}
+"""
+    found = read_policies(written(tmp_path, text))
+    assert found.of("acme").quotas == Quotas(events_per_s=0.5, dead_letters=5, stored_bytes=9)
+    assert found.of("free").quotas == Quotas(dead_letters=5, property_names=None)
+    assert found.of("plain").quotas == found.of("other").quotas == Quotas(events_per_s=10, dead_letters=5)
+    assert found.of("acme").allows_workflow("Support")
+
+
+def test_without_a_file_only_names_of_properties_have_a_quota() -> None:
+    assert AppPolicies().of("acme").quotas.model_dump() == {
+        "events_per_s": None, "bytes_per_s": None, "stored_bytes": None, "dead_letters": None, "property_names": 10_000,
+    }  # fmt: skip

@@ -2,7 +2,7 @@
 
 default: {workflows: []}
 apps:
-  acme: {workflows: [Support, Sales]}
+  acme: {workflows: [Support, Sales], quotas: {events_per_s: 100, stored_bytes: 1000000000}}
   globex: {workflows: ["*"]}
 """
 
@@ -15,22 +15,25 @@ from typing import Final, Self
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from graphweft_contracts.events import AppId, Name
+from graphweft_workers.apps.quotas import Quotas
 from graphweft_workers.yaml_model import read_model
 
 _EVERY: Final = "*"
 _FORM: Final = (
-    "the file is `apps: {APP: {workflows: [NAME, …]}}` and, for all other apps, `default: {workflows: [NAME, …]}`"
+    "the file is `apps: {APP: {workflows: [NAME, …], quotas: {QUOTA: NUMBER}}}` and, for all other apps, `default:` with "
+    "the same fields; the quotas are events_per_s, bytes_per_s, stored_bytes, dead_letters and property_names"
 )
 
 
 class AppPolicy(BaseModel):
-    """What one app may do. A field that an app does not set is that of ``default``."""
+    """What one app may do. A field or quota that an app does not set is that of ``default``."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", strict=True)
 
     workflows: frozenset[Name] = Field(
         default=frozenset({_EVERY}), strict=False, description="Workflows whose rules the app uses; `*` is every one."
     )
+    quotas: Quotas = Field(default=Quotas(), description="How much the app may send and keep.")
 
     def allows_workflow(self, workflow: str) -> bool:
         """Return whether the app may use the rules of a workflow, whether or not there are any."""
@@ -56,7 +59,10 @@ class AppPolicies(BaseModel):
     @cached_property
     def _merged(self) -> dict[str, AppPolicy]:
         return {
-            app: self.default.model_copy(update={name: getattr(policy, name) for name in policy.model_fields_set})
+            app: self.default.model_copy(
+                update={name: getattr(policy, name) for name in policy.model_fields_set}
+                | {"quotas": policy.quotas.over(self.default.quotas)}
+            )
             for app, policy in self.apps.items()
         }
 

@@ -10,8 +10,8 @@ import asyncio
 import logging
 import re
 import time
-from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
-from contextlib import aclosing, asynccontextmanager
+from collections.abc import AsyncGenerator, Callable, Generator, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager, contextmanager
 from dataclasses import dataclass, field
 from typing import Any, Final
 from uuid import uuid4
@@ -37,6 +37,7 @@ from graphweft_workers.gateway.limits import Limits, RequestLimiter, encoding_of
 from graphweft_workers.gateway.messages import Refusal, read_messages
 from graphweft_workers.gateway.problems import Problem, faults_of
 from graphweft_workers.gateway.questions import ContextQuestion
+from graphweft_workers.gateway.quotas import QuotaGate
 from graphweft_workers.gateway.redaction import without_addresses
 from graphweft_workers.gateway.tokens import Role, Token, Tokens
 from graphweft_workers.gateway.traces import JSON, PROTOBUF, Traces, decompress, read_traces
@@ -64,12 +65,13 @@ def make_app(
     limits: Limits | None = None,
     refusal: Refusal | None = None,
     schema_ids: Sequence[str] | None = None,
+    quotas: QuotaGate | None = None,
 ) -> Starlette:
     """Return the application; it closes ``client`` when it shuts down.
 
     ``connect`` makes a new transport to the bus, to check that the bus answers. ``refusal`` returns the reason why a
     message would have no effect; without it, such messages become dead letters. ``schema_ids`` are the ontologies that
-    the OpenAPI document names.
+    the OpenAPI document names. ``quotas`` refuses events of apps that are above a quota; without it there are none.
 
     The token of a request decides its app. A function in place of ``tokens`` gives those of the moment.
     ``may_use(app_id, workflow)`` tells whether an app may use a workflow. ``faults`` are what an operator should see in
@@ -89,6 +91,7 @@ def make_app(
         faults=faults,
         limits=limits,
         refusal=refusal,
+        quotas=quotas,
         document=document(limits, secured=tokens is not None, schema_ids=schema_ids),
         open_document=document(limits, secured=tokens is not None),
     )
@@ -128,6 +131,7 @@ class _Gateway:
     faults: Callable[[], Mapping[str, str]]
     limits: Limits
     refusal: Refusal | None
+    quotas: QuotaGate | None
     document: dict[str, Any]
     open_document: dict[str, Any]
     """What is shown without a token: it names no ontologies."""
@@ -141,7 +145,7 @@ class _Gateway:
         """Publish CloudEvents. The answer means that the bus has them."""
         access = self._access(request, "emit", "erase")
         app_id = access.app_id
-        with self.limiter.enter(app_id):
+        with self._taking(app_id):
             kind = media_type(request)
 
             def read(body: bytes) -> list[Event]:
@@ -151,13 +155,13 @@ class _Gateway:
 
             events = await self._read(app_id, request, read, self.limits.events_bytes)
             note_events(request, app_id, events)
-            positions = await self._publish(events)
+            positions = await self._publish(app_id, events)
         return JSONResponse({"positions": positions}, 202)
 
     async def messages(self, request: Request) -> Response:
         """Publish an episode for each message. The answer means that the bus has them."""
         app_id = self._access(request, "emit").app_id
-        with self.limiter.enter(app_id):
+        with self._taking(app_id):
             _check_json(request)
 
             def read(body: bytes) -> list[Event]:
@@ -165,14 +169,14 @@ class _Gateway:
 
             events = await self._read(app_id, request, read, self.limits.events_bytes)
             note_events(request, app_id, events)
-            positions = await self._publish(events)
+            positions = await self._publish(app_id, events)
         return JSONResponse({"message": "the bus has the messages", "success": True, "positions": positions}, 202)
 
     async def traces(self, request: Request) -> Response:
         """Publish the events of spans. The answer means that the bus has them."""
         access = self._access(request, "emit")
         app_id = access.app_id
-        with self.limiter.enter(app_id):
+        with self._taking(app_id):
             kind = media_type(request)
             if kind not in {PROTOBUF, JSON}:
                 raise Problem(415, "unsupported-media-type", f"send OTLP as {PROTOBUF} or {JSON}")
@@ -187,7 +191,7 @@ class _Gateway:
 
             found = await self._read(app_id, request, read, self.limits.events_bytes, otlp=True)
             note_events(request, app_id, found.events)
-            await self._publish(found.events)
+            await self._publish(app_id, found.events)
         if found.rejected:
             logger.warning("%d spans of app %s give no event: %s", found.rejected, app_id, "; ".join(found.reasons))
         return Response(found.answer(kind), media_type=kind)
@@ -263,8 +267,18 @@ class _Gateway:
             detail = "the question breaks the contract"
             raise Problem(422, "invalid-question", detail, faults=faults_of(error)) from None
 
-    async def _publish(self, events: Sequence[Event]) -> list[str]:
+    @contextmanager
+    def _taking(self, app_id: str) -> Generator[None]:
+        """Count one open request of an app that sends events. Raises ``Problem`` if there are too many, or too much."""
+        with self.limiter.enter(app_id):
+            if self.quotas is not None:
+                self.quotas.check(app_id)  # before the body is read; what it holds is counted later
+            yield
+
+    async def _publish(self, app_id: str, events: Sequence[Event]) -> list[str]:
         """Publish events and return their positions. Raises ``Problem`` with the positions that the bus confirmed."""
+        if self.quotas is not None and events:
+            self.quotas.take(app_id, events)
         positions = await self.client.emit_all(events, wait_s=self.limits.emit_s)
         confirmed = [position for position in positions if position is not None]
         if len(confirmed) < len(positions):

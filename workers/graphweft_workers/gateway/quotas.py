@@ -1,0 +1,95 @@
+"""Refuses events of apps that are above a quota, and counts what it refuses."""
+
+from __future__ import annotations
+
+import math
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from graphweft.token_bucket import TokenBucket
+from graphweft_contracts import Event, wire
+from graphweft_workers.apps import QuotaName, Quotas
+from graphweft_workers.gateway.problems import Problem
+
+_STORED_RETRY_S: Final = 60
+_UNITS: Final[Mapping[QuotaName, str]] = {
+    "events_per_s": "events a second",
+    "bytes_per_s": "bytes a second",
+    "stored_bytes": "stored bytes",
+    "dead_letters": "dead letters",
+}
+_LARGER: Final = "or ask the operator for a larger quota"
+_NEXT: Final[Mapping[QuotaName, str]] = {
+    "stored_bytes": "trim the log behind an archive (`graphweft trim`), retry or drop dead letters (`graphweft dlq`)",
+    "dead_letters": "retry or drop dead letters (`graphweft dlq`)",
+}
+
+
+class QuotaGate:
+    """Decides whether the events of a request are taken.
+
+    ``of`` returns the quotas of an app. ``stored`` holds what apps keep, by app and quota; whoever made the gate
+    replaces it. Rates are counted by each gate alone.
+    """
+
+    def __init__(self, of: Callable[[str], Quotas], *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._of = of
+        self._clock = clock
+        self._buckets: dict[tuple[str, QuotaName], TokenBucket] = {}
+        self.stored: Mapping[str, Mapping[QuotaName, int]] = {}
+        self.refused: dict[str, Counter[QuotaName]] = {}
+        """Refused requests, by app and quota."""
+
+    def check(self, app_id: str) -> None:
+        """Raise ``Problem`` while the app is above a quota: 429 for a rate, 507 for what is kept."""
+        quotas = self._of(app_id)
+        self._check_rate(app_id, "events_per_s", quotas.events_per_s)
+        self._check_rate(app_id, "bytes_per_s", quotas.bytes_per_s)
+        if quotas.stored_bytes is not None:
+            self._check_stored(app_id, "stored_bytes", quotas.stored_bytes)
+        if quotas.dead_letters is not None:
+            self._check_stored(app_id, "dead_letters", quotas.dead_letters)
+
+    def take(self, app_id: str, events: Sequence[Event]) -> None:
+        """Count events that can be encoded. Raises ``Problem`` as ``check`` does, and then counts none."""
+        self.check(app_id)
+        if (bucket := self._buckets.get((app_id, "events_per_s"))) is not None:
+            bucket.take(len(events))
+        if (bucket := self._buckets.get((app_id, "bytes_per_s"))) is not None:
+            bucket.take(sum(len(value) for event in events for value in wire.encode(event).values()))
+
+    def _check_rate(self, app_id: str, quota: QuotaName, per_s: float | None) -> None:
+        if per_s is None:
+            self._buckets.pop((app_id, quota), None)  # the policies may have changed
+            return
+        now = self._clock()
+        bucket = self._buckets.get((app_id, quota))
+        if bucket is None or bucket.per_s != per_s:
+            bucket = self._buckets[app_id, quota] = TokenBucket(per_s, now)
+        wait_s = bucket.wait_s(now)
+        if wait_s > 0:
+            after = max(1, math.ceil(wait_s))
+            step = f"send it again after {after} s"
+            raise self._refusal(429, app_id, quota, per_s, math.ceil(bucket.used), step, after)
+
+    def _check_stored(self, app_id: str, quota: QuotaName, limit: int) -> None:
+        used = self.stored.get(app_id, {}).get(quota, 0)
+        if used > limit:
+            raise self._refusal(507, app_id, quota, limit, used, _NEXT[quota], _STORED_RETRY_S)
+
+    def _refusal(
+        self, status: int, app_id: str, quota: QuotaName, limit: float, used: int, step: str, after_s: int
+    ) -> Problem:
+        self.refused.setdefault(app_id, Counter())[quota] += 1
+        return Problem(
+            status,
+            "over-quota",
+            f"this app has used {used:,} of its {limit:,g} {_UNITS[quota]}; nothing of this request was taken: {step}, "
+            f"{_LARGER}",
+            headers={"Retry-After": str(after_s)},
+            quota=quota,
+            limit=limit,
+            used=used,
+        )

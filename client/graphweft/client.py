@@ -19,6 +19,7 @@ from pydantic_core import PydanticSerializationError
 
 from graphweft.searching import make_query, text_of
 from graphweft.settings import CONTEXT_VARIABLE, ClientSettings
+from graphweft.token_bucket import TokenBucket
 from graphweft.transport import MAX_BUDGET_MS, Outgoing, Transport
 from graphweft.transports.registry import make_transport
 from graphweft_contracts import (
@@ -65,6 +66,8 @@ class ClientStats:
     rejected: int = 0
     """Events that are invalid, not JSON or too large; the log names the reason."""
     retries: int = 0
+    paced: int = 0
+    """How often buffered events waited because of ``max_events_per_s`` or ``max_bytes_per_s``."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -86,6 +89,9 @@ class Client:
 
     While the bus is unavailable, up to ``buffer`` events with at most ``buffer_bytes`` bytes are kept. They are sent in
     order when the bus is back. Further events are dropped and counted in ``stats``.
+
+    ``max_events_per_s`` and ``max_bytes_per_s`` limit what the client sends; None does not. Events above a limit wait in
+    the same buffer, in order. Until it is empty ``emit`` returns at once, as while the bus is unavailable.
     """
 
     def __init__(
@@ -98,6 +104,8 @@ class Client:
         buffer_bytes: int = 64 * 1024**2,
         budget_ms: int = 500,
         signing_key: str | None = None,
+        max_events_per_s: float | None = None,
+        max_bytes_per_s: float | None = None,
         transport: Transport | None = None,
     ) -> None:
         settings = ClientSettings.from_environment()
@@ -115,6 +123,10 @@ class Client:
         self._buffer = buffer
         self._buffer_bytes = buffer_bytes
         self._budget_ms = budget_ms
+        self._events_left = _bucket("max_events_per_s", max_events_per_s)
+        self._bytes_left = _bucket("max_bytes_per_s", max_bytes_per_s)
+        self._pacing = False
+        """Whether events in the buffer wait, or waited, because of a rate."""
         self._pending: deque[_Pending] = deque()
         self._pending_bytes = 0
         self._arrived = asyncio.Event()
@@ -177,7 +189,7 @@ class Client:
             self._arrived.set()
             if self._sender is None or self._sender.done():
                 self._sender = asyncio.create_task(self._send(), name="graphweft-emit")
-            if not self._bus_unavailable:
+            if not (self._bus_unavailable or self._pacing):
                 await asyncio.wait([pending.position for pending in fresh], timeout=wait_s)
         return [p.position.result() if p is not None and p.position.done() else None for p in taken]
 
@@ -366,7 +378,9 @@ class Client:
         most = _BATCH
         while True:
             await self._arrived.wait()
+            await self._pace()
             batch = [self._pending[index] for index in range(min(1 if singly else most, len(self._pending)))]
+            batch = self._within_rates(batch)
             try:
                 positions = await self._transport.append([pending.outgoing for pending in batch])
             except InvalidEvent as error:
@@ -394,7 +408,40 @@ class Client:
             most = min(_BATCH, most * 2)
             singly = max(0, singly - 1)
             self.stats.sent += len(batch)
+            if self._events_left is not None:
+                self._events_left.take(len(batch))
+            if self._bytes_left is not None:
+                self._bytes_left.take(sum(pending.size for pending in batch))
             self._settle(batch, positions)
+
+    async def _pace(self) -> None:
+        """Wait until the rates allow to send something."""
+        waited = False
+        while True:
+            now = time.monotonic()
+            wait_s = max((bucket.wait_s(now) for bucket in self._rates()), default=0.0)
+            if not wait_s:
+                break
+            if not waited and not self.stats.paced:
+                logger.warning("more events than max_events_per_s or max_bytes_per_s allow: they wait in the buffer")
+            self.stats.paced += not waited
+            self._pacing = waited = True
+            await asyncio.sleep(wait_s)
+
+    def _within_rates(self, batch: list[_Pending]) -> list[_Pending]:
+        """Return the first events of a batch that the rates allow now, at least one."""
+        if self._events_left is not None:
+            batch = batch[: max(1, int(self._events_left.left))]
+        if self._bytes_left is not None:
+            left, count = self._bytes_left.left - batch[0].size, 1
+            while count < len(batch) and left >= batch[count].size:
+                left -= batch[count].size
+                count += 1
+            batch = batch[:count]
+        return batch
+
+    def _rates(self) -> Iterable[TokenBucket]:
+        return (bucket for bucket in (self._events_left, self._bytes_left) if bucket is not None)
 
     def _encoded(self, event: Event) -> _Pending | None:
         """Return the encoded event, or None, which is counted, if it is invalid or not JSON."""
@@ -429,6 +476,7 @@ class Client:
                 pending.position.set_result(position)
         self.stats.buffered = len(self._pending)
         if not self._pending:
+            self._pacing = False
             self._arrived.clear()
             self._drained.set()
 
@@ -443,6 +491,14 @@ class Client:
                 pending.position.set_result(None)
         self._pending.clear()
         self._pending_bytes = 0
+
+
+def _bucket(name: str, per_s: float | None) -> TokenBucket | None:
+    if per_s is None:
+        return None
+    if not per_s > 0:
+        raise InvalidSettings(f"invalid {name} {per_s!r}: expected a number above 0, or None for no limit")
+    return TokenBucket(per_s, time.monotonic())
 
 
 def _milliseconds(budget: object) -> int | None:

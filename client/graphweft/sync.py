@@ -55,6 +55,8 @@ class SyncClient:
         buffer_bytes: int = 64 * 1024**2,
         budget_ms: int = 500,
         signing_key: str | None = None,
+        max_events_per_s: float | None = None,
+        max_bytes_per_s: float | None = None,
     ) -> None:
         # First, because it may raise: an invalid address must not leave a thread behind.
         self._client = Client(
@@ -65,6 +67,8 @@ class SyncClient:
             buffer_bytes=buffer_bytes,
             budget_ms=budget_ms,
             signing_key=signing_key,
+            max_events_per_s=max_events_per_s,
+            max_bytes_per_s=max_bytes_per_s,
         )
         self._lock = threading.Lock()
         self._closed = False

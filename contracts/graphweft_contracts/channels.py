@@ -62,6 +62,15 @@ PURGED: Final = "graphweft:purges:places"
 PURGES_TOPIC: Final = "graphweft.purges"
 """Compacted topic with one partition: key of a purge -> JSON."""
 
+USAGE: Final = "graphweft:usage"
+"""Hash: name of a reporter -> what it says about the use of each app, JSON."""
+USAGE_TOPIC: Final = "graphweft.usage"
+"""Compacted topic with one partition: name of a reporter -> JSON, or null for a removed one."""
+COUNTED_LETTERS: Final = "graphweft:deadletters:counted"
+"""Hash: dead letter id -> its bytes and its app, as they are counted in ``LETTERS_OF_APPS``."""
+LETTERS_OF_APPS: Final = "graphweft:deadletters:apps"
+"""Hash: `n:` and app -> its dead letters; `b:` and app -> their bytes. The app is empty for letters of none."""
+
 DURABLE: Final = "graphweft:durable"
 """Key on the graph server; a write to it allows waiting until the server has written to disk."""
 

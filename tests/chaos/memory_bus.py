@@ -9,6 +9,7 @@ from graphweft_contracts import DeadLetter, Layout, Order
 from graphweft_contracts.rules_log import Activation, StoredRules
 from graphweft_workers.ports.event_log import Batch, Committed, Entry, PartitionStatus
 from graphweft_workers.ports.purges import Purge, Purges
+from graphweft_workers.ports.usage import LettersOfApp
 
 __all__ = ("MemoryBus",)
 
@@ -24,6 +25,7 @@ class MemoryBus:
         self.sets: dict[str, StoredRules] = {}
         self.activated: list[Activation] = []
         self.purged: list[Purge] = []
+        self.records: dict[str, bytes] = {}
 
     async def partitions(self, *, fresh: bool = False) -> int:
         return len(self._entries)
@@ -52,6 +54,23 @@ class MemoryBus:
 
     async def purges(self, mark: int | None) -> Purges:
         return Purges(found=self.purged[mark or 0 :], mark=len(self.purged))
+
+    async def put_usage(self, reporter: str, record: bytes | None) -> None:
+        if record is None:
+            self.records.pop(reporter, None)
+        else:
+            self.records[reporter] = record
+
+    async def usage(self) -> Mapping[str, bytes]:
+        return dict(self.records)
+
+    async def letters_by_app(self) -> Mapping[str, LettersOfApp]:
+        found: dict[str, LettersOfApp] = {}
+        for letter in self.letters.values():
+            before = found.get(letter.app_id or "", LettersOfApp())
+            size = len(letter.model_dump_json(exclude_none=True))
+            found[letter.app_id or ""] = LettersOfApp(count=before.count + 1, size=before.size + size)
+        return found
 
     async def claim(self, partition: int, owner: str, ttl_s: float) -> bool:
         return True

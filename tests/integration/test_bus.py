@@ -906,6 +906,46 @@ async def test_dead_letters_are_kept_by_id_oldest_first(kit: Kit) -> None:
     assert list(await other.dead_letters(limit=9)) == [letters[0], *letters[2:], longer]
 
 
+async def test_letters_are_counted_by_app_whoever_writes_and_removes_them(kit: Kit) -> None:
+    bus, other = kit.bus(), kit.bus(group=channels.MEMORY_GROUP)
+    await bus.partitions()
+    await claimed(bus)
+    assert await bus.letters_by_app() == {}
+    mine = [letter(f"m{number}", app_id="hog", message="x" * 1_000) for number in range(3)]
+    await bus.put_dead_letters([*mine, letter("n", app_id="neighbour"), letter("none")])
+    await other.put_dead_letters(mine[:1])  # again
+    found = await other.letters_by_app()
+    assert {app_id: each.count for app_id, each in found.items()} == {"hog": 3, "neighbour": 1, "": 1}
+    assert 3_000 < found["hog"].size < 4_000
+    assert 100 < found["neighbour"].size < 500
+    longer = mine[0].of_entries(("1", "2"))
+    assert await bus.extend(mine[0], longer)
+    assert await bus.extend(None, letter("new", app_id="hog"))
+    assert not await bus.extend(None, letter("new", app_id="hog"))
+    assert (await bus.letters_by_app())["hog"].count == 4
+    rest = longer.of_entries(("2",)).model_copy(update={"id": "rest", "app_id": "neighbour"})
+    assert await bus.requeue(longer, [{wire.DATA: b"1"}], rest)
+    assert await other.requeue(mine[1], [{wire.DATA: b"1"}])
+    found = await bus.letters_by_app()
+    assert {app_id: each.count for app_id, each in found.items()} == {"hog": 2, "neighbour": 2, "": 1}
+    for each in await bus.dead_letters(limit=9):
+        assert await bus.requeue(each, [{wire.DATA: b"1"}])
+    assert await bus.letters_by_app() == await other.letters_by_app() == {}
+
+
+async def test_records_of_usage_are_replaced_and_removed(kit: Kit) -> None:
+    bus, other = kit.bus(), kit.bus(group=channels.MEMORY_GROUP)
+    await bus.partitions()
+    assert await bus.usage() == {}
+    await bus.put_usage("partition:0", b"1")
+    await other.put_usage("gateway:a b", b"{}")
+    assert await bus.usage() == {"partition:0": b"1", "gateway:a b": b"{}"}
+    await bus.put_usage("partition:0", b"x" * 900_000)
+    await bus.put_usage("gateway:a b", None)
+    await bus.put_usage("unknown", None)
+    assert await bus.usage() == await other.usage() == {"partition:0": b"x" * 900_000}
+
+
 async def test_a_letter_is_put_back_once(kit: Kit) -> None:
     bus = kit.bus()
     await kit_ready(bus, kit)

@@ -17,6 +17,7 @@ from graphweft_contracts.rules_log import Activation, StoredRules
 from graphweft_workers.ports.event_log import Batch, Committed, Entry, PartitionStatus
 from graphweft_workers.ports.pages import last_page
 from graphweft_workers.ports.purges import Purge, Purges
+from graphweft_workers.ports.usage import LettersOfApp
 
 from .file import POLL_S, SqliteFile, append, layout_of
 
@@ -88,6 +89,16 @@ class SqliteBus:
         last = await self._file.read(lambda db: db.execute("SELECT max(number) FROM purges").fetchone())
         end = last[0] or 0
         return Purges(found=[Purge.decode(body) for _, body in rows], mark=end, complete=(mark or 0) <= end)
+
+    async def put_usage(self, reporter: str, record: bytes | None) -> None:
+        query = "DELETE FROM usage WHERE reporter = ?"
+        values: list[str | bytes] = [reporter]
+        if record is not None:
+            query, values = "INSERT OR REPLACE INTO usage VALUES (?, ?)", [reporter, record]
+        await self._file.write(lambda db: db.execute(query, values))
+
+    async def usage(self) -> Mapping[str, bytes]:
+        return dict(await self._file.read(lambda db: db.execute("SELECT reporter, record FROM usage").fetchall()))
 
     async def committed(self, partition: int) -> Committed:
         row = await self._file.read(lambda db: self._position(db, partition))
@@ -250,6 +261,14 @@ class SqliteBus:
 
     async def dead_letter_count(self) -> int:
         return await self._file.read(lambda db: int(db.execute("SELECT count(*) FROM letters").fetchone()[0]))
+
+    async def letters_by_app(self) -> Mapping[str, LettersOfApp]:
+        query = (
+            "SELECT coalesce(json_extract(body, '$.app_id'), '') AS app, count(*), sum(length(body)) "
+            "FROM letters GROUP BY app"
+        )
+        rows = await self._file.read(lambda db: db.execute(query).fetchall())
+        return {app: LettersOfApp(count=count, size=size) for app, count, size in rows}
 
     async def dead_letters(self, *, limit: int) -> Sequence[DeadLetter]:
         oldest = "SELECT body FROM letters ORDER BY time, id LIMIT ?"

@@ -16,6 +16,7 @@ from graphweft_workers.ports.event_log import Batch, Committed, Entry, Partition
 from graphweft_workers.ports.leases import LeaseKeeper
 from graphweft_workers.ports.pages import last_page
 from graphweft_workers.ports.purges import Purge, Purges
+from graphweft_workers.ports.usage import LettersOfApp
 
 
 class ArchivedBus:
@@ -206,6 +207,10 @@ class ArchivedBus:
         """See ``DeadLetters.dead_letter_count``."""
         return await self._bus.dead_letter_count()
 
+    async def letters_by_app(self) -> Mapping[str, LettersOfApp]:
+        """See ``UsageLog.letters_by_app``."""
+        return await self._bus.letters_by_app()
+
     async def dead_letters(self, *, limit: int) -> Sequence[DeadLetter]:
         """See ``DeadLetters.dead_letters``."""
         return await self._bus.dead_letters(limit=limit)
@@ -245,6 +250,14 @@ class ArchivedBus:
     async def purges(self, mark: int | None) -> Purges:
         """See ``PurgeLog.purges``."""
         return await self._bus.purges(mark)
+
+    async def put_usage(self, reporter: str, record: bytes | None) -> None:
+        """See ``UsageLog.put_usage``."""
+        await self._bus.put_usage(reporter, record)
+
+    async def usage(self) -> Mapping[str, bytes]:
+        """See ``UsageLog.usage``."""
+        return await self._bus.usage()
 
     async def aclose(self) -> None:
         """See ``Bus.aclose``."""
@@ -411,6 +424,18 @@ class ArchiveAlone:
     async def purges(self, mark: int | None) -> NoReturn:
         """Refuse."""
         _refuse()
+
+    async def put_usage(self, reporter: str, record: bytes | None) -> NoReturn:
+        """Refuse."""
+        _refuse()
+
+    async def usage(self) -> Mapping[str, bytes]:
+        """Return none: the archive has no records of usage."""
+        return {}
+
+    async def letters_by_app(self) -> Mapping[str, LettersOfApp]:
+        """Return none: the archive does not count dead letters."""
+        return {}
 
 
 def _refuse() -> NoReturn:

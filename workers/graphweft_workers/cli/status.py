@@ -6,6 +6,7 @@ from dataclasses import asdict
 from datetime import UTC, datetime
 from typing import Final
 
+from graphweft_workers.cli.app_uses import app_uses
 from graphweft_workers.cli.connections import running_bus
 from graphweft_workers.cli.options import Data, Json, command
 from graphweft_workers.cli.output import print_json, print_table, say, warn
@@ -23,13 +24,15 @@ _FEW: Final = 8
 
 @command
 async def status(data: Data = None, json: Json = False) -> None:
-    """Show the position and the lag of every partition, apps that are behind, the archive, and what had no effect."""
+    """Show the position and the lag of every partition, apps that are behind, the use and quotas of
+    apps, the archive, and what had no effect."""
     settings = Settings.load(data=data)
     async with running_bus(settings) as bus:
         partitions, letters = await bus.status(), await bus.dead_letter_count()
         rules = {each.scope: each for each in await bus.activations() if each.restates is None}
         causes = count_causes(await bus.dead_letters(limit=_MAX_LETTERS)) if letters else []
         archive = await archive_state(settings, bus, partitions)
+        uses = await app_uses(settings, bus)
     faults = file_faults(settings)
     parked = [(p.id, app, each) for p in partitions for app, each in PositionNote.decode(p.note).parked.items()]
     if json:
@@ -45,6 +48,7 @@ async def status(data: Data = None, json: Json = False) -> None:
                     for scope, each in rules.items()
                 ],
                 "archive": asdict(archive),
+                "apps": uses.to_json(),
                 "faulty_files": faults,
                 "parked": [{"partition": number, "app_id": app, **asdict(each)} for number, app, each in parked],
             }
@@ -72,6 +76,7 @@ async def status(data: Data = None, json: Json = False) -> None:
             [(app, str(number), each.at, each.why, _clock(each.since)) for number, app, each in parked],
             title="Apps that are behind the others of their partition",
         )
+    uses.show()
     if causes:
         print_table(
             ("app", "rule", "reason", "events", "letters", "place", "message"),

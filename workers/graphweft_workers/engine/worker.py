@@ -39,6 +39,7 @@ from graphweft_workers.engine.retries import retry
 from graphweft_workers.engine.set_aside import set_aside_id
 from graphweft_workers.engine.skips import Skips
 from graphweft_workers.engine.turns import decode_in_turns
+from graphweft_workers.engine.usage_reporter import UsageReporter
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Batch, Committed
 from graphweft_workers.ports.graph_store import GraphStore
@@ -130,6 +131,7 @@ class MutationWorker:
             index_keys=index_keys,
             fact_keys=fact_keys,
         )
+        self._usage = UsageReporter(bus, graph)
         self.applied_events: int = 0
         self._windows = WindowsTogether()
         self._open_partitions: set[int] = set()
@@ -146,11 +148,13 @@ class MutationWorker:
         An unexpected error is logged and stops its partition only, which is opened again after 5 s.
         """
         applying = asyncio.create_task(self._apply_parked(), name="graphweft-parked-events")
+        reporting = asyncio.create_task(self._usage.run(), name="graphweft-usage")
         try:
             ended = await self._leases.run(self._own)
         finally:
-            applying.cancel()
-            await asyncio.gather(applying, return_exceptions=True)
+            for task in (applying, reporting):
+                task.cancel()
+            await asyncio.gather(applying, reporting, return_exceptions=True)
         if ended:
             logger.info("worker_stopped", worker=self._leases.name, events=self.applied_events)
 
@@ -185,6 +189,7 @@ class MutationWorker:
             )  # fmt: skip
         aside = await self._bus.dead_letter(set_aside_id(number))
         passed_over = PassedOver.of_set_aside(number, aside)
+        await self._usage.open(number)
         skips = Skips(number, self._bus.is_after)
         writer = AppWriter(self._state, number, passed_over, recent)
         queues = AppQueues(
@@ -230,6 +235,7 @@ class MutationWorker:
             partition.window.clear()
             await queues.aclose()
             await self._last_commit(partition)
+            await self._usage.close(partition.number)
 
     async def _batches(self, partition: _Partition) -> AsyncGenerator[_Batch | None]:
         """Yield the batches of the partition, and None after a while without events, until the lease ends.
@@ -291,7 +297,11 @@ class MutationWorker:
         for entry in entries:
             if wire.ACTIVATION in entry.fields:
                 partition.activated = entry.offset
-        return partition.window.add(await decode_in_turns(entries, partition.rules), lost=batch.lost)
+        decoded = await decode_in_turns(entries, partition.rules)
+        start = self._bus.entries_up_to(partition.window.cursor)
+        cost = partition.window.add(decoded, lost=batch.lost)
+        self._usage.add(partition.number, decoded, start, self._bus.entries_up_to(partition.window.cursor))
+        return cost
 
     async def _report(
         self, partition: _Partition, batch: _Batch

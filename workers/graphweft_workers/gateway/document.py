@@ -84,6 +84,9 @@ class Problem(BaseModel):
         description="Only of `bus-unavailable`: the confirmed positions, null for the others.",
     )
     roles: list[str] | None = Field(default=None, description="Only of `missing-role`: one of them is needed.")
+    quota: str | None = Field(default=None, description="Only of `over-quota`: its name in the policies of apps.")
+    limit: float | None = Field(default=None, description="Only of `over-quota`.")
+    used: int | None = Field(default=None, description="Only of `over-quota`.")
     reason: str | None = Field(default=None, description="Only of `search-failed`: as in `ContextReply`.")
 
 
@@ -178,13 +181,21 @@ _PROBLEMS: Final = {
     413: ("TooLarge", "The body, the batch or an event is too large. Nothing was taken."),
     415: ("UnsupportedMediaType", "The gateway does not read bodies of this type. Nothing was taken."),
     422: ("Invalid", "The body breaks the contract; `errors` names the places. Nothing was taken."),
-    429: ("TooManyRequests", "The app has too many open requests. Nothing was taken."),
+    429: (
+        "TooManyRequests",
+        "The app has too many open requests, or sends more than its quota (`over-quota`). Nothing was taken: send it "
+        "again after `Retry-After` seconds.",
+    ),
     503: (
         "Unavailable",
         "Try again after `Retry-After` seconds. `overloaded`: nothing was taken. `bus-unavailable`: the bus did not "
         "confirm all events in time; events without a position may still take effect. Send the same request again "
         "until it is taken: events that are on the bus already have no second effect. `search-failed`: the graph or "
         "the responder does not answer; `reason` says why.",
+    ),
+    507: (
+        "OverQuota",
+        "The app keeps more on the bus than its quota: `quota`, `limit` and `used` say what. Nothing was taken.",
     ),
 }
 

@@ -72,15 +72,15 @@ class QuotaGate:
         if wait_s > 0:
             after = max(1, math.ceil(wait_s))
             step = f"send it again after {after} s"
-            raise self._refusal(429, app_id, quota, per_s, math.ceil(bucket.used), step, after)
+            raise self._refusal(429, app_id, quota, limit=per_s, used=math.ceil(bucket.used), step=step, after_s=after)
 
     def _check_stored(self, app_id: str, quota: QuotaName, limit: int) -> None:
         used = self.stored.get(app_id, {}).get(quota, 0)
         if used > limit:
-            raise self._refusal(507, app_id, quota, limit, used, _NEXT[quota], _STORED_RETRY_S)
+            raise self._refusal(507, app_id, quota, limit=limit, used=used, step=_NEXT[quota], after_s=_STORED_RETRY_S)
 
     def _refusal(
-        self, status: int, app_id: str, quota: QuotaName, limit: float, used: int, step: str, after_s: int
+        self, status: int, app_id: str, quota: QuotaName, *, limit: float, used: int, step: str, after_s: int
     ) -> Problem:
         self.refused.setdefault(app_id, Counter())[quota] += 1
         return Problem(

@@ -1,4 +1,4 @@
-"""The bus: an event log with its leases, dead letters, rule sets and purges, on one server."""
+"""The bus: an event log with its leases, dead letters, rule sets, purges and records of usage, on one server."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from graphweft_workers.ports.event_log import EventLog
 from graphweft_workers.ports.leases import PartitionLeases
 from graphweft_workers.ports.purges import PurgeLog
 from graphweft_workers.ports.rules_log import RulesLog
+from graphweft_workers.ports.usage import UsageLog
 
 
-class Bus(EventLog, PartitionLeases, DeadLetters, RulesLog, PurgeLog, Protocol):
-    """The five ports together, opened for one group of readers. The creator closes it."""
+class Bus(EventLog, PartitionLeases, DeadLetters, RulesLog, PurgeLog, UsageLog, Protocol):
+    """All ports together, opened for one group of readers. The creator closes it."""
 
     async def aclose(self) -> None:
         """Close the connections; a second call does nothing."""

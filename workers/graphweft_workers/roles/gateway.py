@@ -8,19 +8,22 @@ import logging
 import signal
 import socket
 import sys
-from collections.abc import Callable, Generator
+from collections.abc import AsyncGenerator, Callable, Generator
 from typing import Final, override
 
 import uvicorn
 
 from graphweft import Client
 from graphweft_contracts import InvalidSettings
+from graphweft_workers.apps import AppPolicies
 from graphweft_workers.gateway.app import make_app
 from graphweft_workers.gateway.audit import AuditLog
 from graphweft_workers.gateway.protocol import protocol_of
+from graphweft_workers.gateway.quotas import QuotaGate
 from graphweft_workers.gateway.tokens import read_tokens
 from graphweft_workers.log_limit import LimitedLines
-from graphweft_workers.roles.connections import make_transport
+from graphweft_workers.roles.connections import make_bus, make_transport
+from graphweft_workers.roles.gateway_usage import GatewayUsage, gateway_name
 from graphweft_workers.roles.ontologies import load_ontologies, make_refusal
 from graphweft_workers.roles.policies import may_use, open_policies
 from graphweft_workers.roles.settings import Settings
@@ -64,6 +67,10 @@ async def run_gateway(
             found["audit"] = f"{audit.failed} lines could not be written; the log says why"
         return found
 
+    def current() -> AppPolicies:
+        return AppPolicies() if policies is None else policies.current
+
+    quotas = QuotaGate(lambda app_id: current().of(app_id).quotas)
     with _auditing(settings) as audit, _listening(host, port) as listener:
         client = Client(transport=make_transport(settings))
         config = uvicorn.Config(
@@ -77,6 +84,7 @@ async def run_gateway(
                 audit=audit,
                 refusal=make_refusal(ontologies),
                 schema_ids=ontologies.ids,
+                quotas=quotas,
             ),
             http=protocol_of(settings.gateway_connections),
             log_config=None,
@@ -89,14 +97,35 @@ async def run_gateway(
             timeout_graceful_shutdown=_STOP_S,
         )
         shown = f"[{host}]" if ":" in host else host
+        listening = listener.getsockname()[1]
         following = [asyncio.create_task(file.follow()) for file in watched.values() if file is not None]
         try:
-            with _logging(), _short_turns():
-                await _Server(config, lambda: ready(f"http://{shown}:{listener.getsockname()[1]}")).serve([listener])
+            async with _counting(settings, quotas, current, name=gateway_name(listening)):
+                with _logging(), _short_turns():
+                    await _Server(config, lambda: ready(f"http://{shown}:{listening}")).serve([listener])
         finally:
             for task in following:
                 task.cancel()
             await asyncio.gather(*following, return_exceptions=True)
+
+
+@contextlib.asynccontextmanager
+async def _counting(
+    settings: Settings, quotas: QuotaGate, current: Callable[[], AppPolicies], *, name: str
+) -> AsyncGenerator[None]:
+    """Learn what apps keep, and report what is refused. Without policies nothing is asked of the bus."""
+    if settings.apps is None:
+        yield
+        return
+    async with contextlib.aclosing(make_bus(settings, archived=False)) as bus:
+        usage = GatewayUsage(bus, quotas, current, name=name)
+        task = asyncio.create_task(usage.run())
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            await usage.exchange()
 
 
 class _Server(uvicorn.Server):

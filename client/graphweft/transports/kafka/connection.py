@@ -48,6 +48,13 @@ _TOPICS: Final[Mapping[str, Mapping[str, str]]] = {
     channels.PURGES_TOPIC: {"cleanup.policy": "compact"},
     channels.CONTEXT_REQUESTS_TOPIC: CONTEXT_SETTINGS,
     channels.CONTEXT_REPLIES_TOPIC: CONTEXT_SETTINGS,
+    # Processes read it from its beginning, so it is compacted often.
+    channels.USAGE_TOPIC: {
+        "cleanup.policy": "compact",
+        "segment.ms": "600000",
+        "segment.bytes": str(4 * 1024**2),
+        "min.cleanable.dirty.ratio": "0.1",
+    },
 }
 
 
@@ -108,6 +115,7 @@ async def make_topics(admin: AIOKafkaAdminClient, partitions: int) -> int:
         channels.PARTITIONS_TOPIC,
         channels.RULE_SETS_TOPIC,
         channels.PURGES_TOPIC,
+        channels.USAGE_TOPIC,
     )
     wanted = {channels.EVENTS_TOPIC: partitions, **dict.fromkeys(single, 1)}
     return (await _make(admin, await _present(admin), wanted))[channels.EVENTS_TOPIC]

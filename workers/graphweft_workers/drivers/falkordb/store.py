@@ -58,6 +58,7 @@ from graphweft_workers.drivers.falkordb.rows import bound_amount, run_time_ms, t
 from graphweft_workers.drivers.falkordb.statements import (
     LIST_INDEXES,
     LIST_NAMES,
+    LIST_PROPERTY_NAMES,
     MAKE_CHECKPOINT,
     READ_CHECKPOINT,
     READ_CHECKPOINTS,
@@ -179,6 +180,18 @@ class FalkorDBStore:
         except (RedisError, OSError) as error:
             raise translate(error) from error
         return sorted(found["app"] for name in names if (found := re.fullmatch(pattern, name)))
+
+    async def property_names(self, app_id: str) -> frozenset[str]:
+        """Return the names of all properties that the app's graph has ever had; none without a graph."""
+        try:
+            reply = await self._redis.execute_command("GRAPH.RO_QUERY", self._name(app_id), LIST_PROPERTY_NAMES)
+        except ResponseError as error:
+            if str(error).startswith((NO_GRAPH, NO_GRAPH_KEY)):
+                return frozenset()
+            raise translate(error) from error
+        except (RedisError, OSError) as error:
+            raise translate(error) from error
+        return frozenset(str(row[0]) for row in reply[1])
 
     async def check_query(self, query: Cypher, batch_query: BatchQuery | None = None) -> Refusal | None:
         """See ``GraphStore.check_query``. It creates an empty graph for that."""

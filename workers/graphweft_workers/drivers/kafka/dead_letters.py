@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import asyncio
 import time
+from collections import Counter
 from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 from aiokafka import TopicPartition
 
@@ -25,12 +26,24 @@ from graphweft_workers.drivers.kafka.producer import (
     until_visible,
 )
 from graphweft_workers.drivers.kafka.reader import RangeReader
+from graphweft_workers.ports.usage import LettersOfApp
 
 _LETTERS: Final[Any] = TopicPartition(channels.DEAD_LETTERS_TOPIC, 0)
+_APP: Final = "app"
+"""The header with the app of a letter, so that letters are counted without being parsed."""
 _FENCED: Final = "the dead letter was not retried: another process retries it at the same time"
 _PAGE: Final = 10_000
 _INDEX_S: Final = 3_600.0
 """An index that is older than this is rebuilt: Kafka drops the records of deletions after a day."""
+
+
+class _Place(NamedTuple):
+    """Where a letter is, and what is counted of it."""
+
+    offset: int
+    size: int
+    app_id: str | None
+    """None if an older version wrote the letter."""
 
 
 class LetterTopic:
@@ -42,7 +55,7 @@ class LetterTopic:
         self._producer: Any = None
         self._producing = asyncio.Lock()
         self._indexing = asyncio.Lock()
-        self._index: dict[str, int] = {}
+        self._index: dict[str, _Place] = {}
         self._next = 0
         self._current = 0.0
 
@@ -55,7 +68,9 @@ class LetterTopic:
                         if self._producer is None:
                             self._producer = await started_producer(self._servers)
                         sent = [
-                            await self._producer.send(_LETTERS.topic, key=letter.id.encode(), value=_body(letter))
+                            await self._producer.send(
+                                _LETTERS.topic, key=letter.id.encode(), value=_body(letter), headers=_headers(letter)
+                            )
                             for letter in letters
                         ]
                         await asyncio.gather(*sent)
@@ -69,10 +84,22 @@ class LetterTopic:
         await self._catch_up()
         return len(self._index)
 
+    async def by_app(self) -> Mapping[str, LettersOfApp]:
+        """See ``UsageLog.letters_by_app``."""
+        await self._catch_up()
+        counts: Counter[str] = Counter()
+        sizes: Counter[str] = Counter()
+        for place in self._index.values():
+            if place.app_id is not None:
+                counts[place.app_id] += 1
+                sizes[place.app_id] += place.size
+        return {app_id: LettersOfApp(count=count, size=sizes[app_id]) for app_id, count in counts.items()}
+
     async def first(self, limit: int) -> Sequence[DeadLetter]:
         """Return up to ``limit`` letters, oldest first."""
         await self._catch_up()
-        wanted = sorted(self._index.items(), key=lambda item: item[1])[:limit]
+        places = ((letter_id, place.offset) for letter_id, place in self._index.items())
+        wanted = sorted(places, key=lambda item: item[1])[:limit]
         found: list[DeadLetter] = []
         for start in range(0, len(wanted), 100):
             page = dict(wanted[start : start + 100])
@@ -122,7 +149,9 @@ class LetterTopic:
                     if gone is not None:
                         place = await producer.send_and_wait(_LETTERS.topic, key=gone.id.encode(), value=None)
                     if rest is not None:
-                        last = await producer.send_and_wait(_LETTERS.topic, key=rest.id.encode(), value=_body(rest))
+                        last = await producer.send_and_wait(
+                            _LETTERS.topic, key=rest.id.encode(), value=_body(rest), headers=_headers(rest)
+                        )
                         place = place or last
                     await producer.flush()
                     # A worker may have replaced the letter since it was read.
@@ -168,14 +197,20 @@ class LetterTopic:
                     letter_id = record.key.decode()
                     self._index.pop(letter_id, None)
                     if record.value is not None:
-                        self._index[letter_id] = record.offset
+                        app_id = next((value for name, value in record.headers if name == _APP), None)
+                        self._index[letter_id] = _Place(
+                            record.offset,
+                            len(record.value),
+                            None if app_id is None else app_id.decode(errors="replace"),
+                        )
                 self._next = until
             self._current = begun
 
     async def _at(self, letter_id: str) -> DeadLetter | None:
-        offset = self._index.get(letter_id)
-        if offset is None:
+        place = self._index.get(letter_id)
+        if place is None:
             return None
+        offset = place.offset
         for record in await self._reader.read(_LETTERS, offset, offset + 1):
             if record.value is not None:
                 return DeadLetter.model_validate_json(record.value)
@@ -184,3 +219,7 @@ class LetterTopic:
 
 def _body(letter: DeadLetter) -> bytes:
     return letter.model_dump_json(exclude_none=True).encode()
+
+
+def _headers(letter: DeadLetter) -> list[tuple[str, bytes]]:
+    return [(_APP, (letter.app_id or "").encode())]

@@ -35,9 +35,11 @@ from graphweft_workers.drivers.kafka.log_times import LogTimes
 from graphweft_workers.drivers.kafka.purges import KafkaPurgeLog
 from graphweft_workers.drivers.kafka.reader import RangeReader, start_client
 from graphweft_workers.drivers.kafka.rules_log import KafkaRulesLog
+from graphweft_workers.drivers.kafka.usage import KafkaUsageLog
 from graphweft_workers.ports.event_log import Batch, Committed, Entry, PartitionStatus
 from graphweft_workers.ports.pages import LEAST, PAGE_BYTES, last_page, size_of
 from graphweft_workers.ports.purges import Purge, Purges
+from graphweft_workers.ports.usage import LettersOfApp
 
 _REQUEST_MS: Final = 10_000
 _STEP_S: Final = 0.1
@@ -80,6 +82,7 @@ class KafkaEventLog:
         self._letters = LetterTopic(self._servers)
         self._rules = KafkaRulesLog(self._servers)
         self._purges = KafkaPurgeLog(self._servers)
+        self._usage = KafkaUsageLog(self._servers)
         self._ranges = RangeReader(self._servers)
         self._times = LogTimes()
         self._follower = Follower(self._servers, channels.EVENTS_TOPIC)
@@ -297,6 +300,11 @@ class KafkaEventLog:
         await self.partitions()
         return await self._letters.count()
 
+    async def letters_by_app(self) -> Mapping[str, LettersOfApp]:
+        """See ``UsageLog.letters_by_app``."""
+        await self.partitions()
+        return await self._letters.by_app()
+
     async def dead_letters(self, *, limit: int) -> Sequence[DeadLetter]:
         """See ``DeadLetters.dead_letters``."""
         await self.partitions()
@@ -347,6 +355,16 @@ class KafkaEventLog:
         await self.partitions()
         return await self._purges.purges(mark)
 
+    async def put_usage(self, reporter: str, record: bytes | None) -> None:
+        """See ``UsageLog.put_usage``."""
+        await self.partitions()
+        await self._usage.put_usage(reporter, record)
+
+    async def usage(self) -> Mapping[str, bytes]:
+        """See ``UsageLog.usage``."""
+        await self.partitions()
+        return await self._usage.usage()
+
     async def aclose(self) -> None:
         """See ``Bus.aclose``."""
         await self._group.aclose()
@@ -354,6 +372,7 @@ class KafkaEventLog:
         await self._letters.aclose()
         await self._rules.aclose()
         await self._purges.aclose()
+        await self._usage.aclose()
         await self._ranges.aclose()
         await self._drop_admin()
 

@@ -1,0 +1,71 @@
+"""Records of usage on Kafka: a compacted topic. A process keeps the latest records, and reads only new ones."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import Mapping
+from typing import Any, Final
+
+from aiokafka import TopicPartition
+
+from graphweft.transports.kafka.connection import bus_errors
+from graphweft_contracts import channels
+from graphweft_workers.drivers.kafka.producer import started_producer, stop_producer
+from graphweft_workers.drivers.kafka.reader import RangeReader
+
+_RECORDS: Final[Any] = TopicPartition(channels.USAGE_TOPIC, 0)
+_KNOWN_S: Final = 3_600.0
+"""Records that are older than this are read again: Kafka drops the records of removals after a day."""
+
+
+class KafkaUsageLog:
+    """``UsageLog`` on a Kafka cluster. The topic must exist."""
+
+    def __init__(self, servers: str) -> None:
+        self._servers = servers
+        self._reader = RangeReader(servers)
+        self._producer: Any = None
+        self._sending = asyncio.Lock()
+        self._reading = asyncio.Lock()
+        self._known: dict[str, bytes] = {}
+        self._next = 0
+        self._read_at = 0.0
+
+    async def put_usage(self, reporter: str, record: bytes | None) -> None:
+        """See ``UsageLog.put_usage``."""
+        async with self._sending:
+            with bus_errors("the record of usage was not written"):
+                if self._producer is None:
+                    self._producer = await started_producer(self._servers)
+                try:
+                    await self._producer.send_and_wait(_RECORDS.topic, record, key=reporter.encode(), partition=0)
+                except BaseException:
+                    await self._stop()
+                    raise
+
+    async def usage(self) -> Mapping[str, bytes]:
+        """See ``UsageLog.usage``."""
+        async with self._reading:
+            first, end = (await self._reader.bounds([_RECORDS]))[_RECORDS]
+            now = time.monotonic()
+            if end < self._next or now - self._read_at > _KNOWN_S:  # the topic was recreated, or a removal is gone
+                self._known, self._next, self._read_at = {}, 0, now
+            for record in await self._reader.read(_RECORDS, max(first, self._next), end):
+                if record.key is None:
+                    continue
+                reporter = record.key.decode(errors="replace")
+                self._known.pop(reporter, None)
+                if record.value is not None:
+                    self._known[reporter] = record.value
+            self._next = end
+            return dict(self._known)
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        await self._stop()
+        await self._reader.aclose()
+
+    async def _stop(self) -> None:
+        producer, self._producer = self._producer, None
+        await stop_producer(producer)

@@ -1,0 +1,152 @@
+"""What each app uses: the sum of all records of usage, beside its quotas."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Self
+
+from pydantic_core import from_json, to_json
+
+from graphweft_workers.apps import QUOTAS, AppPolicies, QuotaName, Quotas
+from graphweft_workers.engine.partition_usage import RECENT_S, PartitionUsage
+from graphweft_workers.ports.usage import LettersOfApp
+
+PARTITION: Final = "partition:"
+"""Begins the name of the record of a partition."""
+GATEWAY: Final = "gateway:"
+LETTERS: Final = "letters"
+"""Name of the record with the dead letters of each app, for processes that do not count them."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Refusals:
+    """The record of a gateway: the requests that it refused, by app and quota."""
+
+    time: float
+    apps: dict[str, Counter[str]] = field(default_factory=dict[str, Counter[str]])
+
+    def encode(self) -> bytes:
+        """Return the record."""
+        return to_json({"time": self.time, "apps": self.apps})
+
+    @classmethod
+    def decode(cls, record: bytes) -> Self:
+        """Return the content of a record. Raises ``ValueError`` for anything else."""
+        raw: Any = from_json(record)
+        try:
+            apps = {
+                str(app_id): Counter({str(name): int(number) for name, number in counts.items()})
+                for app_id, counts in raw["apps"].items()
+            }
+            return cls(time=float(raw["time"]), apps=apps)
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError("the value is not a record of refusals") from error
+
+
+def encode_letters(letters: Mapping[str, LettersOfApp]) -> bytes:
+    """Return the record of dead letters."""
+    return to_json({app_id: [each.count, each.size] for app_id, each in sorted(letters.items())})
+
+
+def decode_letters(record: bytes) -> dict[str, LettersOfApp]:
+    """Return the content of a record of dead letters. Raises ``ValueError`` for anything else."""
+    raw: Any = from_json(record)
+    try:
+        return {str(app): LettersOfApp(count=int(count), size=int(size)) for app, (count, size) in raw.items()}
+    except (TypeError, AttributeError) as error:
+        raise ValueError("the value is not a record of dead letters") from error
+
+
+@dataclass(slots=True, kw_only=True)
+class AppUse:
+    """What one app uses."""
+
+    app_id: str
+    events_per_s: float = 0.0
+    """Over the last minute, as workers read them."""
+    stored_bytes: int = 0
+    """About the bytes of its events and dead letters on the bus."""
+    dead_letters: int = 0
+    property_names: int | None = None
+    """None if no worker has counted them, or the graph server does not limit them."""
+    refused: Counter[str] = field(default_factory=Counter[str])
+    """Requests that gateways refused, by quota."""
+    without_payload: int = 0
+    """Dead letters that were kept without their event."""
+    quotas: Quotas = field(default_factory=Quotas)
+
+    def used(self, quota: QuotaName) -> float:
+        """Return the use that a quota limits. Bytes a second are not counted."""
+        match quota:
+            case "bytes_per_s":
+                return 0
+            case "property_names":
+                return self.property_names or 0
+            case _:
+                return float(getattr(self, quota))
+
+    def shares(self) -> dict[QuotaName, float]:
+        """Return which part of each quota is used; above 1 the app is over it."""
+        return {
+            quota: self.used(quota) / limit
+            for quota in QUOTAS
+            if quota != "bytes_per_s" and (limit := self.quotas.limit(quota)) is not None
+        }
+
+    @property
+    def highest(self) -> float:
+        """The highest share of a quota."""
+        return max(self.shares().values(), default=0.0)
+
+
+def read_uses(
+    records: Mapping[str, bytes],
+    policies: AppPolicies,
+    now: float,
+    *,
+    letters: Mapping[str, LettersOfApp] | None = None,
+) -> tuple[list[AppUse], list[str]]:
+    """Return what each app uses, those nearest to a quota first, and the names of records that cannot be read.
+
+    ``letters`` are the dead letters as the bus counts them now; without them those of the record count.
+    """
+    uses: dict[str, AppUse] = {}
+    unread: list[str] = []
+
+    def of(app_id: str) -> AppUse:
+        found = uses.get(app_id)
+        if found is None:
+            found = uses[app_id] = AppUse(app_id=app_id, quotas=policies.of(app_id).quotas)
+        return found
+
+    for reporter, record in records.items():
+        try:
+            if reporter.startswith(PARTITION):
+                _add_partition(PartitionUsage.decode(record), now, of)
+            elif reporter.startswith(GATEWAY):
+                for app_id, counts in Refusals.decode(record).apps.items():
+                    of(app_id).refused.update(counts)
+            elif reporter == LETTERS and letters is None:
+                letters = decode_letters(record)
+        except ValueError:
+            unread.append(reporter)
+    for app_id, each in (letters or {}).items():
+        if app_id:
+            use = of(app_id)
+            use.dead_letters += each.count
+            use.stored_bytes += each.size
+    return sorted(uses.values(), key=lambda use: (-use.highest, -use.stored_bytes, use.app_id)), unread
+
+
+def _add_partition(usage: PartitionUsage, now: float, of: Any) -> None:
+    for app_id, size in usage.stored().items():
+        of(app_id).stored_bytes += size
+    for app_id, events in usage.recent(now).items():
+        of(app_id).events_per_s += events / RECENT_S
+    for app_id, names in usage.names.items():
+        use = of(app_id)
+        use.property_names = max(names, use.property_names or 0)
+    for app_id, number in usage.without_payload.items():
+        of(app_id).without_payload += number

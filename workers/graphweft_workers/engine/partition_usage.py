@@ -1,0 +1,166 @@
+"""How much of a partition each app takes: a value that a worker counts and keeps in a record on the bus.
+
+The log is counted in pages of consecutive entries. A page that is trimmed counts no more; one that is trimmed in part
+counts in part, so the bytes of an app are approximate. Pages are joined when there are many.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any, Final, Self
+
+from pydantic_core import from_json, to_json
+
+PAGE: Final = 1_000
+"""Entries of a new page."""
+_MOST_PAGES: Final = 32
+_MOST_COUNTS: Final = 20_000
+"""Numbers in all pages: a record must fit into one message of the bus."""
+WINDOW_S: Final = 10
+_WINDOWS: Final = 6
+RECENT_S: Final = WINDOW_S * _WINDOWS
+"""The time over which events per second are counted."""
+
+
+@dataclass(slots=True)
+class AppLoad:
+    """Events of an app, and the bytes of their entries."""
+
+    events: int = 0
+    size: int = 0
+
+
+@dataclass(slots=True)
+class _Page:
+    start: int
+    """Number of the entries of the partition before it."""
+    end: int
+    sizes: Counter[str] = field(default_factory=Counter[str])
+
+    def kept(self, trimmed: int) -> float:
+        """Return which part of the page the bus still holds."""
+        return min(1.0, max(0.0, (self.end - trimmed) / max(1, self.end - self.start)))
+
+
+@dataclass(slots=True, kw_only=True)
+class PartitionUsage:
+    """The counts of one partition."""
+
+    trimmed: int = 0
+    """Entries that the bus no longer holds."""
+    names: dict[str, int] = field(default_factory=dict[str, int])
+    """By app: the names of properties of its graph."""
+    without_payload: Counter[str] = field(default_factory=Counter[str])
+    """By app: dead letters that were kept without their event, because of the quota."""
+    _pages: list[_Page] = field(default_factory=list[_Page])
+    _windows: dict[int, Counter[str]] = field(default_factory=dict[int, Counter[str]])
+    """By number of the window: the events of each app."""
+
+    @property
+    def end(self) -> int:
+        """The number of entries up to which the partition is counted."""
+        return self._pages[-1].end if self._pages else 0
+
+    def add(self, loads: Mapping[str, AppLoad], start: int, end: int, now: float) -> bool:
+        """Count a range of entries, given by the numbers of entries before and up to it. Return whether it is new.
+
+        A range that ends where the counts already are was counted before, by this worker or another.
+        """
+        if end <= self.end:
+            return False
+        if not self._pages or self._pages[-1].end - self._pages[-1].start >= PAGE:
+            self._pages.append(_Page(max(start, self.end), end))
+        page = self._pages[-1]
+        page.end = end
+        window = self._windows.setdefault(int(now) // WINDOW_S, Counter())
+        for app_id, load in loads.items():
+            page.sizes[app_id] += load.size
+            window[app_id] += load.events
+        self._join()
+        return True
+
+    def set_trimmed(self, trimmed: int) -> bool:
+        """Drop what is trimmed. Return whether anything has changed."""
+        changed = trimmed != self.trimmed
+        self.trimmed = trimmed
+        if changed:
+            gone = [page for page in self._pages[:-1] if page.end <= trimmed]
+            self._pages = self._pages[len(gone) :]
+        return changed
+
+    def stored(self) -> Counter[str]:
+        """Return about how many bytes of each app the bus holds."""
+        found: Counter[str] = Counter()
+        for page in self._pages:
+            if kept := page.kept(self.trimmed):
+                for app_id, size in page.sizes.items():
+                    found[app_id] += round(size * kept)
+        return found
+
+    def recent(self, now: float) -> Counter[str]:
+        """Return the events of each app in about the last minute."""
+        found: Counter[str] = Counter()
+        for number, window in self._windows.items():
+            if int(now) // WINDOW_S - _WINDOWS < number <= int(now) // WINDOW_S:
+                found.update(window)
+        return found
+
+    def encode(self, now: float) -> bytes:
+        """Return the record."""
+        oldest = int(now) // WINDOW_S - _WINDOWS
+        self._windows = {number: window for number, window in self._windows.items() if number > oldest}
+        return to_json(
+            {
+                "trimmed": self.trimmed,
+                "pages": [[page.start, page.end, page.sizes] for page in self._pages],
+                "windows": list(self._windows.items()),
+                "names": self.names,
+                "without_payload": self.without_payload,
+            }
+        )
+
+    @classmethod
+    def decode(cls, record: bytes) -> Self:
+        """Return the counts of a record. Raises ``ValueError`` for anything else."""
+        raw: Any = from_json(record)
+        try:
+            return cls(
+                trimmed=int(raw["trimmed"]),
+                names=dict(_counts(raw["names"])),
+                without_payload=_counts(raw["without_payload"]),
+                _pages=[_Page(int(start), int(end), _counts(sizes)) for start, end, sizes in raw["pages"]],
+                _windows={int(number): _counts(window) for number, window in raw["windows"]},
+            )
+        except (KeyError, TypeError, AttributeError) as error:
+            raise ValueError("the value is not a record of usage") from error
+
+    def _join(self) -> None:
+        """Join pages until there are few: always the two neighbours that hold the fewest entries together."""
+        while len(self._pages) > 2 and (
+            len(self._pages) > _MOST_PAGES or sum(len(page.sizes) for page in self._pages) > _MOST_COUNTS
+        ):
+            pairs = range(len(self._pages) - 2)  # the last page is still being filled
+            at = min(pairs, key=lambda number: self._pages[number + 1].end - self._pages[number].start)
+            first, second = self._pages[at], self._pages[at + 1]
+            first.sizes.update(second.sizes)
+            first.end = second.end
+            del self._pages[at + 1]
+
+
+def _counts(raw: Any) -> Counter[str]:
+    return Counter({str(name): int(number) for name, number in raw.items()})
+
+
+def loads_of(events: Iterable[tuple[str, Mapping[bytes, bytes]]]) -> dict[str, AppLoad]:
+    """Return the load of each app from the apps and the fields of entries."""
+    found: dict[str, AppLoad] = {}
+    for app_id, fields in events:
+        load = found.get(app_id)
+        if load is None:
+            load = found[app_id] = AppLoad()
+        load.events += 1
+        for value in fields.values():
+            load.size += len(value)
+    return found

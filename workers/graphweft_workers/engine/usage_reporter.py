@@ -1,0 +1,153 @@
+"""Keeps what apps use of a worker's partitions in records on the bus.
+
+The records are for operators and for the gateway. A worker that cannot write them goes on: nothing that it applies
+depends on them. After a crash, the events of the last seconds may not be counted.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final, Protocol, runtime_checkable
+
+import structlog
+
+from graphweft_contracts import GraphweftError, Transient
+from graphweft_workers.engine.app_use import LETTERS, PARTITION, encode_letters
+from graphweft_workers.engine.partition_usage import PartitionUsage, loads_of
+from graphweft_workers.engine.read import Decoded
+from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.graph_store import GraphStore
+from graphweft_workers.ports.usage import LettersOfApp
+
+logger = structlog.get_logger("graphweft.mutation")
+
+EVERY_S: Final = 5.0
+_MOST_NAMED: Final = 50
+"""Graphs whose names are counted at one time."""
+
+
+@runtime_checkable
+class NamedProperties(Protocol):
+    """A graph store whose graphs have room for a limited number of names of properties."""
+
+    async def property_names(self, app_id: str) -> frozenset[str]:
+        """Return the names of all properties that the app's graph has ever had; none without a graph."""
+        ...
+
+
+class UsageReporter:
+    """Counts for a worker, and reports every few seconds while ``run`` runs."""
+
+    def __init__(self, bus: Bus, graph: GraphStore, *, clock: Callable[[], float] = time.time) -> None:
+        self._bus = bus
+        self._graph = graph
+        self._clock = clock
+        self._partitions: dict[int, PartitionUsage] = {}
+        self._changed: set[int] = set()
+        self._unnamed: dict[str, int] = {}
+        """By app: the partition of its latest events. Names of its graph are still to be counted."""
+        self._letters: Mapping[str, LettersOfApp] = {}
+        self._since: Counter[str] = Counter()
+        """By app: dead letters that this worker wrote since they were counted."""
+        self._written: bytes = b""
+
+    async def open(self, partition: int) -> None:
+        """Go on counting where the last owner of a partition stopped."""
+        usage = PartitionUsage()
+        with contextlib.suppress(Transient, ValueError):
+            record = (await self._bus.usage()).get(f"{PARTITION}{partition}")
+            if record is not None:
+                usage = PartitionUsage.decode(record)
+        self._partitions[partition] = usage
+        if not self._letters:
+            await self._count_letters()
+
+    def add(self, partition: int, entries: Sequence[Decoded], start: int, end: int) -> None:
+        """Count entries; ``start`` and ``end`` are the numbers of entries before and up to them."""
+        usage = self._partitions.get(partition)
+        if usage is None or end <= usage.end:
+            return
+        fresh = entries[usage.end - start :] if usage.end > start else entries
+        loads = loads_of((each.event.appid, each.entry.fields) for each in fresh if each.event is not None)
+        usage.add(loads, start, end, self._clock())
+        self._changed.add(partition)
+        self._unnamed.update(dict.fromkeys(loads, partition))
+
+    def letters_of(self, app_id: str) -> int:
+        """Return the dead letters of an app, as far as they are counted."""
+        counted = self._letters.get(app_id)
+        return (counted.count if counted else 0) + self._since[app_id]
+
+    def add_letter(self, partition: int, app_id: str, *, payload: bool) -> None:
+        """Count a dead letter that was written, and whether it keeps its event."""
+        self._since[app_id] += 1
+        usage = self._partitions.get(partition)
+        if usage is not None and not payload:
+            usage.without_payload[app_id] += 1
+            self._changed.add(partition)
+
+    async def close(self, partition: int) -> None:
+        """Report a partition for the last time, before another worker opens it."""
+        await self._write(partition)
+        self._partitions.pop(partition, None)
+        self._changed.discard(partition)
+
+    async def run(self) -> None:
+        """Report until cancelled."""
+        while True:
+            await asyncio.sleep(EVERY_S)
+            await self.report()
+
+    async def report(self) -> None:
+        """Report once. Never raises on account of the bus or the graph."""
+        if not self._partitions:
+            return
+        try:
+            for status in await self._bus.status():
+                usage = self._partitions.get(status.id)
+                if usage is not None and usage.set_trimmed(status.trimmed):
+                    self._changed.add(status.id)
+        except Transient as error:
+            logger.debug("usage_not_reported", error=str(error))
+            return
+        await self._count_letters()
+        await self._count_names()
+        for partition in sorted(self._changed):
+            await self._write(partition)
+
+    async def _count_letters(self) -> None:
+        with contextlib.suppress(Transient):
+            self._since.clear()
+            self._letters = await self._bus.letters_by_app()
+            record = encode_letters(self._letters)
+            if 0 in self._partitions and record != self._written:
+                await self._bus.put_usage(LETTERS, record)
+                self._written = record
+
+    async def _count_names(self) -> None:
+        if not isinstance(self._graph, NamedProperties):
+            self._unnamed.clear()
+            return
+        for app_id, partition in list(self._unnamed.items())[:_MOST_NAMED]:
+            del self._unnamed[app_id]
+            with contextlib.suppress(GraphweftError):
+                names = len(await self._graph.property_names(app_id))
+                usage = self._partitions.get(partition)
+                if usage is not None and usage.names.get(app_id) != names:
+                    usage.names[app_id] = names
+                    self._changed.add(partition)
+
+    async def _write(self, partition: int) -> None:
+        usage = self._partitions.get(partition)
+        if usage is None or partition not in self._changed:
+            return
+        self._changed.discard(partition)
+        try:
+            await self._bus.put_usage(f"{PARTITION}{partition}", usage.encode(self._clock()))
+        except Transient as error:
+            self._changed.add(partition)
+            logger.debug("usage_not_reported", partition=partition, error=str(error))

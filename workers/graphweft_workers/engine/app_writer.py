@@ -24,6 +24,7 @@ from graphweft_workers.engine.compile_ahead import read_compiled
 from graphweft_workers.engine.duplicates import REACH, RecentEvents
 from graphweft_workers.engine.graph_marks import has_plan, is_sealed, of_generation
 from graphweft_workers.engine.history import between, known_before
+from graphweft_workers.engine.name_quota import NameQuota
 from graphweft_workers.engine.passed_over import PassedOver
 from graphweft_workers.engine.plan import planned_end, planned_events
 from graphweft_workers.engine.read import MatchedEvent, letter_of_lost
@@ -62,6 +63,8 @@ class WorkerState:
         default_factory=dict[tuple[int, str], tuple[Checkpoint, float]]
     )
     """By partition and app: a seal in the graph, and when it was first seen on this machine's monotonic clock."""
+    names: NameQuota | None = None
+    """The quota of names of properties; None without one."""
     quarantine: bool = True
     """Whether mutations that fail again and again are left out for a while."""
     applier: Applier = field(init=False)
@@ -69,7 +72,9 @@ class WorkerState:
 
     def __post_init__(self) -> None:
         arrangers = Arrangers(self.rules, self.graph.dialect)
-        self.applier = Applier(self.log, self.letters, self.graph, arrangers, quarantine=self.quarantine)
+        self.applier = Applier(
+            self.log, self.letters, self.graph, arrangers, quarantine=self.quarantine, names=self.names
+        )
         self.indexes = AppIndexes(self.graph, self.index_keys, self.fact_keys)
 
 

@@ -23,6 +23,7 @@ from graphweft_rules import BoundMutation
 from graphweft_workers.bounded_dict import BoundedDict
 from graphweft_workers.engine.arrangers import Arrangers
 from graphweft_workers.engine.letter_payloads import LetterPayloads
+from graphweft_workers.engine.name_quota import NameQuota
 from graphweft_workers.engine.order import MOST_ROWS, Arranger, Step
 from graphweft_workers.engine.plan import FailedRows, Plan, Row, arranged, resumed, rules_of, unwritten
 from graphweft_workers.engine.read import MatchedEvent, defect_of, internal_error, letter_for
@@ -102,7 +103,9 @@ class Applier:
         arrangers: Arrangers,
         *,
         quarantine: bool = True,
+        names: NameQuota | None = None,
     ) -> None:
+        self._names = names
         self._quarantine = quarantine
         self._log = log
         self._letters = letters
@@ -211,6 +214,8 @@ class Applier:
             careful = _Careful(plan.rows[0].bound.mutation.cypher.statement, 1)
             if strikes >= STRIKES:
                 plan = await self._drop_row(partition, app_id, plan, 0, QueryFailed(_UNRESPONSIVE, code=_NO_ANSWER))
+        if self._names is not None:
+            plan = await self._without_new_names(partition, app_id, plan)
         while True:
             if self._failures:
                 plan, done = await self._without_quarantined(partition, app_id, plan, done)
@@ -300,6 +305,27 @@ class Applier:
             raise GraphUnavailable(f"the graph's checkpoint cannot be written: {moved.failure}")
         await self._write_letters(partition, failed, events)
         return plan.reported()
+
+    async def _without_new_names(self, partition: int, app_id: str, plan: Plan) -> Plan:
+        """Drop the rows that would bring more names of properties than the app's graph may have."""
+        assert self._names is not None
+        refused = await self._names.refused(app_id, [row.bound for row in plan.rows])
+        if not refused:
+            return plan
+        rows: dict[tuple[str, str], list[Row]] = {}
+        for row in plan.rows:
+            if id(row.bound) in refused:
+                rows.setdefault((row.bound.mutation.rule, row.bound.mutation.id), []).append(row)
+        for (rule, mutation), some in rows.items():
+            failed = FailedRows(
+                rule=rule,
+                mutation=mutation,
+                offsets=tuple(row.event.entry.offset for row in sorted(some, key=lambda row: row.number)),
+                reason="over_quota",
+                message=refused[id(some[0].bound)],
+            )
+            plan = await self._drop(partition, app_id, plan, 0, failed)
+        return plan
 
     # Quarantine
 

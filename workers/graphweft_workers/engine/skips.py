@@ -14,7 +14,7 @@ from typing import Final
 
 from graphweft_contracts import DeadLetter
 from graphweft_workers.engine.read import Skip, letter_for
-from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.dead_letters import DeadLetters
 
 MOST_OFFSETS: Final = 1_000
 """Events of one dead letter; the next event of the cause begins a new one."""
@@ -58,7 +58,7 @@ class Skips:
         self.pending += 1
         self._changed[cause] = account
 
-    async def write(self, bus: Bus) -> None:
+    async def write(self, bus: DeadLetters) -> None:
         """Write all counted skips to dead letters. Raises ``BusUnavailable``; then call it again."""
         while self._changed:
             cause, account = next(iter(self._changed.items()))
@@ -71,7 +71,7 @@ class Skips:
         while len(self._accounts) > _MOST_CAUSES:
             self._accounts.popitem(last=False)
 
-    async def _write(self, bus: Bus, cause: _Cause, account: _Account, skips: list[Skip]) -> None:
+    async def _write(self, bus: DeadLetters, cause: _Cause, account: _Account, skips: list[Skip]) -> None:
         name = f"{self._partition}:skipped:{hashlib.blake2s(repr(cause).encode(), digest_size=8).hexdigest()}"
         while skips:
             letter = account.letter or await bus.dead_letter(name)

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import AsyncGenerator, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import batched
 from typing import Final
@@ -24,6 +24,7 @@ from graphweft_contracts import Transient, wire
 from graphweft_rules import RuleSet
 from graphweft_rules.matching.explain import named
 from graphweft_workers.active_rules import ActiveRules, FixedRules, RulesCursor
+from graphweft_workers.apps import Quotas
 from graphweft_workers.bounded_dict import BoundedDict
 from graphweft_workers.engine.app_queues import AppQueues
 from graphweft_workers.engine.app_writer import AppWriter, WorkerState
@@ -31,6 +32,8 @@ from graphweft_workers.engine.compile_ahead import match_compiled
 from graphweft_workers.engine.duplicates import REACH, RecentEvents
 from graphweft_workers.engine.history import known_before
 from graphweft_workers.engine.leases import LEASE_S, Lease, LeaseHolder
+from graphweft_workers.engine.letter_quota import LetterQuota
+from graphweft_workers.engine.name_quota import NameQuota
 from graphweft_workers.engine.passed_over import PassedOver
 from graphweft_workers.engine.position_note import PositionNote
 from graphweft_workers.engine.read import Range, Skip, defect_of, letter_of_lost
@@ -110,10 +113,12 @@ class MutationWorker:
         lease_s: float = LEASE_S,
         index_keys: frozenset[tuple[str, str]] = frozenset(),
         fact_keys: frozenset[tuple[str, str]] = frozenset(),
+        quotas: Callable[[str], Quotas] = lambda _: Quotas(),
     ) -> None:
         """``index_keys`` are (label, property) of indexes for every app's graph, beside those for rules.
 
-        ``fact_keys`` are for apps whose rules ask for facts. The worker closes neither ``bus`` nor ``graph``.
+        ``fact_keys`` are for apps whose rules ask for facts. ``quotas`` returns the quotas of an app. The worker closes
+        neither ``bus`` nor ``graph``.
         """
         self._bus = bus
         self._graph = graph
@@ -121,17 +126,19 @@ class MutationWorker:
         self._batch_events = batch_events
         self._leases = LeaseHolder(bus, name=name, lease_s=lease_s, logger=logger)
         self._warned: BoundedDict[tuple[str | None, ...], None] = BoundedDict()
+        self._usage = UsageReporter(bus, graph)
+        self._letters = LetterQuota(bus, self._usage, lambda app_id: quotas(app_id).dead_letters)
         self._state = WorkerState(
             log=bus,
-            letters=bus,
+            letters=self._letters,
             purges=bus,
             graph=graph,
             rules=self._rules,
             batch_events=batch_events,
             index_keys=index_keys,
             fact_keys=fact_keys,
+            names=NameQuota(graph, lambda app_id: quotas(app_id).property_names) if NameQuota.counts(graph) else None,
         )
-        self._usage = UsageReporter(bus, graph)
         self.applied_events: int = 0
         self._windows = WindowsTogether()
         self._open_partitions: set[int] = set()
@@ -289,7 +296,7 @@ class MutationWorker:
         if batch.lost:
             next_offset = entries[0].offset if entries else None
             letter = letter_of_lost(partition.number, after, batch.lost, next_offset)
-            await self._bus.put_dead_letters([letter])
+            await self._letters.put_dead_letters([letter])
             logger.error(
                 "events_lost", partition=partition.number, events=batch.lost, after=after, message=letter.message
             )
@@ -321,7 +328,7 @@ class MutationWorker:
             if letter.app_id not in parked and self._is_new(partition, letter.app_id, letter.offset)
         ]  # fmt: skip
         for some in batched(letters, _LETTERS_AT_ONCE):
-            await self._bus.put_dead_letters(some)
+            await self._letters.put_dead_letters(some)
         for letter in letters:
             logger.error("dead_letter", position=letter.position, reason=letter.reason, message=letter.message)
         for defect in read.defects:
@@ -410,7 +417,7 @@ class MutationWorker:
 
     async def _commit_now(self, partition: _Partition) -> None:
         offset, count, note = self._position(partition)
-        await partition.skips.write(self._bus)
+        await partition.skips.write(self._letters)
         await self._graph.durable(partition.run)
         committed = Committed(offset=offset, count=count, note=note)
         await self._bus.commit(partition.number, committed)

@@ -27,6 +27,7 @@ from faststream import FastStream
 from faststream.specification import AsyncAPI
 
 from graphweft_contracts import BusUnavailable, GraphUnavailable, GraphweftError, channels
+from graphweft_workers.apps import Quotas
 from graphweft_workers.drivers import bus_driver
 from graphweft_workers.logs import set_up_logs
 from graphweft_workers.ports.check import layout_checks
@@ -168,6 +169,10 @@ async def _mutation(settings: Settings) -> AsyncGenerator[_Service]:
         rules = await load_new_rules(settings, bus)
         graph = make_graph(settings)
         stack.push_async_callback(graph.aclose)
+        policies = open_policies(settings)
+        if policies is not None:
+            following = asyncio.create_task(policies.follow())
+            stack.callback(following.cancel)
         worker = MutationWorker(
             bus,
             graph,
@@ -176,6 +181,7 @@ async def _mutation(settings: Settings) -> AsyncGenerator[_Service]:
             batch_events=settings.batch_events,
             lease_s=settings.lease_s,
             fact_keys=KEYS,
+            quotas=lambda app_id: Quotas() if policies is None else policies.current.of(app_id).quotas,
         )
         yield _Checked(worker, graph, bus, rules, settings.rules, waits=True)
 

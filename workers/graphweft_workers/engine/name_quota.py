@@ -57,9 +57,9 @@ class NameQuota:
                 new -= known
             if new and len(known) + len(new) > limit:
                 found[id(row)] = (
-                    f"the graph of {app_id!r} has {len(known):,} names of properties, its quota is {limit:,}, and the maps "
-                    f"of this event have {len(new):,} more: write names that are data as values (a node for each pair), "
-                    "or raise `quotas: {property_names: …}` of the app, then retry this dead letter"
+                    f"the graph of {app_id!r} has {len(known):,} names of properties, its quota is {limit:,}, and the "
+                    f"maps of this event have {len(new):,} more: write names that are data as values (a node for each "
+                    "pair), or raise `quotas: {property_names: …}` of the app, then retry this dead letter"
                 )
             else:
                 known |= new

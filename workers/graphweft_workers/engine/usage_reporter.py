@@ -63,7 +63,7 @@ class UsageReporter:
             if record is not None:
                 usage = PartitionUsage.decode(record)
         self._partitions[partition] = usage
-        if not self._letters:
+        if partition == 0 or not self._letters:
             await self._count_letters()
 
     def add(self, partition: int, entries: Sequence[Decoded], start: int, end: int) -> None:

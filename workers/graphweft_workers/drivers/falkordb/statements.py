@@ -46,7 +46,7 @@ LIST_NAMES: Final[Mapping[Literal["label", "type"], str]] = {
     "label": "CALL db.labels() YIELD label RETURN label",
     "type": "CALL db.relationshipTypes() YIELD relationshipType RETURN relationshipType",
 }
-LIST_PROPERTY_NAMES: Final = "CALL db.propertyKeys() YIELD propertyKey RETURN collect(propertyKey)"
+LIST_PROPERTY_NAMES: Final = "CALL db.propertyKeys() YIELD propertyKey RETURN propertyKey"
 READ_CHECKPOINT: Final = "MATCH (p:__Progress {partition: $__gw_partition}) RETURN p.pos, p.plan, p.done"
 READ_CHECKPOINTS: Final = "MATCH (p:__Progress) RETURN p.partition, p.pos, p.plan, p.done"
 MAKE_CHECKPOINT: Final = (

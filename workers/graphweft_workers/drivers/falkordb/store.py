@@ -191,7 +191,7 @@ class FalkorDBStore:
             raise translate(error) from error
         except (RedisError, OSError) as error:
             raise translate(error) from error
-        return frozenset(map(str, reply[1][0][0]))
+        return frozenset(str(row[0]) for row in reply[1])
 
     async def check_query(self, query: Cypher, batch_query: BatchQuery | None = None) -> Refusal | None:
         """See ``GraphStore.check_query``. It creates an empty graph for that."""

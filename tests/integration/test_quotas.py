@@ -1,4 +1,4 @@
-"""Quotas of apps through the real bus, worker and graph: what an app uses is counted, and a neighbour is not affected."""
+"""Quotas of apps through the real bus, worker and graph: the use is counted, and a neighbour not affected."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ async def uses_of(bus: Bus, policies: AppPolicies | None = None) -> dict[str, Ap
 async def reported(bus: Bus) -> None:
     """Wait until a worker has said how many dead letters each app has."""
     async with asyncio.timeout(20):
-        while decode_letters((await bus.usage()).get(LETTERS, b"{}")) != await bus.letters_by_app():
+        while decode_letters((await bus.usage()).get(LETTERS, b"{}")) != await bus.letters_by_app():  # noqa: ASYNC110
             await asyncio.sleep(0.02)
 
 
@@ -141,7 +141,7 @@ async def test_what_each_app_keeps_is_counted_over_restarts_and_trims(
     monkeypatch.setattr(usage_reporter, "EVERY_S", 0.05)
     async with running(bus, graph, rules, AppPolicies()):
         async with asyncio.timeout(20):
-            while any(use.stored_bytes for use in (await uses_of(bus)).values()):
+            while any(use.stored_bytes for use in (await uses_of(bus)).values()):  # noqa: ASYNC110
                 await asyncio.sleep(0.02)
         await sent(client, [event("made", HOG, 31, traits=traits)])
         await applied(bus)

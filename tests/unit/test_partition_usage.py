@@ -47,6 +47,8 @@ def test_what_is_trimmed_counts_no_more_and_the_neighbour_stays() -> None:
     usage.set_trimmed(4 * PAGE)
     assert usage.stored() == {}
     assert not usage.add(load(hog=1), 0, 5, 0.0), "it still knows how far it has counted"
+    usage.add(load(hog=5), 4 * PAGE, 4 * PAGE + 1, 0.0)
+    assert usage.stored() == {HOG: 5}
 
 
 def test_pages_stay_few_and_the_sum_exact() -> None:
@@ -89,7 +91,7 @@ def test_the_record_has_all_counts() -> None:
 
 
 @pytest.mark.parametrize(
-    "record", [b"", b"[]", b"1", b"{}", b'{"trimmed": 1}', b'{"trimmed":0,"pages":[1],"windows":[],"names":{}}']
+    "record", [b"", b"[]", b"1", b"{}", b'{"trimmed": 1}', b'{"end":0,"trimmed":0,"pages":[1],"windows":[],"names":{}}']
 )
 def test_anything_else_is_refused(record: bytes) -> None:
     with pytest.raises(ValueError, match=r"."):

@@ -39,15 +39,20 @@ class _Page:
     end: int
     sizes: Counter[str] = field(default_factory=Counter[str])
 
-    def kept(self, trimmed: int) -> float:
-        """Return which part of the page the bus still holds."""
-        return min(1.0, max(0.0, (self.end - trimmed) / max(1, self.end - self.start)))
+    def cut(self, trimmed: int) -> None:
+        """Forget the entries up to a number: their share of the bytes, as their sizes are not known."""
+        if trimmed > self.start:
+            share = (self.end - trimmed) / (self.end - self.start)
+            self.sizes = Counter({app_id: kept for app_id, size in self.sizes.items() if (kept := round(size * share))})
+            self.start = trimmed
 
 
 @dataclass(slots=True, kw_only=True)
 class PartitionUsage:
     """The counts of one partition."""
 
+    end: int = 0
+    """The number of entries up to which the partition is counted."""
     trimmed: int = 0
     """Entries that the bus no longer holds."""
     names: dict[str, int] = field(default_factory=dict[str, int])
@@ -57,11 +62,6 @@ class PartitionUsage:
     _pages: list[_Page] = field(default_factory=list[_Page])
     _windows: dict[int, Counter[str]] = field(default_factory=dict[int, Counter[str]])
     """By number of the window: the events of each app."""
-
-    @property
-    def end(self) -> int:
-        """The number of entries up to which the partition is counted."""
-        return self._pages[-1].end if self._pages else 0
 
     def add(self, loads: Mapping[str, AppLoad], start: int, end: int, now: float) -> bool:
         """Count a range of entries, given by the numbers of entries before and up to it. Return whether it is new.
@@ -73,7 +73,7 @@ class PartitionUsage:
         if not self._pages or self._pages[-1].end - self._pages[-1].start >= PAGE:
             self._pages.append(_Page(max(start, self.end), end))
         page = self._pages[-1]
-        page.end = end
+        self.end = page.end = end
         window = self._windows.setdefault(int(now) // WINDOW_S, Counter())
         for app_id, load in loads.items():
             page.sizes[app_id] += load.size
@@ -86,17 +86,16 @@ class PartitionUsage:
         changed = trimmed != self.trimmed
         self.trimmed = trimmed
         if changed:
-            gone = [page for page in self._pages[:-1] if page.end <= trimmed]
-            self._pages = self._pages[len(gone) :]
+            self._pages = [page for page in self._pages if page.end > trimmed]
+            if self._pages:
+                self._pages[0].cut(trimmed)
         return changed
 
     def stored(self) -> Counter[str]:
         """Return about how many bytes of each app the bus holds."""
         found: Counter[str] = Counter()
         for page in self._pages:
-            if kept := page.kept(self.trimmed):
-                for app_id, size in page.sizes.items():
-                    found[app_id] += round(size * kept)
+            found.update(page.sizes)
         return found
 
     def recent(self, now: float) -> Counter[str]:
@@ -113,6 +112,7 @@ class PartitionUsage:
         self._windows = {number: window for number, window in self._windows.items() if number > oldest}
         return to_json(
             {
+                "end": self.end,
                 "trimmed": self.trimmed,
                 "pages": [[page.start, page.end, page.sizes] for page in self._pages],
                 "windows": list(self._windows.items()),
@@ -127,6 +127,7 @@ class PartitionUsage:
         raw: Any = from_json(record)
         try:
             return cls(
+                end=int(raw["end"]),
                 trimmed=int(raw["trimmed"]),
                 names=dict(_counts(raw["names"])),
                 without_payload=_counts(raw["without_payload"]),

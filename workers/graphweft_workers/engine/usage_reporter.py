@@ -48,8 +48,10 @@ class UsageReporter:
         self._clock = clock
         self._partitions: dict[int, PartitionUsage] = {}
         self._changed: set[int] = set()
+        self._seen: dict[str, int] = {}
+        """By app: the partition of events that were read since the last report."""
         self._unnamed: dict[str, int] = {}
-        """By app: the partition of its latest events. Names of its graph are still to be counted."""
+        """By app: the partition of earlier events, which the graph has by now. Its names are still to be counted."""
         self._letters: Mapping[str, LettersOfApp] = {}
         self._since: Counter[str] = Counter()
         """By app: dead letters that this worker wrote since they were counted."""
@@ -75,7 +77,7 @@ class UsageReporter:
         loads = loads_of((each.event.appid, each.entry.fields) for each in fresh if each.event is not None)
         usage.add(loads, start, end, self._clock())
         self._changed.add(partition)
-        self._unnamed.update(dict.fromkeys(loads, partition))
+        self._seen.update(dict.fromkeys(loads, partition))
 
     def letters_of(self, app_id: str) -> int:
         """Return the dead letters of an app, as far as they are counted."""
@@ -92,6 +94,8 @@ class UsageReporter:
 
     async def close(self, partition: int) -> None:
         """Report a partition for the last time, before another worker opens it."""
+        self._unnamed |= self._seen
+        await self._count_names(partition)
         await self._write(partition)
         self._partitions.pop(partition, None)
         self._changed.discard(partition)
@@ -116,6 +120,8 @@ class UsageReporter:
             return
         await self._count_letters()
         await self._count_names()
+        self._unnamed |= self._seen
+        self._seen = {}
         for partition in sorted(self._changed):
             await self._write(partition)
 
@@ -128,11 +134,12 @@ class UsageReporter:
                 await self._bus.put_usage(LETTERS, record)
                 self._written = record
 
-    async def _count_names(self) -> None:
+    async def _count_names(self, only: int | None = None) -> None:
         if not isinstance(self._graph, NamedProperties):
             self._unnamed.clear()
             return
-        for app_id, partition in list(self._unnamed.items())[:_MOST_NAMED]:
+        due = [(app_id, partition) for app_id, partition in self._unnamed.items() if only in (None, partition)]
+        for app_id, partition in due[:_MOST_NAMED]:
             del self._unnamed[app_id]
             with contextlib.suppress(GraphweftError):
                 names = len(await self._graph.property_names(app_id))

@@ -30,7 +30,7 @@ _READ_LOG: Final = (
         operations=("Read",),
         topics=(channels.EVENTS_TOPIC, channels.PARTITIONS_TOPIC, channels.RULE_SETS_TOPIC, channels.PURGES_TOPIC),
     ),
-    Right(operations=("Describe",), topics=(channels.DEAD_LETTERS_TOPIC,)),
+    Right(operations=("Describe",), topics=(channels.DEAD_LETTERS_TOPIC, channels.USAGE_TOPIC)),
     Right(operations=("Describe",), groups=(_GROUPS,), prefixed=True),
 )
 
@@ -45,8 +45,14 @@ def rights_of(role: str, app_id: str | None = None) -> tuple[Right, ...]:
                 operations=("Read",), topics=(channels.PARTITIONS_TOPIC, channels.context_replies_topic(app_id))
             )
         case "gateway":
-            return write, Right(
-                operations=("Read",), topics=(channels.PARTITIONS_TOPIC, channels.CONTEXT_REPLIES_TOPIC)
+            return (
+                write,
+                Right(operations=("Read",), topics=(channels.PARTITIONS_TOPIC, channels.CONTEXT_REPLIES_TOPIC)),
+                Right(operations=("Read", "Write"), topics=(channels.USAGE_TOPIC,)),
+                Right(
+                    operations=("Describe",),
+                    topics=(channels.DEAD_LETTERS_TOPIC, channels.RULE_SETS_TOPIC, channels.PURGES_TOPIC),
+                ),
             )
         case "responder":
             return (

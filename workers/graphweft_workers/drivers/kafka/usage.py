@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from aiokafka import TopicPartition
 
-from graphweft.transports.kafka.connection import bus_errors
+from graphweft.transports.kafka.connection import Servers, bus_errors
 from graphweft_contracts import channels
 from graphweft_workers.drivers.kafka.producer import started_producer, stop_producer
 from graphweft_workers.drivers.kafka.reader import RangeReader
@@ -22,7 +22,7 @@ _KNOWN_S: Final = 3_600.0
 class KafkaUsageLog:
     """``UsageLog`` on a Kafka cluster. The topic must exist."""
 
-    def __init__(self, servers: str) -> None:
+    def __init__(self, servers: Servers) -> None:
         self._servers = servers
         self._reader = RangeReader(servers)
         self._producer: Any = None

@@ -27,6 +27,7 @@ _READ_LOG: Final = (
     *(f"%R~{channels.PURGES}", f"%R~{channels.PURGED}"),
     *("+xread", "+xrange", "+xrevrange", "+xinfo|stream", "+xinfo|groups", "+eval_ro", "+hget", "+lrange", "+zrange"),
 )
+_REPORT: Final = (f"~{channels.USAGE}", "+hgetall", "+hset", "+hdel")
 _ANSWER: Final = (
     *(f"~{channels.CONTEXT_REQUESTS}", f"~{channels.RESPONDERS}", f"&{channels.CONTEXT_REPLIES}*"),
     *("+xreadgroup", "+xack", "+xdel", "+xpending", "+xclaim", "+xgroup|create", "+xgroup|delconsumer"),
@@ -35,13 +36,25 @@ _ANSWER: Final = (
 _WORK: Final = (
     "~graphweft:*",
     *("+xadd", "+xtrim", "+xgroup|create", "+xgroup|setid", "+eval", "+exists", "+set", "+mget", "+del", "+time"),
-    *("+zremrangebyscore", "+zadd", "+zrange", "+zrem", "+pexpire", "+hset", "+hsetnx", "+hmget", "+hdel", "+hlen"),
+    *(
+        "+zremrangebyscore",
+        "+zadd",
+        "+zrange",
+        "+zrem",
+        "+pexpire",
+        "+hset",
+        "+hsetnx",
+        "+hmget",
+        "+hdel",
+        "+hlen",
+        "+hincrby",
+    ),
     *("+llen", "+rpush", "+client|id", "+client|unblock", "+info", "+config|get", "+xinfo|consumers"),
 )
 
 _RULES: Final[Mapping[str, tuple[str, ...]]] = {
     "tenant": (*_CONNECT, *_READ_LAYOUT, *_APPEND, *_SUBSCRIBE),
-    "gateway": (*_CONNECT, *_READ_LAYOUT, *_APPEND, *_SUBSCRIBE, f"&{channels.CONTEXT_REPLIES}*"),
+    "gateway": (*_CONNECT, *_READ_LAYOUT, *_APPEND, *_SUBSCRIBE, f"&{channels.CONTEXT_REPLIES}*", *_REPORT),
     "responder": (*_CONNECT, *_READ_LAYOUT, *_READ_LOG, *_ANSWER),
     "worker": (*_CONNECT, *_READ_LAYOUT, *_READ_LOG, *_WORK),
 }

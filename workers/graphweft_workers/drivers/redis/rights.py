@@ -36,20 +36,8 @@ _ANSWER: Final = (
 _WORK: Final = (
     "~graphweft:*",
     *("+xadd", "+xtrim", "+xgroup|create", "+xgroup|setid", "+eval", "+exists", "+set", "+mget", "+del", "+time"),
-    *(
-        "+zremrangebyscore",
-        "+zadd",
-        "+zrange",
-        "+zrem",
-        "+pexpire",
-        "+hset",
-        "+hsetnx",
-        "+hmget",
-        "+hdel",
-        "+hlen",
-        "+hincrby",
-    ),
-    *("+llen", "+rpush", "+client|id", "+client|unblock", "+info", "+config|get", "+xinfo|consumers"),
+    *("+zremrangebyscore", "+zadd", "+zrange", "+zrem", "+pexpire", "+hset", "+hsetnx", "+hmget", "+hdel", "+hlen"),
+    *("+hincrby", "+llen", "+rpush", "+client|id", "+client|unblock", "+info", "+config|get", "+xinfo|consumers"),
 )
 
 _RULES: Final[Mapping[str, tuple[str, ...]]] = {
@@ -90,11 +78,12 @@ _SAMPLES: Final[Mapping[str, tuple[str, ...]]] = {
     "+zrange": (channels.PURGES, "0", "0"),
     "+zrem": (channels.RESPONDERS, "x"),
     "+zremrangebyscore": (channels.WORKERS, "0", "0"),
-    "+hset": (_L, "x", "y"),
+    "+hset": (channels.USAGE, "x", "y"),
     "+hsetnx": (channels.RULE_SETS, "x", "y"),
     "+hmget": (_L, "x"),
-    "+hdel": (_L, "x"),
+    "+hdel": (channels.USAGE, "x"),
     "+hlen": (_L,),
+    "+hincrby": (channels.LETTERS_OF_APPS, "x", "1"),
     "+llen": (channels.ACTIVATIONS,),
     "+rpush": (channels.ACTIVATIONS, "x"),
     "+eval": ("return 1", "0"),

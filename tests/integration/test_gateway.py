@@ -43,6 +43,7 @@ from graphweft_contracts import (
     SearchQuery,
     channels,
 )
+from graphweft_workers.apps import Quotas
 from graphweft_workers.drivers.embedded.server import EmbeddedServer
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.redis.event_log import RedisEventLog
@@ -55,6 +56,7 @@ from graphweft_workers.gateway.document import document
 from graphweft_workers.gateway.limits import Limits
 from graphweft_workers.gateway.problems import Problem
 from graphweft_workers.gateway.questions import ContextQuestion, SearchQuestion
+from graphweft_workers.gateway.quotas import QuotaGate
 from graphweft_workers.gateway.tokens import Token, Tokens, new_token, read_tokens, sha256_of
 from graphweft_workers.roles import features
 from graphweft_workers.roles import gateway as serving_module
@@ -279,6 +281,72 @@ async def test_a_search_over_http_brings_no_cypher(gateway: Gateway) -> None:
         search = {"memory": {"user_id": "u1"}, "retrieval_query": cypher}
         answer = await gateway.post("/v1/context", json=SEARCH | {"search": search})
         assert (problem(answer), places(answer)) == ((422, "invalid-question"), {"#/search/retrieval_query"})
+
+
+async def test_events_above_the_rate_of_an_app_get_429_on_each_route_and_the_neighbour_does_not(
+    stack: Stack, app_id: str
+) -> None:
+    hog = Quotas(events_per_s=0.001)
+    gate = QuotaGate(lambda app: hog if app == app_id else Quotas(), clock=lambda: 0.0)
+    tokens = tokens_of(mine=app_id, theirs=f"{app_id}-2")
+    async with AsyncExitStack() as ends:
+        held = await ends.enter_async_context(Client(transport=RedisTransport(stack.url)))
+        app = make_app(held, connect=lambda: RedisTransport(stack.url), tokens=tokens, quotas=gate)
+        mine = await ends.enter_async_context(asking(app))
+        theirs = await ends.enter_async_context(asking(app, token="theirs"))
+        assert (await post(mine, [note("a"), note("b")], BATCH)).status_code == 202, "a batch may be above the rate"
+        messages = {"group_id": "g", "messages": [{"content": "hi", "role_type": "user"}]}
+        for answer in (
+            await post(mine, note("c")),
+            await post(mine, "{", BATCH),  # nothing of the body is read
+            await mine.post("/messages", json=messages),
+            await mine.post("/v1/traces", json={}),
+        ):
+            assert answer.status_code == 429
+            problem = answer.json()
+            assert problem["type"] == "urn:graphweft:problem:over-quota"
+            assert (problem["quota"], problem["limit"], problem["used"]) == ("events_per_s", 0.001, 2)
+            assert int(answer.headers["retry-after"]) >= 2_000
+        assert (await ask(mine)).status_code == 200, "questions have no quota"
+        for number in range(3):
+            assert (await post(theirs, [note(f"{number}a"), note(f"{number}b")], BATCH)).status_code == 202
+        assert gate.refused == {app_id: {"events_per_s": 4}}
+    assert await events_of(stack.url, app_id) == ["a", "b"]
+
+
+async def test_the_gateway_process_follows_the_quotas_of_its_file_and_status_shows_what_it_refused(
+    stack: Stack, tmp_path: Path, app_id: str
+) -> None:
+    tokens, apps = tmp_path / "tokens.yaml", tmp_path / "apps.yaml"
+    tokens.write_text(
+        f"tokens: [{{sha256: {hashlib.sha256(b'mine').hexdigest()}, app_id: {app_id}}},"
+        f" {{sha256: {hashlib.sha256(b'theirs').hexdigest()}, app_id: {app_id}-2}}]"
+    )
+    apps.write_text(f"apps: {{{app_id}: {{quotas: {{events_per_s: 0.001}}}}}}")
+    files = {"GRAPHWEFT_GATEWAY_TOKENS": str(tokens), "GRAPHWEFT_APPS": str(apps)}
+    with stack.gateway(**files) as (base, process):
+        async with httpx.AsyncClient(base_url=base, headers={"Authorization": "Bearer mine"}) as mine:
+            assert (await post(mine, note("a"))).status_code == 202
+            assert (await post(mine, note("b"))).status_code == 429
+            assert (await post(mine, note("b"), Authorization="Bearer theirs")).status_code == 202
+            apps.write_text(f"apps: {{{app_id}: {{quotas: {{events_per_s: 1000}}}}}}\n")
+            async with asyncio.timeout(20):
+                while (await post(mine, note("b"))).status_code == 429:  # noqa: ASYNC110 - the file is read each second
+                    await asyncio.sleep(0.05)
+        process.terminate()
+        process.communicate(timeout=30)
+    shown = stack.command("status", "--json", **files)
+    output, errors = shown.communicate(timeout=60)
+    assert shown.returncode == 0, errors
+    uses = {each["app_id"]: each for each in json.loads(output)["apps"]}
+    assert uses[app_id]["refused_requests"]["events_per_s"] >= 1
+    assert uses[app_id]["quotas"] == {"events_per_s": 1000, "property_names": 10_000}
+    assert uses.get(f"{app_id}-2", {}).get("refused_requests", {}) == {}
+    text = stack.command("status", **files)
+    output, errors = text.communicate(timeout=60)
+    assert text.returncode == 0, errors
+    assert app_id[:8] in output
+    assert "events_per_s" in output
 
 
 async def test_a_batch_keeps_its_order(gateway: Gateway, stack: Stack, app_id: str) -> None:

@@ -127,8 +127,8 @@ class UsageReporter:
 
     async def _count_letters(self) -> None:
         with contextlib.suppress(Transient):
-            self._since.clear()
             self._letters = await self._bus.letters_by_app()
+            self._since.clear()
             record = encode_letters(self._letters)
             if 0 in self._partitions and record != self._written:
                 await self._bus.put_usage(LETTERS, record)

@@ -7,7 +7,7 @@ from typing import Final, Literal, get_args
 from pydantic import BaseModel, ConfigDict, Field
 
 PROPERTY_NAMES: Final = 10_000
-"""The names of properties that a graph may have unless the policies say otherwise. FalkorDB has room for 65,535."""
+"""The names of properties that a graph may have unless the policies say otherwise."""
 
 type QuotaName = Literal["events_per_s", "bytes_per_s", "stored_bytes", "dead_letters", "property_names"]
 QUOTAS: Final[tuple[QuotaName, ...]] = get_args(QuotaName.__value__)

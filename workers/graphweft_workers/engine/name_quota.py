@@ -1,7 +1,7 @@
 """Refuses rows that would bring more names of properties than the graph of an app may have.
 
 Names come from the text of rules, which has few, or from maps in events (``SET n += $map``). Only rows of the second
-kind are looked at. A graph of FalkorDB keeps every name for its whole life, and looks them up one by one.
+kind are looked at. Some servers keep every name of a graph for its whole life, and look names up one by one.
 """
 
 from __future__ import annotations

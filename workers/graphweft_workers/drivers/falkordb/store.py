@@ -54,11 +54,11 @@ from graphweft_workers.drivers.falkordb.errors import (
 from graphweft_workers.drivers.falkordb.exchange import exchange
 from graphweft_workers.drivers.falkordb.limiter import Places, Query
 from graphweft_workers.drivers.falkordb.literals import header
+from graphweft_workers.drivers.falkordb.property_names import read_property_names
 from graphweft_workers.drivers.falkordb.rows import bound_amount, run_time_ms, table_of
 from graphweft_workers.drivers.falkordb.statements import (
     LIST_INDEXES,
     LIST_NAMES,
-    LIST_PROPERTY_NAMES,
     MAKE_CHECKPOINT,
     READ_CHECKPOINT,
     READ_CHECKPOINTS,
@@ -93,8 +93,6 @@ _WRITER_GRACE_S: Final = 15.0
 _BUILT: Final = "OPERATIONAL"
 _BUILD_POLL_S: Final = 0.02
 _BUILD_S: Final = 10.0
-
-
 _CHECKS: Final = 5
 """Attempts to check a query while another process deletes the graph for it."""
 
@@ -183,15 +181,7 @@ class FalkorDBStore:
 
     async def property_names(self, app_id: str) -> frozenset[str]:
         """Return the names of all properties that the app's graph has ever had; none without a graph."""
-        try:
-            reply = await self._redis.execute_command("GRAPH.RO_QUERY", self._name(app_id), LIST_PROPERTY_NAMES)
-        except ResponseError as error:
-            if str(error).startswith((NO_GRAPH, NO_GRAPH_KEY)):
-                return frozenset()
-            raise translate(error) from error
-        except (RedisError, OSError) as error:
-            raise translate(error) from error
-        return frozenset(str(row[0]) for row in reply[1])
+        return await read_property_names(partial(self._rows, app_id, "GRAPH.RO_QUERY"))
 
     async def check_query(self, query: Cypher, batch_query: BatchQuery | None = None) -> Refusal | None:
         """See ``GraphStore.check_query``. It creates an empty graph for that."""

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Generator, Mapping, Sequence
 from datetime import UTC, datetime
 from itertools import batched
 from typing import Any, Final
@@ -22,9 +22,11 @@ from graphweft.transports.redis.layout import agreed_layout, store_order
 from graphweft_contracts import BusUnavailable, DeadLetter, Layout, Order, channels
 from graphweft_contracts.rules_log import Activation, StoredRules
 from graphweft_workers.drivers.redis.lease_keeper import RedisLeaseKeeper
+from graphweft_workers.drivers.redis.letter_scripts import EXTEND_LETTER, LETTER_KEYS, PUT_LETTERS, REQUEUE_LETTER
 from graphweft_workers.drivers.redis.purges import RedisPurgeLog
 from graphweft_workers.drivers.redis.rules_log import RedisRulesLog
 from graphweft_workers.drivers.redis.stream_waiter import StreamWaiter, offset_number
+from graphweft_workers.drivers.redis.usage import RedisUsageLog
 from graphweft_workers.ports.event_log import Batch, Committed, Entry, PartitionStatus
 from graphweft_workers.ports.pages import LEAST, PAGE_BYTES
 from graphweft_workers.ports.purges import Purge, Purges
@@ -140,68 +142,6 @@ while #found < limit do
 end
 return found
 """
-# Counts the letters of each app. KEYS[3] and KEYS[4] are ``COUNTED_LETTERS`` and ``LETTERS_OF_APPS``.
-_COUNTING: Final = """
-local function forget(id)
-  local was = redis.call('HGET', KEYS[3], id)
-  if not was then return end
-  local size, app = string.match(was, '^(%d+) (.*)$')
-  redis.call('HDEL', KEYS[3], id)
-  if redis.call('HINCRBY', KEYS[4], 'n:' .. app, -1) <= 0 then
-    redis.call('HDEL', KEYS[4], 'n:' .. app, 'b:' .. app)
-  else
-    redis.call('HINCRBY', KEYS[4], 'b:' .. app, -size)
-  end
-end
-local function count(id, body, app)
-  forget(id)
-  redis.call('HSET', KEYS[3], id, #body .. ' ' .. app)
-  redis.call('HINCRBY', KEYS[4], 'n:' .. app, 1)
-  redis.call('HINCRBY', KEYS[4], 'b:' .. app, #body)
-end
-"""
-# The letter must be unchanged: another process may have retried or replaced it.
-_REQUEUE: Final = f"""{_COUNTING}
-if redis.call('HGET', KEYS[1], ARGV[1]) ~= ARGV[2] then return 0 end
-local at = 7
-while at <= #ARGV do
-  local size = tonumber(ARGV[at])
-  redis.call('XADD', KEYS[5], '*', unpack(ARGV, at + 1, at + size))
-  at = at + size + 1
-end
-redis.call('HDEL', KEYS[1], ARGV[1])
-redis.call('ZREM', KEYS[2], ARGV[1])
-forget(ARGV[1])
-if ARGV[3] ~= '' then
-  redis.call('HSET', KEYS[1], ARGV[3], ARGV[4])
-  redis.call('ZADD', KEYS[2], ARGV[5], ARGV[3])
-  count(ARGV[3], ARGV[4], ARGV[6])
-end
-return 1
-"""
-_PUT: Final = f"""{_COUNTING}
-for i = 1, #ARGV, 4 do
-  redis.call('ZREM', KEYS[2], ARGV[i])
-  redis.call('HSET', KEYS[1], ARGV[i], ARGV[i + 1])
-  redis.call('ZADD', KEYS[2], ARGV[i + 2], ARGV[i])
-  count(ARGV[i], ARGV[i + 1], ARGV[i + 3])
-end
-"""
-_EXTEND: Final = f"""{_COUNTING}
-if (redis.call('HGET', KEYS[1], ARGV[1]) or '') ~= ARGV[2] then return 0 end
-redis.call('ZREM', KEYS[2], ARGV[1])
-redis.call('HSET', KEYS[1], ARGV[1], ARGV[3])
-redis.call('ZADD', KEYS[2], ARGV[4], ARGV[1])
-count(ARGV[1], ARGV[3], ARGV[5])
-return 1
-"""
-_LETTERS: Final = (
-    channels.DEAD_LETTERS,
-    channels.DEAD_LETTER_ORDER,
-    channels.COUNTED_LETTERS,
-    channels.LETTERS_OF_APPS,
-)
-"""The keys of the scripts that write dead letters."""
 
 
 class RedisEventLog:
@@ -216,6 +156,7 @@ class RedisEventLog:
         self._waiter = StreamWaiter(self._redis)
         self._new = new
         self._rules = RedisRulesLog(self._call)
+        self._usage = RedisUsageLog(self._call)
         self._purges = RedisPurgeLog(self._call)
         self._group_name = group
         self._count: int | None = None
@@ -441,14 +382,14 @@ class RedisEventLog:
         """See ``DeadLetters.put_dead_letters``."""
         given = [part for each in letters for part in (each.id, _body(each), each.time.timestamp(), each.app_id or "")]
         with _bus_errors("a dead letter cannot be written"):
-            await self._redis.execute_command("EVAL", _PUT, len(_LETTERS), *_LETTERS, *given)
+            await self._redis.execute_command("EVAL", PUT_LETTERS, len(LETTER_KEYS), *LETTER_KEYS, *given)
 
     async def extend(self, letter: DeadLetter | None, longer: DeadLetter) -> bool:
         """See ``DeadLetters.extend``."""
 
         def script(before: bytes | str) -> Awaitable[Any]:
             given = (longer.id, before, _body(longer), longer.time.timestamp(), longer.app_id or "")
-            return self._call("EVAL", _EXTEND, len(_LETTERS), *_LETTERS, *given)
+            return self._call("EVAL", EXTEND_LETTER, len(LETTER_KEYS), *LETTER_KEYS, *given)
 
         return bool(await script("")) if letter is None else await self._in_place_of(letter, script)
 
@@ -458,24 +399,15 @@ class RedisEventLog:
 
     async def letters_by_app(self) -> Mapping[str, LettersOfApp]:
         """See ``UsageLog.letters_by_app``."""
-        counts = await self._call("HGETALL", channels.LETTERS_OF_APPS)
-        read = {name.decode(): int(value) for name, value in _pairs(counts)}
-        return {
-            name[2:]: LettersOfApp(count=value, size=read.get(f"b:{name[2:]}", 0))
-            for name, value in read.items()
-            if name.startswith("n:")
-        }
+        return await self._usage.letters_by_app()
 
     async def put_usage(self, reporter: str, record: bytes | None) -> None:
         """See ``UsageLog.put_usage``."""
-        if record is None:
-            await self._call("HDEL", channels.USAGE, reporter)
-        else:
-            await self._call("HSET", channels.USAGE, reporter, record)
+        await self._usage.put_usage(reporter, record)
 
     async def usage(self) -> Mapping[str, bytes]:
         """See ``UsageLog.usage``."""
-        return {name.decode(): record for name, record in _pairs(await self._call("HGETALL", channels.USAGE))}
+        return await self._usage.usage()
 
     async def dead_letters(self, *, limit: int) -> Sequence[DeadLetter]:
         """See ``DeadLetters.dead_letters``."""
@@ -495,7 +427,7 @@ class RedisEventLog:
     ) -> bool:
         """See ``DeadLetters.requeue``. One script blocks the server: page long ranges by ``rest``."""
         partition, _, _ = letter.position.partition(":")
-        keys = (*_LETTERS, channels.events_stream(int(partition)))
+        keys = (*LETTER_KEYS, channels.events_stream(int(partition)))
         arguments: list[Any] = ["", "", "", ""]
         if rest:
             arguments = [rest.id, _body(rest), rest.time.timestamp(), rest.app_id or ""]
@@ -504,7 +436,7 @@ class RedisEventLog:
             arguments.extend(part for item in entry.items() for part in item)
 
         def script(before: bytes | str) -> Awaitable[Any]:
-            return self._call("EVAL", _REQUEUE, len(keys), *keys, letter.id, before, *arguments)
+            return self._call("EVAL", REQUEUE_LETTER, len(keys), *keys, letter.id, before, *arguments)
 
         return await self._in_place_of(letter, script)
 
@@ -644,8 +576,3 @@ def _entry(item: Any) -> Entry:
 
 def _body(letter: DeadLetter) -> str:
     return letter.model_dump_json(exclude_none=True)
-
-
-def _pairs(reply: Any) -> Iterable[tuple[bytes, bytes]]:
-    """Return the fields of a hash, which are a list or a map by the version of the protocol."""
-    return reply.items() if isinstance(reply, dict) else zip(reply[::2], reply[1::2], strict=True)

@@ -13,6 +13,7 @@ from graphweft_contracts import Event, wire
 from graphweft_workers.apps import QuotaName, Quotas
 from graphweft_workers.gateway.problems import Problem
 
+_ERASING: Final = frozenset({"memory.erase", "memory.forget"})
 _STORED_RETRY_S: Final = 60
 _UNITS: Final[Mapping[QuotaName, str]] = {
     "events_per_s": "events a second",
@@ -43,18 +44,26 @@ class QuotaGate:
         """Refused requests, by app and quota."""
 
     def check(self, app_id: str) -> None:
-        """Raise ``Problem`` while the app is above a quota: 429 for a rate, 507 for what is kept."""
+        """Raise ``Problem`` with 429 while the app is above a rate. It is for requests whose body is not read yet."""
         quotas = self._of(app_id)
         self._check_rate(app_id, "events_per_s", quotas.events_per_s)
         self._check_rate(app_id, "bytes_per_s", quotas.bytes_per_s)
+
+    def _check_kept(self, app_id: str) -> None:
+        quotas = self._of(app_id)
         if quotas.stored_bytes is not None:
             self._check_stored(app_id, "stored_bytes", quotas.stored_bytes)
         if quotas.dead_letters is not None:
             self._check_stored(app_id, "dead_letters", quotas.dead_letters)
 
     def take(self, app_id: str, events: Sequence[Event]) -> None:
-        """Count events that can be encoded. Raises ``Problem`` as ``check`` does, and then counts none."""
+        """Count events that can be encoded. Raises ``Problem`` with 429 or, for what is kept, 507, and then counts none.
+
+        An app that keeps too much can still erase.
+        """
         self.check(app_id)
+        if not all(event.type in _ERASING for event in events):
+            self._check_kept(app_id)
         if (bucket := self._buckets.get((app_id, "events_per_s"))) is not None:
             bucket.take(len(events))
         if (bucket := self._buckets.get((app_id, "bytes_per_s"))) is not None:

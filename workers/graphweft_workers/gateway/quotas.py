@@ -57,7 +57,7 @@ class QuotaGate:
             self._check_stored(app_id, "dead_letters", quotas.dead_letters)
 
     def take(self, app_id: str, events: Sequence[Event]) -> None:
-        """Count events that can be encoded. Raises ``Problem`` with 429 or, for what is kept, 507, and then counts none.
+        """Count events that can be encoded. Raises ``Problem`` (429, or 507 for what is kept) and counts none then.
 
         An app that keeps too much can still erase.
         """

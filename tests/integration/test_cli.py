@@ -29,6 +29,7 @@ from tests.services.commands import Done, inside
 from graphweft.transports.embedded import embedded_url
 from graphweft.transports.redis.transport import RedisTransport
 from graphweft_contracts import BusUnavailable, wire
+from graphweft_rules.output.envelope import enclose
 from graphweft_workers.cli import app as graphweft
 from graphweft_workers.cli.delivery import Sent, send, wait_until_applied
 from graphweft_workers.drivers.embedded.server import DataFolder, ping
@@ -470,7 +471,7 @@ def test_context_prints_the_text_alone_on_standard_output(up: Deployment) -> Non
     asked = (*ASK, "--app", "context", "--budget-ms", "10000", "--var", f"name={name}")
     done = up.run(*asked)
     assert done.returncode == 0
-    assert done.stdout == f"## Agent Turns\n- **{name}**: 1\n"
+    assert done.stdout == enclose(f"## Agent Turns\n- **{name}**: 1") + "\n"
     assert done.stderr.startswith("1 blocks, 1 rows, ")
     reply = up.json(*asked)
     assert reply["text"] + "\n" == done.stdout

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
-from typing import Any
+from typing import Any, cast
 
 from graphweft_rules.cypher.accesses import Key
 from graphweft_rules.cypher.clauses import outline
@@ -66,15 +66,16 @@ def given_names(sources: tuple[Key, ...], params: Mapping[str, Any]) -> Iterator
         else:
             for value in source.all_of(params):
                 if isinstance(value, Mapping):
-                    yield from map(str, value)
+                    yield from map(str, cast("Mapping[object, Any]", value))
 
 
 def _keys(value: Any) -> Iterator[str]:
-    waiting = [value]
+    waiting: list[Any] = [value]
     while waiting:
         part = waiting.pop()
         if isinstance(part, Mapping):
-            yield from map(str, part)
-            waiting += part.values()
+            named = cast("Mapping[object, Any]", part)
+            yield from map(str, named)
+            waiting += named.values()
         elif isinstance(part, list | tuple):
-            waiting += part
+            waiting += cast("list[Any]", part)

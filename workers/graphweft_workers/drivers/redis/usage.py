@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Awaitable, Callable, Iterable, Mapping
-from typing import Any
+from typing import Any, cast
 
 from graphweft_contracts import channels
 from graphweft_workers.ports.usage import LettersOfApp
@@ -39,4 +39,6 @@ class RedisUsageLog:
 
 def _pairs(reply: Any) -> Iterable[tuple[bytes, bytes]]:
     """Return the fields of a hash, which are a list or a map by the version of the protocol."""
-    return reply.items() if isinstance(reply, dict) else zip(reply[::2], reply[1::2], strict=True)
+    if isinstance(reply, dict):
+        return cast("dict[bytes, bytes]", reply).items()
+    return zip(reply[::2], reply[1::2], strict=True)

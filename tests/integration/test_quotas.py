@@ -216,8 +216,12 @@ async def test_a_gateway_refuses_what_goes_above_what_an_app_may_keep_and_report
     policies = policies_of(stored_bytes=5_000, dead_letters=2)
     gate = QuotaGate(lambda app_id: policies.of(app_id).quotas)
     usage = GatewayUsage(bus, gate, lambda: policies, name="here:1")
+
+    def some(app_id: str) -> list[Event]:
+        return [event("split", app_id, 9, parts=0, text="x")]
+
     await usage.exchange()
-    gate.check(HOG)
+    gate.take(HOG, some(HOG))
     for app_id in (HOG, NEIGHBOUR):
         await sent(client, [event("split", app_id, number, parts=0, text="x" * 2_000) for number in range(3)])
     for quota in ("stored_bytes", "dead_letters"):
@@ -226,9 +230,9 @@ async def test_a_gateway_refuses_what_goes_above_what_an_app_may_keep_and_report
             await reported(bus)
         await usage.exchange()
         with pytest.raises(Problem) as refused:
-            gate.check(HOG)
+            gate.take(HOG, some(HOG))
         assert (refused.value.status, refused.value.more["quota"]) == (507, quota)
-        gate.check(NEIGHBOUR)
+        gate.take(NEIGHBOUR, some(NEIGHBOUR))
         policies = policies_of(dead_letters=2)
     await usage.exchange()
     assert (await uses_of(bus, policies))[HOG].refused == {"stored_bytes": 1, "dead_letters": 1}
@@ -236,7 +240,7 @@ async def test_a_gateway_refuses_what_goes_above_what_an_app_may_keep_and_report
     usage = GatewayUsage(bus, restarted, lambda: policies, name="here:1")
     await usage.exchange()
     with pytest.raises(Problem):
-        restarted.check(HOG)
+        restarted.take(HOG, some(HOG))
     await usage.exchange()
     assert (await uses_of(bus, policies))[HOG].refused == {"stored_bytes": 1, "dead_letters": 2}
     for letter in await bus.dead_letters(limit=9):
@@ -244,5 +248,5 @@ async def test_a_gateway_refuses_what_goes_above_what_an_app_may_keep_and_report
     async with running(bus, graph, rules, policies):
         await reported(bus)
     await usage.exchange()
-    restarted.check(HOG)
+    restarted.take(HOG, some(HOG))
     assert json.loads((await bus.usage())["gateway:here:1"])["apps"] == {HOG: {"stored_bytes": 1, "dead_letters": 2}}

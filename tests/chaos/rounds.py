@@ -202,7 +202,12 @@ class Round:
             assert seen.keys() == expected.keys()
             found = await Content.of(graph, app)
         dialect = FALKORDB if self.stack.graph_kind == "falkordb" else NEO4J
-        queries = [query for entries in logs for event in queries_of(entries, rules, dialect, app) for query in event]
+        queries = [
+            query
+            for partition, entries in enumerate(logs)
+            for event in queries_of(entries, rules, dialect, app, partition=partition)
+            for query in event
+        ]
         if self.stack.graph_kind == "neo4j":
             await _clear(self.stack)
         async with self.stack.reference() as reference:

@@ -16,6 +16,7 @@ from graphweft.transports.redis.connection import connect
 from graphweft_contracts import InvalidEvent, Transient, wire
 from graphweft_rules import BoundMutation, RuleSet
 from graphweft_rules.cypher.batch_query import ROW
+from graphweft_rules.matching.pack import Logged
 from graphweft_workers.drivers.neo4j.batch_query import with_plain_vectors
 from graphweft_workers.drivers.neo4j.dialect import NEO4J
 from graphweft_workers.engine.digest import Digest, canonical, digest_of
@@ -103,9 +104,9 @@ async def log_of(bus: Bus, partition: int, after: str = "") -> Sequence[Entry]:
 
 
 def queries_of(
-    entries: Iterable[Entry], rules: RuleSet, dialect: GraphDialect, app_id: str | None = None
+    entries: Iterable[Entry], rules: RuleSet, dialect: GraphDialect, app_id: str | None = None, *, partition: int = 0
 ) -> list[list[Query]]:
-    """Return for each event in order what it does to its graph; copies and what is no event do nothing."""
+    """Return for each event of a partition in order what it does to its graph; copies and no events do nothing."""
     found: list[list[Query]] = []
     seen: set[tuple[str, str, str]] = set()
     for entry in entries:
@@ -117,7 +118,8 @@ def queries_of(
         if identity in seen or app_id not in (None, event.appid):
             continue
         seen.add(identity)
-        found.append([query_of(bound, dialect) for bound in rules.match_event(event).mutations])
+        logged = Logged(entry.received, partition)
+        found.append([query_of(bound, dialect) for bound in rules.match_event(event, logged).mutations])
     return found
 
 

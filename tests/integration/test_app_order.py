@@ -92,9 +92,11 @@ class Servers:
                 await self.work(lambda _: rules, bus, kill_after)
             graph = await stack.enter_async_context(contextlib.aclosing(FalkorDBStore(self.url)))
             reference = await stack.enter_async_context(contextlib.aclosing(FalkorDBReference(self.url)))
-            for app in numbers:
+            for app, number in numbers.items():
                 queries: list[Query] = [
-                    query for event in queries_of(log[numbers[app]], rules, graph.dialect, app) for query in event
+                    query
+                    for event in queries_of(log[number], rules, graph.dialect, app, partition=number)
+                    for query in event
                 ]
                 expected, _ = await reference.run(queries, rules.keys)
                 found = await Content.of(graph, app)
@@ -206,7 +208,7 @@ class Round:
                 queries = [
                     query
                     for some, rules in ((early, before), (late, after))
-                    for event in queries_of(some, rules, live.dialect, app)
+                    for event in queries_of(some, rules, live.dialect, app, partition=number)
                     for query in event
                 ]
                 expected, _ = await reference.run(queries, before.keys | after.keys)
@@ -312,7 +314,8 @@ def test_live_graphs_replays_and_serial_passes_are_equal_on_neo4j(
                     pass
             replayed = await Content.of(again, app)
             await reference.clear()
-            queries = [query for event in queries_of(log[number], rules, store.dialect, app) for query in event]
+            read = queries_of(log[number], rules, store.dialect, app, partition=number)
+            queries = [query for event in read for query in event]
             expected, _ = await reference.run(queries, rules.keys)
             await reference.clear()
             assert len(expected.nodes) > len(events) / 5

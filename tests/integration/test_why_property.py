@@ -27,6 +27,7 @@ from tests.integration.test_serial_equality import entries_of, rules_of
 from graphweft_contracts import wire
 from graphweft_rules import RuleSet
 from graphweft_rules.cypher.node_writes import Target
+from graphweft_rules.matching.pack import Logged
 from graphweft_workers.active_rules import LoggedRules
 from graphweft_workers.drivers.embedded.server import EmbeddedServer
 from graphweft_workers.drivers.falkordb.literals import header
@@ -129,7 +130,8 @@ class Server:
         found: list[Row] = []
         before = await reader.read()
         for entry in entries:
-            for bound in rules.match_event(wire.decode(entry.fields, received=entry.received)).mutations:
+            event, logged = wire.decode(entry.fields, received=entry.received), Logged(entry.received, 0)
+            for bound in rules.match_event(event, logged).mutations:
                 statement, params = query_of(bound, store.dialect)
                 try:
                     await _run(store, app, statement, params)

@@ -72,6 +72,8 @@ LETTERS_OF_APPS: Final = "graphweft:deadletters:apps"
 """Hash: `n:` and app -> its dead letters; `b:` and app -> their bytes. The app is empty for letters of none."""
 
 DURABLE: Final = "graphweft:durable"
+GRAPH_INDEXES: Final = "graphweft:indexes"
+"""Begin of the keys that name the run of the server in which the indexes of a graph were made."""
 """Key on the graph server; a write to it allows waiting until the server has written to disk."""
 
 GRAPH_CHECK: Final = "graphweft::check::"
@@ -135,6 +137,11 @@ def notes(group: str = MUTATION_GROUP) -> str:
 def partition_of(key: str, partitions: int) -> int:
     """Return the partition of an ordering key: the CRC-32 of its UTF-8 bytes modulo ``partitions``, in all versions."""
     return zlib.crc32(key.encode()) % partitions
+
+
+def graph_indexes(graph: str) -> str:
+    """Return the key that names the run of the server in which the indexes of a graph were made."""
+    return f"{GRAPH_INDEXES}:{graph}"
 
 
 def graph_name(app_id: str, template: str = "mozaiks_{app_id}") -> str:

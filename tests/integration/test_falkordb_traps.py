@@ -5,6 +5,8 @@ Then a rule of ``falkordb_batch_query`` or of the linter may go. Every test name
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import re
 import tempfile
 from collections.abc import AsyncIterator, Iterator
@@ -15,11 +17,13 @@ import pytest
 import pytest_asyncio
 import redis
 
+from graphweft_contracts import channels
 from graphweft_rules.cypher.clauses import outline
 from graphweft_rules.cypher.query import parse
 from graphweft_workers.drivers.embedded.server import EmbeddedServer
 from graphweft_workers.drivers.falkordb.batch_query import falkordb_batch_query
 from graphweft_workers.drivers.falkordb.dialect import FALKORDB
+from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.falkordb.traps import copied_writes, filtered_optionals, path_merges
 from graphweft_workers.features.graphrag.safe_cypher import templates
 
@@ -245,3 +249,36 @@ def test_a_form_behind_a_guard_that_does_not_match_writes_nothing(graphs: Graphs
     assert graphs.run("matching", "MATCH (a:A) RETURN count(a) > 0") == [["true"]]
     assert graphs.run("other", "MATCH (a:A) RETURN count(a)") == [[0]]
     assert graphs.properties("other", "(p:__Progress)", "p.done") == [[0]]
+
+
+async def test_a_server_that_begins_with_a_snapshot_finds_the_number_zero(tmp_path: Path) -> None:
+    """Without new indexes it finds neither a checkpoint of partition 0 nor a rule's node with the key 0."""
+    graph = channels.graph_name("zero")
+    count = "MATCH (i:Item {k: 0}) RETURN count(i)"
+    positions: list[object] = []
+    found: list[object] = []
+    for run in range(3):
+        server = EmbeddedServer(tmp_path)
+        await server.start()
+        try:
+            async with contextlib.aclosing(FalkorDBStore(f"unix://{server.socket}")) as store:
+                positions.append((await store.progress("zero", 0)).checkpoint.offset)
+                await store.progress("zero", 1)
+                await store.prepare("zero", [("Item", "k")])
+                redis: Any = store._redis  # pyright: ignore[reportPrivateUsage]
+                for key in ("0", "0.0", "1", "false"):
+                    await redis.execute_command("GRAPH.QUERY", graph, f"MERGE (:Item {{k: {key}}})")
+                await redis.execute_command(
+                    "GRAPH.QUERY", graph, f"MATCH (p:__Progress) WHERE p.partition + 0 = 0 SET p.pos = '{run + 1}'"
+                )
+                found.append((await store.read("zero", count, {}, timeout_s=5)).rows[0][0])
+                assert len(await store.checkpoints("zero", timeout_s=5)) == 2
+                total = "MATCH (p:__Progress) RETURN count(p)"
+                assert (await store.read("zero", total, {}, timeout_s=5)).rows == ((2,),)
+                await redis.execute_command("BGREWRITEAOF")
+                while (await redis.info("persistence"))["aof_rewrite_in_progress"]:  # noqa: ASYNC110
+                    await asyncio.sleep(0.02)
+        finally:
+            await server.stop()
+    assert positions == ["", "1", "2"]
+    assert len(set(found)) == 1, found

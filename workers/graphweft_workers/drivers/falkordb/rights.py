@@ -13,7 +13,7 @@ from graphweft_contracts import channels
 _CONNECT: Final = ("+ping", "+client|setinfo", "+client|setname", "+select", "+info")
 _READ: Final = ("+graph.ro_query", "+graph.list", "+graph.config", "+module|list")
 _WRITE: Final = (
-    *("+graph.query", "+graph.explain", "+graph.delete", "+incr", "+waitaof"),
+    *("+graph.query", "+graph.explain", "+graph.delete", "+incr", "+waitaof", "+get", "+set", "+del"),
     *("+watch", "+unwatch", "+multi", "+exec", "+discard", "+rename", "+exists", "+config|get"),
 )
 
@@ -23,4 +23,5 @@ def rules_of(role: str, graph_template: str) -> tuple[str, ...]:
     graphs = graph_template.format(app_id="*")
     if role == "responder":
         return (*_CONNECT, *_READ, f"~{graphs}")
-    return (*_CONNECT, *_READ, *_WRITE, f"~{graphs}", f"~{channels.GRAPH_CHECK}", f"~{channels.DURABLE}")
+    keys = (graphs, channels.GRAPH_CHECK, channels.DURABLE, f"{channels.GRAPH_INDEXES}:*")
+    return (*_CONNECT, *_READ, *_WRITE, *(f"~{key}" for key in keys))

@@ -21,18 +21,24 @@ from graphweft_workers.drivers.falkordb.errors import (
 from graphweft_workers.drivers.falkordb.literals import header, literal
 from graphweft_workers.ports.graph_store import Checkpoint, Write
 
+# The sum keeps indexes out, which earlier versions made: see ``index_repair``.
 _GUARD: Final = (
-    "MATCH (__gw:__Progress {partition: $__gw_partition}) "
-    "WHERE __gw.pos = $__gw_pos AND __gw.plan = $__gw_plan AND __gw.done = $__gw_done "
+    "MATCH (__gw:__Progress) WHERE __gw.partition + 0 = $__gw_partition AND "
+    "__gw.pos = $__gw_pos AND __gw.plan = $__gw_plan AND __gw.done = $__gw_done "
 )
 _MOVE: Final = "SET __gw.pos = $__gw_next_pos, __gw.plan = $__gw_next_plan, __gw.done = $__gw_next_done"
 _NOTE: Final = ", __gw.note = $__gw_note"
 _ROWS: Final = f"UNWIND $__gw_rows AS {ROW} "
 _ONE_ROW: Final = "UNWIND [0] AS __gw_one "
 """A first WITH in a subquery imports variables. After this row it means what it means in the rule."""
+_MADE: Final = (
+    "OPTIONAL MATCH (q:__Progress) WHERE q.partition + 0 = $__gw_partition WITH count(q) AS there "
+    "FOREACH (one IN CASE there WHEN 0 THEN [0] ELSE [] END | "
+    "CREATE (:__Progress {partition: $__gw_partition, pos: '', plan: '', done: 0, note: ''})) "
+    "WITH there MATCH (p:__Progress) WHERE p.partition + 0 = $__gw_partition "
+)
 RESTORE_CHECKPOINT: Final = (
-    "MERGE (p:__Progress {partition: $__gw_partition}) "
-    "SET p.pos = $__gw_next_pos, p.plan = $__gw_next_plan, p.done = $__gw_next_done, p.note = $__gw_note"
+    f"{_MADE}SET p.pos = $__gw_next_pos, p.plan = $__gw_next_plan, p.done = $__gw_next_done, p.note = $__gw_note"
 )
 _MOVED: Final = " WITH __gw.done AS __gw_moved"
 _CARRIED: Final = "WITH __gw CALL { "
@@ -47,12 +53,16 @@ LIST_NAMES: Final[Mapping[Literal["label", "type"], str]] = {
     "type": "CALL db.relationshipTypes() YIELD relationshipType RETURN relationshipType",
 }
 LIST_PROPERTY_NAMES: Final = "CALL db.propertyKeys() YIELD propertyKey RETURN propertyKey"
-READ_CHECKPOINT: Final = "MATCH (p:__Progress {partition: $__gw_partition}) RETURN p.pos, p.plan, p.done"
-READ_CHECKPOINTS: Final = "MATCH (p:__Progress) RETURN p.partition, p.pos, p.plan, p.done"
-MAKE_CHECKPOINT: Final = (
-    "MERGE (p:__Progress {partition: $__gw_partition}) ON CREATE SET p.pos = '', p.plan = '', p.done = 0, p.note = '' "
-    "RETURN p.pos, p.plan, p.done, p.note"
+READ_CHECKPOINT: Final = (
+    "MATCH (p:__Progress) WHERE p.partition + 0 = $__gw_partition RETURN p.pos, p.plan, p.done ORDER BY p.pos DESC"
 )
+READ_CHECKPOINTS: Final = "MATCH (p:__Progress) RETURN p.partition, p.pos, p.plan, p.done"
+MAKE_CHECKPOINT: Final = f"{_MADE}RETURN p.pos, p.plan, p.done, p.note ORDER BY p.pos DESC"
+DROP_COPIES: Final = (
+    "MATCH (p:__Progress) WHERE p.partition + 0 = $__gw_partition WITH p ORDER BY p.pos DESC "
+    "WITH collect(p) AS copies UNWIND copies[1..] AS copy DELETE copy"
+)
+"""Leaves the checkpoint that has moved: copies were made where the server did not find it."""
 
 
 def guarded(partition: int, write: Write) -> str:

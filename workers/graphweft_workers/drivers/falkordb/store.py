@@ -3,7 +3,7 @@
 A write must take effect only if the checkpoint has the expected value, and FalkorDB has no transactions of several
 queries. So every query has its own guard and moves the checkpoint itself::
 
-    MATCH (__gw:__Progress {partition: $__p}) WHERE __gw.pos = $__o AND __gw.plan = $__n AND __gw.done = $__d
+    MATCH (__gw:__Progress) WHERE __gw.partition + 0 = $__p AND __gw.pos = $__o AND …
     SET __gw.pos = …, __gw.plan = …, __gw.done = … WITH __gw.done AS __gwd
     CALL { <the rule's query> }
 
@@ -36,7 +36,7 @@ from graphweft_contracts import Fenced, GraphUnavailable, QueryFailed, channels
 from graphweft_rules.cypher.batch_query import BatchQuery
 from graphweft_rules.cypher.indexes import SearchIndex
 from graphweft_rules.cypher.query import Cypher
-from graphweft_workers.drivers.falkordb import exact
+from graphweft_workers.drivers.falkordb import exact, index_repair
 from graphweft_workers.drivers.falkordb.dialect import FALKORDB
 from graphweft_workers.drivers.falkordb.errors import (
     FAULT,
@@ -57,6 +57,7 @@ from graphweft_workers.drivers.falkordb.literals import header
 from graphweft_workers.drivers.falkordb.property_names import read_property_names
 from graphweft_workers.drivers.falkordb.rows import bound_amount, run_time_ms, table_of
 from graphweft_workers.drivers.falkordb.statements import (
+    DROP_COPIES,
     LIST_INDEXES,
     LIST_NAMES,
     MAKE_CHECKPOINT,
@@ -90,9 +91,6 @@ _LOOKERS: Final = 16
 _WRITER_GRACE_S: Final = 15.0
 """The time beyond the server's query limit after which the connection counts as lost."""
 
-_BUILT: Final = "OPERATIONAL"
-_BUILD_POLL_S: Final = 0.02
-_BUILD_S: Final = 10.0
 _CHECKS: Final = 5
 """Attempts to check a query while another process deletes the graph for it."""
 
@@ -121,6 +119,7 @@ class FalkorDBStore:
         self._notes: dict[tuple[str, int], str] = {}
         """By app and partition: the last note, to restore a checkpoint that a rule has deleted."""
         self._warned_not_durable = False
+        self._run = ""
         self._longest_ms: int | None = None
         self._asking = asyncio.Lock()
         self._places = Places(threads=_THREADS)
@@ -130,7 +129,8 @@ class FalkorDBStore:
         """See ``GraphStore.check``."""
         try:
             await self._redis.execute_command("GRAPH.LIST")
-            return _run_of(await self._redis.info("server"))
+            self._run = _run_of(await self._redis.info("server"))
+            return self._run
         except ResponseError as error:
             if type(error) is ResponseError:
                 raise GraphUnavailable(
@@ -241,7 +241,7 @@ class FalkorDBStore:
 
     async def prepare(self, app_id: str, keys: Iterable[tuple[str, str]], indexes: Iterable[SearchIndex] = ()) -> None:
         """See ``GraphStore.prepare``."""
-        wanted = {(label, name, "RANGE") for label, name in {("__Progress", "partition"), *keys}}
+        wanted = {(label, name, "RANGE") for label, name in keys}
         search = {(index.label, name, index.kind.upper()): index for index in indexes for name in index.properties}
         try:
             listed = await self._graph(app_id).query(LIST_INDEXES)
@@ -263,24 +263,19 @@ class FalkorDBStore:
                     # Another worker may have created it. Without an index queries are only slower.
                     logger.debug("index not created by %s: %s", statement, error)
             if statements:
-                await self._built(app_id)
+                await index_repair.until_built(self._graph(app_id))
         except (RedisError, OSError) as error:
             raise of_graph(error) from error
 
-    async def _built(self, app_id: str) -> None:
-        """Wait until all indexes are built: a lookup through an unfinished index misses nodes."""
-        until = time.monotonic() + _BUILD_S
-        while time.monotonic() < until:
-            listed = await self._graph(app_id).query(LIST_INDEXES)
-            if all(str(status) == _BUILT for _, status, _ in listed.result_set):
-                return
-            await asyncio.sleep(_BUILD_POLL_S)
-        raise GraphUnavailable(f"the indexes of the graph of {app_id!r} are not built after {_BUILD_S:.0f} s: wait on")
-
     async def progress(self, app_id: str, partition: int) -> Progress:
         """See ``GraphStore.progress``."""
+        graph = self._graph(app_id)
         try:
-            result = await self._graph(app_id).query(MAKE_CHECKPOINT, {"__gw_partition": partition})
+            run = self._run or _run_of(await self._redis.info("server"))
+            await index_repair.make_anew(self._redis, graph, run)
+            result = await graph.query(MAKE_CHECKPOINT, {"__gw_partition": partition})
+            if len(result.result_set) > 1:
+                await graph.query(DROP_COPIES, {"__gw_partition": partition})
         except (RedisError, OSError) as error:
             raise of_graph(error) from error
         checkpoint = checkpoint_of(result.result_set)
@@ -330,7 +325,11 @@ class FalkorDBStore:
     async def exchange(self, app_id: str, other: str, expected: Mapping[int, Checkpoint]) -> bool:
         """See ``GraphStore.exchange``."""
         try:
-            return await exchange(self._redis, self._name(app_id), other.partition("/")[2], expected)
+            names = self._name(app_id), other.partition("/")[2]
+            exchanged = await exchange(self._redis, *names, expected)
+            for name in names if exchanged else ():
+                await index_repair.forget(self._redis, name)
+            return exchanged
         except (RedisError, OSError) as error:
             raise translate(error) from error
         finally:

@@ -17,6 +17,8 @@ from typing import Any, cast
 import pytest
 from tests.services.commands import inside
 
+from graphweft_rules.output.envelope import inside as text_of
+
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(180)]
 
 ROOT = Path(__file__).parents[2]
@@ -171,7 +173,7 @@ def test_what_is_added_is_listed_and_found_within_its_scope(up: Up) -> None:
 
     done = up.run("memory", "search", *ada, "--index-type", "fulltext", "Which dogs?", "--after", sent["position"])
     assert done.returncode == 0
-    assert done.stdout.startswith("[Score: ")
+    assert text_of(done.stdout.rstrip()).startswith("[Score: ")
     assert "\nMy dog barks" in done.stdout
     assert "\nThe dog is old" in done.stdout
     assert "green" not in done.stdout
@@ -202,10 +204,10 @@ def test_facts_entities_and_episodes_are_searched(up: Up) -> None:
     }  # fmt: skip
     up.ok("emit", "-", "--wait", stdin=json.dumps(event))
     ada = ("memory", "search", "--app", "facts", "--user", "ada")
-    shown = up.ok(*ada, "--of", "facts", "Who owns the shop?")
+    shown = text_of(up.ok(*ada, "--of", "facts", "Who owns the shop?").rstrip())
     assert shown.startswith("[Score: ")
     assert "[subject: Ann] [predicate: OWNS] [object: Shop]" in shown
-    assert shown.endswith("\nAnn owns the shop\n")
+    assert shown.endswith("\nAnn owns the shop")
     assert [row["type"] for row in up.json(*ada, "--of", "entities", "ann")["blocks"][0]["value"]] == ["Person"]
     assert up.json(*ada, "--of", "episodes", "")["blocks"][0]["rows"] == 1
     [fact] = up.json(*ada, "shop")["blocks"][0]["value"]
@@ -353,7 +355,7 @@ def test_the_examples_of_the_page_run_as_printed(up: Up) -> None:
         printed.append(up.ok(*arguments))
     added, found, listed, erased = printed
     assert added.startswith("2 messages sent")
-    assert found.endswith("My sister is called Grace.\n")
+    assert text_of(found.rstrip()).endswith("My sister is called Grace.")
     assert "The train to Oslo was late." in listed
     assert erased.startswith("The memories are erased")
     assert up.texts("--app", "acme", "--user", "ada") == []
@@ -362,7 +364,7 @@ def test_the_examples_of_the_page_run_as_printed(up: Up) -> None:
 def test_the_lines_of_the_page_are_those_that_an_agent_reads(up: Up) -> None:
     said = {"role": "user", "text": "I am allergic to nuts.", "time": "2026-02-01T10:00:00Z"}
     up.ok("memory", "add", "--app", "lines", "--user", "ada", "--wait", "--file", "-", stdin=json.dumps(said))
-    found = up.ok("memory", "search", "--app", "lines", "--user", "ada", "nuts")
+    found = text_of(up.ok("memory", "search", "--app", "lines", "--user", "ada", "nuts").rstrip()) + "\n"
     line = re.sub(r"\[id: [^]]*]", "[id: ID]", re.sub(r"\[Score: [0-9.]+]", "[Score: 0.892]", found))
     assert f"```text\n{line}```" in re.sub(r"\[id: [^]]*]", "[id: ID]", PAGE), found
 
@@ -371,9 +373,9 @@ def test_the_lines_of_the_page_are_those_that_an_agent_reads(up: Up) -> None:
 def test_a_search_goes_by_its_text_and_the_latest_have_no_score(up: Up, user: str) -> None:
     scope = ("--app", "asked", "--user", user)
     up.ok("memory", "add", *scope, "--wait", f"My sister is called Grace, says {user}.", "The train to Oslo was late.")
-    found = up.ok("memory", "search", *scope, "Who is her sister?")
+    found = text_of(up.ok("memory", "search", *scope, "Who is her sister?").rstrip())
     assert found.startswith("[Score: ")
-    assert found.endswith(f"My sister is called Grace, says {user}.\n")
+    assert found.endswith(f"My sister is called Grace, says {user}.")
     assert "train" not in found
     latest = up.ok("memory", "search", *scope, "")
     assert "Score" not in latest

@@ -24,6 +24,7 @@ from graphweft.memory import add_event, chat_of
 from graphweft.transport import Outgoing, encoded
 from graphweft_contracts import ContextRequest, MemoryAdd, MemoryMessage, SearchQuery, channels, wire
 from graphweft_contracts.memory import memory_id
+from graphweft_rules.output.envelope import inside
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.redis.event_log import RedisEventLog
 from graphweft_workers.drivers.redis.requests import RedisRequestQueue
@@ -559,8 +560,8 @@ async def test_what_is_remembered_is_recalled_within_its_scope_only(url: str) ->
             asked = await ann.recall(question, top_k=2, index_type="vector", without_embedder="latest")
             assert texts(asked) == texts(latest)
         reply = await ann.recall("tea", index_type="fulltext")
-        assert reply.text.splitlines()[1:] == ["I like green tea"]
-        assert reply.text.startswith("[Score: ")
+        assert inside(reply.text).splitlines()[1:] == ["I like green tea"]
+        assert inside(reply.text).startswith("[Score: ")
         [row] = reply.results
         assert (row["role"], row["timestamp"], row["author_name"]) == ("user", "2026-02-01T10:00:00.000000Z", None)
         enriched = await ann.recall(

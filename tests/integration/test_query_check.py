@@ -220,7 +220,7 @@ async def test_calls_of_procedures_that_do_not_fit_are_refused(
 
 
 @pytest.mark.parametrize(
-    "text", ["RETURN acme.text.join(['a'], 'b') AS x", "CALL acme.find($id) YIELD node RETURN node"]
+    "text", ["RETURN apoc.text.join(['a'], 'b') AS x", "CALL apoc.path.subgraphNodes($id, {}) YIELD node RETURN node"]
 )
 async def test_what_a_plugin_may_bring_is_a_warning(graph: GraphStore, tmp_path: Path, text: str) -> None:
     found = await checked(graph, rules_of(tmp_path, injection=text))
@@ -491,7 +491,7 @@ async def test_doctor_says_what_the_server_says(backend: Backend, url: str, tmp_
 
 async def test_lint_asks_the_server_when_it_is_told_to(backend: Backend, tmp_path: Path) -> None:
     file = rules_of(tmp_path, mutation=WRONG)
-    rules_of(tmp_path, workflow="Sales", injection="RETURN acme.text.join([$id], 'b') AS x")
+    rules_of(tmp_path, workflow="Sales", injection="RETURN apoc.text.join([$id], 'b') AS x")
     note = "5 queries were not checked by a graph server: run `graphweft lint --server` to check them\n"
     assert await command("lint", str(tmp_path)) == (0, f"{note}0 errors, 0 warnings\n", "")
     assert await command("lint", "--json", str(tmp_path)) == (0, "[]\n", note)

@@ -187,7 +187,7 @@ def test_what_is_added_is_listed_and_found_within_its_scope(up: Up) -> None:
         "memory", "search", *both, "--index-type", "fulltext", "dog", "--top-k", "1", "--retrieval-query", query,
         "--param", "mark=!", "--max-tokens", "100",
     )  # fmt: skip
-    assert found.endswith("The dog is old!\n")
+    assert text_of(found.rstrip()).endswith("The dog is old!")
     words = ("memory", "search", *ada, "--index-type", "fulltext", "the tea")
     assert up.json(*words)["blocks"][0]["rows"] == 1
     assert up.json(*words, "--keep-stop-words")["blocks"][0]["rows"] == 2

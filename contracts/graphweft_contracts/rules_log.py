@@ -7,10 +7,12 @@ import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from typing import Any, cast
+from typing import Any, Final, cast
 
 from graphweft_contracts.layout import RESTATED
-from graphweft_contracts.wire import ACTIVATION
+from graphweft_contracts.wire import ACTIVATION, CONTENT_TYPE, DATA, DROPPED, PREFIX, RETRY
+
+_CONTENT: Final = frozenset({CONTENT_TYPE, DATA, RETRY, DROPPED})
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -112,6 +114,11 @@ def announced(fields: Mapping[bytes, bytes]) -> int | None:
     except (ValueError, LookupError, TypeError, RecursionError):
         return None
     return number if type(number) is int else None
+
+
+def only_announces(fields: Mapping[bytes, bytes]) -> bool:
+    """Return whether an entry claims to announce an activation and holds nothing of an event, a retry or a drop."""
+    return ACTIVATION in fields and not any(name in _CONTENT or name.startswith(PREFIX) for name in fields)
 
 
 def restated_scope(app_id: str) -> str:

@@ -9,6 +9,7 @@ from dataclasses import replace
 from datetime import UTC, datetime
 
 import pytest
+import structlog
 from tests.services.rules import rule_set
 
 from graphweft_contracts import Layout, wire
@@ -17,6 +18,8 @@ from graphweft_contracts.rules_log import Activation, StoredRules, restated_scop
 from graphweft_rules import RuleSet
 from graphweft_workers import active_rules
 from graphweft_workers.active_rules import LoggedRules
+from graphweft_workers.engine.duplicates import RecentEvents
+from graphweft_workers.engine.read import read_range
 from graphweft_workers.inspection.rules_at import activation_at
 from graphweft_workers.ports.event_log import Entry
 
@@ -26,6 +29,7 @@ NOW = datetime(2026, 2, 1, tzinfo=UTC)
 class Log:
     def __init__(self) -> None:
         self.found: list[Activation] = []
+        self.reads = 0
         self.compiled: list[str] = []
 
     def add(self, scope: str, digest: str, **positions: str) -> None:
@@ -43,6 +47,7 @@ class Log:
         raise NotImplementedError
 
     async def activations(self, *, after: int = 0) -> Sequence[Activation]:
+        self.reads += 1
         return self.found[after:]
 
 
@@ -161,14 +166,81 @@ def test_an_announced_activation_may_become_visible_later() -> None:
     assert name(rules.cursor(0, "3").at("any", "4")) == "one"
 
 
+def imitation(number: object) -> Entry:
+    return Entry(offset="3", fields={wire.ACTIVATION: b'{"number": %s}' % str(number).encode()}, received=NOW)
+
+
 def test_an_activation_without_a_record_is_waited_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(active_rules, "_VISIBLE_S", 0.1)
     rules = logged(Log())
-    entry = Entry(offset="3", fields={wire.ACTIVATION: b'{"number": 7}'}, received=NOW)
-    asyncio.run(rules.refresh([entry]))
+    asyncio.run(rules.refresh([imitation(1)]))
     monkeypatch.setattr(active_rules, "_VISIBLE_S", 1e9)
-    asyncio.run(rules.refresh([entry]))
-    assert not rules.cursor(0, "").knows(7)
+    asyncio.run(rules.refresh([imitation(1)]))
+    assert not rules.cursor(0, "").knows(1)
+
+
+def test_partitions_that_read_the_same_imitation_wait_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(active_rules, "_VISIBLE_S", 0.1)
+    log = Log()
+    rules = logged(log)
+
+    async def run() -> None:
+        first = asyncio.create_task(rules.refresh([imitation(1)]))
+        await asyncio.sleep(0)
+        assert log.reads == 2  # it waits now
+        monkeypatch.setattr(active_rules, "_VISIBLE_S", 1e9)  # no wait of its own
+        await asyncio.gather(first, rules.refresh([imitation(1)]))
+
+    asyncio.run(run())
+    assert not rules.cursor(0, "").knows(1)
+
+
+def test_an_imitation_hides_no_real_activation_of_its_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(active_rules, "_VISIBLE_S", 0.1)
+    log = Log()
+    rules = logged(log)
+    asyncio.run(rules.refresh([imitation(10**9)]))
+    asyncio.run(rules.refresh([imitation(1)]))  # before its time
+    log.add("*", "one", p0="5")
+    real = Entry(offset="5", fields=log.found[0].entry(), received=NOW)
+    asyncio.run(rules.refresh([imitation(10**9), real, imitation(10**9)]))
+    assert rules.cursor(0, "").knows(1)
+    assert name(rules.cursor(0, "5").at("any", "6")) == "one"
+
+
+def test_growing_imitations_cost_one_read_for_each_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(active_rules, "_VISIBLE_S", 0.1)
+    log = Log()
+    log.add("*", "one", p0="1")
+    rules = logged(log)
+    before = log.reads
+    for number in range(1_000, 1_020):
+        asyncio.run(rules.refresh([imitation(number), imitation(-number), imitation('"x"'), imitation(10 * number)]))
+    assert log.reads == before + 20
+    asyncio.run(rules.refresh([imitation(number) for number in (1, 0, -1, "true", '"x"')]))
+    assert log.reads == before + 20
+
+
+def test_imitations_are_counted_in_few_warnings(monkeypatch: pytest.MonkeyPatch) -> None:
+    rules = logged(Log())
+    with structlog.testing.capture_logs() as logs:
+        for number in range(1_000, 1_020):
+            asyncio.run(rules.refresh([imitation(number)] * 3))
+        monkeypatch.setattr(active_rules, "_WARN_S", 0.0)
+        asyncio.run(rules.refresh([Entry(offset="4", fields={b"data": b"{}"}, received=NOW)]))
+    assert [(each["event"], each["entries"]) for each in logs] == [
+        ("unknown_activations", 3),
+        ("unknown_activations", 57),
+    ]
+
+
+def test_an_imitation_without_an_event_makes_no_dead_letter() -> None:
+    bare = [imitation(number) for number in (7, '"x"')]
+    data = {**bare[0].fields, wire.DATA: b"{}"}
+    found = read_range(
+        0, [*bare, Entry(offset="4", fields=data, received=NOW)], logged(Log()).cursor(0, ""), RecentEvents()
+    )
+    assert [(letter.reason, letter.position) for letter in found.letters] == [("invalid_event", "0:4")]
 
 
 def test_the_summary_holds_the_mutations_of_all_rule_sets() -> None:

@@ -9,19 +9,19 @@ an app counts.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Set
 from typing import Final, Protocol
 
 import structlog
 
-from graphweft_contracts import BusUnavailable
+from graphweft_contracts import BusUnavailable, wire
 from graphweft_contracts.layout import ALL_APPS
 from graphweft_contracts.rules_log import Activation, StoredRules, announced, newest
 from graphweft_rules import RuleSet
 from graphweft_rules.cypher.mutation_summary import EMPTY, MutationSummary, union
 from graphweft_rules.matching.explain import named
-from graphweft_workers.bounded_dict import BoundedDict
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.rules_log import RulesLog
 
@@ -30,6 +30,8 @@ logger = structlog.get_logger("graphweft.rules")
 _VISIBLE_S: Final = 5.0
 """How long an announced activation may be missing: a bus may show a transaction in one place before another."""
 _STEP_S: Final = 0.05
+_WARN_S: Final = 60.0
+"""At most one warning about imitated activations in this time."""
 
 
 class RulesCursor(Protocol):
@@ -52,6 +54,9 @@ class ActiveRules(Protocol):
 
     async def refresh(self, entries: Iterable[Entry] | None = None) -> None:
         """Read new activations: always, or only if one of ``entries`` announces an unknown one.
+
+        Anybody who may append can imitate such an entry. Whatever numbers they claim, each recorded activation among
+        ``entries`` is known afterwards. It waits only for the next number, and once for each number.
 
         Raises ``BusUnavailable``.
         """
@@ -148,24 +153,46 @@ class LoggedRules:
         self._summary: tuple[int, MutationSummary] = (-1, EMPTY)
         """The number of rule sets, and their summary."""
         self._reading = asyncio.Lock()
-        self._unknown: BoundedDict[int, None] = BoundedDict()
-        """Numbers that an entry announced and no record has."""
+        self._awaited: tuple[int, float] = (0, 0.0)
+        """The last number that was announced before its record was there, and until when all wait for the record."""
+        self._imitations = 0
+        """Entries since the last warning that announced an activation without a record."""
+        self._warned_at = -math.inf
 
     async def refresh(self, entries: Iterable[Entry] | None = None) -> None:
         """See ``ActiveRules.refresh``."""
         if entries is None:
             await self._read()
             return
-        numbers = (announced(entry.fields) for entry in entries)
-        wanted = max((number for number in numbers if number is not None), default=0)
-        until = time.monotonic() + _VISIBLE_S
-        while wanted > len(self.activations) and wanted not in self._unknown:
+        numbers = [announced(entry.fields) for entry in entries if wire.ACTIVATION in entry.fields]
+        if numbers:
+            await self._read_announced({number for number in numbers if number is not None})
+            known = len(self.activations)
+            self._imitations += sum(number is None or not 0 < number <= known for number in numbers)
+        if self._imitations and time.monotonic() - self._warned_at >= _WARN_S:
+            logger.warning(
+                "unknown_activations", entries=self._imitations,
+                next="somebody who may append to the bus wrote entries that only look like activations of rules; they "
+                "have no effect. Find them with `graphweft events tail`",
+            )  # fmt: skip
+            self._imitations, self._warned_at = 0, time.monotonic()
+
+    async def _read_announced(self, numbers: Set[int]) -> None:
+        """Read the records once if a number has none yet, and wait for the next number if it is among them.
+
+        Activations are made one after the other, so of those that are recorded, all but the last are visible: a later
+        number than the next one is an imitation.
+        """
+        if max(numbers, default=0) <= len(self.activations):
+            return
+        await self._read()
+        while (number := len(self.activations) + 1) in numbers:
+            if self._awaited[0] != number:
+                self._awaited = (number, time.monotonic() + _VISIBLE_S)
+            if time.monotonic() >= self._awaited[1]:
+                return
+            await asyncio.sleep(_STEP_S)
             await self._read()
-            if wanted > len(self.activations):
-                if time.monotonic() > until:
-                    self._unknown[wanted] = None
-                    logger.warning("unknown_activation", number=wanted, next="somebody wrote this entry to the bus")
-                await asyncio.sleep(_STEP_S)
 
     async def _read(self) -> None:
         async with self._reading:

@@ -17,6 +17,11 @@ def judged(bus: Bus, keyring: Keyring) -> Bus:
     return cast("Bus", JudgedBus(bus, keyring))
 
 
+def is_judged(bus: Bus) -> bool:
+    """Return whether the entries of a bus are judged, and its retries signed."""
+    return isinstance(bus, JudgedBus)
+
+
 class JudgedBus:
     """``Bus`` that marks entries with their judge, and signs what puts dead letters back; all else is the bus's."""
 
@@ -55,7 +60,7 @@ class JudgedBus:
     async def requeue(
         self, letter: DeadLetter, entries: Sequence[Mapping[bytes, bytes]], rest: DeadLetter | None = None
     ) -> bool:
-        """See ``DeadLetters.requeue``. A worker's key signs the entries, whatever signature they had."""
+        """See ``DeadLetters.requeue``. A worker's key signs the entries, so check the original ones first."""
         signed: Sequence[Mapping[bytes, bytes]] = entries
         if entries:
             key = self._keyring.own_key("worker", datetime.now(UTC))

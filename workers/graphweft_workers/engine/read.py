@@ -13,7 +13,7 @@ from datetime import UTC, datetime
 from typing import Final, Literal
 
 from graphweft_contracts import DeadLetter, DeadLetterReason, Event, InvalidEvent, RefusedEvent, wire
-from graphweft_contracts.rules_log import announced
+from graphweft_contracts.rules_log import announced, only_announces
 from graphweft_contracts.wire import WHOLE
 from graphweft_rules import BoundMutation, Matched, RulesError, RuleSet, Skipped
 from graphweft_rules.files.findings import errors
@@ -101,8 +101,10 @@ def decode_range(entries: Iterable[Entry], rules: RulesCursor) -> list[Decoded]:
     for entry in entries:
         decoded = Decoded(entry=entry)
         found.append(decoded)
-        if entry.erased or (wire.ACTIVATION in entry.fields and rules.knows(announced(entry.fields))):
+        if entry.erased:
             continue
+        if wire.ACTIVATION in entry.fields and (only_announces(entry.fields) or rules.knows(announced(entry.fields))):
+            continue  # those without a record are counted where the rules are read
         try:
             if entry.dropped() is not None:
                 continue

@@ -10,6 +10,7 @@ from typing import Final
 from graphweft_contracts import DeadLetter, InvalidEvent, RefusedEvent, wire
 from graphweft_contracts.dead_letters import REFUSED
 from graphweft_contracts.wire import WHOLE
+from graphweft_workers.engine.judged_bus import is_judged
 from graphweft_workers.engine.letter_payloads import payload_of
 from graphweft_workers.engine.read import row_id
 from graphweft_workers.ports.bus import Bus
@@ -40,21 +41,22 @@ async def retry(bus: Bus, letter: DeadLetter, *, partial: bool = False) -> Retri
     """
     if letter.reason == "trimmed":
         return Retried(kept="the bus trimmed these events before they were read: emit them again, or drop this letter")
-    if letter.reason in REFUSED and (fault := await _still_refused(bus, letter)):
-        return Retried(kept=fault)
     if not letter.offsets:
         if letter.count > 1:
             return Retried(kept="another version of graphweft wrote this dead letter without the offsets of its events")
+        if fault := await _refused(bus, letter):
+            return Retried(kept=fault)
         if await bus.requeue(letter, [retry_entry(letter)]):
             return Retried(events=1)
         return Retried(kept="the dead letter has changed; retry it again")
     if await _is_ahead(bus, letter):
         return Retried(kept="workers have not read past all of its events: restart them, then retry it again")
-    there = {entry.offset for page in batched(letter.offsets, _AT_ONCE)
+    there = {entry.offset: _fault(entry) for page in batched(letter.offsets, _AT_ONCE)
              for entry in await bus.entries(letter.partition, page)}  # fmt: skip
+    refused = {offset: fault for offset, fault in there.items() if fault}
     gone = tuple(offset for offset in letter.offsets if offset not in there)
     if (
-        gone and not letter.fields and (fields := await payload_of(bus, letter))
+        gone and not letter.fields and _was_checked(bus, letter) and (fields := await payload_of(bus, letter))
     ):  # a letter beside it has kept the event
         if await bus.requeue(letter, [retry_entry(letter.model_copy(update={"fields": fields}))]):
             return Retried(events=1)
@@ -64,24 +66,71 @@ async def retry(bus: Bus, letter: DeadLetter, *, partial: bool = False) -> Retri
             kept=f"the bus no longer holds {len(gone)} of its {letter.count} events, so none was retried; "
             "`graphweft dlq retry --partial` retries the others"
         )
+    good = [offset for offset in letter.offsets if not there.get(offset, "gone")]
+    if refused:
+        return await _requeue_but(bus, letter, good, refused)
     missing = _of_missing(letter, gone) if gone else None
-    return await _requeue(bus, letter, [offset for offset in letter.offsets if offset in there], missing)
+    return await _requeue(bus, letter, good, missing)
 
 
-async def _still_refused(bus: Bus, letter: DeadLetter) -> str:
-    """Return why an entry without a valid signature still has none by the keys of now; empty if it has one."""
+async def _refused(bus: Bus, letter: DeadLetter) -> str:
+    """Return why the event of a letter may not be signed by a worker's key; empty if it may."""
     found = await bus.entries(letter.partition, [letter.offset])
-    if not found:
+    if found:
+        return _fault(found[0])
+    if letter.reason in REFUSED or not _was_checked(bus, letter):
         return (
             "the bus no longer holds the event, so its signature cannot be checked: emit it again, and drop this letter"
         )
-    try:
-        found[0].event()
-    except RefusedEvent as error:
-        return f"its signature is still refused: {error}"
-    except InvalidEvent:
-        pass  # the worker says what is wrong
     return ""
+
+
+def _was_checked(bus: Bus, letter: DeadLetter) -> bool:
+    """Return whether a worker has checked the signature, or nothing checks any: then the letter names a rule."""
+    return letter.rule is not None or not is_judged(bus)
+
+
+def _fault(entry: Entry) -> str:
+    """Return why an entry may not be signed by a worker's key, which would let it through; empty if it may.
+
+    Without keys nothing is signed. A letter says nothing about the signature: an event that was set aside, or that an
+    earlier version could not read, was never checked.
+    """
+    if entry.judge is None:
+        return ""
+    try:
+        if entry.dropped() is None:
+            entry.event()
+    except RefusedEvent as error:
+        return f"its signature is refused: {error}"
+    except InvalidEvent as error:
+        return f"its signature cannot be checked, because the event cannot be read: {error}; drop this letter"
+    except Exception as error:  # noqa: BLE001 - whatever an entry holds
+        return f"its signature cannot be checked ({type(error).__name__}): after an update, retry it again"
+    return ""
+
+
+async def _requeue_but(bus: Bus, letter: DeadLetter, offsets: list[str], refused: Mapping[str, str]) -> Retried:
+    """Retry the events at ``offsets``, which the bus holds; the letter keeps all its others."""
+    done = 0
+    others = set(letter.offsets).difference(offsets)
+    why = (
+        f"{len(refused)} of its events were not retried, the first one at {letter.partition}:{next(iter(refused))}: "
+        f"{next(iter(refused.values()))}"
+    )
+    while offsets:
+        page = offsets[:_AT_ONCE]
+        entries = _page(letter, await bus.entries(letter.partition, page))
+        if not entries:
+            return Retried(events=done, kept="the bus has trimmed its events; retry it again")
+        offsets = offsets[len(entries) :]
+        kept = others.union(offsets)
+        rest = letter.of_entries(tuple(offset for offset in letter.offsets if offset in kept))
+        if not await bus.requeue(letter, entries, rest):
+            return Retried(events=done, kept="the dead letter has changed; retry it again")
+        done += len(entries)
+        letter = rest
+    return Retried(events=done, kept=why)
 
 
 async def drop(bus: Bus, letter: DeadLetter) -> str | None:
@@ -105,13 +154,7 @@ async def _is_ahead(bus: Bus, letter: DeadLetter) -> bool:
 async def _requeue(bus: Bus, letter: DeadLetter, offsets: Sequence[str], missing: DeadLetter | None) -> Retried:
     done = 0
     while offsets:
-        entries: list[Mapping[bytes, bytes]] = []
-        size = 0
-        for entry in await bus.entries(letter.partition, offsets[:_AT_ONCE]):
-            size += sum(len(name) + len(value) for name, value in entry.fields.items())
-            if entries and size > _BYTES_AT_ONCE:
-                break
-            entries.append(_again(letter, entry))
+        entries = _page(letter, await bus.entries(letter.partition, offsets[:_AT_ONCE]))
         if not entries:
             return Retried(events=done, kept="the bus has trimmed its events; retry it again")
         offsets = offsets[len(entries) :]
@@ -124,6 +167,18 @@ async def _requeue(bus: Bus, letter: DeadLetter, offsets: Sequence[str], missing
         await bus.requeue(letter, [], missing)
     kept = None if missing is None else f"the bus no longer holds {missing.count} of its events"
     return Retried(events=done, kept=kept)
+
+
+def _page(letter: DeadLetter, found: Sequence[Entry]) -> list[Mapping[bytes, bytes]]:
+    """Return the entries of retries that one call appends: of the first of these entries, at least one."""
+    entries: list[Mapping[bytes, bytes]] = []
+    size = 0
+    for entry in found:
+        size += sum(len(name) + len(value) for name, value in entry.fields.items())
+        if entries and size > _BYTES_AT_ONCE:
+            break
+        entries.append(_again(letter, entry))
+    return entries
 
 
 def _again(letter: DeadLetter, entry: Entry) -> dict[bytes, bytes]:

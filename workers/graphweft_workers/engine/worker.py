@@ -21,6 +21,7 @@ from typing import Final
 import structlog
 
 from graphweft_contracts import Transient, wire
+from graphweft_contracts.rules_log import announced
 from graphweft_rules import RuleSet
 from graphweft_rules.matching.explain import named
 from graphweft_workers.active_rules import ActiveRules, FixedRules, RulesCursor
@@ -302,7 +303,7 @@ class MutationWorker:
             )
         await self._rules.refresh(entries)
         for entry in entries:
-            if wire.ACTIVATION in entry.fields:
+            if wire.ACTIVATION in entry.fields and partition.rules.knows(announced(entry.fields)):
                 partition.activated = entry.offset
         decoded = await decode_in_turns(entries, partition.rules)
         start = self._bus.entries_up_to(partition.window.cursor)

@@ -135,12 +135,16 @@ class Decoder:
         return see(partition, entry, self.activations)
 
     async def _catch_up(self, number: int) -> None:
+        if number <= len(self.activations):
+            return
         for attempt in range(_TRIES):
-            if number <= len(self.activations):
-                return
             if attempt:
                 await asyncio.sleep(_TRY_S)
             self.activations = list(await self._bus.activations())
+            if number <= len(self.activations):
+                return
+            if number > len(self.activations) + 1:  # only the next one can be missing
+                break
         self._unknown.add(number)
 
 

@@ -136,6 +136,9 @@ class Log:
     def __init__(self, *entries: Entry) -> None:
         self._entries = entries
 
+    def is_after(self, one: str, other: str) -> bool:
+        return one > other
+
     async def before(self, partition: int, offset: str, *, limit: int) -> list[Entry]:
         return [entry for entry in self._entries if entry.offset <= offset][-limit:]
 
@@ -147,6 +150,21 @@ async def test_a_worker_that_starts_knows_no_refused_event() -> None:
         recent = await known_before(log, 0, "1-0")
         again = entry(real, offset="2-0")
         assert recent.is_copy(identity_of(again, again.event())) is known
+
+
+async def test_an_event_is_retried_after_its_key_was_added_and_the_worker_restarted() -> None:
+    """The worker reads the refused entry back as an event now, and its retry must not count as a copy of it."""
+    real = key("acme").signed(wire.encode(event()))
+    again = wire.Retry("0:1-0", wire.WHOLE, wire.WHOLE)
+    retried = key("worker").signed({**wire.encode(event()), wire.RETRY: again.encode()})
+    rules = FixedRules(RuleSet({}))
+    for between, copies in (([], 0), ([entry(real, offset="2-0")], 2)):
+        log: Any = Log(entry(real))
+        recent = await known_before(log, 0, "1-0")
+        found = read_range(0, [*between, entry(retried, offset="3-0")], rules, recent)
+        assert found.copies == copies
+    fresh = RecentEvents()  # it refused the first one itself, and an event with a signature followed
+    assert read_range(0, [entry(real, offset="2-0"), entry(retried, offset="3-0")], rules, fresh).copies == 1
 
 
 class Letters:

@@ -11,6 +11,7 @@ the largest windows shrink, so that all have room for the same number; then the 
 from __future__ import annotations
 
 from collections import deque
+from collections.abc import Callable
 from typing import Final
 
 from graphweft_contracts import Event, wire
@@ -42,6 +43,10 @@ def identity_of(entry: Entry, event: Event) -> Identity:
     if retried is not None and retried.rule != wire.WHOLE:
         return (event.appid, retried.letter)
     return (event.appid, event.source, event.id)
+
+
+def _never(offset: str) -> bool:
+    return False
 
 
 class _Window:
@@ -80,6 +85,8 @@ class RecentEvents:
         """After how many entries ``reach`` was counted, and the result."""
         self.size: int = 0
         """Entries in all windows."""
+        self.was_read: Callable[[str], bool] = _never
+        """Whether the entry at an offset was read back when a partition was opened, and not while it was applied."""
 
     def is_copy(self, identity: Identity | None) -> bool:
         """Add the next entry of the partition; return whether it is a copy of a recent one.
@@ -107,6 +114,15 @@ class RecentEvents:
             if self.size > self._most:
                 self._shrink()
         return known
+
+    def is_only_its_own_copy(self, identity: Identity, offset: str) -> bool:
+        """Tell whether the newest entry is a copy of nothing but the entry at ``offset``, which it retries.
+
+        That one was refused, and had no effect. A worker that was started since, perhaps with other keys, takes it for
+        an event all the same when it reads back.
+        """
+        window = self._apps.get(identity[0])
+        return window is not None and self.was_read(offset) and window.order.count(identity) <= 2
 
     @property
     def reach(self) -> int:

@@ -30,7 +30,7 @@ async def known_before(
     ``only``, it reads no further than the window of that app.
     """
     found: deque[Identity | None] = deque()
-    first, own = True, 0
+    first, own, end = True, 0, offset
     clock = TurnClock()
     while len(found) < max(READ_BACK, min(reach, REACH)) and own < WINDOW:
         page = await log.before(partition, offset, limit=_PAGE)
@@ -47,6 +47,7 @@ async def known_before(
     recent = RecentEvents()
     for identity in found:
         recent.is_copy(identity)
+    recent.was_read = lambda offset: not log.is_after(offset, end)
     return recent
 
 

@@ -165,7 +165,7 @@ def match_range(
         if passed_over.unread(entry.offset, event.appid):
             recent.is_copy(None)
             continue
-        if recent.is_copy(decoded.identity):
+        if recent.is_copy(decoded.identity) and not _retries_only_copy(decoded, recent):
             result.copies += 1
             continue
         if event.appid in without or (only is not None and event.appid != only):
@@ -335,6 +335,15 @@ def letter_of_lost(
         app_id=app_id,
         fields={},
     )
+
+
+def _retries_only_copy(decoded: Decoded, recent: RecentEvents) -> bool:
+    """Tell whether an entry that counts as a copy retries the only entry that it is a copy of, which was refused."""
+    retried, identity = decoded.retried, decoded.identity
+    if retried is None or retried.rule != wire.WHOLE or identity is None:
+        return False
+    _, _, rest = retried.letter.partition(":")
+    return recent.is_only_its_own_copy(identity, rest.split(":", 1)[0])
 
 
 def letter_for(

@@ -133,7 +133,11 @@ def _shown(allowed: tuple[str, ...]) -> str:
 
 
 def _begins_query(words: Words, index: int) -> bool:
-    return index == 0 or words.text(index - 1) in ("{", ";") or words.keyword(index - 1) in ("UNION", "ALL", "DISTINCT")
+    return (
+        index == 0
+        or words.text(index - 1) in ("{", ";")
+        or words.keyword(index - 1) in ("UNION", "ALL", "DISTINCT", "NEXT")
+    )
 
 
 def _hidden(token: Token) -> str:

@@ -16,14 +16,15 @@ _OPENING: Final = re.compile(rf"<data-([0-9a-f]{{16}})>\n{re.escape(_LEAD)}\n")
 _HIDDEN: Final = re.compile(
     "[\x00-\x08\x0b\x0c\x0e-\x1f\x7f-\x84\x86-\x9f"  # control characters, without tab, line feed, CR and next line
     "\u061c\u200e\u200f\u202a-\u202e\u2066-\u2069"  # direction of text
-    "\u00ad\u180e\u200b\u2060-\u2065\u206a-\u206f\ufeff\ufff9-\ufffb"  # nothing is shown
-    "\ud800-\udfff\U000e0000-\U000e0fff]"  # tags and variation selectors, which can smuggle a text
+    "\u00ad\u034f\u115f\u1160\u17b4\u17b5\u180b-\u180f\u200b\u2060-\u2065\u206a-\u206f\u2800\u3164\ufeff\uffa0\ufff9-\ufffb"
+    "\ufe00-\ufe0e\ud800-\udfff\U000e0000-\U000e0fff]"  # selectors and tags, which can smuggle a text
+    "|(?<=\ufe0f)\ufe0f"
 )
 _BREAKS: Final = re.compile("[\r\x85\u2028\u2029]")
 _TEMPLATE: Final = re.compile(
     r"<(?=\s{0,4}[|\uff5c])"  # <|im_start|>, <|eot_id|>
-    r"|<(?=\s{0,4}/?\s{0,4}(?:s|bos|eos|pad|unk|system|developer|user|human|assistant|tool|instructions?|context"
-    r"|data-[0-9a-f]{16}|(?:start|end)[_-]of[_-](?:turn|text|image))\s{0,4}/?>)"
+    r"|<(?=\s{0,4}/?\s{0,4}(?:s|bos|eos|pad|unk|(?:system|tool|function|antml)[\w:-]{0,40}|developer|user|human|assistant"
+    r"|instructions?|context|data-[0-9a-f]{16}|(?:start|end)[_-]of[_-](?:turn|text|image))(?:\s[^<>\n]{0,200})?\s{0,4}/?>)"
     r"|<(?=<\s{0,4}/?\s{0,4}SYS\s{0,4}>>)"
     r"|\[(?=\s{0,4}/?\s{0,4}(?:INST|SYSTEM_PROMPT|AVAILABLE_TOOLS|TOOL_CALLS|TOOL_RESULTS)\s{0,4}\])",
     re.IGNORECASE,
@@ -32,6 +33,11 @@ _TEMPLATE: Final = re.compile(
 _INSTEAD: Final = {"<": "\u2039", "[": "("}
 _SUSPECT: Final = re.compile(r"[^\t\n -~\u00a0-\u00ac\u00ae-\u0419]|<|\||\[")
 """Most texts have none of these characters, and stay as they are."""
+
+
+def shown(text: str) -> str:
+    """Return a text without hidden characters."""
+    return text if text.isascii() and text.isprintable() else _HIDDEN.sub("", text)
 
 
 def harmless(text: str) -> str:

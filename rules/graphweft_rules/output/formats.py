@@ -20,7 +20,7 @@ from typing import Any, Final
 from graphweft_contracts import Block
 from graphweft_contracts.context import Format
 from graphweft_rules.files.model import most_rows
-from graphweft_rules.output.envelope import harmless
+from graphweft_rules.output.envelope import harmless, shown
 
 FACTS_START: Final = "GRAPHRAG_CONTEXT_BLOCK_START"
 """The first line of a block of facts, by which runtimes recognize it."""
@@ -48,10 +48,11 @@ _NUMBER_SIZE: Final = 5
 _NESTED: Final = frozenset({dict, list})
 _NUMBERS: Final = frozenset({float, int})
 _FORGED: Final = re.compile(
-    r"\[|#{1,6}(?:\s|$)|(?:=+|-{2,}|\*{3,}|_{3,})\s*$"
-    r"|\**(?:Human|HUMAN|User|USER|Assistant|ASSISTANT|System|SYSTEM|Developer|DEVELOPER)\s{0,4}\**\s{0,4}[:\uff1a]"
+    r"\[|#{1,6}(?:\s|$)|(?:=+|-{2,}|(?:[-*_]\s*){3,})\s*$"
+    r"|\**(?:(?i:human|system|developer)|User|USER|Assistant|ASSISTANT)\s{0,4}\**\s{0,4}:"
 )
 """The start of a line that looks like a result, a heading, a rule, or the turn of somebody."""
+_LOOKED_AT: Final = 200
 _COMMANDING: Final = frozenset({("role", "system"), ("role", "developer")})
 """A model obeys messages of these roles, and anybody can store one."""
 _FENCE: Final = re.compile(r"(`{3,}|~{3,})([^`]*)$")
@@ -395,8 +396,9 @@ def _quoted(value: Any) -> str:
 
 
 def _as_text(line: str) -> str:
-    shown = _visible(line)
-    return f"\\{shown}" if _FORGED.match(shown) else line
+    line = shown(line)
+    visible = _visible(line)
+    return f"\\{visible}" if _FORGED.match(unicodedata.normalize("NFKC", visible[:_LOOKED_AT])) else line
 
 
 def _open_fence(lines: Sequence[str]) -> list[str]:

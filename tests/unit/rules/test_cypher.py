@@ -256,6 +256,7 @@ def test_keys_are_what_nodes_are_looked_up_by(text: str, keys: set[tuple[str, st
         ("function", "injection", "RETURN `apoc`.`load`.`x` ($x)", (1, 8)),
         ("use", "injection", "CALL { USE graph.byName($x) MATCH (n:A) RETURN n } RETURN n", (1, 8)),
         ("use", "injection", "MATCH (n:A) CALL (n) { USE other MATCH (m:A) RETURN m } RETURN m", (1, 24)),
+        ("use", "injection", "MATCH (n:A) RETURN n NEXT USE other MATCH (m:A) RETURN m", (1, 27)),
         ("escaped-character", "mutation", "MERGE (n:`\\u005fProgress` {id: 1}) SET n.x = 1", (1, 11)),
         ("escaped-character", "injection", "MATCH (n:A) WHERE n.x = '\\u0027 OR true' RETURN n", (1, 26)),
         ("nondeterministic", "mutation", "MATCH (n:A) SET n.x = rand()", (1, 23)),

@@ -12,7 +12,7 @@ from graphweft_rules.files.model import FORMATS, Format
 from graphweft_rules.output.envelope import enclose, harmless, inside
 from graphweft_rules.output.formats import Rows
 
-HIDDEN = "\x00\x07\x1b\x9b\u202e\u2066\u200b\u2060\ufeff\U000e0041\U000e007f\U000e0100\u00ad"
+HIDDEN = "\ufe00\u034f\u3164\u2800\x00\x07\x1b\x9b\u202e\u2066\u200b\u2060\ufeff\U000e0041\U000e007f\U000e0100\u00ad"
 
 
 @pytest.mark.parametrize(
@@ -31,12 +31,18 @@ HIDDEN = "\x00\x07\x1b\x9b\u202e\u2066\u200b\u2060\ufeff\U000e0041\U000e007f\U00
         "<</SYS>>",
         "[INST]",
         "[/inst]",
+        '<system role="x">',
+        "<system-reminder>",
+        "<tool_call>",
+        "</function_calls>",
     ],
 )
 def test_a_token_of_a_chat_template_gets_another_bracket(token: str) -> None:
     for text in (token, f"a {token} b", f"<\u200b{token[1:]}", f"{token[0]}\U000e0041{token[1:]}"):
         shown = harmless(text)
-        assert not re.search(r"<\s*\||<\s*/?\s*(s|bos|context|system|start_of_turn|data-.*)>|<<|\[", shown, re.I)
+        assert not re.search(
+            r"<\s*\||<\s*/?\s*(s|bos|context|system.*|tool.*|function.*|start_of_turn|data-.*)>|<<|\[", shown, re.I
+        )
         assert harmless(shown) == shown
         assert len(shown) >= len(token)
 

@@ -167,6 +167,19 @@ async def test_an_event_is_retried_after_its_key_was_added_and_the_worker_restar
     assert read_range(0, [entry(real, offset="2-0"), entry(retried, offset="3-0")], rules, fresh).copies == 1
 
 
+def test_every_app_needs_a_signature_from_a_time_on() -> None:
+    keyring = Keyring([Key(key=key("acme"), app_id="acme", begins=START + DAY),
+                       Key(key=key("entry"), role="gateway", begins=START)], START + 2 * DAY)  # fmt: skip
+    fields = wire.encode(event("new"))
+    keyring.check(fields, event("new"), START + DAY)
+    keyring.check(key("entry").signed(fields), event("new"), START + 3 * DAY)
+    for day, app in ((3, "new"), (3, "acme"), (1, "acme")):
+        with pytest.raises(RefusedEvent):
+            keyring.check(wire.encode(event(app)), event(app), START + day * DAY)
+    with pytest.raises(RefusedEvent):
+        keyring.check(key("acme").signed(fields), event("new"), START + 3 * DAY)
+
+
 class Letters:
     """Just enough of a bus to retry dead letters."""
 

@@ -41,13 +41,14 @@ def read_keyring(path: Path) -> Keyring:
     except (yaml.YAMLError, ValueError):
         raise InvalidSettings(f"{_ORIGIN}: {path}: invalid YAML: it is not text") from None
     try:
-        entries = _File.model_validate(raw).keys
+        read = _File.model_validate(raw)
     except ValidationError as error:
         faults = (
             f"{_ORIGIN}: {path}: {'.'.join(map(str, fault['loc'])) or 'the file'}: {fault['msg']}"
             for fault in error.errors(include_input=False, include_url=False, include_context=False)
         )
         raise InvalidSettings("\n".join([*faults, f"each key is {_FORM}"])) from None
+    entries = read.keys
     ids = [entry.id for entry in entries]
     if twice := sorted({each for each in ids if ids.count(each) > 1}):
         raise InvalidSettings(f"{_ORIGIN}: {path}: two keys have the id {twice[0]!r}: give each an id of its own")
@@ -56,7 +57,7 @@ def read_keyring(path: Path) -> Keyring:
             f"{_ORIGIN}: {path} has no worker's key, and workers sign what they write: add one, `graphweft key new "
             "--role worker` makes it"
         )
-    return Keyring(_key(entry, path, number) for number, entry in enumerate(entries))
+    return Keyring((_key(entry, path, number) for number, entry in enumerate(entries)), read.required)
 
 
 def _key(entry: _Entry, path: Path, number: int) -> Key:
@@ -102,3 +103,4 @@ class _File(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     keys: tuple[_Entry, ...]
+    required: AwareDatetime | None = Field(default=None, alias="required_from")

@@ -38,16 +38,19 @@ class Key:
 class Keyring:
     """Refuses entries of apps that have keys, unless they are signed. Entries of other apps are not looked at.
 
-    An app has keys from the begin of its first one on, also after the end of its last one.
+    An app has keys from the begin of its first one on, also after the end of its last one. From ``required`` on, every
+    app needs a signature: one without keys of its own that of a gateway or a worker.
     """
 
-    def __init__(self, keys: Iterable[Key]) -> None:
+    def __init__(self, keys: Iterable[Key], required: datetime | None = None) -> None:
+        self._required = required
         self._keys = {each.key.id: each for each in keys}
         self._since: dict[str, datetime] = {}
         for each in self._keys.values():
             if each.app_id is not None:
                 self._since[each.app_id] = min(each.begins, self._since.get(each.app_id, each.begins))
-        self._first = min(self._since.values(), default=None)
+        begins = (*self._since.values(), *(() if required is None else (required,)))
+        self._first = min(begins, default=None)
 
     @property
     def apps(self) -> tuple[str, ...]:
@@ -62,7 +65,7 @@ class Keyring:
     def check(self, fields: Mapping[bytes, bytes], event: Event, received: datetime) -> None:
         """See ``Judge.check``."""
         app_id = event.appid
-        since = self._since.get(app_id)
+        since = self._since_when(app_id)
         if since is None or received < since:
             return
         key, digest = self._found(fields.get(SIGNATURE), app_id, received)
@@ -75,7 +78,7 @@ class Keyring:
 
     def check_drop(self, fields: Mapping[bytes, bytes], dropped: wire.Dropped, received: datetime) -> None:
         """See ``Judge.check_drop``. A drop that names no app concerns all of them."""
-        since = self._first if dropped.app_id is None else self._since.get(dropped.app_id)
+        since = self._first if dropped.app_id is None else self._since_when(dropped.app_id)
         if since is None or received < since:
             return
         app_id = dropped.app_id or "*"
@@ -87,18 +90,23 @@ class Keyring:
 
     def check_request(self, app_id: str, body: bytes, signature: bytes, time: datetime) -> None:
         """Raise ``RefusedEvent`` for a context request that is not the app's."""
-        since = self._since.get(app_id)
+        since = self._since_when(app_id)
         if since is None or time < since:
             return
         key, digest = self._found(signature or None, app_id, time)
         if not hmac.compare_digest(key.key.digest_of_request(body), digest):
             raise _bad(app_id, f"is not one that the key {key.key.id!r} makes of this request")
 
+    def _since_when(self, app_id: str) -> datetime | None:
+        """Return when an app's entries begin to need a signature; None if they need none."""
+        since, required = self._since.get(app_id), self._required
+        return required if since is None else since if required is None else min(since, required)
+
     def _found(self, signature: bytes | None, app_id: str, time: datetime) -> tuple[Key, bytes]:
         """Return the key that a signature names, and its digits."""
         if signature is None:
             raise RefusedEvent(
-                f"it has no signature, and the app {app_id!r} has keys: {_SIGN}, and send it again", reason="unsigned"
+                f"it has no signature, and the app {app_id!r} needs one: {_SIGN}, and send it again", reason="unsigned"
             )
         parts = split_signature(signature)
         key = None if parts is None else self._keys.get(parts[0])

@@ -23,6 +23,7 @@ from graphweft.transport import Outgoing, Transport
 from graphweft.transports.registry import make_transport
 from graphweft_contracts import GraphUnavailable, channels, wire
 from graphweft_rules import RuleSet
+from graphweft_rules.matching.pack import Logged
 from graphweft_workers.cli.delivery import Sent, outcome_of
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.kafka.event_log import KafkaEventLog
@@ -444,10 +445,10 @@ async def test_an_event_at_the_end_of_time_stops_nobody(
 class Exploding(MemoryMutations):
     """A pack with a defect: it raises what nobody expects, for one text."""
 
-    def match(self, event: Event) -> Any:
+    def match(self, event: Event, logged: Logged | None = None) -> Any:
         if "boom" in json.dumps(event.data):
             raise ZeroDivisionError(event.data["messages"][0]["text"])
-        yield from super().match(event)
+        yield from super().match(event, logged)
 
 
 def memory(text: str, app: str, number: int) -> Event:

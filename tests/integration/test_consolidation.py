@@ -15,6 +15,7 @@ from typing import Any
 
 import neo4j
 import pytest
+from redis.asyncio import Redis
 from tests.integration.test_memory_worker import rows, working
 from tests.services.layouts import spread
 from tests.services.models import Failure, ModelServer
@@ -30,12 +31,15 @@ from graphweft_workers.drivers.neo4j.store import Neo4jStore
 from graphweft_workers.drivers.redis.event_log import RedisEventLog
 from graphweft_workers.engine.digest import Digest, read_digest
 from graphweft_workers.engine.job_worker import JobWorker
+from graphweft_workers.engine.read import letter_for
 from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.features.memory.consolidation import ConsolidationJob, MutationsBehind
 from graphweft_workers.features.memory.extractive_summariser import ExtractiveSummariser
 from graphweft_workers.features.memory.retention import Retention
 from graphweft_workers.features.memory.summariser import Remembered, Summary
 from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.dead_letters import retry_entry
+from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.ports.job import Seen
 
@@ -85,6 +89,25 @@ def conversation() -> list[Event]:
 
 async def put(transport: Transport, events: Sequence[Event]) -> None:
     await transport.append([Outgoing(key=event.key, fields=wire.encode(event)) for event in events])
+
+
+async def put_at_their_times(url: str, bus: RedisEventLog, events: Sequence[Event]) -> None:
+    """Let the log take events at their own times: whoever adds an entry may choose its id on Redis."""
+    layout = await bus.layout()
+    async with Redis.from_url(url) as client:
+        for each in events:
+            stream = channels.events_stream(layout.partition_of(each.key))
+            await client.xadd(stream, {**wire.encode(each)}, id=f"{int(each.time.timestamp() * 1000)}-*")
+
+
+async def put_again(transport: Transport, events: Sequence[Event], recorded: datetime) -> None:
+    """Retry events that the log had taken at ``recorded`` and that had failed."""
+    entries: list[Outgoing] = []
+    for number, each in enumerate(events):
+        failed = Entry(offset=f"1-{number}", fields=wire.encode(each), received=recorded)
+        letter = letter_for(0, failed, "query_error", "x", event=each, rule="memory.add", mutation="add")
+        entries.append(Outgoing(key=each.key, fields=retry_entry(letter)))
+    await transport.append(entries)
 
 
 @pytest.fixture
@@ -292,7 +315,9 @@ async def test_two_workers_and_a_repetition_make_one_summary(
             await job.aclose()
         assert len({event.id for event in made}) == 1
         assert len({event.data["summary"] for event in made}) == 3
-        assert {event.time for event in made} == {T0 + timedelta(minutes=7)}
+        # When the log took the last one of the 8 memories.
+        [last] = [entry.received for _, entry in entries if wire.decode(entry.fields).id == "e7"]
+        assert {event.time for event in made} == {last}
         fact = {"subject": "user", "predicate": "lives in", "object": "Oslo"}
         await put(transport, made)
         # What the engine would drop as a copy, under another name: as if 10,000 events lay between.
@@ -424,12 +449,19 @@ async def test_what_is_erased_is_gone_for_good(
         before = await rows(store, everything.format("u2"))
         assert await rows(store, everything.format("u1")) == before
         assert [label for label, _ in before] == ["ConversationSummary", "Fact", "Memory", "Preference", "UserProfile"]
-        erased = T0 + timedelta(hours=2)
-        await put(transport, [other("memory.erase", "erase", {"user_id": "u1"}, chat="c9", at=erased)])
+        await put(transport, [other("memory.erase", "erase", {"user_id": "u1"}, chat="c9", at=T0)])
         await quiet(bus, job_bus)
-        late = [add(200 + number, f"late {number}", chat="c1", at=T0, user_id="u1") for number in range(12)]
-        await put(transport, late)
-        await put(transport, [add(300, "a new life", chat="c1", at=erased + timedelta(hours=1), user_id="u1")])
+        [erased] = [
+            entry.received
+            for number in range(PARTITIONS)
+            for entry in await bus.after(number, "", limit=10_000)
+            if wire.decode(entry.fields).type == "memory.erase"
+        ]
+        # Retries are as old as what had failed. The times of the events themselves have no part in it.
+        ahead = T0 + timedelta(days=9)
+        late = [add(200 + number, f"late {number}", chat="c1", at=ahead, user_id="u1") for number in range(12)]
+        await put_again(transport, late, erased - timedelta(seconds=1))
+        await put(transport, [add(300, "a new life", chat="c1", at=T0 - timedelta(days=9), user_id="u1")])
         await quiet(bus, job_bus)
     await job.aclose()
     assert await rows(store, everything.format("u1")) == [("Memory", 1), ("UserProfile", 1)]
@@ -445,9 +477,9 @@ async def test_a_summary_that_is_under_way_for_an_erased_user_leaves_nothing(
     inventive.open.clear()
     job = a_job(url, store, inventive)
     async with working(mutations(bus, store), worker_of(job, job_bus, transport)):
-        await put(transport, [add(number, f"text {number}") for number in range(14)])
+        await put_at_their_times(url, bus, [add(number, f"text {number}") for number in range(14)])
         await until(lambda: inventive.asked)
-        # All but the last ones, some of which are to be in the summary.
+        # What the log took until then: all but the last ones, some of which are to be in the summary.
         before = T0 + timedelta(minutes=5)
         data = {"user_id": "u1", "before": before.isoformat()}
         await put(transport, [other("memory.erase", "erase", data, chat="c9", at=T0 + timedelta(hours=1))])

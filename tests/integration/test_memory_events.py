@@ -337,6 +337,12 @@ async def test_a_retry_is_as_old_as_its_event(url: str, store: GraphStore) -> No
                 again[0][wire.RECORDED] = b"9998-01-01T00:00:00+00:00"
             assert await bus.requeue(letter, again)
         assert await worked(bus, store) == []
+        # Nor does an erasure that is retried reach what came after it, not even what was retried.
+        for mutation in ("mark", "erase"):
+            letter = letter_for(0, erased, "timeout", "x", event=erased.event(), rule="memory.erase", mutation=mutation)
+            await bus.put_dead_letters([letter])
+            assert await bus.requeue(letter, [retry_entry(letter)])
+        assert await worked(bus, store) == []
         await client.aclose()
     finally:
         await bus.aclose()

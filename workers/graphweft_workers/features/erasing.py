@@ -18,7 +18,7 @@ from graphweft_rules.matching.pack import Logged
 from graphweft_workers.retrieval.records import PROFILE
 
 _PART: Final = -2
-"""Stands for a partition where an erasure does not reach everything before it."""
+"""Stands for a partition where an erasure goes by times alone."""
 NOT_ERASED: Final = (
     "CASE WHEN u.erased_before ENDS WITH $place THEN coalesce(u.erased_elsewhere, '') "
     "ELSE coalesce(u.erased_before, '') END < $recorded"
@@ -54,5 +54,6 @@ def erasure_of(erase: MemoryErase, logged: Logged) -> dict[str, Any]:
         "before": before,
         "mark": before + place,
         "place": place,
-        "partition": logged.partition if whole else _PART,
+        # Records of retries have no partition either, but they may be younger than an erasure that is retried.
+        "partition": logged.partition if whole and logged.partition >= 0 else _PART,
     }

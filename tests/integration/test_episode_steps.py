@@ -21,11 +21,10 @@ from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.redis.event_log import RedisEventLog
 from graphweft_workers.engine.retries import retry
 from graphweft_workers.features.episodes.mutations import EpisodeMutations
-from graphweft_workers.ports.graph_store import Applied, Write
+from graphweft_workers.ports.graph_store import Applied, Node, Write
 
 pytestmark = pytest.mark.integration
 
-PLACES = ("partition", "erased_before", "erased_elsewhere")
 STEPS = {(part.rule, part.id): part.cypher.statement for part in EpisodeMutations().mutations}
 
 
@@ -81,12 +80,14 @@ async def taken(url: str, bus: RedisEventLog, events: Sequence[Event]) -> None:
 
 
 async def lasting(graph: FalkorDBStore, app_id: str) -> Content:
-    """Return an app's graph without the places in the log: a retry has none."""
+    """Return an app's graph without the places in the log: a retry has none, only a time."""
     content = await Content.of(graph, app_id)
-    nodes = [
-        replace(node, properties={name: value for name, value in node.properties.items() if name not in PLACES})
-        for node in content.nodes
-    ]
+    nodes: list[Node] = []
+    for node in content.nodes:
+        kept = {name: value for name, value in node.properties.items() if name not in ("partition", "erased_elsewhere")}
+        if "erased_before" in kept:
+            kept["erased_before"] = kept["erased_before"].split()[0]
+        nodes.append(replace(node, properties=kept))
     return Content(nodes, content.edges)
 
 

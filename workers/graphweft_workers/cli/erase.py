@@ -92,7 +92,7 @@ def print_remains(places: Sequence[Place], what: str, *, json: bool) -> None:
     rows = [(place.name, place.left, place.removed_by or place.note) for place in places]
     print_table(("place", "remains", "removed by"), rows, title=f"Data of {what}")
     if not any(place.left for place in places):
-        say("nothing remains")
+        say("nothing remains: no place holds anything of this name. Check its spelling if you expected something.")
 
 
 def _print(places: Sequence[Place], what: str, *, json: bool) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Sequence, Set
 from dataclasses import dataclass
 from typing import Final
 
@@ -21,11 +21,24 @@ from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.graph_store import INTERNAL_PREFIX, GraphStore, Node
 from graphweft_workers.replay.places import partitions_of
 from graphweft_workers.replay.snapshot_file import InvalidSnapshot, read_snapshot
+from graphweft_workers.retrieval.records import (
+    ENTITY,
+    EPISODE,
+    FACT,
+    MEMORY_LABEL,
+    PREFERENCE,
+    PROFILE,
+    RELATION,
+    SUMMARY,
+)
 
 _PAGE: Final = 500
 MOST_LETTERS: Final = 1_000_000
 _MARK: Final = frozenset({"id", "user_id", "erased_before", "erased_elsewhere"})
 """Properties of a profile that says only that its user was erased."""
+_OF_MEMORY: Final = frozenset(
+    {MEMORY_LABEL, SUMMARY, FACT, PREFERENCE, PROFILE, EPISODE, ENTITY, RELATION, "Attribute"}
+)
 _FORGETS: Final = "graphweft memory erase"
 _ERASES: Final = "graphweft erase"
 
@@ -66,15 +79,22 @@ class Remains:
         on_bus = sum([len(await on_the_bus(self._alone, number, self._subject)) for number in partitions])
         letters = [each for each in await self._alone.dead_letters(limit=MOST_LETTERS) if holds(self._subject, each)]
         graph = await count_nodes(self._live, self._subject)
+        of_rules = graph - await count_nodes(self._live, self._subject, _OF_MEMORY)
         beside = sum([await count_nodes(each, self._subject) for each in self._kept])
         found = [
-            _place("graph", graph, by=_FORGETS if self._subject.user_id is not None else _ERASES),
+            _place("graph", graph, by=self._by(graph, of_rules)),
             _place("graphs beside it", beside, by=f"{_ERASES}, graphweft rebuild --drop"),
             await self._caches(),
             _place("dead letters", len(letters), by=f"{_ERASES}, graphweft dlq drop"),
             _place("event log", on_bus, by=_ERASES),
         ]
         return found if self._blobs is None else found + await self._archived(self._blobs, partitions)
+
+    def _by(self, nodes: int, of_rules: int) -> str:
+        """Return what removes nodes of the graph: that of memories leaves those of rules."""
+        if self._subject.user_id is None or nodes == of_rules:
+            return _ERASES
+        return _FORGETS if not of_rules else f"{_FORGETS}; {of_rules} nodes of rules: {_ERASES}"
 
     async def _learn(self, partitions: Sequence[int]) -> None:
         """Let the subject see everything: chats and memories tell which events are the user's."""
@@ -124,14 +144,16 @@ async def on_the_bus(bus: Bus, number: int, subject: Subject, until: str | None 
     return found
 
 
-async def count_nodes(graph: GraphStore, subject: Subject) -> int:
-    """Count the nodes that have the user's id as a value; for an app, all of its graph's.
+async def count_nodes(graph: GraphStore, subject: Subject, labels: Set[str] | None = None) -> int:
+    """Count the nodes, with one of the labels, that have the user's id as a value; for an app, all of its graph's.
 
     The mark that a user was erased does not count: it keeps late events of the user out.
     """
     found = 0
     async for node in graph.nodes(subject.app_id):
         if any(label.startswith(INTERNAL_PREFIX) for label in node.labels):
+            continue
+        if labels is not None and labels.isdisjoint(node.labels):
             continue
         found += subject.user_id is None or (subject.user_id in node.properties.values() and not _is_mark(node))
     return found

@@ -35,7 +35,8 @@ _MOST_NAMES: Final = 10
 async def examine(settings: Settings, *, rights: str | None = None, app_id: str | None = None) -> list[Check]:
     """Return all checks, in an order in which a fault explains later ones.
 
-    ``rights`` is a role whose rights on the bus are tried; by default a worker's, where the settings name a user.
+    ``rights`` is a role whose rights on the bus are tried; by default a worker's, where the settings name a user. For
+    other roles than a worker, what only a worker's user may read is not checked.
     """
     rules, rules_check = _rules(settings)
     checks = [
@@ -53,12 +54,14 @@ async def examine(settings: Settings, *, rights: str | None = None, app_id: str 
         rights = "worker"
     if rights is not None and bus[0].state == "ok":
         checks += await connections.examine_rights(settings, rights, app_id)
+    if rights in ("tenant", "gateway"):
+        return checks
     graph = await _graph(settings)
     checks += [*graph, *connections.exposure("graph", settings.graph)]
     if rules is not None and rules.workflows and all(check.state != "fail" for check in graph if check.name == "graph"):
         checks.append(await _queries(settings, rules))
     states = {check.name: check.state for check in bus}
-    if states["bus"] != "ok":
+    if states["bus"] != "ok" or rights == "responder":
         return checks
     # Asking a new bus for its partitions would create them.
     if states.get("bus topic", "ok") == "ok":
@@ -104,6 +107,13 @@ def _signatures(settings: Settings) -> Check:
     except InvalidSettings as error:
         advice = "correct the file that GRAPHWEFT_SIGNING_KEYS names: workers and responders do not start with it"
         return Check(name="signatures", state="fail", found=str(error), advice=advice)
+    if keyring is None and settings.signing_key is not None:
+        return Check(
+            name="signatures",
+            state="warn",
+            found="a signing key is set, but no file of keys: workers and responders check no signature",
+            advice="set GRAPHWEFT_SIGNING_KEYS where workers and responders run",
+        )
     if keyring is None:
         found = "no keys: whoever may write to the bus may write events of every app"
     else:

@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -103,11 +99,7 @@ def test_a_word_of_more_than_64_characters_is_cut_and_not_stemmed() -> None:
     assert terms("x" * 62 + "ing") == ["x" * 62 + "in"]
 
 
-def test_terms_do_not_depend_on_what_else_is_installed(tmp_path: Path) -> None:
-    """The library prefers a module named ``Stemmer``, of any version."""
-    fake = "class Stemmer:\n    def __init__(self, *_): pass\n    def stemWord(self, _): return 'other'\n"
-    (tmp_path / "Stemmer.py").write_text(f"algorithms = list\n{fake}")
-    path = f"import sys; sys.path.insert(0, {str(tmp_path)!r})"
-    code = f"{path}\nfrom graphweft_workers.terms import terms\nprint(terms('dogs'))"
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "['dog']\n"
+def test_stems_are_those_that_are_stored_already() -> None:
+    """Another version of Snowball may stem other words: then stored texts would not be found by them."""
+    text = "generously ponies nationalization skis dying inning earring proceeded happily yes sensational relational"
+    assert " ".join(terms(text)) == ("generous poni nation ski die inning earring proceed happili yes sensat relat")

@@ -323,3 +323,10 @@ def test_a_signing_key_is_never_shown() -> None:
         SigningKey.parse("acme:sesame")
     assert "sesame" not in str(refused.value)
     assert SECRET["acme"] not in repr(key("acme"))
+
+
+def test_a_file_with_too_many_levels_is_a_faulty_one(tmp_path: Path) -> None:
+    file = tmp_path / "keys.yaml"
+    file.write_text("[" * 50_000)
+    with pytest.raises(InvalidSettings, match="too many levels"):
+        read_keyring(file)

@@ -38,8 +38,8 @@ def read_keyring(path: Path) -> Keyring:
         mark = error.problem_mark
         where = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
         raise InvalidSettings(f"{_ORIGIN}: {path}{where}: invalid YAML: {error.problem}") from None
-    except (yaml.YAMLError, ValueError):
-        raise InvalidSettings(f"{_ORIGIN}: {path}: invalid YAML: it is not text") from None
+    except (yaml.YAMLError, ValueError, RecursionError):
+        raise InvalidSettings(f"{_ORIGIN}: {path}: invalid YAML: it is not text, or has too many levels") from None
     try:
         read = _File.model_validate(raw)
     except ValidationError as error:

@@ -181,8 +181,8 @@ class KafkaEventLog:
         if not offsets:  # the usual case; the bounds would cost a request
             return []
         topic_partition = TopicPartition(channels.EVENTS_TOPIC, partition)
-        first, _ = (await self._ranges.bounds([topic_partition]))[topic_partition]
-        wanted = [number for number in map(int, offsets) if number >= first]
+        first, end = (await self._ranges.bounds([topic_partition]))[topic_partition]
+        wanted = [number for number in map(int, offsets) if first <= number < end]  # a letter may be of another bus
         found: list[Any] = []
         start = 0
         for at, number in enumerate(wanted, 1):

@@ -8,16 +8,16 @@ the graph names the run of the server in which the indexes were made; one worker
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from typing import Any, Final
 
-import structlog
 from redis.exceptions import ResponseError
 
 from graphweft_contracts import GraphUnavailable, channels
 from graphweft_workers.drivers.falkordb.statements import LIST_INDEXES, quoted
 
-logger = structlog.get_logger("graphweft.graph")
+logger = logging.getLogger("graphweft.graph")
 
 BUILD_S: Final = 10.0
 REPAIR_S: Final = 120.0
@@ -78,7 +78,7 @@ async def _make(redis: Any, graph: Any) -> None:
             try:
                 await redis.execute_command("GRAPH.QUERY", graph.name, statement)
             except ResponseError as error:
-                logger.warning("index_not_made", graph=graph.name, statement=statement, message=str(error))
+                logger.warning("index not made by %s: %s", statement, error)
     if found:
         await until_built(graph, REPAIR_S)
-        logger.info("indexes_made_anew", graph=graph.name, indexes=len(found))
+        logger.info("%d indexes of the graph %s were made anew", len(found), graph.name)

@@ -247,7 +247,7 @@ async def test_context_has_the_rules_the_clock_and_the_facts_of_then(
 
 async def test_the_graph_of_a_command_that_is_interrupted_is_deleted(app: PastApp) -> None:
     await app.push("first")
-    await app.emit("shop", range(2_000))
+    await app.emit("shop", range(8_000))
     environment = dict(os.environ) | {"GRAPHWEFT_BUS_URL": app.url, "GRAPHWEFT_GRAPH_URL": app.url}
     graphs = await app.graphs()
     for _ in range(2):

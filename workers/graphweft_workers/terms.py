@@ -37,7 +37,8 @@ _SHORT: Final = 256
 """Limit of characters in a name or fact whose terms are cached."""
 _PIECE: Final = re.compile(r"\S{1,256}")
 # Without a cache of its own. It holds the interpreter's lock while it stems, so threads may share it.
-_STEMMER: Final[Any] = Stemmer.Stemmer("english", 0)
+_ENGLISH: Any = Stemmer  # it has no types
+_STEMMER: Final[Any] = _ENGLISH.Stemmer("english", 0)
 
 _STOP_WORDS: Final = """
 a about all also am an and any are as at be because been being but by can could did do does doing for from had

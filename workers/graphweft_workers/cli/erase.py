@@ -87,7 +87,7 @@ async def erase(
 def print_remains(places: Sequence[Place], what: str, *, json: bool) -> None:
     """Print what remains in each place, and which command removes it there."""
     if json:
-        print_json({"places": [asdict(place) for place in places], "left": sum(place.left for place in places)})
+        _print_json(places)
         return
     rows = [(place.name, place.left, place.removed_by or place.note) for place in places]
     print_table(("place", "remains", "removed by"), rows, title=f"Data of {what}")
@@ -97,7 +97,7 @@ def print_remains(places: Sequence[Place], what: str, *, json: bool) -> None:
 
 def _print(places: Sequence[Place], what: str, *, json: bool) -> None:
     if json:
-        print_json({"places": [asdict(place) for place in places], "left": sum(place.left for place in places)})
+        _print_json(places)
         return
     print_table(
         ("place", "found", "left", ""),
@@ -108,3 +108,7 @@ def _print(places: Sequence[Place], what: str, *, json: bool) -> None:
         warn("nothing was found: events name a user by userid, or by user_id in data or in data.context")
     elif not any(place.unfinished for place in places):
         say("it is erased, and no replay brings it back")
+
+
+def _print_json(places: Sequence[Place]) -> None:
+    print_json({"places": [asdict(place) for place in places], "left": sum(place.left for place in places)})

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Sequence, Set
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -78,8 +78,10 @@ class Remains:
         await self._learn(partitions)
         on_bus = sum([len(await on_the_bus(self._alone, number, self._subject)) for number in partitions])
         letters = [each for each in await self._alone.dead_letters(limit=MOST_LETTERS) if holds(self._subject, each)]
-        graph = await count_nodes(self._live, self._subject)
-        of_rules = graph - await count_nodes(self._live, self._subject, _OF_MEMORY)
+        graph = of_rules = 0
+        async for node in nodes_of(self._live, self._subject):
+            graph += 1
+            of_rules += _OF_MEMORY.isdisjoint(node.labels)
         beside = sum([await count_nodes(each, self._subject) for each in self._kept])
         found = [
             _place("graph", graph, by=self._by(graph, of_rules)),
@@ -144,19 +146,21 @@ async def on_the_bus(bus: Bus, number: int, subject: Subject, until: str | None 
     return found
 
 
-async def count_nodes(graph: GraphStore, subject: Subject, labels: Set[str] | None = None) -> int:
-    """Count the nodes, with one of the labels, that have the user's id as a value; for an app, all of its graph's.
+async def count_nodes(graph: GraphStore, subject: Subject) -> int:
+    """Count the nodes of ``nodes_of``."""
+    return sum([1 async for _ in nodes_of(graph, subject)])
+
+
+async def nodes_of(graph: GraphStore, subject: Subject) -> AsyncIterator[Node]:
+    """Yield the nodes that have the user's id as a value; for an app, all of its graph's.
 
     The mark that a user was erased does not count: it keeps late events of the user out.
     """
-    found = 0
     async for node in graph.nodes(subject.app_id):
         if any(label.startswith(INTERNAL_PREFIX) for label in node.labels):
             continue
-        if labels is not None and labels.isdisjoint(node.labels):
-            continue
-        found += subject.user_id is None or (subject.user_id in node.properties.values() and not _is_mark(node))
-    return found
+        if subject.user_id is None or (subject.user_id in node.properties.values() and not _is_mark(node)):
+            yield node
 
 
 def _is_mark(node: Node) -> bool:

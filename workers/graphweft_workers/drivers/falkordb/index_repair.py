@@ -26,6 +26,17 @@ _BUILT: Final = "OPERATIONAL"
 _POLL_S: Final = 0.02
 
 
+async def indexes_of(graph: Any) -> list[tuple[str, str, str]]:
+    """Return label, property and kind of each index of a graph."""
+    listed = (await graph.query(LIST_INDEXES)).result_set
+    return [
+        (str(label), str(name), str(kind))
+        for label, _, kinds_of in listed
+        for name, kinds in kinds_of.items()
+        for kind in kinds
+    ]
+
+
 async def until_built(graph: Any, wait_s: float = BUILD_S) -> None:
     """Wait until all indexes are built: a lookup through an unfinished index misses nodes."""
     until = time.monotonic() + wait_s
@@ -65,13 +76,7 @@ async def forget(redis: Any, name: str) -> None:
 
 
 async def _make(redis: Any, graph: Any) -> None:
-    listed = (await graph.query(LIST_INDEXES)).result_set
-    found = [
-        (str(label), str(name))
-        for label, _, types in listed
-        for name, kinds in types.items()
-        if "RANGE" in kinds
-    ]  # fmt: skip
+    found = [(label, name) for label, name, kind in await indexes_of(graph) if kind == "RANGE"]
     for label, name in found:
         for verb in ("DROP", "CREATE"):
             statement = f"{verb} INDEX FOR (n:{quoted(label)}) ON (n.{quoted(name)})"

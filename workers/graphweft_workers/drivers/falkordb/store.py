@@ -58,7 +58,6 @@ from graphweft_workers.drivers.falkordb.property_names import read_property_name
 from graphweft_workers.drivers.falkordb.rows import bound_amount, run_time_ms, table_of
 from graphweft_workers.drivers.falkordb.statements import (
     DROP_COPIES,
-    LIST_INDEXES,
     LIST_NAMES,
     MAKE_CHECKPOINT,
     READ_CHECKPOINT,
@@ -244,13 +243,7 @@ class FalkorDBStore:
         wanted = {(label, name, "RANGE") for label, name in keys}
         search = {(index.label, name, index.kind.upper()): index for index in indexes for name in index.properties}
         try:
-            listed = await self._graph(app_id).query(LIST_INDEXES)
-            there = {
-                (str(label), str(name), str(kind))
-                for label, _, kinds_of in listed.result_set
-                for name, kinds in kinds_of.items()
-                for kind in kinds
-            }
+            there = set(await index_repair.indexes_of(self._graph(app_id)))
             missing = sorted(wanted - there)
             statements = [f"CREATE INDEX FOR (n:{quoted(label)}) ON (n.{quoted(name)})" for label, name, _ in missing]
             statements += [

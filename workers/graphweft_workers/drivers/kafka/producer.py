@@ -10,7 +10,7 @@ from typing import Any, Final
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import IllegalOperation, KafkaError
 
-from graphweft.transports.kafka.connection import Servers
+from graphweft.transports.kafka.connection import Servers, bus_errors
 from graphweft_contracts import BusUnavailable
 from graphweft_workers.drivers.kafka.reader import RangeReader, start_client
 
@@ -51,6 +51,35 @@ async def stop_producer(producer: Any) -> None:
     if producer is not None:
         with contextlib.suppress(KafkaError, OSError):
             await producer.stop()
+
+
+class RecordWriter:
+    """Writes one record at a time to partition 0 of a topic; it connects at its first use, and again after an error."""
+
+    def __init__(self, servers: Servers, topic: str, failure: str) -> None:
+        """``failure`` says what was not done, for the error."""
+        self._servers = servers
+        self._topic = topic
+        self._failure = failure
+        self._producer: Any = None
+        self._sending = asyncio.Lock()
+
+    async def write(self, key: bytes, value: bytes | None) -> None:
+        """Write a record and wait until the broker has it. Raises ``BusUnavailable``."""
+        async with self._sending:
+            with bus_errors(self._failure):
+                if self._producer is None:
+                    self._producer = await started_producer(self._servers)
+                try:
+                    await self._producer.send_and_wait(self._topic, value, key=key, partition=0)
+                except BaseException:
+                    await self.aclose()
+                    raise
+
+    async def aclose(self) -> None:
+        """Close the connection."""
+        producer, self._producer = self._producer, None
+        await stop_producer(producer)
 
 
 async def abort_transaction(producer: Any) -> None:

@@ -9,9 +9,9 @@ from typing import Any, Final
 
 from aiokafka import TopicPartition
 
-from graphweft.transports.kafka.connection import Servers, bus_errors
+from graphweft.transports.kafka.connection import Servers
 from graphweft_contracts import channels
-from graphweft_workers.drivers.kafka.producer import started_producer, stop_producer
+from graphweft_workers.drivers.kafka.producer import RecordWriter
 from graphweft_workers.drivers.kafka.reader import RangeReader
 
 _RECORDS: Final[Any] = TopicPartition(channels.USAGE_TOPIC, 0)
@@ -23,10 +23,8 @@ class KafkaUsageLog:
     """``UsageLog`` on a Kafka cluster. The topic must exist."""
 
     def __init__(self, servers: Servers) -> None:
-        self._servers = servers
         self._reader = RangeReader(servers)
-        self._producer: Any = None
-        self._sending = asyncio.Lock()
+        self._writer = RecordWriter(servers, _RECORDS.topic, "the record of usage was not written")
         self._reading = asyncio.Lock()
         self._known: dict[str, bytes] = {}
         self._next = 0
@@ -34,15 +32,7 @@ class KafkaUsageLog:
 
     async def put_usage(self, reporter: str, record: bytes | None) -> None:
         """See ``UsageLog.put_usage``."""
-        async with self._sending:
-            with bus_errors("the record of usage was not written"):
-                if self._producer is None:
-                    self._producer = await started_producer(self._servers)
-                try:
-                    await self._producer.send_and_wait(_RECORDS.topic, record, key=reporter.encode(), partition=0)
-                except BaseException:
-                    await self._stop()
-                    raise
+        await self._writer.write(reporter.encode(), record)
 
     async def usage(self) -> Mapping[str, bytes]:
         """See ``UsageLog.usage``."""
@@ -63,9 +53,5 @@ class KafkaUsageLog:
 
     async def aclose(self) -> None:
         """Close the connections."""
-        await self._stop()
+        await self._writer.aclose()
         await self._reader.aclose()
-
-    async def _stop(self) -> None:
-        producer, self._producer = self._producer, None
-        await stop_producer(producer)

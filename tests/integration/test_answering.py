@@ -20,9 +20,9 @@ from tests.services.rules import load_rules
 
 from graphweft import Client, Event
 from graphweft_contracts import BusUnavailable, ContextReply, ContextRequest, GraphUnavailable, QueryFailed
+from graphweft_contracts.prompt_text import inside
 from graphweft_rules import RuleSet
 from graphweft_rules.cypher.query import parse
-from graphweft_rules.output.envelope import inside
 from graphweft_workers.drivers.embedded.server import EmbeddedServer
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.kafka.event_log import KafkaEventLog

@@ -14,7 +14,7 @@ from tests.integration.test_memory_events import APP, add, applied, event
 from tests.services.rules import load_rules
 
 from graphweft_contracts import ContextReply, ContextRequest, GraphUnavailable, QueryFailed
-from graphweft_rules.output.envelope import inside
+from graphweft_contracts.prompt_text import inside
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.features.graphrag.retriever import HybridRetriever
 from graphweft_workers.injection.pipeline import ContextPipeline

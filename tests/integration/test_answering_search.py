@@ -15,8 +15,8 @@ from tests.services.rules import load_rules, rule_set
 
 from graphweft_contracts import ContextReply, ContextRequest, QueryFailed
 from graphweft_contracts.memory import MemoryScope, memory_id
+from graphweft_contracts.prompt_text import inside
 from graphweft_contracts.search import SearchQuery
-from graphweft_rules.output.envelope import inside
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.embedding.hashing import HashingEmbedder
 from graphweft_workers.embedding.protocol import EmbedderUnavailable

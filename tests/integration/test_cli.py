@@ -29,7 +29,7 @@ from tests.services.commands import Done, inside
 from graphweft.transports.embedded import embedded_url
 from graphweft.transports.redis.transport import RedisTransport
 from graphweft_contracts import BusUnavailable, wire
-from graphweft_rules.output.envelope import enclose
+from graphweft_contracts.prompt_text import enclose
 from graphweft_workers.cli import app as graphweft
 from graphweft_workers.cli.delivery import Sent, send, wait_until_applied
 from graphweft_workers.drivers.embedded.server import DataFolder, ping

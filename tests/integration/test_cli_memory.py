@@ -17,7 +17,7 @@ from typing import Any, cast
 import pytest
 from tests.services.commands import inside
 
-from graphweft_rules.output.envelope import inside as text_of
+from graphweft_contracts.prompt_text import inside as text_of
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(180)]
 

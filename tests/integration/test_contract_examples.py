@@ -15,8 +15,8 @@ import redis.asyncio as redis
 from tests.services.rules import load_rules
 
 from graphweft import Client, Event, GraphInjectionHooks
+from graphweft_contracts.prompt_text import inside
 from graphweft_rules import GraphInjectionLoader, RulesError, RuleSet, lint
-from graphweft_rules.output.envelope import inside
 from graphweft_workers.drivers import dialects
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.redis.event_log import RedisEventLog

@@ -24,7 +24,7 @@ from graphweft.memory import add_event, chat_of
 from graphweft.transport import Outgoing, encoded
 from graphweft_contracts import ContextRequest, MemoryAdd, MemoryMessage, SearchQuery, channels, wire
 from graphweft_contracts.memory import memory_id
-from graphweft_rules.output.envelope import inside
+from graphweft_contracts.prompt_text import inside
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.redis.event_log import RedisEventLog
 from graphweft_workers.drivers.redis.requests import RedisRequestQueue

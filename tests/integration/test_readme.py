@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from tests.services.commands import inside
 
-from graphweft_rules.output.envelope import enclose
+from graphweft_contracts.prompt_text import enclose
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 

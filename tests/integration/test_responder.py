@@ -24,10 +24,10 @@ from tests.services.rules import load_rules, rule_set
 
 from graphweft import Client
 from graphweft_contracts import Block, ContextReply, ContextRequest, channels
+from graphweft_contracts.prompt_text import inside
 from graphweft_rules import InjectionQuery, InjectionRule, Place, RuleSet, Workflow, assemble
 from graphweft_rules.cypher.query import parse
 from graphweft_rules.matching.workflow import CompiledInjection, CompiledInjectionRule
-from graphweft_rules.output.envelope import inside
 from graphweft_workers.apps import AppPolicies, AppPolicy
 from graphweft_workers.drivers.embedded.server import EmbeddedServer
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore

@@ -19,8 +19,8 @@ from typing import Any, Final
 
 from graphweft_contracts import Block
 from graphweft_contracts.context import Format
+from graphweft_contracts.prompt_text import harmless, shown
 from graphweft_rules.files.model import most_rows
-from graphweft_rules.output.envelope import harmless, shown
 
 FACTS_START: Final = "GRAPHRAG_CONTEXT_BLOCK_START"
 """The first line of a block of facts, by which runtimes recognize it."""

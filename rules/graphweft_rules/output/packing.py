@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from graphweft_contracts import Block, Explanation, Missing, ReasonCode
+from graphweft_contracts.prompt_text import enclose
 from graphweft_rules.matching.rule_set import BoundQuery
-from graphweft_rules.output.envelope import enclose
 from graphweft_rules.output.formats import Gate, Rows, heading
 from graphweft_rules.output.token_count import TokenCounter, count_characters
 

@@ -14,8 +14,8 @@ from graphweft import Client
 from graphweft.memory import add_event
 from graphweft.searching import faults
 from graphweft_contracts import ContextReply, MemoryMessage, MemoryScope, ReasonCode
+from graphweft_contracts.prompt_text import enclose, inside
 from graphweft_contracts.search import EMBEDDED
-from graphweft_rules.output.envelope import enclose, inside
 from graphweft_workers.mcp.access import Access
 from graphweft_workers.mcp.arguments import ContextArguments, MemoryAddArguments, MemorySearchArguments
 

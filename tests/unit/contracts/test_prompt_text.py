@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from graphweft_contracts.prompt_text import enclose, harmless, inside
 from graphweft_rules.files.model import FORMATS, Format
-from graphweft_rules.output.envelope import enclose, harmless, inside
 from graphweft_rules.output.formats import Rows
 
 HIDDEN = "\ufe00\u034f\u3164\u2800\x00\x07\x1b\x9b\u202e\u2066\u200b\u2060\ufeff\U000e0041\U000e007f\U000e0100\u00ad"

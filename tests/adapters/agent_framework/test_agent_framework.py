@@ -21,6 +21,8 @@ from tests.adapters.contract import (
 from tests.adapters.runner import RunScene
 from tests.adapters.shared.kit import IDS
 
+from graphweft_contracts.prompt_text import enclose, inside
+
 MODES = ["conversation awaited", "conversation streamed"]
 ABANDONED = [*turn_lines()[:4], "agent.turn_complete Planner 1 False abandoned"]
 PROVIDER_FAILS = [line.replace("Writer 2", "Planner 1") for line in WRITER_FAILS]
@@ -60,7 +62,10 @@ class TestAgentFramework(AdapterContract):
 
     @override
     def check_printed(self, printed: str, wanted: str) -> None:
-        assert re.sub(r"\d{4}-\d\d-\d\d", "2026-02-01", printed) == wanted
+        dated = re.sub(r"\d{4}-\d\d-\d\d", "2026-02-01", printed)
+        # The tags name a digest of what they enclose.
+        enclosed = re.sub(r"<data-(\w+)>\n(?s:.*?)</data-\1>", lambda found: enclose(inside(found[0])), dated)
+        assert enclosed == wanted
 
     def test_model_calls_count_their_tokens(self, run_scene: RunScene) -> None:
         events = run_scene(MODES[0])["events"]

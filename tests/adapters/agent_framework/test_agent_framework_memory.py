@@ -8,11 +8,13 @@ import pytest
 from tests.adapters.runner import RunScene, SceneRunner
 from tests.services.runtime_environments import RUNTIME_ENVIRONMENT_S
 
+from graphweft_contracts.prompt_text import enclose
+
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(RUNTIME_ENVIRONMENT_S)]
 
 KNOWLEDGE = "## Context\nUse this if it helps to answer:\n\n[Score: 1.000]\ncakes"
-MEMORIES = (
-    "## Memories\nThis was said before:\n\n- user, 2026-02-01: I am allergic to nuts.\n- Baker, 2026-02-01: Noted."
+MEMORIES = "## Memories\nThis was said before:\n\n" + enclose(
+    "- user, 2026-02-01: I am allergic to nuts.\n- Baker, 2026-02-01: Noted."
 )
 
 

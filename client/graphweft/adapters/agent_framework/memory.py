@@ -21,6 +21,7 @@ from graphweft.client import Client
 from graphweft.memory import MemoryClient
 from graphweft.searching import check_retrieval_query, make_query
 from graphweft_contracts import ContextReply
+from graphweft_contracts.prompt_text import enclose, harmless
 from graphweft_contracts.search import IndexType, query_text
 
 __all__ = ("GraphContextProvider",)
@@ -209,7 +210,7 @@ class GraphContextProvider(FrameworkProvider):
                 self._add(context, f"{self._prompts[0]}\n\n{knowledge.text}")
             if rows:
                 lines = "\n".join(map(_line, rows))
-                self._add(context, f"{self._prompts[1]}\n\n{lines}", _origins(rows, context.session_id))
+                self._add(context, f"{self._prompts[1]}\n\n{enclose(lines)}", _origins(rows, context.session_id))
 
     async def after_run(self, *, agent: Any, session: Any, context: Any, state: dict[str, Any]) -> None:
         """Remember the messages of the run in the background."""
@@ -314,7 +315,7 @@ def _line(row: Mapping[str, Any]) -> str:
     kind = next((_KINDS[label] for label in row.get("labels") or () if label in _KINDS), "unknown")
     who = row.get("author_name") or row.get("role") or kind
     text = str(row.get("text")).strip().replace("\n", "\n  ")
-    return f"- {who}, {str(row.get('timestamp'))[:10]}: {text}"
+    return harmless(f"- {who}, {str(row.get('timestamp'))[:10]}: {text}")
 
 
 def _origins(rows: Sequence[Mapping[str, Any]], session_id: str) -> list[str]:

@@ -12,7 +12,7 @@ class TokenBucket:
     """Allows ``per_s`` units a second, and what a second brings at once.
 
     Anything is taken while one unit is left, so a batch may be larger than the limit: the next one waits until it is
-    paid off. On average nobody takes more than ``per_s``. ``now`` is a time in seconds that never goes back.
+    paid off. On average a caller takes at most ``per_s``. ``now`` is a time in seconds that never goes back.
     """
 
     __slots__ = ("_at", "_left", "_room", "per_s")

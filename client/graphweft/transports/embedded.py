@@ -40,8 +40,8 @@ def embedded_socket(data: Path) -> Path:
 def runtime_folder(*, make: bool = False) -> Path:
     """Return the folder of sockets whose own folders have long names; with ``make`` it is made.
 
-    Raises ``InvalidSettings`` if it is a link or another user's, or others may write into it: whoever puts a socket
-    there would get all events.
+    Raises ``InvalidSettings`` if it is a link or another user's, or others may write into it: a socket that another user
+    puts there would get all events.
     """
     folder = Path(tempfile.gettempdir()) / f"graphweft-{os.geteuid()}"
     if make:
@@ -57,7 +57,7 @@ def check_own(folder: Path) -> None:
     found = folder.lstat()
     fault = ""
     if not stat.S_ISDIR(found.st_mode):
-        fault = "it is a link" if stat.S_ISLNK(found.st_mode) else "it is no folder"
+        fault = "it is a link" if stat.S_ISLNK(found.st_mode) else "it is not a folder"
     elif found.st_uid != os.geteuid():
         fault = f"it belongs to the user with the number {found.st_uid}"
     elif found.st_mode & 0o077:

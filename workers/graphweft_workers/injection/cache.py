@@ -25,6 +25,8 @@ parameters."""
 
 _ENTRY_BYTES: Final = 400
 """Of an entry without its rows and the values of its key."""
+_FLAT: Final[frozenset[type]] = frozenset({str, bytes, int, float, bool, type(None)})
+"""Types of values without content, by far the most of them."""
 _MOST_LEVELS: Final = 50
 """Queries with values nested more deeply are not cached."""
 _TODAY: Final = frozenset({"__date"})
@@ -177,14 +179,16 @@ def key_of(app_id: str, bound: BoundQuery) -> Key | None:
 def size_of(value: Any) -> int:
     """Return the estimated bytes of a value with its content."""
     total = sys.getsizeof(value)
-    if isinstance(value, str | bytes | int | float) or value is None:
+    if type(value) in _FLAT:
+        return total
+    if isinstance(value, str | bytes | int | float):
         return total
     if isinstance(value, Mapping):
         for name, item in value.items():  # pyright: ignore[reportUnknownVariableType]
             total += sys.getsizeof(name) + size_of(item)  # pyright: ignore[reportUnknownArgumentType]
     elif isinstance(value, Sequence):
         for item in value:  # pyright: ignore[reportUnknownVariableType]
-            total += size_of(item)
+            total += sys.getsizeof(item) if type(item) in _FLAT else size_of(item)  # pyright: ignore[reportUnknownArgumentType]
     return total
 
 

@@ -2,7 +2,7 @@
 
 Cached rows carry the version of the graph that was known when their query was sent, so they include all writes up to
 it. A later request gets them only if the graph is still at that version, as read after the request arrived. If no
-cached rows can be valid, the version is read during the query instead of before it.
+cached rows can be valid, the query does not wait for the version, and it is read at most ten times a second.
 """
 
 from __future__ import annotations
@@ -85,9 +85,12 @@ class RowFetcher:
             else:
                 self._start(app_id, each, last, started)
         if version is None and any(each.key for each in fetches):
-            reading = self.versions.read(app_id)
             if undecided:
-                version = await _version(reading, started + (until - started) * _VERSION_SHARE)
+                version = await _version(
+                    self.versions.read(app_id), started + (until - started) * _VERSION_SHARE
+                )
+            else:
+                self.versions.refresh(app_id)
         for each in undecided:
             self._decide(app_id, each, version, started)
         tasks = [each.task for each in fetches if each.task is not None]

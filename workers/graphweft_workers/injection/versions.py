@@ -8,6 +8,7 @@ waits for it.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -26,6 +27,10 @@ _PATIENCE_S: Final = 0.05
 does not answer: 20 for an app."""
 
 
+_RECENT_S: Final = 0.1
+"""How long a version counts as recent."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True, eq=False)
 class Version:
     """The state of a graph. Until the next write it stays the same object, so compare it with ``is``."""
@@ -42,6 +47,8 @@ class _App:
     """The number of the query that returned ``last``."""
     sent: int = 0
     """Number of queries so far."""
+    sent_at: float = -math.inf
+    """Monotonic time of the last query."""
     running: asyncio.Task[Version] | None = None
     waiting: asyncio.Task[Version] | None = None
 
@@ -59,6 +66,15 @@ class Versions:
         """Return the last version that was read, if any."""
         app = self._apps.get(app_id)
         return app.last if app else None
+
+    def refresh(self, app_id: str) -> None:
+        """Read the version in the background, unless the last one is recent.
+
+        This is enough for rows to be stored: they may be newer than the version that they are stored with.
+        """
+        app = self._apps.get(app_id)
+        if app is None or app.last is None or time.monotonic() >= app.sent_at + _RECENT_S:
+            self.read(app_id)
 
     def read(self, app_id: str) -> asyncio.Task[Version]:
         """Return a task that reads the version from now on; it raises as ``GraphStore.checkpoints`` does.
@@ -86,6 +102,7 @@ class Versions:
         app.running, app.waiting = app.waiting, None
         app.sent += 1
         number = app.sent
+        app.sent_at = time.monotonic()
         try:
             checkpoints = await self.graph.checkpoints(app_id, timeout_s=_LIMIT_S)
         except GraphUnavailable:

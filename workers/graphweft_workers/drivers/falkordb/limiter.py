@@ -94,8 +94,10 @@ class Places:
         continues after a timeout, or when the caller is cancelled.
         """
         until = time.monotonic() + timeout_s
-        async with asyncio.timeout(timeout_s):
-            query = await self._enter(app_id, statement, until)
+        query = self._enter(app_id, statement, until)
+        if not query.has_place:
+            async with asyncio.timeout(timeout_s):
+                await self._place(query)
         running = asyncio.create_task(ask(query))
         self._running.add(running)
         running.add_done_callback(partial(self._ended, query))
@@ -121,8 +123,8 @@ class Places:
             task.cancel()
         await asyncio.gather(*running, return_exceptions=True)
 
-    async def _enter(self, app_id: str, statement: str, until: float) -> Query:
-        """Wait for a place and return its query; an error leaves no place taken."""
+    def _enter(self, app_id: str, statement: str, until: float) -> Query:
+        """Return a query that has a place, or waits for one."""
         if self._closed:
             raise _closed()
         needs_ms = self._needs.get((app_id, statement), _UNKNOWN_MS)
@@ -134,15 +136,18 @@ class Places:
             given=asyncio.get_running_loop().create_future(),
         )
         query.lane.waiting.append(query)
+        self._give([query.lane])
+        return query
+
+    async def _place(self, query: Query) -> None:
+        """Wait for the place of a query; an error leaves no place taken."""
         try:
-            self._give([query.lane])
             await query.given
             if self._closed:
                 raise _closed()
         except BaseException:
             self._leave(query)
             raise
-        return query
 
     def _leave(self, query: Query) -> None:
         lane, all_taken = query.lane, not self._free

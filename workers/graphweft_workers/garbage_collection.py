@@ -1,4 +1,4 @@
-"""Settings of Python's garbage collector for processes that handle events by the thousand."""
+"""Settings of Python's garbage collector for processes that handle events or requests by the thousand."""
 
 from __future__ import annotations
 

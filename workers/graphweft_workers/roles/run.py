@@ -27,9 +27,12 @@ async def run_mutation(settings: Settings) -> None:
 
 async def run_injection(settings: Settings) -> None:
     """Run an injection responder until SIGTERM or SIGINT, then finish the current requests."""
+    from graphweft_workers.garbage_collection import collect_less_often
     from graphweft_workers.roles.hosting import injection_app
 
-    await injection_app(settings).run()
+    responder = injection_app(settings)
+    collect_less_often()
+    await responder.run()
 
 
 async def run_memory(settings: Settings) -> None:

@@ -20,6 +20,8 @@ from graphweft_workers.ports.result_limits import MOST_VALUES, check_rows, check
 _RUN_TIME: Final = "Query internal execution time: "
 _ITEMS: Final = 3
 """The number of list items for one value in a compact reply: itself, its type and its content."""
+_FLAT: Final[frozenset[type]] = frozenset({str, int, float, bool, type(None)})
+"""Types of values that stay as they are, by far the most of them."""
 _EPOCH: Final = datetime(1970, 1, 1)
 
 
@@ -60,7 +62,9 @@ async def table_of(reply: list[Any], graph: AsyncGraph) -> Table:
     await result.parse(reply)
     return Table(
         columns=tuple(str(name) for _, name in result.header),
-        rows=tuple(tuple(_plain(cell) for cell in row) for row in result.result_set),
+        rows=tuple(
+            tuple([cell if type(cell) in _FLAT else _plain(cell) for cell in row]) for row in result.result_set
+        ),
     )
 
 

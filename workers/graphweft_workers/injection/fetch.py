@@ -86,9 +86,7 @@ class RowFetcher:
                 self._start(app_id, each, last, started)
         if version is None and any(each.key for each in fetches):
             if undecided:
-                version = await _version(
-                    self.versions.read(app_id), started + (until - started) * _VERSION_SHARE
-                )
+                version = await _version(self.versions.read(app_id), started + (until - started) * _VERSION_SHARE)
             else:
                 self.versions.refresh(app_id)
         for each in undecided:

@@ -62,9 +62,7 @@ async def table_of(reply: list[Any], graph: AsyncGraph) -> Table:
     await result.parse(reply)
     return Table(
         columns=tuple(str(name) for _, name in result.header),
-        rows=tuple(
-            tuple([cell if type(cell) in _FLAT else _plain(cell) for cell in row]) for row in result.result_set
-        ),
+        rows=tuple(tuple([cell if type(cell) in _FLAT else _plain(cell) for cell in row]) for row in result.result_set),
     )
 
 

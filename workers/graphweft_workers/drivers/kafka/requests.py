@@ -1,7 +1,7 @@
 """``RequestQueue`` on a Kafka topic that responders share as a consumer group; replies go to another topic.
 
-The group's consumer reads nothing: each partition has a reader of its own. In a shared consumer a partition without new
-records delays the next fetch of the others by up to half a second, and aiokafka stops reading for each rebalance.
+The group's consumer reads nothing, because aiokafka stops reading for each rebalance. Another consumer reads all
+assigned partitions, with one request at a time; after a rebalance a new one goes on where it was.
 
 The committed position follows the answered requests. The new owner of a dead responder's partition reads from there.
 Kafka notices the death after the session time, so most of these requests are late by then.
@@ -23,13 +23,13 @@ from aiokafka.abc import ConsumerRebalanceListener
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError
 
-from graphweft.transports.kafka.connection import Servers, bus_errors, make_context_topics, servers
+from graphweft.transports.kafka.connection import bus_errors, make_context_topics, servers
 from graphweft.transports.kafka.context import end_producer
 from graphweft_contracts import BusUnavailable, ContextReply, channels
 from graphweft_contracts.layout import DEFAULT_PARTITIONS
 from graphweft_contracts.signatures import SIGNATURE
 from graphweft_workers.drivers.kafka.lenient_headers import read_leniently
-from graphweft_workers.drivers.kafka.reader import start_client
+from graphweft_workers.drivers.kafka.reader import start_client, stop_consumer
 from graphweft_workers.ports.request_queue import MAX_REPLY_BYTES, PendingRequest, encode
 
 logger = structlog.get_logger("graphweft.injection")
@@ -49,6 +49,9 @@ _IDLE_MS: Final = 60_000
 _READ_AHEAD: Final = 64
 """About the number of requests that are read ahead."""
 _FETCH_BYTES: Final = 1024**2
+_FETCH_MS: Final = 100
+"""How long the broker waits for a request before it answers. If requests were not taken for a tenth of a second,
+aiokafka fetches without their partitions, and these wait for that answer."""
 _SIGNATURE: Final = SIGNATURE.decode()
 _CHANNEL: Final = re.compile(
     rf"({re.escape(channels.CONTEXT_REPLIES_TOPIC)}(?:\.[A-Za-z0-9_-]{{1,64}})?):([0-9]{{1,9}})", re.ASCII
@@ -70,6 +73,8 @@ class KafkaRequestQueue(ConsumerRebalanceListener):  # type: ignore[misc]  # aio
         self._producer: Any = None
         self._group: Any = None
         self._readers: dict[int, _Reader] = {}
+        self._consumer: Any = None
+        self._reading: asyncio.Task[None] | None = None
         self._assigned = asyncio.Event()
         self._wanted: frozenset[int] = frozenset()
         self._ready: deque[PendingRequest] = deque()
@@ -161,7 +166,7 @@ class KafkaRequestQueue(ConsumerRebalanceListener):  # type: ignore[misc]  # aio
     async def on_partitions_revoked(  # pyright: ignore[reportIncompatibleMethodOverride]  # it awaits what it gets
         self, revoked: Collection[Any]
     ) -> None:
-        """Commit the positions; the readers continue until the new assignment is known."""
+        """Commit the positions; reading continues until the new assignment is known."""
         await self._commit()
 
     def on_partitions_assigned(self, assigned: Collection[Any]) -> None:
@@ -256,16 +261,94 @@ class KafkaRequestQueue(ConsumerRebalanceListener):  # type: ignore[misc]  # aio
     async def _assign(self, wanted: frozenset[int], *, commit: bool = False) -> None:
         """Stop reading revoked partitions, and start reading new ones."""
         if commit:
-            for reader in self._readers.values():
-                await reader.aclose()
+            await self._stop_reading()
             await self._commit()
-        for number in [number for number in self._readers if number not in wanted]:
-            # Requests that were handed out are still answered.
-            await self._readers.pop(number).aclose()
         fresh = [TopicPartition(channels.CONTEXT_REQUESTS_TOPIC, n) for n in sorted(wanted - self._readers.keys())]
-        for place in fresh:
-            start: int | None = await self._group.committed(place)
-            self._readers[place.partition] = _Reader(self, self._servers, place, start)
+        starts: list[int | None] = [await self._group.committed(place) for place in fresh]
+        if not fresh and wanted == self._readers.keys():
+            return
+        consumer = await self._opened() if wanted else None
+        await self._stop_reading()
+        # Requests that were handed out are still answered.
+        self._readers = {number: reader for number, reader in self._readers.items() if number in wanted}
+        self._readers |= {
+            place.partition: _Reader(place=place, start=start) for place, start in zip(fresh, starts, strict=True)
+        }
+        if consumer is not None:
+            self._consumer = consumer
+            self._reading = asyncio.create_task(self._read(), name="graphweft-requests-read")
+
+    async def _opened(self) -> Any:
+        """Return a connected consumer without partitions. Raises ``KafkaError`` or ``OSError``."""
+        consumer: Any = AIOKafkaConsumer(
+            **self._servers.options,
+            enable_auto_commit=False,
+            auto_offset_reset="earliest",
+            request_timeout_ms=_REQUEST_MS,
+            fetch_max_wait_ms=_FETCH_MS,
+            max_partition_fetch_bytes=_FETCH_BYTES,
+        )
+        try:
+            await start_client(consumer)
+        except BaseException:
+            await stop_consumer(consumer)
+            raise
+        return consumer
+
+    async def _stop_reading(self) -> None:
+        """Stop reading; a second call does nothing."""
+        reading, self._reading = self._reading, None
+        if reading is not None:
+            reading.cancel()
+            await asyncio.gather(reading, return_exceptions=True)
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            await stop_consumer(consumer)
+
+    async def _read(self) -> None:
+        while True:
+            try:
+                if self._consumer is None:
+                    self._consumer = await self._opened()
+                await self._follow(self._consumer)
+            except (KafkaError, OSError) as error:
+                logger.debug("requests_interrupted", error=str(error))
+            except Exception:  # a defect: nobody else reads these partitions
+                logger.exception("requests_interrupted")
+            consumer, self._consumer = self._consumer, None
+            if consumer is not None:
+                await stop_consumer(consumer)
+            await asyncio.sleep(_RETRY_S)
+
+    async def _follow(self, consumer: Any) -> None:
+        """Read until an error."""
+        consumer.assign([reader.place for reader in self._readers.values()])
+        for reader in self._readers.values():
+            if reader.next is None:
+                await consumer.seek_to_beginning(reader.place)
+            else:
+                consumer.seek(reader.place, reader.next)
+        while True:
+            await self._has_room()
+            try:
+                found = await consumer.getmany(timeout_ms=_IDLE_MS, max_records=_READ_AHEAD)
+            except UnicodeDecodeError:  # a header is not text
+                await self._read_leniently(consumer)
+                continue
+            for place, records in found.items():
+                self._add(self._readers[place.partition], records, records[-1].offset + 1)
+
+    async def _read_leniently(self, consumer: Any) -> None:
+        """Read each partition once from where it was: what ``consumer`` has read besides the broken record is lost."""
+        for reader in self._readers.values():
+            position = reader.next
+            if position is None:
+                position = (await consumer.beginning_offsets([reader.place]))[reader.place]
+            records, position = await read_leniently(
+                self._servers, reader.place, position, limit=_READ_AHEAD, fetch_bytes=_FETCH_BYTES
+            )
+            self._add(reader, records, position)
+            consumer.seek(reader.place, position)
 
     async def _commit(self) -> None:
         """Commit the positions; after a failure requests are answered again."""
@@ -285,97 +368,44 @@ class KafkaRequestQueue(ConsumerRebalanceListener):  # type: ignore[misc]  # aio
             if (reader := self._readers.get(place.partition)) is not None:
                 reader.committed = position
 
-    def add(self, reader: _Reader, records: Sequence[Any]) -> None:
-        """Add a request that a reader has read."""
+    def _add(self, reader: _Reader, records: Sequence[Any], position: int) -> None:
+        """Add requests of a partition, which is read from ``position`` on then."""
         for record in records:
             reader.open[record.offset] = None
             self._ready.append(_pending(record))
             if reader.follows and record.timestamp < reader.since_ms:
                 self.taken_over += 1
+        reader.next = position
         if len(self._ready) >= _READ_AHEAD:
             self._room.clear()
-        self.wake()
+        if records:
+            self.wake()
 
-    async def has_room(self) -> None:
+    async def _has_room(self) -> None:
         """Wait until there is room for more."""
         if len(self._ready) >= _READ_AHEAD:
             await self._room.wait()
 
 
 class _Reader:
-    """Reads one partition from ``start`` (None: from its beginning) into the queue."""
+    """The position in one partition, which is read from ``start`` on (None: from its beginning)."""
 
-    def __init__(self, queue: KafkaRequestQueue, servers: Servers, place: Any, start: int | None) -> None:
+    __slots__ = ("committed", "follows", "next", "open", "place", "since_ms")
+
+    def __init__(self, *, place: Any, start: int | None) -> None:
         self.place = place
         self.open: dict[int, None] = {}
         """Offsets of unfinished requests, in order."""
+        self.next = start
+        """The offset that is read next; None before the first read."""
         self.committed = start
         self.follows = start is not None
         self.since_ms = time.time() * 1000
-        self._queue = queue
-        self._servers = servers
-        self._next = start
-        self._task = asyncio.create_task(self._run(), name=f"graphweft-requests-{place.partition}")
 
     @property
     def settled(self) -> int | None:
         """The offset up to which all requests are finished; None if nothing was read."""
-        return next(iter(self.open), self._next)
-
-    async def aclose(self) -> None:
-        """Stop reading; a second call does nothing."""
-        self._task.cancel()
-        await asyncio.gather(self._task, return_exceptions=True)
-
-    async def _run(self) -> None:
-        while True:
-            try:
-                await self._follow()
-            except (KafkaError, OSError) as error:
-                logger.debug("requests_interrupted", partition=self.place.partition, error=str(error))
-            except Exception:  # a defect: nobody else reads this partition
-                logger.exception("requests_interrupted", partition=self.place.partition)
-            await asyncio.sleep(_RETRY_S)
-
-    async def _follow(self) -> None:
-        """Read until an error."""
-        consumer: Any = AIOKafkaConsumer(
-            **self._servers.options,
-            enable_auto_commit=False,
-            auto_offset_reset="earliest",
-            request_timeout_ms=_REQUEST_MS,
-            max_partition_fetch_bytes=_FETCH_BYTES,
-        )
-        try:
-            await start_client(consumer)
-            consumer.assign([self.place])
-            if self._next is None:
-                await consumer.seek_to_beginning(self.place)
-            else:
-                consumer.seek(self.place, self._next)
-            while True:
-                await self._queue.has_room()
-                records = await self._read(consumer)
-                if records:
-                    self._next = records[-1].offset + 1
-                    self._queue.add(self, records)
-        finally:
-            await consumer.stop()
-
-    async def _read(self, consumer: Any) -> Sequence[Any]:
-        try:
-            batch = await consumer.getmany(self.place, timeout_ms=_IDLE_MS, max_records=_READ_AHEAD)
-        except UnicodeDecodeError:  # a header is not text
-            position = self._next
-            if position is None:
-                position = (await consumer.beginning_offsets([self.place]))[self.place]
-            records, position = await read_leniently(
-                self._servers, self.place, position, limit=_READ_AHEAD, fetch_bytes=_FETCH_BYTES
-            )
-            consumer.seek(self.place, position)
-            return records
-        found: Sequence[Any] = batch.get(self.place, ())
-        return found
+        return next(iter(self.open), self.next)
 
 
 def _pending(record: Any) -> PendingRequest:

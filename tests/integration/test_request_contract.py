@@ -34,7 +34,6 @@ from graphweft.transports.registry import make_transport
 from graphweft_contracts import BusUnavailable, ContextReply, ContextRequest, channels
 from graphweft_workers.drivers import bus_driver
 from graphweft_workers.drivers.embedded.server import EmbeddedServer
-from graphweft_workers.drivers.kafka import requests as kafka_requests
 from graphweft_workers.drivers.kafka.requests import KafkaRequestQueue
 from graphweft_workers.drivers.redis.requests import RedisRequestQueue
 from graphweft_workers.injection.responder import InjectionResponder
@@ -569,16 +568,16 @@ async def test_a_defect_in_what_looks_after_the_queue_does_not_end_it(bus: Bus) 
 
 async def test_a_defect_in_reading_a_partition_does_not_end_it(kafka_url: str, monkeypatch: pytest.MonkeyPatch) -> None:
     failed = 0
-    real = kafka_requests._Reader._read
+    real = KafkaRequestQueue._follow
 
-    async def fail(self: Any, consumer: Any) -> Sequence[Any]:
+    async def fail(self: KafkaRequestQueue, consumer: Any) -> None:
         nonlocal failed
         failed += 1
         if failed <= 3:
             raise ValueError("a defect")
-        return await real(self, consumer)
+        await real(self, consumer)
 
-    monkeypatch.setattr(kafka_requests._Reader, "_read", fail)
+    monkeypatch.setattr(KafkaRequestQueue, "_follow", fail)
     bus = Bus(name="kafka", url=kafka_url, restart=nowhere)
     async with bus.client() as client:
         with capture_logs() as logs:

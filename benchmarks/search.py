@@ -6,6 +6,7 @@ straight to the server: 110,000 events over the bus would take as long as all ot
 
 from __future__ import annotations
 
+import asyncio
 import random
 import time
 from collections.abc import Awaitable, Callable, Iterator, Sequence
@@ -27,7 +28,14 @@ from graphweft_workers.drivers.falkordb.literals import header
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.embedding.hashing import HashingEmbedder
 from graphweft_workers.features.memory.mutations import MemoryMutations
+from graphweft_workers.injection.background import Background
+from graphweft_workers.injection.breaker import Breaker
+from graphweft_workers.injection.cache import Cache
+from graphweft_workers.injection.index_versions import IndexVersions
+from graphweft_workers.injection.versions import Versions
+from graphweft_workers.ports.graph_store import START, Checkpoint, Write
 from graphweft_workers.retrieval.records import MEMORY_LABEL
+from graphweft_workers.retrieval.scope_indexes import ScopeIndexes
 from graphweft_workers.retrieval.search import Searcher
 from graphweft_workers.terms import STOP_WORDS, scope_term
 
@@ -43,6 +51,8 @@ _AT_ONCE: Final = 100
 _LEAST: Final = 100
 """Answers of which one in a hundred may be named."""
 _SEARCH_S: Final = 10.0
+_START_S: Final = 300.0
+_INDEX_BYTES: Final = 512 * 1024**2
 _COPY: Final = (
     f"UNWIND $__gw_rows AS row MATCH (from:{MEMORY_LABEL} {{id: row[1]}}) CREATE (to:{MEMORY_LABEL}) "
     "SET to = from, to.id = row[0], to.user_id = $user_id, to.scopes = $scopes, to.chat_id = $user_id"
@@ -65,16 +75,28 @@ async def run(bench: Bench, services: Services) -> list[Result]:
         await _load(url, store, embedder, texts)
         all_memories = OF_ONE + USERS * OF_EACH
         bench.say(f"  [dim]{all_memories:,} memories loaded in {time.monotonic() - begun:.0f} s[/]")
-        searcher = Searcher(store, embedder)
+        background = Background()
+        ends.push_async_callback(background.aclose)
+        versions = IndexVersions(Versions(store, Breaker(), background), Cache(0))
+        indexes = ScopeIndexes(store, versions, _INDEX_BYTES, embedder.model)
+        ends.push_async_callback(indexes.aclose)
+        searcher = Searcher(store, embedder, scopes=indexes)
+        server = Searcher(store, embedder)
         hand = await ends.enter_async_context(by_hand(url, channels.graph_name(APP), embedder))
 
-        async def ours(text: str, user_id: str) -> list[str]:
+        async def searched(by: Searcher, text: str, user_id: str) -> list[str]:
             query = SearchQuery(text=text, memory=MemoryScope(user_id=user_id), index_type="hybrid", top_k=TOP_K)
-            found = await searcher.search(APP, query, timeout_s=_SEARCH_S)
+            found = await by.search(APP, query, timeout_s=_SEARCH_S)
             if found.degraded is not None:
                 raise Died(f"a search was not hybrid: {found.degraded}")
             place = found.table.columns.index("id")
             return [row[place] for row in found.table.rows]
+
+        async def ours(text: str, user_id: str) -> list[str]:
+            return await searched(searcher, text, user_id)
+
+        async def unindexed(text: str, user_id: str) -> list[str]:
+            return await searched(server, text, user_id)
 
         async def same(text: str, user_id: str) -> list[str]:
             return [row[0] for row in await hand.best(text, user_id, TOP_K)]
@@ -82,15 +104,32 @@ async def run(bench: Bench, services: Services) -> list[Result]:
         async def simple(text: str, user_id: str) -> list[str]:
             return [row[0] for row in await hand.simple(text, user_id, TOP_K)]
 
-        contenders: dict[str, _Ask] = {"ours": ours, "by hand": same, "two queries": simple}
+        contenders: dict[str, _Ask] = {
+            "ours": ours,
+            "without an index": unindexed,
+            "by hand": same,
+            "two queries": simple,
+        }
         questions = _questions(texts)
         await _compare(ours, same, questions)
         for size, users in ((OF_EACH, [f"user-{number}" for number in range(USERS)]), (OF_ONE, [_ONE])):
+            await _indexed(indexes, ours, questions, users)
             values = await _measured(bench, size, users, contenders, questions)
-            for to, percent in product(("by hand", "two queries"), ("p50", "p99")):
+            for to, percent in product(("by hand", "two queries", "without an index"), ("p50", "p99")):
                 title = f"hybrid search in {size:,} of {all_memories:,} memories, ours / {to}, {percent}"
                 results.append(ratio(ROW, title, values, f"ours {percent}", f"{to} {percent}", unit="ms"))
     return results
+
+
+async def _indexed(indexes: ScopeIndexes, ask: _Ask, questions: Iterator[str], users: Sequence[str]) -> None:
+    """Search until the indexes of the users' scopes are there."""
+    async with asyncio.timeout(_START_S):
+        for user_id in users:
+            misses = -1
+            while indexes.misses != misses:
+                misses = indexes.misses
+                await ask(next(questions), user_id)
+                await indexes.built()
 
 
 async def _measured(
@@ -159,6 +198,8 @@ async def _load(url: str, store: FalkorDBStore, embedder: HashingEmbedder, texts
     [[found, embedded]] = (
         await store.read(APP, f"MATCH (m:{MEMORY_LABEL}) RETURN count(m), count(m.embedding)", {}, timeout_s=_SEARCH_S)
     ).rows
+    # An index is kept for a version, which is the checkpoints.
+    await store.apply(APP, 0, [Write(before=START, after=Checkpoint(offset="1-0"))])
     if (found, embedded) != (OF_ONE + USERS * OF_EACH,) * 2:
         raise Died(f"{found} memories are there, {embedded} of them with a vector")
 

@@ -121,7 +121,8 @@ class Cache:
         if place is not None and self._is_after is not None:
             self._erasures.setdefault(app_id, {})[place[0]] = place[1]
 
-    def _may_store(self, app_id: str, version: Version | None, right_at: float) -> bool:
+    def may_store(self, app_id: str, version: Version | None, right_at: float) -> bool:
+        """Tell whether rows of a query that was sent at a monotonic time hold nothing that was erased since."""
         if right_at <= max(self._purged_at, self._purged_apps.get(app_id, -math.inf)):
             return False
         erasures = self._erasures.get(app_id)
@@ -139,7 +140,7 @@ class Cache:
     def put(self, key: Key, table: Table, version: Version | None, right_at: float) -> None:
         """Store rows unless newer ones are there; rows larger than the whole cache are dropped."""
         before = self._entries.get(key)
-        if not self._may_store(key[0], version, right_at) or (before is not None and before.right_at > right_at):
+        if not self.may_store(key[0], version, right_at) or (before is not None and before.right_at > right_at):
             return
         size = _ENTRY_BYTES + size_of(key) + size_of(table.columns) + size_of(table.rows)
         if before is not None:

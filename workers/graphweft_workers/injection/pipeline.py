@@ -28,6 +28,7 @@ from graphweft_workers.injection.background import Background
 from graphweft_workers.injection.breaker import Breaker
 from graphweft_workers.injection.cache import Cache
 from graphweft_workers.injection.fetch import RowFetcher
+from graphweft_workers.injection.index_versions import IndexVersions
 from graphweft_workers.injection.match import match_request
 from graphweft_workers.injection.positions import InvalidPosition, Position, Positions, Reached
 from graphweft_workers.injection.purges import PurgeFollower
@@ -39,6 +40,7 @@ from graphweft_workers.injection.versions import Versions
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.fact_retriever import FactRetriever
 from graphweft_workers.ports.graph_store import GraphStore
+from graphweft_workers.retrieval.scope_indexes import ScopeIndexes
 from graphweft_workers.retrieval.search import IndexNames, Searcher
 
 logger = structlog.get_logger("graphweft.injection")
@@ -65,7 +67,8 @@ class ContextPipeline:
     If the graph is unavailable or too slow for a query, the reply has the query's last rows, unless they are older
     than ``last_good_s``, or the bus does not say in time whether something of them was erased. Their block has its age,
     ``missing`` names the query and the reason, and the reply is partial.
-    ``cache_bytes=0`` keeps no rows, not even these.
+    ``cache_bytes=0`` keeps no rows, not even these. Indexes of scopes that are searched again and again take up to
+    ``index_bytes``.
 
     ``off`` are the apps that get no context; ``*`` means all. Without ``bus``, requests with ``after`` are refused.
     Without ``embedder``, searches use words and recency only. Without ``facts``, ``graphrag:`` is off. ``count`` counts
@@ -84,6 +87,7 @@ class ContextPipeline:
         embedder: Embedder | None = None,
         index_names: IndexNames | None = None,
         cache_bytes: int = 64 * 1024**2,
+        index_bytes: int = 0,
         facts: FactRetriever | None = None,
         last_good_s: float = 600.0,
         off: frozenset[str] = frozenset(),
@@ -108,9 +112,16 @@ class ContextPipeline:
         self._compiling: dict[tuple[int, str], asyncio.Task[None]] = {}
         self._versions = Versions(graph, self._breaker, self._background)
         self._positions = Positions(bus, self._versions, active, self._background) if bus is not None else None
-        self.purges = PurgeFollower(bus, self.cache, self._background) if bus is not None else None
+        self.indexes = ScopeIndexes(
+            graph,
+            IndexVersions(self._versions, self.cache),
+            index_bytes,
+            embedder.model if embedder is not None else None,
+        )
+        """Its counters are for metrics."""
+        self.purges = PurgeFollower(bus, self.cache, self.indexes, self._background) if bus is not None else None
         """Call ``follow`` from time to time: rows that something was erased of leave the memory then."""
-        searcher = Searcher(graph, embedder, names=index_names or IndexNames(), clock=clock)
+        searcher = Searcher(graph, embedder, names=index_names or IndexNames(), scopes=self.indexes, clock=clock)
         runner = QueryRunner(graph, searcher, facts, self._background)
         self._rows = RowFetcher(
             runner, self.cache, self._versions, self._breaker, self._background, query_timeout_s=query_timeout_s
@@ -145,8 +156,13 @@ class ContextPipeline:
         await asyncio.wait([compiling], timeout=max(0.0, until - time.monotonic()))
         return rules.is_compiled(workflow)
 
+    def counts(self) -> dict[str, int]:
+        """Return the counters of the cache and of the indexes of scopes."""
+        return {**self.cache.counts(), **self.indexes.counts()}
+
     async def aclose(self) -> None:
         """Cancel background work; call it before you close the graph and the bus."""
+        await self.indexes.aclose()
         await self._background.aclose()
 
     async def _answer(self, request: ContextRequest, started: float, until: float) -> ContextReply:

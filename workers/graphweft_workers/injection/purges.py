@@ -1,4 +1,4 @@
-"""Follows the purges of the bus: drops cached rows of apps for which something was erased.
+"""Follows the purges of the bus: drops cached rows and indexes of apps for which something was erased.
 
 Rows that the graph confirms need no purge: an erasure moves the graph to another version. But rows that are served
 while the graph is unavailable are confirmed by nobody, so they need a read of the purges that began after their request
@@ -17,16 +17,18 @@ from graphweft_contracts import BusUnavailable
 from graphweft_workers.injection.background import Background
 from graphweft_workers.injection.cache import Cache
 from graphweft_workers.ports.purges import PurgeLog
+from graphweft_workers.retrieval.scope_indexes import ScopeIndexes
 
 logger = structlog.get_logger("graphweft.injection")
 
 
 @dataclass(slots=True)
 class PurgeFollower:
-    """Applies purges to the cache."""
+    """Applies purges to the cache and to the indexes of scopes."""
 
     log: PurgeLog
     cache: Cache
+    indexes: ScopeIndexes
     background: Background
     followed: float = float("-inf")
     """Monotonic time at which the last successful read began."""
@@ -47,12 +49,13 @@ class PurgeFollower:
                 raise
             if not found.complete:
                 logger.warning("purges_of_another_bus", next="all cached rows are dropped")
-                self.cache.purge()
+                self._purge()
             elif self._mark is None:
-                self.cache.purge()  # of rows from before, it is not known what was erased
+                self._purge()  # of rows from before, it is not known what was erased
             for purge in found.found if self._mark is not None else ():
                 place = None if purge.partition is None else (purge.partition, purge.offset)
                 self.cache.purge_app(purge.app_id, place)
+                self.indexes.purge_app(purge.app_id)
             self._mark = found.mark
             self.followed = began
 
@@ -68,6 +71,10 @@ class PurgeFollower:
         if self._waiting is None or self._waiting.done():
             self._waiting = self.background.start(self._read())
         return self._waiting
+
+    def _purge(self) -> None:
+        self.cache.purge()
+        self.indexes.purge()
 
     async def _read(self) -> None:
         async with self._reading:

@@ -12,6 +12,8 @@ from graphweft_workers.ports.dialect import GraphDialect, Target
 from graphweft_workers.ports.graph_store import Table
 from graphweft_workers.retrieval import statements
 from graphweft_workers.retrieval.ranking import Candidate, Hit, bm25
+from graphweft_workers.retrieval.scope_index import ScopeIndex
+from graphweft_workers.retrieval.selection import Selection, select
 from graphweft_workers.retrieval.statements import Statement
 from graphweft_workers.terms import terms as terms_of
 
@@ -26,33 +28,19 @@ _TOGETHER: Final = 200
 """Candidates that are scored before the event loop runs other tasks."""
 
 
-@dataclass(frozen=True, slots=True)
-class Selection:
-    """Terms whose nodes are all candidates, and one term of which ``room`` nodes are."""
-
-    whole: tuple[str, ...]
-    cut: str | None = None
-    room: int = 0
-
-
-def select(holding: Mapping[str, int], most: int) -> Selection:
-    """Choose at most ``most`` candidates: nodes of the rarest terms first; equally rare terms go by name.
-
-    ``holding`` maps each term to its number of nodes. The first term that does not fit fills the rest. The result
-    depends on these counts only, so every server gives the same.
-    """
-    room = most
-    whole: list[str] = []
-    for count, term in sorted((count, term) for term, count in holding.items() if count):
-        if count > room:
-            return Selection(tuple(whole), term if room else None, room)
-        whole.append(term)
-        room -= count
-    return Selection(tuple(whole))
-
-
-async def by_words(ask: Ask, dialect: GraphDialect, targets: Sequence[Target], terms: Sequence[str]) -> list[Hit]:
+async def by_words(
+    ask: Ask,
+    dialect: GraphDialect,
+    targets: Sequence[Target],
+    terms: Sequence[str],
+    *,
+    limit: int,
+    indexes: Mapping[int, ScopeIndex],
+) -> list[Hit]:
     """Return the nodes that hold at least one term, best first, with BM25 scores; ``Hit.of`` indexes ``targets``.
+
+    At least the ``limit`` best are among them. ``indexes`` has the indexes of targets by their place; the server finds
+    the nodes of other targets.
 
     Document frequency and mean length are measured within the scope and over all targets, so scores of different kinds
     compare. If nodes store no terms, the mean length is that of the candidates. Each target has at most 5,000
@@ -63,26 +51,37 @@ async def by_words(ask: Ask, dialect: GraphDialect, targets: Sequence[Target], t
     searched = {of: target for of, target in enumerate(targets) if target.text is not None}
     if not terms or not searched:
         return []
-    sizes = await asyncio.gather(*(ask(statements.size(dialect, target)) for target in searched.values()))
+    asked = {of: target for of, target in searched.items() if of not in indexes}
+    words = {
+        of: indexes[of].words(terms, most=MOST_TERMED, valid_at=target.valid_at)
+        for of, target in searched.items()
+        if of in indexes
+    }
+    sizes = await asyncio.gather(*(ask(statements.size(dialect, target)) for target in asked.values()))
     totals = [(table.rows[0][0], table.rows[0][1]) if table.rows else (0, 0) for table in sizes]
     parts = await asyncio.gather(
         *(
             _part(ask, dialect, target, terms, of=of, total=total)
-            for (of, target), (total, _) in zip(searched.items(), totals, strict=True)
+            for (of, target), (total, _) in zip(asked.items(), totals, strict=True)
             if total  # a label without nodes may have no index either
         )
     )
-    if not parts:
+    totals += [(each.total, each.length) for each in words.values()]
+    total = sum(count for count, _ in totals)
+    if not total:
         return []
     found = [candidate for part in parts for candidate in part.candidates]
-    total = sum(count for count, _ in totals)
     if all(target.text is not None and target.text.length for target in searched.values()):
         mean = sum(length for _, length in totals) / total
     else:
         mean = sum(each.length for each in found) / max(1, len(found))
     holding: Counter[str] = Counter()
-    for part in parts:
-        holding.update(part.holding)
+    for holds in (*(part.holding for part in parts), *(each.holding for each in words.values())):
+        holding.update(holds)
+    for of, each in words.items():
+        best = indexes[of].best(each, total=total, mean_length=mean, holding=holding, count=limit, of=of)
+        found += best
+        await asyncio.sleep(0)
     return bm25(found, terms, total=total, mean_length=mean, holding=holding)
 
 

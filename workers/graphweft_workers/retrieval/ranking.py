@@ -13,8 +13,8 @@ from typing import Final
 type Handle = str | int
 """Fetches a node."""
 
-_K1: Final = 1.2
-_B: Final = 0.75
+K1: Final = 1.2
+B: Final = 0.75
 """The defaults of Lucene, not tuned."""
 
 
@@ -64,18 +64,19 @@ def bm25(
     found = [each for each in candidates if any(each.counts.values())]
     if holding is None:
         holding = {term: sum(each.counts.get(term, 0) > 0 for each in found) for term in terms}
-    idf = {term: _idf(total, holding.get(term, 0)) for term in terms}
+    weights = {term: idf(total, holding.get(term, 0)) for term in terms}
     mean_length = mean_length or 1.0
     hits: list[Hit] = []
     for each in found:
-        norm = _K1 * (1 - _B + _B * each.length / mean_length)
+        norm = K1 * (1 - B + B * each.length / mean_length)
         # In the order of the terms: equal counts give equal sums.
-        parts = (idf[term] * count / (count + norm) for term in terms if (count := each.counts.get(term, 0)))
+        parts = (weights[term] * count / (count + norm) for term in terms if (count := each.counts.get(term, 0)))
         hits.append(Hit(each.handle, each.key, sum(parts), each.of))
     return ranked(hits)
 
 
-def _idf(total: int, holding: int) -> float:
+def idf(total: int, holding: int) -> float:
+    """Return the weight of a term that ``holding`` of ``total`` texts hold."""
     # The counts come from two queries, and the graph may change between them.
     return math.log(1 + (max(total, holding) - holding + 0.5) / (holding + 0.5))
 

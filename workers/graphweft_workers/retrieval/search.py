@@ -22,6 +22,8 @@ from graphweft_workers.retrieval import statements
 from graphweft_workers.retrieval.fulltext import by_words
 from graphweft_workers.retrieval.indexes import Indexes
 from graphweft_workers.retrieval.ranking import Handle, Hit, falling, fused
+from graphweft_workers.retrieval.scope_index import ScopeIndex
+from graphweft_workers.retrieval.scope_indexes import ScopeIndexes
 from graphweft_workers.retrieval.statements import GRID, Statement
 from graphweft_workers.retrieval.targets import scoped
 from graphweft_workers.terms import query_terms
@@ -29,6 +31,8 @@ from graphweft_workers.terms import query_terms
 _EMBEDDING: Final = 0.5
 """Share of the remaining time that the embedder may take."""
 _LEAST_S: Final = 0.001
+_MOST_COMPARED: Final = 2_000
+"""Limit of nodes that an index names to be compared: where more are nearly equal, the server finds the nearest."""
 _FIRST: Final = ("text", "score")
 
 
@@ -96,15 +100,19 @@ class Searcher:
         embedder: Embedder | None = None,
         *,
         names: IndexNames = IndexNames(),
+        scopes: ScopeIndexes | None = None,
         clock: Callable[[], datetime] = _now,
     ) -> None:
         """``names`` applies to queries that name no index. ``clock`` gives the time at which facts must be valid.
+
+        With ``scopes``, searches within a scope use its indexes. They find the same rows in the same order.
 
         Does not close ``graph`` or ``embedder``.
         """
         self._graph = graph
         self._embedder = embedder
         self._names = names
+        self._scopes = scopes
         self._clock = clock
         self._indexes = Indexes(graph.dialect)
 
@@ -118,7 +126,8 @@ class Searcher:
         if query.memory is None and query.index_name is None:
             query = query.model_copy(update={"index_name": self._names.of(query.index_type)})
         now = utc_text(self._clock())
-        return await _Search(self._graph, self._embedder, app_id, query, timeout_s, now=now).run(self._indexes)
+        search = _Search(self._graph, self._embedder, app_id, query, timeout_s, now=now)
+        return await search.run(self._indexes, self._scopes)
 
 
 class _Search:
@@ -141,8 +150,10 @@ class _Search:
         self._until = time.monotonic() + timeout_s
         self._dialect = graph.dialect
         self._now = now
+        self._indexed: dict[int, ScopeIndex] = {}
+        """The indexes of targets, by ``id`` of the target."""
 
-    async def run(self, indexes: Indexes) -> Found:
+    async def run(self, indexes: Indexes, scopes: ScopeIndexes | None) -> Found:
         kind = self._kind()
         if kind in {"vector", "hybrid"} and self._embedder is None:
             msg = f"embedder is required when index_type={kind!r}"
@@ -153,6 +164,9 @@ class _Search:
             if kind is None or not self._query.text.strip():
                 recent = self._latest if not self._query.text.strip() else self._latest_and_words
                 return Found(table=_unscored(await self._shown(targets, await recent(targets))))
+            if scopes is not None:
+                found = await scopes.find(self._app_id, targets, self._left_s())
+                self._indexed = {id(targets[of]): index for of, index in found.items()}
         else:
             if not self._query.text.strip():
                 return Found(table=Table(columns=_FIRST, rows=()))
@@ -202,7 +216,9 @@ class _Search:
 
     async def _by_words(self, targets: Sequence[Target]) -> list[Hit]:
         terms = query_terms(self._query.text, filter_stop_words=self._query.filter_stop_words)
-        return await by_words(self._ask, self._dialect, targets, terms)
+        found = {of: self._indexed[id(each)] for of, each in enumerate(targets) if id(each) in self._indexed}
+        limit = max(self._wide(), self._query.top_k)
+        return await by_words(self._ask, self._dialect, targets, terms, limit=limit, indexes=found)
 
     async def _by_vector(self, targets: Sequence[Target]) -> tuple[list[Hit], str | None]:
         """Return hits by vector, and by words for kinds without vectors; and why there is no vector, if so."""
@@ -249,8 +265,13 @@ class _Search:
                 f"the index {side.index} holds vectors of {side.dimensions} numbers, but the embedder "
                 f"{self._embedder.model!r} returns {len(vector)}: use the model that filled the index"
             )
-        if side.index is None:
-            asked = statements.nearest(self._dialect, target, vector, model=self._embedder.model, limit=limit)
+        model = self._embedder.model
+        index = self._indexed.get(id(target))
+        near = index.near(vector, limit) if index is not None and side.index is None else None
+        if near and len(near) <= _MOST_COMPARED:
+            asked = statements.nearest_of(self._dialect, target, near, vector, model=model, limit=limit)
+        elif side.index is None:
+            asked = statements.nearest(self._dialect, target, vector, model=model, limit=limit)
         else:
             wide = max(self._wide(), limit)
             asked = statements.nearest_by_index(self._dialect, target, vector, wide=wide, limit=limit)

@@ -7,7 +7,7 @@ handle, which fetches it, and its key, which breaks ties; one column if both are
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from graphweft_workers.ports.dialect import GraphDialect, Target, TextSide, VectorSide
@@ -101,16 +101,53 @@ def nearest(dialect: GraphDialect, target: Target, vector: Sequence[float], *, m
     """Return the nodes of the scope nearest to a vector, exactly: score in units of 1 / ``GRID``, handle, key."""
     side = _vector_side(target)
     source, params = dialect.within(target)
+    conditions, values = _with_vector(dialect, target, side, model=model, size=len(vector))
+    params |= values | {"__gw_vector": list(vector), "__gw_limit": limit}
+    return Statement(_best(dialect, target, side, _where(source, conditions)), params)
+
+
+def nearest_of(
+    dialect: GraphDialect, target: Target, keys: Sequence[str], vector: Sequence[float], *, model: str, limit: int
+) -> Statement:
+    """Like ``nearest``, among the nodes of the scope with one of the keys."""
+    side = _vector_side(target)
+    assert target.key is not None
+    params: dict[str, Any] = {"__gw_keys": list(keys), "__gw_vector": list(vector), "__gw_limit": limit}
+    source = (
+        f"UNWIND $__gw_keys AS __gw_key MATCH (n:{dialect.label(target)} {{{dialect.quoted(target.key)}: __gw_key}})"
+    )
+    conditions, values = _with_vector(dialect, target, side, model=model, size=len(vector))
+    return Statement(_best(dialect, target, side, _where(source, conditions)), params | values)
+
+
+def nodes(dialect: GraphDialect, target: Target, *, after: str, limit: int) -> Statement:
+    """Return nodes of the scope at any time, by key: key, time, length, terms, begin and end of their validity."""
+    assert target.key is not None
+    text, key = _text_side(target), f"n.{dialect.quoted(target.key)}"
+    whole = replace(target, valid_at=None)
+    source, params = dialect.within(whole)
+    source = _where(source, [*_conditions(dialect, whole, "n"), f"{key} > $__gw_after"])
+    names = (target.time, text.length, text.terms, *(target.validity if target.valid_at is not None else (None, None)))
+    shown = ", ".join(
+        f"{f'n.{dialect.quoted(name)}' if name else 'null'} AS __gw_{place}" for place, name in enumerate(names)
+    )
+    values = {**_values(whole), "__gw_after": after, "__gw_limit": limit}
+    return Statement(f"{source} WITH n ORDER BY {key} LIMIT $__gw_limit RETURN {key}, {shown}", params | values)
+
+
+def vectors(dialect: GraphDialect, target: Target, keys: Sequence[str], *, model: str) -> Statement:
+    """Return the vectors of the model that nodes of the scope with one of the keys have: key, vector."""
+    side = _vector_side(target)
+    assert target.key is not None
+    key = dialect.quoted(target.key)
+    source = f"UNWIND $__gw_keys AS __gw_key MATCH (n:{dialect.label(target)} {{{key}: __gw_key}})"
     conditions = _conditions(dialect, target, "n")
-    params |= _values(target) | {"__gw_vector": list(vector), "__gw_limit": limit}
+    params: dict[str, Any] = {"__gw_keys": list(keys), **_values(target)}
     if side.model:
         conditions.append(f"n.{dialect.quoted(side.model)} = $__gw_model")
         params["__gw_model"] = model
-    conditions.append(f"n.{dialect.quoted(side.property)} IS NOT NULL")
-    if side.size:
-        params["__gw_size"] = len(vector)
-        conditions.append(f"coalesce(n.{dialect.quoted(side.size)}, $__gw_size) = $__gw_size")
-    return Statement(_best(dialect, target, side, _where(source, conditions)), params)
+    vector = f"n.{dialect.quoted(side.property)}"
+    return Statement(f"{_where(source, [*conditions, f'{vector} IS NOT NULL'])} RETURN n.{key}, {vector}", params)
 
 
 def of_another_size(dialect: GraphDialect, target: Target, vector: Sequence[float], *, model: str) -> Statement:
@@ -166,6 +203,21 @@ def enriched(
     source, params = _fetched(dialect, target, hits)
     text = f"{source} WITH node, __gw_hit[1] AS score ORDER BY score DESC\n{retrieval_query.rstrip('; \t\n')}"
     return Statement(text, {**values, **params})
+
+
+def _with_vector(
+    dialect: GraphDialect, target: Target, side: VectorSide, *, model: str, size: int
+) -> tuple[list[str], dict[str, Any]]:
+    """Return the conditions that a node belongs to the target and has a vector of the model and size."""
+    conditions, params = _conditions(dialect, target, "n"), _values(target)
+    if side.model:
+        conditions.append(f"n.{dialect.quoted(side.model)} = $__gw_model")
+        params["__gw_model"] = model
+    conditions.append(f"n.{dialect.quoted(side.property)} IS NOT NULL")
+    if side.size:
+        params["__gw_size"] = size
+        conditions.append(f"coalesce(n.{dialect.quoted(side.size)}, $__gw_size) = $__gw_size")
+    return conditions, params
 
 
 def _scoped(dialect: GraphDialect, target: Target) -> tuple[str, dict[str, Any]]:

@@ -261,6 +261,7 @@ async def _injection(settings: Settings) -> AsyncGenerator[_Service]:
         bus=bus,
         embedder=embedder,
         cache_bytes=settings.context_cache_mb * 1024**2,
+        index_bytes=settings.context_index_mb * 1024**2,
         last_good_s=settings.context_last_good_s,
         off=settings.context_off_apps,
         root=settings.rules,
@@ -275,7 +276,7 @@ async def _injection(settings: Settings) -> AsyncGenerator[_Service]:
         queue,
         pipeline.answer,
         max_requests=settings.max_requests,
-        more_counts=pipeline.cache.counts,
+        more_counts=pipeline.counts,
         check=None if keyring is None else keyring.check_request,
     )
     try:

@@ -123,6 +123,12 @@ class Settings(DriverSettings, BaseSettings):
     context_cache_mb: int = Field(
         default=64, ge=0, le=65_536, description="Megabytes of rows that a responder caches; 0 caches none."
     )
+    context_index_mb: int = Field(
+        default=128,
+        ge=0,
+        le=65_536,
+        description="Megabytes of indexes that a responder keeps of scopes that are searched repeatedly; 0 keeps none.",
+    )
     context_last_good_s: float = Field(
         default=600.0,
         ge=0,

@@ -1,0 +1,286 @@
+"""The indexes of scopes that this process keeps, each for one version of its graph.
+
+A search uses an index only if the graph is still at the index's version, as read after the search began. Otherwise the
+server answers, and an index is built beside it, from the second search of a scope on. One is built at a time.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final, Protocol
+
+import structlog
+
+from graphweft_contracts import GraphUnavailable, QueryFailed
+from graphweft_workers.bounded_dict import BoundedDict
+from graphweft_workers.ports.dialect import Target
+from graphweft_workers.ports.graph_store import GraphStore, Table
+from graphweft_workers.retrieval import statements
+from graphweft_workers.retrieval.scope_index import Node, ScopeIndex, Unfit, Vectors, node_of
+from graphweft_workers.retrieval.statements import Statement
+
+logger = structlog.get_logger("graphweft.retrieval")
+
+type _Key = tuple[str, tuple[str, ...], tuple[tuple[str, str], ...], tuple[tuple[str, str], ...], tuple[str, ...]]
+"""App, labels, scope, scope of the origin, and the properties of validity if the target has one."""
+
+_MOST_NODES: Final = 20_000
+"""A search takes about 1 ms for 1,000 nodes with vectors."""
+_MOST_TERMS: Final = 1_000_000
+_PAGE: Final = 2_000
+_VECTORS: Final = 25
+"""Vectors that are read at once: 384 numbers each block the event loop for about 4 ms."""
+_TURN: Final = 200
+_FROM: Final = 2
+"""The search of a scope at which its index is built: most scopes are searched once."""
+_QUERY_S: Final = 5.0
+_VERSION_S: Final = 1.0
+_REST: Final = 1.0
+"""Rest after each step of a build, in the time that it took: requests share the processor with it."""
+_PAUSE: Final = 10.0
+"""Time until a scope's next build, in the time that one took: a graph that changes all the time is not read all the
+time."""
+_LEAST_PAUSE_S: Final = 1.0
+
+
+class Versions(Protocol):
+    """The versions of graphs."""
+
+    async def current(self, app_id: str, timeout_s: float) -> object | None:
+        """Return the version of a graph, read from now on; None if it is unknown. Equal versions are one object."""
+        ...
+
+    def may_keep(self, app_id: str, version: object, at: float) -> bool:
+        """Tell whether what queries return from the monotonic time ``at`` on is right while the version stays.
+
+        False also if something was erased that the version has not reached.
+        """
+        ...
+
+
+@dataclass(slots=True, eq=False, kw_only=True)
+class _Kept:
+    index: ScopeIndex
+    version: object
+    bytes: int
+
+
+@dataclass(slots=True, eq=False)
+class _Scope:
+    """The searches of a scope."""
+
+    searches: int = 0
+    not_before: float = 0.0
+    """Monotonic time of its next build."""
+
+
+@dataclass(slots=True)
+class ScopeIndexes:
+    """Keeps the most recently used indexes, up to ``limit`` bytes in total; 0 keeps none.
+
+    If there is no room, the app with the most bytes loses the index that it has not used for the longest time.
+    """
+
+    graph: GraphStore
+    versions: Versions
+    limit: int
+    model: str | None = None
+    """The model whose vectors are indexed; None indexes none."""
+    clock: Callable[[], float] = time.monotonic
+    bytes: int = 0
+    hits: int = 0
+    """Targets that an index answered."""
+    misses: int = 0
+    """Targets that the server answered."""
+    builds: int = 0
+    outdated: int = 0
+    """Builds during which the graph changed, or something was erased."""
+    failed: int = 0
+    """Builds that the graph did not answer, or whose nodes are too many or unfit."""
+    evicted: int = 0
+    _kept: OrderedDict[_Key, _Kept] = field(default_factory=OrderedDict[_Key, _Kept])
+    _scopes: BoundedDict[_Key, _Scope] = field(default_factory=BoundedDict[_Key, _Scope])
+    _building: asyncio.Task[None] | None = None
+    _purged: int = 0
+    """Number of purges."""
+
+    def counts(self) -> dict[str, int]:
+        """Return the counters, the number of indexes and their bytes."""
+        return {
+            "index_hits": self.hits,
+            "index_misses": self.misses,
+            "index_entries": len(self._kept),
+            "index_bytes": self.bytes,
+            "index_builds": self.builds,
+            "index_outdated": self.outdated,
+            "index_failed": self.failed,
+            "index_evicted": self.evicted,
+        }
+
+    async def find(self, app_id: str, targets: Sequence[Target], timeout_s: float) -> dict[int, ScopeIndex]:
+        """Return the indexes of targets that are right now, by the place of the target; build missing ones beside."""
+        if not self.limit:
+            return {}
+        keys = {of: key for of, target in enumerate(targets) if (key := _key_of(app_id, target)) is not None}
+        found: dict[int, ScopeIndex] = {}
+        if any(key in self._kept for key in keys.values()):
+            version = await self.versions.current(app_id, min(timeout_s, _VERSION_S))
+            for of, key in keys.items():
+                kept = self._kept.get(key)
+                if kept is None:
+                    continue
+                if version is not None and kept.version is version:
+                    self._kept.move_to_end(key)
+                    found[of] = kept.index
+                elif version is not None:
+                    self._drop(key)
+        self.hits += len(found)
+        self.misses += len(targets) - len(found)
+        missing = [(key, targets[of]) for of, key in keys.items() if of not in found]
+        if missing:
+            self._build_later(app_id, missing)
+        return found
+
+    def purge(self) -> None:
+        """Drop all indexes, and those that are being built."""
+        self._kept.clear()
+        self.bytes = 0
+        self._purged += 1
+
+    def purge_app(self, app_id: str) -> None:
+        """Drop the indexes of an app, and the one that is being built."""
+        for key in [key for key in self._kept if key[0] == app_id]:
+            self._drop(key)
+        self._purged += 1
+
+    async def built(self) -> None:
+        """Wait for the end of the build under way, if there is one."""
+        if self._building is not None:
+            await asyncio.wait([self._building])
+
+    async def aclose(self) -> None:
+        """Stop building."""
+        if self._building is not None:
+            self._building.cancel()
+            await asyncio.gather(self._building, return_exceptions=True)
+
+    def _build_later(self, app_id: str, missing: Sequence[tuple[_Key, Target]]) -> None:
+        now = self.clock()
+        due: list[tuple[_Key, Target, _Scope]] = []
+        for key, target in missing:
+            scope = self._scopes.get(key)
+            if scope is None:
+                scope = self._scopes[key] = _Scope()
+            scope.searches += 1
+            if scope.searches >= _FROM and now >= scope.not_before:
+                due.append((key, target, scope))
+        if due and (self._building is None or self._building.done()):
+            self._building = asyncio.create_task(self._build_all(app_id, due), name="graphweft-scope-index")
+
+    async def _build_all(self, app_id: str, due: Sequence[tuple[_Key, Target, _Scope]]) -> None:
+        for key, target, scope in due:
+            began = self.clock()
+            self.builds += 1
+            try:
+                await self._build(app_id, key, target)
+            except (Unfit, QueryFailed, GraphUnavailable) as error:
+                self.failed += 1
+                logger.debug("scope_not_indexed", app_id=app_id, labels=target.labels, error=str(error))
+            except Exception:  # a defect: searches go on without an index
+                self.failed += 1
+                logger.exception("scope_not_indexed", app_id=app_id, labels=target.labels)
+            took_s = self.clock() - began
+            scope.not_before = self.clock() + max(_LEAST_PAUSE_S, took_s * _PAUSE)
+
+    async def _build(self, app_id: str, key: _Key, target: Target) -> None:
+        purged = self._purged
+        version = await self.versions.current(app_id, _VERSION_S)
+        began = self.clock()
+        if version is None or not self.versions.may_keep(app_id, version, began):
+            self.outdated += 1
+            return
+        index = await self._read(app_id, target)
+        now = await self.versions.current(app_id, _VERSION_S)
+        if now is not version or purged != self._purged or not self.versions.may_keep(app_id, version, began):
+            self.outdated += 1
+            return
+        if index.bytes > self.limit:
+            raise Unfit("its index is larger than all indexes may be")
+        self._drop(key)
+        self._kept[key] = _Kept(index=index, version=version, bytes=index.bytes)
+        self.bytes += index.bytes
+        while self.bytes > self.limit:
+            self._evict()
+
+    async def _read(self, app_id: str, target: Target) -> ScopeIndex:
+        async def ask(asked: Statement) -> Table:
+            return await self.graph.read(app_id, asked.text, asked.params, timeout_s=_QUERY_S)
+
+        dialect = self.graph.dialect
+        sizes = (await ask(statements.size(dialect, replace(target, valid_at=None)))).rows
+        count, length = sizes[0] if sizes else (0, 0)
+        if count > _MOST_NODES or length > _MOST_TERMS:
+            raise Unfit(f"{count} nodes with {length} terms are too many for an index")
+        nodes: list[Node] = []
+        while True:
+            after = nodes[-1].key if nodes else ""
+            table = await ask(statements.nodes(dialect, target, after=after, limit=_PAGE))
+            nodes += [node_of(row) for row in table.rows]
+            if len(nodes) > _MOST_NODES:
+                raise Unfit("its nodes are too many for an index")
+            if len(table.rows) < _PAGE:
+                break
+            await asyncio.sleep(0)
+        index = ScopeIndex(nodes)
+        while await self._rested(lambda: not index.read(_TURN)):
+            pass
+        if target.vector is not None and self.model is not None:
+            index.vectors = vectors = Vectors()
+            places = {key: number for number, key in enumerate(index.keys)}
+            for first in range(0, len(index.keys), _VECTORS):
+                began = self.clock()
+                keys = index.keys[first : first + _VECTORS]
+                rows = (await ask(statements.vectors(dialect, target, keys, model=self.model))).rows
+                vectors.add(sorted((places[key], vector) for key, vector in rows))
+                if index.bytes > self.limit:
+                    raise Unfit("its index is larger than all indexes may be")
+                await asyncio.sleep((self.clock() - began) * _REST)
+            while await self._rested(lambda: not vectors.close(_TURN // 4)):
+                pass
+        return index
+
+    async def _rested(self, step: Callable[[], bool]) -> bool:
+        """Run a step, rest, and return its result."""
+        began = self.clock()
+        result = step()
+        await asyncio.sleep((self.clock() - began) * _REST)
+        return result
+
+    def _drop(self, key: _Key) -> None:
+        kept = self._kept.pop(key, None)
+        if kept is not None:
+            self.bytes -= kept.bytes
+
+    def _evict(self) -> None:
+        apps: dict[str, int] = {}
+        for (app_id, *_), kept in self._kept.items():
+            apps[app_id] = apps.get(app_id, 0) + kept.bytes
+        largest = max(apps, key=lambda app_id: apps[app_id])
+        self._drop(next(key for key in self._kept if key[0] == largest))
+        self.evicted += 1
+
+
+def _key_of(app_id: str, target: Target) -> _Key | None:
+    """Return the key of a target's index; None if it can have none."""
+    text = target.text
+    if target.key is None or target.time is None or text is None or text.terms is None or text.length is None:
+        return None
+    if not target.scope and not target.origin_scope:
+        return None
+    validity = target.validity if target.valid_at is not None else ()
+    scopes = (tuple(sorted(scope.items())) for scope in (target.scope, target.origin_scope))
+    return (app_id, target.labels, *scopes, validity)  # type: ignore[return-value]  # two scopes

@@ -199,6 +199,7 @@ async def _load(url: str, store: FalkorDBStore, embedder: HashingEmbedder, texts
         await store.read(APP, f"MATCH (m:{MEMORY_LABEL}) RETURN count(m), count(m.embedding)", {}, timeout_s=_SEARCH_S)
     ).rows
     # An index is kept for a version, which is the checkpoints.
+    await store.progress(APP, 0)
     await store.apply(APP, 0, [Write(before=START, after=Checkpoint(offset="1-0"))])
     if (found, embedded) != (OF_ONE + USERS * OF_EACH,) * 2:
         raise Died(f"{found} memories are there, {embedded} of them with a vector")

@@ -79,5 +79,5 @@ def _plain(value: Any) -> Any:
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
     if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]  # pyright: ignore[reportUnknownVariableType]
+        return [item if type(item) in _FLAT else _plain(item) for item in value]  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
     return value

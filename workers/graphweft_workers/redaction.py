@@ -231,9 +231,8 @@ def redact(text: str) -> str:
 
 def redact_value(label: str, text: str) -> str:
     """Return the text as ``redact`` does when ``label: `` stands in front of it."""
-    head, text = f"{_bounded(label)}: ", _bounded(text)
-    found = [(max(0, start - len(head)), end - len(head)) for start, end in _secrets(head + text) if end > len(head)]
-    return _masked(text, [*found, *_secrets(text)])
+    text = _bounded(text)
+    return _masked(text, [*_secrets_behind(label, text), *_secrets(text)])
 
 
 @lru_cache(maxsize=2_048)
@@ -265,7 +264,10 @@ def redact_beside(label: str, text: str) -> str:
 def is_value(label: str, text: str) -> bool:
     """Tell whether a text looks like the secret that ``label`` names."""
     text = _bounded(text).strip()
-    return _is_mixed(text) and redact_value(label, text) != redact(text)
+    if not _is_mixed(text) or not (found := _secrets_behind(label, text)):
+        return False
+    alone = _secrets(text)
+    return _masked(text, [*found, *alone]) != _masked(text, alone)
 
 
 def _bounded(text: str) -> str:
@@ -280,6 +282,12 @@ def _masked(text: str, found: Iterable[tuple[int, int]]) -> str:
             parts += [text[at:start], REDACTED]
         until = at = max(until, end)
     return "".join(parts) + text[at:]
+
+
+def _secrets_behind(label: str, text: str) -> list[tuple[int, int]]:
+    """Return where secrets stand in a text when ``label: `` stands in front of it."""
+    head = f"{_bounded(label)}: "
+    return [(max(0, start - len(head)), end - len(head)) for start, end in _secrets(head + text) if end > len(head)]
 
 
 def _secrets(text: str) -> list[tuple[int, int]]:

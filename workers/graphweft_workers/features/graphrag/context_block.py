@@ -112,10 +112,11 @@ def _lines(found: Expansion, most: int) -> Iterator[str]:
 
 
 class _Lines:
-    """Writes facts, and redacts each name once."""
+    """Writes facts, and redacts each name, and looks at each pair of texts, once."""
 
     def __init__(self) -> None:
         self._shown: dict[tuple[str, int], str] = {}
+        self._values: dict[tuple[str, str], bool] = {}
 
     def described(self, node: Node) -> str:
         if not node.description:
@@ -132,10 +133,10 @@ class _Lines:
             return ""
         # "DB password RELATED_TO hunter2!" is an assignment, too.
         label = relation.label if _LABEL.fullmatch(relation.label) else ""
-        if label != redact(label) or any(is_value(name, label) for name in (source.name, target.name)):
+        if label != redact(label) or any(self._is_value(name, label) for name in (source.name, target.name)):
             label = ""
         line = f"{self._titled(source, target)} {label or relation.type} {self._titled(target, source, label)}"
-        safe = REDACTED if is_value(source.name, said) or is_value(label, said) else redact(said)
+        safe = REDACTED if self._is_value(source.name, said) or self._is_value(label, said) else redact(said)
         for beside in (source.name, source.kind, label, target.name, target.kind) if safe else ():
             safe = redact_beside(beside, safe)
         fact = _cut(safe, relation.fact, _TEXT, LONGEST)
@@ -144,11 +145,17 @@ class _Lines:
     def _titled(self, node: Node, other: Node | None = None, label: str = "") -> str:
         name, kind = self._short(node.name, _NAME), self._short(node.kind, _KIND)
         labels = (label, node.kind, other.name if other else "")
-        if any(is_value(each, node.name) for each in labels if each):
+        if any(self._is_value(each, node.name) for each in labels if each):
             name = REDACTED
-        if is_value(node.name, node.kind):
+        if self._is_value(node.name, node.kind):
             kind = REDACTED
         return f"{name} ({kind})" if kind and kind != name else name
+
+    def _is_value(self, label: str, text: str) -> bool:
+        found = self._values.get((label, text))
+        if found is None:
+            found = self._values[label, text] = is_value(label, text)
+        return found
 
     def _short(self, text: str, most: int) -> str:
         if not text:

@@ -13,7 +13,9 @@ from graphweft_workers.features.graphrag.safe_cypher import MOST_SCANNED, RELATI
 from graphweft_workers.features.graphrag.starting_entities import Pinned
 
 _SCANNED_TOGETHER: Final = 4_000
-"""Relationships read in a hop, all nodes and types together."""
+"""Relationships read in the first hop, all nodes and types together."""
+_SCANNED_BEYOND: Final = 2_000
+"""The same in the second hop, which has many nodes and takes a few relationships of each."""
 _LEAST_SCANNED: Final = 8
 _LEAST_EACH: Final = 3
 
@@ -43,13 +45,14 @@ class Expansion:
         return len({(one.source.name, one.type, one.label, one.target.name, one.fact) for one in each})
 
 
-def bounds(frontier: int, room: int) -> tuple[int, int]:
+def bounds(frontier: int, room: int, *, hop: int = 1) -> tuple[int, int]:
     """Return how many relationships of a node and type to read, and how many of these to take.
 
     ``frontier`` is the number of nodes, ``room`` the number of wanted ones. If a node has no more relationships than
     are read, every server takes the same.
     """
-    scan = _SCANNED_TOGETHER // (len(RELATIONSHIPS) * max(1, frontier))
+    together = _SCANNED_TOGETHER if hop == 1 else _SCANNED_BEYOND
+    scan = together // (len(RELATIONSHIPS) * max(1, frontier))
     each = -(-2 * room // max(1, frontier))
     return max(_LEAST_SCANNED, min(MOST_SCANNED, scan)), max(_LEAST_EACH, min(room, each))
 

@@ -246,7 +246,7 @@ class _Retrieval:
                 )
                 self.found = connect(self.found, between)
             else:
-                rows = await self._neighbours(frontier, room=room)
+                rows = await self._neighbours(frontier, room=room, hop=hop)
             self.found = expand(self.found, rows, hop=hop, limit=self._caps.limit)
 
     async def warm(self) -> None:
@@ -267,10 +267,10 @@ class _Retrieval:
             return []
         return named(seeds, await self._ask("names", {"names": seeds.names, "keys": seeds.keys}))
 
-    async def _neighbours(self, handles: Sequence[Handle], *, room: int) -> Sequence[Mapping[str, Any]]:
+    async def _neighbours(self, handles: Sequence[Handle], *, room: int, hop: int = 1) -> Sequence[Mapping[str, Any]]:
         if not handles or room <= 0:
             return []
-        scan, each = bounds(len(handles), room)
+        scan, each = bounds(len(handles), room, hop=hop)
         most = min(room, self._caps.results + _SPARE, LIMIT_CAP)
         asked = {"handles": list(handles), "scan": scan, "each": each, "most": most, **self._times}
         return await self._ask("neighbours", asked)

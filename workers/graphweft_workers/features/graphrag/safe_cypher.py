@@ -56,6 +56,8 @@ _LONGEST_SCOPE: Final = 256
 _TOGETHER: Final = "asked"
 """The parameter that holds all others: see ``GraphDialect.one_parameter``."""
 _NOW_PATTERN: Final = re.compile(r"[0-9]{4}-[0-9]{2}-[0-9]{2}T[0-9]{2}:[0-9]{2}:[0-9]{2}\.[0-9]{6}Z")
+type Given = tuple[str, ...]
+"""The names of the scopes that a query has, in the order of ``SCOPES``."""
 type Template = Literal["documents", "names", "neighbours", "between"]
 
 
@@ -63,14 +65,16 @@ def _unscoped(variable: str) -> str:
     return f"coalesce({', '.join(f'{variable}.{name}' for name in SCOPES)}) IS NULL"
 
 
-def _visible(variable: str) -> str:
-    """Return the condition that a query may see a node or relationship; a missing scope is null.
+def _visible(variable: str, given: Given) -> str:
+    """Return the condition that a query with some scopes may see a node or relationship.
 
     It is shared, or it matches at least one scope of the query and contradicts none. ``coalesce`` plans twice as fast
     as IS NULL.
     """
-    fits = " AND ".join(f"coalesce({variable}.{name} = ${name}, true)" for name in SCOPES)
-    equal = " OR ".join(f"{variable}.{name} = ${name}" for name in SCOPES)
+    if not given:
+        return _unscoped(variable)
+    fits = " AND ".join(f"coalesce({variable}.{name} = ${name}, true)" for name in given)
+    equal = " OR ".join(f"{variable}.{name} = ${name}" for name in given)
     return f"{fits} AND ({_unscoped(variable)} OR {equal})"
 
 
@@ -79,10 +83,14 @@ _HOLDS: Final = "(r.invalid_at IS NULL OR r.invalid_at > $now) AND (r.valid_at I
 
 
 class _Forms:
-    """The queries in one dialect."""
+    """The queries in one dialect, for some scopes."""
 
-    def __init__(self, dialect: GraphDialect) -> None:
+    def __init__(self, dialect: GraphDialect, given: Given) -> None:
         self._dialect = dialect
+        self._given = given
+
+    def visible(self, variable: str) -> str:
+        return _visible(variable, self._given)
 
     def first(self, variable: str, names: Sequence[str], most: int) -> str:
         return f"coalesce({', '.join(self._dialect.short_text(f'{variable}.{name}', most) for name in names)}, '')"
@@ -127,7 +135,7 @@ class _Forms:
         for parameter, keys in places:
             found = [f"MATCH (n:{label}) WHERE n.{name} = wanted RETURN n, n.{name} AS found" for label, name in keys]
             best = (
-                f"{self._dialect.subquery(found, ['wanted'])} WITH n, found WHERE {_visible('n')} "
+                f"{self._dialect.subquery(found, ['wanted'])} WITH n, found WHERE {self.visible('n')} "
                 f"WITH n, found, NOT {_unscoped('n')} AS own ORDER BY own DESC LIMIT {_SAME} "
                 f"WITH n, found, own ORDER BY own DESC, {', '.join(columns)} LIMIT {2 * MOST_NAMESAKES} RETURN n, found"
             )
@@ -148,13 +156,13 @@ class _Forms:
 
         At most ``$most`` in all, in turns: the first of each node and type, then the second, and so on.
         """
-        seen = f"{_visible('b')} AND {_visible('r')} AND {_HOLDS}"
+        seen = f"{self.visible('b')} AND {self.visible('r')} AND {_HOLDS}"
         each = self._dialect.subquery(
             [f"MATCH (a)-[r:{kind}]-(b) WHERE {seen} RETURN r, b LIMIT $scan" for kind in RELATIONSHIPS], ["a"]
         )
         return (
             "UNWIND range(0, size($handles) - 1) AS place WITH place, $handles[place] AS source "
-            f"MATCH (a) WHERE {self._dialect.node_id('a')} = source AND {_visible('a')} {each} "
+            f"MATCH (a) WHERE {self._dialect.node_id('a')} = source AND {self.visible('a')} {each} "
             f"WITH place, source, a, r, b WHERE b:{_ENTITY} OR b:{_DOCUMENT} "
             f"WITH place, source, r, b, type(r) AS type, startNode(r) = a AS out, {self.fact('r')} AS fact, "
             f"{self.name('b')} AS name, {self.key('b')} AS key ORDER BY name, out, fact, key "
@@ -168,11 +176,13 @@ class _Forms:
 
     def between(self) -> str:
         """Return relationships from one of ``$handles`` to another, up to ``$each`` per pair."""
-        found = f"MATCH (a)-[r:{'|'.join(RELATIONSHIPS)}]->(b) WHERE {_visible('r')} AND {_HOLDS} RETURN r LIMIT $each"
+        found = (
+            f"MATCH (a)-[r:{'|'.join(RELATIONSHIPS)}]->(b) WHERE {self.visible('r')} AND {_HOLDS} RETURN r LIMIT $each"
+        )
         return (
-            f"UNWIND $handles AS source MATCH (a) WHERE {self._dialect.node_id('a')} = source AND {_visible('a')} "
+            f"UNWIND $handles AS source MATCH (a) WHERE {self._dialect.node_id('a')} = source AND {self.visible('a')} "
             f"UNWIND $handles AS target WITH a, source, target WHERE source <> target "
-            f"MATCH (b) WHERE {self._dialect.node_id('b')} = target AND {_visible('b')} "
+            f"MATCH (b) WHERE {self._dialect.node_id('b')} = target AND {self.visible('b')} "
             f"WITH a, b, source, target {self._dialect.subquery([found], ['a', 'b'])} "
             f"RETURN source, target, {self._dialect.node_id('r')} AS link, type(r) AS type, {self.fact('r')} AS fact, "
             f"{self.label('r')} AS label"
@@ -191,9 +201,9 @@ class _Forms:
 
 
 @cache
-def templates(dialect: GraphDialect) -> Mapping[Template, str]:
-    """Return all queries of a dialect."""
-    return _Forms(dialect).all()
+def templates(dialect: GraphDialect, given: Given = SCOPES) -> Mapping[Template, str]:
+    """Return all queries of a dialect, for a retrieval with the scopes ``given``."""
+    return _Forms(dialect, given).all()
 
 
 def checked(dialect: GraphDialect, template: Template, params: Mapping[str, Any]) -> tuple[str, dict[str, Any]]:
@@ -210,7 +220,11 @@ def checked(dialect: GraphDialect, template: Template, params: Mapping[str, Any]
         if not is_allowed(params[name], dialect):
             msg = f"the parameter {name!r} of the query {template!r} is outside its limits"
             raise ValueError(msg)
-    return known[template], {_TOGETHER: dict(params)} if dialect.one_parameter else dict(params)
+    if dialect.one_parameter:  # such a server plans each text for long, so one text is for all scopes
+        return known[template], {_TOGETHER: dict(params)}
+    given = tuple(name for name in SCOPES if params[name] is not None)
+    values = {name: value for name, value in params.items() if value is not None}
+    return templates(dialect, given)[template], values
 
 
 type _Check = Callable[[Any, GraphDialect], bool]

@@ -6,6 +6,7 @@ import random
 import re
 import time
 import unicodedata
+from itertools import combinations, product
 from types import SimpleNamespace
 from typing import Any
 
@@ -32,6 +33,8 @@ from graphweft_workers.redaction import REDACTED, redact
 from graphweft_workers.roles.settings import Settings
 from graphweft_workers.terms import name_key
 
+GIVEN = [given for count in range(len(SCOPES) + 1) for given in combinations(SCOPES, count)]
+"""All sets of scopes that a retrieval may have."""
 NOBODY: dict[str, Any] = dict.fromkeys(SCOPES)
 TIMED: dict[str, Any] = {**NOBODY, "now": "2026-02-01T10:00:00.000000Z"}
 SOUND: dict[Any, dict[str, Any]] = {
@@ -278,6 +281,8 @@ def test_bounds_hold_for_any_frontier() -> None:
     for frontier in range(101):
         for room in (1, 5, 50, 100):
             scan, each = bounds(frontier, room)
+            beyond, few = bounds(frontier, room, hop=2)
+            assert (beyond <= scan, few) == (True, each)
             for dialect in dialects():
                 handle: Any = 1 if dialect is FALKORDB else "4:x:1"
                 checked(
@@ -535,8 +540,8 @@ def test_the_log_says_once_what_was_cut_down() -> None:
 
 def test_the_relationships_are_those_of_the_contract_and_no_query_follows_others() -> None:
     assert set(RELATIONSHIPS) == ALLOWED
-    for asked in map(templates, dialects()):
-        for text in asked.values():
+    for dialect, given in product(dialects(), GIVEN):
+        for text in templates(dialect, given).values():
             assert {part.split("]")[0] for part in text.split("[r:")[1:]} <= ALLOWED | {"|".join(RELATIONSHIPS)}
             assert "-[" not in text.replace("-[r:", "")
             assert "--" not in text
@@ -545,8 +550,9 @@ def test_the_relationships_are_those_of_the_contract_and_no_query_follows_others
 
 @pytest.mark.parametrize("dialect", dialects())
 def test_the_rules_linter_takes_every_query_for_one_that_reads(dialect: Any) -> None:
-    for text in templates(dialect).values():
-        parse(text, role="injection")
+    for given in GIVEN:
+        for text in templates(dialect, given).values():
+            parse(text, role="injection")
 
 
 @pytest.mark.parametrize(

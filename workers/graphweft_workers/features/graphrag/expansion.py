@@ -14,9 +14,10 @@ from graphweft_workers.features.graphrag.starting_entities import Pinned
 
 _SCANNED_TOGETHER: Final = 4_000
 """Relationships read in the first hop, all nodes and types together."""
-_SCANNED_BEYOND: Final = 2_000
+_SCANNED_BEYOND: Final = 1_000
 """The same in the second hop, which has many nodes and takes a few relationships of each."""
-_LEAST_SCANNED: Final = 8
+_LEAST_SCANNED: Final = (8, 4)
+"""Of a node and type, in the first hop and in the second."""
 _LEAST_EACH: Final = 3
 
 
@@ -54,7 +55,8 @@ def bounds(frontier: int, room: int, *, hop: int = 1) -> tuple[int, int]:
     together = _SCANNED_TOGETHER if hop == 1 else _SCANNED_BEYOND
     scan = together // (len(RELATIONSHIPS) * max(1, frontier))
     each = -(-2 * room // max(1, frontier))
-    return max(_LEAST_SCANNED, min(MOST_SCANNED, scan)), max(_LEAST_EACH, min(room, each))
+    least = _LEAST_SCANNED[hop > 1]
+    return max(least, min(MOST_SCANNED, scan)), max(_LEAST_EACH, min(room, each))
 
 
 def connect(found: Expansion, rows: Iterable[Mapping[str, Any]]) -> Expansion:

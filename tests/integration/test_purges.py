@@ -21,7 +21,8 @@ from tests.services.rules import load_rules
 from graphweft import Client, Event
 from graphweft.transports.registry import make_transport
 from graphweft_contracts import BusUnavailable, ContextReply
-from graphweft_contracts.memory import memory_id
+from graphweft_contracts.memory import MemoryScope, memory_id
+from graphweft_contracts.search import SearchQuery
 from graphweft_workers.drivers.embedded.server import EmbeddedServer
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.engine.worker import MutationWorker
@@ -29,6 +30,7 @@ from graphweft_workers.injection.pipeline import ContextPipeline
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import Applied, Write
 from graphweft_workers.ports.purges import Purge, Purges
+from graphweft_workers.retrieval import scope_indexes
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(120)]
 
@@ -106,7 +108,7 @@ async def setup(own_bus_url: str | None, url: str, tmp_path: Path) -> AsyncItera
         for _ in range(2):
             own = await stack.enter_async_context(contextlib.aclosing(mutation_bus(address, spread(2), lease_s=5.0)))
             graph = await stack.enter_async_context(contextlib.aclosing(FalkorDBStore(graph_url)))
-            pipeline = ContextPipeline(rules, graph, bus=own)
+            pipeline = ContextPipeline(rules, graph, bus=own, index_bytes=10 * 1024**2)
             stack.push_async_callback(pipeline.aclose)
             assert pipeline.purges is not None
             await pipeline.purges.follow()
@@ -150,6 +152,41 @@ async def test_no_responder_serves_what_was_erased_while_the_graph_is_away(setup
         for reply in await setup.answers("shop"):
             assert "bob of shop" in reply.text  # read after the erasure
             assert "ada" not in reply.text
+
+
+@pytest.mark.parametrize("how", ERASING)
+async def test_no_responder_keeps_an_index_of_what_was_erased(
+    setup: Setup, how: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(scope_indexes, "_LEAST_PAUSE_S", 0.0)
+    monkeypatch.setattr(scope_indexes, "_PAUSE", 0.0)
+    await setup.emit(*(add(app_id, user) for app_id in APPS for user in ("ada", "bob")))
+
+    async def indexed(responder: ContextPipeline, app_id: str, user: str, count: int) -> None:
+        hits = responder.indexes.hits
+        for number in range(100):  # a search that is repeated is answered from the cache
+            asked: dict[str, Any] = {"text": f"{user} of {number}", "index_type": "fulltext", "of": "memories"}
+            search = SearchQuery(memory=MemoryScope(user_id=user), **asked)
+            reply = await responder.answer(request(app_id=app_id, search=search, budget_ms=5_000))
+            assert len(reply.results) == count, reply
+            if responder.indexes.hits > hits:
+                return
+            await responder.indexes.built()
+        raise AssertionError
+
+    for responder in setup.responders:
+        for app_id in APPS:
+            for user in ("ada", "bob"):
+                await indexed(responder, app_id, user, 1)
+        assert responder.counts()["index_entries"] == 4
+    await setup.emit(ERASING[how])
+    for responder in setup.responders:
+        assert responder.purges is not None
+        await responder.purges.follow()
+        assert {key[0] for key in responder.indexes._kept} == {"shop_x"}
+        search = SearchQuery(text="ada of", memory=MemoryScope(user_id="ada"), index_type="fulltext")
+        assert not (await responder.answer(request(app_id="shop", search=search, budget_ms=5_000))).results
+        await indexed(responder, "shop", "bob", 1)  # the graph has the erasure, so it is indexed again
 
 
 async def test_without_word_from_the_bus_no_last_rows_are_served(setup: Setup, monkeypatch: pytest.MonkeyPatch) -> None:

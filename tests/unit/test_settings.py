@@ -57,6 +57,7 @@ GIVEN = {
     "max_requests": 3,
     "context_off": "shop,bank",
     "context_cache_mb": 5,
+    "context_index_mb": 6,
     "context_last_good_s": 1.5,
     "context_redact": False,
     "token_counter": "tiktoken:o200k_base",

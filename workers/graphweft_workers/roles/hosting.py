@@ -26,7 +26,7 @@ from uuid import uuid4
 from faststream import FastStream
 from faststream.specification import AsyncAPI
 
-from graphweft_contracts import BusUnavailable, GraphUnavailable, GraphweftError, channels
+from graphweft_contracts import BusUnavailable, ContextReply, ContextRequest, GraphUnavailable, GraphweftError, channels
 from graphweft_workers.apps import Quotas
 from graphweft_workers.drivers import bus_driver
 from graphweft_workers.logs import set_up_logs
@@ -267,6 +267,8 @@ async def _injection(settings: Settings) -> AsyncGenerator[_Service]:
         root=settings.rules,
         may_use=may_use(policies),
     )
+    for model in (ContextRequest, ContextReply):  # else the first request waits 5 ms until pydantic has built them
+        model.model_rebuild()
     tasks = [asyncio.create_task(_follow(active, settings, pipeline.purges)), asyncio.create_task(compile_rest(active))]
     if embedder is not None:
         tasks.append(asyncio.create_task(_wake(embedder)))

@@ -247,6 +247,7 @@ async def test_what_remains_is_listed_and_in_the_exit_code(app: Archived) -> Non
         assert (await app.run("archive", "now")).code == 0
         before, left = left["graph"], (await remains("memory", "erase"))[1]
         assert (left["graph"], left["event log"], left["responder caches"]) == (before - 2, 4, 0)  # an order of a rule
+        assert left["responder indexes"] == 0
         assert (await app.run("erase", "--app", "shop", "--user", "ada", "--yes")).code == 0
         code, left = await remains("memory", "erase")
         assert (code, set(left.values())) == (0, {0}), left

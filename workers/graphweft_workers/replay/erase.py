@@ -117,12 +117,15 @@ class Erasure:
         if left:
             note = "another process still writes old entries: give the command again"
         archive = Place(name="archive", found=erased, left=left, note=note, unfinished=left > 0)
-        caches = Place(name="responder caches", found=0, left=0, note="dropped within a second")
+        dropped = [
+            Place(name=name, found=0, left=0, note="dropped within a second")
+            for name in ("responder caches", "responder indexes")
+        ]
         places = [bus, archive, Place(name="restored history", found=restored, left=0), *letters]
         if not any(each.unfinished for each in places):
             await end_erasure(self._blobs, app_id, number)
         # At the end: a snapshot of before may have been written meanwhile, one of later is of what is left.
-        return [*places, await self._snapshots(), graph, caches]
+        return [*places, await self._snapshots(), graph, *dropped]
 
     async def _check_complete(self, partitions: Sequence[int]) -> None:
         """Raise ``InvalidSettings`` if the graph could not be made without the user, before anything is erased."""
@@ -258,5 +261,5 @@ class Erasure:
         return await count_nodes(self._live, self._subject)
 
     async def _purge_caches(self) -> None:
-        """Tell responders to drop what they cached."""
+        """Tell responders to drop what they cached and indexed."""
         await self._alone.purge(Purge(app_id=self._subject.app_id))

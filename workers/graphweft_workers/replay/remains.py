@@ -86,7 +86,7 @@ class Remains:
         found = [
             _place("graph", graph, by=self._by(graph, of_rules)),
             _place("graphs beside it", beside, by=f"{_ERASES}, graphweft rebuild --drop"),
-            await self._caches(),
+            *await self._of_responders(),
             _place("dead letters", len(letters), by=f"{_ERASES}, graphweft dlq drop"),
             _place("event log", on_bus, by=_ERASES),
         ]
@@ -108,11 +108,11 @@ class Remains:
             async for page in pages(self._alone, number):
                 self._subject.learn(page)
 
-    async def _caches(self) -> Place:
+    async def _of_responders(self) -> list[Place]:
         """Responders cannot be asked; they read the announcements before they serve what the graph did not confirm."""
         announced = any(each.app_id == self._subject.app_id for each in (await self._alone.purges(None)).found)
         note = "announced to all responders" if announced else "no erasure of the app was announced yet"
-        return Place(name="responder caches", found=0, left=0, note=note)
+        return [Place(name=name, found=0, left=0, note=note) for name in ("responder caches", "responder indexes")]
 
     async def _archived(self, blobs: BlobStore, partitions: Sequence[int]) -> list[Place]:
         reader = ArchiveReader(blobs)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections import OrderedDict
-from collections.abc import Callable, Sequence
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
@@ -42,9 +42,15 @@ _VERSION_S: Final = 1.0
 _REST: Final = 1.0
 """Rest after each step of a build, in the time that it took: requests share the processor with it."""
 _PAUSE: Final = 10.0
-"""Time until a scope's next build, in the time that one took: a graph that changes all the time is not read all the
-time."""
+"""Time until a scope's next build, and until any of its app after one that was in vain, in the time that one took: a
+graph that changes all the time is not read all the time."""
+_LOOK: Final = 10
+"""Steps of a build between two looks at the version."""
 _LEAST_PAUSE_S: Final = 1.0
+
+
+class _Outdated(Exception):
+    """The graph has changed during a build, or something was erased."""
 
 
 class Versions(Protocol):
@@ -104,6 +110,8 @@ class ScopeIndexes:
     evicted: int = 0
     _kept: OrderedDict[_Key, _Kept] = field(default_factory=OrderedDict[_Key, _Kept])
     _scopes: BoundedDict[_Key, _Scope] = field(default_factory=BoundedDict[_Key, _Scope])
+    _apps: BoundedDict[str, float] = field(default_factory=BoundedDict[str, float])
+    """Monotonic time of an app's next build, after one that was in vain."""
     _building: asyncio.Task[None] | None = None
     _purged: int = 0
     """Number of purges."""
@@ -178,7 +186,7 @@ class ScopeIndexes:
             scope.searches += 1
             if scope.searches >= _FROM and now >= scope.not_before:
                 due.append((key, target, scope))
-        if due and (self._building is None or self._building.done()):
+        if due and now >= self._apps.get(app_id, now) and (self._building is None or self._building.done()):
             self._building = asyncio.create_task(self._build_all(app_id, due), name="graphweft-scope-index")
 
     async def _build_all(self, app_id: str, due: Sequence[tuple[_Key, Target, _Scope]]) -> None:
@@ -187,27 +195,34 @@ class ScopeIndexes:
             self.builds += 1
             try:
                 await self._build(app_id, key, target)
+            except _Outdated:
+                self.outdated += 1
+                self._apps[app_id] = self.clock() + (self.clock() - began) * _PAUSE
+                break
             except (Unfit, QueryFailed, GraphUnavailable) as error:
                 self.failed += 1
                 logger.debug("scope_not_indexed", app_id=app_id, labels=target.labels, error=str(error))
             except Exception:  # a defect: searches go on without an index
                 self.failed += 1
                 logger.exception("scope_not_indexed", app_id=app_id, labels=target.labels)
-            took_s = self.clock() - began
-            scope.not_before = self.clock() + max(_LEAST_PAUSE_S, took_s * _PAUSE)
+            finally:
+                scope.not_before = self.clock() + max(_LEAST_PAUSE_S, (self.clock() - began) * _PAUSE)
 
     async def _build(self, app_id: str, key: _Key, target: Target) -> None:
         purged = self._purged
         version = await self.versions.current(app_id, _VERSION_S)
         began = self.clock()
-        if version is None or not self.versions.may_keep(app_id, version, began):
-            self.outdated += 1
-            return
-        index = await self._read(app_id, target)
-        now = await self.versions.current(app_id, _VERSION_S)
-        if now is not version or purged != self._purged or not self.versions.may_keep(app_id, version, began):
-            self.outdated += 1
-            return
+
+        async def check() -> None:
+            now = await self.versions.current(app_id, _VERSION_S)
+            if version is None or now is not version or purged != self._purged:
+                raise _Outdated
+            if not self.versions.may_keep(app_id, version, began):
+                raise _Outdated
+
+        await check()
+        index = await self._read(app_id, target, check)
+        await check()
         if index.bytes > self.limit:
             raise Unfit("its index is larger than all indexes may be")
         self._drop(key)
@@ -216,7 +231,7 @@ class ScopeIndexes:
         while self.bytes > self.limit:
             self._evict()
 
-    async def _read(self, app_id: str, target: Target) -> ScopeIndex:
+    async def _read(self, app_id: str, target: Target, check: Callable[[], Awaitable[None]]) -> ScopeIndex:
         async def ask(asked: Statement) -> Table:
             return await self.graph.read(app_id, asked.text, asked.params, timeout_s=_QUERY_S)
 
@@ -241,8 +256,10 @@ class ScopeIndexes:
         if target.vector is not None and self.model is not None:
             index.vectors = vectors = Vectors()
             places = {key: number for number, key in enumerate(index.keys)}
-            for first in range(0, len(index.keys), _VECTORS):
+            for step, first in enumerate(range(0, len(index.keys), _VECTORS), 1):
                 began = self.clock()
+                if step % _LOOK == 0:
+                    await check()
                 keys = index.keys[first : first + _VECTORS]
                 rows = (await ask(statements.vectors(dialect, target, keys, model=self.model))).rows
                 vectors.add(sorted((places[key], vector) for key, vector in rows))

@@ -7,8 +7,9 @@ returns at a still later one; hypothesis says when.
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
@@ -139,3 +140,28 @@ def test_the_play_has_hits_and_joins() -> None:
     assert joined == 0
     _, joined = asyncio.run(play([*COLD * 2, ("write", 0), ("ask", 0), ("look", 0), ("return", 0), *LATE]))
     assert joined == 1
+
+
+async def test_new_questions_share_one_version_while_it_is_recent() -> None:
+    """A question without cached rows costs its own query, and not one of the version each time."""
+    graph = Graph()
+    cache, breaker, background = Cache(10**6), Breaker(), Background()
+    versions = Versions(graph, breaker, background)  # type: ignore[arg-type]
+    runner = QueryRunner(graph, Searcher(graph), None, background)  # type: ignore[arg-type]
+    fetcher = RowFetcher(runner, cache, versions, breaker, background, query_timeout_s=60.0)
+    until = asyncio.get_running_loop().time() + 60
+    for number in range(20):
+        asked = asyncio.create_task(fetcher.fetch("shop", [replace(BOUND, params={"n": number})], until, None))
+        while not asked.done():
+            for call in graph.calls:
+                call.seen = graph.number
+                call.returns.set()
+            await asyncio.sleep(0)
+        versions._apps["shop"].sent_at = time.monotonic()  # the test may be slow
+    kinds = [call.kind for call in graph.calls]
+    assert (kinds.count("read"), kinds.count("checkpoints")) == (20, 1)
+    versions._apps["shop"].sent_at -= 0.2
+    versions.refresh("shop")
+    await settle()
+    assert [call.kind for call in graph.calls].count("checkpoints") == 2
+    await background.aclose()

@@ -124,10 +124,7 @@ class Settings(DriverSettings, BaseSettings):
         default=64, ge=0, le=65_536, description="Megabytes of rows that a responder caches; 0 caches none."
     )
     context_index_mb: int = Field(
-        default=128,
-        ge=0,
-        le=65_536,
-        description="Megabytes of indexes that a responder keeps of scopes that are searched repeatedly; 0 keeps none.",
+        default=128, ge=0, le=65_536, description="Megabytes of indexes of scopes that a responder keeps; 0 keeps none."
     )
     context_last_good_s: float = Field(
         default=600.0,

@@ -26,16 +26,19 @@ _WAIT_MS: Final = 500
 
 
 async def read_leniently(
-    servers: Servers, partition: Any, position: int, *, limit: int, fetch_bytes: int
+    servers: Servers, partition: Any, position: int, *, limit: int, fetch_bytes: int, wait_ms: int = _WAIT_MS
 ) -> tuple[Sequence[Any], int]:
-    """Return up to ``limit`` committed records from ``position``, and the next position. Raises ``KafkaError``."""
+    """Return up to ``limit`` committed records from ``position``, and the next position. Raises ``KafkaError``.
+
+    The broker waits for a first record for ``wait_ms``.
+    """
     client: Any = AIOKafkaClient(**servers.options)
     try:
         await client.bootstrap()
         await client.set_topics([partition.topic])
         leader = client.cluster.leader_for_partition(TopicPartition(*partition))
         places = [(partition.topic, [(partition.partition, position, fetch_bytes)])]
-        response = await client.send(leader, FetchRequest(_WAIT_MS, 1, fetch_bytes, READ_COMMITTED, places))
+        response = await client.send(leader, FetchRequest(wait_ms, 1, fetch_bytes, READ_COMMITTED, places))
     finally:
         await client.close()
     fetched = response.topics[0][1][0]

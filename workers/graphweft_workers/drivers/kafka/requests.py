@@ -340,15 +340,20 @@ class KafkaRequestQueue(ConsumerRebalanceListener):  # type: ignore[misc]  # aio
 
     async def _read_leniently(self, consumer: Any) -> None:
         """Read each partition once from where it was: what ``consumer`` has read besides the broken record is lost."""
-        for reader in self._readers.values():
-            position = reader.next
-            if position is None:
-                position = (await consumer.beginning_offsets([reader.place]))[reader.place]
-            records, position = await read_leniently(
-                self._servers, reader.place, position, limit=_READ_AHEAD, fetch_bytes=_FETCH_BYTES
-            )
+        readers = list(self._readers.values())
+        found = await asyncio.gather(*(self._lenient(consumer, reader) for reader in readers))
+        for reader, (records, position) in zip(readers, found, strict=True):
             self._add(reader, records, position)
             consumer.seek(reader.place, position)
+
+    async def _lenient(self, consumer: Any, reader: _Reader) -> tuple[Sequence[Any], int]:
+        """Return what is there of a partition now, and the next position."""
+        position = reader.next
+        if position is None:
+            position = (await consumer.beginning_offsets([reader.place]))[reader.place]
+        return await read_leniently(
+            self._servers, reader.place, position, limit=_READ_AHEAD, fetch_bytes=_FETCH_BYTES, wait_ms=0
+        )
 
     async def _commit(self) -> None:
         """Commit the positions; after a failure requests are answered again."""

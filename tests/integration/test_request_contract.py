@@ -587,6 +587,50 @@ async def test_a_defect_in_reading_a_partition_does_not_end_it(kafka_url: str, m
         assert "requests_interrupted" in {log["event"] for log in logs if log["log_level"] == "error"}
 
 
+class BadName(str):
+    """A header name that is no UTF-8 on the wire."""
+
+    __slots__ = ()
+
+    def encode(self, *_: Any) -> bytes:
+        return b"\xff\xfe"
+
+
+async def test_kafka_header_names_that_are_no_text_cost_no_request(kafka_url: str) -> None:
+    """The one consumer of all partitions gets them as an error: what it had read of others is read again, once."""
+    from aiokafka.record.default_records import _DefaultRecordBatchBuilderPy
+
+    bus = Bus(name="kafka", url=kafka_url, restart=nowhere)
+    answered: list[int] = []
+
+    async def count(request: ContextRequest) -> ContextReply:
+        answered.append(request.context["n"])
+        return await at_once(request)
+
+    async with bus.client() as client, responding(bus, count):
+        assert (await client.context(agent="One", chat_id="c", context={"n": 0})).text == "0"
+        producer = AIOKafkaProducer(bootstrap_servers=kafka_url.removeprefix("kafka://"))
+        await producer.start()
+        asking: list[asyncio.Task[ContextReply]] = []
+        for partition in range(3):
+            batch = producer.create_batch()
+            batch._builder = _DefaultRecordBatchBuilderPy(
+                magic=2, compression_type=1, is_transactional=0, producer_id=-1, producer_epoch=-1, base_sequence=-1,
+                batch_size=10_000,
+            )  # fmt: skip
+            batch.append(key=None, value=b"{}", timestamp=None, headers=[(BadName("x"), b"h")])
+            for n in range(1 + 4 * partition, 5 + 4 * partition):
+                asking.append(
+                    asyncio.create_task(client.context(agent="One", chat_id="c", context={"n": n}, budget_ms=10_000))
+                )
+                await asyncio.sleep(0)
+            await (await producer.send_batch(batch, channels.CONTEXT_REQUESTS_TOPIC, partition=partition))
+        await producer.stop()
+        replies = await asyncio.gather(*asking)
+    assert [reply.text for reply in replies] == [str(n) for n in range(1, 13)]
+    assert sorted(answered) == list(range(13))
+
+
 async def put(bus: Bus, each: ContextRequest) -> None:
     body = each.model_dump_json().encode()
     if bus.name == "redis":

@@ -234,3 +234,13 @@ async def test_the_largest_app_makes_room_for_others(url: str, falkordb: GraphSt
     small = Both(falkordb, limit=probe.indexes.bytes - 1)
     await small.ask("quiet", text="dog", memory={"user_id": "u0"}, of="memories", index_type="hybrid")
     assert (small.indexes.bytes, small.indexes.failed > 0) == (0, True)
+
+
+async def test_empty_scopes_take_room_too(url: str, falkordb: GraphStore) -> None:
+    """Requests may name any scope, so the number of indexes must be bounded as well."""
+    await fill(falkordb, url, "shop", await batches([({"user_id": "u"}, ["a dog"])]))
+    both = Both(falkordb, limit=10_000)
+    for number in range(12):
+        await both.ask("shop", text="dog", memory={"user_id": f"nobody{number}"}, of="memories", index_type="fulltext")
+    assert 0 < both.indexes.counts()["index_entries"] <= 5
+    assert both.indexes.evicted > 0

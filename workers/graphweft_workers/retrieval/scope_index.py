@@ -30,6 +30,8 @@ _SLACK: Final = 5e-5
 """Cosines that differ by less may be equal for a server: it rounds scores to five decimals and computes in 32 bits."""
 _NEARLY: Final = 1e-9
 """Part of a score by which two ways to sum it differ at most."""
+_INDEX_BYTES: Final = 2_000
+"""Of an index without nodes: there may be one for any scope that a request names."""
 _ENTRY_BYTES: Final = 250
 """Of a node, its key and its time."""
 _TERM_BYTES: Final = 400
@@ -185,7 +187,7 @@ class ScopeIndex:
     def bytes(self) -> int:
         """The size, about."""
         vectors = self.vectors.bytes if self.vectors is not None else 0
-        return len(self.keys) * _ENTRY_BYTES + len(self._postings) * _TERM_BYTES + self._size + vectors
+        return _INDEX_BYTES + len(self.keys) * _ENTRY_BYTES + len(self._postings) * _TERM_BYTES + self._size + vectors
 
     def words(self, terms: Sequence[str], *, most: int, valid_at: str | None) -> Words:
         """Return what the terms find among the nodes that are valid then, with at most ``most`` candidates."""

@@ -209,7 +209,7 @@ class ScopeIndex:
             selection = select(holding, most)
             if len(selection.whole) < sum(map(bool, holding.values())):
                 found = {term: numbers for term, numbers, _ in postings}
-                allowed = set().union(*(found[term] for term in selection.whole))
+                allowed = {number for term in selection.whole for number in found[term]}
                 if selection.cut is not None:  # the latest nodes have the first numbers
                     allowed.update(found[selection.cut][: selection.room])
         return Words(

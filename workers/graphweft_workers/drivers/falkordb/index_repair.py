@@ -8,13 +8,14 @@ the graph names the run of the server in which the indexes were made; one worker
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
 from collections.abc import Awaitable, Callable
 from typing import Any, Final
 from uuid import uuid4
 
-from redis.exceptions import ResponseError, WatchError
+from redis.exceptions import RedisError, ResponseError, WatchError
 
 from graphweft_contracts import GraphUnavailable, channels
 from graphweft_workers.drivers.falkordb.statements import LIST_INDEXES, quoted
@@ -45,9 +46,7 @@ async def _nothing() -> None:
     pass
 
 
-async def until_built(
-    graph: Any, wait_s: float = BUILD_S, going_on: Callable[[], Awaitable[None]] = _nothing
-) -> None:
+async def until_built(graph: Any, wait_s: float = BUILD_S, going_on: Callable[[], Awaitable[None]] = _nothing) -> None:
     """Wait until all indexes are built: a lookup through an unfinished index misses nodes.
 
     ``going_on`` is called now and then.
@@ -143,8 +142,9 @@ class _Lock:
         self._renew_at = now + LOCK_S / 3
 
     async def release(self) -> None:
-        """Give up the lock, unless another worker has it now."""
-        await self._change(lambda pipeline: pipeline.delete(self._key))
+        """Give up the lock, unless another worker has it now. While the server is unavailable, it ends by itself."""
+        with contextlib.suppress(RedisError, OSError):  # an error would take the place of a cancellation
+            await self._change(lambda pipeline: pipeline.delete(self._key))
 
     async def _change(self, command: Callable[[Any], object]) -> bool:
         """Run a command if the lock is still held; FalkorDB's users may run no scripts."""

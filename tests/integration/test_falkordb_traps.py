@@ -282,3 +282,59 @@ async def test_a_server_that_begins_with_a_snapshot_finds_the_number_zero(tmp_pa
             await server.stop()
     assert positions == ["", "1", "2"]
     assert len(set(found)) == 1, found
+
+
+class _Cut:
+    """A client of a real server whose caller is cancelled when the server has taken a SET, before it gets the reply."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self.caller: asyncio.Task[Any] | None = None
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._client, name)
+
+    async def set(self, *given: Any, **more: Any) -> Any:
+        reply = await self._client.set(*given, **more)
+        caller, self.caller = self.caller, None
+        if caller is not None:
+            caller.cancel()
+            await asyncio.sleep(0)
+        return reply
+
+
+async def test_a_worker_that_is_cancelled_leaves_no_lock_on_indexes(url: str) -> None:
+    """With one, the app would wait until the lock ends."""
+    lock = f"{channels.graph_indexes(channels.graph_name('cut'))}:lock"
+    async with contextlib.aclosing(FalkorDBStore(url)) as store:
+        redis: Any = store._redis  # pyright: ignore[reportPrivateUsage]
+        cut: Any = _Cut(redis)
+        store._redis = cut  # pyright: ignore[reportPrivateUsage]
+        cut.caller = asyncio.create_task(store.progress("cut", 0))
+        await asyncio.gather(cut.caller, return_exceptions=True)
+        assert await redis.get(lock) is None
+        assert (await store.progress("cut", 0)).checkpoint.offset == ""
+
+
+async def test_a_lock_on_indexes_is_short_and_only_its_holder_ends_it(url: str) -> None:
+    """A worker that was killed leaves its lock."""
+    key = channels.graph_indexes(channels.graph_name("lost"))
+    async with contextlib.aclosing(FalkorDBStore(url)) as store:
+        redis: Any = store._redis  # pyright: ignore[reportPrivateUsage]
+        await store.prepare("lost", [("Item", "k")])
+        left: list[int] = []
+
+        class Taken(_Cut):
+            async def set(self, *given: Any, **more: Any) -> Any:
+                reply = await redis.set(*given, **more)
+                if given[0] == f"{key}:lock":
+                    left.append(await redis.pttl(f"{key}:lock"))
+                    await redis.set(f"{key}:lock", "another worker")
+                return reply
+
+        taken: Any = Taken(redis)
+        store._redis = taken  # pyright: ignore[reportPrivateUsage]
+        await store.progress("lost", 0)
+        assert await redis.get(f"{key}:lock") == "another worker"
+        assert 0 < left[0] <= 30_000
+        await redis.delete(f"{key}:lock")

@@ -8,11 +8,14 @@ the graph names the run of the server in which the indexes were made; one worker
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import logging
 import time
+from collections.abc import Awaitable, Callable
 from typing import Any, Final
+from uuid import uuid4
 
-from redis.exceptions import ResponseError
+from redis.exceptions import RedisError, ResponseError, WatchError
 
 from graphweft_contracts import GraphUnavailable, channels
 from graphweft_workers.drivers.falkordb.statements import LIST_INDEXES, quoted
@@ -21,7 +24,9 @@ logger = logging.getLogger("graphweft.graph")
 
 BUILD_S: Final = 10.0
 REPAIR_S: Final = 120.0
-"""The longest that a repair may take. After so long, another worker takes it over."""
+"""The longest that a repair may take, and that another worker waits for it."""
+LOCK_S: Final = 30.0
+"""How long others wait for a worker that was killed during a repair; longer than the longest wait for a reply."""
 _BUILT: Final = "OPERATIONAL"
 _POLL_S: Final = 0.02
 
@@ -37,12 +42,20 @@ async def indexes_of(graph: Any) -> list[tuple[str, str, str]]:
     ]
 
 
-async def until_built(graph: Any, wait_s: float = BUILD_S) -> None:
-    """Wait until all indexes are built: a lookup through an unfinished index misses nodes."""
+async def _nothing() -> None:
+    pass
+
+
+async def until_built(graph: Any, wait_s: float = BUILD_S, going_on: Callable[[], Awaitable[None]] = _nothing) -> None:
+    """Wait until all indexes are built: a lookup through an unfinished index misses nodes.
+
+    ``going_on`` is called now and then.
+    """
     until = time.monotonic() + wait_s
     while time.monotonic() < until:
         if all(str(status) == _BUILT for _, status, _ in (await graph.query(LIST_INDEXES)).result_set):
             return
+        await going_on()
         await asyncio.sleep(_POLL_S)
     raise GraphUnavailable(f"the indexes of the graph {graph.name!r} are not built after {wait_s:.0f} s: wait on")
 
@@ -55,13 +68,15 @@ async def make_anew(redis: Any, graph: Any, run: str) -> None:
     key = channels.graph_indexes(graph.name)
     until = time.monotonic() + REPAIR_S
     while await redis.get(key) != run:
-        if await redis.set(f"{key}:lock", run, nx=True, px=int(REPAIR_S * 1000)):
+        lock = _Lock(redis, f"{key}:lock")
+        if await lock.take():
             try:
                 if await redis.get(key) != run:
-                    await _make(redis, graph)
+                    await _make(redis, graph, lock)
+                    await lock.renew()
                     await redis.set(key, run)
             finally:
-                await redis.delete(f"{key}:lock")
+                await lock.release()
             return
         if time.monotonic() > until:
             raise GraphUnavailable(
@@ -75,15 +90,72 @@ async def forget(redis: Any, name: str) -> None:
     await redis.delete(channels.graph_indexes(name))
 
 
-async def _make(redis: Any, graph: Any) -> None:
+async def _make(redis: Any, graph: Any, lock: _Lock) -> None:
     found = [(label, name) for label, name, kind in await indexes_of(graph) if kind == "RANGE"]
     for label, name in found:
         for verb in ("DROP", "CREATE"):
+            await lock.renew()
             statement = f"{verb} INDEX FOR (n:{quoted(label)}) ON (n.{quoted(name)})"
             try:
                 await redis.execute_command("GRAPH.QUERY", graph.name, statement)
             except ResponseError as error:
                 logger.warning("index not made by %s: %s", statement, error)
     if found:
-        await until_built(graph, REPAIR_S)
+        await until_built(graph, REPAIR_S, going_on=lock.renew)
         logger.info("%d indexes of the graph %s were made anew", len(found), graph.name)
+
+
+class _Lock:
+    """A lock that its holder renews, so that the others soon go on after a holder that was killed.
+
+    The holder renews it before each command. It ends later than a command that the server does not answer.
+    """
+
+    def __init__(self, redis: Any, key: str) -> None:
+        self._redis = redis
+        self._key = key
+        self._token = uuid4().hex
+        self._renew_at = 0.0
+
+    async def take(self) -> bool:
+        """Take the lock if nobody has it. A caller that is cancelled meanwhile leaves no lock."""
+        taking = asyncio.ensure_future(
+            self._redis.set(self._key, self._token, nx=True, px=int(LOCK_S * 1000))
+        )  # fmt: skip
+        try:
+            taken = bool(await asyncio.shield(taking))
+        except asyncio.CancelledError:
+            # The server may take the command after whatever another connection sends now: so wait for its reply.
+            await asyncio.gather(taking, return_exceptions=True)
+            await self.release()
+            raise
+        self._renew_at = time.monotonic() + LOCK_S / 3
+        return taken
+
+    async def renew(self) -> None:
+        """Keep the lock. Raises ``GraphUnavailable`` if another worker has it now."""
+        now = time.monotonic()
+        if now < self._renew_at:
+            return
+        if not await self._change(lambda pipeline: pipeline.set(self._key, self._token, px=int(LOCK_S * 1000))):
+            raise GraphUnavailable("another worker makes the indexes of the graph now: wait for it")
+        self._renew_at = now + LOCK_S / 3
+
+    async def release(self) -> None:
+        """Give up the lock, unless another worker has it now. While the server is unavailable, it ends by itself."""
+        with contextlib.suppress(RedisError, OSError):  # an error would take the place of a cancellation
+            await self._change(lambda pipeline: pipeline.delete(self._key))
+
+    async def _change(self, command: Callable[[Any], object]) -> bool:
+        """Run a command if the lock is still held; FalkorDB's users may run no scripts."""
+        async with self._redis.pipeline(transaction=True) as pipeline:
+            await pipeline.watch(self._key)
+            if await pipeline.get(self._key) != self._token:
+                return False
+            pipeline.multi()
+            command(pipeline)
+            try:
+                await pipeline.execute()
+            except WatchError:
+                return False
+            return True

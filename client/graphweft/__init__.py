@@ -1,10 +1,15 @@
 """The client of graphweft: publish what agents do, get context before each turn, remember and recall."""
 
-from graphweft.client import Client, ClientStats
-from graphweft.hooks import GraphInjectionHooks, create_graph_injection_hook, create_graph_mutation_hook
-from graphweft.memory import MemoryClient, SyncMemoryClient
-from graphweft.sync import SyncClient
-from graphweft_contracts import Block, ContextReply, Event, MemoryScope, Missing
+from typing import TYPE_CHECKING
+
+from graphweft_contracts.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from graphweft.client import Client, ClientStats
+    from graphweft.hooks import GraphInjectionHooks, create_graph_injection_hook, create_graph_mutation_hook
+    from graphweft.memory import MemoryClient, SyncMemoryClient
+    from graphweft.sync import SyncClient
+    from graphweft_contracts import Block, ContextReply, Event, MemoryScope, Missing
 
 __all__ = (
     "Block",
@@ -20,4 +25,31 @@ __all__ = (
     "SyncMemoryClient",
     "create_graph_injection_hook",
     "create_graph_mutation_hook",
+)
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "graphweft.client": (
+            "Client",
+            "ClientStats",
+        ),
+        "graphweft.hooks": (
+            "GraphInjectionHooks",
+            "create_graph_injection_hook",
+            "create_graph_mutation_hook",
+        ),
+        "graphweft.memory": (
+            "MemoryClient",
+            "SyncMemoryClient",
+        ),
+        "graphweft.sync": ("SyncClient",),
+        "graphweft_contracts": (
+            "Block",
+            "ContextReply",
+            "Event",
+            "MemoryScope",
+            "Missing",
+        ),
+    },
 )

@@ -1,48 +1,53 @@
 """The contracts of graphweft: events, memories, context requests and replies, dead letters, channels, the wire form."""
 
-from graphweft_contracts.context import Block, ContextReply, ContextRequest, Explanation, Missing, ReasonCode
-from graphweft_contracts.dead_letters import DeadLetter, DeadLetterReason
-from graphweft_contracts.episodes import EPISODES
-from graphweft_contracts.errors import (
-    BusUnavailable,
-    Fenced,
-    GraphUnavailable,
-    GraphweftError,
-    InvalidEvent,
-    InvalidRules,
-    InvalidSettings,
-    NotRunning,
-    Permanent,
-    QueryFailed,
-    RefusedEvent,
-    Transient,
-)
-from graphweft_contracts.events import (
-    LIFECYCLE,
-    AgentTurnComplete,
-    AgentTurnStart,
-    Event,
-    ModelCallComplete,
-    Payload,
-    ToolCallComplete,
-    ToolCallStart,
-    WorkflowComplete,
-    WorkflowError,
-    WorkflowPhaseComplete,
-    WorkflowStart,
-)
-from graphweft_contracts.layout import Layout, Order
-from graphweft_contracts.memory import (
-    MEMORY,
-    MemoryAdd,
-    MemoryEmbedded,
-    MemoryErase,
-    MemoryForget,
-    MemoryMessage,
-    MemoryScope,
-    MemorySummarized,
-)
-from graphweft_contracts.search import SearchQuery
+from typing import TYPE_CHECKING
+
+from graphweft_contracts.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from graphweft_contracts.context import Block, ContextReply, ContextRequest, Explanation, Missing, ReasonCode
+    from graphweft_contracts.dead_letters import DeadLetter, DeadLetterReason
+    from graphweft_contracts.episodes import EPISODES
+    from graphweft_contracts.errors import (
+        BusUnavailable,
+        Fenced,
+        GraphUnavailable,
+        GraphweftError,
+        InvalidEvent,
+        InvalidRules,
+        InvalidSettings,
+        NotRunning,
+        Permanent,
+        QueryFailed,
+        RefusedEvent,
+        Transient,
+    )
+    from graphweft_contracts.events import (
+        LIFECYCLE,
+        AgentTurnComplete,
+        AgentTurnStart,
+        Event,
+        ModelCallComplete,
+        Payload,
+        ToolCallComplete,
+        ToolCallStart,
+        WorkflowComplete,
+        WorkflowError,
+        WorkflowPhaseComplete,
+        WorkflowStart,
+    )
+    from graphweft_contracts.layout import Layout, Order
+    from graphweft_contracts.memory import (
+        MEMORY,
+        MemoryAdd,
+        MemoryEmbedded,
+        MemoryErase,
+        MemoryForget,
+        MemoryMessage,
+        MemoryScope,
+        MemorySummarized,
+    )
+    from graphweft_contracts.search import SearchQuery
 
 __all__ = (
     "EPISODES",
@@ -89,4 +94,66 @@ __all__ = (
     "WorkflowError",
     "WorkflowPhaseComplete",
     "WorkflowStart",
+)
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "graphweft_contracts.context": (
+            "Block",
+            "ContextReply",
+            "ContextRequest",
+            "Explanation",
+            "Missing",
+            "ReasonCode",
+        ),
+        "graphweft_contracts.dead_letters": (
+            "DeadLetter",
+            "DeadLetterReason",
+        ),
+        "graphweft_contracts.episodes": ("EPISODES",),
+        "graphweft_contracts.errors": (
+            "BusUnavailable",
+            "Fenced",
+            "GraphUnavailable",
+            "GraphweftError",
+            "InvalidEvent",
+            "InvalidRules",
+            "InvalidSettings",
+            "NotRunning",
+            "Permanent",
+            "QueryFailed",
+            "RefusedEvent",
+            "Transient",
+        ),
+        "graphweft_contracts.events": (
+            "LIFECYCLE",
+            "AgentTurnComplete",
+            "AgentTurnStart",
+            "Event",
+            "ModelCallComplete",
+            "Payload",
+            "ToolCallComplete",
+            "ToolCallStart",
+            "WorkflowComplete",
+            "WorkflowError",
+            "WorkflowPhaseComplete",
+            "WorkflowStart",
+        ),
+        "graphweft_contracts.layout": (
+            "Layout",
+            "Order",
+        ),
+        "graphweft_contracts.memory": (
+            "MEMORY",
+            "MemoryAdd",
+            "MemoryEmbedded",
+            "MemoryErase",
+            "MemoryForget",
+            "MemoryMessage",
+            "MemoryScope",
+            "MemorySummarized",
+        ),
+        "graphweft_contracts.search": ("SearchQuery",),
+    },
 )

@@ -8,32 +8,37 @@
 Only ``files.loader``, ``files.lint`` and ``RuleSet.load`` read files; everything else is pure.
 """
 
-from graphweft_rules.files.findings import Finding, RulesError
-from graphweft_rules.files.lint import lint
-from graphweft_rules.files.loader import GraphInjectionLoader, discover
-from graphweft_rules.files.model import (
-    GraphInjectionConfig,
-    InjectionGraphrag,
-    InjectionQuery,
-    InjectionRule,
-    InjectionSearch,
-    Mutation,
-    MutationRule,
-    Place,
-)
-from graphweft_rules.matching.rule_set import (
-    BoundMutation,
-    BoundQuery,
-    Failed,
-    Matched,
-    MatchedQueries,
-    RuleSet,
-    Skipped,
-)
-from graphweft_rules.matching.workflow import CompiledMutation, Workflow, compile_workflow
-from graphweft_rules.output.formats import Rendered, assemble, render
-from graphweft_rules.output.packing import Found, Packed, pack
-from graphweft_rules.output.token_count import TokenCounter, count_characters, token_counter
+from typing import TYPE_CHECKING
+
+from graphweft_contracts.lazy_names import lazy_names
+
+if TYPE_CHECKING:
+    from graphweft_rules.files.findings import Finding, RulesError
+    from graphweft_rules.files.lint import lint
+    from graphweft_rules.files.loader import GraphInjectionLoader, discover
+    from graphweft_rules.files.model import (
+        GraphInjectionConfig,
+        InjectionGraphrag,
+        InjectionQuery,
+        InjectionRule,
+        InjectionSearch,
+        Mutation,
+        MutationRule,
+        Place,
+    )
+    from graphweft_rules.matching.rule_set import (
+        BoundMutation,
+        BoundQuery,
+        Failed,
+        Matched,
+        MatchedQueries,
+        RuleSet,
+        Skipped,
+    )
+    from graphweft_rules.matching.workflow import CompiledMutation, Workflow, compile_workflow
+    from graphweft_rules.output.formats import Rendered, assemble, render
+    from graphweft_rules.output.packing import Found, Packed, pack
+    from graphweft_rules.output.token_count import TokenCounter, count_characters, token_counter
 
 __all__ = (
     "BoundMutation",
@@ -68,4 +73,58 @@ __all__ = (
     "pack",
     "render",
     "token_counter",
+)
+
+__getattr__, __dir__ = lazy_names(
+    __name__,
+    {
+        "graphweft_rules.files.findings": (
+            "Finding",
+            "RulesError",
+        ),
+        "graphweft_rules.files.lint": ("lint",),
+        "graphweft_rules.files.loader": (
+            "GraphInjectionLoader",
+            "discover",
+        ),
+        "graphweft_rules.files.model": (
+            "GraphInjectionConfig",
+            "InjectionGraphrag",
+            "InjectionQuery",
+            "InjectionRule",
+            "InjectionSearch",
+            "Mutation",
+            "MutationRule",
+            "Place",
+        ),
+        "graphweft_rules.matching.rule_set": (
+            "BoundMutation",
+            "BoundQuery",
+            "Failed",
+            "Matched",
+            "MatchedQueries",
+            "RuleSet",
+            "Skipped",
+        ),
+        "graphweft_rules.matching.workflow": (
+            "CompiledMutation",
+            "Workflow",
+            "compile_workflow",
+        ),
+        "graphweft_rules.output.formats": (
+            "Rendered",
+            "assemble",
+            "render",
+        ),
+        "graphweft_rules.output.packing": (
+            "Found",
+            "Packed",
+            "pack",
+        ),
+        "graphweft_rules.output.token_count": (
+            "TokenCounter",
+            "count_characters",
+            "token_counter",
+        ),
+    },
 )

@@ -14,18 +14,17 @@ import time
 from collections.abc import Callable, Iterable, Set
 from typing import Final, Protocol
 
-import structlog
-
 from graphweft_contracts import BusUnavailable, wire
 from graphweft_contracts.layout import ALL_APPS
 from graphweft_contracts.rules_log import Activation, StoredRules, announced, newest
 from graphweft_rules import RuleSet
 from graphweft_rules.cypher.mutation_summary import EMPTY, MutationSummary, union
 from graphweft_rules.matching.explain import named
+from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.rules_log import RulesLog
 
-logger = structlog.get_logger("graphweft.rules")
+logger = get_logger("graphweft.rules")
 
 _VISIBLE_S: Final = 5.0
 """How long an announced activation may be missing: a bus may show a transaction in one place before another."""

@@ -11,8 +11,6 @@ import contextlib
 import time
 from typing import Final
 
-import structlog
-
 from graphweft_contracts import BusUnavailable, Transient, wire
 from graphweft_workers.archive import segments as format_
 from graphweft_workers.archive.blobs import ArchiveUnavailable, BlobStore
@@ -21,10 +19,11 @@ from graphweft_workers.archive.reader import ArchiveReader
 from graphweft_workers.archive.state import ArchivedState
 from graphweft_workers.archive.trim import trim
 from graphweft_workers.engine.leases import LEASE_S, Lease, LeaseHolder
+from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Batch, Committed, Entry, EventLog
 
-logger = structlog.get_logger("graphweft.archive")
+logger = get_logger("graphweft.archive")
 
 MOST_ENTRIES: Final = 10_000
 """Entries of one segment; a merged one may hold more."""

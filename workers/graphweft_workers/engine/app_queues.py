@@ -15,8 +15,6 @@ import time
 from collections.abc import Callable, Collection, Mapping, Sequence, Set
 from typing import Final
 
-import structlog
-
 from graphweft_contracts import GraphUnavailable
 from graphweft_workers.backoff import backoff_s
 from graphweft_workers.cancellation import is_being_cancelled
@@ -25,9 +23,10 @@ from graphweft_workers.engine.app_writer import AppWriter
 from graphweft_workers.engine.position_note import Parked, PositionNote
 from graphweft_workers.engine.read import MatchedEvent, Skip
 from graphweft_workers.engine.skips import Skips
+from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.event_log import Committed
 
-logger = structlog.get_logger("graphweft.mutation")
+logger = get_logger("graphweft.mutation")
 
 _PATIENCE_S: Final = 0.1
 """How long the other apps of a partition wait for its slowest one."""

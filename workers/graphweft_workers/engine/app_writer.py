@@ -10,8 +10,6 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from typing import Final
 
-import structlog
-
 from graphweft_contracts import Fenced, GraphUnavailable, QueryFailed, wire
 from graphweft_workers.active_rules import ActiveRules, RulesCursor
 from graphweft_workers.bounded_dict import BoundedDict
@@ -28,12 +26,13 @@ from graphweft_workers.engine.name_quota import NameQuota
 from graphweft_workers.engine.passed_over import PassedOver
 from graphweft_workers.engine.plan import planned_end, planned_events
 from graphweft_workers.engine.read import MatchedEvent, letter_of_lost
+from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.dead_letters import DeadLetters
 from graphweft_workers.ports.event_log import Batch, Committed, Entry, EventLog
 from graphweft_workers.ports.graph_store import Checkpoint, GraphStore, Progress, Write
 from graphweft_workers.ports.purges import Purge, PurgeLog
 
-logger = structlog.get_logger("graphweft.mutation")
+logger = get_logger("graphweft.mutation")
 
 _REREAD_BYTES: Final = 1024**2
 """Of the entries that are decoded and matched at once for one app, while the others wait."""

@@ -16,8 +16,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
-import structlog
-
 from graphweft_contracts import DeadLetter, DeadLetterReason, GraphUnavailable, GraphweftError, QueryFailed, wire
 from graphweft_rules import BoundMutation
 from graphweft_workers.bounded_dict import BoundedDict
@@ -28,11 +26,12 @@ from graphweft_workers.engine.order import MOST_ROWS, Arranger, Step
 from graphweft_workers.engine.plan import FailedRows, Plan, Row, arranged, resumed, rules_of, unwritten
 from graphweft_workers.engine.read import MatchedEvent, defect_of, internal_error, letter_for
 from graphweft_workers.engine.skips import MOST_OFFSETS
+from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.dead_letters import DeadLetters
 from graphweft_workers.ports.event_log import EventLog
 from graphweft_workers.ports.graph_store import Applied, Checkpoint, GraphStore, Progress, Write
 
-logger = structlog.get_logger("graphweft.mutation")
+logger = get_logger("graphweft.mutation")
 
 FAILURES_TO_QUARANTINE: Final = 20
 """Failed rows in a row of one mutation in one app. Rows with an invalid value do not count."""

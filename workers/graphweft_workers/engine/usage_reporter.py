@@ -13,17 +13,16 @@ from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final, Protocol, runtime_checkable
 
-import structlog
-
 from graphweft_contracts import GraphweftError, Transient
 from graphweft_workers.engine.app_use import LETTERS, PARTITION, encode_letters
 from graphweft_workers.engine.partition_usage import PartitionUsage, loads_of
 from graphweft_workers.engine.read import Decoded
+from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.ports.usage import LettersOfApp
 
-logger = structlog.get_logger("graphweft.mutation")
+logger = get_logger("graphweft.mutation")
 
 EVERY_S: Final = 5.0
 _MOST_NAMED: Final = 50

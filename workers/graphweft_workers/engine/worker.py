@@ -18,8 +18,6 @@ from dataclasses import dataclass
 from itertools import batched
 from typing import Final
 
-import structlog
-
 from graphweft_contracts import Transient, wire
 from graphweft_contracts.rules_log import announced
 from graphweft_rules import RuleSet
@@ -44,11 +42,12 @@ from graphweft_workers.engine.set_aside import set_aside_id
 from graphweft_workers.engine.skips import Skips
 from graphweft_workers.engine.turns import decode_in_turns
 from graphweft_workers.engine.usage_reporter import UsageReporter
+from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Batch, Committed
 from graphweft_workers.ports.graph_store import GraphStore
 
-logger = structlog.get_logger("graphweft.mutation")
+logger = get_logger("graphweft.mutation")
 
 _BACKLOG: Final = 100
 """The next batch is read during the application of a batch with at least this many events."""

@@ -7,12 +7,11 @@ import time
 from dataclasses import dataclass
 from typing import Final
 
-import structlog
-
 from graphweft_contracts import Transient
+from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.request_queue import RequestQueue
 
-logger = structlog.get_logger("graphweft.injection")
+logger = get_logger("graphweft.injection")
 
 _SKEW_MS: Final = 50
 """A request that reaches the bus later than this after its deadline comes from a machine with another time."""

@@ -6,11 +6,10 @@ import asyncio
 import time
 from typing import Final
 
-import structlog
-
 from graphweft_workers.active_rules import LoggedRules
+from graphweft_workers.lazy_logger import get_logger
 
-logger = structlog.get_logger("graphweft.rules")
+logger = get_logger("graphweft.rules")
 
 _LOOK_S: Final = 0.5
 _SHARE: Final = 1.0

@@ -13,8 +13,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import Final
 
-import structlog
-
 from graphweft_contracts import GraphUnavailable, InvalidSettings, QueryFailed
 from graphweft_rules import BoundQuery
 from graphweft_workers.injection.background import Background
@@ -23,8 +21,9 @@ from graphweft_workers.injection.cache import Cache, Key, key_of
 from graphweft_workers.injection.query_runner import QueryRunner
 from graphweft_workers.injection.rows import Failure, QueryResult, Rows
 from graphweft_workers.injection.versions import Version, Versions
+from graphweft_workers.lazy_logger import get_logger
 
-logger = structlog.get_logger("graphweft.injection")
+logger = get_logger("graphweft.injection")
 
 _VERSION_SHARE: Final = 0.5
 """Largest share of the time left for reading the version; after it the query runs without one."""

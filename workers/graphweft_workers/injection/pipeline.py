@@ -15,8 +15,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Final
 
-import structlog
-
 from graphweft_contracts import ContextReply, ContextRequest
 from graphweft_rules import RuleSet
 from graphweft_rules.files.findings import errors
@@ -37,13 +35,14 @@ from graphweft_workers.injection.reply import ReplyBuilder, empty_reply
 from graphweft_workers.injection.rows import Failure, Rows
 from graphweft_workers.injection.shown_place import shown_place
 from graphweft_workers.injection.versions import Versions
+from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.fact_retriever import FactRetriever
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.retrieval.scope_indexes import ScopeIndexes
 from graphweft_workers.retrieval.search import IndexNames, Searcher
 
-logger = structlog.get_logger("graphweft.injection")
+logger = get_logger("graphweft.injection")
 
 _RESERVE_SHARE: Final = 0.1
 _RESERVE_S: Final = (0.005, 0.05)

@@ -11,15 +11,14 @@ import asyncio
 import time
 from dataclasses import dataclass, field
 
-import structlog
-
 from graphweft_contracts import BusUnavailable
 from graphweft_workers.injection.background import Background
 from graphweft_workers.injection.cache import Cache
+from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.purges import PurgeLog
 from graphweft_workers.retrieval.scope_indexes import ScopeIndexes
 
-logger = structlog.get_logger("graphweft.injection")
+logger = get_logger("graphweft.injection")
 
 
 @dataclass(slots=True)

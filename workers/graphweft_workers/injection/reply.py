@@ -9,8 +9,6 @@ from pathlib import Path
 from typing import Any, Final
 from uuid import uuid4
 
-import structlog
-
 from graphweft_contracts import Block, ContextReply, ContextRequest, Explanation, Missing, ReasonCode
 from graphweft_rules import BoundQuery, MatchedQueries, Skipped
 from graphweft_rules.files.model import Place
@@ -19,9 +17,10 @@ from graphweft_rules.output.token_count import TokenCounter
 from graphweft_workers.injection.cache import Cache, key_of
 from graphweft_workers.injection.rows import Failure, Rows
 from graphweft_workers.injection.shown_place import shown_place
+from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.redaction import redact_cell
 
-logger = structlog.get_logger("graphweft.injection")
+logger = get_logger("graphweft.injection")
 
 _MOST_EVENTS: Final = 100
 """Event ids in one explanation."""

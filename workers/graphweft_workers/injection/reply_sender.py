@@ -7,12 +7,11 @@ import contextlib
 import time
 from typing import Final
 
-import structlog
-
 from graphweft_contracts import ContextReply, ContextRequest, Transient
+from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.request_queue import Requester, RequestQueue
 
-logger = structlog.get_logger("graphweft.injection")
+logger = get_logger("graphweft.injection")
 
 _RESEND_S: Final = 0.05
 _RESENT_AT_ONCE: Final = 256

@@ -11,7 +11,6 @@ from datetime import UTC, datetime
 from itertools import islice
 from typing import Final
 
-import structlog
 from pydantic import ValidationError
 
 from graphweft.transport import MAX_BUDGET_MS
@@ -21,10 +20,11 @@ from graphweft_workers.backoff import backoff_s
 from graphweft_workers.bounded_dict import BoundedDict
 from graphweft_workers.injection.clock_skew import ClockSkew
 from graphweft_workers.injection.reply_sender import ReplySender
+from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.log_limit import LogLimit
 from graphweft_workers.ports.request_queue import PendingRequest, Requester, RequestQueue, read_requester
 
-logger = structlog.get_logger("graphweft.injection")
+logger = get_logger("graphweft.injection")
 
 _FIRST_BACKOFF_S: Final = 0.05
 _LAST_BACKOFF_S: Final = 0.5

@@ -14,16 +14,15 @@ from dataclasses import replace
 from typing import Final
 from uuid import uuid4
 
-import structlog
-
 from graphweft_contracts import Fenced, GraphUnavailable, InvalidSettings
 from graphweft_workers.archive.preludes import is_of_prelude
 from graphweft_workers.engine import graph_marks
 from graphweft_workers.engine.graph_marks import has_plan, is_sealed, of_generation, sealed
+from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import Checkpoint, GraphStore, Write
 
-logger = structlog.get_logger("graphweft.rebuild")
+logger = get_logger("graphweft.rebuild")
 
 _TIMEOUT_S: Final = 60.0
 _SWAPS: Final = 5

@@ -8,20 +8,19 @@ from itertools import chain
 from pathlib import Path
 from typing import Final
 
-import structlog
-
 from graphweft_contracts import BusUnavailable, GraphUnavailable, GraphweftError, InvalidRules
 from graphweft_contracts.layout import ALL_APPS
 from graphweft_contracts.rules_log import changed_files, newest
 from graphweft_rules import RuleSet
 from graphweft_rules.files.loader import TESTS
+from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.roles.query_check import refuse_wrong_queries
 from graphweft_workers.roles.rules import load_new_rules, load_rules, load_sound_rules, push, store
 from graphweft_workers.roles.settings import Settings
 
-logger = structlog.get_logger("graphweft.rules")
+logger = get_logger("graphweft.rules")
 
 _LOOK_S: Final = 0.25
 _SETTLE_S: Final = 0.1

@@ -18,12 +18,11 @@ from collections.abc import AsyncGenerator, Awaitable, Callable
 from pathlib import Path
 from typing import Final
 
-import structlog
-
 from graphweft_contracts import BusUnavailable, InvalidSettings, NotRunning
 from graphweft_rules import RuleSet
 from graphweft_workers.drivers.embedded.server import DataFolder, EmbeddedServer, die_with_parent
 from graphweft_workers.drivers.settings import GRAPH_VARIABLES
+from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.roles import features as jobs
 from graphweft_workers.roles import heartbeat
 from graphweft_workers.roles.connections import make_bus, make_graph
@@ -32,7 +31,7 @@ from graphweft_workers.roles.rules import load_rules
 from graphweft_workers.roles.rules_folder import RulesFolder
 from graphweft_workers.roles.settings import Settings
 
-logger = structlog.get_logger("graphweft.up")
+logger = get_logger("graphweft.up")
 
 PROCESSES_FILE: Final = "processes.json"
 """The file in the data folder with the process ids, for people."""

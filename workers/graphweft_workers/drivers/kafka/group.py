@@ -10,7 +10,6 @@ import asyncio
 from collections.abc import Collection
 from typing import Any, Final
 
-import structlog
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.abc import ConsumerRebalanceListener
 from aiokafka.errors import KafkaError
@@ -19,8 +18,9 @@ from aiokafka.structs import OffsetAndMetadata
 from graphweft.transports.kafka.connection import Servers, bus_errors
 from graphweft_contracts import BusUnavailable, channels
 from graphweft_workers.drivers.kafka.reader import start_client, stop_consumer
+from graphweft_workers.lazy_logger import get_logger
 
-logger = structlog.get_logger("graphweft.bus")
+logger = get_logger("graphweft.bus")
 
 _PROBE_S: Final = 0.05
 _COMMIT_S: Final = 10.0

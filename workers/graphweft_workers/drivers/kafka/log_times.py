@@ -5,11 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any, Final
 
-import structlog
-
 from graphweft_contracts import channels
+from graphweft_workers.lazy_logger import get_logger
 
-logger = structlog.get_logger("graphweft.bus")
+logger = get_logger("graphweft.bus")
 
 LOG_TIME: Final = "LogAppendTime"
 HOW_TO_SET_TIMES: Final = (

@@ -17,7 +17,6 @@ from collections import deque
 from collections.abc import Collection, Sequence
 from typing import Any, Final
 
-import structlog
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.abc import ConsumerRebalanceListener
 from aiokafka.admin import AIOKafkaAdminClient
@@ -30,9 +29,10 @@ from graphweft_contracts.layout import DEFAULT_PARTITIONS
 from graphweft_contracts.signatures import SIGNATURE
 from graphweft_workers.drivers.kafka.lenient_headers import read_leniently
 from graphweft_workers.drivers.kafka.reader import start_client, stop_consumer
+from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.request_queue import MAX_REPLY_BYTES, PendingRequest, encode
 
-logger = structlog.get_logger("graphweft.injection")
+logger = get_logger("graphweft.injection")
 
 _SESSION_S: Final = 6.0
 """The shortest session that a broker allows by default."""

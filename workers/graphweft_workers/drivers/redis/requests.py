@@ -16,15 +16,15 @@ from collections import deque
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
-import structlog
 from redis.exceptions import RedisError, ResponseError
 
 from graphweft.transports.redis.connection import Together, connect, reason_of
 from graphweft_contracts import BusUnavailable, ContextReply, channels
 from graphweft_contracts.signatures import SIGNATURE
+from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.request_queue import PendingRequest, encode
 
-logger = structlog.get_logger("graphweft.injection")
+logger = get_logger("graphweft.injection")
 
 _WAIT_S: Final = 1.0
 _IO_GRACE_S: Final = 5.0

@@ -8,10 +8,11 @@ import time
 from dataclasses import dataclass
 from typing import Any, Final
 
-import structlog
 from redis.exceptions import RedisError, ResponseError
 
-logger = structlog.get_logger("graphweft.bus")
+from graphweft_workers.lazy_logger import get_logger
+
+logger = get_logger("graphweft.bus")
 
 _RETRY_S: Final = 0.001
 _SLICE_S: Final = 0.05

@@ -9,7 +9,6 @@ from collections.abc import AsyncGenerator, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Final
 
-import structlog
 from pydantic import ValidationError
 
 from graphweft_contracts import DeadLetter, Event, InvalidEvent, Transient, channels, wire
@@ -22,11 +21,12 @@ from graphweft_workers.engine.read import EXTRACT, letter_for
 from graphweft_workers.features.declarations import SOURCE
 from graphweft_workers.features.episodes.extraction.protocol import ExtractionFailed, Extractor, TextEpisode
 from graphweft_workers.features.episodes.ontologies import Ontologies
+from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.job import Job, Seen
 
-logger = structlog.get_logger("graphweft.memory")
+logger = get_logger("graphweft.memory")
 
 _ADD: Final = "episode.add"
 _EXTRACTED: Final = "episode.extracted"

@@ -18,18 +18,17 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any, Final, override
 
-import structlog
-
 from graphweft_contracts import Event, GraphUnavailable, QueryFailed, channels
 from graphweft_contracts.memory import SCOPES, MemoryScope, MemorySummarized, derived_id
 from graphweft_workers.features.memory.retention import Retention
 from graphweft_workers.features.memory.summariser import Remembered, Summariser
+from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.ports.job import Job, Seen
 from graphweft_workers.retrieval.records import MEMORY_LABEL
 
-logger = structlog.get_logger("graphweft.memory")
+logger = get_logger("graphweft.memory")
 
 SOURCE: Final = "/graphweft/consolidation"
 """The source of ``memory.summarized`` events."""

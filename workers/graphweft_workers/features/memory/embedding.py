@@ -6,15 +6,14 @@ from collections.abc import AsyncGenerator, Sequence
 from itertools import batched
 from typing import Final
 
-import structlog
-
 from graphweft_contracts import Event, channels
 from graphweft_contracts.memory import MemoryAdd, derived_id, memory_id
 from graphweft_workers.embedding.protocol import Embedder, EmbedderUnavailable, as_vector, embed_each
 from graphweft_workers.features.declarations import SOURCE
+from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.job import Job, Seen
 
-logger = structlog.get_logger("graphweft.memory")
+logger = get_logger("graphweft.memory")
 
 _ADD: Final = "memory.add"
 _TEXTS_AT_ONCE: Final = 256

@@ -6,16 +6,16 @@ import json
 from collections.abc import Sequence
 from typing import Annotated, Any, Final, override
 
-import structlog
 from pydantic import BaseModel, Field, SecretStr, ValidationError
 
 from graphweft_contracts.memory import ExtractedFact, ExtractedPreference, MemoryScope
 from graphweft_rules.matching.clock import utc_text
 from graphweft_workers.features.memory.extractive_summariser import ExtractiveSummariser, speaker
 from graphweft_workers.features.memory.summariser import Remembered, Summariser, SummariserUnavailable, Summary
+from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.model_endpoint import Endpoint, EndpointRefused, EndpointUnavailable, bearer, chat_text
 
-logger = structlog.get_logger("graphweft.memory")
+logger = get_logger("graphweft.memory")
 
 _TRIES: Final = 2
 _SET_UP_WRONGLY_S: Final = 30.0

@@ -11,15 +11,14 @@ from datetime import datetime, timedelta
 from itertools import batched
 from typing import Any, Final, Protocol, runtime_checkable
 
-import structlog
-
 from graphweft_contracts import Event, QueryFailed
 from graphweft_contracts.memory import SCOPES, derived_id
 from graphweft_rules.matching.clock import utc_text
+from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.retrieval.records import MEMORY_LABEL, SUMMARY
 
-logger = structlog.get_logger("graphweft.memory")
+logger = get_logger("graphweft.memory")
 
 _SOURCE: Final = "/graphweft/retention"
 _QUERY_S: Final = 30.0

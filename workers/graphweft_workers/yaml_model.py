@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ValidationError
 
 from graphweft_contracts import InvalidSettings
-from graphweft_rules.files.model import Place
-from graphweft_rules.files.source import parse
-from graphweft_rules.files.tree import Items, Node, Table, plain
+
+if TYPE_CHECKING:  # a command without such a file need not wait for YAML to load
+    from graphweft_rules.files.model import Place
+    from graphweft_rules.files.tree import Node
 
 
 def read_model[M: BaseModel](path: Path, model: type[M], *, setting: str, form: str) -> M:
@@ -19,6 +21,9 @@ def read_model[M: BaseModel](path: Path, model: type[M], *, setting: str, form: 
     Raises ``InvalidSettings`` with each fault and then ``form``, which shows what the file should look like. Values
     of the file are not quoted, except in messages about the YAML itself.
     """
+    from graphweft_rules.files.source import parse
+    from graphweft_rules.files.tree import plain
+
     try:
         data = path.read_bytes()
     except OSError as error:
@@ -39,6 +44,8 @@ def read_model[M: BaseModel](path: Path, model: type[M], *, setting: str, form: 
 
 def _place(root: Node, loc: Sequence[str | int]) -> Place:
     """Return the place of the value at ``loc``, or of the nearest value around it."""
+    from graphweft_rules.files.tree import Items, Table
+
     node, place = root, root.place
     for step in loc:
         match node:

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
 
-from graphweft_workers.archive.reader import ArchiveReader
-from graphweft_workers.ports.event_log import EventLog, PartitionStatus
+if TYPE_CHECKING:
+    from graphweft_workers.archive.reader import ArchiveReader
+    from graphweft_workers.ports.event_log import EventLog, PartitionStatus
 
 ARCHIVE = "archive"
 """The name of the archive among the readers that hold entries on the bus."""

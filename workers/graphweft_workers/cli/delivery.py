@@ -14,7 +14,6 @@ from graphweft.transport import Outgoing, Transport
 from graphweft_contracts import BusUnavailable, DeadLetter, Event, wire
 from graphweft_workers.engine.dead_letter_counts import SKIPS, Cause, count_causes
 from graphweft_workers.engine.duplicates import WINDOW
-from graphweft_workers.engine.history import copies
 from graphweft_workers.engine.position_note import PositionNote
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import PartitionStatus
@@ -141,6 +140,8 @@ async def _outcome_of(bus: Bus, sent: Sent) -> Outcome:
 
 async def _repeated(bus: Bus, sent: Sent) -> set[str]:
     """Return the positions of events that the workers skip as second copies."""
+    from graphweft_workers.engine.history import copies
+
     assert sent.positions is not None
     mine: dict[int, list[str]] = {}
     for place in sent.positions:

@@ -7,7 +7,6 @@ from dataclasses import dataclass, field
 
 from graphweft_contracts import Transient, channels
 from graphweft_workers.archive.progress import progress
-from graphweft_workers.archive.reader import ArchiveReader
 from graphweft_workers.ports.event_log import EventLog, PartitionStatus
 from graphweft_workers.roles import features as jobs
 from graphweft_workers.roles.connections import has_archive, make_archive, make_bus
@@ -50,6 +49,8 @@ async def archive_state(settings: Settings, bus: EventLog, partitions: Sequence[
     """
     if not has_archive(settings):  # all that was trimmed is lost
         return ArchiveState(enabled=False, lost=sum(each.trimmed for each in partitions))
+    from graphweft_workers.archive.reader import ArchiveReader
+
     try:
         groups = {name: await _status(settings, name) for name in (channels.MUTATION_GROUP, *jobs.groups(settings))}
         found = await progress(ArchiveReader(make_archive(settings)), bus, partitions, groups)

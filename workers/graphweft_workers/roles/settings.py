@@ -24,7 +24,6 @@ from string import Formatter
 from typing import Any, Final, Literal, Self, override
 from urllib.parse import urlsplit
 
-import yaml
 from pydantic import Field, SecretStr, ValidationError, field_validator
 from pydantic_core import ErrorDetails
 from pydantic_settings import BaseSettings, PydanticBaseSettingsSource, SettingsConfigDict
@@ -516,6 +515,8 @@ def _header_value(value: str) -> str:
 
 
 def _file_values(path: Path) -> dict[str, Any]:
+    import yaml  # most commands find no such file
+
     try:
         text = path.read_text("utf-8-sig")
         tree: Any = yaml.compose(text, Loader=yaml.SafeLoader)

@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import sys
 
+from graphweft_workers.garbage_collection import collect_less_while_loading
+
 
 def main() -> None:
     """Run the command line, or name the missing extra. ``--version`` and health checks take a short path."""
+    collect_less_while_loading()
     arguments = sys.argv[1:]
     if arguments == ["--version"]:
         from importlib import metadata

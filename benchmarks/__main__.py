@@ -20,6 +20,7 @@ from benchmarks import (
     graphrag,
     latency,
     neighbours,
+    poison,
     replaying,
     rules,
     search,
@@ -57,6 +58,7 @@ PARTS: Final = (
     Part("e", "emit to visible", 25, latency.run),
     Part("k", "emit to visible beside a slow app", 75, neighbours.run),
     Part("o", "beside an app at 100 %, redis", 120, attack.on_redis),
+    Part("p", "with failing rows, redis x falkordb", 60, partial(poison.run, "falkordb")),
     Part("g", "context over redis", 35, partial(context.against_plain, "redis")),
     Part("g", "context under load", 43, context.under_load),
     Part("h", "search in 110,000 memories", 75, search.run),
@@ -67,6 +69,7 @@ PARTS: Final = (
     Part("a", "kafka x falkordb, calls", 53, partial(throughput.run, "kafka", "falkordb", CALLS)),
     Part("ab", "redis x neo4j, calls", 85, partial(throughput.run, "redis", "neo4j", CALLS)),
     Part("af", "kafka x neo4j, calls", 100, partial(throughput.run, "kafka", "neo4j", CALLS)),
+    Part("p", "with failing rows, redis x neo4j", 90, partial(poison.run, "neo4j")),
     Part("m", "rebuild, redis x neo4j", 60, partial(replaying.against_unwind, "neo4j")),
     Part("i", "facts out of a million relationships, neo4j", 120, partial(graphrag.run, graph="neo4j")),
 )

@@ -1,0 +1,102 @@
+"""(p) Events a second of a worker while the graph server refuses rows of some events, beside none."""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import shutil
+import statistics
+import tempfile
+from collections.abc import Iterator
+from functools import partial
+from itertools import count as numbers
+from pathlib import Path
+from typing import Final
+
+from benchmarks.harness import Bench, Contender, Died, Result, ratio
+from benchmarks.processes import ENGINE, count, events_per_second, process
+from benchmarks.services import Graph, Services, publish
+from benchmarks.workload import CALLS
+from graphweft.transport import Outgoing
+from graphweft_contracts import wire
+from graphweft_workers.roles.settings import Settings
+
+ROW: Final = "p"
+SHARES: Final = {"0.2 %": 500, "1 %": 100}
+"""One event of so many has a row that fails."""
+_CLEAN: Final = "clean"
+_PER_S: Final = 20_000
+_LEAST: Final = 24_000
+_START_S: Final = 60.0
+_FILE: Final = "Calls/graph_injection.yaml"
+_MUTATION: Final = """\
+      - id: "share"
+        cypher: |
+          MERGE (t:Tool {name: $tool})
+          SET t.share = 100 / $parts
+        params:
+          tool: "$event.tool_name"
+          parts: "$event.arguments.parts"
+"""
+_LAST: Final = '      - id: "count_call"'
+_runs = numbers(1)
+
+
+async def run(graph: Graph, bench: Bench, services: Services) -> list[Result]:
+    """Measure the shares in turn; a row in four of an event divides by zero."""
+    with tempfile.TemporaryDirectory(prefix="graphweft-bench-") as folder:
+        rules = Path(folder, "workflows")
+        shutil.copytree(CALLS.rules, rules)
+        text = (rules / _FILE).read_text("utf-8")
+        (rules / _FILE).write_text(text.replace(_LAST, _MUTATION + _LAST, 1), "utf-8")
+        settings = await services.settings("redis", graph, rules)
+        size = max(_LEAST, int(_PER_S * bench.seconds))
+        cpu_us: dict[str, list[float]] = {}
+
+        async def measured(name: str, every: int, _round: int) -> float:
+            await services.clear("redis", graph)
+            rate, cpu = await _measure(services, settings, graph, size, every, bench.seconds)
+            cpu_us.setdefault(name, []).append(cpu)
+            return rate
+
+        contenders: dict[str, Contender] = {_CLEAN: partial(measured, _CLEAN, 0)}
+        contenders |= {name: partial(measured, name, every) for name, every in SHARES.items()}
+        values = await bench.interleave(f"redis x {graph}, failing rows", contenders)
+    note = "; ".join(f"{name}: {statistics.median(cpu):.0f} µs of CPU for each event" for name, cpu in cpu_us.items())
+    return [
+        ratio(
+            ROW, f"{name} of events with a failing row / none, redis x {graph}", values, of=name, to=_CLEAN,
+            unit="events/s", note=note,
+        )
+        for name in SHARES
+    ]  # fmt: skip
+
+
+async def _measure(
+    services: Services, settings: Settings, graph: Graph, size: int, every: int, seconds: float
+) -> tuple[float, float]:
+    """Return the events a second, and the microseconds of CPU that the worker takes for each."""
+    probe = await services.probe(graph)
+    await publish(settings, _outgoing(size, every))
+    async with process(ENGINE, settings, kill=True) as engine:
+        async with asyncio.timeout(_START_S):
+            while not (first := await count(probe, CALLS.applied)):
+                if engine.returncode is not None:
+                    raise Died(f"ended with {engine.returncode}")
+                await asyncio.sleep(0.02)
+        cpu_s = _cpu_s(engine.pid)
+        rate = await events_per_second(engine, probe, CALLS.applied, size, limit_s=seconds)
+        last = await count(probe, CALLS.applied)
+        return rate, (_cpu_s(engine.pid) - cpu_s) / max(1, last - first) * 1e6
+
+
+def _outgoing(size: int, every: int) -> Iterator[Outgoing]:
+    before, zero, other = b'"limit":', b'"parts":0,"limit":', b'"parts":4,"limit":'
+    for number, each in enumerate(CALLS.outgoing(size, f"poison{next(_runs)}")):
+        data = each.fields[wire.DATA].replace(before, zero if every and number % every == every - 1 else other)
+        yield Outgoing(key=each.key, fields={**each.fields, wire.DATA: data})
+
+
+def _cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text("ascii").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -29,26 +29,21 @@ _PER_S: Final = 20_000
 _LEAST: Final = 24_000
 _START_S: Final = 60.0
 _FILE: Final = "Calls/graph_injection.yaml"
-_MUTATION: Final = """\
-      - id: "share"
-        cypher: |
-          MERGE (t:Tool {name: $tool})
-          SET t.share = 100 / $parts
-        params:
-          tool: "$event.tool_name"
-          parts: "$event.arguments.parts"
-"""
-_LAST: Final = '      - id: "count_call"'
+_CHANGES: Final = {
+    "SET c.tool = $tool,": "SET c.share = 100 / $parts, c.tool = $tool,",
+    'tool: "$event.tool_name"': 'tool: "$event.tool_name"\n          parts: "$event.arguments.parts"',
+}
+"""The first of an event's three mutations divides by a number of the event."""
 _runs = numbers(1)
 
 
 async def run(graph: Graph, bench: Bench, services: Services) -> list[Result]:
-    """Measure the shares in turn; a row in four of an event divides by zero."""
+    """Measure the shares in turn; the first row of an event divides by zero."""
     with tempfile.TemporaryDirectory(prefix="graphweft-bench-") as folder:
         rules = Path(folder, "workflows")
         shutil.copytree(CALLS.rules, rules)
         text = (rules / _FILE).read_text("utf-8")
-        (rules / _FILE).write_text(text.replace(_LAST, _MUTATION + _LAST, 1), "utf-8")
+        (rules / _FILE).write_text(failing(text), "utf-8")
         settings = await services.settings("redis", graph, rules)
         size = max(_LEAST, int(_PER_S * bench.seconds))
         cpu_us: dict[str, list[float]] = {}
@@ -72,12 +67,19 @@ async def run(graph: Graph, bench: Bench, services: Services) -> list[Result]:
     ]  # fmt: skip
 
 
+def failing(rules: str) -> str:
+    """Return the rules with a mutation that fails for the events that ``outgoing`` breaks."""
+    for old, new in _CHANGES.items():
+        rules = rules.replace(old, new, 1)
+    return rules
+
+
 async def _measure(
     services: Services, settings: Settings, graph: Graph, size: int, every: int, seconds: float
 ) -> tuple[float, float]:
     """Return the events a second, and the microseconds of CPU that the worker takes for each."""
     probe = await services.probe(graph)
-    await publish(settings, _outgoing(size, every))
+    await publish(settings, outgoing(size, every))
     async with process(ENGINE, settings, kill=True) as engine:
         async with asyncio.timeout(_START_S):
             while not (first := await count(probe, CALLS.applied)):
@@ -90,7 +92,8 @@ async def _measure(
         return rate, (_cpu_s(engine.pid) - cpu_s) / max(1, last - first) * 1e6
 
 
-def _outgoing(size: int, every: int) -> Iterator[Outgoing]:
+def outgoing(size: int, every: int) -> Iterator[Outgoing]:
+    """Yield events, one of ``every`` of which fails; none with 0."""
     before, zero, other = b'"limit":', b'"parts":0,"limit":', b'"parts":4,"limit":'
     for number, each in enumerate(CALLS.outgoing(size, f"poison{next(_runs)}")):
         data = each.fields[wire.DATA].replace(before, zero if every and number % every == every - 1 else other)

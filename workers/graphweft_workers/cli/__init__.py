@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Generator, Mapping
 from contextlib import contextmanager
 from importlib import import_module
 from typing import Annotated, Any, override
@@ -44,7 +44,7 @@ def _loading(commands: Mapping[str, Place | Group]) -> type[TyperGroup]:
                 return super().resolve_command(ctx, args)
 
         @contextmanager
-        def _listed(self) -> Iterator[None]:
+        def _listed(self) -> Generator[None]:
             """Have a stand-in with its name and help for each command that is not loaded."""
             loaded = dict(self.commands)
             for name, place in places.items():

@@ -24,8 +24,10 @@ from graphweft_workers.engine.letter_payloads import LetterPayloads
 from graphweft_workers.engine.name_quota import NameQuota
 from graphweft_workers.engine.order import MOST_ROWS, Arranger, Step
 from graphweft_workers.engine.plan import FailedRows, Plan, Row, arranged, resumed, rules_of, unwritten
+from graphweft_workers.engine.plan_run import Careful, PlanRun, statement_of
 from graphweft_workers.engine.read import MatchedEvent, defect_of, internal_error, letter_for
 from graphweft_workers.engine.skips import MOST_OFFSETS
+from graphweft_workers.engine.suspects import Suspects
 from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.dead_letters import DeadLetters
 from graphweft_workers.ports.event_log import EventLog
@@ -75,14 +77,6 @@ class _Failures:
     """By partition: the last dead letter of rows that were dropped in quarantine."""
 
 
-@dataclass(slots=True)
-class _Careful:
-    """How many rows of a statement share a query during the search for the failing one."""
-
-    statement: str
-    size: int
-
-
 class _Ahead(NamedTuple):
     """Events whose rows are arranged."""
 
@@ -116,6 +110,7 @@ class Applier:
         self._noted: BoundedDict[tuple[int, str], str] = BoundedDict()
         """By partition and app: the digest of the rules in the graph's note."""
         self._logged: BoundedDict[tuple[str, ...], int] = BoundedDict()
+        self._suspects = Suspects()
         self._payloads = LetterPayloads()
         self._ahead: _Ahead | None = None
 
@@ -204,56 +199,88 @@ class Applier:
                 await self._write_letter(partition, event, names, "query_error", str(failure))
 
     async def _run(self, partition: int, app_id: str, plan: Plan, strikes: int) -> Checkpoint:
-        done = 0
-        careful: _Careful | None = None
-        alone: Row | None = None
+        run = PlanRun(partition=partition, app_id=app_id, plan=plan)
         singly = bool(strikes)
         """Whether writes are sent one at a time."""
         if strikes and plan.rows:
-            careful = _Careful(plan.rows[0].bound.mutation.cypher.statement, 1)
+            run.careful = Careful(statement_of(run.row), 1)
             if strikes >= STRIKES:
-                plan = await self._drop_row(partition, app_id, plan, 0, QueryFailed(_UNRESPONSIVE, code=_NO_ANSWER))
+                await self._drop_row(run, QueryFailed(_UNRESPONSIVE, code=_NO_ANSWER))
         if self._names is not None:
-            plan = await self._without_new_names(partition, app_id, plan)
+            await self._drop_new_names(run)
+        if self._suspects and not strikes:
+            run.isolate(self._suspects)
         while True:
             if self._failures:
-                plan, done = await self._without_quarantined(partition, app_id, plan, done)
-                careful = careful or self._probing(app_id, plan, done)
-            writes = self._writes(plan, done, careful)[: 1 if singly else None]
+                await self._drop_quarantined(run)
+                run.careful = run.careful or self._probing(run)
+            writes = run.writes(self._most_rows, suspects_first=self._graph.runs_again)[: 1 if singly else None]
+            if run.plan.failed is not None and not writes[-1].after.plan:
+                await self._tell_skipped(run)  # the last write of a plan removes its note
+                continue
             applied = await self._send(app_id, partition, writes)
             if applied is None:
                 singly = True
                 continue
-            for write in writes[: applied.count]:
-                if self._failures:
-                    self._succeeded(app_id, plan.rows[done : done + len(write.rows)])
-                done += len(write.rows)
-                if careful and write.query and write.query.statement == careful.statement:
-                    careful.size *= 2
-            if careful and careful.size > MOST_ROWS:
-                careful = None
-            if applied.failure is None:
-                if applied.count == len(writes) and writes[-1].after.offset == plan.end and not writes[-1].after.plan:
-                    return writes[-1].after
-                continue
-            failed = writes[applied.count]
-            if failed.query is None:
-                # The write holds nothing of a rule, so the failure is the server's.
-                raise GraphUnavailable(f"the graph's checkpoint cannot be written: {applied.failure}")
-            size = len(failed.rows)
-            if size > 1:
-                careful = _Careful(failed.query.statement, max(1, size // 2))
-                if applied.failure.code == "timeout":
-                    careful.size = max(1, size // 4)
-                    self._most[failed.query.statement] = careful.size
-                continue
-            careful = _Careful(failed.query.statement, 1)
-            if applied.failure.code == "timeout" and alone is not plan.rows[done]:
+            cleared = self._took(run, writes[: applied.count])
+            if applied.failure is not None:
+                await self._failure(run, writes[applied.count], applied.failure)
+            elif applied.count == len(writes) and writes[-1].after.offset == plan.end and not writes[-1].after.plan:
+                return writes[-1].after
+            elif cleared:
+                run.isolate(self._suspects)  # rows that are no suspects any more share queries again
+
+    def _most_rows(self, statement: str) -> int:
+        return self._most.get(statement, MOST_ROWS)
+
+    def _took(self, run: PlanRun, writes: Sequence[Write]) -> bool:
+        """Count rows that took effect; tell whether one was a suspect."""
+        cleared = False
+        for write in writes:
+            if self._failures:
+                self._succeeded(run.app_id, run.left[: len(write.rows)])
+            if (suspect := run.took(write)) is not None:
+                self._suspects.clear(statement_of(suspect), suspect.bound.params)
+                cleared = True
+        if run.careful and run.careful.size >= MOST_ROWS:
+            run.careful = None
+        return cleared
+
+    async def _failure(self, run: PlanRun, write: Write, failure: QueryFailed) -> None:
+        """Find, drop or skip the row that failed; ``write`` is the first one without an effect."""
+        if write.query is None:
+            # The write holds nothing of a rule, so the failure is the server's.
+            raise GraphUnavailable(f"the graph's checkpoint cannot be written: {failure}")
+        row, timed_out = run.row, failure.code == "timeout"
+        if id(row) in run.apart and not timed_out:
+            failed = self._failed_row(run.app_id, row, failure)
+            if not run.skip(failed):
+                await self._tell_skipped(run)
+                run.skip(failed)
+            return
+        sound = [each.bound.params for each in run.plan.rows[: run.done] if statement_of(each) == statement_of(row)]
+        if run.plan.failed is not None:
+            await self._tell_skipped(run)
+        statement, size = write.query.statement, len(write.rows)
+        if size > 1:
+            if timed_out:
+                run.careful = Careful(statement, max(1, size // 4))
+                self._most[statement] = run.careful.size
+            elif self._suspects and run.isolate(self._suspects):
+                run.careful = None
+            else:
+                run.careful = Careful.within(statement, size)
+            return
+        if timed_out:
+            run.careful = Careful(statement, 1)
+            if run.alone is not row:
                 # Try it once more: the time limit includes the wait for other writers.
-                alone = plan.rows[done]
-                continue
-            plan = await self._drop_row(partition, app_id, plan, done, applied.failure)
-            done = 0
+                run.alone = row
+                return
+        else:
+            self._suspects.add(statement, row.bound.params, sound)
+            run.careful = (run.careful or Careful(statement, 1)).after_failure()
+        await self._drop_row(run, failure)
 
     async def _send(self, app_id: str, partition: int, writes: Sequence[Write]) -> Applied | None:
         """Apply writes; None if an unexpected error may be the fault of any of several writes."""
@@ -267,23 +294,20 @@ class Applier:
                 return None
             return Applied(count=0, failure=QueryFailed(internal_error(error), code="internal_error"))
 
-    def _writes(self, plan: Plan, done: int, careful: _Careful | None) -> list[Write]:
-        def most(bound: BoundMutation) -> int:
-            statement = bound.mutation.cypher.statement
-            if careful and careful.statement == statement:
-                return careful.size
-            return self._most.get(statement, MOST_ROWS)
+    async def _tell_skipped(self, run: PlanRun) -> None:
+        """Write the dead letters of skipped rows, once the graph's note lists these rows."""
+        plan = run.plan
+        assert plan.failed is not None
+        if not run.done:
+            await self._open(run)
+        await self._write_letters(run.partition, plan.failed, run.skipped)
+        run.told()
 
-        writes = plan.writes(done, most)
-        if careful:
-            # Writes after a failing one have no effect: send the suspect last.
-            for number, write in enumerate(writes):
-                if write.query and write.query.statement == careful.statement:
-                    return writes[: number + 1]
-        return writes
+    async def _drop_row(self, run: PlanRun, failure: QueryFailed) -> None:
+        await self._drop(run, self._failed_row(run.app_id, run.row, failure))
 
-    async def _drop_row(self, partition: int, app_id: str, plan: Plan, done: int, failure: QueryFailed) -> Plan:
-        row = plan.rows[done]
+    def _failed_row(self, app_id: str, row: Row, failure: QueryFailed) -> FailedRows:
+        """Count a failed row; return the content of its dead letter."""
         mutation = row.bound.mutation
         failed = FailedRows(
             rule=mutation.rule,
@@ -294,25 +318,27 @@ class Applier:
         )
         if not failure.of_value:
             self._failed(app_id, row, str(failure))
-        return await self._drop(partition, app_id, plan, done, failed)
+        return failed
 
-    async def _drop(self, partition: int, app_id: str, plan: Plan, done: int, failed: FailedRows) -> Plan:
-        events = [row.event for row in plan.rows]
-        plan = plan.without(done, failed)
-        moved = await self._graph.apply(app_id, partition, [plan.opening()])
+    async def _drop(self, run: PlanRun, failed: FailedRows) -> None:
+        events = [row.event for row in run.plan.rows]
+        run.go_on(run.plan.without(run.done, failed))
+        await self._open(run)
+        await self._write_letters(run.partition, failed, events)
+        run.go_on(run.plan.reported())
+
+    async def _open(self, run: PlanRun) -> None:
+        """Store the note of a plan of which no row has taken effect."""
+        moved = await self._graph.apply(run.app_id, run.partition, [run.plan.opening()])
         if moved.failure is not None:
             raise GraphUnavailable(f"the graph's checkpoint cannot be written: {moved.failure}")
-        await self._write_letters(partition, failed, events)
-        return plan.reported()
 
-    async def _without_new_names(self, partition: int, app_id: str, plan: Plan) -> Plan:
+    async def _drop_new_names(self, run: PlanRun) -> None:
         """Drop the rows that would bring more names of properties than the app's graph may have."""
         assert self._names is not None
-        refused = await self._names.refused(app_id, [row.bound for row in plan.rows])
-        if not refused:
-            return plan
+        refused = await self._names.refused(run.app_id, [row.bound for row in run.plan.rows])
         rows: dict[tuple[str, str], list[Row]] = {}
-        for row in plan.rows:
+        for row in run.plan.rows if refused else ():
             if id(row.bound) in refused:
                 rows.setdefault((row.bound.mutation.rule, row.bound.mutation.id), []).append(row)
         for (rule, mutation), some in rows.items():
@@ -323,19 +349,20 @@ class Applier:
                 reason="over_quota",
                 message=refused[id(some[0].bound)],
             )
-            plan = await self._drop(partition, app_id, plan, 0, failed)
-        return plan
+            await self._drop(run, failed)
 
     # Quarantine
 
-    async def _without_quarantined(self, partition: int, app_id: str, plan: Plan, done: int) -> tuple[Plan, int]:
+    async def _drop_quarantined(self, run: PlanRun) -> None:
         """Drop the rows of mutations in quarantine."""
         out: dict[_Broken, list[Row]] = {}
-        for row in plan.rows[done:]:
-            broken = _broken(app_id, row)
+        for row in run.left if self._has_quarantine() else ():
+            broken = _broken(run.app_id, row)
             failures = self._failures.get(broken)
             if failures is not None and failures.quarantined and time.monotonic() < failures.probe_at:
                 out.setdefault(broken, []).append(row)
+        if out and run.plan.failed is not None:
+            await self._tell_skipped(run)
         for broken, rows in out.items():
             failures = self._failures[broken]
             mutation = rows[0].bound.mutation
@@ -349,18 +376,20 @@ class Applier:
                 offsets=tuple(row.event.entry.offset for row in sorted(rows, key=lambda row: row.number)),
                 reason="quarantined",
                 message=message,
-                extends=letter.id if (letter := failures.letters.get(partition)) else None,
+                extends=letter.id if (letter := failures.letters.get(run.partition)) else None,
             )
-            plan, done = await self._drop(partition, app_id, plan, done, failed), 0
-        return plan, done
+            await self._drop(run, failed)
 
-    def _probing(self, app_id: str, plan: Plan, done: int) -> _Careful | None:
+    def _probing(self, run: PlanRun) -> Careful | None:
         """Send one row alone that tries whether a mutation in quarantine works again."""
-        for row in plan.rows[done:]:
-            failures = self._failures.get(_broken(app_id, row))
+        for row in run.left if self._has_quarantine() else ():
+            failures = self._failures.get(_broken(run.app_id, row))
             if failures is not None and failures.quarantined:
-                return _Careful(row.bound.mutation.cypher.statement, 1)
+                return Careful(statement_of(row), 1)
         return None
+
+    def _has_quarantine(self) -> bool:
+        return any(failures.quarantined for failures in self._failures.values())
 
     def _failed(self, app_id: str, row: Row, message: str) -> None:
         if len(self._failures) >= _MOST_COUNTED:

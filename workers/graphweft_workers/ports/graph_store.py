@@ -134,6 +134,8 @@ class GraphStore(Protocol):
     """The Cypher of the server."""
     can_exchange: bool
     """Whether ``exchange`` can be used."""
+    runs_again: bool
+    """Whether a refused write makes the server run those before it in the same call a second time."""
     settle_s: float
     """Seconds after which readers that see a checkpoint see all its effects; 0: they see both at once."""
 

@@ -36,6 +36,7 @@ class PreludeGraph:
         self._prelude = prelude
         self.dialect = graph.dialect
         self.settle_s = graph.settle_s
+        self.runs_again = graph.runs_again
 
     def _number(self, partition: int) -> int:
         return checkpoint_number(self._prelude, partition)

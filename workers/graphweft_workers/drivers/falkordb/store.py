@@ -100,6 +100,7 @@ class FalkorDBStore:
     dialect: GraphDialect = FALKORDB
     settle_s = 0.0
     can_exchange = True
+    runs_again = False
 
     def __init__(
         self,

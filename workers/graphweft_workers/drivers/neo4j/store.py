@@ -103,6 +103,7 @@ class Neo4jStore:
     dialect: GraphDialect = NEO4J
     settle_s = _SETTLE_S
     can_exchange = False
+    runs_again = True
 
     def __init__(self, url: str, *, graph_template: str = "mozaiks_{app_id}", write_timeout_ms: int = 5_000) -> None:
         self._databases = Databases(url, graph_template=graph_template, timeout_s=write_timeout_ms / 1000)
@@ -373,6 +374,8 @@ class Neo4jStore:
             return await self._one_by_one(graph, app_id, partition, work)
         if await self._refused_forms(graph, work):
             return await self._apply(graph, app_id, partition, writes)
+        if len(writes) == 1 and len(writes[0].rows) > 1:
+            return Applied(count=0, failure=refusal)  # of its rows, each is tried alone before its failure is shown
         return await self._apart(graph, app_id, partition, work)
 
     async def _apart(self, graph: Database, app_id: str, partition: int, work: Work) -> Applied:

@@ -1,0 +1,300 @@
+"""Rows that the graph refuses: the others take effect as in the log's order, and few queries find the failing ones."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import Any, Final, cast
+
+import pytest
+import yaml
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from tests.services.rules import load_rules
+
+from graphweft_contracts import DeadLetter, Event, GraphUnavailable, QueryFailed, wire
+from graphweft_rules import RuleSet
+from graphweft_workers.active_rules import FixedRules
+from graphweft_workers.drivers.falkordb.dialect import FALKORDB
+from graphweft_workers.engine.apply import Applier
+from graphweft_workers.engine.arrangers import Arrangers
+from graphweft_workers.engine.duplicates import RecentEvents
+from graphweft_workers.engine.graph_marks import has_plan
+from graphweft_workers.engine.read import MatchedEvent, read_range
+from graphweft_workers.engine.suspects import Suspects
+from graphweft_workers.ports.dead_letters import DeadLetters
+from graphweft_workers.ports.event_log import Entry, EventLog
+from graphweft_workers.ports.graph_store import Applied, GraphStore, Progress, Write
+
+NOW = datetime(2026, 2, 1, tzinfo=UTC)
+PARTS: Final = {
+    "see": "MERGE (s:Session {id: $s}) SET s.seen = $v",
+    "trace": "MATCH (s:Session {id: $s}) SET s.trace = s.trace + s.seen",
+    "all": "MATCH (s:Session) SET s.any = s.seen",
+}
+BROKEN: Final = None
+"""A value that ``see`` cannot take. ``trace`` fails by what is in the graph: where ``seen`` is a multiple of 5."""
+SOMETIMES: Final = 8
+"""A value that ``see`` cannot take after an odd one."""
+
+type State = dict[str, dict[str, Any]]
+
+
+@pytest.fixture(scope="module")
+def rules(tmp_path_factory: pytest.TempPathFactory) -> RuleSet:
+    folder = tmp_path_factory.mktemp("rules")
+    (folder / "W").mkdir()
+    mutations = [
+        {"id": name, "cypher": cypher, "params": {p: f"$event.{p}" for p in ("s", "v") if f"${p}" in cypher}}
+        for name, cypher in PARTS.items()
+    ]
+    text = yaml.safe_dump({"mutation_rules": [{"name": "r", "events": ["*"], "mutations": mutations}]})
+    (folder / "W/graph_injection.yaml").write_text(text)
+    return load_rules(folder)
+
+
+def events_of(rules: RuleSet, values: Sequence[tuple[str, int | None]]) -> list[MatchedEvent]:
+    entries = [
+        Entry(
+            offset=f"{number:05}",
+            fields=wire.encode(
+                Event.create(
+                    "x.y", app_id="app", chat_id=f"c{number}", workflow="W", id=f"e{number}", data={"s": s, "v": v}
+                )
+            ),
+            received=NOW,
+        )
+        for number, (s, v) in enumerate(values, start=1)
+    ]
+    return read_range(0, entries, FixedRules(rules), RecentEvents()).apps.get("app", [])
+
+
+def run_row(state: State, statement: str, params: Any) -> None:
+    """Change ``state`` as the server would; raise as it would."""
+    if statement == PARTS["see"]:
+        if params["v"] is BROKEN:
+            raise QueryFailed("a wrong value", of_value=True)
+        session = state.get(params["s"], {"trace": (), "seen": 0})
+        if params["v"] == SOMETIMES and session["seen"] % 2:
+            raise QueryFailed("not after an odd number")
+        state[params["s"]] = {**session, "seen": params["v"]}
+    elif statement == PARTS["trace"]:
+        session = state.get(params["s"])
+        if session is not None:
+            if session["seen"] % 5 == 0:
+                raise QueryFailed("a multiple of 5")
+            session["trace"] += (session["seen"],)
+    else:
+        for session in state.values():
+            session["any"] = session["seen"]
+
+
+def serially(events: Sequence[MatchedEvent]) -> tuple[State, set[tuple[str, str]]]:
+    """Return the graph and the dead letters of one row after the other."""
+    state: State = {}
+    failed: set[tuple[str, str]] = set()
+    for event in events:
+        for bound in event.mutations:
+            try:
+                run_row(state, bound.mutation.cypher.statement, bound.params)
+            except QueryFailed:
+                failed.add((event.entry.offset, bound.mutation.id))
+    return state, failed
+
+
+@dataclass
+class Graph:
+    """A graph in memory that keeps the promises of ``GraphStore.apply``, and is unavailable at some calls."""
+
+    runs_again: bool = False
+    progress: Progress = field(default_factory=Progress)
+    state: State = field(default_factory=dict[str, dict[str, Any]])
+    calls: int = 0
+    queries: int = 0
+    away: dict[int, bool] = field(default_factory=dict[int, bool])
+    """By number of the call: whether it takes effect before the connection breaks."""
+    dialect: Any = FALKORDB
+
+    async def apply(self, app_id: str, partition: int, writes: Sequence[Write]) -> Applied:
+        self.calls += 1
+        if self.away.get(self.calls) is False:
+            raise GraphUnavailable("away")
+        applied = self._apply(writes)
+        if self.away.get(self.calls):
+            raise GraphUnavailable("away")
+        return applied
+
+    def _apply(self, writes: Sequence[Write]) -> Applied:
+        for count, write in enumerate(writes):
+            assert write.before == self.progress.checkpoint
+            self.queries += 1
+            new = {name: dict(session) for name, session in self.state.items()}
+            try:
+                for row in write.rows:
+                    assert write.query is not None
+                    run_row(new, write.query.statement, row)
+            except QueryFailed as failure:
+                return Applied(count=count, failure=failure)
+            self.state = new
+            note = self.progress.note if write.note is None else write.note
+            self.progress = Progress(checkpoint=write.after, note=note)
+        return Applied(count=len(writes))
+
+
+@dataclass
+class Letters:
+    """Dead letters by id, as a bus keeps them."""
+
+    kept: dict[str, DeadLetter] = field(default_factory=dict[str, DeadLetter])
+    calls: int = 0
+    away: frozenset[int] = frozenset()
+
+    async def put_dead_letters(self, letters: Sequence[DeadLetter]) -> None:
+        self.calls += 1
+        if self.calls in self.away:
+            raise GraphUnavailable("the bus is away")
+        self.kept |= {letter.id: letter for letter in letters}
+
+    @property
+    def rows(self) -> set[tuple[str, str]]:
+        return {(letter.offset, letter.mutation or "") for letter in self.kept.values()}
+
+
+def applier(rules: RuleSet, graph: Graph, letters: Letters, *, quarantine: bool = False) -> Applier:
+    arrangers = Arrangers(FixedRules(rules), FALKORDB)
+    log = cast("EventLog", None)  # only rows that the rules no longer have are read again
+    return Applier(log, cast("DeadLetters", letters), cast("GraphStore", graph), arrangers, quarantine=quarantine)
+
+
+async def run(rules: RuleSet, graph: Graph, letters: Letters, batches: Sequence[Sequence[MatchedEvent]]) -> None:
+    """Apply batches as a worker does; after each interruption another worker continues."""
+    worker = applier(rules, graph, letters)
+    for batch in batches:
+        while graph.progress.checkpoint.offset < batch[-1].entry.offset:
+            try:
+                if has_plan(graph.progress.checkpoint):
+                    await worker.resume(0, "app", graph.progress, batch)
+                else:
+                    rest = [event for event in batch if event.entry.offset > graph.progress.checkpoint.offset]
+                    await worker.apply(0, "app", graph.progress.checkpoint, rest)
+            except GraphUnavailable:
+                worker = applier(rules, graph, letters)
+
+
+@given(
+    values=st.lists(
+        st.tuples(st.sampled_from("abc"), st.sampled_from([1, 2, 3, 5, SOMETIMES, SOMETIMES, BROKEN])),
+        min_size=8,
+        max_size=60,
+    ),
+    away=st.dictionaries(st.integers(1, 60), st.booleans(), max_size=6),
+    letters_away=st.frozensets(st.integers(1, 30), max_size=3),
+    runs_again=st.booleans(),
+    size=st.integers(5, 60),
+)
+@settings(max_examples=100, deadline=None)
+def test_rows_take_effect_once_and_in_order_whatever_fails(
+    rules: RuleSet,
+    values: list[tuple[str, int | None]],
+    away: dict[int, bool],
+    letters_away: frozenset[int],
+    runs_again: bool,
+    size: int,
+) -> None:
+    """The first rows take effect, so there is something to compare the failing ones with."""
+    events = events_of(rules, [*[("a", 1)] * 20, *values])
+    graph, letters = Graph(runs_again=runs_again, away=away), Letters(away=letters_away)
+    asyncio.run(run(rules, graph, letters, [events[at : at + size] for at in range(0, len(events), size)]))
+    state, failed = serially(events)
+    assert graph.state == state
+    assert letters.rows == failed
+
+
+def queries_for(rules: RuleSet, failing: int, *, runs_again: bool = False) -> tuple[int, int]:
+    """Return the queries and calls of the second batch of 1,000 events, of which ``failing`` have a row that fails.
+
+    The first batch has one such row.
+    """
+
+    def batch(broken: int) -> list[tuple[str, int | None]]:
+        every = 1_000 // broken if broken else 0
+        return [(f"s{n}", BROKEN if every and n % every == every - 1 else 1) for n in range(1_000)]
+
+    events = events_of(rules, [*batch(1), *batch(failing)])
+    for event in events:  # the third mutation reads all sessions, so no rows share a query with it
+        object.__setattr__(event, "mutations", event.mutations[:2])
+    graph, letters = Graph(runs_again=runs_again), Letters()
+    worker = applier(rules, graph, letters, quarantine=True)
+
+    async def both() -> tuple[int, int]:
+        checkpoint = await worker.apply(0, "app", graph.progress.checkpoint, events[:1_000])
+        queries, calls = graph.queries, graph.calls
+        await worker.apply(0, "app", checkpoint, events[1_000:])
+        return graph.queries - queries, graph.calls - calls
+
+    counts = asyncio.run(both())
+    assert len(letters.rows) == 1 + failing
+    assert graph.state == serially(events)[0]
+    return counts
+
+
+@pytest.mark.parametrize("failing", [0, 1, 2, 10, 20])
+def test_a_batch_takes_few_queries_for_each_failing_row(rules: RuleSet, failing: int) -> None:
+    queries, calls = queries_for(rules, failing)
+    assert queries <= 4 * failing + 4
+    assert calls <= failing + 2
+
+
+@pytest.mark.parametrize("failing", [2, 20])
+def test_a_graph_that_would_run_rows_again_gets_suspects_alone(rules: RuleSet, failing: int) -> None:
+    queries, calls = queries_for(rules, failing, runs_again=True)
+    assert queries <= 4 * failing + 4
+    assert calls <= 2 * failing + 3
+
+
+def test_a_failing_row_without_an_example_is_found_in_few_calls(rules: RuleSet) -> None:
+    events = events_of(rules, [(f"s{number}", BROKEN if number == 777 else 1) for number in range(1_000)])
+    for event in events:
+        object.__setattr__(event, "mutations", event.mutations[:1])
+    graph, letters = Graph(), Letters()
+    asyncio.run(run(rules, graph, letters, [events]))
+    assert letters.rows == {("00778", "see")}
+    assert graph.calls <= 8
+    assert graph.queries <= 40
+
+
+# Suspects
+
+
+def test_a_row_is_suspected_by_what_only_failed_rows_have() -> None:
+    suspects = Suspects()
+    suspects.add("q", {"k": "x", "n": 0, "t": "a"}, [{"k": "y", "n": 4, "t": "a"}])
+    rows = [{"k": "z", "n": 0, "t": "b"}, {"k": "z", "n": 4, "t": "a"}, {"k": "z", "n": False, "t": "a"}]
+    assert suspects.among(("q", row) for row in rows) == [0]
+    assert suspects.among(("other", row) for row in rows) == []
+
+
+def test_a_suspect_that_takes_effect_is_suspected_no_longer() -> None:
+    suspects = Suspects()
+    suspects.add("q", {"n": 0}, [{"n": 4}])
+    suspects.clear("q", {"n": 0})
+    assert suspects.among([("q", {"n": 0})]) == []
+    assert not suspects
+
+
+def test_traits_are_forgotten_after_batches_without_a_suspect() -> None:
+    suspects = Suspects()
+    suspects.add("q", {"n": 0}, [{"n": 4}])
+    for _ in range(50):
+        assert suspects.among([("q", {"n": 4})]) == []
+    assert suspects
+    suspects.among([("q", {"n": 4})])
+    assert not suspects
+
+
+def test_without_sound_rows_nothing_is_suspected() -> None:
+    suspects = Suspects()
+    suspects.add("q", {"n": 0}, [])
+    assert not suspects

@@ -1,0 +1,186 @@
+"""How far a plan is, and how its next rows are sent: pure, without bus or graph.
+
+A query with many rows fails as a whole. Two things find the failing row. A row that looks like one that failed before,
+a suspect, runs alone, at its place in the log's order. Otherwise the rows of the failed query are divided into parts
+that are sent at once, until a part has one row.
+
+The rows before, between and after suspects are arranged apart from each other, so no row runs earlier because of what a
+suspect does. So a suspect that fails is skipped, and the rows after it stay as they are: a batch with many failing rows
+is arranged once, and has one write of dead letters.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Final
+
+from graphweft_rules import BoundMutation
+from graphweft_workers.engine.order import MOST_ROWS, Step
+from graphweft_workers.engine.plan import FailedRows, Plan, Row
+from graphweft_workers.engine.read import MatchedEvent
+from graphweft_workers.engine.suspects import Suspects
+from graphweft_workers.ports.graph_store import Write
+
+_PARTS: Final = 10
+"""Into how many parts a failed query is divided."""
+_PARTS_AFTER: Final = 3
+"""Queries that are sent at once after a failed row was dropped, the first with one row."""
+
+
+@dataclass(slots=True)
+class Careful:
+    """How many rows of a statement share a query during the search for the failing one."""
+
+    statement: str
+    size: int
+    queries: int = 1
+    """How many queries of the statement are sent at once."""
+    growth: int = 1
+    """How many times more rows each of these has than the one before."""
+
+    @classmethod
+    def within(cls, statement: str, rows: int) -> Careful:
+        """Search a failed query with so many rows."""
+        return cls(statement, -(-rows // _PARTS), queries=_PARTS)
+
+    def after_failure(self) -> Careful:
+        """Go on after a failed row. Where one fails after the other, no others are sent in vain."""
+        again = self.growth > 1 and self.size == 1
+        return Careful(self.statement, 1, queries=1 if again else _PARTS_AFTER, growth=_PARTS)
+
+
+@dataclass(slots=True, kw_only=True)
+class PlanRun:
+    """A plan of one app, and the number of its rows that have taken effect."""
+
+    partition: int
+    app_id: str
+    plan: Plan
+    done: int = 0
+    careful: Careful | None = None
+    alone: Row | None = None
+    """The row that timed out alone."""
+    apart: dict[int, Row] = field(default_factory=dict[int, Row])
+    """By ``id``: suspects, each in a step of its own."""
+    skipped: list[MatchedEvent] = field(default_factory=list[MatchedEvent])
+    """Events of suspects that failed and whose dead letters are not written yet; the rows are in ``plan.failed``."""
+
+    @property
+    def row(self) -> Row:
+        """The next row."""
+        return self.plan.rows[self.done]
+
+    @property
+    def left(self) -> Sequence[Row]:
+        """The rows that have not taken effect."""
+        return self.plan.rows[self.done :]
+
+    def go_on(self, plan: Plan) -> None:
+        """Continue with the plan that replaces the present one."""
+        self.plan, self.done = plan, 0
+
+    def writes(self, most: Callable[[str], int], *, suspects_first: bool) -> list[Write]:
+        """Return the next writes. Those after a failing one have no effect, so suspects are the last ones.
+
+        ``most`` says how many rows of a statement may share a query. With ``suspects_first`` no other write is sent
+        together with a suspect.
+        """
+        careful = self.careful
+        size = careful.size if careful else 0
+
+        def most_of(bound: BoundMutation) -> int:
+            nonlocal size
+            statement = bound.mutation.cypher.statement
+            if careful is None or careful.statement != statement:
+                return most(statement)
+            found, size = size, min(size * careful.growth, MOST_ROWS)
+            return found
+
+        writes = self.plan.writes(self.done, most_of)
+        if careful:
+            left = careful.queries
+            for number, write in enumerate(writes):
+                left -= write.query is not None and write.query.statement == careful.statement
+                if not left:
+                    return writes[: number + 1]
+        elif self.apart:
+            first = self.done
+            for number, write in enumerate(writes):
+                if write.rows and id(self.plan.rows[first]) in self.apart:
+                    return writes[:number] if number and suspects_first else writes[: number + 1]
+                first += len(write.rows)
+        return writes
+
+    def took(self, write: Write) -> Row | None:
+        """Count the rows of a write that took effect; return the suspect that it held."""
+        suspect = self.apart.get(id(self.row)) if self.apart and write.rows else None
+        self.done += len(write.rows)
+        careful = self.careful
+        if careful and write.query and write.query.statement == careful.statement:
+            careful.size *= max(2, careful.growth)
+        return suspect
+
+    def isolate(self, suspects: Suspects) -> bool:
+        """Put the suspects among the rows that are left, and no others, in steps of their own.
+
+        Return False, and change nothing, if they are already, or if they are most of the rows.
+        """
+        rows = self.left
+        numbers = suspects.among((statement_of(row), row.bound.params) for row in rows)
+        found = {id(rows[number]): rows[number] for number in numbers}
+        before = {id(row) for row in rows if id(row) in self.apart}
+        if found.keys() == before or len(found) * 2 > len(rows):
+            return False
+        batch_queries = {id(row): step.batch_query for step in self.plan.steps for row in step.rows}
+        steps: list[Step[Row]] = []
+        between: list[Row] = []
+        arrange = self.plan.arranger.arrange
+        for row in sorted(rows, key=lambda row: row.number):
+            if id(row) not in found:
+                between.append(row)
+                continue
+            steps += arrange([(each.bound, each) for each in between])
+            steps.append(Step(mutation=row.bound, batch_query=batch_queries[id(row)], rows=[row]))
+            between = []
+        steps += arrange([(each.bound, each) for each in between])
+        self.go_on(replace(self.plan, before=self.plan.checkpoint(self.done), steps=steps))
+        self.apart = found
+        return True
+
+    def skip(self, failed: FailedRows) -> bool:
+        """Leave out the next row, a suspect that failed. Return False if the rows skipped before must be told first.
+
+        Those of one mutation that failed for one reason are told together.
+        """
+        if (before := self.plan.failed) is not None:
+            if replace(before, offsets=()) != replace(failed, offsets=()):
+                return False
+            failed = replace(failed, offsets=(*before.offsets, *failed.offsets))
+        self.skipped.append(self.row.event)
+        self.go_on(self._rest(self.done, self.done + 1, failed))
+        return True
+
+    def told(self) -> None:
+        """Go on when the dead letters of skipped rows are written, and before that the plan's note, if it was not."""
+        self.skipped.clear()
+        if self.done:
+            self.go_on(self._rest(self.done, self.done, None))
+        else:
+            self.go_on(self.plan.reported())
+
+    def _rest(self, done: int, first: int, failed: FailedRows | None) -> Plan:
+        """Return the plan that replaces the present one after ``done`` rows, with the rows from ``first`` on."""
+        steps: list[Step[Row]] = []
+        for step in self.plan.steps:
+            if first >= len(step.rows):
+                first -= len(step.rows)
+                continue
+            steps.append(replace(step, rows=step.rows[first:]) if first else step)
+            first = 0
+        return replace(self.plan, before=self.plan.checkpoint(done), steps=steps, failed=failed)
+
+
+def statement_of(row: Row) -> str:
+    """Return the Cypher of a row."""
+    return row.bound.mutation.cypher.statement

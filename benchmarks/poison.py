@@ -16,7 +16,7 @@ from typing import Final
 from benchmarks.harness import Bench, Contender, Died, Result, ratio
 from benchmarks.processes import ENGINE, count, events_per_second, process
 from benchmarks.services import Graph, Services, publish
-from benchmarks.workload import CALLS
+from benchmarks.workload import CALLS, CHATS
 from graphweft.transport import Outgoing
 from graphweft_contracts import wire
 from graphweft_workers.roles.connections import make_bus
@@ -93,7 +93,7 @@ async def _measure(services: Services, settings: Settings, graph: Graph, size: i
         rate = await events_per_second(engine, probe, CALLS.applied, size, limit_s=_LONGEST_S)
         last, cpu_s = await count(probe, CALLS.applied), _cpu_s(engine.pid) - cpu_s
         failed = await _dead_letters(settings)
-        if (last, failed) != (size, size // every if every else 0):
+        if (last, failed) != (size, sum(_fails(number, every) for number in range(size))):
             raise Died(f"applied {last} events of {size}, with {failed} dead letters")
         return rate, cpu_s / max(1, last - first) * 1e6
 
@@ -110,8 +110,13 @@ def outgoing(size: int, every: int) -> Iterator[Outgoing]:
     """Yield events, one of ``every`` of which fails; none with 0."""
     before, zero, other = b'"limit":', b'"parts":0,"limit":', b'"parts":4,"limit":'
     for number, each in enumerate(CALLS.outgoing(size, f"poison{next(_runs)}")):
-        data = each.fields[wire.DATA].replace(before, zero if every and number % every == every - 1 else other)
+        data = each.fields[wire.DATA].replace(before, zero if _fails(number, every) else other)
         yield Outgoing(key=each.key, fields={**each.fields, wire.DATA: data})
+
+
+def _fails(number: int, every: int) -> bool:
+    """Tell whether an event fails: one of ``every``, of another chat each time, and no chat's first one."""
+    return bool(every) and number >= CHATS and number % every == number // every % every
 
 
 def _cpu_s(pid: int) -> float:

@@ -10,8 +10,10 @@ before or after it.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import batched
 from typing import Any, Final, NamedTuple, cast
 
 from graphweft_rules import BoundMutation, RuleSet
@@ -80,8 +82,10 @@ class _Probe(NamedTuple):
     """The accesses of a mutation to the entity with one key, in numbers, because every row checks them."""
 
     group: int
-    slot: int
-    """Index of the row's key; -1 for any entity."""
+    key: Key | None
+    """None: any entity."""
+    parameter: str
+    """The parameter that is the key, if it is one itself."""
     against: tuple[int, ...]
     """The columns that it must not pass."""
     notes: tuple[int, ...]
@@ -105,8 +109,9 @@ shape of a MERGE that may have created the entity, whether it surely exists now,
 
 class _Compiled(NamedTuple):
     mutation: _Mutation
-    slots: tuple[Key, ...]
     probes: tuple[_Probe, ...]
+    form: int
+    """The number of the batch query; -1 if each row has a step of its own."""
     key: str
     """The only key column, if it is a parameter itself."""
 
@@ -159,7 +164,9 @@ class Arranger:
     def arrange[Row](self, rows: Iterable[tuple[BoundMutation, Row]]) -> list[Step[Row]]:
         """Return the steps for rows in log order."""
         given = list(rows)
-        return self._for(_cyphers([bound for bound, _ in given])).arrange(given)
+        cyphers = _cyphers([bound for bound, _ in given])
+        arranger = self._for(cyphers)
+        return (arranger.in_order(given) if len(cyphers) == 1 else None) or arranger.arrange(given)
 
     def _for(self, cyphers: Mapping[int, Cypher]) -> _Arranger:
         return self._of_rules if self._packed.isdisjoint(cyphers) else self._of_all
@@ -175,6 +182,8 @@ class _Arranger:
         self._shared = (summary | summary_of(cyphers)).shared
         self._contended = _contended(self._read_write_sets)
         self._compiled: dict[int, _Compiled] = {}
+        self._forms: dict[int, int] = {}
+        """The numbers of batch queries, by their identity."""
         self._groups: dict[Resource, int] = {}
         self._columns: list[dict[tuple[Resource, str], int]] = []
         """By group: the number of each access to each resource."""
@@ -203,26 +212,23 @@ class _Arranger:
     def arrange[Row](self, rows: Iterable[tuple[BoundMutation, Row]]) -> list[Step[Row]]:
         """Return the steps for rows in log order."""
         steps: list[Step[Row]] = []
-        places: dict[int, list[int]] = {}
+        places: defaultdict[int, list[int]] = defaultdict(list)
         groups: list[_Group | None] = [None] * len(self._columns)
         barrier = 0  # the first step that rows may join
         for bound, row in rows:
-            cypher = bound.mutation.cypher
-            compiled = self._compiled.get(id(cypher)) or self._compile(cypher)
-            mutation, params = compiled.mutation, bound.params
+            cypher, params = bound.mutation.cypher, bound.params
+            mutation, probes, form, key = self._compiled.get(id(cypher)) or self._compile(cypher)
             earliest, touched = barrier, _NOTHING
-            if compiled.probes:
-                earliest, touched = self._look(compiled, params, groups, barrier)
+            if probes:
+                earliest, touched = self._look(probes, params, groups, barrier)
             elif mutation.opaque:
                 earliest = max(len(steps) - 1, 0)
-            kinds = _PLAIN.get(type(params.get(compiled.key)), _OTHER) if compiled.key else _OTHER
+            kinds = _PLAIN.get(type(params.get(key)), _OTHER) if key else _OTHER
             if kinds is _OTHER:
                 kinds = _kinds(params, mutation.keys)
-            mine = places.get(id(mutation.batch_query))
-            if mine is None:
-                mine = places[id(mutation.batch_query)] = []
+            mine = places[form]
             number = len(steps)
-            if mine and mine[-1] >= earliest and mutation.batch_query.mode == "ordered":
+            if mine and mine[-1] >= earliest and form >= 0:
                 number = _place(steps, mine, earliest, kinds)
             if number < len(steps):
                 step = steps[number]
@@ -240,24 +246,43 @@ class _Arranger:
                 _note(touched, number)
         return steps
 
+    def in_order[Row](self, rows: Sequence[tuple[BoundMutation, Row]]) -> list[Step[Row]] | None:
+        """Return the steps for rows of one mutation if each row may join the last step; else None.
+
+        Rows of one mutation in log order need no look at their accesses.
+        """
+        first, _ = rows[0]
+        mutation, _, form, key = self._compiled.get(id(first.mutation.cypher)) or self._compile(first.mutation.cypher)
+        if form < 0 or mutation.opaque or bool(mutation.keys) != bool(key):
+            return None
+        kinds: tuple[_Kind, ...] | None = ()
+        if key:
+            found = {type(bound.params.get(key)) for bound, _ in rows}
+            kinds = _PLAIN.get(found.pop()) if len(found) == 1 else None
+        if kinds is None:
+            return None
+        return [
+            Step(mutation=some[0][0], batch_query=mutation.batch_query, rows=[row for _, row in some], kinds=kinds)
+            for some in batched(rows, MOST_ROWS)
+        ]
+
     def _look(
-        self, compiled: _Compiled, params: Mapping[str, Any], groups: list[_Group | None], barrier: int
+        self, probes: Sequence[_Probe], params: Mapping[str, Any], groups: list[_Group | None], barrier: int
     ) -> tuple[int, list[_Touched]]:
         """Return the first step that a row may join by its accesses, and the accesses to note for its step."""
         earliest = barrier
         touched: list[_Touched] = []
-        values = [_value(key, params) for key in compiled.slots]
         made = True  # whether the last MERGE may create its entity
         sure = True  # whether the row reaches every clause
-        for number, slot, against, notes, shape, found_against, found_notes, finds, certain, undoes, after in (
-            compiled.probes
-        ):
+        for number, key, name, against, notes, shape, found_against, found_notes, finds, certain, undoes, after in probes:
             if after and not made:
                 continue
             group = groups[number]
             if group is None:
                 group = groups[number] = _Group({}, {})
-            value = values[slot] if slot >= 0 else _ANY
+            value = params.get(name) if name else _ANY if key is None else _value(key.of(params))
+            if type(value) is not str:  # nearly all are text
+                value = _value(value)
             if value is _ANY:
                 lists = self._everywhere(number, group)
             elif (lists := group.by_value.get(value)) is None:
@@ -294,14 +319,15 @@ class _Arranger:
 
     def _compile(self, cypher: Cypher) -> _Compiled:
         mutation = self._learn(cypher)
-        slots = tuple(dict.fromkeys(touch.key for touch in mutation.touches if touch.key is not None))
+        query = mutation.batch_query
+        form = self._forms.setdefault(id(query), len(self._forms)) if query.mode == "ordered" else -1
         simple = len(mutation.keys) == 1 and len(mutation.keys[0]) == 1
         compiled = self._compiled[id(cypher)] = _Compiled(
-            mutation, slots, self._probes(mutation.touches, slots), mutation.keys[0][0] if simple else ""
+            mutation, self._probes(mutation.touches), form, mutation.keys[0][0] if simple else ""
         )
         return compiled
 
-    def _probes(self, touches: Sequence[Access], slots: Sequence[Key]) -> tuple[_Probe, ...]:
+    def _probes(self, touches: Sequence[Access]) -> tuple[_Probe, ...]:
         """Return the probes of a mutation: all accesses to one entity together, as far as its clauses allow."""
         written = {(touch.resource, touch.key) for touch in touches if touch.access == "write" and not touch.if_created}
         probes: list[_Probe] = []
@@ -318,7 +344,8 @@ class _Arranger:
             )
             probe = _Probe(
                 group=number,
-                slot=-1 if touch.key is None else slots.index(touch.key),
+                key=touch.key,
+                parameter=touch.key.parameter if touch.key is not None and not touch.key.path else "",
                 against=against,
                 notes=(columns[touch.resource, touch.access],),
                 if_created=touch.if_created,
@@ -398,7 +425,7 @@ def _shape_of(touch: Access) -> str:
 
 def _is_beside(probe: _Probe, other: _Probe) -> bool:
     """Tell whether two probes look at the same entity under the same condition."""
-    return (probe.group, probe.slot, probe.if_created) == (other.group, other.slot, other.if_created)
+    return (probe.group, probe.key, probe.if_created) == (other.group, other.key, other.if_created)
 
 
 def _merged(probe: _Probe, other: _Probe) -> _Probe:
@@ -411,18 +438,17 @@ def _merged(probe: _Probe, other: _Probe) -> _Probe:
     )
 
 
-def _value(key: Key, params: Mapping[str, Any]) -> _Value:
-    value: Any = key.of(params) if key.path or not key.parameter else params.get(key.parameter)
-    # Servers compare integers and text as Python does; other values differ. Nearly all are text.
-    return value if type(value) is str or isinstance(value, str | int) else _ANY
+def _value(value: Any) -> _Value:
+    # Servers compare integers and text as Python does; other values differ.
+    return value if isinstance(value, str | int) else _ANY
 
 
 def _place[Row](steps: Sequence[Step[Row]], places: Sequence[int], earliest: int, kinds: tuple[_Kind, ...]) -> int:
     """Return the first step of a mutation, at or after ``earliest``, that a row may join; else the number of steps."""
-    for place in range(bisect_left(places, earliest), len(places)):
-        number = places[place]
-        if len(steps[number].rows) < MOST_ROWS and _same(steps[number].kinds, kinds):
-            return number
+    for place in range(bisect_left(places, earliest) if places[0] < earliest else 0, len(places)):
+        step = steps[places[place]]
+        if len(step.rows) < MOST_ROWS and _same(step.kinds, kinds):
+            return places[place]
     return len(steps)
 
 

@@ -274,7 +274,8 @@ class _Arranger:
         touched: list[_Touched] = []
         made = True  # whether the last MERGE may create its entity
         sure = True  # whether the row reaches every clause
-        for number, key, name, against, notes, shape, found_against, found_notes, finds, certain, undoes, after in probes:
+        for probe in probes:
+            number, key, name, against, notes, shape, found_against, found_notes, finds, certain, undoes, after = probe
             if after and not made:
                 continue
             group = groups[number]
@@ -283,9 +284,8 @@ class _Arranger:
             value = params.get(name) if name else _ANY if key is None else _value(key.of(params))
             if type(value) is not str:  # nearly all are text
                 value = _value(value)
-            if value is _ANY:
-                lists = self._everywhere(number, group)
-            elif (lists := group.by_value.get(value)) is None:
+            lists = self._everywhere(number, group) if value is _ANY else group.by_value.get(value)
+            if lists is None:
                 lists = group.by_value[value] = [-1] * len(self._columns[number])
             merges = shape
             if shape:
@@ -295,19 +295,16 @@ class _Arranger:
                     # It finds the entity, so it must stay before any change of it.
                     made = certain = False
                     against, notes, merges = found_against, found_notes, ""
-                    if step > earliest:
-                        earliest = step
+                    earliest = max(earliest, step)
             elif finds and group.ensured.get(value, _NEVER)[0] != finds:
                 sure = False
             touched.append((group, value, lists, notes, merges, certain and sure, undoes))
             for column in against:
-                if lists[column] > earliest:
+                if lists[column] > earliest:  # noqa: PLR1730 - max takes four times as long
                     earliest = lists[column]
             if group.anywhere is not None:
-                lists = group.anywhere
                 for column in against:
-                    if lists[column] > earliest:
-                        earliest = lists[column]
+                    earliest = max(earliest, group.anywhere[column])
         return earliest, touched
 
     def _everywhere(self, number: int, group: _Group) -> list[int]:
@@ -332,9 +329,9 @@ class _Arranger:
         written = {(touch.resource, touch.key) for touch in touches if touch.access == "write" and not touch.if_created}
         probes: list[_Probe] = []
         for touch in touches:
-            if not _of_entity(touch) and (touch.resource, touch.key) in written:
-                if touch.access == "read" or touch.if_created:
-                    continue  # all that must not pass it must not pass the write either
+            beside = not _of_entity(touch) and (touch.resource, touch.key) in written
+            if beside and (touch.access == "read" or touch.if_created):
+                continue  # all that must not pass it must not pass the write either
             number = self._groups[_group_of(touch.resource)]
             columns = self._columns[number]
             against = tuple(
@@ -487,15 +484,15 @@ def _known(kind: _Kind, other: _Kind) -> _Kind:
 
 def _note(touched: Iterable[_Touched], step: int) -> None:
     """Note the accesses of a row of a step."""
-    for group, value, lists, notes, shape, certain, undoes in touched:
+    for group, value, found, notes, shape, certain, undoes in touched:
+        lists = found
         if group.anywhere is not None and group.everywhere is not None:
             for column in notes:
-                if group.everywhere[column] < step:
-                    group.everywhere[column] = step
+                group.everywhere[column] = max(group.everywhere[column], step)
             if value is _ANY:
                 lists = group.anywhere
         for column in notes:
-            if lists[column] < step:
+            if lists[column] < step:  # noqa: PLR1730
                 lists[column] = step
         if certain and value is not _ANY:
             # A MERGE of another shape may create a second entity for the key: only the last shape is known to exist.

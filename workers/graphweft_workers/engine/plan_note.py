@@ -69,20 +69,19 @@ class PlanNote:
 def _runs(offsets: Iterable[str]) -> list[tuple[str, int, int]]:
     """Return offsets as runs: the text before the last digits, the first number and the last one."""
     runs: list[tuple[str, int, int]] = []
-    head, first, last, following = "", 0, 0, None
+    head, first, last = "", 0, 0
+    following: str | None = None
     for offset in offsets:
         if offset == following:
             last += 1
+            runs[-1] = (head, first, last)
         else:
-            if following is not None:
-                runs.append((head, first, last))
             digits = offset[len(offset.rstrip(_DIGITS)) :].lstrip("0")
             head = offset.removesuffix(digits)
             # An offset without such digits is a run of its own, from a number that offsets do not have.
-            first = last = int(digits) if digits else -1
-        following = f"{head}{last + 1}" if last >= 0 else ""
-    if following is not None:
-        runs.append((head, first, last))
+            first = last = int(digits or -1)
+            runs.append((head, first, last))
+        following = f"{head}{last + 1}" if last >= 0 else None
     return runs
 
 

@@ -193,3 +193,19 @@ def test_rows_that_touch_the_same_thing_keep_their_order(world: Rows, drawn: lis
     for first, second in combinations(range(len(rows)), 2):
         if any(conflict(one, other) for one in touches[first] for other in touches[second]):
             assert place[first] < place[second], (drawn[first], drawn[second])
+
+
+@pytest.fixture(scope="module")
+def pair(tmp_path_factory: pytest.TempPathFactory) -> Rows:
+    return Rows(ruleset(tmp_path_factory.mktemp("pair"), see=SEE, use=USE))
+
+
+@given(keys=st.lists(st.sampled_from(["a", "b", "1", 1, 2, None, 1.5]), min_size=1), text=st.booleans())
+def test_rows_of_one_mutation_need_no_look_at_their_accesses(pair: Rows, keys: list[Any], text: bool) -> None:
+    values = [str(key) if text else key for key in keys]
+    rows = [(pair.row("see", s=value, v=1), number) for number, value in enumerate(values)]
+    found = pair.arranger.arrange(rows)
+    # A row of another mutation behind them makes the arranger look.
+    *others, last = pair.arranger.arrange([*rows, (pair.row("use", t="x"), -1)])
+    assert last.rows == [-1]
+    assert [(step.rows, step.kinds) for step in found] == [(step.rows, step.kinds) for step in others]

@@ -10,8 +10,10 @@ before or after it.
 from __future__ import annotations
 
 from bisect import bisect_left
+from collections import defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from itertools import batched
 from typing import Any, Final, NamedTuple, cast
 
 from graphweft_rules import BoundMutation, RuleSet
@@ -29,7 +31,10 @@ type _Kind = type[int] | type[str] | type[object] | None
 _Value = Any
 _NEVER: Final = ("", -1)
 _ANY: Final = object()
-"""In place of a key's value: the row may touch any entity of the resource."""
+"""In place of a key's value: the row may touch any entity of the group."""
+_NOTHING: Final[list[_Touched]] = []
+_PLAIN: Final[Mapping[type[Any], tuple[_Kind, ...]]] = {str: (str,), int: (int,)}
+_OTHER: Final[tuple[_Kind, ...]] = ()
 
 
 @dataclass(slots=True, kw_only=True)
@@ -57,45 +62,58 @@ class _Mutation:
 
 
 @dataclass(slots=True)
-class _Resource:
-    """The last step that touched a resource, by access; the lists have the order of ``_Arranger._accesses``."""
+class _Group:
+    """What the rows of a batch did to one kind of entity, its properties included.
 
-    everywhere: list[int]
-    anywhere: list[int]
-    """Steps that may have touched any entity."""
+    The lists hold the last step of each access, in the order of ``_Arranger._columns``.
+    """
+
     by_value: dict[_Value, list[int]]
     """Key value -> steps that touched the entity with this key."""
     ensured: dict[_Value, tuple[str, int]]
     """Key value -> (shape, first step) of a MERGE, if the entity is unchanged since: another MERGE finds it."""
+    anywhere: list[int] | None = None
+    """Steps that may have touched any entity; None before the first row that may."""
+    everywhere: list[int] | None = None
+    """Steps that touched some entity; kept from the first row that may touch any entity."""
 
 
 class _Probe(NamedTuple):
-    """An access in numbers, because every row checks it."""
+    """The accesses of a mutation to the entity with one key, in numbers, because every row checks them."""
 
-    resource: int
-    access: int
-    slot: int
-    """Index of the row's key; -1 for any entity."""
+    group: int
+    key: Key | None
+    """None: any entity."""
+    parameter: str
+    """The parameter that is the key, if it is one itself."""
     against: tuple[int, ...]
-    """The accesses that it must not pass."""
-    shape: str
+    """The columns that it must not pass."""
+    notes: tuple[int, ...]
+    """The columns of its accesses."""
+    shape: str = ""
     """The shape of a MERGE; empty for other accesses."""
-    finds: str
-    certain: bool
-    undoes: bool
-    """Whether it may create or change an entity in ``_Resource.ensured``."""
-    if_created: bool
+    found_against: tuple[int, ...] = ()
+    """``against`` of a MERGE that finds its entity."""
+    found_notes: tuple[int, ...] = ()
+    finds: str = ""
+    certain: bool = False
+    undoes: bool = False
+    """Whether it may create or change an entity in ``_Group.ensured``."""
+    if_created: bool = False
 
 
-type _Touched = tuple[_Resource, _Probe, _Value, list[int] | None]
-"""An access of a row, with its key value and the steps that touched the same key before."""
+type _Touched = tuple[_Group, _Value, list[int], tuple[int, ...], str, bool, bool]
+"""A probe of a row: the group, the key's value, the steps that touched the same key before, the columns to note, the
+shape of a MERGE that may have created the entity, whether it surely exists now, and ``_Probe.undoes``."""
 
 
 class _Compiled(NamedTuple):
     mutation: _Mutation
-    slots: tuple[Key, ...]
-    probes: tuple[tuple[_Probe, _Probe, _Probe], ...]
-    """Each as it is, for a MERGE that finds its entity, and for a row that may not reach it."""
+    probes: tuple[_Probe, ...]
+    form: int
+    """The number of the batch query; -1 if each row has a step of its own."""
+    key: str
+    """The only key column, if it is a parameter itself."""
 
 
 class Arranger:
@@ -146,7 +164,9 @@ class Arranger:
     def arrange[Row](self, rows: Iterable[tuple[BoundMutation, Row]]) -> list[Step[Row]]:
         """Return the steps for rows in log order."""
         given = list(rows)
-        return self._for(_cyphers([bound for bound, _ in given])).arrange(given)
+        cyphers = _cyphers([bound for bound, _ in given])
+        arranger = self._for(cyphers)
+        return (arranger.in_order(given) if len(cyphers) == 1 else None) or arranger.arrange(given)
 
     def _for(self, cyphers: Mapping[int, Cypher]) -> _Arranger:
         return self._of_rules if self._packed.isdisjoint(cyphers) else self._of_all
@@ -162,16 +182,20 @@ class _Arranger:
         self._shared = (summary | summary_of(cyphers)).shared
         self._contended = _contended(self._read_write_sets)
         self._compiled: dict[int, _Compiled] = {}
-        self._numbers: dict[Resource, int] = {}
-        self._accesses: list[list[str]] = []
-        """Accesses to each resource, by its number."""
+        self._forms: dict[int, int] = {}
+        """The numbers of batch queries, by their identity."""
+        self._groups: dict[Resource, int] = {}
+        self._columns: list[dict[tuple[Resource, str], int]] = []
+        """By group: the number of each access to each resource."""
         for read_write_set in self._read_write_sets.values():
             for touch in read_write_set.touches:
-                number = self._numbers.setdefault(touch.resource, len(self._numbers))
-                if number == len(self._accesses):
-                    self._accesses.append(["read"])
-                if touch.access not in self._accesses[number]:
-                    self._accesses[number].append(touch.access)
+                if touch.resource in self._contended:
+                    group = self._groups.setdefault(_group_of(touch.resource), len(self._groups))
+                    if group == len(self._columns):
+                        self._columns.append({})
+                    columns = self._columns[group]
+                    for access in (touch.access, "read") if _shape_of(touch) else (touch.access,):
+                        columns.setdefault((touch.resource, access), len(columns))
         self._kept = cyphers  # looked up by id(), so they must stay alive
 
     def prepare(self, cyphers: Iterable[Cypher]) -> None:
@@ -188,105 +212,158 @@ class _Arranger:
     def arrange[Row](self, rows: Iterable[tuple[BoundMutation, Row]]) -> list[Step[Row]]:
         """Return the steps for rows in log order."""
         steps: list[Step[Row]] = []
-        places: dict[int, list[int]] = {}
-        resources: list[_Resource | None] = [None] * len(self._accesses)
+        places: defaultdict[int, list[int]] = defaultdict(list)
+        groups: list[_Group | None] = [None] * len(self._columns)
         barrier = 0  # the first step that rows may join
         for bound, row in rows:
-            cypher = bound.mutation.cypher
-            compiled = self._compiled.get(id(cypher)) or self._compile(cypher)
-            mutation = compiled.mutation
-            params = bound.params
-            earliest = barrier
-            touched: list[_Touched] = []
-            if mutation.opaque:
+            cypher, params = bound.mutation.cypher, bound.params
+            mutation, probes, form, key = self._compiled.get(id(cypher)) or self._compile(cypher)
+            earliest, touched = barrier, _NOTHING
+            if probes:
+                earliest, touched = self._look(probes, params, groups, barrier)
+            elif mutation.opaque:
                 earliest = max(len(steps) - 1, 0)
-            elif compiled.probes:
-                earliest, touched = self._look(compiled, params, resources, barrier)
-            kinds = _kinds(params, mutation.keys)
+            kinds = _PLAIN.get(type(params.get(key)), _OTHER) if key else _OTHER
+            if kinds is _OTHER:
+                kinds = _kinds(params, mutation.keys)
+            mine = places[form]
             number = len(steps)
-            if mutation.batch_query.mode == "ordered":
-                number = _place(steps, places.get(id(mutation.batch_query), ()), earliest, kinds)
+            if mine and mine[-1] >= earliest and form >= 0:
+                number = _place(steps, mine, earliest, kinds)
             if number < len(steps):
                 step = steps[number]
                 step.rows.append(row)
-                if None in kinds or None in step.kinds:
+                if kinds is not step.kinds and (None in kinds or None in step.kinds):
                     step.kinds = tuple(map(_known, step.kinds, kinds))
             else:
-                places.setdefault(id(mutation.batch_query), []).append(number)
+                mine.append(number)
                 steps.append(Step(mutation=bound, batch_query=mutation.batch_query, rows=[row], kinds=kinds))
             if mutation.opaque:
                 # Later rows stay behind it, and nothing is known about entities any more.
                 barrier = number
-                resources = [None] * len(self._accesses)
-            _note(touched, number)
+                groups = [None] * len(self._columns)
+            elif touched:
+                _note(touched, number)
         return steps
 
+    def in_order[Row](self, rows: Sequence[tuple[BoundMutation, Row]]) -> list[Step[Row]] | None:
+        """Return the steps for rows of one mutation if each row may join the last step; else None.
+
+        Rows of one mutation in log order need no look at their accesses.
+        """
+        first, _ = rows[0]
+        mutation, _, form, key = self._compiled.get(id(first.mutation.cypher)) or self._compile(first.mutation.cypher)
+        if form < 0 or mutation.opaque or bool(mutation.keys) != bool(key):
+            return None
+        kinds: tuple[_Kind, ...] | None = ()
+        if key:
+            found = {type(bound.params.get(key)) for bound, _ in rows}
+            kinds = _PLAIN.get(found.pop()) if len(found) == 1 else None
+        if kinds is None:
+            return None
+        return [
+            Step(mutation=some[0][0], batch_query=mutation.batch_query, rows=[row for _, row in some], kinds=kinds)
+            for some in batched(rows, MOST_ROWS)
+        ]
+
     def _look(
-        self, compiled: _Compiled, params: Mapping[str, Any], resources: list[_Resource | None], barrier: int
+        self, probes: Sequence[_Probe], params: Mapping[str, Any], groups: list[_Group | None], barrier: int
     ) -> tuple[int, list[_Touched]]:
         """Return the first step that a row may join by its accesses, and the accesses to note for its step."""
         earliest = barrier
         touched: list[_Touched] = []
-        values = [_value(key, params) for key in compiled.slots]
         made = True  # whether the last MERGE may create its entity
         sure = True  # whether the row reaches every clause
-        for probe, found, unsure in compiled.probes:
-            place, _, slot, against, shape, finds, _, _, if_created = probe
-            if if_created and not made:
+        for probe in probes:
+            number, key, name, against, notes, shape, found_against, found_notes, finds, certain, undoes, after = probe
+            if after and not made:
                 continue
-            resource = resources[place]
-            if resource is None:
-                resource = resources[place] = self._untouched(place)
-            value = values[slot] if slot >= 0 else _ANY
+            group = groups[number]
+            if group is None:
+                group = groups[number] = _Group({}, {})
+            value = params.get(name) if name else _ANY if key is None else _value(key.of(params))
+            if type(value) is not str:  # nearly all are text
+                value = _value(value)
+            lists = self._everywhere(number, group) if value is _ANY else group.by_value.get(value)
+            if lists is None:
+                lists = group.by_value[value] = [-1] * len(self._columns[number])
+            merges = shape
             if shape:
                 made = True
-                ensured, step = resource.ensured.get(value, _NEVER)
+                ensured, step = group.ensured.get(value, _NEVER)
                 if ensured == shape:
-                    made = False
-                    earliest = max(earliest, step)
                     # It finds the entity, so it must stay before any change of it.
-                    mine = resource.by_value.get(value)
-                    touched.append((resource, found, value, mine))
-                    continue
-            mine = resource.everywhere if value is _ANY else resource.by_value.get(value)
-            if finds and resource.ensured.get(value, _NEVER)[0] != finds:
+                    made = certain = False
+                    against, notes, merges = found_against, found_notes, ""
+                    earliest = max(earliest, step)
+            elif finds and group.ensured.get(value, _NEVER)[0] != finds:
                 sure = False
-            touched.append((resource, probe if sure else unsure, value, mine))
-            anywhere = resource.anywhere
-            for access in against:
-                if anywhere[access] > earliest:  # noqa: PLR1730 - max takes four times as long
-                    earliest = anywhere[access]
-                if mine is not None and mine[access] > earliest:
-                    earliest = mine[access]
+            touched.append((group, value, lists, notes, merges, certain and sure, undoes))
+            for column in against:
+                if lists[column] > earliest:  # noqa: PLR1730 - max takes four times as long
+                    earliest = lists[column]
+            if group.anywhere is not None:
+                for column in against:
+                    earliest = max(earliest, group.anywhere[column])
         return earliest, touched
 
-    def _untouched(self, number: int) -> _Resource:
-        never = [-1] * len(self._accesses[number])
-        return _Resource(never.copy(), never, {}, {})
+    def _everywhere(self, number: int, group: _Group) -> list[int]:
+        if group.everywhere is None:
+            never = [-1] * len(self._columns[number])
+            group.anywhere = never
+            group.everywhere = [max(steps) for steps in zip(never, *group.by_value.values(), strict=True)]
+        return group.everywhere
 
     def _compile(self, cypher: Cypher) -> _Compiled:
         mutation = self._learn(cypher)
-        slots = tuple(dict.fromkeys(touch.key for touch in mutation.touches if touch.key is not None))
-        probes: list[tuple[_Probe, _Probe, _Probe]] = []
-        for touch in mutation.touches:
-            number = self._numbers[touch.resource]
-            accesses = self._accesses[number]
-            against = tuple(place for place, other in enumerate(accesses) if not commute(touch.access, other))
+        query = mutation.batch_query
+        form = self._forms.setdefault(id(query), len(self._forms)) if query.mode == "ordered" else -1
+        simple = len(mutation.keys) == 1 and len(mutation.keys[0]) == 1
+        compiled = self._compiled[id(cypher)] = _Compiled(
+            mutation, self._probes(mutation.touches), form, mutation.keys[0][0] if simple else ""
+        )
+        return compiled
+
+    def _probes(self, touches: Sequence[Access]) -> tuple[_Probe, ...]:
+        """Return the probes of a mutation: all accesses to one entity together, as far as its clauses allow."""
+        written = {(touch.resource, touch.key) for touch in touches if touch.access == "write" and not touch.if_created}
+        probes: list[_Probe] = []
+        for touch in touches:
+            beside = not _of_entity(touch) and (touch.resource, touch.key) in written
+            if beside and (touch.access == "read" or touch.if_created):
+                continue  # all that must not pass it must not pass the write either
+            number = self._groups[_group_of(touch.resource)]
+            columns = self._columns[number]
+            against = tuple(
+                column
+                for (resource, other), column in columns.items()
+                if resource == touch.resource and not commute(touch.access, other)
+            )
             probe = _Probe(
-                resource=number,
-                access=accesses.index(touch.access),
-                slot=-1 if touch.key is None else slots.index(touch.key),
+                group=number,
+                key=touch.key,
+                parameter=touch.key.parameter if touch.key is not None and not touch.key.path else "",
                 against=against,
-                shape=touch.access.partition(" ")[2],
-                finds=touch.finds,
-                certain=touch.certain,
-                undoes=touch.access in ("create", "write"),
+                notes=(columns[touch.resource, touch.access],),
                 if_created=touch.if_created,
             )
-            found = probe._replace(access=0, certain=False, shape="")
-            probes.append((probe, found, probe._replace(certain=False)))
-        compiled = self._compiled[id(cypher)] = _Compiled(mutation, slots, tuple(probes))
-        return compiled
+            if _of_entity(touch):
+                shape = _shape_of(touch)
+                probe = probe._replace(
+                    shape=shape,
+                    found_notes=(columns[touch.resource, "read"],) if shape else (),
+                    finds=touch.finds,
+                    certain=touch.certain,
+                    undoes=touch.access in ("create", "write"),
+                )
+                probes.append(probe)
+                continue
+            place = next((place for place, other in enumerate(probes) if _is_beside(other, probe)), None)
+            if place is None:
+                probes.append(probe)
+            else:
+                probes[place] = _merged(probes[place], probe)
+        return tuple(probes)
 
     def _learn(self, cypher: Cypher) -> _Mutation:
         batch_query = cypher.batch_query(self._dialect, self._shared)
@@ -327,18 +404,48 @@ def _contended(known: Mapping[str, ReadWriteSet]) -> frozenset[Resource]:
     return frozenset(found.values())
 
 
-def _value(key: Key, params: Mapping[str, Any]) -> _Value:
-    value: Any = key.of(params) if key.path or not key.parameter else params.get(key.parameter)
-    # Servers compare integers and text as Python does; other values differ. Nearly all are text.
-    return value if type(value) is str or isinstance(value, str | int) else _ANY
+def _of_entity(touch: Access) -> bool:
+    """Tell whether an access is to an entity itself, not to a property."""
+    return touch.resource[0] in ("node", "relationship", "label")
+
+
+def _group_of(resource: Resource) -> Resource:
+    """Return the entities that a resource belongs to; those of a group are looked up by the same key."""
+    kind, name, *_ = resource
+    return (kind.removesuffix(" property"), name)
+
+
+def _shape_of(touch: Access) -> str:
+    """Return the shape of a MERGE; empty for other accesses."""
+    return touch.access.partition(" ")[2]
+
+
+def _is_beside(probe: _Probe, other: _Probe) -> bool:
+    """Tell whether two probes look at the same entity under the same condition."""
+    return (probe.group, probe.key, probe.if_created) == (other.group, other.key, other.if_created)
+
+
+def _merged(probe: _Probe, other: _Probe) -> _Probe:
+    """Return one probe for the accesses of two, the second of which are to properties."""
+    return probe._replace(
+        against=tuple(dict.fromkeys((*probe.against, *other.against))),
+        notes=tuple(dict.fromkeys((*probe.notes, *other.notes))),
+        found_against=tuple(dict.fromkeys((*probe.found_against, *other.against))),
+        found_notes=tuple(dict.fromkeys((*probe.found_notes, *other.notes))),
+    )
+
+
+def _value(value: Any) -> _Value:
+    # Servers compare integers and text as Python does; other values differ.
+    return value if isinstance(value, str | int) else _ANY
 
 
 def _place[Row](steps: Sequence[Step[Row]], places: Sequence[int], earliest: int, kinds: tuple[_Kind, ...]) -> int:
     """Return the first step of a mutation, at or after ``earliest``, that a row may join; else the number of steps."""
-    for place in range(bisect_left(places, earliest), len(places)):
-        number = places[place]
-        if len(steps[number].rows) < MOST_ROWS and _same(steps[number].kinds, kinds):
-            return number
+    for place in range(bisect_left(places, earliest) if places[0] < earliest else 0, len(places)):
+        step = steps[places[place]]
+        if len(step.rows) < MOST_ROWS and _same(step.kinds, kinds):
+            return places[place]
     return len(steps)
 
 
@@ -377,23 +484,22 @@ def _known(kind: _Kind, other: _Kind) -> _Kind:
 
 def _note(touched: Iterable[_Touched], step: int) -> None:
     """Note the accesses of a row of a step."""
-    for resource, (_, access, _, _, shape, _, certain, undoes, _), value, found in touched:
-        everywhere, mine = resource.everywhere, found
-        if everywhere[access] < step:  # noqa: PLR1730 - max takes four times as long
-            everywhere[access] = step
-        if value is _ANY:
-            mine = resource.anywhere
-        elif mine is None:
-            # Two accesses of one row may be the first to the same entity.
-            mine = resource.by_value.setdefault(value, [-1] * len(everywhere))
-        if mine[access] < step:  # noqa: PLR1730 - max takes four times as long
-            mine[access] = step
+    for group, value, found, notes, shape, certain, undoes in touched:
+        lists = found
+        if group.anywhere is not None and group.everywhere is not None:
+            for column in notes:
+                group.everywhere[column] = max(group.everywhere[column], step)
+            if value is _ANY:
+                lists = group.anywhere
+        for column in notes:
+            if lists[column] < step:  # noqa: PLR1730
+                lists[column] = step
         if certain and value is not _ANY:
             # A MERGE of another shape may create a second entity for the key: only the last shape is known to exist.
-            if resource.ensured.get(value, _NEVER)[0] != shape:
-                resource.ensured[value] = (shape, step)
+            if group.ensured.get(value, _NEVER)[0] != shape:
+                group.ensured[value] = (shape, step)
         elif undoes or shape:
             if value is _ANY:
-                resource.ensured.clear()
+                group.ensured.clear()
             else:
-                resource.ensured.pop(value, None)
+                group.ensured.pop(value, None)

@@ -13,19 +13,19 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from operator import attrgetter
 from typing import Any, Final, cast
 
-from graphweft_contracts import DeadLetterReason, GraphUnavailable
+from graphweft_contracts import DeadLetterReason
 from graphweft_rules import BoundMutation, CompiledMutation
 from graphweft_workers.engine.graph_marks import has_plan
 from graphweft_workers.engine.order import Arranger, Step
+from graphweft_workers.engine.plan_note import PlanNote
 from graphweft_workers.engine.read import MatchedEvent
 from graphweft_workers.ports.graph_store import Checkpoint, Progress, Write
 
 _MOST_ITEMS: Final = 10_000
 """Items of the lists of one query's rows; a server that runs one query at a time takes 0.25 s for them."""
-_FORMAT: Final = 1
-"""Of the note. Other versions refuse a format that they do not know."""
 
 
 @dataclass(slots=True, eq=False)  # frozen would double the cost
@@ -197,22 +197,20 @@ def _light(rows: Sequence[Row]) -> int:
 
 def planned_end(progress: Progress) -> str | None:
     """Return the last offset of the graph's unfinished plan; None without one."""
-    return _read(progress)["end"] if has_plan(progress.checkpoint) else None
+    return PlanNote.decode(progress.note).end if has_plan(progress.checkpoint) else None
 
 
 def planned_events(progress: Progress) -> Sequence[str]:
     """Return the offsets of the events in the graph's unfinished plan."""
-    return cast("Sequence[str]", _read(progress)["events"]) if has_plan(progress.checkpoint) else ()
+    return PlanNote.decode(progress.note).events if has_plan(progress.checkpoint) else ()
 
 
 def planned_rows(progress: Progress) -> Sequence[tuple[str, str, str, bool]]:
     """Return offset, rule and mutation of each row in the graph's unfinished plan, and whether the graph has it."""
     if not has_plan(progress.checkpoint):
         return ()
-    note = _read(progress)
-    offsets: list[str] = note["events"]
-    steps: list[tuple[str, str, list[int]]] = note["steps"]
-    rows = [(offsets[number], rule, mutation) for rule, mutation, numbers in steps for number in numbers]
+    note = PlanNote.decode(progress.note)
+    rows = [(note.events[number], rule, mutation) for rule, mutation, numbers in note.steps for number in numbers]
     return [(*row, number < progress.checkpoint.done) for number, row in enumerate(rows)]
 
 
@@ -227,11 +225,8 @@ def rules_of(progress: Progress) -> str:
 
 def unwritten(progress: Progress) -> FailedRows | None:
     """Return the failed rows whose dead letter may not be written yet."""
-    failed: dict[str, Any] | None = _read(progress)["left_out"] if has_plan(progress.checkpoint) else None
-    if not failed:
-        return None
-    failed["offsets"] = tuple(failed["offsets"])
-    return FailedRows(**failed)
+    failed = PlanNote.decode(progress.note).left_out if has_plan(progress.checkpoint) else None
+    return FailedRows(**{**failed, "offsets": tuple(failed["offsets"])}) if failed else None
 
 
 def resumed(
@@ -242,21 +237,18 @@ def resumed(
     Rows whose event the log no longer has, or whose mutation the rules no longer have, are dropped. Their names
     (offset, rule, mutation) are returned too.
     """
-    note = _read(progress)
+    note = PlanNote.decode(progress.note)
     by_name = {row.name: row for row in _rows(events)}
-    offsets: list[str] = note["events"]
-    planned: list[tuple[str, str, list[int]]] = note["steps"]
     steps: list[Step[Row]] = []
     gone: list[tuple[str, str, str]] = []
     done = progress.checkpoint.done
-    for rule, mutation, numbers in planned:
+    for rule, mutation, numbers in note.steps:
         left, done = numbers[done:], max(0, done - len(numbers))
-        names = [(offsets[number], rule, mutation) for number in left]
+        names = [(note.events[number], rule, mutation) for number in left]
         gone += [name for name in names if name not in by_name]
         # One row per step: today's rules may not allow the batch query that the plan was made for.
         steps += [Step(mutation=by_name[name].bound, rows=[by_name[name]]) for name in names if name in by_name]
-    rules = str(note.get("rules", ""))
-    return Plan(before=progress.checkpoint, end=note["end"], steps=steps, arranger=arranger, rules=rules), gone
+    return Plan(before=progress.checkpoint, end=note.end, steps=steps, arranger=arranger, rules=note.rules), gone
 
 
 def _rows(events: Iterable[MatchedEvent]) -> list[Row]:
@@ -269,36 +261,19 @@ def _arranged(arranger: Arranger, rows: Iterable[Row]) -> Sequence[Step[Row]]:
 
 
 def _note(plan: Plan) -> str:
-    events: dict[str, int] = {}
+    in_order = plan.rows if len(plan.steps) == 1 else sorted(plan.rows, key=attrgetter("number"))
+    numbers: dict[str, int] = {}
+    for row in in_order:
+        numbers.setdefault(row.event.entry.offset, len(numbers))
     steps: list[tuple[str, str, list[int]]] = []
     last: CompiledMutation | None = None
     for step in plan.steps:
         for row in step.rows:
-            number = events.setdefault(row.event.entry.offset, len(events))
             mutation = row.bound.mutation
             if mutation is not last:
                 last = mutation
                 if not steps or steps[-1][:2] != (mutation.rule, mutation.id):
                     steps.append((mutation.rule, mutation.id, []))
-            steps[-1][2].append(number)
-    left_out = plan.failed and asdict(plan.failed)
-    body = {"format": _FORMAT, "end": plan.end, "events": list(events), "steps": steps, "left_out": left_out}
-    if plan.rules:
-        body["rules"] = plan.rules
-    return json.dumps(body, separators=(",", ":"))
-
-
-def _read(progress: Progress) -> Mapping[str, Any]:
-    try:
-        note = cast("Mapping[str, Any]", json.loads(progress.note))
-    except ValueError as error:
-        raise GraphUnavailable(
-            "the note of a half-done batch in the graph was overwritten: rebuild the graph from the log",
-            retry_after_s=5.0,
-        ) from error
-    if note.get("format") != _FORMAT:
-        raise GraphUnavailable(
-            "the graph holds a half-done batch of another version of graphweft: let that version finish it first",
-            retry_after_s=5.0,
-        )
-    return note
+            steps[-1][2].append(numbers[row.event.entry.offset])
+    left_out = asdict(plan.failed) if plan.failed is not None else None
+    return PlanNote(end=plan.end, events=list(numbers), steps=steps, left_out=left_out, rules=plan.rules).encode()

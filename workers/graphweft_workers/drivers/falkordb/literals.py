@@ -7,23 +7,25 @@ bits, cuts text at NUL, and cannot escape a backtick.
 
 from __future__ import annotations
 
-import json
 import math
-import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
+import msgspec
+
 from graphweft_contracts import QueryFailed
 
-_UNSURE: Final = re.compile(r'\\u|":|[0-9]{19}')
-"""Matches JSON that is not valid Cypher: some escapes, maps, and possible integers beyond 64 bits."""
+_SAFE: Final = frozenset({str, bool, type(None)})
+"""Of their values, JSON is Cypher, except for some escapes."""
+_NUMBERS: Final = frozenset({int, float})
 _INT64: Final = 2**63
+_encode: Final = msgspec.json.Encoder().encode
 
 
 def header(params: Mapping[str, Any], rows: Sequence[Sequence[Any]] | None = None) -> str:
     """Return ``CYPHER `name`=value … ``, with a space after it. Raises ``QueryFailed``.
 
-    ``rows`` become the parameter ``__gw_rows``.
+    ``rows`` become the parameter ``__gw_rows``; each has the values of the same columns.
     """
     try:
         # Names become part of the query, and may come from a caller.
@@ -45,17 +47,27 @@ def header(params: Mapping[str, Any], rows: Sequence[Sequence[Any]] | None = Non
 
 
 def _batch(rows: Sequence[Sequence[Any]]) -> str:
-    """Return a list of rows, as ``literal`` does.
+    """Return a list of rows, as ``literal`` does; of plain values it takes a tenth of the time."""
+    if all(map(_is_plain, zip(*rows, strict=True))):
+        try:
+            text = _encode(rows)
+        except UnicodeEncodeError:
+            return literal(rows)
+        if b"\\u" not in text:  # the server does not know this escape
+            return text.decode()
+    return literal(rows)
 
-    Of text, numbers, lists and nulls JSON is Cypher, and the standard library's encoder takes a quarter of the time.
-    """
-    if any(type(value) is dict for value in rows[0]):
-        return literal(rows)
-    try:
-        text = json.dumps(rows, ensure_ascii=False, allow_nan=False, check_circular=False, separators=(",", ":"))
-    except (TypeError, ValueError):
-        return literal(rows)
-    return literal(rows) if _UNSURE.search(text) else text
+
+def _is_plain(values: Sequence[Any]) -> bool:
+    """Tell whether the values of a column are text, numbers that a graph can store, and nulls."""
+    kinds = set(map(type, values)) - _SAFE
+    if not kinds:
+        return True
+    if not kinds <= _NUMBERS:
+        return False
+    integers: list[int] = [value for value in values if type(value) is int]
+    floats: list[float] = [value for value in values if type(value) is float]
+    return all(map(math.isfinite, floats)) and -_INT64 <= min(integers, default=0) <= max(integers, default=0) < _INT64
 
 
 def literal(value: Any) -> str:
@@ -73,6 +85,10 @@ def literal(value: Any) -> str:
         return str(value)
     if value is None:
         return "null"
+    if kind is dict:
+        return "{" + ",".join([f"{_key(name)}:{literal(item)}" for name, item in value.items()]) + "}"
+    if kind is list or kind is tuple:
+        return "[" + ",".join(map(literal, value)) + "]"
     return _rarer(value)
 
 
@@ -87,9 +103,9 @@ def _rarer(value: Any) -> str:
         case str() | int():  # a subclass, such as an enum
             return literal(value + "" if isinstance(value, str) else int(value))
         case Mapping():
-            return "{" + ",".join([f"{_key(name)}:{literal(item)}" for name, item in value.items()]) + "}"  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+            return literal(dict(value))  # pyright: ignore[reportUnknownArgumentType]
         case Sequence():
-            return "[" + ",".join([literal(item) for item in value]) + "]"  # pyright: ignore[reportUnknownVariableType]
+            return literal(list(value))  # pyright: ignore[reportUnknownArgumentType]
         case _:
             raise QueryFailed(f"holds a {type(value).__name__}, which a graph cannot store")
 

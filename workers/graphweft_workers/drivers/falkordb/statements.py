@@ -46,6 +46,7 @@ _COUNTED: Final = " CALL { "
 LIST_INDEXES: Final = "CALL db.indexes() YIELD label, status, types RETURN label, status, types"
 _KEY_BYTES: Final = 4_096
 """Bytes of the longest text that an index finds (4.22)."""
+_SINGLE: Final = frozenset({str, int, type(None)})
 _BLANKS: Final = " \t\n\v\f\r"
 """Characters that indexes strip at both ends of a text; they keep other blanks of Unicode."""
 LIST_NAMES: Final[Mapping[Literal["label", "type"], str]] = {
@@ -115,32 +116,38 @@ def _check_keys(keys: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> None:
     """
     for key in keys:
         name, *way = key.split(".")
-        for row in rows:
-            found: Any = row.get(name)
-            # By exact type first: nearly all keys are plain text.
-            for value in (found,) if type(found) is str and not way else _at(found, way):
-                if isinstance(value, str) and (not value or value[0] in _BLANKS or value[-1] in _BLANKS):
-                    raise QueryFailed(
-                        f"the parameter {name!r} looks up an entity, and FalkorDB finds no text that is empty, or "
-                        "begins or ends with a blank: trim it, or leave such events out by a condition"
-                    )
-                # A character has four bytes at most, so nearly all texts are not encoded.
-                if isinstance(value, str) and len(value) > _KEY_BYTES // 4 and len(value.encode()) > _KEY_BYTES:
-                    raise QueryFailed(
-                        f"the parameter {name!r} looks up an entity by a text of {len(value.encode()):,} bytes, and "
-                        f"FalkorDB finds none above {_KEY_BYTES:,}: look it up by a shorter one, such as a hash"
-                    )
+        found = [row.get(name) for row in rows]
+        if way or not set(map(type, found)) <= _SINGLE:
+            found = _ends(found, way)
+        texts = [value for value in found if isinstance(value, str)]
+        # These look at all texts at once. They may refuse more than the server, never less.
+        if all(texts) and texts == list(map(str.strip, texts)) and max(map(len, texts), default=0) <= _KEY_BYTES // 4:
+            continue
+        for text in texts:
+            if not text or text[0] in _BLANKS or text[-1] in _BLANKS:
+                raise QueryFailed(
+                    f"the parameter {name!r} looks up an entity, and FalkorDB finds no text that is empty, or "
+                    "begins or ends with a blank: trim it, or leave such events out by a condition"
+                )
+            if len(text.encode(errors="surrogatepass")) > _KEY_BYTES:
+                raise QueryFailed(
+                    f"the parameter {name!r} looks up an entity by a text of {len(text.encode()):,} bytes, and "
+                    f"FalkorDB finds none above {_KEY_BYTES:,}: look it up by a shorter one, such as a hash"
+                )
 
 
-def _at(value: Any, way: Sequence[str]) -> Iterator[Any]:
-    """Yield the values at a path of keys; a list stands for all its items."""
-    if isinstance(value, list | tuple):
-        for item in value:  # pyright: ignore[reportUnknownVariableType]
-            yield from _at(item, way)
-    elif not way:
-        yield value
-    elif isinstance(value, Mapping):
-        yield from _at(value.get(way[0]), way[1:])  # pyright: ignore[reportUnknownMemberType]
+def _ends(values: list[Any], way: Sequence[str]) -> list[Any]:
+    """Return the values at the end of a path of keys; a list stands for all its items."""
+    values = _items(values)
+    for name in way:
+        values = _items([value.get(name) for value in values if isinstance(value, Mapping)])  # pyright: ignore[reportUnknownMemberType, reportUnknownVariableType]
+    return values
+
+
+def _items(values: list[Any]) -> list[Any]:
+    while any(isinstance(value, list | tuple) for value in values):
+        values = [item for value in values for item in (value if isinstance(value, list | tuple) else (value,))]
+    return values
 
 
 def _alone(write: Write) -> bool:

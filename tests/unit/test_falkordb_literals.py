@@ -32,7 +32,7 @@ def test_rows_are_written_like_their_values(rows: list[tuple[Any, ...]]) -> None
 @pytest.mark.parametrize(
     "value",
     [2**63, -(2**63) - 1, 2**64, math.nan, math.inf, -math.inf, "a\0b", "\ud800", object(), [math.nan], {"a": 2**63}],
-    ids=repr,
+    ids=lambda value: "an object" if type(value) is object else repr(value),
 )
 def test_a_value_that_the_server_would_change_is_refused_in_any_row(value: Any) -> None:
     with pytest.raises(QueryFailed) as refused:

@@ -223,7 +223,7 @@ class _Arranger:
                 earliest, touched = self._look(probes, params, groups, barrier)
             elif mutation.opaque:
                 earliest = max(len(steps) - 1, 0)
-            kinds = _PLAIN.get(type(params.get(key)), _OTHER) if key else _OTHER
+            kinds = _PLAIN.get(type(params.get(key)), _OTHER) if key else _OTHER  # pyright: ignore[reportUnknownArgumentType]
             if kinds is _OTHER:
                 kinds = _kinds(params, mutation.keys)
             mine = places[form]
@@ -257,7 +257,7 @@ class _Arranger:
             return None
         kinds: tuple[_Kind, ...] | None = ()
         if key:
-            found = {type(bound.params.get(key)) for bound, _ in rows}
+            found: set[type[Any]] = {type(bound.params.get(key)) for bound, _ in rows}
             kinds = _PLAIN.get(found.pop()) if len(found) == 1 else None
         if kinds is None:
             return None

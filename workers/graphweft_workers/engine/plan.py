@@ -226,7 +226,10 @@ def rules_of(progress: Progress) -> str:
 def unwritten(progress: Progress) -> FailedRows | None:
     """Return the failed rows whose dead letter may not be written yet."""
     failed = PlanNote.decode(progress.note).left_out if has_plan(progress.checkpoint) else None
-    return FailedRows(**{**failed, "offsets": tuple(failed["offsets"])}) if failed else None
+    if not failed:
+        return None
+    kept: dict[str, Any] = {**failed, "offsets": tuple(failed["offsets"])}
+    return FailedRows(**kept)
 
 
 def resumed(

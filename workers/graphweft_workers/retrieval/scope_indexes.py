@@ -13,17 +13,16 @@ from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol
 
-import structlog
-
 from graphweft_contracts import GraphUnavailable, QueryFailed
 from graphweft_workers.bounded_dict import BoundedDict
+from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.dialect import Target
 from graphweft_workers.ports.graph_store import GraphStore, Table
 from graphweft_workers.retrieval import statements
 from graphweft_workers.retrieval.scope_index import Node, ScopeIndex, Unfit, Vectors, node_of
 from graphweft_workers.retrieval.statements import Statement
 
-logger = structlog.get_logger("graphweft.retrieval")
+logger = get_logger("graphweft.retrieval")
 
 type _Key = tuple[str, tuple[str, ...], tuple[tuple[str, str], ...], tuple[tuple[str, str], ...], tuple[str, ...]]
 """App, labels, scope, scope of the origin, and the properties of validity if the target has one."""

@@ -146,7 +146,7 @@ def _ends(values: list[Any], way: Sequence[str]) -> list[Any]:
 
 def _items(values: list[Any]) -> list[Any]:
     while any(isinstance(value, list | tuple) for value in values):
-        values = [item for value in values for item in (value if isinstance(value, list | tuple) else (value,))]
+        values = [item for value in values for item in (value if isinstance(value, list | tuple) else (value,))]  # pyright: ignore[reportUnknownVariableType]
     return values
 
 

@@ -1,6 +1,6 @@
 """Mutation rules as Python functions: nearly all that rules need of an event are a few look-ups in its payload.
 
-``test_of`` makes a function of a condition that compares references with literals, and ``binder_of`` one of the
+``decider_of`` makes a function of a condition that compares references with literals, and ``binder_of`` one of the
 parameters of a rule. Each is one Python expression, in which names and literals of the rule are constants. These
 functions decide in the plain case alone. If a value is missing, is of another type than its literal or lies in a list,
 they leave the decision to ``Condition`` and ``Source``, which also word what is wrong.
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from graphweft_rules.matching.workflow import CompiledMutation
 
 type Values = Mapping[str, Any]
-type Test = Callable[[Event, Values, Values, str | None], bool | None]
+type Decide = Callable[[Event, Values, Values, str | None], bool | None]
 """Takes an event, its payload, context variables and agent. None or an error: the condition decides."""
 type Bind = Callable[[Event, Values, Values, str | None], tuple[BoundMutation, ...]]
 """Takes the same. An error: the sources decide."""
@@ -68,7 +68,7 @@ class _OtherForm(Exception):
     """A condition has a part for which there is no function."""
 
 
-def test_of(condition: Condition | None) -> Test:
+def decider_of(condition: Condition | None) -> Decide:
     """Return the function that decides a condition in the plain case; ``undecided`` for one of another form."""
     if condition is None:
         return _always
@@ -82,7 +82,7 @@ def test_of(condition: Condition | None) -> Test:
         return undecided
     if not compared:
         return undecided
-    found: Test = code.function(f"({' and '.join(compared)}) if {' and '.join(plain) or True} else None")
+    found: Decide = code.function(f"({' and '.join(compared)}) if {' and '.join(plain) or True} else None")
     return found
 
 
@@ -118,7 +118,7 @@ def _unbound(_event: Event, _data: Values, _context: Values, _agent: str | None)
 
 
 def undecided(_event: Event, _data: Values, _context: Values, _agent: str | None) -> None:
-    """Decide nothing: the test of a condition of another form."""
+    """Decide nothing: the function of a condition of another form."""
 
 
 def _given[T](value: T | None) -> T:

@@ -266,7 +266,7 @@ class RuleSet:
         found = Matched()
         for rule in rules:
             try:
-                holds = rule.test(event, data, context, agent)
+                holds = rule.decide(event, data, context, agent)
                 if holds:
                     found.mutations += rule.bind(event, data, context, agent)
                 if holds is not None:
@@ -275,7 +275,7 @@ class RuleSet:
                 pass
             if scope is None:
                 scope = Scope.of_event(event)
-            _match_rule(rule, event, scope, found)
+            match_rule(rule, event, scope, found)
         return found
 
     def match_request(self, request: ContextRequest, now: datetime) -> MatchedQueries:
@@ -337,7 +337,7 @@ class RuleSet:
 _NOTHING: Final = Matched()
 
 
-def _match_rule(rule: CompiledMutationRule, event: Event, scope: Scope, found: Matched) -> None:
+def match_rule(rule: CompiledMutationRule, event: Event, scope: Scope, found: Matched) -> None:
     """Add the mutations, skips and failures of a rule, whatever the event holds."""
     parts = rule.parts
     skipped: list[Skipped] = []

@@ -31,7 +31,7 @@ from graphweft_rules.matching.conditions import (
 )
 from graphweft_rules.matching.graphrag import CompiledGraphrag, compile_graphrag
 from graphweft_rules.matching.parameters import ParamError, Reference, Scope, Source, compile_param
-from graphweft_rules.matching.rule_functions import Bind, Test, binder_of, test_of, undecided
+from graphweft_rules.matching.rule_functions import Bind, Decide, binder_of, decider_of, undecided
 from graphweft_rules.matching.searches import CompiledSearch, SearchError, compile_search, parse_retrieval
 
 _FEW: Final = 4
@@ -81,9 +81,9 @@ class CompiledMutationRule:
     parts: tuple[CompiledMutation, ...]
 
     @cached_property
-    def test(self) -> Test:
+    def decide(self) -> Decide:
         """The function that decides the condition in the plain case."""
-        return test_of(self.condition)
+        return decider_of(self.condition)
 
     @cached_property
     def bind(self) -> Bind:
@@ -113,7 +113,7 @@ class Candidates:
         self._together: list[tuple[ConditionGroup, list[int]]] = []
         self._by_value: dict[str, tuple[Reference, dict[str, list[int]]]] = {}
         self.are_few: bool = len(rules) <= _FEW or (
-            len(rules) <= _FEW_QUICK and all(rule.test is not undecided for rule in rules)
+            len(rules) <= _FEW_QUICK and all(rule.decide is not undecided for rule in rules)
         )
         """Whether all rules are tried, so ``select`` gives nothing away."""
         if self.are_few:

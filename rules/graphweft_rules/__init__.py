@@ -21,8 +21,8 @@ from graphweft_rules.files.model import (
     MutationRule,
     Place,
 )
+from graphweft_rules.matching.rule_functions import BoundMutation
 from graphweft_rules.matching.rule_set import (
-    BoundMutation,
     BoundQuery,
     Failed,
     Matched,

@@ -234,6 +234,10 @@ class RuleSet:
             return None
         return next((why for pack in self.packs if (why := pack.refusal(event)) is not None), None)
 
+    def is_of_packs(self, type: str) -> bool:
+        """Tell whether a pack handles an event type."""
+        return type in self._types
+
     def knows(self, event: Event) -> bool:
         """Tell whether a pack handles the event's type, or the event's workflow has rules, which compile."""
         return event.type in self._types or self._workflow(event.workflow) is not None

@@ -23,7 +23,7 @@ class Judge(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)  # frozen would triple the cost, and there is one per event
 class Entry:
     """One entry of a partition, not yet decoded. ``received`` is the time at which the server took it."""
 

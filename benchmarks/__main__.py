@@ -25,6 +25,7 @@ from benchmarks import (
     rules,
     search,
     size,
+    stages,
     start,
     throughput,
 )
@@ -51,6 +52,7 @@ PARTS: Final = (
     Part("a", "redis x falkordb, airline", 30, partial(throughput.run, "redis", "falkordb", AIRLINE)),
     Part("c", "decode and match with many rules", 12, rules.alone),
     Part("c", "end to end with many rules", 50, rules.whole),
+    Part("q", "CPU for each event by stage", 12, stages.run),
     Part("l", "start with many workflows", 30, start.run),
     Part("d", "memory and rate by the number of events", 45, size.run),
     Part("m", "rebuild, redis x falkordb", 40, partial(replaying.against_unwind, "falkordb")),

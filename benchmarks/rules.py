@@ -10,6 +10,7 @@ import shutil
 import tempfile
 import time
 from collections.abc import Awaitable, Callable
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 from typing import Final
@@ -20,11 +21,12 @@ from benchmarks.harness import Bench, Result, ratio
 from benchmarks.services import Services
 from benchmarks.throughput import Case, engine_rate
 from benchmarks.workload import CALLS, Workload
-from graphweft_contracts import wire
+from graphweft_workers import event_decoder
 
 ROW: Final = "c"
 SIZES: Final = (10, 100, 1_000)
 _EVENTS: Final = 1_000
+_RECEIVED: Final = datetime(2026, 1, 1, tzinfo=UTC)
 _BATCH: Final = 200
 """Events a batch. Those of a batch of each partition are matched ahead, so with the default most of a short backlog."""
 _EQUAL: Final = "$event.tool_name == 'no-tool-{number}' && $context.phase == 'working'"
@@ -66,7 +68,7 @@ async def _alone(workload: Workload, _round: int) -> float:
     entries = [event.fields for event in workload.outgoing(_EVENTS, "cpu")]
     begun = time.process_time()
     for fields in entries:
-        rules.match_event(wire.decode(fields))
+        rules.match_event(event_decoder.decode(fields, _RECEIVED))
     return (time.process_time() - begun) / _EVENTS * 1e6
 
 

@@ -26,8 +26,8 @@ if TYPE_CHECKING:
         MutationRule,
         Place,
     )
+    from graphweft_rules.matching.rule_functions import BoundMutation
     from graphweft_rules.matching.rule_set import (
-        BoundMutation,
         BoundQuery,
         Failed,
         Matched,

@@ -24,9 +24,8 @@ START = Committed(offset="", count=0)
 def entry(number: int, app: str | None, size: int = 10) -> Decoded:
     event = None if app is None else Event.create("x.y", app_id=app, chat_id="c", id=str(number), data={})
     fields = {wire.DATA: b"x" * size}
-    return Decoded(
-        entry=Entry(offset=str(number), fields=fields, received=datetime(2026, 1, 1, tzinfo=UTC)), event=event
-    )
+    read = Entry(offset=str(number), fields=fields, received=datetime(2026, 1, 1, tzinfo=UTC))
+    return Decoded(entry=read, size=size, event=event)
 
 
 def log(*apps: tuple[str | None, int, int]) -> list[Decoded]:

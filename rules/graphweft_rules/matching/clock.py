@@ -17,6 +17,7 @@ OWN_PREFIX: Final = "__"
 UUID_PREFIX: Final = "__uuid"
 _EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND: Final = timedelta(milliseconds=1)
+_DATETIME: Final = frozenset({"__datetime"})
 
 CALLS: Final[Mapping[str, tuple[str, str]]] = {
     "datetime": ("__datetime", "$__datetime"),
@@ -31,7 +32,7 @@ CALLS: Final[Mapping[str, tuple[str, str]]] = {
 
 def utc_text(when: datetime) -> str:
     """Return the time in UTC as ``2026-02-01T10:00:00.000000Z``: always 27 characters, so it sorts by time."""
-    return f"{_in_utc(when).replace(tzinfo=None).isoformat(timespec='microseconds')}Z"
+    return f"{_in_utc(when).isoformat(timespec='microseconds')[:26]}Z"
 
 
 def moments_later(when: datetime, number: int) -> datetime:
@@ -47,6 +48,8 @@ def clock_values(names: frozenset[str], when: datetime) -> dict[str, Any]:
     if not names:
         return {}
     text = utc_text(when)
+    if names == _DATETIME:
+        return {"__datetime": text}
     values: dict[str, Any] = {
         "__datetime": text,
         # Integer division, because a float would round.
@@ -65,6 +68,8 @@ def uuid_values(count: int, seed: str) -> dict[str, str]:
 
 
 def _in_utc(when: datetime) -> datetime:
+    if when.tzinfo is UTC:
+        return when
     try:
         return when.astimezone(UTC)
     except OverflowError:  # year 1 or 9999 in a distant zone

@@ -33,7 +33,8 @@ _TOKEN: Final = re.compile(
     """,
     re.VERBOSE | re.DOTALL,
 )
-_PLAIN_TEXT: Final = re.compile(r"'[^'\\]*'|\"[^\"\\]*\"")
+PLAIN_TEXT: Final = re.compile(r"'[^'\\]*'|\"[^\"\\]*\"")
+"""A literal that holds its text as it is."""
 _CALL: Final = re.compile(r"\s*\(")
 _BINDING: Final = re.compile(r"\.\s*(?:all|exists|exists_one|filter|map)\s*\(\s*([^\W\d]\w*)\s*,")
 _LIBRARY_ERROR: Final = re.compile(
@@ -264,29 +265,37 @@ def _required(text: str) -> Iterator[tuple[Reference, str]]:
 
     In CEL a false operand makes ``&&`` false even if the other operand cannot be evaluated.
     """
-    depth = 0
-    operand: list[re.Match[str]] = []
-    operands = [operand]
-    for match in _TOKEN.finditer(text):
-        piece = match[0]
-        depth += (piece in "([{") - (piece in ")]}")
-        if depth == 0 and (piece in "|?" or piece.startswith("//")):
-            return
-        if depth == 0 and piece == "&":
-            operand = []
-            operands.append(operand)
-        elif not piece.isspace():
-            operand.append(match)
-    for found in operands:
-        match [(each.lastgroup, each[0]) for each in found]:
+    for operand in conjunction(text):
+        match operand:
             case [("reference", path), ("other", "="), ("other", "="), ("text", literal)]:
                 pass
             case [("text", literal), ("other", "="), ("other", "="), ("reference", path)]:
                 pass
             case _:
                 continue
-        if _PLAIN_TEXT.fullmatch(literal):
+        if PLAIN_TEXT.fullmatch(literal):
             yield Reference.parse(path), literal[1:-1]
+
+
+def conjunction(text: str) -> list[list[tuple[str, str]]]:
+    """Return the operands that ``&&`` joins in a condition, as kinds and texts of tokens; none if it has another form.
+
+    The text of the kind ``has`` is the reference.
+    """
+    depth = 0
+    operand: list[tuple[str, str]] = []
+    operands = [operand]
+    for match in _TOKEN.finditer(text):
+        piece = match[0]
+        depth += (piece in "([{") - (piece in ")]}")
+        if depth == 0 and (piece in "|?" or piece.startswith("//")):
+            return []
+        if depth == 0 and piece == "&":
+            operand = []
+            operands.append(operand)
+        elif not piece.isspace():
+            operand.append((match.lastgroup or "", match["tested"] or piece))
+    return [each for each in operands if each]
 
 
 def conjuncts(text: str) -> tuple[str, ...]:

@@ -123,6 +123,7 @@ _ROOTS: Final[Mapping[str, _Root]] = {
 """The roots, by the name that follows the dollar."""
 _FIELD: Final = re.compile(r"[\w-]+")
 _INDEX: Final = re.compile(r"[0-9]{1,9}")
+_NOWHERE: Final = object()
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,35 +174,52 @@ class Reference:
                 return self.absent
         if len(path) == 1:
             return value
-        for part in path[1:]:
-            if type(value) is dict or isinstance(value, Mapping):  # JSON gives dict; the first test is ten times faster
-                inner = cast("Mapping[str, Any]", value)
-                if part not in inner:
-                    return self.absent
-                value = inner[part]
-            elif isinstance(value, (list, tuple)) and _INDEX.fullmatch(part):
-                items = cast("list[Any]", value)
-                if int(part) >= len(items):
-                    return self.absent
-                value = items[int(part)]
-            else:
-                return self.absent
-        return value
+        value = _walk(value, path[1:])
+        return self.absent if value is _NOWHERE else value
+
+
+def has_path(values: Mapping[str, Any], path: tuple[str, ...]) -> bool:
+    """Tell whether a path leads to a value."""
+    return _walk(values, path) is not _NOWHERE
+
+
+def _walk(value: Any, path: tuple[str, ...]) -> Any:
+    """Return what a path leads to, or ``_NOWHERE``."""
+    for part in path:
+        if type(value) is dict or isinstance(value, Mapping):  # JSON gives dict; the first test is ten times faster
+            inner = cast("Mapping[str, Any]", value)
+            if part not in inner:
+                return _NOWHERE
+            value = inner[part]
+        elif isinstance(value, (list, tuple)) and _INDEX.fullmatch(part):
+            items = cast("list[Any]", value)
+            if int(part) >= len(items):
+                return _NOWHERE
+            value = items[int(part)]
+        else:
+            return _NOWHERE
+    return value
 
 
 @dataclass(frozen=True, slots=True)
-class _Literal:
+class LiteralSource:
+    """A value that is the same for every event."""
+
     value: Any
 
     def resolve(self, scope: Scope) -> Any:
+        """See ``Source.resolve``."""
         return self.value
 
 
 @dataclass(frozen=True, slots=True)
-class _Map:
+class MapSource:
+    """A map of sources."""
+
     fields: tuple[tuple[str, Source], ...]
 
     def resolve(self, scope: Scope) -> Any:
+        """See ``Source.resolve``."""
         resolved: dict[str, Any] = {}
         for name, source in self.fields:
             resolved[name] = value = source.resolve(scope)
@@ -211,10 +229,13 @@ class _Map:
 
 
 @dataclass(frozen=True, slots=True)
-class _List:
+class ListSource:
+    """A list of sources."""
+
     items: tuple[Source, ...]
 
     def resolve(self, scope: Scope) -> Any:
+        """See ``Source.resolve``."""
         resolved: list[Any] = []
         for source in self.items:
             value = source.resolve(scope)
@@ -232,20 +253,20 @@ def compile_param(value: Any) -> Source:
     whole: Any = value  # pyright forgets `Any` inside the cases
     match value:
         case str() if value.startswith("$$"):
-            return _Literal(value[1:])
+            return LiteralSource(value[1:])
         case str() if value.startswith("$"):
             try:
                 return Reference.parse(value)
             except ParamError as error:
                 raise ParamError(f"{error} (a literal that starts with '$' is written with '$$')") from None
         case None | bool() | int() | float() | str():
-            return _Literal(value)
+            return LiteralSource(value)
         case date():  # YAML reads a bare 2026-02-01 as a date; the graph takes text
-            return _Literal(value.isoformat())
+            return LiteralSource(value.isoformat())
         case dict():
-            return _Map(tuple((str(name), compile_param(inner)) for name, inner in whole.items()))
+            return MapSource(tuple((str(name), compile_param(inner)) for name, inner in whole.items()))
         case list():
-            return _List(tuple(compile_param(inner) for inner in whole))
+            return ListSource(tuple(compile_param(inner) for inner in whole))
         case _:
             raise ParamError(
                 f"{value!r} is not a value that a graph stores: write text, a number, a boolean, null, a list or a map"

@@ -19,11 +19,12 @@ from graphweft_rules.cypher.query import Cypher
 from graphweft_rules.files.findings import Finding, RulesError
 from graphweft_rules.files.loader import RuleFiles, discover, reader_of, workflow_files
 from graphweft_rules.files.model import InjectionQuery, InjectionRule, Place
-from graphweft_rules.matching.clock import clock_values, uuid_values
+from graphweft_rules.matching.clock import clock_values
 from graphweft_rules.matching.graphrag import GraphragQuery
 from graphweft_rules.matching.lazy_workflows import LazyWorkflows
 from graphweft_rules.matching.pack import Logged, Pack
 from graphweft_rules.matching.parameters import Absent, Scope
+from graphweft_rules.matching.rule_functions import BoundMutation, uuids_of
 from graphweft_rules.matching.rule_summary import RuleSummary
 from graphweft_rules.matching.workflow import (
     CompiledInjection,
@@ -35,14 +36,6 @@ from graphweft_rules.matching.workflow import (
 )
 
 SkipReason = Literal["condition_error", "missing_param", "missing_variable"]
-
-
-@dataclass(slots=True, kw_only=True)  # not frozen: that doubles the cost of making one for every row
-class BoundMutation:
-    """A mutation and its parameters for one event, ready to run."""
-
-    mutation: CompiledMutation
-    params: dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -84,7 +77,7 @@ class Failed:
     place: Place
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)  # not frozen: that triples the cost of making one for every event
 class Matched:
     """The result of matching an event: mutations in the order of rules, then in the order within a rule."""
 
@@ -241,6 +234,10 @@ class RuleSet:
             return None
         return next((why for pack in self.packs if (why := pack.refusal(event)) is not None), None)
 
+    def is_of_packs(self, type: str) -> bool:
+        """Tell whether a pack handles an event type."""
+        return type in self._types
+
     def knows(self, event: Event) -> bool:
         """Tell whether a pack handles the event's type, or the event's workflow has rules, which compile."""
         return event.type in self._types or self._workflow(event.workflow) is not None
@@ -257,32 +254,33 @@ class RuleSet:
 
     def _by_rules(self, event: Event) -> Matched:
         workflow = self._workflow(event.workflow)
-        candidates = workflow.mutations_for(event.type, event.agent) if workflow else None
-        if candidates is None or not candidates.rules:
+        if workflow is None:
             return _NOTHING
-        scope = Scope.of_event(event)
-        mutations: list[BoundMutation] = []
-        skipped: list[Skipped] = []
-        failed: list[Failed] = []
-        for rule in candidates.select(scope):
-            parts = rule.parts
+        agent = event.agent
+        candidates = workflow.mutations_for(event.type, agent)
+        if not candidates.rules:
+            return _NOTHING
+        data, context = event.data, event.context
+        scope: Scope | None = None
+        if candidates.are_few:
+            rules: Iterable[CompiledMutationRule] = candidates.rules
+        else:
+            scope = Scope.of_event(event)
+            rules = candidates.select(scope)
+        found = Matched()
+        for rule in rules:
             try:
-                if not _applies(rule, scope, skipped):
+                holds = rule.decide(event, data, context, agent)
+                if holds:
+                    found.mutations += rule.bind(event, data, context, agent)
+                if holds is not None:
                     continue
-            except Exception as error:  # noqa: BLE001 - other rules must go on
-                failed.extend(Failed(rule=part.rule, query=part.id, error=error, place=part.place) for part in parts)
-                continue
-            for part in parts:
-                try:
-                    bound = _bind(part, event, scope)
-                except Exception as error:  # noqa: BLE001
-                    failed.append(Failed(rule=part.rule, query=part.id, error=error, place=part.place))
-                    continue
-                if isinstance(bound, Skipped):
-                    skipped.append(bound)
-                else:
-                    mutations.append(bound)
-        return Matched(mutations=tuple(mutations), skipped=tuple(skipped), failed=tuple(failed))
+            except Exception:  # noqa: BLE001 - then the rule decides step by step, and says what is wrong
+                pass
+            if scope is None:
+                scope = Scope.of_event(event)
+            match_rule(rule, event, scope, found)
+        return found
 
     def match_request(self, request: ContextRequest, now: datetime) -> MatchedQueries:
         """Return the queries for a context request. ``now`` is the time of clock functions. Never raises."""
@@ -343,6 +341,28 @@ class RuleSet:
 _NOTHING: Final = Matched()
 
 
+def match_rule(rule: CompiledMutationRule, event: Event, scope: Scope, found: Matched) -> None:
+    """Add the mutations, skips and failures of a rule, whatever the event holds."""
+    parts = rule.parts
+    skipped: list[Skipped] = []
+    try:
+        holds = _applies(rule, scope, skipped)
+    except Exception as error:  # noqa: BLE001 - other rules must go on
+        found.failed += tuple(Failed(rule=part.rule, query=part.id, error=error, place=part.place) for part in parts)
+        return
+    found.skipped += tuple(skipped)
+    for part in parts if holds else ():
+        try:
+            bound = _bind(part, event, scope)
+        except Exception as error:  # noqa: BLE001
+            found.failed += (Failed(rule=part.rule, query=part.id, error=error, place=part.place),)
+            continue
+        if isinstance(bound, Skipped):
+            found.skipped += (bound,)
+        else:
+            found.mutations += (bound,)
+
+
 def _applies(rule: CompiledMutationRule | CompiledInjectionRule, scope: Scope, skipped: list[Skipped]) -> bool:
     """Tell whether the condition holds; if it cannot be decided, add the rule's queries to ``skipped``."""
     if rule.condition is None:
@@ -371,7 +391,7 @@ def _bind(part: CompiledMutation, event: Event, scope: Scope) -> BoundMutation |
     if cypher.clock:
         params.update(clock_values(cypher.clock, event.time))
     if cypher.uuids:
-        params.update(uuid_values(cypher.uuids, f"{event.source}\n{event.id}\n{part.rule}\n{part.id}"))
+        params.update(uuids_of(part, event))
     return BoundMutation(mutation=part, params=params)
 
 

@@ -31,10 +31,13 @@ from graphweft_rules.matching.conditions import (
 )
 from graphweft_rules.matching.graphrag import CompiledGraphrag, compile_graphrag
 from graphweft_rules.matching.parameters import ParamError, Reference, Scope, Source, compile_param
+from graphweft_rules.matching.rule_functions import Bind, Decide, binder_of, decider_of, undecided
 from graphweft_rules.matching.searches import CompiledSearch, SearchError, compile_search, parse_retrieval
 
 _FEW: Final = 4
 """Up to this number of rules, each condition is evaluated."""
+_FEW_QUICK: Final = 16
+"""The same if a function decides each condition."""
 _TOGETHER: Final = 64
 """Conditions of one program. If one cannot be evaluated, all are evaluated one by one."""
 _MEMORY: Final = 4096
@@ -69,13 +72,23 @@ class CompiledInjection:
     place: Place
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class CompiledMutationRule:
     """A mutation rule with its compiled parts."""
 
     rule: MutationRule
     condition: Condition | None
     parts: tuple[CompiledMutation, ...]
+
+    @cached_property
+    def decide(self) -> Decide:
+        """The function that decides the condition in the plain case."""
+        return decider_of(self.condition)
+
+    @cached_property
+    def bind(self) -> Bind:
+        """The function that binds the parts in the plain case."""
+        return binder_of(self.parts)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -99,8 +112,11 @@ class Candidates:
         self._always: list[int] = []
         self._together: list[tuple[ConditionGroup, list[int]]] = []
         self._by_value: dict[str, tuple[Reference, dict[str, list[int]]]] = {}
-        self._direct = len(rules) <= _FEW
-        if self._direct:
+        self.are_few: bool = len(rules) <= _FEW or (
+            len(rules) <= _FEW_QUICK and all(rule.decide is not undecided for rule in rules)
+        )
+        """Whether all rules are tried, so ``select`` gives nothing away."""
+        if self.are_few:
             return
         alike: dict[frozenset[str], list[tuple[int, str]]] = {}
         for number, rule in enumerate(rules):
@@ -126,7 +142,7 @@ class Candidates:
 
     def select(self, scope: Scope) -> Iterable[CompiledMutationRule]:
         """Return the rules whose conditions may hold, in rule order."""
-        if self._direct:
+        if self.are_few:
             return self.rules
         numbers = list(self._always)
         for reference, by_text in self._by_value.values():

@@ -19,7 +19,8 @@ from graphweft_rules.files.model import (
     Place,
 )
 from graphweft_rules.matching.clock import uuid_values
-from graphweft_rules.matching.rule_set import BoundMutation, Skipped
+from graphweft_rules.matching.rule_functions import BoundMutation
+from graphweft_rules.matching.rule_set import Skipped
 
 CONTRACT = Path(__file__).parents[2] / "fixtures" / "contract"
 WHEN = datetime(2026, 2, 1, 10, tzinfo=UTC)

@@ -145,6 +145,11 @@ class PassedOver:
             else:
                 self._rows.setdefault((offset, rule, mutation), set()).add(app_id)
 
+    @property
+    def is_empty(self) -> bool:
+        """Whether everything has its effect at its place."""
+        return not (self._events or self._unread or self._rows)
+
     def entry(self, offset: str) -> bool:
         """Return whether an entry that is not a valid event is passed over."""
         return offset in self._events

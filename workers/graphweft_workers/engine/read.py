@@ -28,7 +28,7 @@ EXTRACT: Final = ("graphweft:extract", "extract")
 """Rule and mutation in the dead letter of an episode that no model could read: the memory workers retry it."""
 
 
-@dataclass(slots=True, kw_only=True, eq=False)  # frozen would double the cost, and there is one per event
+@dataclass(slots=True, eq=False)  # frozen would double the cost, and there is one per event
 class MatchedEvent:
     """One event with the mutations that it matches, in rule order, at least one."""
 
@@ -81,11 +81,13 @@ class Range:
         self.copies += following.copies
 
 
-@dataclass(slots=True, kw_only=True, eq=False)
+@dataclass(slots=True, eq=False)
 class Decoded:
     """An entry of a range, decoded."""
 
     entry: Entry
+    size: int
+    """Bytes of the entry's fields."""
     event: Event | None = None
     """None if the entry holds no event, or an invalid one."""
     rules: RuleSet | None = None
@@ -99,17 +101,19 @@ def decode_range(entries: Iterable[Entry], rules: RulesCursor) -> list[Decoded]:
     """Decode entries, in order. Never raises on content."""
     found: list[Decoded] = []
     for entry in entries:
-        decoded = Decoded(entry=entry)
+        fields = entry.fields
+        decoded = Decoded(entry, sum(map(len, fields.values())))
         found.append(decoded)
         if entry.erased:
             continue
-        if wire.ACTIVATION in entry.fields and (only_announces(entry.fields) or rules.knows(announced(entry.fields))):
+        if wire.ACTIVATION in fields and (only_announces(fields) or rules.knows(announced(fields))):
             continue  # those without a record are counted where the rules are read
         try:
-            if entry.dropped() is not None:
+            if wire.DROPPED in fields and entry.dropped() is not None:
                 continue
             event = entry.event()
-            decoded.retried = wire.retry_of(entry.fields)
+            if wire.RETRY in fields:
+                decoded.retried = wire.retry_of(fields)
             decoded.identity = identity_of(entry, event)
             decoded.rules = rules.at(event.appid, entry.offset)
             decoded.event = event
@@ -148,6 +152,7 @@ def match_range(
     not. All entries are added to ``recent``.
     """
     result = Range()
+    nothing = passed_over.is_empty
     for decoded in entries:
         entry, event, active, error = decoded.entry, decoded.event, decoded.rules, decoded.error
         if event is None or active is None:
@@ -162,7 +167,7 @@ def match_range(
                 result.letters.append(letter_for(partition, entry, "internal_error", internal_error(error)))
                 result.defects.append(defect_of(error))
             continue
-        if passed_over.unread(entry.offset, event.appid):
+        if not nothing and passed_over.unread(entry.offset, event.appid):
             recent.is_copy(None)
             continue
         if recent.is_copy(decoded.identity) and not _retries_only_copy(decoded, recent):
@@ -170,7 +175,7 @@ def match_range(
             continue
         if event.appid in without or (only is not None and event.appid != only):
             continue
-        if passed_over.event(entry.offset, event.appid):
+        if not nothing and passed_over.event(entry.offset, event.appid):
             continue
         try:
             _read_event(result, partition, entry, event, rules=active, retried=decoded.retried, passed_over=passed_over)
@@ -196,15 +201,16 @@ def _read_event(
     """Add one event to the result; on an error nothing of the event is added."""
     if retried is not None and (retried.rule, retried.mutation) == EXTRACT:
         return
-    if retried is None:
-        logged = Logged(entry.received, partition)
-    else:  # it is as old as the event, so it has no place among the entries around it
+    logged: Logged | None = None
+    if retried is not None:  # it is as old as the event, so it has no place among the entries around it
         logged = Logged(wire.recorded_at(entry.fields, entry.received))
+    elif rules.is_of_packs(event.type):
+        logged = Logged(entry.received, partition)
     one = None if retried is None or retried.mutation == WHOLE else retried
     if one is not None and passed_over.row(entry.offset, event.appid, one.rule, one.mutation):
         return
     packed: tuple[BoundMutation, ...] = ()
-    if one is None or rules.is_packed(one.rule, one.mutation):
+    if logged is not None and (one is None or rules.is_packed(one.rule, one.mutation)):
         refusal = rules.refusal(event)
         if refusal is not None:
             names = {"rule": event.type, "mutation": WHOLE}
@@ -217,7 +223,7 @@ def _read_event(
     skips: list[Skip] = []
     if one is None:
         matched = rules.match_event(event, logged)
-        if not rules.knows(event):
+        if not matched.mutations and not rules.knows(event):
             skips.append(
                 Skip(entry=entry, event=event, reason="no_rules", message=_without_rules(rules, event.workflow))
             )
@@ -236,29 +242,35 @@ def _read_event(
             names = {"rule": one.rule, "mutation": one.mutation}
             letters.append(letter_for(partition, entry, "missing_rule", message, event=event, **names))
     matched = passed_over.rest(entry.offset, event.appid, matched)
-    skips += [
-        Skip(
-            entry=entry,
-            event=event,
-            reason="skipped",
-            rule=skipped.rule,
-            mutation=skipped.query,
-            message=skipped.detail,
-            place=str(skipped.place),
-        )
-        for skipped in matched.skipped
-    ]
-    for number, failed in enumerate(matched.failed):
-        names = {"rule": failed.rule, "mutation": failed.query, "place": str(failed.place)}
-        message = internal_error(failed.error)
-        letter = letter_for(partition, entry, "internal_error", message, event=event, **names)
-        letters.append(letter.without_event() if number else letter)
-    result.letters += letters
-    result.skips += skips
-    result.defects += [defect_of(failed.error) for failed in matched.failed]
+    if letters or skips or matched.skipped or matched.failed:
+        skips += [
+            Skip(
+                entry=entry,
+                event=event,
+                reason="skipped",
+                rule=skipped.rule,
+                mutation=skipped.query,
+                message=skipped.detail,
+                place=str(skipped.place),
+            )
+            for skipped in matched.skipped
+        ]
+        for number, failed in enumerate(matched.failed):
+            names = {"rule": failed.rule, "mutation": failed.query, "place": str(failed.place)}
+            message = internal_error(failed.error)
+            letter = letter_for(partition, entry, "internal_error", message, event=event, **names)
+            letters.append(letter.without_event() if number else letter)
+        defects = [defect_of(failed.error) for failed in matched.failed]
+        result.letters += letters
+        result.skips += skips
+        result.defects += defects
     if matched.mutations:
-        found = MatchedEvent(entry=entry, event=event, mutations=tuple(matched.mutations), rules=rules)
-        result.apps.setdefault(event.appid, []).append(found)
+        found = MatchedEvent(entry, event, matched.mutations, rules)
+        events = result.apps.get(event.appid)
+        if events is None:
+            result.apps[event.appid] = [found]
+        else:
+            events.append(found)
 
 
 def _matched_one(rules: RuleSet, event: Event, retried: wire.Retry) -> Matched:

@@ -97,7 +97,7 @@ class ReadingWindow:
             if event is None and each.error is None:
                 self._void += 1
             else:
-                cost = sum(map(len, each.entry.fields.values())) + _ENTRY_COST
+                cost = each.size + _ENTRY_COST
                 app_id = _NO_APP if event is None else event.appid
                 waiting = apps.get(app_id)
                 if waiting is None:

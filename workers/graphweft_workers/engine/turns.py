@@ -28,7 +28,7 @@ async def decode_in_turns(entries: Sequence[Entry], rules: RulesCursor) -> list[
     found: list[Decoded] = []
     clock = TurnClock()
     start = 0
-    for end in _turns(entries):
+    for end in _turns(sum(map(len, entry.fields.values())) for entry in entries):
         found += decode_range(entries[start:end], rules)
         start = end
         await clock.rest()
@@ -48,7 +48,7 @@ async def match_in_turns(
     found = Range()
     clock = TurnClock()
     start = 0
-    for end in _turns(each.entry for each in entries):
+    for end in _turns(each.size for each in entries):
         some = entries[start:end]
         found.add(match_range(partition, some, recent, only=only, without=without, passed_over=passed_over))
         start = end
@@ -56,11 +56,10 @@ async def match_in_turns(
     return found
 
 
-def _turns(entries: Iterable[Entry]) -> Iterator[int]:
-    """Yield where each turn ends."""
+def _turns(sizes: Iterable[int]) -> Iterator[int]:
+    """Yield where each turn ends, given the bytes of entries."""
     start = at = size = 0
-    for entry in entries:
-        more = sum(map(len, entry.fields.values()))
+    for more in sizes:
         if at - start == TURN_EVENTS or (size + more > TURN_BYTES and at > start):
             yield at
             start, size = at, 0

@@ -8,6 +8,7 @@ from datetime import datetime
 from typing import Protocol
 
 from graphweft_contracts import Event, Layout, Order, wire
+from graphweft_workers import event_decoder
 
 
 class Judge(Protocol):
@@ -22,7 +23,7 @@ class Judge(Protocol):
         ...
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)  # frozen would triple the cost, and there is one per event
 class Entry:
     """One entry of a partition, not yet decoded. ``received`` is the time at which the server took it."""
 
@@ -42,7 +43,7 @@ class Entry:
         received = self.received
         if wire.RETRY in self.fields:
             received = wire.recorded_at(self.fields, received)
-        event = wire.decode(self.fields, received=received)
+        event = event_decoder.decode(self.fields, received)
         if self.judge is not None:
             self.judge.check(self.fields, event, self.received)
         return event

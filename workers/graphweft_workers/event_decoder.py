@@ -1,0 +1,128 @@
+"""Decodes the events of the log at a third of the cost of ``wire.decode``, with the same result.
+
+Nearly all entries are structured events that need no conversion: text is text and a time is RFC 3339. ``msgspec``
+parses and checks these at once. Anything else is left to ``wire.decode``, which decides about it and words the error.
+So each rule here may be stricter than that of ``wire.decode``, and none may be looser.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from datetime import datetime
+from functools import lru_cache
+from typing import Annotated, Any, Final, Literal, NotRequired, TypedDict
+
+import msgspec
+from pydantic import TypeAdapter
+
+from graphweft_contracts import Event, wire
+from graphweft_contracts.events import APP_ID_PATTERN, LIFECYCLE, TYPE_PATTERN, Payload, payload_of
+
+_MOST_BRACKETS: Final = 200
+"""``wire.decode`` refuses JSON with more than 200 levels; JSON with fewer opening brackets has none of them."""
+_MICROSECONDS: Final = len("2026-02-01T10:00:00.000000Z")
+"""A longer time may have digits of nanoseconds, which ``msgspec`` rounds and ``wire.decode`` cuts off."""
+_WITH_ZONE: Final = len("2026-02-01T10:00:00.000000+00:00")
+
+type _Name = Annotated[str, msgspec.Meta(min_length=1, max_length=256)]
+type _Check = Callable[[dict[str, Any], str], object]
+"""Raises ``ValueError`` unless the payload and the chat of an event are valid."""
+
+
+class _Envelope(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, gc=False):
+    """The fields of ``Event``, as they are written in JSON, in the same order."""
+
+    specversion: Literal["1.0"] = "1.0"
+    id: _Name
+    source: _Name
+    type: str
+    time: str | None = None
+    appid: str
+    chatid: _Name
+    workflow: _Name | None = None
+    userid: _Name | None = None
+    subject: _Name | None = None
+    datacontenttype: Literal["application/json"] = "application/json"
+    dataschema: str | None = None
+    partitionkey: str | None = None
+    sequence: str | None = None
+    traceparent: str | None = None
+    tracestate: str | None = None
+    recordedtime: str | None = None
+    dataref: str | None = None
+    data: dict[str, Any] = msgspec.field(default_factory=dict[str, Any])
+
+
+_read: Final = msgspec.json.Decoder(_Envelope).decode
+
+
+def decode(fields: Mapping[bytes, bytes], received: datetime) -> Event:
+    """Return the same as ``wire.decode``, and raise the same."""
+    content_type, data = fields.get(wire.CONTENT_TYPE), fields.get(wire.DATA)
+    if data is not None and content_type == wire.STRUCTURED and received.tzinfo is not None:
+        event = _decode_plain(data, received)
+        if event is not None:
+            return event
+    return wire.decode(fields, received=received)
+
+
+def _decode_plain(data: bytes, received: datetime) -> Event | None:
+    if data.count(b"{") + data.count(b"[") >= _MOST_BRACKETS:
+        return None
+    try:
+        read = _read(data)
+        if not _is_app_id(read.appid):
+            return None
+        _check_of(read.type, payload_of(read.type))(read.data, read.chatid)
+        values = msgspec.structs.asdict(read)
+        values["time"] = received if read.time is None else _time(read.time)
+        if read.recordedtime is not None:
+            values["recordedtime"] = _time(read.recordedtime)
+        return Event.of_valid(values)
+    except (msgspec.MsgspecError, ValueError):  # pydantic's errors are ValueErrors as well
+        return None
+
+
+def _time(text: str) -> datetime:
+    """Raise ``ValueError`` for a time that may have another meaning in ``wire.decode``."""
+    if len(text) > _MICROSECONDS and (len(text) != _WITH_ZONE or text[-3] != ":"):
+        raise ValueError
+    time = msgspec.convert(text, datetime)
+    if time.tzinfo is None:
+        raise ValueError
+    return time
+
+
+@lru_cache(maxsize=4_096)
+def _is_app_id(app_id: str) -> bool:
+    return re.fullmatch(APP_ID_PATTERN, app_id) is not None
+
+
+@lru_cache(maxsize=1_024)
+def _check_of(type: str, model: type[Payload]) -> _Check:
+    """Return the check of the payload of an event type. Raises ``ValueError`` for an invalid type."""
+    if not (len(type) <= 128 and re.fullmatch(TYPE_PATTERN, type)):
+        raise ValueError
+    if model is Payload or model in LIFECYCLE.values():  # the models that have fields and no validators
+        return _fields_check(model)
+
+    def check(data: dict[str, Any], chat_id: str) -> None:
+        model.model_validate(data)
+        if model.chat_pattern is not None and not re.fullmatch(model.chat_pattern, chat_id):
+            raise ValueError
+
+    return check
+
+
+def _fields_check(model: type[Payload]) -> _Check:
+    """Return a check that makes no model: it takes a fifth of the time."""
+    known: dict[str, Any] = {}
+    for name, field in model.model_fields.items():
+        if field.annotation is Any and not field.is_required():
+            continue
+        annotation: Any = Annotated[field.annotation, None, *field.metadata]
+        known[name] = annotation if field.is_required() else NotRequired[annotation]
+    fields: Any = TypedDict("fields", known)  # type: ignore[misc]  # made at run time
+    validate = TypeAdapter(fields).validator.validate_python
+    return lambda data, _: validate(data)

@@ -12,11 +12,12 @@ import typer
 
 from graphweft_contracts import DeadLetter, InvalidSettings, NotRunning
 from graphweft_workers.cli.connections import running_bus, running_graph
-from graphweft_workers.cli.event_lines import dict_of, line_of, tell_progress
+from graphweft_workers.cli.event_lines import line_of, tell_progress
 from graphweft_workers.cli.options import MOST_SCANNED, Data, Json, Scan, Since, check_app, command, since_time
 from graphweft_workers.cli.output import plain, print_json, printable, printable_lines, say, short, warn
 from graphweft_workers.inspection.effects import Effect, Letters, effect_of, letters_of
 from graphweft_workers.inspection.entries import Seen
+from graphweft_workers.inspection.entry_dicts import dict_of
 from graphweft_workers.inspection.lookup import Relatives, at_position, relatives_of, with_id
 from graphweft_workers.inspection.scan import Decoder, Limits, ends
 from graphweft_workers.ports.bus import Bus
@@ -84,12 +85,15 @@ async def events_why(
     json: Json = False,
 ) -> None:
     """Explain what an event did and why: the active rules, which match and which do not, skips and dead letters."""
-    from graphweft_workers.cli.event_reasons import explain
+    from graphweft_workers.inspection.reasons import explain
+    from graphweft_workers.roles.rules import rules_maker
 
     limits = Limits(entries=scan, since=since_time(since), on_progress=tell_progress)
     settings = Settings.load(data=data)
     async with _found(settings, target, app, limits) as found:
-        reasons = await explain(settings, found.bus, found.decoder, found.seen, found.relatives, found.effect)
+        reasons = await explain(
+            found.bus, found.decoder, found.seen, found.relatives, found.effect, make=rules_maker(settings)
+        )
     if json:
         print_json(
             {"position": found.seen.position, "kind": found.seen.kind, "id": found.seen.event and found.seen.event.id}

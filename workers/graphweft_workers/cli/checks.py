@@ -17,7 +17,7 @@ from graphweft_workers.roles.settings import Settings
 
 _MARKS: Final = {"ok": "[green]ok[/]", "warn": "[yellow]warn[/]", "fail": "[bold red]fail[/]"}
 Order = Literal["app", "chat"]
-Process = Literal["mutation", "worker", "injection", "responder", "memory", "archive", "gateway", "any"]
+Process = Literal["mutation", "worker", "injection", "responder", "memory", "archive", "gateway", "console", "any"]
 
 
 @command

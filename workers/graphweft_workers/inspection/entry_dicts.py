@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import asdict
 from typing import Any
 
-from graphweft_contracts import wire
+from graphweft_contracts import DeadLetter, wire
 from graphweft_contracts.rules_log import Activation
+from graphweft_workers.inspection.effects import Effect
 from graphweft_workers.inspection.entries import Seen
+from graphweft_workers.inspection.lookup import Relatives
 
 
 def dict_of(seen: Seen) -> dict[str, Any]:
@@ -43,4 +47,32 @@ def activation_dict(activation: Activation) -> dict[str, Any]:
         "restates": activation.restates is not None,
         "rules": activation.digest,
         "time": activation.time.isoformat(),
+    }
+
+
+def fate_dict(
+    effect: Effect, relatives: Relatives, elsewhere: Sequence[str], letters: Sequence[DeadLetter]
+) -> dict[str, Any]:
+    """Return what became of an event; ``elsewhere`` are positions of the same event in other partitions."""
+    return {
+        "state": effect.state,
+        "committed": effect.position,
+        "checkpoint": effect.checkpoint,
+        "plan": None
+        if effect.state != "in_plan"
+        else {
+            "end": effect.plan_end,
+            "rows": [{"rule": rule, "mutation": mutation, "done": done} for rule, mutation, done in effect.planned],
+        },
+        "parked": effect.parked and asdict(effect.parked),
+        "copy_of": relatives.copy_of,
+        "copies": relatives.copies,
+        "again": relatives.repeats,
+        "elsewhere": list(elsewhere),
+        "retries": [dict_of(each) | {"event": None} for each in relatives.retries],
+        "drops": [dict_of(each) for each in relatives.drops],
+        "complete": relatives.complete,
+        "dead_letters": [
+            each.model_dump(mode="json", exclude={"fields", "offsets"}, exclude_none=True) for each in letters
+        ],
     }

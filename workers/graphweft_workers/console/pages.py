@@ -1,0 +1,26 @@
+"""All questions of the console, and the function that answers each."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from graphweft_workers.console.access import Viewer
+from graphweft_workers.console.app import Page
+from graphweft_workers.console.events import EventQuestion, event
+from graphweft_workers.console.live import LiveQuestion, live
+from graphweft_workers.console.operation import operation
+from graphweft_workers.console.questions import AppQuestion, Question
+from graphweft_workers.console.session import session
+from graphweft_workers.console.sources import Sources
+
+
+async def _operation(sources: Sources, viewer: Viewer, question: AppQuestion) -> dict[str, Any]:
+    return operation(await sources.status(), await sources.bus.layout(), viewer.apps(question.app))
+
+
+PAGES: Final = (
+    Page(path="/api/session", question=Question, answer=session),
+    Page(path="/api/live", question=LiveQuestion, answer=live),
+    Page(path="/api/event", question=EventQuestion, answer=event, seconds=10.0),
+    Page(path="/api/operation", question=AppQuestion, answer=_operation),
+)

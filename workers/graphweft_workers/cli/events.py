@@ -11,7 +11,6 @@ from typing import Annotated, Final
 import typer
 
 from graphweft_contracts import DeadLetter, InvalidSettings, NotRunning
-from graphweft_workers.cli.connections import running_bus, running_graph
 from graphweft_workers.cli.event_lines import line_of, tell_progress
 from graphweft_workers.cli.options import MOST_SCANNED, Data, Json, Scan, Since, check_app, command, since_time
 from graphweft_workers.cli.output import plain, print_json, printable, printable_lines, say, short, warn
@@ -22,6 +21,7 @@ from graphweft_workers.inspection.lookup import Relatives, at_position, relative
 from graphweft_workers.inspection.scan import Decoder, Limits, ends
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import GraphStore
+from graphweft_workers.roles.running import running_bus, running_graph
 from graphweft_workers.roles.settings import Settings
 
 _PARAMS: Final = 2_000

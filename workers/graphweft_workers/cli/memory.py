@@ -21,7 +21,6 @@ from graphweft.memory import SOURCE, add_event, erase_event
 from graphweft_contracts import Event, InvalidEvent, InvalidSettings, MemoryMessage, MemoryScope
 from graphweft_contracts.memory import SCOPES
 from graphweft_contracts.search import MOST_RESULTS, IndexType, Searched
-from graphweft_workers.cli.connections import check_bus, running_bus, running_graph
 from graphweft_workers.cli.context import print_reply
 from graphweft_workers.cli.options import (
     After,
@@ -39,6 +38,7 @@ from graphweft_workers.cli.output import print_error, print_json, print_table, s
 from graphweft_workers.cli.publishing import PublishOptions, interruptible, publish
 from graphweft_workers.imports.files import STANDARD_INPUT
 from graphweft_workers.roles.connections import has_archive, make_archive, make_bus, make_transport
+from graphweft_workers.roles.running import check_bus, running_bus, running_graph
 from graphweft_workers.roles.settings import Settings
 
 _MAX_MESSAGES: Final = 1_000

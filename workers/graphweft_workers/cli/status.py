@@ -6,9 +6,9 @@ from datetime import UTC, datetime
 from typing import Final
 
 from graphweft_workers.cli.app_uses import show_uses
-from graphweft_workers.cli.connections import running_bus
 from graphweft_workers.cli.options import Data, Json, command
 from graphweft_workers.cli.output import print_json, print_table, say, warn
+from graphweft_workers.roles.running import running_bus
 from graphweft_workers.roles.settings import Settings
 from graphweft_workers.roles.status import MAX_LETTERS, read_status
 

@@ -7,6 +7,8 @@ from typing import Any, Final
 from graphweft_workers.console.access import Viewer
 from graphweft_workers.console.app import Page
 from graphweft_workers.console.events import EventQuestion, event
+from graphweft_workers.console.graph import GraphQuestion, NodeQuestion, SearchQuestion, graph_page, node, search
+from graphweft_workers.console.history import SECONDS, PastQuestion, WhyQuestion, past, why
 from graphweft_workers.console.live import LiveQuestion, live
 from graphweft_workers.console.operation import operation
 from graphweft_workers.console.questions import AppQuestion, Question
@@ -22,5 +24,10 @@ PAGES: Final = (
     Page(path="/api/session", question=Question, answer=session),
     Page(path="/api/live", question=LiveQuestion, answer=live),
     Page(path="/api/event", question=EventQuestion, answer=event, seconds=10.0),
+    Page(path="/api/graph", question=GraphQuestion, answer=graph_page),
+    Page(path="/api/graph/search", question=SearchQuestion, answer=search),
+    Page(path="/api/graph/node", question=NodeQuestion, answer=node),
+    Page(path="/api/graph/why", question=WhyQuestion, answer=why, seconds=SECONDS),
+    Page(path="/api/graph/past", question=PastQuestion, answer=past, seconds=SECONDS),
     Page(path="/api/operation", question=AppQuestion, answer=_operation),
 )

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Final
 
 from graphweft import Client
-from graphweft_contracts.rules_log import Activation
+from graphweft_contracts.layout import ALL_APPS
+from graphweft_contracts.rules_log import Activation, newest
 from graphweft_rules import RuleSet
 from graphweft_workers.inspection.rules_at import RulesAt
 from graphweft_workers.inspection.scan import Decoder
@@ -65,6 +66,11 @@ class Sources:
             self._rules, self._compiled = RulesAt(self.bus, rules_maker(self.settings)), set()
         self._compiled.add(digest)
         return await self._rules.rules(activation)
+
+    async def current_rules(self, activations: Sequence[Activation], app_id: str) -> list[RuleSet]:
+        """Return the rule sets of an app that are active now; without any, that of no files."""
+        active = newest(activations, app_id) or newest(activations, ALL_APPS)
+        return [await self.rules(active)]
 
     async def status(self) -> Status:
         """Return the state of the deployment, two seconds old at most."""

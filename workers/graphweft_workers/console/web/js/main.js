@@ -2,10 +2,11 @@
 
 import { ask, token } from "./api.js";
 import { announce, el, field, fill, note } from "./dom.js";
+import * as graph from "./graph.js";
 import * as live from "./live.js";
 import * as operation from "./operation.js";
 
-const PAGES = { live, operation };
+const PAGES = { live, graph, operation };
 const main = document.getElementById("main");
 const theme = { key: "graphweft-console-theme" };
 let session = null;

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from graphweft_workers.console import letters, memory, rules
 from graphweft_workers.console.access import Viewer
 from graphweft_workers.console.app import Page
+from graphweft_workers.console.context import ContextQuestion, context, names
 from graphweft_workers.console.events import EventQuestion, event
 from graphweft_workers.console.graph import GraphQuestion, NodeQuestion, SearchQuestion, graph_page, node, search
 from graphweft_workers.console.history import SECONDS, PastQuestion, WhyQuestion, past, why
@@ -20,6 +22,10 @@ async def _operation(sources: Sources, viewer: Viewer, question: AppQuestion) ->
     return operation(await sources.status(), await sources.bus.layout(), viewer.apps(question.app))
 
 
+def _user_of(question: memory.ScopeQuestion) -> str | None:
+    return question.user_id
+
+
 PAGES: Final = (
     Page(path="/api/session", question=Question, answer=session),
     Page(path="/api/live", question=LiveQuestion, answer=live),
@@ -29,5 +35,16 @@ PAGES: Final = (
     Page(path="/api/graph/node", question=NodeQuestion, answer=node),
     Page(path="/api/graph/why", question=WhyQuestion, answer=why, seconds=SECONDS),
     Page(path="/api/graph/past", question=PastQuestion, answer=past, seconds=SECONDS),
+    Page(path="/api/context", question=ContextQuestion, answer=context, user=lambda question: question.user),
+    Page(path="/api/context/names", question=AppQuestion, answer=names),
+    Page(path="/api/memory", question=memory.ScopeQuestion, answer=memory.remembered, user=_user_of),
+    Page(path="/api/memory/scopes", question=memory.ScopesQuestion, answer=memory.scopes),
+    Page(path="/api/memory/search", question=memory.MemorySearchQuestion, answer=memory.search, user=_user_of),
+    Page(path="/api/letters", question=letters.LettersQuestion, answer=letters.letters),
+    Page(path="/api/letters/show", question=letters.LetterQuestion, answer=letters.letter),
+    Page(path="/api/letters/retry", question=letters.LetterActionQuestion, answer=letters.retry_letters, seconds=30.0),
+    Page(path="/api/letters/drop", question=letters.LetterActionQuestion, answer=letters.drop_letters, seconds=30.0),
+    Page(path="/api/rules", question=AppQuestion, answer=rules.rules_page),
+    Page(path="/api/rules/try", question=rules.TryQuestion, answer=rules.try_event),
     Page(path="/api/operation", question=AppQuestion, answer=_operation),
 )

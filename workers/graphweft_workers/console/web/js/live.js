@@ -63,9 +63,9 @@ export function show(root, { app, signal }) {
     const cell = el("td", { class: "keep" }, stateOf(event));
     const row = el("tr", { class: first ? undefined : "new" },
       el("td", { class: "keep" }, clock(event.received).slice(11)),
-      el("td", {}, event.app ?? ""),
+      el("td", { class: "name" }, event.app ?? ""),
       el("td", {}, event.type ?? event.kind, event.kind === "retry" && [" ", tag("retry")], el("div", { class: "quiet mono" }, preview(event))),
-      el("td", {}, event.chat ?? ""),
+      el("td", { class: "name" }, event.chat ?? ""),
       el("td", {}, did(event)),
       el("td", { class: "number" }, event.rows === undefined ? "" : count(event.rows)),
       cell,
@@ -106,7 +106,7 @@ export function show(root, { app, signal }) {
 function preview(event) {
   if (event.fault) return event.fault;
   if (event.kind === "activation") return `rules ${event.rules}`;
-  return event.data && Object.keys(event.data).length ? asText(event.data).slice(0, 140) : "";
+  return event.data && Object.keys(event.data).length ? asText(event.data).slice(0, 90) : "";
 }
 
 function stateOf(event) {

@@ -2,11 +2,15 @@
 
 import { ask, token } from "./api.js";
 import { announce, el, field, fill, note } from "./dom.js";
+import * as context from "./context.js";
 import * as graph from "./graph.js";
+import * as letters from "./letters.js";
 import * as live from "./live.js";
+import * as memory from "./memory.js";
 import * as operation from "./operation.js";
+import * as rules from "./rules.js";
 
-const PAGES = { live, graph, operation };
+const PAGES = { live, graph, context, memory, letters, rules, operation };
 const main = document.getElementById("main");
 const theme = { key: "graphweft-console-theme" };
 let session = null;
@@ -107,7 +111,8 @@ function show({ focus }) {
   } else {
     page.show(body, { app, session, query, signal: stopped.signal, isDark });
   }
-  if (focus) main.focus();
+  scrollTo(0, 0);
+  if (focus) main.focus({ preventScroll: true });
   announce(`${page.title}`);
 }
 

@@ -60,11 +60,12 @@ function page(found, rate, app) {
     { title: "Since", keep: true, cell: (row) => clock(new Date(row.since * 1000).toISOString()) }], found.parked), more(found, "parked")));
   const busy = found.partitions.filter((each) => each.lag || each.owner === null || found.partitions.length <= 8);
   const shown = (busy.length ? busy : found.partitions.filter((each) => each.end)).slice(0, 64);
-  parts.push(sheet(table(app ? "Partitions that hold events of this app; apps share them, so the lag counts all" : "Partitions with events", [
+  const partitions = sheet(table(app ? "Partitions that hold events of this app; apps share them, so the lag counts all" : "Partitions with events", [
     { title: "Partition", header: true, number: true, cell: (row) => row.id }, { title: "Applied up to", cell: (row) => row.position || "nothing" },
     { title: "End", cell: (row) => row.end || "empty" }, { title: "Lag", number: true, cell: (row) => count(row.lag) },
     { title: "Worker", cell: (row) => row.owner ?? tag("none", "bad") }], shown),
-    el("p", { class: "quiet" }, `${shown.length} of ${found.partitions.length} partitions are listed.`)));
+    el("p", { class: "quiet" }, `${shown.length} of ${found.partitions.length} partitions are listed.`));
+  if (busy.length) parts.push(partitions);
   if (found.apps.length) parts.push(sheet(table("What apps use", [
     { title: "App", header: true, cell: (row) => row.app_id }, { title: "Events/s", number: true, cell: (row) => row.events_per_s.toFixed(1) },
     { title: "Stored", number: true, cell: (row) => bytes(row.stored_bytes) }, { title: "Dead letters", number: true, cell: (row) => count(row.dead_letters) },
@@ -78,6 +79,7 @@ function page(found, rate, app) {
   if (found.rules.length) parts.push(sheet(table("Active rules", [
     { title: "App", header: true, cell: (row) => (row.app_id === "*" ? "all apps" : row.app_id) }, { title: "Rules", cell: (row) => el("code", {}, row.rules.slice(0, 12)) },
     { title: "Activation", number: true, cell: (row) => row.number }, { title: "Since", keep: true, cell: (row) => clock(row.since) }], found.rules), more(found, "rules")));
+  if (!busy.length) parts.push(el("section", { class: "sheet" }, el("details", {}, el("summary", {}, `All ${found.partitions.length} partitions have a worker and no lag`), partitions)));
   if (found.archive) parts.push(sheet(el("h2", {}, "Archive"), el("p", {}, archive(found.archive))));
   return parts;
 }

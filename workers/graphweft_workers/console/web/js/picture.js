@@ -17,7 +17,7 @@ export class Picture {
   constructor(cytoscape, element, onOpen, signal) {
     this.nodes = new Map();
     this.relationships = new Map();
-    this.cy = cytoscape({ container: element, wheelSensitivity: 0.3, minZoom: 0.1, maxZoom: 4, boxSelectionEnabled: false, autounselectify: true });
+    this.cy = cytoscape({ container: element, minZoom: 0.1, maxZoom: 4, boxSelectionEnabled: false, autounselectify: true });
     this.cy.on("tap", "node", (event) => onOpen(this.nodes.get(event.target.id()).id));
     this.restyle();
     document.addEventListener("theme-changed", () => this.restyle(), { signal });

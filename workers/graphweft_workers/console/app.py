@@ -49,7 +49,7 @@ _ANSWER_BYTES: Final = 4_000_000
 _JSON: Final = "application/json"
 _POLICY: Final = (
     "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; form-action 'none'; "
-    "frame-ancestors 'none'"
+    "frame-ancestors 'none'; require-trusted-types-for 'script'"
 )
 _HEADERS: Final[Mapping[bytes, bytes]] = {
     b"content-security-policy": _POLICY.encode(),

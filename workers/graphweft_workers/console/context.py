@@ -7,7 +7,7 @@ from uuid import uuid4
 
 from pydantic import Field
 
-from graphweft_contracts import ContextReply
+from graphweft_contracts import ContextReply, Explanation
 from graphweft_contracts.events import Name
 from graphweft_workers.apps import no_rules
 from graphweft_workers.console.access import Viewer
@@ -64,19 +64,23 @@ def reply_dict(reply: ContextReply, *, redacts: bool) -> dict[str, Any]:
         {
             **block.model_dump(mode="json", include=_SHOWN),
             "value": shown(block.value, redacts=redacts),
-            "explanation": None
-            if block.explanation is None
-            else shown(block.explanation.model_dump(mode="json"), redacts=redacts),
+            "explanation": None if block.explanation is None else _explanation(block.explanation, redacts=redacts),
         }
         for block in reply.blocks
     ]
     text = reply.text[:_CHARS]
     return {
-        **shown(found, redacts=redacts),
+        **shown(found, redacts=False),
         "text": text,
         "text_is_cut": len(text) < len(reply.text),
         "blocks": blocks,
     }
+
+
+def _explanation(how: Explanation, *, redacts: bool) -> dict[str, Any]:
+    """Return how a block was made; only the values of its parameters are data."""
+    found: dict[str, Any] = shown(how.model_dump(mode="json", exclude={"params"}), redacts=False)
+    return found | {"params": shown(how.params, redacts=redacts)}
 
 
 async def names(sources: Sources, viewer: Viewer, question: AppQuestion) -> dict[str, Any]:

@@ -20,6 +20,8 @@ from graphweft_workers.roles.rules import rules_maker
 _SEARCHED: Final = 2_000
 """Entries after an event in which its copies and retries are looked for."""
 _TEXT: Final = 4_000
+_OURS: Final = frozenset({"rules", "state", "committed", "checkpoint", "plan", "parked", "copy_of", "copies", "again"})
+"""Fields without data of events. A digest of rules would look like a secret."""
 
 
 class EventQuestion(AppQuestion):
@@ -55,5 +57,8 @@ async def event(sources: Sources, viewer: Viewer, question: EventQuestion) -> di
         "received": seen.entry.received.isoformat(),
         "kind": seen.kind,
         "event": shown(content, redacts=sources.redacts, text=_TEXT),
-        **{name: shown(value, redacts=sources.redacts, text=_TEXT) for name, value in found.items()},
+        **{
+            name: shown(value, redacts=sources.redacts and name not in _OURS, text=_TEXT)
+            for name, value in found.items()
+        },
     }

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
 from typing import Annotated, Any, Final
 
 from pydantic import Field, StringConstraints
@@ -17,7 +17,7 @@ from graphweft_workers.console.sources import Sources
 from graphweft_workers.console.values import shown
 from graphweft_workers.engine.read import row_id
 from graphweft_workers.gateway.problems import Problem
-from graphweft_workers.inspection.effects import Effect, effects_of
+from graphweft_workers.inspection.effects import Effect, covers, effects_of
 from graphweft_workers.inspection.entries import Seen
 from graphweft_workers.inspection.judging import Judged, judge
 from graphweft_workers.inspection.rules_at import activation_at
@@ -52,7 +52,7 @@ async def live(sources: Sources, viewer: Viewer, question: LiveQuestion) -> dict
     reached = await ends(bus, partitions)
     found: list[Seen] = []
     cut = False
-    for partition, entry in await _fresh(bus, question, reached):
+    async for partition, entry in _fresh(bus, question, reached):
         seen = await decoder.see(partition, entry)
         if not _is_shown(seen, app_id):
             continue
@@ -87,10 +87,12 @@ async def _partitions(bus: Bus, app_id: str | None) -> Collection[int] | None:
     return None if layout.order_of(app_id) == "chat" else layout.partitions_of(app_id)
 
 
-async def _fresh(bus: Bus, question: LiveQuestion, reached: Mapping[int, str]) -> Sequence[tuple[int, Entry]]:
-    """Return entries after the cursor, the newest first; without a cursor, the newest ones."""
+async def _fresh(bus: Bus, question: LiveQuestion, reached: Mapping[int, str]) -> AsyncIterator[tuple[int, Entry]]:
+    """Yield entries after the cursor, the newest first; without a cursor, the newest ones."""
     if question.cursor is None:
-        return [each async for each in Limits(entries=_SCANNED).within(newest_first(bus, reached))]
+        async for each in Limits(entries=_SCANNED).within(newest_first(bus, reached)):
+            yield each
+        return
     found: list[tuple[int, Entry]] = []
     try:
         for partition, end in reached.items():
@@ -105,7 +107,8 @@ async def _fresh(bus: Bus, question: LiveQuestion, reached: Mapping[int, str]) -
                 found.append((partition, entry))
     except ValueError:
         raise Problem(422, "invalid-question", "the cursor is of another bus: load the page again") from None
-    return sorted(found, key=lambda each: each[1].received, reverse=True)
+    for each in sorted(found, key=lambda one: one[1].received, reverse=True):
+        yield each
 
 
 def _is_shown(seen: Seen, app_id: str | None) -> bool:
@@ -164,7 +167,12 @@ async def _letters(bus: Bus, found: Sequence[Seen], judged: Sequence[Judged | No
             ids += [_letter_id(seen, each.mutation.rule, each.mutation.id) for each in result.mutations]
             ids += [_letter_id(seen, each.rule, each.mutation) for each in (*result.skipped, *result.failed)]
     letters = [await bus.dead_letter(each) for each in ids[:_LETTERS]]
-    return {letter.id: letter.reason for letter in letters if letter is not None}
+    reasons: dict[str, str] = {letter.id: letter.reason for letter in letters if letter is not None}
+    for letter in await bus.dead_letters(limit=_LETTERS):  # some stand for many events
+        for seen in found:
+            if covers(letter, seen) and letter.mutation is None:
+                reasons.setdefault(row_id(seen.partition, seen.entry.offset, None, None), letter.reason)
+    return reasons
 
 
 def _letter_id(seen: Seen, rule: str, mutation: str) -> str:

@@ -12,27 +12,27 @@ MOST: Final = 200
 """Rows of each table."""
 
 
-def operation(status: Status, layout: Layout, app_id: str | None) -> dict[str, Any]:
-    """Return the state for the page; with ``app_id``, nothing of other apps."""
+def operation(status: Status, layout: Layout, app_id: str | None, *, all_apps: bool) -> dict[str, Any]:
+    """Return the state for the page; with ``app_id``, nothing of other apps. ``all_apps``: the viewer may see all."""
     found = status.to_json()
     partitions = {each.id: each for each in status.partitions}
     for row in found["partitions"]:
         row["written"] = partitions[row["id"]].written
     if app_id is not None:
-        found = _of_app(found, layout, app_id)
+        found = _of_app(found, layout, app_id, named=all_apps)
     for name in ("without_effect", "apps", "parked", "rules"):
         rows = found[name]
         found[name], found[f"{name}_total"] = rows[:MOST], len(rows)
     return found
 
 
-def _of_app(found: dict[str, Any], layout: Layout, app_id: str) -> dict[str, Any]:
+def _of_app(found: dict[str, Any], layout: Layout, app_id: str, *, named: bool) -> dict[str, Any]:
     """Leave out what belongs to other apps. Apps share a partition, so its position and its lag are of all of them."""
     own = layout.partitions_of(app_id)
     apps = [row for row in found["apps"] if row["app_id"] == app_id]
     causes = [row for row in found["without_effect"] if row["app_id"] == app_id]
     partitions = [
-        {**row, "owner": row["owner"] and "a worker", "written": None}
+        row if named else {**row, "owner": row["owner"] and "a worker", "written": None}
         for row in found["partitions"]
         if row["id"] in own
     ]

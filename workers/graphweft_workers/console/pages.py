@@ -19,7 +19,8 @@ from graphweft_workers.console.sources import Sources
 
 
 async def _operation(sources: Sources, viewer: Viewer, question: AppQuestion) -> dict[str, Any]:
-    return operation(await sources.status(), await sources.bus.layout(), viewer.apps(question.app))
+    status, layout = await sources.status(), await sources.bus.layout()
+    return operation(status, layout, viewer.apps(question.app), all_apps=viewer.all_apps)
 
 
 def _user_of(question: memory.ScopeQuestion) -> str | None:

@@ -171,15 +171,16 @@ async def letters_of(bus: Bus, seen: Seen, names: Collection[tuple[str, str]]) -
     found: dict[str, DeadLetter] = {}
     for name in (*rows_of(seen, names), set_aside_id(seen.partition)):
         letter = await bus.dead_letter(name)
-        if letter is not None and _covers(letter, seen):
+        if letter is not None and covers(letter, seen):
             found[letter.id] = letter
     for letter in await bus.dead_letters(limit=_MOST_LETTERS):
-        if _covers(letter, seen):
+        if covers(letter, seen):
             found[letter.id] = letter
     return Letters(found=tuple(found.values()), complete=count <= _MOST_LETTERS)
 
 
-def _covers(letter: DeadLetter, seen: Seen) -> bool:
+def covers(letter: DeadLetter, seen: Seen) -> bool:
+    """Tell whether a dead letter stands for an entry."""
     if letter.reason == "trimmed" or letter.partition != seen.partition:
         return False
     return seen.entry.offset in (letter.offsets or (letter.offset,))

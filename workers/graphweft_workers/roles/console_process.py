@@ -63,7 +63,8 @@ class ConsoleProcess:
             while True:
                 await _visited(self._listener)
                 code = await self._run(self._listener, environment)
-                logger.error("console_ended", code=code, next="it starts again with the next visit")
+                if code:
+                    logger.error("console_ended", code=code, next="it starts again with the next visit")
                 await asyncio.sleep(_RESTART_S)
         finally:
             await self._end()

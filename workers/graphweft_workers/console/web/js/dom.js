@@ -30,18 +30,18 @@ export function fill(element, ...children) {
 }
 
 // Columns are {name, title, number, keep, cell}; `cell` gets the row and returns text or elements.
-export function table(caption, columns, rows, { key } = {}) {
+export function table(caption, columns, rows, { low = false } = {}) {
   const body = el("tbody");
   const classes = (column) => (column.number ? "number" : column.keep ? "keep" : undefined);
   for (const row of rows) {
     const cells = columns.map((column, index) =>
       el(index === 0 && column.header ? "th" : "td", { class: classes(column), scope: index === 0 && column.header ? "row" : undefined },
         column.cell(row)));
-    body.append(el("tr", { "data-key": key ? key(row) : undefined }, cells));
+    body.append(el("tr", {}, cells));
   }
   const head = el("tr", {}, columns.map((column) => el("th", { scope: "col", class: classes(column) }, column.title)));
   // A region that scrolls can be reached by the keyboard.
-  return el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": caption },
+  return el("div", { class: low ? "scroll low" : "scroll", tabindex: "0", role: "region", "aria-label": caption },
     el("table", {}, el("caption", {}, caption), el("thead", {}, head), body));
 }
 

@@ -19,7 +19,7 @@ export function show(root, { app, signal, query }) {
   const legend = el("div", { class: "legend" });
   const canvas = el("div", { class: "canvas", role: "img", "aria-label": "Picture of the graph; the table below lists its nodes" });
   const list = el("div");
-  const detail = el("section", { class: "sheet", "aria-label": "Node" }, el("h2", {}, "Node"), el("p", { class: "quiet" }, "No node is chosen."));
+  const detail = el("section", { class: "sheet side", "aria-label": "Node", tabindex: "0" }, el("h2", {}, "Node"), el("p", { class: "quiet" }, "No node is chosen."));
   const found = el("div");
   const text = el("input", { type: "search", name: "text", size: 28, maxlength: 200, required: true });
   const which = el("select", { on: { change: () => load() } }, el("option", { value: "" }, "the largest labels"));
@@ -92,14 +92,14 @@ export function show(root, { app, signal, query }) {
     fill(list, table(`The nodes of the picture (${nodes.length})`, [
       { title: "Node", header: true, cell: (row) => (inPast ? row.caption ?? row.id : button(row.caption ?? `node ${row.id}`, () => open(row.id), { class: "link" })) },
       { title: "Labels", cell: (row) => row.labels.join(", ") },
-      { title: "Relationships here", number: true, cell: (row) => degrees.get(row.id) ?? 0 }], nodes));
+      { title: "Relationships here", number: true, cell: (row) => degrees.get(row.id) ?? 0 }], nodes, { low: true }));
   }
 
   async function search() {
     const answer = await attempt(() => ask("graph/search", { app, text: text.value }, { signal }));
     if (!answer) return;
     announce(`${answer.nodes.length} nodes found`);
-    fill(found, el("h3", {}, `${answer.nodes.length} nodes found`),
+    fill(found, el("h2", {}, answer.nodes.length === 1 ? "1 node found" : `${answer.nodes.length} nodes found`),
       answer.partly && el("p", { class: "quiet" }, `Keys of rules are searched in the whole graph; other properties in the first ${count(answer.scanned)} nodes of each label only.`),
       el("ul", { class: "plain" }, answer.nodes.map((each) => el("li", {}, button(each.caption ?? `node ${each.id}`, () => { back.hidden || load(); open(each.id); }, { class: "link" }), " ", each.labels.map((label) => tag(label))))),
       answer.nodes.length > 0 && button("Close the results", () => fill(found), { class: "small" }));

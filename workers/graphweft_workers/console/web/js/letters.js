@@ -17,7 +17,7 @@ export function show(root, { app, session, signal }) {
   const act = (name, label, kind) => button(label, () => change(name), { class: kind, disabled: true, id: `letters-${name}` });
   const actions = session.may_write ? [act("retry", "Retry the chosen ones", "main"), act("drop", "Drop the chosen ones")] : null;
   fill(root, problem, el("div", { class: "row" }, field("Reason", reason), actions),
-    !session.may_write && el("p", { class: "quiet" }, "The console is read-only here. `graphweft dlq retry` and `graphweft dlq drop` change dead letters."), body, detail);
+    !session.may_write && el("p", { class: "quiet" }, "The console is read-only here. `graphweft dlq retry` and `graphweft dlq drop` change dead letters."), detail, body);
 
   async function load() {
     chosen.clear();

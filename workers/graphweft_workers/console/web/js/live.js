@@ -32,11 +32,11 @@ export function show(root, { app, signal }) {
   });
   const state = el("span", { class: "quiet" }, "looking every second");
   const detail = el("section", { class: "sheet", "aria-label": "Event", hidden: true });
-  fill(root, problem, el("div", { class: "row" }, pause, state), el("div", { class: "sheet" },
+  fill(root, problem, el("div", { class: "row" }, pause, state), detail, el("div", { class: "sheet" },
     el("div", { class: "scroll", tabindex: "0", role: "region", "aria-label": "Events" },
       el("table", {}, el("caption", {}, `The newest ${MOST} events`),
         el("thead", {}, el("tr", {}, COLUMNS.map((each, index) => el("th", { scope: "col", class: index === 5 ? "number" : undefined }, each || el("span", { class: "visually-hidden" }, "Details"))))), body)),
-    empty), detail);
+    empty));
 
   async function look() {
     clearTimeout(timer);

@@ -4,7 +4,7 @@ import { ask } from "./api.js";
 import { clock, count, el, fill, note, table, tag } from "./dom.js";
 
 export const title = "Operation";
-export const lead = "Whether workers keep up, and what had no effect. It is what `graphweft status` prints.";
+export const lead = "Whether workers keep up, and what had no effect: what the command graphweft status prints.";
 const EVERY_MS = 5000;
 
 export function show(root, { app, signal }) {
@@ -61,10 +61,10 @@ function page(found, rate, app) {
   const busy = found.partitions.filter((each) => each.lag || each.owner === null || found.partitions.length <= 8);
   const shown = (busy.length ? busy : found.partitions.filter((each) => each.end)).slice(0, 64);
   const partitions = sheet(table(app ? "Partitions that hold events of this app; apps share them, so the lag counts all" : "Partitions with events", [
-    { title: "Partition", header: true, number: true, cell: (row) => row.id }, { title: "Applied up to", cell: (row) => row.position || "nothing" },
+    { title: "Partition", header: true, cell: (row) => row.id }, { title: "Applied up to", cell: (row) => row.position || "nothing" },
     { title: "End", cell: (row) => row.end || "empty" }, { title: "Lag", number: true, cell: (row) => count(row.lag) },
     { title: "Worker", cell: (row) => row.owner ?? tag("none", "bad") }], shown),
-    el("p", { class: "quiet" }, `${shown.length} of ${found.partitions.length} partitions are listed.`));
+    el("p", { class: "quiet" }, shown.length < found.partitions.length ? `${shown.length} of ${found.partitions.length} partitions are listed.` : ""));
   if (busy.length) parts.push(partitions);
   if (found.apps.length) parts.push(sheet(table("What apps use", [
     { title: "App", header: true, cell: (row) => row.app_id }, { title: "Events/s", number: true, cell: (row) => row.events_per_s.toFixed(1) },

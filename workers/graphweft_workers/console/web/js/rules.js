@@ -56,7 +56,7 @@ function page(found) {
   parts.push(el("section", { class: "sheet", "aria-label": "Files" }, el("h2", {}, `Files (${count(found.files_total)})`),
     found.files.map((each) => el("details", {}, el("summary", {}, each.name), el("pre", { tabindex: "0" }, each.text), each.cut && el("p", { class: "quiet" }, "The file is longer: `graphweft rules show` prints it.")))));
   parts.push(el("section", { class: "sheet", "aria-label": "Activations" }, table("The latest activations", [
-    { title: "Number", header: true, number: true, cell: (row) => row.number }, { title: "For", cell: (row) => (row.scope === "*" ? "all apps" : row.scope) },
+    { title: "Number", header: true, cell: (row) => row.number }, { title: "For", cell: (row) => (row.scope === "*" ? "all apps" : row.scope) },
     { title: "Rules", cell: (row) => el("code", {}, row.rules) }, { title: "Time", keep: true, cell: (row) => clock(row.time).slice(0, 19) }], found.activations)));
   return parts;
 }

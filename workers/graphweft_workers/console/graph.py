@@ -29,11 +29,11 @@ NEIGHBOURS: Final = 3
 MOST: Final = 300
 """Nodes of one answer."""
 _DEGREE: Final = 10_000
-_SCAN: Final = 2_000
+_SCAN: Final = 5_000
 _SCANNED_LABELS: Final = 20
 _KEYS: Final = 40
 _READ_S: Final = 2.0
-_SEARCH_S: Final = 0.5
+_SEARCH_S: Final = 0.15
 """Within this time a search begins to read another label."""
 
 type NodeId = int | Annotated[str, StringConstraints(min_length=1, max_length=200)]
@@ -123,6 +123,18 @@ async def picture(
             found.add_node(*row)
     await connect(graph, app_id, found, list(found.nodes), NEIGHBOURS)
     return {"labels": labels, "labels_not_counted": uncounted}, found
+
+
+async def draw(
+    graph: GraphStore, app_id: str, *, labels: Sequence[str], limit: int, most: int, redacts: bool
+) -> tuple[list[dict[str, Any]], list[dict[str, Any]], list[dict[str, Any]]]:
+    """Return the labels of a graph, and at most ``most`` nodes with the relationships between them."""
+    question = GraphQuestion(labels=list(labels), limit=limit)
+    about, found = await picture(graph, app_id, question, redacts=redacts)
+    nodes = list(found.nodes.values())[:most]
+    kept = {each["id"] for each in nodes}
+    between = [each for each in found.relationships.values() if each["start"] in kept and each["end"] in kept]
+    return about["labels"], nodes, between
 
 
 async def connect(graph: GraphStore, app_id: str, found: Picture, ids: Sequence[Any], each: int) -> None:

@@ -143,7 +143,8 @@ class Stack:
         given = {"specversion": "1.0", "source": "/t", "chatid": "c1", "workflow": "Notes", "appid": app}
         given["time"] = datetime.now(UTC).isoformat()
         file.write_text("".join(json.dumps(given | each) + "\n" for each in events))
-        self.run("emit", str(file), "--wait")
+        out, err = self.command("emit", str(file), "--wait").communicate(timeout=120)
+        assert "events sent" in out + err, err
 
 
 def note(name: str, **data: Any) -> dict[str, Any]:
@@ -307,9 +308,10 @@ async def test_every_answer_forbids_code_of_others(ask: Asking) -> None:
 
 
 async def test_requests_are_bounded(stack: Stack) -> None:
-    forever = asyncio.Event()
+    began, forever = asyncio.Event(), asyncio.Event()
 
     async def waits(*_: Any) -> dict[str, Any]:
+        began.set()
         await forever.wait()
         return {}
 
@@ -326,9 +328,10 @@ async def test_requests_are_bounded(stack: Stack) -> None:
         assert problem(await ask.answer("large")) == (413, "answer-too-large")
         assert problem(await ask.answer("slow", more="x" * 100)) == (413, "body-too-large")
         assert problem(await ask.answer("slow", more="x")) == (422, "invalid-question")
+        began.clear()
         first = asyncio.create_task(ask.answer("waits"))
-        while problem(second := await ask.answer("slow")) != (429, "too-many-requests"):
-            assert problem(second) == (504, "too-slow")
+        await began.wait()
+        assert problem(await ask.answer("slow")) == (429, "too-many-requests")
         assert problem(await ask.answer("slow", "theirs")) == (504, "too-slow"), "another app has its own limit"
         forever.set()
         assert (await first).status_code == 200
@@ -362,7 +365,7 @@ async def test_live_shows_what_each_event_did(ask: Asking) -> None:
     assert (first["rows"], first["state"], first["skipped"]) == (2, "applied", [])
     [skip] = events["untagged"]["skipped"]
     assert (skip["mutation"], "'tag'" in skip["reason"]) == ("tag", True)
-    assert events["bad"]["matched"][0]["letter"] == "query_error"
+    assert events["bad"]["matched"][0]["letter"] == "invalid_value"
     assert events["lost"]["letter"] == "no_rules"
     assert (await ask("live", cursor=found["cursor"]))["events"] == []
 
@@ -412,7 +415,7 @@ async def test_a_graph_is_shown_searched_and_expanded(ask: Asking) -> None:
 async def test_the_events_behind_a_node_and_an_earlier_graph_are_shown(ask: Asking) -> None:
     asked = {"label": "Note", "key": "text", "value": "first of acme"}
     fast = await ask("graph/why", **asked)
-    assert (fast["exact"], [each["id"] for each in fast["writes"]]) == (False, ["first of acme"] * 2)
+    assert (fast["exact"], [each["id"] for each in fast["writes"]]) == (False, ["first of acme"])
     exact = await ask("graph/why", exact=True, **asked)
     [write] = [each for each in exact["writes"] if each["mutation"] == "write"]
     assert [each["change"] for each in write["changes"]] == ["created"]
@@ -471,7 +474,7 @@ async def test_the_active_rules_are_shown_and_tried(ask: Asking) -> None:
     tried = await ask("rules/try", event=json.dumps(given | note("tried")))
     assert [each["mutation"] for each in tried["mutations"]] == ["write", "tag"]
     for event, refusal in (
-        ("{", (422, "invalid-event")),
+        ("{]", (422, "invalid-event")),
         (json.dumps(given | note("x") | {"appid": "globex"}), (422, "other-app")),
     ):
         assert problem(await ask.answer("rules/try", event=event)) == refusal
@@ -509,7 +512,7 @@ async def test_dead_letters_are_only_listed_while_the_console_is_read_only(ask: 
         for action in ("retry", "drop"):
             answer = await ask.answer(f"letters/{action}", token, ids=[letters[0]["id"]])
             assert problem(answer) == (403, "read-only")
-    assert {each["reason"] for each in letters} == {"query_error", "no_rules", "skipped"}
+    assert {each["reason"] for each in letters} == {"invalid_value", "no_rules", "skipped"}
 
 
 async def test_dead_letters_are_retried_and_dropped_with_the_right(stack: Stack) -> None:
@@ -614,7 +617,7 @@ def test_a_browser_shows_every_page_and_runs_nothing_of_the_data(stack: Stack) -
         page.select_option("#app", "acme")
         for name, seen in (
             ("live", "td >> text=onerror"), ("graph", ".scroll >> text=onerror"), ("context", "#main form"),
-            ("memory", "text=user of acme"), ("letters", "text=query_error"), ("rules", "text=Findings"),
+            ("memory", "text=user of acme"), ("letters", "text=invalid_value"), ("rules", "text=Findings"),
             ("operation", "text=Dead letters"),
         ):  # fmt: skip
             page.goto(f"{link.partition('#')[0]}#/{name}")

@@ -132,7 +132,7 @@ async def _again(sources: Sources, positions: Iterable[str], app_id: str | None)
         if partition < count:
             for entry in await sources.bus.entries(partition, offsets):
                 seen = await decoder.see(partition, entry)
-                if _is_shown(seen, app_id):
+                if app_id in (None, seen.app_id):
                     found.append(seen)
     return found
 

@@ -106,6 +106,7 @@ class Stack:
             "GRAPHWEFT_RULES": str(folder / "rules"),
             "GRAPHWEFT_LOG_LEVEL": "warning",
             "GRAPHWEFT_CONSOLE_PORT": "0",
+            "GRAPHWEFT_PARTITIONS": "1",  # both apps share it
         }
         self.count = 0
         self.link = ""
@@ -617,7 +618,7 @@ def test_a_browser_shows_every_page_and_runs_nothing_of_the_data(stack: Stack) -
         page.select_option("#app", "acme")
         for name, seen in (
             ("live", "td >> text=onerror"), ("graph", ".scroll >> text=onerror"), ("context", "#main form"),
-            ("memory", "text=user of acme"), ("letters", "text=invalid_value"), ("rules", "text=Findings"),
+            ("memory", "text=user of acme"), ("letters", "td >> text=invalid_value"), ("rules", "text=Findings"),
             ("operation", "text=Dead letters"),
         ):  # fmt: skip
             page.goto(f"{link.partition('#')[0]}#/{name}")
@@ -626,6 +627,8 @@ def test_a_browser_shows_every_page_and_runs_nothing_of_the_data(stack: Stack) -
             assert page.eval_on_selector_all("main img, main script, main [onerror]", "found => found.length") == 0
             assert page.evaluate("document.querySelectorAll('main h1').length") == 1
         page.goto(f"{link.partition('#')[0]}#/context")
+        page.wait_for_selector("#names-chats option", state="attached")
+        page.fill("input[name=agent]", "A")
         page.click("text=Show the context")
         page.wait_for_selector("pre >> text=onerror")
         page.click("text=Sign out")

@@ -66,6 +66,6 @@ def with_text(dialect: GraphDialect, label: str) -> str:
     """Return nodes among the first ``$scan`` with a label of which a property contains ``$text``, in lower case."""
     part = dialect.short_text("n[k]", _COMPARED)
     where = f"any(k IN keys(n) WHERE toLower(coalesce({part}, '')) CONTAINS $text)"
-    # FalkorDB moves a filter in front of the LIMIT before it, and would read all nodes: not past an aggregation.
+    # A server may move a filter in front of the LIMIT before it, and read all nodes: not past an aggregation.
     first = f"MATCH (n:{dialect.quoted(label)}) WITH n LIMIT $scan WITH collect(n) AS first UNWIND first AS n"
     return f"{first} WITH n WHERE {where} WITH n LIMIT $limit RETURN {_node(dialect, 'n')}"

@@ -65,13 +65,15 @@ async def live(sources: Sources, viewer: Viewer, question: LiveQuestion) -> dict
     judged = [await _judged(sources, viewer, seen, decoder.activations) for seen in found]
     letters = await _letters(bus, found, judged)
     now = time.time()
+    events = [
+        _event(seen, effect, result, letters, redacts=sources.redacts)
+        | ({"ms": _age_ms(seen, now)} if question.cursor is not None and effect.state == "applied" else {})
+        for seen, effect, result in zip(found, effects, judged, strict=False)
+    ]
     return {
-        "events": [
-            _event(seen, effect, result, letters, redacts=sources.redacts)
-            for seen, effect, result in zip(found, effects, judged, strict=False)
-        ],
+        "events": events,
         "states": {
-            seen.position: _state(effect) | {"ms": round((now - seen.entry.received.timestamp()) * 1000)}
+            seen.position: _state(effect) | {"ms": _age_ms(seen, now)}
             for seen, effect in zip(waiting, effects[len(found) :], strict=True)
         },
         "cursor": {**(question.cursor or {}), **reached},
@@ -218,6 +220,11 @@ def _event(
         "rows": len(judged.mutations),
         "reason": shown(judged.reason, redacts=redacts),
     }
+
+
+def _age_ms(seen: Seen, now: float) -> int:
+    """Return how long ago the bus took an entry, by two clocks that may differ a little."""
+    return max(0, round((now - seen.entry.received.timestamp()) * 1000))
 
 
 def _state(effect: Effect) -> dict[str, Any]:

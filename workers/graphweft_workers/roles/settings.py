@@ -33,6 +33,7 @@ from graphweft.transports.embedded import DEFAULT_DATA, embedded_url
 from graphweft_contracts import InvalidSettings, Order
 from graphweft_contracts.signatures import SigningKey
 from graphweft_workers.drivers.settings import UNPREFIXED, DriverSettings, graph_url_of_environment
+from graphweft_workers.roles.console_settings import ConsoleSettings
 
 CONFIG_FILE: Final = "graphweft.yaml"
 _PREFIX: Final = "GRAPHWEFT_"
@@ -67,7 +68,7 @@ _UNPREFIXED: Final[Mapping[str, tuple[str, ...]]] = {
 """Settings, and the variables that give them if nothing else does: the first that is set."""
 
 
-class Settings(DriverSettings, BaseSettings):
+class Settings(DriverSettings, ConsoleSettings, BaseSettings):
     """The settings of every graphweft command; field ``x_y`` is ``GRAPHWEFT_X_Y`` or ``x_y:`` in graphweft.yaml."""
 
     model_config = SettingsConfigDict(env_prefix=_PREFIX, env_ignore_empty=True, extra="forbid", frozen=True)
@@ -247,28 +248,6 @@ class Settings(DriverSettings, BaseSettings):
         description="Open connections of one address to a gateway; 0 does not limit them, for a gateway behind a proxy "
         "that does.",
     )
-    console: bool = Field(default=True, description="Whether `graphweft up` offers the console.")
-    console_port: int = Field(
-        default=8766, ge=0, le=65_535, description="Port of the console of `graphweft up`; 0 takes a free one."
-    )
-    console_token: SecretStr | None = Field(
-        default=None,
-        min_length=32,
-        description="Token of an operator for the console: it shows all apps, and writes if `console_write` is set.",
-    )
-    console_tokens: Path | None = Field(
-        default=None,
-        description="YAML file with the hashes of the tokens that the console accepts, like that of the gateway.",
-    )
-    console_hosts: str | None = Field(
-        default=None,
-        pattern=r"^[A-Za-z0-9.-]{1,253}( *, *[A-Za-z0-9.-]{1,253})*$",
-        description="Names under which the console may be reached, separated by commas, besides localhost and IP "
-        "addresses.",
-    )
-    console_write: bool = Field(
-        default=False, description="Whether the console may retry and drop dead letters, with a token that has `admin`."
-    )
     apps: Path | None = Field(
         default=None,
         description="YAML file with what each app may do: the workflows whose rules it uses. A change takes effect "
@@ -418,11 +397,6 @@ class Settings(DriverSettings, BaseSettings):
     def context_off_apps(self) -> frozenset[str]:
         """The app ids of ``context_off``; ``*`` stands for all."""
         return frozenset(name for part in (self.context_off or "").split(",") if (name := part.strip()))
-
-    @property
-    def console_names(self) -> frozenset[str]:
-        """The names of ``console_hosts``, in lower case."""
-        return frozenset(name for part in (self.console_hosts or "").split(",") if (name := part.strip().lower()))
 
     @property
     def embedded(self) -> bool:

@@ -77,7 +77,10 @@ export class Picture {
     this.cy.nodes().removeClass("chosen");
     const node = this.cy.getElementById(key(id));
     node.addClass("chosen");
-    if (node.nonempty()) this.cy.center(node);
+    if (node.empty()) return;
+    const { x1, x2, y1, y2 } = this.cy.extent();
+    const { x, y } = node.position();
+    if (x < x1 || x > x2 || y < y1 || y > y2) this.cy.center(node);
   }
 
   content() {

@@ -66,9 +66,7 @@ async def table_of(reply: list[Any], graph: AsyncGraph, *, elements: bool = Fals
     plain = _whole if elements else _plain
     return Table(
         columns=tuple(str(name) for _, name in result.header),
-        rows=tuple(
-            tuple([cell if type(cell) in _FLAT else plain(cell) for cell in row]) for row in result.result_set
-        ),
+        rows=tuple(tuple([cell if type(cell) in _FLAT else plain(cell) for cell in row]) for row in result.result_set),
     )
 
 

@@ -52,7 +52,10 @@ class GatewayOptions:
         ),
     ] = None
     listener: Annotated[
-        int | None, typer.Option("--listener", hidden=True, help="console: number of an open socket that listens.")
+        int | None,
+        typer.Option(
+            "--listener", metavar="NUMBER", help="console: an open socket that listens, in place of --host and --port."
+        ),
     ] = None
 
 

@@ -14,9 +14,9 @@ from benchmarks.harness import Bench, Contender, Died, Result, Spread, ratio
 from benchmarks.services import Graph, Services, publish
 from benchmarks.throughput import unwind_rate
 from benchmarks.workload import APP, CALLS, ROOT
-from graphweft_workers.cli.second_graph import second_place
 from graphweft_workers.roles.connections import make_bus, make_graph
 from graphweft_workers.roles.rules import load_rules, push
+from graphweft_workers.roles.second_graph import second_place
 from graphweft_workers.roles.settings import Settings
 
 PER_S: Final = 20_000

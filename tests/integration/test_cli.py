@@ -601,16 +601,43 @@ def test_no_responder_is_told_after_the_budget(call: Call, url: str) -> None:
 def test_query_prints_json_by_column(up: Deployment) -> None:
     up.emit(turn("1", app="query"), turn("2", app="query"), turn("3", app="query", agent="Bob"))
     cypher = "MATCH (a:Agent) RETURN a.name AS name, a, [a.turns, null, true] AS list ORDER BY name"
-    assert up.json("query", "--app", "query", cypher) == {
+    found = up.json("query", "--app", "query", cypher)
+    ids = [row["a"].pop("id") for row in found["rows"]]
+    assert all(isinstance(each, int) for each in ids)
+    assert len({*ids}) == 2
+    assert found == {
         "columns": ["name", "a", "list"],
         "rows": [
-            {"name": "Ann", "a": {"name": "Ann", "turns": 2}, "list": [2, None, True]},
-            {"name": "Bob", "a": {"name": "Bob", "turns": 1}, "list": [1, None, True]},
+            {
+                "name": "Ann",
+                "a": {"labels": ["Agent"], "properties": {"name": "Ann", "turns": 2}},
+                "list": [2, None, True],
+            },
+            {
+                "name": "Bob",
+                "a": {"labels": ["Agent"], "properties": {"name": "Bob", "turns": 1}},
+                "list": [1, None, True],
+            },
         ],
     }
     table = up.ok("query", "--app", "query", cypher)
     assert "Ann" in table
     assert '"turns": 2' in table
+
+
+def test_show_draws_a_part_of_the_graph(up: Deployment, tmp_path: Path) -> None:
+    up.emit(turn("1", app="drawn", agent="<script>Ann"), turn("2", app="drawn", agent="Bob"))
+    drawn = up.ok("show", "--app", "drawn", "--mermaid", "--label", "Agent")
+    assert drawn.startswith("flowchart LR\n")
+    assert '["Bob : Agent"]' in drawn
+    assert "<script>" not in drawn
+    file = tmp_path / "graph.html"
+    up.ok("show", "--app", "drawn", "--html", str(file))
+    assert "&lt;script&gt;Ann" in file.read_text()
+    assert "<script" not in file.read_text()
+    for wrong in ((), ("--mermaid", "--html", str(file)), ("--mermaid", "--label", "None")):
+        assert up.run("show", "--app", "drawn", *wrong).returncode == 2
+    assert up.ok("show", "--app", "nobody", "--mermaid") == "flowchart LR\n"
 
 
 def test_query_takes_parameters(up: Deployment) -> None:

@@ -60,6 +60,7 @@ from graphweft_workers.gateway.quotas import QuotaGate
 from graphweft_workers.gateway.tokens import Token, Tokens, new_token, read_tokens, sha256_of
 from graphweft_workers.roles import features
 from graphweft_workers.roles import gateway as serving_module
+from graphweft_workers.roles import http_server as http_server_module
 from graphweft_workers.roles.settings import Settings
 
 pytestmark = pytest.mark.integration
@@ -1101,7 +1102,7 @@ async def test_what_is_left_of_a_refused_request_breaks_nothing(stack: Stack, tm
 
 def test_small_answers_are_sent_at_once() -> None:
     with (
-        serving_module._listening("127.0.0.1", 0) as listener,
+        http_server_module.listening("127.0.0.1", 0) as listener,
         socket.create_connection(listener.getsockname()),
         listener.accept()[0] as accepted,
     ):

@@ -678,6 +678,21 @@ CONTENT = [
 ]
 
 
+async def test_elements_have_ids_labels_and_types(backend: Backend, graph: GraphStore) -> None:
+    await graph.progress(APP, 0)
+    backend.run("CREATE (:User {id: 'u'})-[:OWNS {since: 1}]->(:Car {id: 'c'})")
+    statement = "MATCH p = (u:User)-[r:OWNS]->(c:Car) RETURN u, r, [c], p"
+    [(user, owns, [car], path)] = (await graph.read(APP, statement, {}, timeout_s=5, elements=True)).rows
+    assert (user["labels"], user["properties"]) == (["User"], {"id": "u"})
+    assert (car["labels"], car["properties"]) == (["Car"], {"id": "c"})
+    assert (owns["type"], owns["properties"]) == ("OWNS", {"since": 1})
+    assert (owns["start"], owns["end"]) == (user["id"], car["id"])
+    assert graph.dialect.is_node_id(user["id"])
+    assert path == {"nodes": [user, car], "relationships": [owns]}
+    [plain] = (await graph.read(APP, statement, {}, timeout_s=5)).rows
+    assert plain == ({"id": "u"}, {"since": 1}, [{"id": "c"}], [{"id": "u"}, {"id": "c"}])
+
+
 async def test_the_same_content_has_the_same_digest_everywhere(url: str, neo4j_server: Neo4jServer) -> None:
     digests = []
     for name, order in (("falkordb", 1), ("neo4j", 1), ("neo4j", -1)):

@@ -1,80 +1,33 @@
-"""What ``graphweft status`` shows of the use and the quotas of apps."""
+"""What ``graphweft status`` prints of the use and the quotas of apps."""
 
 from __future__ import annotations
 
-import time
-from collections.abc import Sequence
-from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Final
 
-from graphweft_contracts import InvalidSettings
-from graphweft_workers.apps import QUOTAS, AppPolicies, read_policies
 from graphweft_workers.cli.output import print_table, say, warn
-from graphweft_workers.engine.app_use import AppUse, read_uses
-from graphweft_workers.ports.bus import Bus
-from graphweft_workers.roles.settings import Settings
+from graphweft_workers.engine.app_use import AppUse
+from graphweft_workers.roles.app_uses import AppUses
 
 _MOST: Final = 20
 """Apps of the table."""
 
 
-@dataclass(slots=True, kw_only=True)
-class AppUses:
-    """The use of all apps, those nearest to a quota first, and what hinders the look at it."""
-
-    apps: Sequence[AppUse]
-    notes: Sequence[str] = field(default_factory=list[str])
-
-    def to_json(self) -> list[dict[str, Any]]:
-        """Return all apps as plain values."""
-        return [
-            {
-                "app_id": use.app_id,
-                "events_per_s": round(use.events_per_s, 3),
-                "stored_bytes": use.stored_bytes,
-                "dead_letters": use.dead_letters,
-                "property_names": use.property_names,
-                "quotas": {quota: limit for quota in QUOTAS if (limit := use.quotas.limit(quota)) is not None},
-                "use_percent": {quota: round(share * 100, 1) for quota, share in use.shares().items()},
-                "over_quota": sorted(quota for quota, share in use.shares().items() if share > 1),
-                "refused_requests": dict(use.refused),
-                "dead_letters_without_event": use.without_payload,
-            }
-            for use in self.apps
-        ]
-
-    def show(self) -> None:
-        """Print a table of the first apps, and what is over a quota."""
-        if self.apps:
-            print_table(
-                ("app", "events/s", "stored", "dead letters", "names", "highest use", "refused"),
-                [_row(use) for use in self.apps[:_MOST]],
-                title="Use",
-            )
-        if len(self.apps) > _MOST:
-            say(f"and {len(self.apps) - _MOST} other apps; `graphweft status --json` shows all")
-        for use in self.apps[:_MOST]:
-            if use.without_payload:
-                letters = f"{use.without_payload:,} dead letters above the quota keep no event"
-                say(f"{use.app_id}: {letters}; a retry reads it from the log")
-        for note in self.notes:
-            warn(note)
-
-
-async def app_uses(settings: Settings, bus: Bus) -> AppUses:
-    """Return the use of all apps; it reads a few records, however many apps there are. Raises ``BusUnavailable``."""
-    notes: list[str] = []
-    policies = AppPolicies()
-    if settings.apps is not None:
-        try:
-            policies = read_policies(settings.apps)
-        except InvalidSettings as error:
-            notes.append(f"the quotas of apps are not known: {error}")
-    records, letters = await bus.usage(), await bus.letters_by_app()
-    apps, unread = read_uses(records, policies, time.time(), letters=letters)
-    if unread:
-        notes.append(f"records of another version, or of somebody else, are not counted: {', '.join(unread)}")
-    return AppUses(apps=apps, notes=notes)
+def show_uses(uses: AppUses) -> None:
+    """Print a table of the first apps, and what is over a quota."""
+    if uses.apps:
+        print_table(
+            ("app", "events/s", "stored", "dead letters", "names", "highest use", "refused"),
+            [_row(use) for use in uses.apps[:_MOST]],
+            title="Use",
+        )
+    if len(uses.apps) > _MOST:
+        say(f"and {len(uses.apps) - _MOST} other apps; `graphweft status --json` shows all")
+    for use in uses.apps[:_MOST]:
+        if use.without_payload:
+            letters = f"{use.without_payload:,} dead letters above the quota keep no event"
+            say(f"{use.app_id}: {letters}; a retry reads it from the log")
+    for note in uses.notes:
+        warn(note)
 
 
 def _row(use: AppUse) -> tuple[str, ...]:

@@ -15,12 +15,12 @@ from graphweft_workers.archive.archiver import archive_now as copy_now
 from graphweft_workers.archive.reader import ArchiveReader
 from graphweft_workers.archive.trim import trim, trim_place
 from graphweft_workers.archive.verify import VerifiedPartition, verify, verify_rules
-from graphweft_workers.cli.connections import running_bus
 from graphweft_workers.cli.options import Data, Json, command
 from graphweft_workers.cli.output import print_json, print_table, say, warn
 from graphweft_workers.logs import set_up_logs
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.roles.connections import make_archive, make_bus
+from graphweft_workers.roles.running import running_bus
 from graphweft_workers.roles.settings import Settings
 
 _MOST_FAULTS: Final = 50

@@ -17,7 +17,7 @@ from graphweft_workers.roles.settings import Settings
 
 _MARKS: Final = {"ok": "[green]ok[/]", "warn": "[yellow]warn[/]", "fail": "[bold red]fail[/]"}
 Order = Literal["app", "chat"]
-Process = Literal["mutation", "worker", "injection", "responder", "memory", "archive", "gateway", "any"]
+Process = Literal["mutation", "worker", "injection", "responder", "memory", "archive", "gateway", "console", "any"]
 
 
 @command
@@ -57,8 +57,8 @@ async def lint(
         findings = ordered([*findings, *order_across_chats(compiled)])
     parts = [part for workflow in compiled for part in workflow.parts if part.cypher is not None]
     if server:
-        from graphweft_workers.cli.connections import running_graph
         from graphweft_workers.roles.query_check import check_queries
+        from graphweft_workers.roles.running import running_graph
 
         async with running_graph(Settings.load(data=data)) as graph:
             checked = await check_queries(graph, parts)

@@ -83,6 +83,11 @@ COMMANDS: Final[Mapping[str, Place | Group]] = {
         "Request the context of one agent turn, as a runtime would, and print the text that the agent would get.",
     ),
     "query": Place("graph", "query", "Read an app's graph, as it is or as it was."),
+    "show": Place(
+        "show",
+        "show",
+        "Draw a part of an app's graph: some nodes of the largest labels, and some of their neighbours.",
+    ),
     "digest": Place(
         "graph",
         "digest",

@@ -11,7 +11,6 @@ import typer
 
 from graphweft import Client
 from graphweft_contracts import Block, ContextReply, InvalidSettings, ReasonCode
-from graphweft_workers.cli.connections import check_bus
 from graphweft_workers.cli.options import (
     After,
     App,
@@ -28,6 +27,7 @@ from graphweft_workers.cli.options import (
 )
 from graphweft_workers.cli.output import print_json, say, say_aligned, stderr, warn
 from graphweft_workers.roles.connections import make_transport
+from graphweft_workers.roles.running import check_bus
 from graphweft_workers.roles.settings import Settings
 
 _NOTHING: Final[Mapping[str, Any]] = MappingProxyType({})

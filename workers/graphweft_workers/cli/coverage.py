@@ -9,7 +9,6 @@ from typing import Annotated, Any, Final
 import typer
 
 from graphweft_contracts import Event, InvalidEvent
-from graphweft_workers.cli.connections import running_bus
 from graphweft_workers.cli.emit import events_of_lines
 from graphweft_workers.cli.event_lines import tell_progress
 from graphweft_workers.cli.options import MOST_SCANNED, Data, Json, Since, check_app, command, since_time
@@ -21,6 +20,7 @@ from graphweft_workers.inspection.rules_at import RulesAt, activation_at
 from graphweft_workers.inspection.scan import Decoder, Limits, ends, forwards, newest_first
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.roles.rules import load_rules, rules_maker
+from graphweft_workers.roles.running import running_bus
 from graphweft_workers.roles.settings import Settings
 
 _MOST: Final = 50

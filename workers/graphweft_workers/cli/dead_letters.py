@@ -11,10 +11,10 @@ from typing import Annotated, Any
 import typer
 
 from graphweft_contracts import DeadLetter, DeadLetterReason, InvalidSettings, wire
-from graphweft_workers.cli.connections import running_bus
 from graphweft_workers.cli.options import Data, Json, command
 from graphweft_workers.cli.output import print_json, say
 from graphweft_workers.ports.bus import Bus
+from graphweft_workers.roles.running import running_bus
 from graphweft_workers.roles.settings import Settings
 
 Ids = Annotated[list[str] | None, typer.Argument(metavar="ID...", help="Ids of letters, from `dlq list`.")]

@@ -12,14 +12,12 @@ from typing import Annotated
 import typer
 
 from graphweft_contracts import InvalidSettings
-from graphweft_workers.cli.connections import running_graph, running_log
 from graphweft_workers.cli.diff_page import page_of
 from graphweft_workers.cli.diff_report import DiffReport
 from graphweft_workers.cli.options import App, ArchiveOnly, Data, Json, command
 from graphweft_workers.cli.output import print_json, warn
 from graphweft_workers.cli.rebuild import check_to, read_to
 from graphweft_workers.cli.replay_progress import replay_progress
-from graphweft_workers.cli.second_graph import scratch_graph
 from graphweft_workers.logs import set_up_logs
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.replay.causes import Side
@@ -29,6 +27,8 @@ from graphweft_workers.replay.places import check_complete, ends_of, entries_of,
 from graphweft_workers.replay.replay import Replayed
 from graphweft_workers.roles.query_check import refuse_wrong_queries
 from graphweft_workers.roles.rules import load_given_rules, logged_rules
+from graphweft_workers.roles.running import running_graph, running_log
+from graphweft_workers.roles.second_graph import scratch_graph
 from graphweft_workers.roles.settings import Settings
 
 

@@ -12,15 +12,15 @@ import typer
 
 from graphweft_contracts import InvalidSettings
 from graphweft_workers.archive.subject import Subject
-from graphweft_workers.cli.connections import running_bus, running_graph
 from graphweft_workers.cli.options import App, Data, Json, command
 from graphweft_workers.cli.output import print_json, print_table, say, warn
-from graphweft_workers.cli.second_graph import second_place
 from graphweft_workers.logs import set_up_logs
 from graphweft_workers.replay.erase import Erasure
 from graphweft_workers.replay.remains import Place
 from graphweft_workers.roles.connections import judged_bus, make_archive, make_bus
 from graphweft_workers.roles.rules import logged_rules
+from graphweft_workers.roles.running import running_bus, running_graph
+from graphweft_workers.roles.second_graph import second_place
 from graphweft_workers.roles.settings import Settings
 
 

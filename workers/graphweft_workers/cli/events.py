@@ -5,22 +5,23 @@ from __future__ import annotations
 import json as json_module
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from dataclasses import asdict, dataclass
-from typing import Annotated, Any, Final
+from dataclasses import dataclass
+from typing import Annotated, Final
 
 import typer
 
 from graphweft_contracts import DeadLetter, InvalidSettings, NotRunning
-from graphweft_workers.cli.connections import running_bus, running_graph
-from graphweft_workers.cli.event_lines import dict_of, line_of, tell_progress
+from graphweft_workers.cli.event_lines import line_of, tell_progress
 from graphweft_workers.cli.options import MOST_SCANNED, Data, Json, Scan, Since, check_app, command, since_time
 from graphweft_workers.cli.output import plain, print_json, printable, printable_lines, say, short, warn
 from graphweft_workers.inspection.effects import Effect, Letters, effect_of, letters_of
 from graphweft_workers.inspection.entries import Seen
+from graphweft_workers.inspection.entry_dicts import dict_of, fate_dict
 from graphweft_workers.inspection.lookup import Relatives, at_position, relatives_of, with_id
 from graphweft_workers.inspection.scan import Decoder, Limits, ends
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import GraphStore
+from graphweft_workers.roles.running import running_bus, running_graph
 from graphweft_workers.roles.settings import Settings
 
 _PARAMS: Final = 2_000
@@ -62,7 +63,7 @@ async def events_show(
     async with _found(settings, target, app, limits) as found:
         letters = await letters_of(found.bus, found.seen, ())
     if json:
-        print_json(dict_of(found.seen) | _fate_dict(found, letters.found))
+        print_json(dict_of(found.seen) | fate_dict(found.effect, found.relatives, found.elsewhere, letters.found))
         return
     say(line_of(found.seen))
     _say_fate(found)
@@ -84,17 +85,20 @@ async def events_why(
     json: Json = False,
 ) -> None:
     """Explain what an event did and why: the active rules, which match and which do not, skips and dead letters."""
-    from graphweft_workers.cli.event_reasons import explain
+    from graphweft_workers.inspection.reasons import explain
+    from graphweft_workers.roles.rules import rules_maker
 
     limits = Limits(entries=scan, since=since_time(since), on_progress=tell_progress)
     settings = Settings.load(data=data)
     async with _found(settings, target, app, limits) as found:
-        reasons = await explain(settings, found.bus, found.decoder, found.seen, found.relatives, found.effect)
+        reasons = await explain(
+            found.bus, found.decoder, found.seen, found.relatives, found.effect, make=rules_maker(settings)
+        )
     if json:
         print_json(
             {"position": found.seen.position, "kind": found.seen.kind, "id": found.seen.event and found.seen.event.id}
             | {"app_id": found.seen.app_id, "type": found.seen.event and found.seen.event.type}
-            | _fate_dict(found, reasons.letters.found)
+            | fate_dict(found.effect, found.relatives, found.elsewhere, reasons.letters.found)
             | reasons.as_dict()
         )
         return
@@ -219,32 +223,6 @@ def _state(seen: Seen, effect: Effect) -> str:
             return f"waiting: workers are at {effect.position or 'the start'}{graph}{why}"
         case "unknown":
             return f"unknown: workers are at {effect.position or 'the start'}, and the graph does not answer"
-
-
-def _fate_dict(found: _Event, letters: Sequence[DeadLetter]) -> dict[str, Any]:
-    effect, relatives = found.effect, found.relatives
-    return {
-        "state": effect.state,
-        "committed": effect.position,
-        "checkpoint": effect.checkpoint,
-        "plan": None
-        if effect.state != "in_plan"
-        else {
-            "end": effect.plan_end,
-            "rows": [{"rule": rule, "mutation": mutation, "done": done} for rule, mutation, done in effect.planned],
-        },
-        "parked": effect.parked and asdict(effect.parked),
-        "copy_of": relatives.copy_of,
-        "copies": relatives.copies,
-        "again": relatives.repeats,
-        "elsewhere": list(found.elsewhere),
-        "retries": [dict_of(each) | {"event": None} for each in relatives.retries],
-        "drops": [dict_of(each) for each in relatives.drops],
-        "complete": relatives.complete,
-        "dead_letters": [
-            each.model_dump(mode="json", exclude={"fields", "offsets"}, exclude_none=True) for each in letters
-        ],
-    }
 
 
 def _say_letter(letter: DeadLetter) -> None:

@@ -13,14 +13,15 @@ import typer
 
 from graphweft_contracts import BusUnavailable
 from graphweft_contracts.layout import ALL_APPS
-from graphweft_workers.cli.connections import running_bus
-from graphweft_workers.cli.event_lines import dict_of, line_of, tell_progress
+from graphweft_workers.cli.event_lines import line_of, tell_progress
 from graphweft_workers.cli.options import MOST_SCANNED, Data, Json, Scan, Since, check_app, command, since_time
 from graphweft_workers.cli.output import print_json, say, warn
 from graphweft_workers.inspection.entries import Seen
+from graphweft_workers.inspection.entry_dicts import dict_of
 from graphweft_workers.inspection.scan import Decoder, Follower, Limits, ends, newest_first
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Entry
+from graphweft_workers.roles.running import running_bus
 from graphweft_workers.roles.settings import Settings
 
 _POLL_S: Final = 0.25

@@ -11,11 +11,11 @@ from uuid import uuid4
 import typer
 
 from graphweft_contracts import InvalidSettings
-from graphweft_workers.cli.connections import running_bus, running_graph
 from graphweft_workers.cli.options import App, Data, Json, command
 from graphweft_workers.cli.output import print_json, say, warn
 from graphweft_workers.logs import set_up_logs
 from graphweft_workers.replay.export import Export, Exported
+from graphweft_workers.roles.running import running_bus, running_graph
 from graphweft_workers.roles.settings import Settings
 
 

@@ -6,11 +6,11 @@ from typing import Annotated, Any, Final
 
 import typer
 
-from graphweft_workers.cli.connections import running_graph
 from graphweft_workers.cli.options import App, AsOf, Data, Into, Json, Params, assignments, check_as_of, command
 from graphweft_workers.cli.output import print_json, print_table, say, warn
 from graphweft_workers.engine.digest import read_digest
 from graphweft_workers.engine.plan import rules_of
+from graphweft_workers.roles.running import running_graph
 from graphweft_workers.roles.settings import Settings
 
 _QUERY_TIMEOUT_S: Final = 60.0
@@ -26,18 +26,21 @@ async def query(
     data: Data = None,
     json: Json = False,
 ) -> None:
-    """Read an app's graph, as it is or as it was."""
+    """Read an app's graph, as it is or as it was.
+
+    --json shows nodes with id, labels and properties, and relationships with id, type, start, end and properties.
+    """
     params, settings = assignments(param or [], "--param"), Settings.load(data=data)
     past: dict[str, Any] = {}
     if as_of is None:
         check_as_of(as_of, into)
         async with running_graph(settings) as graph:
-            table = await graph.read(app, cypher, params, timeout_s=_QUERY_TIMEOUT_S)
+            table = await graph.read(app, cypher, params, timeout_s=_QUERY_TIMEOUT_S, elements=json)
     else:
         from graphweft_workers.cli.as_of import past_graph  # the engine takes a while to import
 
         async with past_graph(settings, app, as_of, into) as found:
-            table = await found.graph.read(app, cypher, params, timeout_s=_QUERY_TIMEOUT_S)
+            table = await found.graph.read(app, cypher, params, timeout_s=_QUERY_TIMEOUT_S, elements=json)
         past = {"as_of": found.as_json()}
     if json:
         rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]

@@ -21,7 +21,6 @@ from graphweft.memory import SOURCE, add_event, erase_event
 from graphweft_contracts import Event, InvalidEvent, InvalidSettings, MemoryMessage, MemoryScope
 from graphweft_contracts.memory import SCOPES
 from graphweft_contracts.search import MOST_RESULTS, IndexType, Searched
-from graphweft_workers.cli.connections import check_bus, running_bus, running_graph
 from graphweft_workers.cli.context import print_reply
 from graphweft_workers.cli.options import (
     After,
@@ -39,6 +38,7 @@ from graphweft_workers.cli.output import print_error, print_json, print_table, s
 from graphweft_workers.cli.publishing import PublishOptions, interruptible, publish
 from graphweft_workers.imports.files import STANDARD_INPUT
 from graphweft_workers.roles.connections import has_archive, make_archive, make_bus, make_transport
+from graphweft_workers.roles.running import check_bus, running_bus, running_graph
 from graphweft_workers.roles.settings import Settings
 
 _MAX_MESSAGES: Final = 1_000
@@ -174,17 +174,12 @@ async def memory_list(
     json: Json = False,
 ) -> None:
     """List the memories of a scope, the latest first. The command reads the graph and needs no responder."""
-    from graphweft_workers.retrieval.records import MEMORY_LABEL
+    from graphweft_workers.retrieval.listing import list_memories
 
     settings = Settings.load(data=data)
     given = scope.scope().given
-    statement = (
-        f"MATCH (m:{MEMORY_LABEL}) WHERE {' AND '.join(f'm.{name} = ${name}' for name in given)} "
-        "RETURN m.timestamp AS time, m.role AS role, m.text AS text, m.author_name AS author_name, m.id AS id "
-        f"ORDER BY m.timestamp DESC, m.id LIMIT {limit}"
-    )
     async with running_graph(settings) as graph:
-        table = await graph.read(app, statement, given, timeout_s=_READ_S)
+        table = await graph.read(app, list_memories(given), {**given, "limit": limit}, timeout_s=_READ_S)
     if json:
         print_json([dict(zip(table.columns, row, strict=True)) for row in table.rows])
     elif table.rows:

@@ -8,9 +8,9 @@ import typer
 
 from graphweft_contracts import InvalidSettings, NotRunning
 from graphweft_contracts.layout import ALL_APPS
-from graphweft_workers.cli.connections import running_bus
 from graphweft_workers.cli.options import Data, Json, check_app, command
 from graphweft_workers.cli.output import print_json, print_table, say
+from graphweft_workers.roles.running import running_bus
 from graphweft_workers.roles.settings import Settings
 
 

@@ -13,12 +13,10 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 import typer
 
 from graphweft_contracts import GraphweftError, InvalidSettings
-from graphweft_workers.cli.connections import running_graph, running_log
 from graphweft_workers.cli.options import ArchiveOnly, Data, Json, check_app, command
 from graphweft_workers.cli.output import print_error, print_json, print_table, say, warn
 from graphweft_workers.cli.rebuild_report import RebuildReport
 from graphweft_workers.cli.replay_progress import replay_progress
-from graphweft_workers.cli.second_graph import drop_second, second_place
 from graphweft_workers.garbage_collection import collect_less_often
 from graphweft_workers.logs import set_up_logs
 from graphweft_workers.ports.bus import Bus
@@ -28,6 +26,8 @@ from graphweft_workers.replay.rebuild import Rebuild
 from graphweft_workers.roles.apps import apps_of_graphs
 from graphweft_workers.roles.query_check import refuse_wrong_queries
 from graphweft_workers.roles.rules import load_given_rules, logged_rules
+from graphweft_workers.roles.running import running_graph, running_log
+from graphweft_workers.roles.second_graph import drop_second, second_place
 from graphweft_workers.roles.settings import Settings
 from graphweft_workers.roles.snapshots import make_snapshots
 

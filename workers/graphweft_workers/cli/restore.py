@@ -15,15 +15,15 @@ from graphweft_workers.archive.archived_bus import ArchiveAlone
 from graphweft_workers.archive.blobs import open_blobs
 from graphweft_workers.archive.export_check import check_export
 from graphweft_workers.archive.export_file import UnpackedExport
-from graphweft_workers.cli.connections import running_bus, running_graph
 from graphweft_workers.cli.options import Data, Json, check_app, command
 from graphweft_workers.cli.output import print_json, say
 from graphweft_workers.cli.replay_progress import replay_progress
-from graphweft_workers.cli.second_graph import second_place
 from graphweft_workers.logs import set_up_logs
 from graphweft_workers.replay.restore import Restore, Restored
 from graphweft_workers.roles.connections import make_archive
 from graphweft_workers.roles.rules import logged_rules
+from graphweft_workers.roles.running import running_bus, running_graph
+from graphweft_workers.roles.second_graph import second_place
 from graphweft_workers.roles.settings import Settings
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 
-from graphweft_workers.cli.connections import running_bus, running_graph
 from graphweft_workers.cli.options import App, Data, Json, command
 from graphweft_workers.cli.output import print_json, say
 from graphweft_workers.cli.rebuild import SecondPlace
@@ -13,6 +12,7 @@ from graphweft_workers.cli.replay_progress import replay_progress
 from graphweft_workers.logs import set_up_logs
 from graphweft_workers.replay.rebuild import Rebuild
 from graphweft_workers.roles.rules import logged_rules
+from graphweft_workers.roles.running import running_bus, running_graph
 from graphweft_workers.roles.settings import Settings
 
 

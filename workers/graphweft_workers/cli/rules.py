@@ -12,10 +12,10 @@ import typer
 from graphweft_contracts import GraphUnavailable, InvalidSettings, NotRunning
 from graphweft_contracts.layout import ALL_APPS
 from graphweft_contracts.rules_log import Activation, StoredRules, changed_files, newest
-from graphweft_workers.cli.connections import running_bus
 from graphweft_workers.cli.options import Data, Json, check_app, command
 from graphweft_workers.cli.output import print_json, print_table, say, warn
 from graphweft_workers.ports.bus import Bus
+from graphweft_workers.roles.running import running_bus
 from graphweft_workers.roles.settings import Settings
 
 if TYPE_CHECKING:

@@ -15,24 +15,33 @@ from graphweft_workers.cli.mcp_access import McpOptions
 from graphweft_workers.cli.options import Data, Rules, check_app, command
 from graphweft_workers.cli.output import say
 from graphweft_workers.logs import set_up_logs
+from graphweft_workers.optional_dependencies import naming_extra
 from graphweft_workers.roles import run as roles
+from graphweft_workers.roles.heartbeat import beating
 from graphweft_workers.roles.settings import Settings
 
 _HOST: Final = "127.0.0.1"
 _PORT: Final = 8765
-Role = Literal["mutation", "injection", "memory", "archive", "gateway", "mcp"]
+_SERVERS: Final = ("gateway", "console")
+Role = Literal["mutation", "injection", "memory", "archive", "gateway", "console", "mcp"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GatewayOptions:
-    """Options of ``run gateway``."""
+    """Options of ``run gateway`` and ``run console``."""
 
-    host: Annotated[str | None, typer.Option("--host", help="gateway: address to listen on.", show_default=_HOST)] = (
-        None
-    )
+    host: Annotated[
+        str | None, typer.Option("--host", help="gateway, console: address to listen on.", show_default=_HOST)
+    ] = None
     port: Annotated[
         int | None,
-        typer.Option("--port", min=0, max=65535, help="gateway: port; 0 takes a free one.", show_default=str(_PORT)),
+        typer.Option(
+            "--port",
+            min=0,
+            max=65535,
+            help="gateway, console: port; 0 takes a free one.",
+            show_default=f"{_PORT}; console 8766",
+        ),
     ] = None
     insecure_app: Annotated[
         str | None,
@@ -40,6 +49,12 @@ class GatewayOptions:
             "--insecure-app",
             metavar="APP",
             help=f"gateway: accept requests without tokens, all for this app; only on {_HOST}.",
+        ),
+    ] = None
+    listener: Annotated[
+        int | None,
+        typer.Option(
+            "--listener", metavar="NUMBER", help="console: an open socket that listens, in place of --host and --port."
         ),
     ] = None
 
@@ -63,6 +78,8 @@ async def up(data: Data = None, rules: Rules = None) -> None:
 
     def ready() -> None:
         say(f"graphweft is up on {settings.data} with the rules of {settings.rules}; Ctrl-C stops it")
+        if supervisor.console:
+            say(supervisor.console)
 
     await supervisor.run(ready)
 
@@ -82,8 +99,12 @@ async def run(
     set_up_logs(settings.log_level, settings.log_format)
     for warning in unknown:
         structlog.get_logger("graphweft.settings").warning("unknown_variable", message=warning)
-    if role != "gateway" and gateway != GatewayOptions():
-        raise InvalidSettings("--host, --port and --insecure-app work with `run gateway` only")
+    if role not in _SERVERS and gateway != GatewayOptions():
+        raise InvalidSettings(
+            "--host and --port work with `run gateway` and `run console`, --insecure-app with `run gateway`"
+        )
+    if role == "console" and gateway.insecure_app is not None:
+        raise InvalidSettings("--insecure-app works with `run gateway` only: the console always needs a token")
     if role != "mcp" and mcp.misplaced:
         raise InvalidSettings(
             "--workflow, --agent, --chat, --var, --index-type, --budget-ms and --max-tokens work with `run mcp` only"
@@ -107,5 +128,27 @@ async def run(
                 insecure_app=gateway.insecure_app,
                 ready=lambda url: say(f"the gateway answers on {url}"),
             )
+        case "console":
+            await _run_console(settings, gateway)
         case "mcp":
             await roles.run_mcp(settings, mcp.access())
+
+
+async def _run_console(settings: Settings, options: GatewayOptions) -> None:
+    with naming_extra("`run console`", "starlette", "console"), naming_extra("`run console`", "uvicorn", "console"):
+        from graphweft_workers.console import serving
+
+    async with beating("console") as heartbeat:
+
+        def listens(url: str) -> None:
+            heartbeat.begin()
+            if options.listener is None:
+                say(f"the console answers on {url}")
+
+        await serving.run_console(
+            settings,
+            host=options.host or _HOST,
+            port=settings.console_port if options.port is None else options.port,
+            listener=options.listener,
+            ready=listens,
+        )

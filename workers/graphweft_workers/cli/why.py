@@ -11,18 +11,19 @@ from typing import Annotated, Any, Final
 import typer
 
 from graphweft_rules.cypher.node_writes import Target
-from graphweft_workers.cli.connections import running_graph, running_log
 from graphweft_workers.cli.event_lines import clock
 from graphweft_workers.cli.options import App, ArchiveOnly, Data, Json, command
 from graphweft_workers.cli.output import plain, print_json, printable, say, short, warn
-from graphweft_workers.cli.second_graph import scratch_graph
 from graphweft_workers.cli.why_target import hints, target_of
 from graphweft_workers.logs import set_up_logs
 from graphweft_workers.replay.histories import refuse_preludes
 from graphweft_workers.replay.node_state import Change, NodeReader, State
-from graphweft_workers.replay.recording import Recorded, Writer
+from graphweft_workers.replay.recording import Recorded
 from graphweft_workers.replay.why import Found, Why
+from graphweft_workers.replay.why_dicts import why_dict
 from graphweft_workers.roles.rules import logged_rules
+from graphweft_workers.roles.running import running_graph, running_log
+from graphweft_workers.roles.second_graph import scratch_graph
 from graphweft_workers.roles.settings import Settings
 
 _TELL_S: Final = 2.0
@@ -88,7 +89,7 @@ async def why(
             if await NodeReader(target, keys, live, app).read():
                 near.insert(0, "The app's graph has it: something else than the events of this log has written it.")
     if json:
-        print_json(_dict(target, found, recorded, near, elapsed, payload=payload))
+        print_json(why_dict(target, found, recorded, near, elapsed, payload=payload))
         return
     for line in _lines(target, found, recorded, payload=payload):
         say(printable(line))
@@ -210,62 +211,3 @@ def _warn(found: Found, recorded: Recorded | None) -> None:
             "The app's graph has another content than this: something else than the rules has written to it, or a rule "
             "gives other results each time."
         )
-
-
-def _dict(
-    target: Target, found: Found, recorded: Recorded | None, near: list[str], elapsed: float, *, payload: bool
-) -> dict[str, Any]:
-    newest = found.newest if recorded is None else recorded.newest
-    result: dict[str, Any] = {
-        "label": target.label,
-        "key": {name: list(values) for name, values in target.keys.items()},
-        "property": target.property,
-        "relationship": target.relationship,
-        "entries": found.entries,
-        "lost": found.lost,
-        "may_have_written": found.rows,
-        "exact": recorded is not None or not found.rows,
-        "total": found.rows if recorded is None else recorded.changed,
-        "writes": [_writer_dict(writer, payload=payload) for writer in newest],
-        "hints": near,
-        "seconds": round(elapsed, 3),
-    }
-    if recorded is not None:
-        result |= {
-            "replayed_events": recorded.events,
-            "not_recorded": recorded.unseen,
-            "dead_letters": [letter.model_dump(mode="json") for letter in recorded.letters],
-            "now": [
-                {"labels": list(each.labels), "relationship": each.arrow, "properties": dict(each.properties)}
-                for each in recorded.state.values()
-            ],
-            "like_live": recorded.like_live,
-        }
-    return result
-
-
-def _writer_dict(writer: Writer, *, payload: bool) -> dict[str, Any]:
-    event = writer.event
-    found: dict[str, Any] = {
-        "position": f"{writer.partition}:{writer.offset}",
-        "received": writer.received.isoformat(),
-        "time": event.time.isoformat(),
-        "type": event.type,
-        "source": event.source,
-        "id": event.id,
-        "chat": event.chatid,
-        "user": event.userid,
-        "retry": writer.retried,
-        "workflow": event.workflow,
-        "rule": writer.rule,
-        "mutation": writer.mutation,
-        "place": writer.place,
-        "rules": writer.rules,
-        "reason": writer.reason,
-        "changes": [
-            {"change": each.kind, "name": each.name or None, "relationship": each.relationship}
-            | {"before": each.before, "after": each.after}
-            for each in writer.changes
-        ],
-    }
-    return found | ({"data": event.data} if payload else {})

@@ -12,7 +12,7 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from datetime import UTC, datetime
 from logging.handlers import WatchedFileHandler
 from pathlib import Path
@@ -111,13 +111,15 @@ class _Stdout(logging.StreamHandler[TextIO]):
 class Audited:
     """ASGI middleware that writes the line of each request once it is answered."""
 
-    def __init__(self, app: ASGIApp, log: AuditLog) -> None:
+    def __init__(self, app: ASGIApp, log: AuditLog, paths: Collection[str] = _PATHS) -> None:
+        """``paths`` are those that need a token."""
         self._app = app
         self._log = log
+        self._paths = paths
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer a request."""
-        if scope["type"] != "http" or scope["path"] not in _PATHS:
+        if scope["type"] != "http" or scope["path"] not in self._paths:
             await self._app(scope, receive, send)
             return
         note: dict[str, Any] = {}

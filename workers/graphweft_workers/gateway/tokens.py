@@ -20,9 +20,10 @@ from graphweft_contracts import InvalidSettings
 from graphweft_contracts.events import AppId, Name
 from graphweft_workers.yaml_model import read_model
 
-Role = Literal["emit", "read", "erase", "admin"]
+Role = Literal["emit", "read", "erase", "admin", "operator"]
 ROLES: Final[tuple[Role, ...]] = get_args(Role)
-"""What a token may do: publish events; get context and search; publish events that erase; all of these."""
+"""What a token may do: publish events; get context and search; publish events that erase; all of these. An operator
+sees all apps in the console; for the gateway the role means nothing."""
 DEFAULT_ROLES: Final[frozenset[Role]] = frozenset({"emit", "read", "erase"})
 """The roles of a token whose entry names none: files from before roles stay as they are."""
 _PREFIX: Final = "gw_"
@@ -45,6 +46,11 @@ class Token:
     def has(self, *roles: Role) -> bool:
         """Return whether the token has one of the roles."""
         return "admin" in self.roles or not self.roles.isdisjoint(roles)
+
+    @property
+    def is_operator(self) -> bool:
+        """Whether it sees all apps in the console; ``admin`` does not mean that."""
+        return "operator" in self.roles
 
 
 class Tokens:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Final, Literal
 
 from graphweft_contracts import DeadLetter, GraphUnavailable, QueryFailed
@@ -14,7 +14,7 @@ from graphweft_workers.inspection.entries import Seen
 from graphweft_workers.inspection.lookup import rows_of
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import PartitionStatus
-from graphweft_workers.ports.graph_store import Checkpoint, GraphStore
+from graphweft_workers.ports.graph_store import Checkpoint, GraphStore, Progress
 
 type State = Literal["applied", "in_plan", "waiting", "passed", "unknown"]
 """- ``applied``: the checkpoint in the app's graph is at or after the event.
@@ -47,24 +47,66 @@ class Effect:
 
 async def effect_of(bus: Bus, graph: GraphStore | None, seen: Seen) -> Effect:
     """Return how far workers are with an entry; without ``graph``, what the bus knows. Nothing is written."""
-    status = next((each for each in await bus.status() if each.id == seen.partition), None)
+    return (await effects_of(bus, graph, [seen]))[0]
+
+
+async def effects_of(bus: Bus, graph: GraphStore | None, entries: Sequence[Seen]) -> list[Effect]:
+    """Return how far workers are with each entry. The bus is asked once, and the graph once for each app."""
+    status = {each.id: each for each in await bus.status()}
+    looks: dict[str, _Look] = {}
+    found: list[Effect] = []
+    for seen in entries:
+        look: _Look | None = None
+        if graph is not None and seen.app_id is not None:
+            look = looks.get(seen.app_id) or looks.setdefault(seen.app_id, await _Look.at(graph, seen.app_id))
+            await look.read_plan(graph, seen.partition)
+        found.append(_effect(status.get(seen.partition), look, seen, bus.is_after))
+    return found
+
+
+@dataclass(slots=True, kw_only=True)
+class _Look:
+    """What one graph says about its progress."""
+
+    app_id: str
+    checkpoints: Mapping[int, Checkpoint] | None = None
+    plans: dict[int, Progress] = field(default_factory=dict[int, Progress])
+    """By partition: the unfinished batch."""
+    fault: str = ""
+
+    @classmethod
+    async def at(cls, graph: GraphStore, app_id: str) -> _Look:
+        look = cls(app_id=app_id)
+        try:
+            look.checkpoints = await graph.checkpoints(app_id, timeout_s=_CHECKPOINTS_S)
+        except (GraphUnavailable, QueryFailed) as error:
+            look.fault = str(error)
+        return look
+
+    async def read_plan(self, graph: GraphStore, partition: int) -> None:
+        if not self.checkpoints or partition in self.plans or not self.checkpoints.get(partition, Checkpoint()).plan:
+            return
+        try:  # the graph and the checkpoint exist, so this creates nothing
+            self.plans[partition] = await graph.progress(self.app_id, partition)
+        except (GraphUnavailable, QueryFailed) as error:
+            self.fault = str(error)
+
+
+def _effect(
+    status: PartitionStatus | None, look: _Look | None, seen: Seen, is_after: Callable[[str, str], bool]
+) -> Effect:
     checkpoint: Checkpoint | None = None
     planned: list[tuple[str, str, bool]] = []
-    plan_end, fault, app_id = None, "", seen.app_id
-    if graph is not None and app_id is not None:
-        try:
-            found = await graph.checkpoints(app_id, timeout_s=_CHECKPOINTS_S)
-            checkpoint = found.get(seen.partition, Checkpoint())
-            if checkpoint.plan:  # then the graph and the checkpoint exist, so this creates nothing
-                progress = await graph.progress(app_id, seen.partition)
-                checkpoint, plan_end = progress.checkpoint, planned_end(progress)
-                rows = planned_rows(progress)
-                planned = [row[1:] for row in rows if row[0] == seen.entry.offset]
-        except (GraphUnavailable, QueryFailed) as error:
-            fault = str(error)
+    plan_end, app_id = None, seen.app_id
+    if look is not None and look.checkpoints is not None:
+        checkpoint = look.checkpoints.get(seen.partition, Checkpoint())
+        progress = look.plans.get(seen.partition)
+        if progress is not None:
+            checkpoint, plan_end = progress.checkpoint, planned_end(progress)
+            planned = [row[1:] for row in planned_rows(progress) if row[0] == seen.entry.offset]
     note = PositionNote.decode(status.note if status else "")
-    done = _done(status, note, app_id, bus.is_after)
-    state = _state(seen.entry.offset, done, checkpoint, planned, bus.is_after)
+    done = _done(status, note, app_id, is_after)
+    state = _state(seen.entry.offset, done, checkpoint, planned, is_after)
     return Effect(
         state="waiting" if state == "unknown" and app_id is None else state,
         position=status.position if status else "",
@@ -72,7 +114,7 @@ async def effect_of(bus: Bus, graph: GraphStore | None, seen: Seen) -> Effect:
         planned=planned,
         plan_end=plan_end,
         parked=note.parked.get(app_id or ""),
-        graph_fault=fault,
+        graph_fault="" if look is None else look.fault,
     )
 
 
@@ -129,15 +171,16 @@ async def letters_of(bus: Bus, seen: Seen, names: Collection[tuple[str, str]]) -
     found: dict[str, DeadLetter] = {}
     for name in (*rows_of(seen, names), set_aside_id(seen.partition)):
         letter = await bus.dead_letter(name)
-        if letter is not None and _covers(letter, seen):
+        if letter is not None and covers(letter, seen):
             found[letter.id] = letter
     for letter in await bus.dead_letters(limit=_MOST_LETTERS):
-        if _covers(letter, seen):
+        if covers(letter, seen):
             found[letter.id] = letter
     return Letters(found=tuple(found.values()), complete=count <= _MOST_LETTERS)
 
 
-def _covers(letter: DeadLetter, seen: Seen) -> bool:
+def covers(letter: DeadLetter, seen: Seen) -> bool:
+    """Tell whether a dead letter stands for an entry."""
     if letter.reason == "trimmed" or letter.partition != seen.partition:
         return False
     return seen.entry.offset in (letter.offsets or (letter.offset,))

@@ -214,9 +214,20 @@ class GraphStore(Protocol):
         ...
 
     async def read(
-        self, app_id: str, statement: str, params: Mapping[str, Any], *, timeout_s: float, enough: int | None = None
+        self,
+        app_id: str,
+        statement: str,
+        params: Mapping[str, Any],
+        *,
+        timeout_s: float,
+        enough: int | None = None,
+        elements: bool = False,
     ) -> Table:
         """Run a query that the server prevents from writing. Without a graph there are no rows.
+
+        Nodes and relationships are maps of their properties. With ``elements``, a node is a map of id, labels and
+        properties; a relationship one of id, type, start, end and properties, where start and end are ids of nodes; a
+        path one of nodes and relationships. Ids are the server's.
 
         Raises ``QueryFailed`` with the code ``timeout`` after ``timeout_s``, and for more than 10,000 rows or 200,000
         values, counting those in lists and maps. With ``enough`` it returns the first ``enough`` rows instead, if these

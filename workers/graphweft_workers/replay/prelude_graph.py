@@ -82,10 +82,19 @@ class PreludeGraph:
         return False
 
     async def read(
-        self, app_id: str, statement: str, params: Mapping[str, Any], *, timeout_s: float, enough: int | None = None
+        self,
+        app_id: str,
+        statement: str,
+        params: Mapping[str, Any],
+        *,
+        timeout_s: float,
+        enough: int | None = None,
+        elements: bool = False,
     ) -> Table:
         """See ``GraphStore.read``."""
-        return await self._graph.read(self._app_id, statement, params, timeout_s=timeout_s, enough=enough)
+        return await self._graph.read(
+            self._app_id, statement, params, timeout_s=timeout_s, enough=enough, elements=elements
+        )
 
     async def checkpoints(self, app_id: str, *, timeout_s: float) -> Mapping[int, Checkpoint]:
         """Return the checkpoints of the prelude's partitions."""

@@ -4,39 +4,32 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import logging
-import signal
-import socket
-import sys
-from collections.abc import AsyncGenerator, Callable, Generator
-from typing import Final, override
-
-import uvicorn
+from collections.abc import AsyncGenerator, Callable
+from typing import Final
 
 from graphweft import Client
 from graphweft_contracts import InvalidSettings
 from graphweft_workers.apps import AppPolicies
 from graphweft_workers.gateway.app import make_app
-from graphweft_workers.gateway.audit import AuditLog
-from graphweft_workers.gateway.protocol import protocol_of
 from graphweft_workers.gateway.quotas import QuotaGate
 from graphweft_workers.gateway.tokens import read_tokens
-from graphweft_workers.log_limit import LimitedLines
 from graphweft_workers.roles.connections import make_bus, make_transport
 from graphweft_workers.roles.gateway_usage import GatewayUsage, gateway_name
+from graphweft_workers.roles.http_server import (
+    HttpServer,
+    auditing,
+    limited_logs,
+    listening,
+    server_config,
+    short_turns,
+)
 from graphweft_workers.roles.ontologies import load_ontologies, make_refusal
 from graphweft_workers.roles.policies import may_use, open_policies
 from graphweft_workers.roles.settings import Settings
 from graphweft_workers.watched_file import WatchedFile
 
 _LOOPBACK: Final = "127.0.0.1"
-_STOP_S: Final = 15
-"""Longest wait for current requests: longer than the largest budget and the longest wait for the bus."""
-_CONNECTIONS: Final = 2_000
-"""uvicorn answers 503 beyond this number of connections."""
 _FAULTY: Final = "the changed file is faulty, so its earlier content stays in use; the log says what to correct"
-_TURN_S: Final = 0.001
-"""Turn of a thread. Python's 5 ms made other requests five times slower while bodies were read."""
 
 
 async def run_gateway(
@@ -71,9 +64,9 @@ async def run_gateway(
         return AppPolicies() if policies is None else policies.current
 
     quotas = QuotaGate(lambda app_id: current().of(app_id).quotas)
-    with _auditing(settings) as audit, _listening(host, port) as listener:
+    with auditing(settings) as audit, listening(host, port) as listener:
         client = Client(transport=make_transport(settings))
-        config = uvicorn.Config(
+        config = server_config(
             make_app(
                 client,
                 connect=lambda: make_transport(settings),
@@ -86,23 +79,15 @@ async def run_gateway(
                 schema_ids=ontologies.ids,
                 quotas=quotas,
             ),
-            http=protocol_of(settings.gateway_connections),
-            log_config=None,
-            access_log=False,
-            server_header=False,
-            proxy_headers=False,
-            lifespan="on",
-            ws="none",
-            limit_concurrency=_CONNECTIONS,
-            timeout_graceful_shutdown=_STOP_S,
+            connections=settings.gateway_connections,
         )
         shown = f"[{host}]" if ":" in host else host
-        listening = listener.getsockname()[1]
+        own_port = listener.getsockname()[1]
         following = [asyncio.create_task(file.follow()) for file in watched.values() if file is not None]
         try:
-            async with _counting(settings, quotas, current, name=gateway_name(listening)):
-                with _logging(), _short_turns():
-                    await _Server(config, lambda: ready(f"http://{shown}:{listening}")).serve([listener])
+            async with _counting(settings, quotas, current, name=gateway_name(own_port)):
+                with limited_logs(), short_turns():
+                    await HttpServer(config, lambda: ready(f"http://{shown}:{own_port}")).serve([listener])
         finally:
             for task in following:
                 task.cancel()
@@ -126,88 +111,3 @@ async def _counting(
             task.cancel()
             await asyncio.gather(task, return_exceptions=True)
             await usage.exchange()
-
-
-class _Server(uvicorn.Server):
-    """uvicorn's server, but a signal ends the process with exit code 0."""
-
-    def __init__(self, config: uvicorn.Config, ready: Callable[[], None]) -> None:
-        super().__init__(config)
-        self._ready = ready
-
-    @override
-    @contextlib.contextmanager
-    def capture_signals(self) -> Generator[None]:
-        loop = asyncio.get_running_loop()
-        numbers = (signal.SIGINT, signal.SIGTERM)
-        for number in numbers:
-            loop.add_signal_handler(number, self.handle_exit, number, None)
-        try:
-            yield
-        finally:
-            for number in numbers:
-                loop.remove_signal_handler(number)
-
-    @override
-    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
-        if self.started:
-            self._ready()
-
-
-@contextlib.contextmanager
-def _auditing(settings: Settings) -> Generator[AuditLog | None]:
-    """Open the audit log that the settings name, if any."""
-    if settings.audit_log is None:
-        yield None
-        return
-    audit = AuditLog(settings.audit_log)
-    try:
-        yield audit
-    finally:
-        audit.close()
-
-
-@contextlib.contextmanager
-def _listening(host: str, port: int) -> Generator[socket.socket]:
-    """Bind the address; uvicorn would end the process without saying what to do."""
-    try:
-        family, _, _, _, address = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE)[0]
-        listener = socket.create_server(address[:2], family=family, backlog=1024)
-    except OSError as error:
-        raise InvalidSettings(
-            f"the gateway cannot listen on {host}:{port}: {error.strerror}; give another --host or --port"
-        ) from error
-    with listener:
-        # Accepted connections inherit it. asyncio does not set it for them, and without it the second answer on a
-        # connection comes 40 ms late.
-        listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-        yield listener
-
-
-@contextlib.contextmanager
-def _short_turns() -> Generator[None]:
-    """Let a thread that reads a large body give way soon: each step of the other requests waits for a turn of it."""
-    before = sys.getswitchinterval()
-    sys.setswitchinterval(_TURN_S)
-    try:
-        yield
-    finally:
-        sys.setswitchinterval(before)
-
-
-@contextlib.contextmanager
-def _logging() -> Generator[None]:
-    """Send uvicorn's warnings to graphweft's log, and limit the lines that a peer can cause."""
-    ours, theirs = logging.getLogger("graphweft"), logging.getLogger("uvicorn")
-    theirs.handlers, theirs.propagate = list(ours.handlers), False
-    theirs.setLevel(logging.WARNING)
-    limited = [logging.getLogger(name) for name in ("uvicorn.error", "graphweft.gateway")]
-    lines = LimitedLines()
-    for each in limited:
-        each.addFilter(lines)
-    try:
-        yield
-    finally:
-        for each in limited:
-            each.removeFilter(lines)

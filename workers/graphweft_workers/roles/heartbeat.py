@@ -27,6 +27,7 @@ ANY_ROLE: Final = "any"
 ROLES: Final = {
     "mutation": "mutation", "worker": "mutation", "injection": "injection", "responder": "injection",
     "memory": "memory", "archive": "archive", "gateway": "gateway",
+    "console": "console",
 }  # fmt: skip
 """The names for ``doctor --role``, and the role of ``graphweft run`` that each means."""
 _EVERY_S: Final = 1.0

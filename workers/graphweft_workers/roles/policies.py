@@ -35,7 +35,11 @@ def file_faults(settings: Settings) -> dict[str, str]:
 
     A running process keeps the earlier content of a faulty file, and a new one does not start.
     """
-    readers: dict[str, Callable[[Path], Any]] = {"gateway_tokens": read_tokens, "apps": read_policies}
+    readers: dict[str, Callable[[Path], Any]] = {
+        "gateway_tokens": read_tokens,
+        "console_tokens": read_tokens,
+        "apps": read_policies,
+    }
     faults: dict[str, str] = {}
     for setting, read in readers.items():
         path: Path | None = getattr(settings, setting)

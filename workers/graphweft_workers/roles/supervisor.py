@@ -26,6 +26,7 @@ from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.roles import features as jobs
 from graphweft_workers.roles import heartbeat
 from graphweft_workers.roles.connections import make_bus, make_graph
+from graphweft_workers.roles.console_process import ConsoleProcess
 from graphweft_workers.roles.readiness import waits_for
 from graphweft_workers.roles.rules import load_rules
 from graphweft_workers.roles.rules_folder import RulesFolder
@@ -63,6 +64,8 @@ class Supervisor:
         self._deaths: dict[str, list[str]] = {role: [] for role in self._roles}
         """By role: how its processes ended."""
         self._stopping = asyncio.Event()
+        self.console = ""
+        """What to tell the user about the console, once all roles serve; empty: nothing."""
 
     def stop(self) -> None:
         """Ask everything to stop."""
@@ -96,6 +99,9 @@ class Supervisor:
             rules = await self._push_rules(rules)
             watchers = [asyncio.create_task(self._watch_server()), asyncio.create_task(self._watch_rules(rules))]
             watchers += [asyncio.create_task(self._watch(role)) for role in self._roles]
+            console = ConsoleProcess(self._settings, self._folder.path)
+            self.console = console.listen()
+            watching = asyncio.create_task(console.watch(self._settings.as_environment()))
             starting = asyncio.create_task(self._until_ready())
             try:
                 await asyncio.wait([starting, *watchers], return_when=asyncio.FIRST_COMPLETED)
@@ -108,8 +114,9 @@ class Supervisor:
             finally:
                 self._stopping.set()
                 starting.cancel()
+                watching.cancel()
                 # No watcher may start a process after all have been ended.
-                await asyncio.gather(starting, *watchers, return_exceptions=True)
+                await asyncio.gather(starting, watching, *watchers, return_exceptions=True)
             await asyncio.gather(*watchers)
         finally:
             await self._end_children()

@@ -56,13 +56,17 @@ def run_time_ms(reply: list[Any]) -> float | None:
     return float(line.removeprefix(_RUN_TIME).split()[0]) if line else None
 
 
-async def table_of(reply: list[Any], graph: AsyncGraph) -> Table:
-    """Return the rows of a reply. Asks the server for names that the reply gives as numbers."""
+async def table_of(reply: list[Any], graph: AsyncGraph, *, elements: bool = False) -> Table:
+    """Return the rows of a reply; see ``GraphStore.read`` for ``elements``.
+
+    Asks the server for names that the reply gives as numbers.
+    """
     result: Any = QueryResult(graph)
     await result.parse(reply)
+    plain = _whole if elements else _plain
     return Table(
         columns=tuple(str(name) for _, name in result.header),
-        rows=tuple(tuple([cell if type(cell) in _FLAT else _plain(cell) for cell in row]) for row in result.result_set),
+        rows=tuple(tuple([cell if type(cell) in _FLAT else plain(cell) for cell in row]) for row in result.result_set),
     )
 
 
@@ -81,3 +85,26 @@ def _plain(value: Any) -> Any:
     if isinstance(value, list | tuple):
         return [item if type(item) in _FLAT else _plain(item) for item in value]  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
     return value
+
+
+def _whole(value: Any) -> Any:
+    """Return nodes, relationships and paths as maps with their ids, labels and types."""
+    match value:
+        case Node():
+            labels: Any = value.labels or []  # pyright: ignore[reportUnknownMemberType]
+            return {"id": value.id, "labels": list(labels), "properties": _plain(value)}
+        case Edge():
+            ends = {"start": _id_of(value.src_node), "end": _id_of(value.dest_node)}
+            return {"id": value.id, "type": value.relation, **ends, "properties": _plain(value)}
+        case Path():
+            return {"nodes": list(map(_whole, value.nodes())), "relationships": list(map(_whole, value.edges()))}
+        case Mapping():
+            return {str(key): _whole(item) for key, item in value.items()}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+        case list() | tuple():
+            return [_whole(item) for item in value]  # pyright: ignore[reportUnknownVariableType]
+        case _:
+            return _plain(value)
+
+
+def _id_of(end: Any) -> Any:
+    return end.id if isinstance(end, Node) else end

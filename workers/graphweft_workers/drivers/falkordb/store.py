@@ -330,10 +330,17 @@ class FalkorDBStore:
             self._named.pop(app_id, None)
 
     async def read(
-        self, app_id: str, statement: str, params: Mapping[str, Any], *, timeout_s: float, enough: int | None = None
+        self,
+        app_id: str,
+        statement: str,
+        params: Mapping[str, Any],
+        *,
+        timeout_s: float,
+        enough: int | None = None,
+        elements: bool = False,
     ) -> Table:
         """See ``GraphStore.read``."""
-        return await self._read(app_id, statement, params, timeout_s=timeout_s, enough=enough)
+        return await self._read(app_id, statement, params, timeout_s=timeout_s, enough=enough, elements=elements)
 
     async def checkpoints(self, app_id: str, *, timeout_s: float) -> Mapping[int, Checkpoint]:
         """See ``GraphStore.checkpoints``."""
@@ -404,11 +411,12 @@ class FalkorDBStore:
         timeout_s: float,
         enough: int | None = None,
         limited: bool = True,
+        elements: bool = False,
     ) -> Table:
         """Like ``read``; without ``limited`` the number of rows is not limited."""
         text = header(params) + statement if params else statement
         try:
-            ask = partial(self._ask, text, limited, enough)
+            ask = partial(self._ask, text, limited, enough, elements)
             return await self._places.run(app_id, statement, ask, timeout_s=timeout_s)
         except TimeoutError as error:
             raise QueryFailed(f"no answer within {timeout_s:.3f} s", code="timeout") from error
@@ -417,7 +425,7 @@ class FalkorDBStore:
                 return Table(columns=(), rows=())
             raise translate(error) from error
 
-    async def _ask(self, text: str, limited: bool, enough: int | None, query: Query) -> Table:
+    async def _ask(self, text: str, limited: bool, enough: int | None, elements: bool, query: Query) -> Table:
         limit_ms = await self._allowed_ms(max(1, int((query.until - time.monotonic()) * 1000)))
         command = ("GRAPH.RO_QUERY", self._name(query.app_id), text, "--compact", "TIMEOUT", limit_ms)
         try:
@@ -433,7 +441,7 @@ class FalkorDBStore:
             return Table(columns=(), rows=())
         if limited:
             bound_amount(reply, enough)
-        return await table_of(reply, self._graph(query.app_id))
+        return await table_of(reply, self._graph(query.app_id), elements=elements)
 
     async def _rows(self, app_id: str, command: str, text: str) -> list[Any]:
         """Run a query without limits of its result; return the rows of its compact reply."""

@@ -62,7 +62,7 @@ from graphweft_workers.drivers.neo4j.statements import (
     shared,
     timed,
 )
-from graphweft_workers.drivers.neo4j.values import number_of, plain
+from graphweft_workers.drivers.neo4j.values import number_of, plain, whole
 from graphweft_workers.ports.dialect import GraphDialect
 from graphweft_workers.ports.graph_store import Applied, Checkpoint, Edge, Node, Progress, Refusal, Table, Write
 
@@ -208,7 +208,14 @@ class Neo4jStore:
         """See ``GraphStore.durable``: Neo4j acknowledges writes that are on disk."""
 
     async def read(
-        self, app_id: str, statement: str, params: Mapping[str, Any], *, timeout_s: float, enough: int | None = None
+        self,
+        app_id: str,
+        statement: str,
+        params: Mapping[str, Any],
+        *,
+        timeout_s: float,
+        enough: int | None = None,
+        elements: bool = False,
     ) -> Table:
         """See ``GraphStore.read``."""
         until = time.monotonic() + timeout_s
@@ -224,7 +231,7 @@ class Neo4jStore:
                     columns, rows = result.keys(), await fetched(result, enough)
         except TimeoutError as error:
             raise QueryFailed(f"no answer within {timeout_s:.3f} s", code="timeout") from error
-        return Table(columns=tuple(columns), rows=tuple(tuple(map(plain, row)) for row in rows))
+        return Table(columns=tuple(columns), rows=tuple(tuple(map(whole if elements else plain, row)) for row in rows))
 
     async def checkpoints(self, app_id: str, *, timeout_s: float) -> Mapping[int, Checkpoint]:
         """See ``GraphStore.checkpoints``. Raises ``QueryFailed`` when the database belongs to another app."""

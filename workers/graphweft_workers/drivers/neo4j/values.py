@@ -50,6 +50,27 @@ def plain(value: Any) -> Any:
             return value
 
 
+def whole(value: Any) -> Any:
+    """Return nodes, relationships and paths as maps with their ids, labels and types."""
+    match value:
+        case Neo4jPath():
+            return {"nodes": list(map(whole, value.nodes)), "relationships": list(map(whole, value.relationships))}
+        case Neo4jNode():
+            return {"id": value.element_id, "labels": sorted(value.labels), "properties": plain(value)}
+        case Neo4jRelationship():
+            ends = {
+                "start": value.start_node and value.start_node.element_id,
+                "end": value.end_node and value.end_node.element_id,
+            }
+            return {"id": value.element_id, "type": value.type, **ends, "properties": plain(value)}
+        case Mapping():
+            return {str(key): whole(item) for key, item in value.items()}  # pyright: ignore[reportUnknownVariableType, reportUnknownArgumentType]
+        case list():
+            return [whole(item) for item in value]  # pyright: ignore[reportUnknownVariableType]
+        case _:
+            return plain(value)
+
+
 def count_values(value: Any) -> int:
     """Count a value and its members."""
     match value:

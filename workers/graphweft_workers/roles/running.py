@@ -1,4 +1,4 @@
-"""Connections of one command to the bus and the graph. Each is checked first; an error says what to do."""
+"""Connections to the bus and the graph for a short work. Each is checked first; an error says what to do."""
 
 from __future__ import annotations
 

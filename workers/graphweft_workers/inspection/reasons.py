@@ -3,25 +3,22 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
 from graphweft_contracts.layout import ALL_APPS
-from graphweft_contracts.rules_log import Activation
+from graphweft_contracts.rules_log import Activation, StoredRules
 from graphweft_contracts.wire import WHOLE
-from graphweft_rules import BoundMutation
-from graphweft_workers.cli.event_lines import activation_dict
-from graphweft_workers.cli.output import short
+from graphweft_rules import BoundMutation, RuleSet
 from graphweft_workers.inspection.effects import Effect, Letters, letters_of
 from graphweft_workers.inspection.entries import Seen
+from graphweft_workers.inspection.entry_dicts import activation_dict
 from graphweft_workers.inspection.judging import Judged, Missed, judge
 from graphweft_workers.inspection.lookup import Relatives
 from graphweft_workers.inspection.rules_at import RulesAt, activation_at
 from graphweft_workers.inspection.scan import Decoder
 from graphweft_workers.ports.bus import Bus
-from graphweft_workers.roles.rules import rules_maker
-from graphweft_workers.roles.settings import Settings
 
 type Outcome = Literal[
     "applied", "waiting", "dead_letter", "retried", "dropped", "copy", "set_aside", "not_in_graph", "unknown"
@@ -69,7 +66,8 @@ class Reasons:
             mutation = bound.mutation
             yield f"{mutation.rule}/{mutation.id} ({mutation.place}) {_SAID[outcome]}"
             yield from (f"    {line}" for line in mutation.cypher.statement.strip().splitlines())
-            yield f"    with {short(json.dumps(bound.params, ensure_ascii=False, default=str), most)}"
+            params = json.dumps(bound.params, ensure_ascii=False, default=str)
+            yield f"    with {params if len(params) <= most else params[: most - 1] + '…'}"
         for word, missed in (("is skipped", self.judged.skipped), ("fails", self.judged.failed)):
             yield from (f"{each.rule}/{each.mutation} ({each.place}) {word}: {each.reason}" for each in missed)
         for rule in self.judged.unmatched:
@@ -116,9 +114,18 @@ class Reasons:
 
 
 async def explain(
-    settings: Settings, bus: Bus, decoder: Decoder, seen: Seen, relatives: Relatives, effect: Effect
+    bus: Bus,
+    decoder: Decoder,
+    seen: Seen,
+    relatives: Relatives,
+    effect: Effect,
+    *,
+    make: Callable[[StoredRules], RuleSet],
 ) -> Reasons:
-    """Return why an entry has its effect, or none. Raises ``RulesError`` if its rules do not compile."""
+    """Return why an entry has its effect, or none; ``make`` makes its rule set.
+
+    Raises ``RulesError`` if its rules do not compile.
+    """
     activation: Activation | None = None
     judged = Judged()
     ahead = False
@@ -128,7 +135,7 @@ async def explain(
         if activation is not None:
             announced = activation.positions.get(seen.partition)
             ahead = announced is not None and bus.is_after(announced, offset)
-        judged = judge(seen, await RulesAt(bus, rules_maker(settings)).rules(activation))
+        judged = judge(seen, await RulesAt(bus, make).rules(activation))
     names = {(bound.mutation.rule, bound.mutation.id) for bound in judged.mutations}
     names |= {(each.rule, each.mutation) for each in (*judged.skipped, *judged.failed)}
     if seen.event is not None:

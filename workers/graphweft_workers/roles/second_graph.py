@@ -11,8 +11,8 @@ from uuid import uuid4
 
 from graphweft_contracts import InvalidSettings
 from graphweft_contracts.events import APP_ID_PATTERN
-from graphweft_workers.cli.connections import running_graph
 from graphweft_workers.ports.graph_store import GraphStore
+from graphweft_workers.roles.running import running_graph
 from graphweft_workers.roles.settings import Settings
 
 _LOOKS: Final = 2

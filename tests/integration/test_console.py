@@ -1,0 +1,638 @@
+"""The console: on a real server with workers and a responder, and as the process that users start."""
+
+from __future__ import annotations
+
+import asyncio
+import hashlib
+import json
+import os
+import re
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any, Final, cast
+
+import httpx
+import pytest
+from tests.services.commands import inside
+
+from graphweft_workers.console.app import LIMITS, Page, make_app
+from graphweft_workers.console.pages import PAGES
+from graphweft_workers.console.questions import Question
+from graphweft_workers.console.sources import open_sources
+from graphweft_workers.gateway.audit import AuditLog, hash_of
+from graphweft_workers.gateway.limits import Limits
+from graphweft_workers.gateway.tokens import Role, Token, Tokens
+from graphweft_workers.roles.settings import Settings
+
+pytestmark = pytest.mark.integration
+
+RULES = """
+version: "1.0"
+mutation_rules:
+  - name: notes
+    events: ["note.made"]
+    mutations:
+      - id: write
+        cypher: "MERGE (n:Note {text: $text}) ON CREATE SET n.event_id = $id"
+        params: {text: $event.text, id: $event.note}
+      - id: tag
+        cypher: "MATCH (n:Note {text: $text}) MERGE (t:Tag {name: $tag}) MERGE (n)-[:HAS]->(t)"
+        params: {text: $event.text, tag: $event.tag}
+  - name: fails
+    events: ["note.bad"]
+    mutations:
+      - id: map
+        cypher: "MERGE (n:Note {text: $text}) SET n.value = $value"
+        params: {text: $event.text, value: $event.value}
+injection_rules:
+  - name: notes
+    agents: ["*"]
+    queries:
+      - id: all
+        cypher: "MATCH (n:Note) RETURN n.text AS text, n.event_id AS event_id ORDER BY text"
+        inject_as: notes
+        format: list
+      - id: own
+        cypher: "MATCH (n:Note {text: $text}) RETURN n.text AS text"
+        params: {text: $context.text}
+        inject_as: own
+        format: markdown
+"""
+SECRET: Final = "sk_live_" + "4eC39HqLyjWDarjtT1zdp7dc"
+HOSTILE: Final = "<img src=x onerror=\"document.title='owned'\"></script><script>document.title='owned'</script>"
+QUESTIONS: Final[dict[str, dict[str, Any]]] = {
+    "/api/event": {"position": "0:0-1"},
+    "/api/graph/search": {"text": "x"},
+    "/api/graph/node": {"id": 1},
+    "/api/graph/why": {"label": "Note", "key": "text", "value": "x"},
+    "/api/graph/past": {"time": "2026-01-01T00:00:00Z"},
+    "/api/context": {"workflow": "Notes", "agent": "A", "chat": "c"},
+    "/api/memory": {"user_id": "u"},
+    "/api/memory/search": {"user_id": "u", "text": "x"},
+    "/api/letters/show": {"id": "x"},
+    "/api/letters/retry": {"ids": ["x"]},
+    "/api/letters/drop": {"ids": ["x"]},
+    "/api/rules/try": {"event": "{}"},
+}
+"""A valid question for each page that needs more than an app."""
+TOKENS: Final[dict[str, tuple[str, tuple[Role, ...]]]] = {
+    "mine": ("acme", ("read",)),
+    "boss": ("acme", ("admin",)),
+    "theirs": ("globex", ("read",)),
+    "writer": ("acme", ("emit", "erase")),
+    "operator": ("acme", ("read", "operator")),
+    "root": ("acme", ("admin", "operator")),
+}
+OLD: Final = datetime(2020, 1, 1, tzinfo=UTC)
+
+
+class Stack:
+    """``graphweft up`` with its console, and two apps that have lived through the same."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        (folder / "rules/Notes").mkdir(parents=True)
+        (folder / "rules/Notes/graph_injection.yaml").write_text(RULES)
+        self.environment = {
+            name: value for name, value in os.environ.items() if not name.startswith(("GRAPHWEFT_", "NEO4J_"))
+        } | {
+            "GRAPHWEFT_DATA": str(folder / "data"),
+            "GRAPHWEFT_RULES": str(folder / "rules"),
+            "GRAPHWEFT_LOG_LEVEL": "warning",
+            "GRAPHWEFT_CONSOLE_PORT": "0",
+            "GRAPHWEFT_PARTITIONS": "1",  # both apps share it
+        }
+        self.count = 0
+        self.link = ""
+        self.pid = 0
+
+    @contextmanager
+    def running(self) -> Iterator[int]:
+        """Run ``up``; yield its process id."""
+        up = self.command("up")
+        try:
+            said = cast("Any", up.stdout)
+            assert "graphweft is up" in said.readline(), cast("Any", up.stderr).read()
+            self.link = said.readline().strip()
+            yield up.pid
+        finally:
+            up.send_signal(signal.SIGTERM)
+            up.communicate(timeout=50)
+
+    def command(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
+        return subprocess.Popen(
+            [sys.executable, "-m", "graphweft_workers.cli", *arguments],
+            env=self.environment | environment, cwd=self.folder, text=True,
+            stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+
+    def run(self, *arguments: str) -> str:
+        done = inside(arguments, self.environment, folder=self.folder)
+        assert done.code in (0, 1), done.err
+        return done.out
+
+    def emit(self, app: str, *events: dict[str, Any]) -> None:
+        """Publish events, and wait until the workers have passed them."""
+        self.count += 1
+        file = self.folder / f"{self.count}.jsonl"
+        given = {"specversion": "1.0", "source": "/t", "chatid": "c1", "workflow": "Notes", "appid": app}
+        given["time"] = datetime.now(UTC).isoformat()
+        file.write_text("".join(json.dumps(given | each) + "\n" for each in events))
+        out, err = self.command("emit", str(file), "--wait").communicate(timeout=120)
+        assert "events sent" in out + err, err
+
+
+def note(name: str, **data: Any) -> dict[str, Any]:
+    return {"id": name, "type": "note.made", "data": {"text": name, "note": name, "tag": "t", **data}}
+
+
+@pytest.fixture(scope="module")
+def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
+    made = Stack(tmp_path_factory.mktemp("console"))
+    with made.running() as made.pid:
+        for app in ("acme", "globex"):
+            made.emit(
+                app,
+                note(f"first of {app}"),
+                {"id": "untagged", "type": "note.made", "data": {"text": f"untagged of {app}", "note": "n"}},
+                note("secret", text=f"the key of {app} is {SECRET}"),
+                note("hostile", text=HOSTILE),
+                {"id": "bad", "type": "note.bad", "data": {"text": f"bad of {app}", "value": {"a": {"b": 1}}}},
+                {"id": "lost", "type": "note.made", "workflow": "Nowhere", "data": {"text": f"lost of {app}"}},
+            )
+            made.run("memory", "add", f"{app} likes green tea", "--app", app, "--user", f"user of {app}", "--wait")
+        yield made
+
+
+class Asking:
+    """Asks a console with a token."""
+
+    def __init__(self, client: httpx.AsyncClient) -> None:
+        self.client = client
+
+    async def answer(self, path: str, token: str = "mine", **question: Any) -> httpx.Response:
+        headers = {"Authorization": f"Bearer {token}"}
+        return await self.client.post(f"/api/{path}", json=question, headers=headers)
+
+    async def __call__(self, path: str, token: str = "mine", **question: Any) -> dict[str, Any]:
+        answer = await self.answer(path, token, **question)
+        assert answer.status_code == 200, answer.text
+        return cast("dict[str, Any]", answer.json())
+
+
+def problem(answer: httpx.Response) -> tuple[int, str]:
+    return answer.status_code, answer.json()["type"].removeprefix("urn:graphweft:problem:")
+
+
+@asynccontextmanager
+async def serving(
+    stack: Stack,
+    *,
+    pages: tuple[Page, ...] = PAGES,
+    limits: Limits = LIMITS,
+    audit: AuditLog | None = None,
+    forbidden: str = "",
+    **settings: Any,
+) -> AsyncIterator[Asking]:
+    """Run a console in this process."""
+    loaded = Settings.load(data=stack.folder / "data", rules=stack.folder / "rules", **settings)
+    tokens = Tokens(
+        [
+            Token(app_id=app, name=name, sha256=hashlib.sha256(name.encode()).digest(), roles=frozenset(roles))
+            for name, (app, roles) in TOKENS.items()
+        ]
+        + [
+            Token(
+                app_id="acme",
+                name="old",
+                sha256=hashlib.sha256(b"old").digest(),
+                expires=datetime(2020, 1, 1, tzinfo=UTC),
+            )
+        ]
+    )
+    async with open_sources(loaded) as sources:
+        app = make_app(
+            sources, pages, tokens=lambda: tokens, limits=limits, audit=audit,
+            may_use=lambda app_id, workflow: workflow != forbidden,
+        )  # fmt: skip
+        transport = httpx.ASGITransport(app, raise_app_exceptions=False)
+        async with httpx.AsyncClient(transport=transport, base_url="http://127.0.0.1:8766", timeout=60) as client:
+            yield Asking(client)
+
+
+@pytest.fixture
+async def ask(stack: Stack) -> AsyncIterator[Asking]:
+    async with serving(stack) as made:
+        yield made
+
+
+# ---------------------------------------------------------------------------------------------------------- who may ask
+
+
+@pytest.mark.parametrize(
+    ("token", "refusal"),
+    [("", (401, "no-token")), ("wrong", (401, "no-token")), ("old", (401, "token-expired")),
+     ("writer", (403, "missing-role"))],
+)  # fmt: skip
+async def test_no_page_answers_a_token_that_may_not_look(ask: Asking, token: str, refusal: tuple[int, str]) -> None:
+    for page in PAGES:
+        answer = await ask.answer(page.path.removeprefix("/api/"), token, **QUESTIONS.get(page.path, {}))
+        assert problem(answer) == refusal, page.path
+
+
+async def test_no_page_answers_about_another_app(ask: Asking) -> None:
+    for page in PAGES:
+        if page.path == "/api/session":
+            continue
+        answer = await ask.answer(page.path.removeprefix("/api/"), app="globex", **QUESTIONS.get(page.path, {}))
+        expected = (
+            (403, "read-only") if page.path in ("/api/letters/retry", "/api/letters/drop") else (403, "other-app")
+        )
+        assert problem(answer) == expected, page.path
+        assert "globex" not in answer.text
+
+
+async def test_nothing_of_another_app_is_in_any_answer(ask: Asking) -> None:
+    sees = {"event": "/api/event", "node": "/api/graph/node"}
+    for page in PAGES:
+        name = page.path.removeprefix("/api/")
+        if page.path in sees.values() or name.startswith("letters/"):
+            continue
+        answer = await ask.answer(name, **QUESTIONS.get(page.path, {}))
+        assert "globex" not in answer.text, page.path
+    others = await ask("live", "operator", app="globex")
+    assert others["events"]
+    for event in others["events"]:
+        assert problem(await ask.answer("event", position=event["position"])) == (404, "no-event")
+    again = await ask("live", cursor={}, pending=[each["position"] for each in others["events"]][:100])
+    assert again["states"] == {}
+    for letter in (await ask("letters", "operator", app="globex"))["letters"]:
+        assert problem(await ask.answer("letters/show", id=letter["id"])) == (404, "no-letter")
+
+
+async def test_an_operator_sees_all_apps(ask: Asking) -> None:
+    session = await ask("session", "operator")
+    assert (session["all_apps"], session["apps"]) == (True, ["acme", "globex"])
+    assert {event.get("app") for event in (await ask("live", "operator"))["events"]} >= {"acme", "globex"}
+    assert problem(await ask.answer("graph", "operator")) == (422, "no-app")
+    assert (await ask("session"))["apps"] == ["acme"]
+
+
+async def test_other_hosts_and_other_sites_are_refused(ask: Asking) -> None:
+    own = {"Authorization": "Bearer mine"}
+    for headers, refusal in (
+        ({"Host": "evil.example"}, (421, "other-host")),
+        ({"Origin": "http://evil.example"}, (403, "other-site")),
+        ({"Sec-Fetch-Site": "cross-site"}, (403, "other-site")),
+    ):
+        for path in ("/", "/api/session"):
+            method = "GET" if path == "/" else "POST"
+            answer = await ask.client.request(method, path, headers=own | headers)
+            assert problem(answer) == refusal
+            assert "default-src 'self'" in answer.headers["Content-Security-Policy"]
+
+
+async def test_every_answer_forbids_code_of_others(ask: Asking) -> None:
+    for path in ("/", "/js/main.js", "/nothing", "/api/session"):
+        answer = await ask.client.get(path)
+        policy = answer.headers["Content-Security-Policy"]
+        assert "default-src 'self'" in policy
+        assert "unsafe" not in policy
+        assert answer.headers["X-Content-Type-Options"] == "nosniff"
+        assert answer.headers["Referrer-Policy"] == "no-referrer"
+
+
+async def test_requests_are_bounded(stack: Stack) -> None:
+    began, forever = asyncio.Event(), asyncio.Event()
+
+    async def waits(*_: Any) -> dict[str, Any]:
+        began.set()
+        await forever.wait()
+        return {}
+
+    async def large(*_: Any) -> dict[str, Any]:
+        return {"text": "x" * 5_000_000}
+
+    pages = (
+        Page(path="/api/slow", question=Question, answer=waits, seconds=0.05),
+        Page(path="/api/waits", question=Question, answer=waits),
+        Page(path="/api/large", question=Question, answer=large),
+    )
+    async with serving(stack, pages=pages, limits=Limits(context_bytes=100, requests_per_app=1)) as ask:
+        assert problem(await ask.answer("slow")) == (504, "too-slow")
+        assert problem(await ask.answer("large")) == (413, "answer-too-large")
+        assert problem(await ask.answer("slow", more="x" * 100)) == (413, "body-too-large")
+        assert problem(await ask.answer("slow", more="x")) == (422, "invalid-question")
+        began.clear()
+        first = asyncio.create_task(ask.answer("waits"))
+        await began.wait()
+        assert problem(await ask.answer("slow")) == (429, "too-many-requests")
+        assert problem(await ask.answer("slow", "theirs")) == (504, "too-slow"), "another app has its own limit"
+        forever.set()
+        assert (await first).status_code == 200
+
+
+async def test_the_audit_log_names_the_token_and_no_user_and_no_text(stack: Stack, tmp_path: Path) -> None:
+    log = AuditLog(str(tmp_path / "audit"))
+    async with serving(stack, audit=log) as ask:
+        await ask("memory/search", user_id="user of acme", text="green tea")
+        await ask("session")
+        await ask.client.get("/")
+    log.close()
+    text = (tmp_path / "audit").read_text()
+    lines = [json.loads(line) for line in text.splitlines()]
+    assert [(line["what"], line["status"], line["app_id"]) for line in lines] == [
+        ("POST /api/memory/search", 200, "acme"), ("POST /api/session", 200, "acme"),
+    ]  # fmt: skip
+    assert lines[0]["token"].startswith("mine#")
+    assert lines[0]["users"] == [hash_of("acme", "user of acme")]
+    assert not re.search("green tea|user of acme", text)
+
+
+# ------------------------------------------------------------------------------------------------------ what pages show
+
+
+async def test_live_shows_what_each_event_did(ask: Asking) -> None:
+    found = await ask("live")
+    events = {event.get("id"): event for event in found["events"] if event["kind"] == "event"}
+    first = events["first of acme"]
+    assert [(each["rule"], each["mutation"]) for each in first["matched"]] == [("notes", "write"), ("notes", "tag")]
+    assert (first["rows"], first["state"], first["skipped"]) == (2, "applied", [])
+    [skip] = events["untagged"]["skipped"]
+    assert (skip["mutation"], "'tag'" in skip["reason"]) == ("tag", True)
+    assert events["bad"]["matched"][0]["letter"] == "invalid_value"
+    assert events["lost"]["letter"] == "no_rules"
+    assert (await ask("live", cursor=found["cursor"]))["events"] == []
+
+
+async def test_live_follows_new_events_and_the_state_of_earlier_ones(stack: Stack, ask: Asking) -> None:
+    cursor = (await ask("live"))["cursor"]
+    await asyncio.to_thread(stack.emit, "acme", note("followed"))
+    found = await ask("live", cursor=cursor)
+    [event] = found["events"]
+    assert (event["id"], event["state"], event["ms"] >= 0) == ("followed", "applied", True)
+    states = (await ask("live", cursor=found["cursor"], pending=[event["position"]]))["states"]
+    assert states[event["position"]]["state"] == "applied"
+    assert states[event["position"]]["ms"] >= 0
+
+
+async def test_an_event_is_explained(ask: Asking) -> None:
+    events = {event.get("id"): event["position"] for event in (await ask("live"))["events"]}
+    found = await ask("event", position=events["untagged"])
+    assert [(each["mutation"], each["outcome"]) for each in found["mutations"]] == [("write", "applied")]
+    assert [each["mutation"] for each in found["skipped"]] == ["tag"]
+    assert len(found["rules"]["rules"]) == 64
+    assert found["event"]["data"] == {"text": "untagged of acme", "note": "n"}
+
+
+async def test_a_graph_is_shown_searched_and_expanded(ask: Asking) -> None:
+    found = await ask("graph")
+    assert {each["label"]: each["nodes"] for each in found["labels"]}["Tag"] == 1
+    names = {node["id"]: node["caption"] for node in found["nodes"]}
+    assert {"t", "first of acme"} <= {*names.values()}
+    assert {(names[each["start"]], each["type"], names[each["end"]]) for each in found["relationships"]} >= {
+        ("first of acme", "HAS", "t")
+    }
+    assert not [node for node in found["nodes"] if node["labels"][0].startswith("__")]
+    [exact] = (await ask("graph/search", text="first of acme"))["nodes"]
+    assert exact["caption"] == "first of acme"
+    part = await ask("graph/search", text="OF ACME")
+    assert len(part["nodes"]) >= 3
+    node = await ask("graph/node", id=exact["id"])
+    assert node["node"]["properties"] == {"text": "first of acme", "event_id": "first of acme"}
+    assert {"label": "Note", "key": "text", "value": "first of acme"} in node["node"]["keys"]
+    assert node["node"]["relationships"] == [{"type": "HAS", "count": 1}]
+    assert [each["caption"] for each in node["nodes"]] == ["first of acme", "t"]
+    assert problem(await ask.answer("graph/node", id=10**9)) == (404, "no-node")
+    assert problem(await ask.answer("graph/node", id="x")) == (422, "invalid-question")
+
+
+async def test_the_events_behind_a_node_and_an_earlier_graph_are_shown(ask: Asking) -> None:
+    asked = {"label": "Note", "key": "text", "value": "first of acme"}
+    fast = await ask("graph/why", **asked)
+    assert (fast["exact"], [each["id"] for each in fast["writes"]]) == (False, ["first of acme"])
+    exact = await ask("graph/why", exact=True, **asked)
+    [write] = [each for each in exact["writes"] if each["mutation"] == "write"]
+    assert [each["change"] for each in write["changes"]] == ["created"]
+    events = [event for event in (await ask("live"))["events"] if event.get("id") == "first of acme"]
+    received = datetime.fromisoformat(events[0]["received"])
+    past = await ask("graph/past", time=received.isoformat())
+    assert "first of acme" in {node["caption"] for node in past["nodes"]}
+    before = await ask("graph/past", time=(received - timedelta(milliseconds=1)).isoformat())
+    assert before["nodes"] == []
+    assert problem(await ask.answer("graph/past", time="2999-01-01T00:00:00Z")) == (422, "invalid-question")
+
+
+async def test_a_context_is_shown_with_its_blocks_and_what_is_missing(ask: Asking) -> None:
+    found = await ask("context", workflow="Notes", agent="A", chat="c1")
+    [block] = found["blocks"]
+    assert "first of acme" in found["text"]
+    assert (block["name"], block["rule"], block["query"]) == ("notes", "notes", "all")
+    assert block["explanation"]["place"].startswith("Notes/graph_injection.yaml:")
+    assert [(each["name"], each["reason"]) for each in found["missing"]] == [("own", "missing_param")]
+    assert len(found["rules"]) == 64
+    names = await ask("context/names")
+    assert names["workflows"] == {"Notes": ["*"]}
+    assert "c1" in {each["chat"] for each in names["chats"]}
+
+
+async def test_rules_of_a_forbidden_workflow_are_in_no_answer(stack: Stack) -> None:
+    async with serving(stack, forbidden="Notes") as ask:
+        assert (await ask("rules"))["files"] == []
+        assert (await ask("context/names"))["workflows"] == {}
+        assert (await ask("context", workflow="Notes", agent="A", chat="c1"))["reason"] == "no_rules"
+        assert all(
+            "matched" not in event for event in (await ask("live"))["events"] if event.get("workflow") == "Notes"
+        )
+        event = json.dumps({"specversion": "1.0", "source": "/t", "chatid": "c", "workflow": "Notes", "appid": "acme"}
+                           | note("x"))  # fmt: skip
+        assert problem(await ask.answer("rules/try", event=event)) == (403, "other-workflow")
+
+
+async def test_memories_are_listed_and_searched_in_their_scope(ask: Asking) -> None:
+    [scope] = (await ask("memory/scopes"))["scopes"]
+    assert (scope["user_id"], scope["memories"]) == ("user of acme", 1)
+    found = await ask("memory", user_id="user of acme")
+    assert [each["text"] for each in found["memories"]] == ["acme likes green tea"]
+    assert (await ask("memory", user_id="somebody"))["memories"] == []
+    results = (await ask("memory/search", user_id="user of acme", text="tea"))["results"]
+    assert [each["text"] for each in results] == ["acme likes green tea"]
+    assert problem(await ask.answer("memory", limit=5)) == (422, "no-scope")
+
+
+async def test_the_active_rules_are_shown_and_tried(ask: Asking) -> None:
+    found = await ask("rules")
+    assert [each["name"] for each in found["files"]] == ["Notes/graph_injection.yaml"]
+    assert found["workflows"] == [{"name": "Notes", "problem": None}]
+    assert all(finding["file"].startswith("Notes/") for finding in found["findings"])
+    given = {"specversion": "1.0", "source": "/t", "chatid": "c", "workflow": "Notes", "appid": "acme"}
+    tried = await ask("rules/try", event=json.dumps(given | note("tried")))
+    assert [each["mutation"] for each in tried["mutations"]] == ["write", "tag"]
+    for event, refusal in (
+        ("{]", (422, "invalid-event")),
+        (json.dumps(given | note("x") | {"appid": "globex"}), (422, "other-app")),
+    ):
+        assert problem(await ask.answer("rules/try", event=event)) == refusal
+    assert (await ask("graph/search", text="tried"))["nodes"] == [], "a try writes nothing"
+
+
+async def test_the_operation_page_shows_what_the_command_shows(stack: Stack, ask: Asking) -> None:
+    found = await ask("operation", "operator")
+    told = json.loads(await asyncio.to_thread(stack.run, "status", "--json"))
+    for name in ("dead_letters", "rules", "archive", "faulty_files"):
+        assert found[name] == told[name]
+    assert [each["id"] for each in found["partitions"]] == [each["id"] for each in told["partitions"]]
+
+
+async def test_secrets_are_in_no_answer_unless_contexts_show_them(stack: Stack, ask: Asking) -> None:
+    asked = [
+        ("live", {}), ("graph", {}), ("graph/search", {"text": "the key"}),
+        ("graph/why", {"label": "Note", "key": "text", "value": f"the key of acme is {SECRET}", "exact": True}),
+        ("context", {"workflow": "Notes", "agent": "A", "chat": "c1"}),
+    ]  # fmt: skip
+    for path, question in asked:
+        answer = await ask.answer(path, **question)
+        assert answer.status_code == 200, answer.text
+        assert SECRET not in answer.text, path
+    async with serving(stack, context_redact=False) as plain:
+        assert SECRET in (await plain.answer("live")).text
+
+
+# --------------------------------------------------------------------------------------------------------- dead letters
+
+
+async def test_dead_letters_are_only_listed_while_the_console_is_read_only(ask: Asking) -> None:
+    for token in ("mine", "boss", "root"):
+        letters = (await ask("letters", token))["letters"]
+        for action in ("retry", "drop"):
+            answer = await ask.answer(f"letters/{action}", token, ids=[letters[0]["id"]])
+            assert problem(answer) == (403, "read-only")
+    assert {each["reason"] for each in letters} == {"invalid_value", "no_rules", "skipped"}
+
+
+async def test_dead_letters_are_retried_and_dropped_with_the_right(stack: Stack) -> None:
+    await asyncio.to_thread(
+        stack.emit, "acme", {"id": "worse", "type": "note.bad", "data": {"text": "worse", "value": {"a": {"b": 1}}}}
+    )
+    async with serving(stack, console_write=True) as ask:
+        assert [(await ask("session", token))["may_write"] for token in ("mine", "boss", "operator", "root")] == [
+            False, True, False, True,
+        ]  # fmt: skip
+        [letter] = [each for each in (await ask("letters", "boss"))["letters"] if each.get("event_id") == "worse"]
+        shown = await ask("letters/show", "boss", id=letter["id"])
+        assert '"worse"' in shown["fields"]["data"]
+        theirs = (await ask("letters", "operator", app="globex"))["letters"][0]["id"]
+        for action in ("retry", "drop"):
+            assert problem(await ask.answer(f"letters/{action}", "mine", ids=[letter["id"]])) == (403, "read-only")
+            assert problem(await ask.answer(f"letters/{action}", "boss", ids=[theirs])) == (404, "no-letter")
+        assert await ask("letters/retry", "boss", ids=[letter["id"]]) == {"events": 1, "kept": []}
+        async with asyncio.timeout(60):
+            again: list[dict[str, Any]] = []
+            while not again:
+                again = [each for each in (await ask("letters", "boss"))["letters"] if each.get("event_id") == "worse"]
+        assert await ask("letters/drop", "boss", ids=[again[0]["id"]]) == {"dropped": 1, "kept": []}
+        assert not [each for each in (await ask("letters", "boss"))["letters"] if each.get("event_id") == "worse"]
+
+
+# ------------------------------------------------------------------------------------------------------------ processes
+
+
+def children(pid: int) -> list[str]:
+    found: list[str] = []
+    for folder in Path("/proc").iterdir():
+        try:
+            if folder.name.isdigit() and f"\nPPid:\t{pid}\n" in (folder / "status").read_text():
+                found.append((folder / "cmdline").read_text().replace("\0", " "))
+        except OSError:
+            continue
+    return found
+
+
+def test_the_console_of_up_starts_with_the_first_visit(stack: Stack) -> None:
+    found = re.fullmatch(r"console: (http://127\.0\.0\.1:[0-9]+)/#token=(gw_[\w-]{43})", stack.link)
+    assert found, stack.link
+    base, token = found.groups()
+    if not any("run console" in each for each in children(stack.pid)):
+        page = httpx.get(base, timeout=60)
+        assert (page.status_code, "text/html" in page.headers["Content-Type"]) == (200, True)
+    assert any("run console" in each for each in children(stack.pid))
+    answer = httpx.post(f"{base}/api/session", json={}, headers={"Authorization": f"Bearer {token}"}, timeout=60)
+    assert (answer.status_code, answer.json()["all_apps"], answer.json()["may_write"]) == (200, True, False)
+    assert httpx.post(f"{base}/api/session", json={}, timeout=60).status_code == 401
+    file = stack.folder / "data/console-token"
+    assert (file.read_text().strip(), file.stat().st_mode & 0o777) == (token, 0o600)
+    assert not any(token in each for each in children(stack.pid)), "other users see command lines"
+
+
+def test_run_console_needs_a_token_and_takes_those_of_a_file(stack: Stack, tmp_path: Path) -> None:
+    process = stack.command("run", "console", "--port", "0")
+    out, err = process.communicate(timeout=60)
+    assert (process.returncode, out, "GRAPHWEFT_CONSOLE_TOKENS" in err) == (2, "", True)
+    file = tmp_path / "tokens.yaml"
+    file.write_text(f"tokens: [{{sha256: {hashlib.sha256(b'mine').hexdigest()}, app_id: acme, roles: [read]}}]")
+    process = stack.command("run", "console", "--port", "0", GRAPHWEFT_CONSOLE_TOKENS=str(file))
+    try:
+        said = cast("Any", process.stdout).readline()
+        assert "the console answers on http://127.0.0.1:" in said, cast("Any", process.stderr).read()
+        headers = {"Authorization": "Bearer mine"}
+        answer = httpx.post(f"{said.split()[-1]}/api/session", json={}, headers=headers, timeout=60)
+        assert answer.json()["apps"] == ["acme"]
+    finally:
+        process.terminate()
+        process.communicate(timeout=30)
+    assert process.returncode == 0
+
+
+# -------------------------------------------------------------------------------------------------------------- browser
+
+
+def browser_path() -> str | None:
+    named = (os.environ.get("CHROMIUM"), "chromium", "chromium-browser", "google-chrome")
+    return next((found for name in named if name and (found := shutil.which(name))), None)
+
+
+def test_a_browser_shows_every_page_and_runs_nothing_of_the_data(stack: Stack) -> None:
+    api = pytest.importorskip(
+        "playwright.sync_api", reason="playwright is not installed: pip install playwright, and install chromium"
+    )
+    if (path := browser_path()) is None:
+        pytest.skip("no chromium: install the package chromium, or name one in CHROMIUM")
+    faults: list[str] = []
+    with api.sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
+        page = browser.new_page()
+        page.on("console", lambda message: faults.append(message.text))
+        page.on("pageerror", lambda error: faults.append(str(error)))
+        page.on("dialog", lambda dialog: (faults.append(dialog.message), dialog.dismiss()))
+        page.on("request", lambda request: None if "127.0.0.1" in request.url else faults.append(request.url))
+        link = stack.link.removeprefix("console: ")
+        page.goto(link)
+        page.wait_for_selector("#to-live")
+        assert "token" not in page.url, "the address bar and the history keep no token"
+        page.select_option("#app", "acme")
+        for name, seen in (
+            ("live", "td >> text=onerror"), ("graph", ".scroll >> text=onerror"), ("context", "#main form"),
+            ("memory", "text=user of acme"), ("letters", "td >> text=invalid_value"), ("rules", "text=Findings"),
+            ("operation", "text=Dead letters"),
+        ):  # fmt: skip
+            page.goto(f"{link.partition('#')[0]}#/{name}")
+            page.wait_for_selector(seen)
+            assert page.title() != "owned"
+            assert page.eval_on_selector_all("main img, main script, main [onerror]", "found => found.length") == 0
+            assert page.evaluate("document.querySelectorAll('main h1').length") == 1
+        page.goto(f"{link.partition('#')[0]}#/context")
+        page.wait_for_selector("#names-chats option", state="attached")
+        page.fill("input[name=agent]", "A")
+        page.click("text=Show the context")
+        page.wait_for_selector("pre >> text=onerror")
+        page.click("text=Sign out")
+        page.wait_for_selector("input[name=token]")
+        assert page.evaluate("sessionStorage.getItem('graphweft-console-token')") is None
+        browser.close()
+    assert faults == []

@@ -1,0 +1,266 @@
+"""The pure parts of the console: who may look, what is shown, what is drawn, and the files of the page."""
+
+from __future__ import annotations
+
+import hashlib
+import re
+from typing import Any
+
+import pytest
+
+from graphweft_contracts import Layout
+from graphweft_contracts.layout import ALL_APPS
+from graphweft_workers.console.access import Viewer, check_host, check_origin, check_viewer
+from graphweft_workers.console.assets import Assets
+from graphweft_workers.console.drawing import as_html, as_mermaid, layout
+from graphweft_workers.console.graph import MOST, Picture
+from graphweft_workers.console.operation import operation
+from graphweft_workers.console.values import DEPTH, ITEMS, TEXT, shown
+from graphweft_workers.engine.app_use import AppUse
+from graphweft_workers.engine.dead_letter_counts import Cause
+from graphweft_workers.gateway.problems import Problem
+from graphweft_workers.gateway.tokens import Role, Token
+from graphweft_workers.ports.event_log import PartitionStatus
+from graphweft_workers.roles.app_uses import AppUses
+from graphweft_workers.roles.archive_state import ArchiveState
+from graphweft_workers.roles.status import Status
+
+LIBRARY = {
+    "vendor/cytoscape-3.34.4.min.mjs": "0d7e373a706f0f01d6fb7a6ccf04988c01307cee1c2f9bcc7b068e9f6b431e3f",
+    "vendor/cytoscape-LICENSE.txt": "eb319c6e6f233607f71e8e2f450391751883cfc0eeb3ca7ef574c13d1d9c2203",
+}
+"""The files of the package cytoscape 3.34.4 of the npm registry: dist/cytoscape.esm.min.mjs and LICENSE."""
+HOSTILE = "<img src=x onerror=alert(1)></script><script>alert(2)</script>\"'&"
+
+
+def viewer(*roles: Role, app: str = "mine", workflows: frozenset[str] | None = None, may_write: bool = False) -> Viewer:
+    token = Token(app_id=app, name="t", sha256=b"", roles=frozenset(roles), workflows=workflows)
+    return Viewer(token=token, may_write=may_write, may_use=lambda app_id, workflow: workflow != "Forbidden")
+
+
+def code(error: pytest.ExceptionInfo[Problem]) -> tuple[int, str]:
+    return error.value.status, error.value.code
+
+
+# --------------------------------------------------------------------------------------------------------- who may look
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["localhost", "LOCALHOST:8766", "127.0.0.1", "127.0.0.1:1", "10.1.2.3:80", "[::1]:8766", "[fe80::1]", "ui.test"],
+)
+def test_a_request_that_names_this_machine_is_answered(host: str) -> None:
+    check_host(host, {"ui.test"})
+
+
+@pytest.mark.parametrize(
+    "host",
+    ["", "evil.example", "localhost.evil.example", "evil.localhost", "127.0.0.1.evil.example", "localhost@evil", "a b",
+     "[::1", "localhost:999999", "ui.test.evil"],
+)  # fmt: skip
+def test_a_request_for_another_name_is_refused(host: str) -> None:
+    with pytest.raises(Problem) as error:
+        check_host(host, {"ui.test"})
+    assert code(error) == (421, "other-host")
+
+
+@pytest.mark.parametrize(
+    ("origin", "site"),
+    [("http://evil.example", None), ("null", None), (None, "cross-site"), ("http://localhost:1", "same-site")],
+)
+def test_a_request_from_a_page_of_another_site_is_refused(origin: str | None, site: str | None) -> None:
+    with pytest.raises(Problem) as error:
+        check_origin(origin, site, "localhost:8766")
+    assert code(error) == (403, "other-site")
+
+
+def test_a_request_of_the_page_itself_and_of_a_program_is_answered() -> None:
+    check_origin("http://localhost:8766", "same-origin", "localhost:8766")
+    check_origin(None, "none", "localhost:8766")
+    check_origin(None, None, "localhost:8766")
+
+
+def test_a_token_needs_the_role_read_or_operator() -> None:
+    for roles in (("read",), ("admin",), ("operator",)):
+        check_viewer(viewer(*roles).token)  # type: ignore[arg-type]
+    with pytest.raises(Problem) as error:
+        check_viewer(viewer("emit", "erase").token)
+    assert code(error) == (403, "missing-role")
+
+
+@pytest.mark.parametrize("roles", [("read",), ("admin",)])
+def test_a_token_of_an_app_sees_this_app_only(roles: tuple[Role, ...]) -> None:
+    who = viewer(*roles)
+    assert (who.app(None), who.app("mine"), who.apps(None), who.apps("mine")) == ("mine",) * 4
+    for ask in (who.app, who.apps):
+        with pytest.raises(Problem) as error:
+            ask("other")
+        assert code(error) == (403, "other-app")
+
+
+def test_an_operator_sees_every_app_and_chooses_one_where_a_page_shows_one() -> None:
+    who = viewer("operator")
+    assert (who.apps(None), who.apps("any"), who.app("any")) == (None, "any", "any")
+    with pytest.raises(Problem) as error:
+        who.app(None)
+    assert code(error) == (422, "no-app")
+
+
+def test_rules_of_workflows_that_a_token_may_not_use_are_hidden() -> None:
+    assert [viewer("read").uses("mine", name) for name in ("Any", "Forbidden")] == [True, False]
+    assert [viewer("read", workflows=frozenset({"One"})).uses("mine", name) for name in ("One", "Two")] == [True, False]
+    assert viewer("operator").uses("mine", "Forbidden")
+
+
+def test_nothing_is_written_without_the_right() -> None:
+    viewer("admin", may_write=True).require_write()
+    with pytest.raises(Problem) as error:
+        viewer("admin").require_write()
+    assert code(error) == (403, "read-only")
+
+
+# -------------------------------------------------------------------------------------------------------- what is shown
+
+
+def test_secrets_are_replaced_also_where_a_text_is_cut() -> None:
+    secret = "sk_live_" + "4eC39HqLyjWDarjtT1zdp7dc"
+    assert secret not in str(shown({"note": f"the key is {secret}", "deep": [{"password": "correct horse 9"}]}))
+    assert "correct" not in str(shown({"deep": [{"password": "correct horse 9"}]}))
+    cut = shown("x " * (TEXT // 2 - 5) + secret)
+    assert "sk_live_" not in cut
+    assert shown({"note": secret}, redacts=False) == {"note": secret}
+
+
+def test_values_are_bounded_and_say_so() -> None:
+    assert shown("a" * (TEXT + 1), redacts=False) == "a" * TEXT + f"… ({TEXT + 1:,} characters)"
+    assert shown(list(range(ITEMS + 5))) == [*range(ITEMS), "… 5 more"]
+    assert shown({str(n): n for n in range(ITEMS + 5)})["…"] == "5 more"
+    deep: Any = 1
+    for _ in range(DEPTH + 5):
+        deep = [deep]
+    assert "…" in str(shown(deep))
+
+
+def test_values_that_json_or_javascript_lack_become_text() -> None:
+    assert shown([2**53, -(2**53), float("inf"), float("nan"), True, None, 1.5]) == [
+        str(2**53), str(-(2**53)), "inf", "nan", True, None, 1.5,
+    ]  # fmt: skip
+    assert shown("\ud800", redacts=False).isascii()
+
+
+def status() -> Status:
+    def cause(app: str | None) -> Cause:
+        return Cause(
+            app_id=app, workflow=None, rule=None, mutation=None, reason="skipped", message=f"of {app}", place=None
+        )
+
+    return Status(
+        partitions=[
+            PartitionStatus(id=n, position="1-0", end="2-0", lag=n, owner="host-7", written=5) for n in range(64)
+        ],
+        letters=9,
+        causes=[cause("mine"), cause("other"), cause(None)],
+        rules={},
+        archive=ArchiveState(enabled=True, error="s3://secret-bucket does not answer"),
+        uses=AppUses(apps=[AppUse(app_id="mine"), AppUse(app_id="other")]),
+        faults={"gateway_tokens": "/etc/secret/path: faulty"},
+        parked=[],
+    )
+
+
+def test_the_state_for_one_app_names_no_other_app_worker_or_file() -> None:
+    found = operation(status(), Layout(), "mine", all_apps=False)
+    assert not re.search("other|host-7|secret", str(found))
+    assert [row["app_id"] for row in found["apps"]] == ["mine"]
+    assert [row["id"] for row in found["partitions"]] == list(Layout().partitions_of("mine"))
+    assert {row["written"] for row in found["partitions"]} == {None}
+
+
+def test_the_state_for_an_operator_is_that_of_the_command() -> None:
+    whole = operation(status(), Layout(), None, all_apps=True)
+    told = status().to_json()
+    assert {name: whole[name] for name in told if name != "partitions"} == {
+        name: value for name, value in told.items() if name != "partitions"
+    }
+    assert [row["owner"] for row in operation(status(), Layout(), "mine", all_apps=True)["partitions"]] == ["host-7"]
+    assert ALL_APPS not in str(whole["apps"])
+
+
+# -------------------------------------------------------------------------------------------------------------- drawing
+
+
+def test_a_picture_leaves_out_own_nodes_and_relationships_to_them() -> None:
+    found = Picture(redacts=True)
+    assert found.add_node(1, ["User"], "Ann")
+    assert not found.add_node(2, ["__Progress"], None)
+    found.add_neighbours([(7, "KNOWS", 1, 2, 2, ["__Progress"], None), (8, "KNOWS", 1, 3, 3, ["User"], "Bob")])
+    assert ([*found.nodes], [*found.relationships]) == ([1, 3], [8])
+
+
+def test_a_picture_has_a_limit() -> None:
+    found = Picture(redacts=False)
+    for number in range(MOST + 10):
+        found.add_node(number, ["A"], None)
+    assert len(found.nodes) == MOST
+
+
+def test_hostile_text_is_escaped_in_a_page_and_in_mermaid() -> None:
+    nodes = [
+        {"id": 1, "labels": [HOSTILE], "caption": HOSTILE},
+        {"id": 2, "labels": [], "caption": '"] --> x; click n0 "javascript:alert(1)"\n%%{init'},
+    ]
+    relationships = [{"id": 1, "type": HOSTILE, "start": 1, "end": 2}]
+    page = as_html(HOSTILE, nodes, relationships, 2)
+    assert "<script" not in page
+    assert "<img" not in page
+    assert "default-src 'none'" in page
+    drawn = as_mermaid(nodes, relationships)
+    assert len(drawn.splitlines()) == 4
+    assert "<" not in drawn
+    assert [line.count('"') for line in drawn.splitlines()] == [0, 2, 2, 2]
+    assert "%%" not in drawn
+
+
+def test_a_layout_is_the_same_each_time_and_fits_the_picture() -> None:
+    ids = list(range(30))
+    places = layout(ids, [(n, n // 2) for n in ids])
+    assert places == layout(ids, [(n, n // 2) for n in ids])
+    assert len(set(places.values())) == 30
+    assert all(0 <= x <= 1_200 and 0 <= y <= 800 for x, y in places.values())
+    assert layout([], []) == {}
+    assert layout([1], []) == {1: (60, 60)}
+
+
+# ---------------------------------------------------------------------------------------------------- files of the page
+
+
+def test_the_graph_library_is_the_published_one_with_its_licence() -> None:
+    assets = Assets()
+    found = {path: asset for path in assets.paths() if path.startswith("vendor/") and (asset := assets.get(path))}
+    assert {path: hashlib.sha256(asset.content).hexdigest() for path, asset in found.items()} == LIBRARY
+
+
+def test_the_page_has_no_inline_code_and_asks_no_other_server() -> None:
+    asset = Assets().get("")
+    assert asset is not None
+    page = asset.content.decode()
+    assert re.findall(r"<script[^>]*>(.*?)</script>", page, re.S) == [""]
+    assert not re.search(r"\son\w+=|style=|https?://|<style", page)
+
+
+def test_the_scripts_make_no_markup_of_text() -> None:
+    assets = Assets()
+    own = [path for path in assets.paths() if path.startswith("js/")]
+    assert len(own) >= 10
+    forbidden = (
+        r"innerHTML|outerHTML|insertAdjacentHTML|document\.write|\beval\b|new Function|srcdoc|DOMParser|https?://"
+    )
+    for path in own:
+        asset = assets.get(path)
+        assert asset is not None
+        assert not re.search(forbidden, asset.content.decode()), path
+
+
+def test_a_path_outside_of_the_page_finds_nothing() -> None:
+    for path in ("../app.py", "js/../../app.py", "/etc/passwd", "js", "js/", "%2e%2e/app.py", "js\\main.js"):
+        assert Assets().get(path) is None

@@ -1,0 +1,58 @@
+"""``graphweft show``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from graphweft_contracts import InvalidSettings
+from graphweft_workers.cli.options import App, Data, command
+from graphweft_workers.cli.output import say, warn
+from graphweft_workers.roles.running import running_graph
+from graphweft_workers.roles.settings import Settings
+
+_MOST = 150
+
+
+@command
+async def show(
+    app: App,
+    html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write a page with the picture.")] = None,
+    mermaid: Annotated[bool, typer.Option("--mermaid", help="Print the picture as Mermaid text.")] = False,
+    label: Annotated[
+        list[str] | None, typer.Option("--label", help="Nodes with this label. Repeat it.", show_default="the largest")
+    ] = None,
+    limit: Annotated[int, typer.Option("--limit", min=1, max=_MOST, help="Nodes to begin with.")] = 40,
+    data: Data = None,
+) -> None:
+    """Draw a part of an app's graph: some nodes of the largest labels, and some of their neighbours.
+
+    Secrets are replaced as in contexts. The page has no scripts and needs no network.
+    """
+    from graphweft_workers.console.drawing import as_html, as_mermaid
+    from graphweft_workers.console.graph import draw
+
+    if (html is None) == (not mermaid):
+        raise InvalidSettings("give either --html FILE or --mermaid")
+    settings = Settings.load(data=data)
+    async with running_graph(settings) as graph:
+        labels, nodes, relationships = await draw(
+            graph, app, labels=label or [], limit=limit, most=_MOST, redacts=settings.context_redact
+        )
+    known = {str(each["label"]) for each in labels}
+    if unknown := [each for each in label or [] if each not in known]:
+        raise InvalidSettings(f"no node has the label {unknown[0]!r}; labels: {', '.join(sorted(known)) or 'none'}")
+    if not nodes:
+        warn(f"the app {app!r} has no graph yet: no event of it has written anything")
+    total = sum(each["nodes"] for each in labels)
+    if html is None:
+        say(as_mermaid(nodes, relationships).rstrip())
+    else:
+        try:
+            html.write_text(as_html(app, nodes, relationships, total), "utf-8")
+        except OSError as error:
+            raise InvalidSettings(f"{html} cannot be written: {error.strerror}") from error
+    if nodes:
+        warn(f"{len(nodes):,} of {total:,} nodes, and {len(relationships):,} relationships between them")

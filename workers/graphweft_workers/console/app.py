@@ -1,0 +1,248 @@
+"""The ASGI application of the console: its page, its questions, and their limits.
+
+Each question is a POST with a JSON body, so that ids of users are in no URL, and needs a token in the Authorization
+header. A browser sends that header for no other site, so no other page can ask in the name of a user.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncGenerator, Awaitable, Callable, Mapping
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from pydantic import ValidationError
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import ClientDisconnect, Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from graphweft_contracts import (
+    BusUnavailable,
+    GraphUnavailable,
+    InvalidEvent,
+    InvalidRules,
+    InvalidSettings,
+    QueryFailed,
+    Transient,
+)
+from graphweft_workers.console.access import Viewer, check_host, check_origin, check_viewer
+from graphweft_workers.console.assets import Assets
+from graphweft_workers.console.questions import Question
+from graphweft_workers.console.sources import Sources
+from graphweft_workers.gateway.access import MayUse, find_access
+from graphweft_workers.gateway.audit import Audited, AuditLog, note_token, note_users
+from graphweft_workers.gateway.limits import Limits, RequestLimiter, media_type, read_body, read_json
+from graphweft_workers.gateway.problems import Problem, faults_of
+from graphweft_workers.gateway.tokens import Tokens
+
+logger = logging.getLogger("graphweft.console")
+
+LIMITS: Final = Limits(context_bytes=500_000, values=50_000, requests=64, requests_per_app=16)
+_ANSWER_BYTES: Final = 4_000_000
+_JSON: Final = "application/json"
+_POLICY: Final = (
+    "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; form-action 'none'; "
+    "frame-ancestors 'none'; require-trusted-types-for 'script'"
+)
+_HEADERS: Final[Mapping[bytes, bytes]] = {
+    b"content-security-policy": _POLICY.encode(),
+    b"x-content-type-options": b"nosniff",
+    b"x-frame-options": b"DENY",
+    b"referrer-policy": b"no-referrer",
+    b"cross-origin-opener-policy": b"same-origin",
+    b"cross-origin-resource-policy": b"same-origin",
+    b"permissions-policy": b"camera=(), geolocation=(), microphone=()",
+}
+
+type Answer = Callable[[Sources, Viewer, Any], Awaitable[Mapping[str, Any]]]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Page:
+    """One question that the console answers."""
+
+    path: str
+    question: type[Question]
+    answer: Answer
+    seconds: float = 5.0
+    """The answer ends after this time."""
+    user: Callable[[Any], str | None] = lambda _: None
+    """The user whose data a question names, for the audit log."""
+
+
+def make_app(
+    sources: Sources,
+    pages: tuple[Page, ...],
+    *,
+    tokens: Callable[[], Tokens],
+    may_use: MayUse = lambda app_id, workflow: True,
+    audit: AuditLog | None = None,
+    limits: Limits = LIMITS,
+) -> Starlette:
+    """Return the application. ``tokens`` gives those of the moment; the settings say whether anything may be written.
+
+    ``audit`` gets a line for each question.
+    """
+    console = _Console(sources=sources, tokens=tokens, may_use=may_use, limits=limits)
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncGenerator[None]:
+        yield
+
+    paths = frozenset(page.path for page in pages)
+    return Starlette(
+        routes=[
+            *(Route(page.path, console.answering(page), methods=["POST"]) for page in pages),
+            Route("/healthz", console.health, methods=["GET"]),
+            Route("/{path:path}", console.asset, methods=["GET"]),
+        ],
+        exception_handlers={Problem: _problem, HTTPException: _http, ClientDisconnect: _gone, Exception: _defect},
+        lifespan=lifespan,
+        middleware=[
+            Middleware(_Guarded, names=sources.settings.console_names),
+            *([] if audit is None else [Middleware(Audited, log=audit, paths=paths)]),
+        ],
+    )
+
+
+class _Guarded:
+    """ASGI middleware: the headers of every answer, and the check of the host of every request."""
+
+    def __init__(self, app: ASGIApp, names: frozenset[str]) -> None:
+        self._app = app
+        self._names = names
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._app(scope, receive, send)
+            return
+
+        async def guarded(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [*message.get("headers", ()), *_HEADERS.items()]
+            await send(message)
+
+        request = Request(scope)
+        host = request.headers.get("host", "")
+        try:
+            check_host(host, self._names)
+            check_origin(request.headers.get("origin"), request.headers.get("sec-fetch-site"), host)
+        except Problem as problem:
+            await problem.response()(scope, receive, guarded)
+            return
+        await self._app(scope, receive, guarded)
+
+
+@dataclass(kw_only=True, eq=False)
+class _Console:
+    sources: Sources
+    tokens: Callable[[], Tokens]
+    may_use: MayUse
+    limits: Limits
+    assets: Assets = field(default_factory=Assets)
+
+    def __post_init__(self) -> None:
+        self.limiter = RequestLimiter(self.limits)
+
+    def answering(self, page: Page) -> Callable[[Request], Awaitable[Response]]:
+        """Return the handler of a question."""
+
+        async def handle(request: Request) -> Response:
+            viewer = self._viewer(request)
+            with self.limiter.enter(viewer.scope):
+                question = await self._question(request, viewer, page.question)
+                named = getattr(question, "app", None) or viewer.token.app_id
+                note_users(request, named, [page.user(question)])
+                try:
+                    async with asyncio.timeout(page.seconds):
+                        found = await page.answer(self.sources, viewer, question)
+                except TimeoutError:
+                    raise Problem(504, "too-slow", _slow(page.seconds)) from None
+                except QueryFailed as error:
+                    code = "too-slow" if error.code == "timeout" else "query-failed"
+                    raise Problem(504 if code == "too-slow" else 422, code, str(error)) from None
+                except (BusUnavailable, GraphUnavailable) as error:
+                    logger.info("a question was not answered: %s", error)
+                    name = "bus" if isinstance(error, BusUnavailable) else "graph server"
+                    detail = f"the {name} does not answer; try again later"
+                    raise Problem(503, "unavailable", detail, headers={"Retry-After": "2"}) from None
+                except Transient as error:
+                    logger.info("a question was not answered: %s", error)
+                    raise Problem(503, "unavailable", "try again later", headers={"Retry-After": "2"}) from None
+                except (InvalidSettings, InvalidRules, InvalidEvent) as error:
+                    raise Problem(422, "refused", str(error)) from None
+                return await asyncio.to_thread(_answer, found)
+
+        return handle
+
+    async def health(self, _: Request) -> Response:
+        """Answer as long as the process runs."""
+        return Response(b'{"process":"ok"}', media_type=_JSON)
+
+    async def asset(self, request: Request) -> Response:
+        """Return a file of the page; it needs no token, because it holds no data."""
+        found = self.assets.get(request.path_params["path"])
+        if found is None:
+            raise HTTPException(404)
+        if request.headers.get("if-none-match") == found.etag:
+            return Response(status_code=304, headers={"ETag": found.etag, "Cache-Control": "no-cache"})
+        headers = {"ETag": found.etag, "Cache-Control": "no-cache"}
+        return Response(found.content, media_type=found.media_type, headers=headers)
+
+    def _viewer(self, request: Request) -> Viewer:
+        access = find_access(self.tokens(), request.headers.get("authorization", ""), self.may_use)
+        token = access.token
+        note_token(request, token)
+        check_viewer(token)
+        writes = self.sources.settings.console_write and "admin" in token.roles
+        return Viewer(token=token, may_write=writes, may_use=self.may_use)
+
+    async def _question[Q: Question](self, request: Request, viewer: Viewer, model: type[Q]) -> Q:
+        if media_type(request) != _JSON:
+            raise Problem(415, "unsupported-media-type", f"send the body as {_JSON}")
+        body = await read_body(request, limit=self.limits.context_bytes, seconds=self.limits.body_s)
+        try:
+            return await self.limiter.read(
+                viewer.scope,
+                body,
+                # Strict models take a list from JSON and not from Python, so the text is validated once it is bounded.
+                lambda body: (read_json(body, values=self.limits.values), model.model_validate_json(body))[1],
+            )
+        except ValidationError as error:
+            raise Problem(422, "invalid-question", "the question is not valid", faults=faults_of(error)) from None
+
+
+def _slow(seconds: float) -> str:
+    return f"there was no answer within {seconds:g} s, so it was given up: ask for less, or use the command line"
+
+
+def _answer(found: Mapping[str, Any]) -> Response:
+    content = json.dumps(found, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
+    if len(content) > _ANSWER_BYTES:
+        raise Problem(413, "answer-too-large", f"the answer has more than {_ANSWER_BYTES:,} bytes: ask for less")
+    return Response(content, media_type=_JSON, headers={"Cache-Control": "no-store"})
+
+
+async def _problem(_: Request, problem: Any) -> Response:
+    return problem.response()  # type: ignore[no-any-return]
+
+
+async def _http(_: Request, error: Any) -> Response:
+    code = {404: "not-found", 405: "method-not-allowed"}.get(error.status_code, "http")
+    return Problem(error.status_code, code, str(error.detail), headers=error.headers).response()
+
+
+async def _gone(_: Request, error: Any) -> Response:
+    return Response(status_code=400)  # the client has disconnected
+
+
+async def _defect(_: Request, error: Any) -> Response:
+    # Starlette raises the error again after the answer, and the server logs it.
+    return Problem(500, "defect", "the console has a defect; its log has the details").response()

@@ -1,0 +1,64 @@
+"""One event and what became of it, as ``graphweft events why`` explains it."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from graphweft_workers.console.access import Viewer
+from graphweft_workers.console.questions import AppQuestion, Position
+from graphweft_workers.console.sources import Sources
+from graphweft_workers.console.values import shown
+from graphweft_workers.gateway.problems import Problem
+from graphweft_workers.inspection.effects import effect_of
+from graphweft_workers.inspection.entries import Seen
+from graphweft_workers.inspection.entry_dicts import fate_dict
+from graphweft_workers.inspection.lookup import at_position, relatives_of
+from graphweft_workers.inspection.reasons import explain
+from graphweft_workers.inspection.scan import Limits, ends
+from graphweft_workers.roles.rules import rules_maker
+
+_SEARCHED: Final = 2_000
+"""Entries after an event in which its copies and retries are looked for."""
+_TEXT: Final = 4_000
+_OURS: Final = frozenset({"rules", "state", "committed", "checkpoint", "plan", "parked", "copy_of", "copies", "again"})
+"""Fields without data of events. A digest of rules would look like a secret."""
+
+
+class EventQuestion(AppQuestion):
+    """Asks for the entry at a position."""
+
+    position: Position
+
+
+async def find(sources: Sources, viewer: Viewer, question: EventQuestion) -> Seen:
+    """Return the entry. Raises ``Problem`` if there is none, and in the same words if it is another app's."""
+    app_id = viewer.apps(question.app)
+    decoder = await sources.decoder()
+    seen = await at_position(sources.bus, decoder, question.position, await ends(sources.bus))
+    if seen is None or (app_id is not None and seen.app_id != app_id):
+        raise Problem(404, "no-event", "there is no event of this app at this position; the bus may have trimmed it")
+    return seen
+
+
+async def event(sources: Sources, viewer: Viewer, question: EventQuestion) -> dict[str, Any]:
+    """Return an entry, its effect, and why it has it: the rules of its place, which match, and which do not."""
+    seen = await find(sources, viewer, question)
+    bus, decoder = sources.bus, await sources.decoder()
+    relatives = await relatives_of(bus, decoder, seen, await ends(bus), Limits(entries=_SEARCHED))
+    effect = await effect_of(bus, sources.graph, seen)
+    reasons = await explain(bus, decoder, seen, relatives, effect, make=rules_maker(sources.settings))
+    found = fate_dict(effect, relatives, (), reasons.letters.found) | reasons.as_dict()
+    workflow = None if seen.event is None else seen.event.workflow
+    if seen.event is not None and workflow is not None and not viewer.uses(seen.event.appid, workflow):
+        found |= {"mutations": [], "skipped": [], "failed": [], "unmatched": [], "reason": "", "rules": None}
+    content = None if seen.event is None else seen.event.model_dump(mode="json", exclude_none=True)
+    return {
+        "position": seen.position,
+        "received": seen.entry.received.isoformat(),
+        "kind": seen.kind,
+        "event": shown(content, redacts=sources.redacts, text=_TEXT),
+        **{
+            name: shown(value, redacts=sources.redacts and name not in _OURS, text=_TEXT)
+            for name, value in found.items()
+        },
+    }

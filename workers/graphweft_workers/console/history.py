@@ -1,0 +1,98 @@
+"""The past of a graph: which events wrote a node, and the graph as it was. Both replay the log, one at a time."""
+
+from __future__ import annotations
+
+from collections.abc import AsyncGenerator
+from contextlib import asynccontextmanager
+from datetime import UTC, datetime
+from typing import Annotated, Any, Final
+
+from pydantic import AwareDatetime, Field, StringConstraints
+
+from graphweft_contracts import InvalidSettings
+from graphweft_rules.cypher.node_writes import Target
+from graphweft_workers.console.access import Viewer
+from graphweft_workers.console.graph import GraphQuestion, picture
+from graphweft_workers.console.questions import AppQuestion
+from graphweft_workers.console.sources import Sources
+from graphweft_workers.console.values import shown
+from graphweft_workers.gateway.problems import Problem
+from graphweft_workers.replay.histories import refuse_preludes
+from graphweft_workers.replay.node_state import NodeReader
+from graphweft_workers.replay.recording import Recorded
+from graphweft_workers.replay.why import Why
+from graphweft_workers.replay.why_dicts import why_dict
+from graphweft_workers.roles.past_graph import replay_past
+from graphweft_workers.roles.rules import logged_rules
+from graphweft_workers.roles.second_graph import scratch_graph
+
+SECONDS: Final = 30.0
+"""A longer replay is for the command line."""
+_WRITES: Final = 20
+
+type Name = Annotated[str, StringConstraints(min_length=1, max_length=256)]
+
+
+class WhyQuestion(AppQuestion):
+    """Asks which events wrote a node: exactly by a replay, or which may have."""
+
+    label: Name
+    key: Name
+    value: Annotated[str, StringConstraints(max_length=2_000)] | int
+    exact: bool = False
+
+
+class PastQuestion(GraphQuestion):
+    """Asks for a part of the graph as it was."""
+
+    time: AwareDatetime = Field(strict=False)
+
+
+async def why(sources: Sources, viewer: Viewer, question: WhyQuestion) -> dict[str, Any]:
+    """Return the events that wrote a node, the rules that did it, and with ``exact`` what each changed."""
+    app_id = viewer.app(question.app)
+    target = Target(label=question.label, keys={question.key: (question.value,)}, property=None, relationship=None)
+    async with _alone(sources):
+        bus, live = sources.bus, sources.graph
+        await refuse_preludes(bus, live, app_id)
+        work = Why(bus, live, logged_rules(sources.settings, bus), app_id, limit=_WRITES)
+        NodeReader(target, await work.keys(), live, app_id)  # refuses names that no query can hold
+        found = await work.find(target)
+        recorded: Recorded | None = None
+        if question.exact and found.rows:
+            async with scratch_graph(sources.settings, app_id, live, purpose="why") as graph:
+                recorded = await work.record(target, graph, found)
+    told = why_dict(target, found, recorded, [], 0.0, payload=False)
+    told["writes"] = [
+        each
+        for each in told["writes"]
+        if each["workflow"] is None or viewer.uses(app_id, each["workflow"])
+    ]  # fmt: skip
+    wanted = ("entries", "lost", "exact", "total", "writes", "not_recorded", "like_live")
+    return {name: shown(told[name], redacts=sources.redacts) for name in wanted if name in told}
+
+
+async def past(sources: Sources, viewer: Viewer, question: PastQuestion) -> dict[str, Any]:
+    """Return a part of the graph as it was at a time."""
+    app_id = viewer.app(question.app)
+    if question.time > datetime.now(UTC):
+        raise Problem(422, "invalid-question", "the time lies in the future")
+    async with _alone(sources):
+        replaying = replay_past(sources.settings, sources.bus, sources.graph, app_id, question.time)
+        async with replaying as then:
+            about, found = await picture(then.graph, app_id, question, redacts=sources.redacts)
+            return about | found.as_dict() | {"as_of": then.as_json()}
+
+
+@asynccontextmanager
+async def _alone(sources: Sources) -> AsyncGenerator[None]:
+    """Let one replay run at a time. Raises ``Problem`` while another runs, and for what cannot be replayed."""
+    if sources.replaying.locked():
+        raise Problem(
+            503, "busy", "another question replays the log: ask again in a while", headers={"Retry-After": "5"}
+        )
+    async with sources.replaying:
+        try:
+            yield
+        except InvalidSettings as error:
+            raise Problem(422, "no-replay", str(error)) from None

@@ -1,0 +1,108 @@
+"""The page *Dead letters*: list and show them; retry and drop them where that is allowed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Annotated, Any, Final
+
+from pydantic import Field, StringConstraints
+
+from graphweft_contracts import DeadLetter, DeadLetterReason, wire
+from graphweft_workers.console.access import Viewer
+from graphweft_workers.console.questions import AppQuestion
+from graphweft_workers.console.sources import Sources
+from graphweft_workers.console.values import shown
+from graphweft_workers.engine.letter_payloads import payload_of
+from graphweft_workers.engine.retries import drop, retry
+from graphweft_workers.gateway.problems import Problem
+
+READ: Final = 2_000
+"""Dead letters that are read, the oldest."""
+MOST: Final = 100
+"""Dead letters of one answer, and of one retry."""
+
+type LetterId = Annotated[str, StringConstraints(min_length=1, max_length=500)]
+
+
+class LettersQuestion(AppQuestion):
+    """Asks for dead letters, the oldest first."""
+
+    reason: DeadLetterReason | None = None
+    skip: int = Field(default=0, ge=0, le=READ)
+    limit: int = Field(default=50, ge=1, le=MOST)
+
+
+class LetterQuestion(AppQuestion):
+    """Asks for one dead letter with its event."""
+
+    id: LetterId
+
+
+class LetterActionQuestion(AppQuestion):
+    """Asks to retry or drop dead letters."""
+
+    ids: list[LetterId] = Field(min_length=1, max_length=MOST)
+
+
+async def letters(sources: Sources, viewer: Viewer, question: LettersQuestion) -> dict[str, Any]:
+    """Return dead letters of an app, or of all apps; without their events."""
+    app_id = viewer.apps(question.app)
+    found = await sources.bus.dead_letters(limit=READ)
+    mine = [each for each in found if _is_visible(each, app_id) and question.reason in (None, each.reason)]
+    return {
+        "letters": [_letter(each, redacts=sources.redacts) for each in mine[question.skip :][: question.limit]],
+        "total": len(mine),
+        "partly": len(found) == READ,
+        "read": READ,
+        "reasons": sorted({each.reason for each in found if _is_visible(each, app_id)}),
+    }
+
+
+async def letter(sources: Sources, viewer: Viewer, question: LetterQuestion) -> dict[str, Any]:
+    """Return one dead letter with its first event."""
+    [found] = await _named(sources, viewer, question.app, [question.id])
+    fields = wire.unpack(await payload_of(sources.bus, found))
+    event = {name.decode("latin-1"): value.decode(errors="backslashreplace") for name, value in fields.items()}
+    return _letter(found, redacts=sources.redacts) | {"fields": shown(event, redacts=sources.redacts, text=20_000)}
+
+
+async def retry_letters(sources: Sources, viewer: Viewer, question: LetterActionQuestion) -> dict[str, Any]:
+    """Put the events of dead letters back on the bus; only the mutation that failed runs again."""
+    viewer.require_write()
+    events, kept = 0, list[dict[str, str]]()
+    for each in await _named(sources, viewer, question.app, question.ids):
+        done = await retry(sources.bus, each)
+        events += done.events
+        if done.kept is not None:
+            kept.append({"id": each.id, "why": done.kept})
+    return {"events": events, "kept": kept}
+
+
+async def drop_letters(sources: Sources, viewer: Viewer, question: LetterActionQuestion) -> dict[str, Any]:
+    """Delete dead letters: what they stand for never takes effect."""
+    viewer.require_write()
+    found = await _named(sources, viewer, question.app, question.ids)
+    kept = [{"id": each.id, "why": why} for each in found if (why := await drop(sources.bus, each)) is not None]
+    return {"dropped": len(found) - len(kept), "kept": kept}
+
+
+async def _named(sources: Sources, viewer: Viewer, app: str | None, ids: Sequence[str]) -> list[DeadLetter]:
+    """Return the letters with ids. Raises ``Problem`` if one does not exist, in the same words for another app's."""
+    app_id = viewer.apps(app)
+    found: list[DeadLetter] = []
+    for each in dict.fromkeys(ids):
+        known = await sources.bus.dead_letter(each)
+        if known is None or not _is_visible(known, app_id):
+            raise Problem(404, "no-letter", "a dead letter of this app does not exist any more: load the list again")
+        found.append(known)
+    return found
+
+
+def _is_visible(each: DeadLetter, app_id: str | None) -> bool:
+    """Tell whether a letter is of an app; those of no app are for operators who look at all apps."""
+    return app_id is None or each.app_id == app_id
+
+
+def _letter(each: DeadLetter, *, redacts: bool) -> dict[str, Any]:
+    content = each.model_dump(mode="json", exclude={"fields", "offsets"}, exclude_none=True)
+    return shown(content, redacts=redacts) | {"id": each.id}  # type: ignore[no-any-return]

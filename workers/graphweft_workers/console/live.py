@@ -1,0 +1,231 @@
+"""The page *Live*: events as they arrive, and what each did."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from typing import Annotated, Any, Final
+
+from pydantic import Field, StringConstraints
+
+from graphweft_contracts.layout import ALL_APPS
+from graphweft_rules import RuleSet
+from graphweft_workers.console.access import Viewer
+from graphweft_workers.console.questions import AppQuestion, Position
+from graphweft_workers.console.sources import Sources
+from graphweft_workers.console.values import shown
+from graphweft_workers.engine.read import row_id
+from graphweft_workers.gateway.problems import Problem
+from graphweft_workers.inspection.effects import Effect, covers, effects_of
+from graphweft_workers.inspection.entries import Seen
+from graphweft_workers.inspection.judging import Judged, judge
+from graphweft_workers.inspection.rules_at import activation_at
+from graphweft_workers.inspection.scan import Limits, backwards, ends, newest_first
+from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.event_log import Entry
+
+MOST: Final = 100
+"""Events of one answer."""
+_SCANNED: Final = 2_000
+"""Entries that are read for the first answer: events of other apps are among them."""
+_LETTERS: Final = 200
+"""Dead letters that are looked up for one answer."""
+_PREVIEW: Final = 300
+
+type Offset = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,20}(-[0-9]{1,20})?$")]
+
+
+class LiveQuestion(AppQuestion):
+    """Asks for events after a cursor, or for the newest ones, and how far some earlier ones are."""
+
+    cursor: dict[int, Offset] | None = Field(default=None, max_length=1_000)
+    pending: list[Position] = Field(default_factory=list[str], max_length=MOST)
+    limit: int = Field(default=50, ge=1, le=MOST)
+
+
+async def live(sources: Sources, viewer: Viewer, question: LiveQuestion) -> dict[str, Any]:
+    """Return the newest events that the page lacks, the newest first, and the state of those that it waits for."""
+    app_id = viewer.apps(question.app)
+    bus, decoder = sources.bus, await sources.decoder()
+    partitions = await _partitions(bus, app_id)
+    reached = await ends(bus, partitions)
+    found: list[Seen] = []
+    cut = False
+    async for partition, entry in _fresh(bus, question, reached):
+        seen = await decoder.see(partition, entry)
+        if not _is_shown(seen, app_id):
+            continue
+        if len(found) == question.limit:
+            cut = True
+            break
+        found.append(seen)
+    waiting = await _again(sources, question.pending, app_id)
+    effects = await effects_of(bus, sources.graph, [*found, *waiting])
+    judged = [await _judged(sources, viewer, seen, decoder.activations) for seen in found]
+    letters = await _letters(bus, found, judged)
+    now = time.time()
+    events = [
+        _event(seen, effect, result, letters, redacts=sources.redacts)
+        | ({"ms": _age_ms(seen, now)} if question.cursor is not None and effect.state == "applied" else {})
+        for seen, effect, result in zip(found, effects, judged, strict=False)
+    ]
+    return {
+        "events": events,
+        "states": {
+            seen.position: _state(effect) | {"ms": _age_ms(seen, now)}
+            for seen, effect in zip(waiting, effects[len(found) :], strict=True)
+        },
+        "cursor": {**(question.cursor or {}), **reached},
+        "cut": cut and question.cursor is not None,
+        "graph_fault": next((True for effect in effects if effect.graph_fault), False),
+    }
+
+
+async def _partitions(bus: Bus, app_id: str | None) -> Collection[int] | None:
+    if app_id is None:
+        return None
+    layout = await bus.layout()
+    return None if layout.order_of(app_id) == "chat" else layout.partitions_of(app_id)
+
+
+async def _fresh(bus: Bus, question: LiveQuestion, reached: Mapping[int, str]) -> AsyncIterator[tuple[int, Entry]]:
+    """Yield entries after the cursor, the newest first; without a cursor, the newest ones."""
+    if question.cursor is None:
+        async for each in Limits(entries=_SCANNED).within(newest_first(bus, reached)):
+            yield each
+        return
+    found: list[tuple[int, Entry]] = []
+    try:
+        for partition, end in reached.items():
+            last = question.cursor.get(partition, "")
+            if not bus.is_after(end, last):
+                continue
+            read = 0
+            async for entry in backwards(bus, partition, end):
+                if not bus.is_after(entry.offset, last) or read > question.limit:
+                    break
+                read += 1
+                found.append((partition, entry))
+    except ValueError:
+        raise Problem(422, "invalid-question", "the cursor is of another bus: load the page again") from None
+    for each in sorted(found, key=lambda one: one[1].received, reverse=True):
+        yield each
+
+
+def _is_shown(seen: Seen, app_id: str | None) -> bool:
+    if app_id is None:
+        return True
+    if seen.activation is not None:
+        return seen.activation.scope in (app_id, ALL_APPS)
+    return seen.app_id == app_id
+
+
+async def _again(sources: Sources, positions: Iterable[str], app_id: str | None) -> list[Seen]:
+    """Return the entries at positions, of one app or of all."""
+    decoder = await sources.decoder()
+    by_partition: dict[int, list[str]] = {}
+    for position in positions:
+        number, _, offset = position.partition(":")
+        by_partition.setdefault(int(number), []).append(offset)
+    count = await sources.bus.partitions()
+    found: list[Seen] = []
+    for partition, offsets in by_partition.items():
+        if partition < count:
+            for entry in await sources.bus.entries(partition, offsets):
+                seen = await decoder.see(partition, entry)
+                if app_id in (None, seen.app_id):
+                    found.append(seen)
+    return found
+
+
+async def _judged(sources: Sources, viewer: Viewer, seen: Seen, activations: Sequence[Any]) -> Judged | None:
+    """Return what the rules at its place do with an event; None for other entries, and where it may not be shown."""
+    event = seen.event
+    if seen.activation is not None or event is None:
+        return None
+    if event.workflow is not None and not viewer.uses(event.appid, event.workflow):
+        return None
+    active = activation_at(activations, event.appid, seen.partition, seen.entry.offset, sources.bus.is_after)
+    rules = await sources.rules(active)
+    return await asyncio.to_thread(_judge, seen, rules)
+
+
+def _judge(seen: Seen, rules: RuleSet) -> Judged:
+    try:
+        return judge(seen, rules)
+    except Exception as error:  # noqa: BLE001 - one event must not hide the others
+        return Judged(reason=f"it cannot be judged: {type(error).__name__}")
+
+
+async def _letters(bus: Bus, found: Sequence[Seen], judged: Sequence[Judged | None]) -> dict[str, str]:
+    """Return the reasons of dead letters of these events alone, by their ids."""
+    if not await bus.dead_letter_count():
+        return {}
+    ids: list[str] = []
+    for seen, result in zip(found, judged, strict=True):
+        ids.append(row_id(seen.partition, seen.entry.offset, None, None))
+        if result is not None:
+            ids += [_letter_id(seen, each.mutation.rule, each.mutation.id) for each in result.mutations]
+            ids += [_letter_id(seen, each.rule, each.mutation) for each in (*result.skipped, *result.failed)]
+    letters = [await bus.dead_letter(each) for each in ids[:_LETTERS]]
+    reasons: dict[str, str] = {letter.id: letter.reason for letter in letters if letter is not None}
+    for letter in await bus.dead_letters(limit=_LETTERS):  # some stand for many events
+        for seen in found:
+            if covers(letter, seen) and letter.mutation is None:
+                reasons.setdefault(row_id(seen.partition, seen.entry.offset, None, None), letter.reason)
+    return reasons
+
+
+def _letter_id(seen: Seen, rule: str, mutation: str) -> str:
+    return row_id(seen.partition, seen.entry.offset, rule, mutation)
+
+
+def _event(
+    seen: Seen, effect: Effect, judged: Judged | None, letters: Mapping[str, str], *, redacts: bool
+) -> dict[str, Any]:
+    found: dict[str, Any] = {
+        "position": seen.position,
+        "received": seen.entry.received.isoformat(),
+        "kind": seen.kind,
+        "note": seen.note,
+        "fault": shown(seen.fault, redacts=redacts, text=_PREVIEW),
+        "letter": letters.get(row_id(seen.partition, seen.entry.offset, None, None)),
+        **_state(effect),
+    }
+    if seen.activation is not None:
+        found |= {"app": seen.activation.restates or seen.activation.scope, "rules": seen.activation.digest[:12]}
+    event = seen.event
+    if event is not None:
+        found |= {
+            "app": event.appid, "chat": event.chatid, "type": event.type, "id": event.id, "workflow": event.workflow,
+            "agent": shown(event.data.get("agent"), redacts=redacts, text=100), "user": event.userid,
+            "data": shown(event.data, redacts=redacts, text=_PREVIEW, depth=3),
+        }  # fmt: skip
+    if judged is None:
+        return found
+    return found | {
+        "matched": [
+            {
+                "rule": each.mutation.rule,
+                "mutation": each.mutation.id,
+                "letter": letters.get(_letter_id(seen, each.mutation.rule, each.mutation.id)),
+            }
+            for each in judged.mutations
+        ],
+        "skipped": [
+            {"rule": each.rule, "mutation": each.mutation, "reason": shown(each.reason, redacts=redacts)}
+            for each in (*judged.skipped, *judged.failed)
+        ],
+        "rows": len(judged.mutations),
+        "reason": shown(judged.reason, redacts=redacts),
+    }
+
+
+def _age_ms(seen: Seen, now: float) -> int:
+    """Return how long ago the bus took an entry, by two clocks that may differ a little."""
+    return max(0, round((now - seen.entry.received.timestamp()) * 1000))
+
+
+def _state(effect: Effect) -> dict[str, Any]:
+    return {"state": effect.state, "parked": None if effect.parked is None else effect.parked.why}

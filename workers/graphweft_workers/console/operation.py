@@ -1,0 +1,51 @@
+"""The page *Operation*: what ``graphweft status`` knows, for all apps or for one."""
+
+from __future__ import annotations
+
+from typing import Any, Final
+
+from graphweft_contracts import Layout
+from graphweft_contracts.layout import ALL_APPS
+from graphweft_workers.roles.status import Status
+
+MOST: Final = 200
+"""Rows of each table."""
+
+
+def operation(status: Status, layout: Layout, app_id: str | None, *, all_apps: bool) -> dict[str, Any]:
+    """Return the state for the page; with ``app_id``, nothing of other apps. ``all_apps``: the viewer may see all."""
+    found = status.to_json()
+    partitions = {each.id: each for each in status.partitions}
+    for row in found["partitions"]:
+        row["written"] = partitions[row["id"]].written
+    if app_id is not None:
+        found = _of_app(found, layout, app_id, named=all_apps)
+    for name in ("without_effect", "apps", "parked", "rules"):
+        rows = found[name]
+        found[name], found[f"{name}_total"] = rows[:MOST], len(rows)
+    return found
+
+
+def _of_app(found: dict[str, Any], layout: Layout, app_id: str, *, named: bool) -> dict[str, Any]:
+    """Leave out what belongs to other apps. Apps share a partition, so its position and its lag are of all of them."""
+    own = layout.partitions_of(app_id)
+    apps = [row for row in found["apps"] if row["app_id"] == app_id]
+    causes = [row for row in found["without_effect"] if row["app_id"] == app_id]
+    partitions = [
+        row if named else {**row, "owner": row["owner"] and "a worker", "written": None}
+        for row in found["partitions"]
+        if row["id"] in own
+    ]
+    letters = apps[0]["dead_letters"] if apps else sum(row["letters"] for row in causes)
+    rules = [row for row in found["rules"] if row["app_id"] == app_id]
+    return {
+        "partitions": partitions,
+        "lag": sum(row["lag"] for row in partitions),
+        "dead_letters": letters,
+        "without_effect": causes,
+        "rules": rules or [row for row in found["rules"] if row["app_id"] == ALL_APPS],
+        "archive": None,
+        "apps": apps,
+        "faulty_files": {},
+        "parked": [row for row in found["parked"] if row["app_id"] == app_id],
+    }

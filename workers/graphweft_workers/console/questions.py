@@ -1,0 +1,23 @@
+"""The bodies of the console's requests that several pages share."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, StringConstraints
+
+from graphweft_contracts.events import AppId
+
+type Position = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,9}:[0-9]{1,20}(-[0-9]{1,20})?$")]
+
+
+class Question(BaseModel):
+    """A body without fields."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid")
+
+
+class AppQuestion(Question):
+    """Names an app; None: that of the token, or all apps for an operator where the page can show all."""
+
+    app: AppId | None = None

@@ -1,0 +1,148 @@
+"""The page *Rules*: the active rule set of an app, its findings, and a try of an event."""
+
+from __future__ import annotations
+
+import asyncio
+import tempfile
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+from pydantic import StringConstraints
+
+from graphweft_contracts import InvalidEvent, wire
+from graphweft_contracts.layout import ALL_APPS
+from graphweft_contracts.rules_log import Activation, newest
+from graphweft_rules import RuleSet, lint
+from graphweft_workers.console.access import Viewer
+from graphweft_workers.console.questions import AppQuestion
+from graphweft_workers.console.sources import Sources
+from graphweft_workers.console.values import shown
+from graphweft_workers.gateway.problems import Problem
+from graphweft_workers.inspection.judging import judge_event
+from graphweft_workers.roles.connections import dialects
+
+_FILES: Final = 100
+_CHARS: Final = 100_000
+"""Characters of one rule file that are shown."""
+_FINDINGS: Final = 200
+_ACTIVATIONS: Final = 50
+
+
+class TryQuestion(AppQuestion):
+    """Asks what the active rules would do with an event."""
+
+    event: Annotated[str, StringConstraints(min_length=2, max_length=400_000)]
+
+
+async def rules_page(sources: Sources, viewer: Viewer, question: AppQuestion) -> dict[str, Any]:
+    """Return the active rule set of an app: its files, findings and workflows; and the latest activations."""
+    app_id = viewer.app(question.app)
+    activations = (await sources.decoder()).activations
+    active = newest(activations, app_id) or newest(activations, ALL_APPS)
+    own = [each for each in activations if each.scope in (app_id, ALL_APPS)]
+    found: dict[str, Any] = {
+        "active": None if active is None else _activation(active),
+        "activations": [_activation(each) for each in reversed(own[-_ACTIVATIONS:])],
+        "files": [],
+        "findings": [],
+        "workflows": [],
+        "files_total": 0,
+    }
+    stored = None if active is None else await sources.bus.stored_rules(active.digest)
+    if stored is None:
+        return found
+    rules = await sources.rules(active)
+    files = {name: data for name, data in sorted(stored.files.items()) if _may_see(viewer, app_id, name)}
+    findings = await asyncio.to_thread(_findings, files)
+    return found | {
+        "files": [
+            {"name": name, "text": data.decode("utf-8", "replace")[:_CHARS], "cut": len(data) > _CHARS}
+            for name, data in list(files.items())[:_FILES]
+        ],
+        "files_total": len(files),
+        "findings": findings[:_FINDINGS],
+        "findings_total": len(findings),
+        "workflows": await asyncio.to_thread(
+            _workflows, rules, [name for name in sorted(rules.workflows) if viewer.uses(app_id, name)]
+        ),
+    }
+
+
+async def try_event(sources: Sources, viewer: Viewer, question: TryQuestion) -> dict[str, Any]:
+    """Return what the active rules of the app would do with an event. Nothing is written."""
+    app_id = viewer.app(question.app)
+    try:
+        fields = {wire.CONTENT_TYPE: wire.STRUCTURED, wire.DATA: question.event.encode("utf-8", "replace")}
+        event = wire.decode(fields, received=datetime.now(UTC))
+    except InvalidEvent as error:
+        raise Problem(422, "invalid-event", f"the event is not valid: {error}") from None
+    if event.appid != app_id:
+        raise Problem(422, "other-app", f"the event must be of the app {app_id!r}: correct its appid")
+    if event.workflow is not None and not viewer.uses(app_id, event.workflow):
+        raise Problem(403, "other-workflow", "the token may not see the rules of this workflow")
+    activations = (await sources.decoder()).activations
+    [rules] = await sources.current_rules(activations, app_id)
+    return await asyncio.to_thread(_tried, rules, event, redacts=sources.redacts)
+
+
+def _tried(rules: RuleSet, event: Any, *, redacts: bool) -> dict[str, Any]:
+    judged = judge_event(rules, event)
+    missed = (*judged.skipped, *judged.failed)
+    found: dict[str, Any] = {
+        "mutations": [
+            {
+                "rule": each.mutation.rule,
+                "mutation": each.mutation.id,
+                "place": str(each.mutation.place),
+                "statement": each.mutation.cypher.statement,
+                "params": each.params,
+            }
+            for each in judged.mutations
+        ],
+        "missed": [{"rule": e.rule, "mutation": e.mutation, "place": e.place, "reason": e.reason} for e in missed],
+        "unmatched": [{"rule": e.rule, "place": str(e.place), "reason": e.reason} for e in judged.unmatched],
+        "reason": judged.reason,
+    }
+    return shown(found, redacts=redacts, text=10_000)  # type: ignore[no-any-return]
+
+
+def _workflows(rules: RuleSet, names: Sequence[str]) -> list[dict[str, Any]]:
+    """Return workflows, each with the reason if it does not compile with this version."""
+    faults = {name: rules.problem(name) for name in names}
+    return [{"name": name, "problem": None if fault is None else str(fault)} for name, fault in faults.items()]
+
+
+def _findings(files: Mapping[str, bytes]) -> list[dict[str, Any]]:
+    """Return the findings of rule files; the linter reads folders, so they are written for a moment."""
+    with tempfile.TemporaryDirectory(prefix="graphweft-lint-") as name:
+        root = Path(name).resolve()
+        for path, data in files.items():
+            target = (root / path).resolve()
+            if (
+                not target.is_relative_to(root) or target == root
+            ):  # nobody stores such names, but the bus could hold one
+                continue
+            target.parent.mkdir(parents=True, exist_ok=True)
+            target.write_bytes(data)
+        found = [each.to_dict() for each in lint([root], dialects())]
+    prefix = f"{root}/"
+    texts = ("file", "message")
+    return [each | {key: str(each[key]).replace(prefix, "").replace(str(root), "") for key in texts} for each in found]
+
+
+def _may_see(viewer: Viewer, app_id: str, file: str) -> bool:
+    """Tell whether a viewer may see a rule file: of a workflow that it may use, or one that workflows share."""
+    folder = file.partition("/")[0]
+    return viewer.all_apps or folder.startswith("_") or viewer.uses(app_id, folder)
+
+
+def _activation(each: Activation) -> dict[str, Any]:
+    return {
+        "number": each.number,
+        "scope": each.scope,
+        "rules": each.digest[:12],
+        "time": each.time.isoformat(),
+        "restates": each.restates is not None,
+    }

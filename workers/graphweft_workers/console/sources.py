@@ -1,0 +1,92 @@
+"""What the console reads from: bus, graph, client and rules. They are opened once and shared by all requests."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Final
+
+from graphweft import Client
+from graphweft_contracts.layout import ALL_APPS
+from graphweft_contracts.rules_log import Activation, newest
+from graphweft_rules import RuleSet
+from graphweft_workers.inspection.rules_at import RulesAt
+from graphweft_workers.inspection.scan import Decoder
+from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.graph_store import GraphStore
+from graphweft_workers.roles.connections import make_bus, make_graph, make_transport
+from graphweft_workers.roles.rules import rules_maker
+from graphweft_workers.roles.settings import Settings
+from graphweft_workers.roles.status import Status, read_status
+
+_STATUS_S: Final = 2.0
+"""Status is read at most once in this time, however many people look."""
+_MOST_RULES: Final = 16
+"""Rule sets that are kept compiled."""
+
+
+@dataclass(kw_only=True, eq=False)
+class Sources:
+    """The sources of all pages."""
+
+    settings: Settings
+    bus: Bus
+    graph: GraphStore
+    client: Client
+    replaying: asyncio.Lock = field(default_factory=asyncio.Lock)
+    """Held by what replays the log: one at a time."""
+    _decoder: Decoder | None = None
+    _rules: RulesAt | None = None
+    _compiled: set[str] = field(default_factory=set[str])
+    _looking: asyncio.Lock = field(default_factory=asyncio.Lock)
+    _status: tuple[float, Status] | None = None
+
+    @property
+    def redacts(self) -> bool:
+        """Whether secrets are replaced, as in contexts."""
+        return self.settings.context_redact
+
+    async def decoder(self) -> Decoder:
+        """Return the decoder, which knows all activations of now."""
+        if self._decoder is None:
+            self._decoder = await Decoder.of(self.bus)
+        else:
+            known = self._decoder.activations
+            fresh = await self.bus.activations(after=len(known))
+            self._decoder.activations = [*known, *(each for each in fresh if each.number > len(known))]
+        return self._decoder
+
+    async def rules(self, activation: Activation | None) -> RuleSet:
+        """Return the rule set of an activation; without one, that of no files."""
+        digest = "" if activation is None else activation.digest
+        if self._rules is None or (digest not in self._compiled and len(self._compiled) >= _MOST_RULES):
+            self._rules, self._compiled = RulesAt(self.bus, rules_maker(self.settings)), set()
+        self._compiled.add(digest)
+        return await self._rules.rules(activation)
+
+    async def current_rules(self, activations: Sequence[Activation], app_id: str) -> list[RuleSet]:
+        """Return the rule sets of an app that are active now; without any, that of no files."""
+        active = newest(activations, app_id) or newest(activations, ALL_APPS)
+        return [await self.rules(active)]
+
+    async def status(self) -> Status:
+        """Return the state of the deployment, two seconds old at most."""
+        async with self._looking:
+            if self._status is None or time.monotonic() - self._status[0] > _STATUS_S:
+                self._status = (time.monotonic(), await read_status(self.settings, self.bus))
+            return self._status[1]
+
+
+@asynccontextmanager
+async def open_sources(settings: Settings) -> AsyncGenerator[Sources]:
+    """Yield the sources. Nothing is connected yet, so the console starts while a server is unavailable."""
+    bus, graph = make_bus(settings), make_graph(settings)
+    try:
+        async with Client(transport=make_transport(settings)) as client:
+            yield Sources(settings=settings, bus=bus, graph=graph, client=client)
+    finally:
+        await graph.aclose()
+        await bus.aclose()

@@ -1,0 +1,85 @@
+// Dead letters: what could not be applied; retry and drop where that is allowed.
+
+import { ask } from "./api.js";
+import { announce, button, clock, count, el, field, fill, note, table, tag } from "./dom.js";
+
+export const title = "Dead letters";
+export const lead = "Events and mutations that could not be applied, the oldest first.";
+const PAGE = 50;
+
+export function show(root, { app, session, signal }) {
+  const problem = el("div");
+  const body = el("div");
+  const detail = el("section", { class: "sheet", "aria-label": "Dead letter", hidden: true });
+  const reason = el("select", { on: { change: () => { skip = 0; load(); } } }, el("option", { value: "" }, "every reason"));
+  const chosen = new Set();
+  let skip = 0;
+  const act = (name, label, kind) => button(label, () => change(name), { class: kind, disabled: true, id: `letters-${name}` });
+  const actions = session.may_write ? [act("retry", "Retry the chosen ones", "main"), act("drop", "Drop the chosen ones")] : null;
+  fill(root, problem, el("div", { class: "row" }, field("Reason", reason), actions),
+    !session.may_write && el("p", { class: "quiet" }, "The console is read-only here. `graphweft dlq retry` and `graphweft dlq drop` change dead letters."), detail, body);
+
+  async function load() {
+    chosen.clear();
+    mark();
+    try {
+      const found = await ask("letters", { app, reason: reason.value || null, skip, limit: PAGE }, { signal });
+      const kept = reason.value;
+      fill(reason, el("option", { value: "" }, "every reason"), found.reasons.map((each) => el("option", { value: each, selected: each === kept }, each)));
+      fill(body, el("section", { class: "sheet" }, found.letters.length ? [letters(found), pages(found)] : el("p", {}, "No dead letters."),
+        found.partly && el("p", { class: "quiet" }, `Only the oldest ${count(found.read)} dead letters of all apps are read: \`graphweft dlq list\` shows all.`)));
+    } catch (error) {
+      if (!signal.aborted) fill(problem, note(error.message, "bad"));
+    }
+  }
+
+  function letters(found) {
+    return table(`Dead letters ${skip + 1} to ${skip + found.letters.length} of ${count(found.total)}`, [
+      ...(session.may_write ? [{ title: el("span", { class: "visually-hidden" }, "Choose"), cell: (row) => el("input", { type: "checkbox", "aria-label": `Choose ${row.id}`, on: { change: (event) => { event.target.checked ? chosen.add(row.id) : chosen.delete(row.id); mark(); } } }) }] : []),
+      { title: "Time", keep: true, cell: (row) => clock(row.time).slice(0, 19) }, { title: "App", cell: (row) => row.app_id ?? "not known" },
+      { title: "Reason", cell: (row) => tag(row.reason, "warn") }, { title: "Events", number: true, cell: (row) => count(row.count) },
+      { title: "Rule", cell: (row) => (row.rule ? `${row.rule}/${row.mutation}` : row.workflow ? `workflow ${row.workflow}` : "") },
+      { title: "Message", cell: (row) => [row.message, el("div", { class: "quiet mono" }, row.id)] },
+      { title: el("span", { class: "visually-hidden" }, "Event"), cell: (row) => button("Show", () => open(row.id), { class: "small", "aria-label": `Show ${row.id}` }) }], found.letters);
+  }
+
+  function pages(found) {
+    return el("div", { class: "row" },
+      button("Earlier", () => { skip = Math.max(0, skip - PAGE); load(); }, { disabled: skip === 0 }),
+      button("Later", () => { skip += PAGE; load(); }, { disabled: skip + PAGE >= found.total }));
+  }
+
+  function mark() {
+    for (const name of ["retry", "drop"]) {
+      const each = document.getElementById(`letters-${name}`);
+      if (each) each.disabled = chosen.size === 0;
+    }
+  }
+
+  async function open(id) {
+    try {
+      const found = await ask("letters/show", { app, id }, { signal });
+      detail.hidden = false;
+      const heading = el("h2", { tabindex: "-1" }, found.id);
+      fill(detail, heading, button("Close", () => { detail.hidden = true; }, { class: "small" }), el("p", {}, tag(found.reason, "warn"), ` ${found.message}`),
+        el("h3", {}, "The event, which may hold personal data"), el("pre", { tabindex: "0" }, Object.entries(found.fields).map(([name, value]) => `${name}: ${value}`).join("\n") || "The event is nowhere any more."));
+      heading.focus();
+    } catch (error) {
+      if (!signal.aborted) fill(problem, note(error.message, "bad"));
+    }
+  }
+
+  async function change(name) {
+    if (name === "drop" && !confirm(`Drop ${chosen.size} dead letters? What they stand for never takes effect.`)) return;
+    try {
+      const found = await ask(`letters/${name}`, { app, ids: [...chosen] }, { signal });
+      const done = name === "retry" ? `${count(found.events)} events are back on the bus.` : `${count(found.dropped)} dead letters are dropped.`;
+      fill(problem, note(`${done}${found.kept.length ? ` ${found.kept.length} stay: ${found.kept.map((each) => `${each.id}: ${each.why}`).join("; ")}` : ""}`, found.kept.length ? "warn" : ""));
+      announce(done);
+      await load();
+    } catch (error) {
+      if (!signal.aborted) fill(problem, note(error.message, "bad"));
+    }
+  }
+  load();
+}

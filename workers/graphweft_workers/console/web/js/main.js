@@ -1,0 +1,125 @@
+// The frame of the console: the token, the choice of the app, and which page is shown.
+
+import { ask, token } from "./api.js";
+import { announce, el, field, fill, note } from "./dom.js";
+import * as context from "./context.js";
+import * as graph from "./graph.js";
+import * as letters from "./letters.js";
+import * as live from "./live.js";
+import * as memory from "./memory.js";
+import * as operation from "./operation.js";
+import * as rules from "./rules.js";
+
+const PAGES = { live, graph, context, memory, letters, rules, operation };
+const main = document.getElementById("main");
+const theme = { key: "graphweft-console-theme" };
+let session = null;
+let app = null;
+let leave = () => {};
+let current = null;
+
+function takeToken() {
+  const given = /^#token=([\w-]+)$/.exec(location.hash);
+  if (!given) return;
+  token.set(given[1]);
+  history.replaceState(null, "", location.pathname);
+}
+
+function route() {
+  const [, name, query] = /^#\/([a-z-]+)(?:\?(.*))?$/.exec(location.hash) ?? [];
+  return { name: PAGES[name] ? name : "live", query: new URLSearchParams(query ?? "") };
+}
+
+async function start() {
+  takeToken();
+  showTheme(localStorage.getItem(theme.key));
+  if (!token.get()) return signIn();
+  try {
+    session = await ask("session");
+  } catch (error) {
+    return signIn(error.message);
+  }
+  app = session.all_apps ? (sessionStorage.getItem("graphweft-console-app") || null) : session.apps[0];
+  showFrame();
+  show({ focus: false });
+}
+
+function signIn(problem) {
+  leave();
+  current = null;
+  fill(document.getElementById("pages"));
+  fill(document.getElementById("controls"));
+  const input = el("input", { type: "password", name: "token", autocomplete: "off", required: true, size: 50 });
+  const form = el("form", { on: { submit: (event) => {
+    event.preventDefault();
+    token.set(input.value.trim());
+    start();
+  } } }, el("div", { class: "row" }, field("Token", input), el("button", { class: "main" }, "Sign in")));
+  document.title = "Sign in · graphweft";
+  fill(main, el("div", { class: "login sheet" }, el("h1", {}, "Sign in"),
+    el("p", { class: "lead" }, "The console needs a token. `graphweft up` prints a link that holds one. For `graphweft run console`, the operator has it."),
+    problem && note(problem, "bad"), form));
+}
+
+function showFrame() {
+  const links = Object.entries(PAGES).map(([name, page]) => el("li", {}, el("a", { href: `#/${name}`, id: `to-${name}` }, page.title)));
+  fill(document.getElementById("pages"), el("ul", {}, links));
+  const choices = [session.all_apps ? el("option", { value: "" }, "all apps") : null,
+    session.apps.map((each) => el("option", { value: each, selected: each === app }, each))];
+  const select = el("select", { id: "app", on: { change: () => {
+    app = select.value || null;
+    sessionStorage.setItem("graphweft-console-app", app ?? "");
+    show({ focus: false });
+  } } }, choices);
+  const dark = el("button", { type: "button", class: "small", on: { click: () => {
+    const next = isDark() ? "light" : "dark";
+    localStorage.setItem(theme.key, next);
+    showTheme(next);
+    document.dispatchEvent(new CustomEvent("theme-changed"));
+    dark.textContent = next === "dark" ? "Light" : "Dark";
+  } } }, isDark() ? "Light" : "Dark");
+  const out = el("button", { type: "button", class: "small", on: { click: () => { token.forget(); signIn(); } } }, "Sign out");
+  fill(document.getElementById("controls"), el("label", { class: "visually-hidden", for: "app" }, "App"), select, dark, out);
+}
+
+function isDark() {
+  const chosen = document.documentElement.dataset.theme;
+  return chosen ? chosen === "dark" : matchMedia("(prefers-color-scheme: dark)").matches;
+}
+
+function showTheme(name) {
+  if (name === "dark" || name === "light") document.documentElement.dataset.theme = name;
+}
+
+function show({ focus }) {
+  if (!session) return;
+  leave();
+  const { name, query } = route();
+  current = name;
+  for (const link of document.querySelectorAll("#pages a")) {
+    if (link.id === `to-${name}`) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
+  const page = PAGES[name];
+  document.title = `${page.title} · graphweft`;
+  const body = el("div");
+  fill(main, el("h1", {}, page.title), el("p", { class: "lead" }, page.lead), body);
+  const stopped = new AbortController();
+  leave = () => stopped.abort();
+  if (page.needsApp && !app) {
+    fill(body, note("Choose an app at the top right first."));
+  } else {
+    page.show(body, { app, session, query, signal: stopped.signal, isDark });
+  }
+  scrollTo(0, 0);
+  if (focus) main.focus({ preventScroll: true });
+  announce(`${page.title}`);
+}
+
+document.getElementById("skip").addEventListener("click", (event) => { event.preventDefault(); main.focus(); });
+document.addEventListener("token-refused", (event) => { if (current) { session = null; signIn(event.detail); } });
+addEventListener("hashchange", () => {
+  if (location.hash.startsWith("#token=")) start();
+  else show({ focus: true });
+});
+start();

@@ -1,0 +1,52 @@
+"""Queries that list what is remembered in a scope, without a search."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from typing import Final
+
+from graphweft_contracts.memory import SCOPES
+from graphweft_workers.retrieval.records import FACT, MEMORY_LABEL, RELATION
+
+MOST_SCANNED: Final = 5_000
+"""Memories that ``list_scopes`` should read at most."""
+
+
+def list_memories(scopes: Collection[str]) -> str:
+    """Return the query of the latest ``$limit`` memories with the scopes; the parameters have their names."""
+    return (
+        f"MATCH (m:{MEMORY_LABEL}) WHERE {_within('m', scopes)} "
+        "RETURN m.timestamp AS time, m.role AS role, m.text AS text, m.author_name AS author_name, m.id AS id "
+        "ORDER BY m.timestamp DESC, m.id LIMIT $limit"
+    )
+
+
+def list_facts(scopes: Collection[str]) -> str:
+    """Return the query of the latest ``$limit`` facts of conversations with the scopes, past ones too."""
+    return (
+        f"MATCH (f:{FACT}) WHERE {_within('f', scopes)} "
+        "RETURN f.text AS text, f.subject AS subject, f.predicate AS predicate, f.object AS object, "
+        "f.valid_from AS valid_from, f.valid_to AS valid_to, f.id AS id "
+        "ORDER BY f.valid_from DESC, f.id LIMIT $limit"
+    )
+
+
+def list_relations(scopes: Collection[str]) -> str:
+    """Return the query of the latest ``$limit`` facts of episodes with the scopes, past ones too."""
+    return (
+        f"MATCH (r:{RELATION}) WHERE {_within('r', scopes)} "
+        "RETURN r.fact AS text, null AS subject, r.name AS predicate, null AS object, "
+        "r.valid_at AS valid_from, r.invalid_at AS valid_to, r.id AS id "
+        "ORDER BY r.valid_at DESC, r.id LIMIT $limit"
+    )
+
+
+def list_scopes() -> str:
+    """Return the query of the scopes that the first ``$scan`` memories have, those with the most memories first."""
+    names = ", ".join(f"m.{name} AS {name}" for name in SCOPES)
+    counted = f"RETURN {names}, count(m) AS memories ORDER BY memories DESC LIMIT $limit"
+    return f"MATCH (m:{MEMORY_LABEL}) WITH m LIMIT $scan {counted}"
+
+
+def _within(variable: str, scopes: Collection[str]) -> str:
+    return " AND ".join(f"{variable}.{name} = ${name}" for name in scopes)

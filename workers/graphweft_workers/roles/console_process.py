@@ -1,0 +1,135 @@
+"""The console of ``graphweft up``: an address that listens at once, and a process that starts with the first visitor.
+
+So nobody who does not look pays for it, and a console that fails stops nothing else.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import os
+import secrets
+import signal
+import socket
+import sys
+from collections.abc import Mapping
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Final
+
+import structlog
+
+from graphweft_workers.drivers.embedded.server import die_with_parent
+from graphweft_workers.roles.settings import Settings
+
+logger = structlog.get_logger("graphweft.up")
+
+TOKEN_FILE: Final = "console-token"
+"""The file in the data folder with the operator's token."""
+_HOST: Final = "127.0.0.1"
+_RESTART_S: Final = 2.0
+_STOP_S: Final = 20.0
+
+
+class ConsoleProcess:
+    """Listens for the console, and runs its process from the first visit on."""
+
+    def __init__(self, settings: Settings, folder: Path) -> None:
+        self._settings = settings
+        self._folder = folder
+        self._listener: socket.socket | None = None
+        self.process: asyncio.subprocess.Process | None = None
+
+    def listen(self) -> str:
+        """Listen, and return what to tell the user: a link, or why there is none. A port in use is replaced."""
+        if not self._settings.console:
+            return ""
+        if any(find_spec(name) is None for name in ("starlette", "uvicorn")):
+            return "no console: install graphweft[console] for it"
+        try:
+            token = self._token()
+            self._listener = _bound(self._settings.console_port)
+        except OSError as error:
+            logger.warning("no_console", reason=str(error))
+            return f"no console: {error.strerror or error}"
+        port = self._listener.getsockname()[1]
+        return f"console: http://{_HOST}:{port}/#token={token}"
+
+    async def watch(self, environment: Mapping[str, str]) -> None:
+        """Start the process when somebody connects, and again after it ended; until cancelled."""
+        if self._listener is None:
+            return
+        try:
+            while True:
+                await _visited(self._listener)
+                code = await self._run(self._listener, environment)
+                if code:
+                    logger.error("console_ended", code=code, next="it starts again with the next visit")
+                await asyncio.sleep(_RESTART_S)
+        finally:
+            await self._end()
+            self._listener.close()
+
+    async def _run(self, listener: socket.socket, environment: Mapping[str, str]) -> int:
+        number = listener.fileno()
+        secret: dict[str, str] = {}
+        if self._settings.console_token is None:
+            secret["GRAPHWEFT_CONSOLE_TOKEN_FILE"] = str((self._folder / TOKEN_FILE).resolve())
+        self.process = await asyncio.create_subprocess_exec(
+            *(sys.executable, "-m", "graphweft_workers.cli", "run", "console", "--listener", str(number)),
+            env={**environment, **secret},
+            stdin=asyncio.subprocess.DEVNULL,
+            pass_fds=(number,),
+            start_new_session=True,
+            preexec_fn=die_with_parent(signal.SIGTERM),
+        )
+        return await self.process.wait()
+
+    async def _end(self) -> None:
+        process = self.process
+        if process is None or process.returncode is not None:
+            return
+        process.terminate()
+        try:
+            async with asyncio.timeout(_STOP_S):
+                await process.wait()
+        except TimeoutError:
+            process.kill()
+            await process.wait()
+
+    def _token(self) -> str:
+        """Return the operator's token: that of the settings, or one that is made once for the data folder."""
+        if self._settings.console_token is not None:
+            return self._settings.console_token.get_secret_value().strip()
+        path = self._folder / TOKEN_FILE
+        with contextlib.suppress(FileNotFoundError):
+            if len(known := path.read_text("utf-8").strip()) >= 32:
+                return known
+        token = "gw_" + secrets.token_urlsafe(32)
+        path.unlink(missing_ok=True)
+        with open(path, "x", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+            file.write(token + "\n")
+        return token
+
+
+def _bound(port: int) -> socket.socket:
+    try:
+        listener = socket.create_server((_HOST, port), backlog=128)
+    except OSError:
+        if not port:
+            raise
+        listener = socket.create_server((_HOST, 0), backlog=128)
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    listener.setblocking(False)
+    return listener
+
+
+async def _visited(listener: socket.socket) -> None:
+    """Return when a connection waits to be accepted; it is left to the process."""
+    loop = asyncio.get_running_loop()
+    visit = asyncio.Event()
+    loop.add_reader(listener.fileno(), visit.set)
+    try:
+        await visit.wait()
+    finally:
+        loop.remove_reader(listener.fileno())

@@ -1,0 +1,75 @@
+"""The state of a deployment, as ``graphweft status`` and the console show it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from typing import Any, Final
+
+from graphweft_contracts.rules_log import Activation
+from graphweft_workers.engine.dead_letter_counts import Cause, count_causes
+from graphweft_workers.engine.position_note import Parked, PositionNote
+from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.event_log import PartitionStatus
+from graphweft_workers.roles.app_uses import AppUses, app_uses
+from graphweft_workers.roles.archive_state import ArchiveState, archive_state
+from graphweft_workers.roles.policies import file_faults
+from graphweft_workers.roles.settings import Settings
+
+MAX_LETTERS: Final = 10_000
+"""Dead letters that are counted by their cause, the oldest."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Status:
+    """Positions, lag, workers, dead letters, active rules, the archive, and the use of apps."""
+
+    partitions: Sequence[PartitionStatus]
+    letters: int
+    causes: Sequence[Cause]
+    rules: Mapping[str, Activation]
+    """By scope: the active rule set."""
+    archive: ArchiveState
+    uses: AppUses
+    faults: Mapping[str, str]
+    """Faults of files that the settings name."""
+    parked: Sequence[tuple[int, str, Parked]]
+    """Partition and app of apps that are behind the others of their partition."""
+
+    def to_json(self) -> dict[str, Any]:
+        """Return all of it as plain values."""
+        return {
+            "partitions": [
+                {"id": p.id, "position": p.position, "end": p.end, "lag": p.lag, "owner": p.owner}
+                for p in self.partitions
+            ],
+            "lag": sum(p.lag for p in self.partitions),
+            "dead_letters": self.letters,
+            "without_effect": [asdict(cause) for cause in self.causes],
+            "rules": [
+                {"app_id": scope, "rules": each.digest, "number": each.number, "since": each.time.isoformat()}
+                for scope, each in self.rules.items()
+            ],
+            "archive": asdict(self.archive),
+            "apps": self.uses.to_json(),
+            "faulty_files": dict(self.faults),
+            "parked": [{"partition": number, "app_id": app, **asdict(each)} for number, app, each in self.parked],
+        }
+
+
+async def read_status(settings: Settings, bus: Bus) -> Status:
+    """Return the state of the deployment now. Raises ``BusUnavailable``."""
+    partitions, letters = await bus.status(), await bus.dead_letter_count()
+    rules = {each.scope: each for each in await bus.activations() if each.restates is None}
+    causes = count_causes(await bus.dead_letters(limit=MAX_LETTERS)) if letters else []
+    archive = await archive_state(settings, bus, partitions)
+    return Status(
+        partitions=partitions,
+        letters=letters,
+        causes=causes,
+        rules=rules,
+        archive=archive,
+        uses=await app_uses(settings, bus),
+        faults=file_faults(settings),
+        parked=[(p.id, app, each) for p in partitions for app, each in PositionNote.decode(p.note).parked.items()],
+    )

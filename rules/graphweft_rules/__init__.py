@@ -97,8 +97,8 @@ __getattr__, __dir__ = lazy_names(
             "MutationRule",
             "Place",
         ),
+        "graphweft_rules.matching.rule_functions": ("BoundMutation",),
         "graphweft_rules.matching.rule_set": (
-            "BoundMutation",
             "BoundQuery",
             "Failed",
             "Matched",

@@ -205,7 +205,7 @@ async def node(sources: Sources, viewer: Viewer, question: NodeQuestion) -> dict
         timeout_s=_READ_S,
     )
     await connect(graph, app_id, found, [question.id], question.limit)
-    types = [{"type": str(name), "count": number} for name, number in counted.rows]
+    types: list[dict[str, Any]] = [{"type": str(name), "count": number} for name, number in counted.rows]
     return found.as_dict() | {
         "node": found.nodes[question.id]
         | {"properties": shown(dict(properties), redacts=sources.redacts), "keys": keys, "relationships": types},

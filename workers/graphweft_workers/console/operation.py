@@ -31,7 +31,7 @@ def _of_app(found: dict[str, Any], layout: Layout, app_id: str, *, named: bool) 
     own = layout.partitions_of(app_id)
     apps = [row for row in found["apps"] if row["app_id"] == app_id]
     causes = [row for row in found["without_effect"] if row["app_id"] == app_id]
-    partitions = [
+    partitions: list[dict[str, Any]] = [
         row if named else {**row, "owner": row["owner"] and "a worker", "written": None}
         for row in found["partitions"]
         if row["id"] in own

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from datetime import date, datetime, time, timedelta
-from typing import Any, Final
+from typing import Any, Final, cast
 
 from graphweft_workers.redaction import redact_cell
 
@@ -37,16 +37,17 @@ def shown(value: Any, label: str = "", *, redacts: bool = True, text: int = TEXT
         case timedelta():
             return value.total_seconds()
         case Mapping() if depth:
-            names = list(value)[:ITEMS]  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+            pairs = cast("Mapping[Any, Any]", value)
+            names = list(pairs)[:ITEMS]
             found: dict[str, Any] = {
                 _text(str(name), "", redacts=redacts, most=text): shown(
-                    value[name], str(name), redacts=redacts, text=text, depth=depth - 1
+                    pairs[name], str(name), redacts=redacts, text=text, depth=depth - 1
                 )
                 for name in names
             }
-            return found if len(names) == len(value) else found | {"…": f"{len(value) - len(names):,} more"}  # pyright: ignore[reportUnknownArgumentType]
+            return found if len(names) == len(pairs) else found | {"…": f"{len(pairs) - len(names):,} more"}
         case list() | tuple() | set() | frozenset() if depth:
-            items = list(value)  # pyright: ignore[reportUnknownArgumentType, reportUnknownVariableType]
+            items = list(cast("Iterable[Any]", value))
             some = [shown(item, label, redacts=redacts, text=text, depth=depth - 1) for item in items[:ITEMS]]
             return some if len(items) <= ITEMS else [*some, f"… {len(items) - ITEMS:,} more"]
         case Mapping() | list() | tuple() | set() | frozenset():

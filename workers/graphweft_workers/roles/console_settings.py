@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr
+from pydantic import Field, SecretStr
+
+from graphweft_workers.drivers.settings import DriverSettings
 
 
-class ConsoleSettings(BaseModel):
+class ConsoleSettings(DriverSettings):
     """The settings of the console, in ``graphweft up`` and as a role."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
     console: bool = Field(default=True, description="Whether `graphweft up` offers the console.")
     console_port: int = Field(

@@ -32,7 +32,7 @@ from graphweft.secret_files import FILE, read_secret_file
 from graphweft.transports.embedded import DEFAULT_DATA, embedded_url
 from graphweft_contracts import InvalidSettings, Order
 from graphweft_contracts.signatures import SigningKey
-from graphweft_workers.drivers.settings import UNPREFIXED, DriverSettings, graph_url_of_environment
+from graphweft_workers.drivers.settings import UNPREFIXED, graph_url_of_environment
 from graphweft_workers.roles.console_settings import ConsoleSettings
 
 CONFIG_FILE: Final = "graphweft.yaml"
@@ -68,7 +68,7 @@ _UNPREFIXED: Final[Mapping[str, tuple[str, ...]]] = {
 """Settings, and the variables that give them if nothing else does: the first that is set."""
 
 
-class Settings(DriverSettings, ConsoleSettings, BaseSettings):
+class Settings(ConsoleSettings, BaseSettings):
     """The settings of every graphweft command; field ``x_y`` is ``GRAPHWEFT_X_Y`` or ``x_y:`` in graphweft.yaml."""
 
     model_config = SettingsConfigDict(env_prefix=_PREFIX, env_ignore_empty=True, extra="forbid", frozen=True)

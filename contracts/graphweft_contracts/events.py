@@ -28,6 +28,9 @@ TYPE_PATTERN: Final = r"^[a-z0-9_]+(\.[a-z0-9_]+)+$"
 AppId = Annotated[str, StringConstraints(pattern=APP_ID_PATTERN)]
 Name = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 
+DEFAULT_WORKFLOW: Final = "default"
+"""The workflow of turns that name none, and of the rules that graphweft brings."""
+
 
 class Payload(BaseModel):
     """What every payload may carry: the context variables that rules read as ``$context.*``, and free fields."""

@@ -193,13 +193,16 @@ class Adapter:
 
     # Context
 
-    def context(self, variables: Mapping[str, Any], agent: str, *, run: str = "") -> ContextReply:
+    def context(
+        self, variables: Mapping[str, Any], agent: str, *, run: str = "", more: Mapping[str, Any] | None = None
+    ) -> ContextReply:
         """Return the context of the agent's turn, and start the turn if none is open. Waits at most ``budget_ms``.
 
-        Later calls in the same turn return the same reply.
+        ``more`` are context variables of the request alone; no event holds them. Later calls in the same turn return
+        the same reply.
         """
         try:
-            request = self._request(variables, agent, run)
+            request = self._request(variables, agent, run, more)
             if isinstance(request, ContextReply):
                 return request
             if request.reply is None and request.future is not None:
@@ -209,10 +212,12 @@ class Adapter:
         except Exception as error:  # noqa: BLE001 - the agent continues whatever happens here
             return self._sender.without_context(error)
 
-    async def acontext(self, variables: Mapping[str, Any], agent: str, *, run: str = "") -> ContextReply:
+    async def acontext(
+        self, variables: Mapping[str, Any], agent: str, *, run: str = "", more: Mapping[str, Any] | None = None
+    ) -> ContextReply:
         """Do the same as ``context`` without blocking the event loop."""
         try:
-            request = self._request(variables, agent, run)
+            request = self._request(variables, agent, run, more)
             if isinstance(request, ContextReply):
                 return request
             if request.reply is None and request.future is not None:
@@ -415,7 +420,9 @@ class Adapter:
             "events are dropped: the adapter is closed, its thread is too slow, or the system refuses it a thread"
         )
 
-    def _request(self, variables: Mapping[str, Any], agent: str, run: str) -> _Request | ContextReply:
+    def _request(
+        self, variables: Mapping[str, Any], agent: str, run: str, more: Mapping[str, Any] | None
+    ) -> _Request | ContextReply:
         """Send the turn's request, if that has not happened yet, and return it, or a reply if it needs no request."""
         if not self._context_on:
             return no_context("disabled", f"{CONTEXT_VARIABLE} is off in this process")
@@ -441,8 +448,9 @@ class Adapter:
                 self._sender.count("asked")
                 request.turn = turn
                 request.deadline_s = started_s + self._budget_ms / 1000
+                asked = {**context, **_copy(more)} if more else context
                 request.future = self._loop.submit(
-                    partial(self._sender.ask, chat, agent, context, request.after, request.deadline_s)
+                    partial(self._sender.ask, chat, agent, asked, request.after, request.deadline_s)
                 )
                 request.reply = None if request.future else no_context("bus_unavailable", "the adapter is closed")
             return request

@@ -92,7 +92,9 @@ class _Events:
             case _:
                 pass
 
-    def answer(self) -> Answer:
+    def answer(self) -> Answer | None:
+        if not self.done:
+            return None
         blocks = [block for _, block in sorted(self._blocks.items())]
         texts = [block["text"] for block in blocks if block["type"] == "text" and block["text"]]
         return Answer(

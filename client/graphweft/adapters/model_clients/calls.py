@@ -123,7 +123,7 @@ class _Stream:
         try:
             part = next(self._stream)
         except StopIteration:
-            self._exchange.answered(self._reader.answer())
+            self._finished()
             raise
         except BaseException as error:
             self._exchange.failed(error)
@@ -146,7 +146,14 @@ class _Stream:
         with self._exchange.guarded("reading a stream"):
             self._reader.feed(part)
             if self._reader.done:  # readers may stop here
-                self._exchange.answered(self._reader.answer())
+                self._finished()
+
+    def _finished(self) -> None:
+        with self._exchange.guarded("reading a stream"):
+            answer = self._reader.answer()
+            if answer is not None:
+                self._exchange.answered(answer)
+        self._exchange.abandoned()
 
 
 class _AsyncStream(_Stream):
@@ -157,7 +164,7 @@ class _AsyncStream(_Stream):
         try:
             part = await anext(self._stream)
         except StopAsyncIteration:
-            self._exchange.answered(self._reader.answer())
+            self._finished()
             raise
         except BaseException as error:
             self._exchange.failed(error)

@@ -10,7 +10,7 @@ from graphweft.adapters.values import error_in, structured
 
 __all__ = (
     "Answer", "Asked", "Shape", "StreamReader", "ToolCall", "ToolResult", "item", "items", "joined", "last_user_text",
-    "result_of", "text_in",
+    "listed", "result_of", "text_in",
 )  # fmt: skip
 
 
@@ -57,15 +57,15 @@ class StreamReader(Protocol):
 
     @property
     def done(self) -> bool:
-        """Whether the answer is complete."""
+        """Whether no further part matters."""
         ...
 
     def feed(self, part: Any) -> None:
         """Read a part. May raise for parts of unknown form."""
         ...
 
-    def answer(self) -> Answer:
-        """Return the answer as far as it was read."""
+    def answer(self) -> Answer | None:
+        """Return the answer, or None if its end is missing."""
         ...
 
 
@@ -99,6 +99,13 @@ def item(value: Any, name: str) -> Any:
     if isinstance(value, Mapping):
         return cast("Mapping[str, Any]", value).get(name)
     return getattr(value, name, None)
+
+
+def listed(value: Any) -> list[Any]:
+    """Return a copy of a list or tuple. Raises ``TypeError`` for other values, which may be read only once."""
+    if not isinstance(value, list | tuple):
+        raise TypeError(f"expected a list of messages, not {type(value).__name__}")
+    return list(cast("Sequence[Any]", value))
 
 
 def items(value: Any) -> Iterator[Any]:

@@ -14,6 +14,7 @@ from graphweft.adapters.model_clients.exchange import (
     items,
     joined,
     last_user_text,
+    listed,
     result_of,
     text_in,
 )
@@ -41,7 +42,7 @@ class ChatCompletions:
 
     def with_context(self, options: Mapping[str, Any], text: str) -> dict[str, Any]:
         """See ``Shape``."""
-        messages = list(items(options.get("messages")))
+        messages = listed(options.get("messages"))
         for place, message in enumerate(messages):
             if item(message, "role") not in _INSTRUCTIONS:
                 break
@@ -96,7 +97,9 @@ class _Chunks:
         self._finished = self._finished or bool(item(choice, "finish_reason"))
         self.done = self._finished and not (self._with_usage and self._about.get("output_tokens") is None)
 
-    def answer(self) -> Answer:
+    def answer(self) -> Answer | None:
+        if not self._finished:
+            return None
         calls = (_call(each["id"], each["name"], each["arguments"]) for _, each in sorted(self._calls.items()))
         return Answer(text="".join(self._texts) or None, calls=tuple(calls), **self._about)
 

@@ -13,6 +13,7 @@ from graphweft.adapters.model_clients.exchange import (
     items,
     joined,
     last_user_text,
+    listed,
     result_of,
     text_in,
 )
@@ -49,7 +50,7 @@ class Responses:
         if not options.get("prompt"):
             return {**options, "instructions": text}
         # A stored prompt has instructions of its own, which an argument would replace.
-        messages = [{"role": "user", "content": given}] if isinstance(given, str) else list(items(given))
+        messages = [{"role": "user", "content": given}] if isinstance(given, str) else listed(given)
         return {**options, "input": [{"role": "developer", "content": text}, *messages]}
 
     def answer(self, response: Any) -> Answer:
@@ -82,7 +83,7 @@ class _Events:
     def __init__(self, shape: Responses) -> None:
         self.done = False
         self._shape = shape
-        self._answer = Answer()
+        self._answer: Answer | None = None
 
     def feed(self, part: Any) -> None:
         kind = item(part, "type")
@@ -91,5 +92,5 @@ class _Events:
         elif kind == "error":
             self.done, self._answer = True, Answer(error=str(item(part, "code") or "error"))
 
-    def answer(self) -> Answer:
+    def answer(self) -> Answer | None:
         return self._answer

@@ -23,9 +23,9 @@ from graphweft.adapters.background_loop import BackgroundLoop
 from graphweft.adapters.events import TURN_COMPLETE, TURN_START
 from graphweft.adapters.sender import AdapterStats, Redact, Sender, no_context
 from graphweft.adapters.turn_book import Chat, EmittedEvent, Failure, Moment, Turn, TurnBook
+from graphweft.adapters.values import bounded_copy
 from graphweft.bounded import BoundedDict
 from graphweft.client import Client, ClientStats
-from graphweft.json_copy import json_copy
 from graphweft.settings import CONTEXT_VARIABLE, ClientSettings
 from graphweft_contracts import ContextReply
 
@@ -34,10 +34,6 @@ __all__ = ("Adapter", "Stamp")
 type Stamp = Callable[[list[EmittedEvent]], list[EmittedEvent]]
 """Adds ids, times or fields that the runtime knows to events. It must not change their types or chats."""
 
-_MAX_VALUES: Final = 20_000
-"""Values copied from one callback: a few tens of milliseconds at worst."""
-_MAX_CHARACTERS: Final = 200_000
-"""Characters copied from one text; the bus refuses an event of a megabyte."""
 _MAX_TICK_S: Final = 5.0
 """Longest time between two checks for abandoned turns."""
 _MAX_CHATS: Final = 10_000
@@ -153,7 +149,7 @@ class Adapter:
 
     def fail_run(self, variables: Mapping[str, Any], error: BaseException) -> None:
         """See ``TurnBook.fail_run``."""
-        self._record(variables, partial(TurnBook.fail_run, failure=_failure(error)))
+        self._record(variables, partial(TurnBook.fail_run, failure=Failure.of(error)))
 
     def end_turn(self, variables: Mapping[str, Any], agent: str, *, run: str = "", response: Any = None) -> None:
         """End the agent's turn successfully; see ``TurnBook.end_turn``."""
@@ -161,7 +157,7 @@ class Adapter:
 
     def fail_turn(self, variables: Mapping[str, Any], agent: str, error: BaseException, *, run: str = "") -> None:
         """End the agent's turn as failed; see ``TurnBook.end_turn``."""
-        self._record(variables, partial(TurnBook.end_turn, agent=agent, run=run, failure=_failure(error)))
+        self._record(variables, partial(TurnBook.end_turn, agent=agent, run=run, failure=Failure.of(error)))
 
     def emit(
         self,
@@ -349,7 +345,7 @@ class Adapter:
             chat = self.chat(variables)
             if chat is None:
                 return
-            copied, context = _copy(values or {}), self._carry(variables)
+            copied, context = bounded_copy(values or {}), self._carry(variables)
             with self._lock:
                 at = Moment(chat=chat, context=context, now_s=self._clock())
                 events = step(self._book, at, *args, **copied)
@@ -381,7 +377,7 @@ class Adapter:
     def _carry(self, variables: Mapping[str, Any]) -> dict[str, Any]:
         wanted = self._carried
         chosen = variables if wanted is None else {name: variables[name] for name in variables if name in wanted}
-        return _copy(chosen)
+        return bounded_copy(chosen)
 
     def _enqueue(self, events: list[EmittedEvent]) -> None:
         """Pass the events to the adapter's thread, in order. Call this with the lock held."""
@@ -448,7 +444,7 @@ class Adapter:
                 self._sender.count("asked")
                 request.turn = turn
                 request.deadline_s = started_s + self._budget_ms / 1000
-                asked = {**context, **_copy(more)} if more else context
+                asked = {**context, **bounded_copy(more)} if more else context
                 request.future = self._loop.submit(
                     partial(self._sender.ask, chat, agent, asked, request.after, request.deadline_s)
                 )
@@ -489,15 +485,3 @@ class Adapter:
     def _tick_on(self) -> None:
         self.tick()
         asyncio.get_running_loop().call_later(self._tick_s, self._tick_on)
-
-
-def _copy(values: Mapping[str, Any]) -> dict[str, Any]:
-    return json_copy(values, max_values=_MAX_VALUES, max_characters=_MAX_CHARACTERS)
-
-
-def _failure(error: BaseException) -> Failure:
-    try:
-        message = str(error)[:_MAX_CHARACTERS].encode(errors="replace").decode()
-    except Exception:  # noqa: BLE001 - an exception's own code
-        message = None
-    return Failure(error_type=type(error).__name__, error_message=message)

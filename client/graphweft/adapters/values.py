@@ -9,10 +9,21 @@ import time
 from collections.abc import Mapping
 from typing import Any, Final
 
+from graphweft.json_copy import json_copy
+
+MAX_CHARACTERS: Final = 200_000
+"""Characters copied from one text; the bus refuses an event of a megabyte."""
+_MAX_VALUES: Final = 20_000
+"""Values copied from one callback: a few tens of milliseconds at worst."""
 IDS: Final = ("app_id", "chat_id", "workflow_name", "user_id")
 """The context variables that identify a chat."""
 _ERROR_TEXT: Final = re.compile(r"\s*error(?![\w-])", re.IGNORECASE)
 """``Error: no seats`` and ``error`` are errors; ``Errors: 0`` and ``error-free`` are not."""
+
+
+def bounded_copy(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy of a callback's values that JSON can represent, of limited size."""
+    return json_copy(values, max_values=_MAX_VALUES, max_characters=MAX_CHARACTERS)
 
 
 def with_ids(variables: dict[str, Any], ids: Mapping[str, Any]) -> dict[str, Any]:

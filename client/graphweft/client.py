@@ -246,8 +246,8 @@ class Client:
         """Run a block as one turn of ``agent``: with its context, and events of its start, its tools and its end.
 
         The block gets a ``Turn``. Its ``context`` reflects, if it arrives within ``budget_ms``, the turns before it
-        that this client ran in the chat. If the block raises, the turn has failed, and the error passes through. The
-        events are sent in the background; nothing else raises.
+        that this client ran in the chat or for the user. If the block raises, the turn has failed, and the error passes
+        through. The events are sent in the background; nothing else raises.
 
         ``message`` is what the user says. Then rules find it as ``$context.messages``, and it is remembered with the
         answer, for the user and the chat. ``context`` holds further context variables. ``workflow`` selects the rules,

@@ -25,8 +25,8 @@ from graphweft_contracts.events import DEFAULT_WORKFLOW
 __all__ = ("Turn", "Turns")
 
 _SOURCE: Final = "/graphweft/turns"
-_MAX_CHATS: Final = 10_000
-"""Chats whose latest event position is kept."""
+_MAX_POSITIONS: Final = 20_000
+"""Chats and users whose latest event position is kept."""
 
 type Accept = Callable[[Sequence[Event]], Sequence[asyncio.Future[str | None] | None]]
 """Puts events into the client's buffer, and returns their positions."""
@@ -142,14 +142,17 @@ class Turn:
 
 
 class Turns:
-    """Runs the turns of one client, and remembers the last event of each chat for the next turn's context."""
+    """Runs the turns of one client, and keeps the last position of each chat and user for their next context."""
 
     def __init__(self, client: EventClient, accept: Accept, *, capture: bool) -> None:
         self._accept = accept
         self._capture = capture
         self._sender = Sender(client, source=_SOURCE, redact=None, max_tokens=None, read_own_writes=True)
         self._book = TurnBook()
-        self._positions: BoundedDict[tuple[str, str], asyncio.Future[str | None]] = BoundedDict(_MAX_CHATS)
+        self._positions: BoundedDict[tuple[str, ...], tuple[int, asyncio.Future[str | None]]] = BoundedDict(
+            _MAX_POSITIONS
+        )
+        self._emitted = 0
 
     @property
     def stats(self) -> AdapterStats:
@@ -182,13 +185,14 @@ class Turns:
         budget_ms: float,
         max_tokens: int | None,
     ) -> ContextReply:
-        """Record the start of a turn, and return its context, which reflects the chat's events before it."""
+        """Record the start of a turn, and return its context, which reflects earlier events of the chat and the user."""
         if not at.chat.app_id:
             self._sender.count("unplaced")
             self._sender.warn_once("app is required: pass it to the turn, or app_id to the client")
             return no_context("invalid_request", "app is required")
         deadline_s = time.monotonic() + budget_ms / 1000
-        before = self._positions.get(at.chat.key)
+        known = [found for key in _keys(at.chat) if (found := self._positions.get(key)) is not None]
+        _, before = max(known, key=lambda found: found[0], default=(0, None))
         self.record(at, step)
         self._sender.count("asked")
         reply = await self._sender.ask(at.chat, agent, variables, before, deadline_s, max_tokens=max_tokens)
@@ -215,6 +219,14 @@ class Turns:
                     continue
                 [position] = self._accept([event])
                 if position is not None:
-                    self._positions[each.chat.key] = position
+                    self._emitted += 1
+                    for key in _keys(each.chat):
+                        self._positions[key] = (self._emitted, position)
         except Exception as error:  # noqa: BLE001 - the agent continues
             self._sender.failed("a turn", error)
+
+
+def _keys(chat: Chat) -> list[tuple[str, ...]]:
+    """Return where the latest position is kept: the chat, and the user, who may go on in another chat."""
+    of_user = [] if chat.user_id is None else [("user", chat.app_id, chat.user_id)]
+    return [("chat", *chat.key), *of_user]

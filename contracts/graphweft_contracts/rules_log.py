@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -138,3 +139,13 @@ def changed_files(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> di
         "changed": sorted(name for name in before.keys() & after.keys() if before[name] != after[name]),
         "removed": sorted(before.keys() - after.keys()),
     }
+
+
+def digest_of(files: Mapping[str, bytes]) -> str:
+    """Return the SHA-256 of files by their paths from the root, so moved rules keep their digest."""
+    digest = hashlib.sha256()
+    for name, data in sorted(files.items()):
+        for part in (name.encode(errors="surrogateescape"), data):
+            digest.update(len(part).to_bytes(8, "big"))
+            digest.update(part)
+    return digest.hexdigest()

@@ -66,6 +66,15 @@ async def test_the_context_of_a_turn_reflects_the_turns_before_it_in_the_chat() 
     assert [request.after for request in bus.requests] == [None, None, "0:1"]
 
 
+async def test_the_context_of_a_turn_reflects_the_turns_of_its_user_in_other_chats() -> None:
+    bus = Bus()
+    async with client_of(bus) as client:
+        for chat, user in (("c1", "ada"), ("c2", "bob"), ("c3", "ada"), ("c1", None), ("c4", "bob")):
+            async with client.turn(agent="Planner", chat=chat, user=user):
+                pass
+    assert [request.after for request in bus.requests] == [None, None, "0:1", "0:1", "0:3"]
+
+
 async def test_a_message_is_the_question_and_is_remembered_with_the_answer() -> None:
     bus = Bus()
     async with client_of(bus) as client:

@@ -17,6 +17,7 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TextIO
 
 from graphweft_contracts import GraphweftError, Transient
+from graphweft_workers.new_project import is_default
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -81,6 +82,11 @@ def say(text: str) -> None:
 def warn(text: str) -> None:
     """Print a warning or a hint in yellow on standard error."""
     stderr().print(printable_lines(text), style="yellow", markup=False, soft_wrap=True)
+
+
+def shown_rules(digest: str) -> str:
+    """Return the beginning of a rule set's hash, and whether it is that of the default rules."""
+    return f"{digest[:12]} (default rules)" if is_default(digest) else digest[:12]
 
 
 def say_aligned(rows: Iterable[tuple[str, ...]], *, to: TextIO | None = None) -> None:

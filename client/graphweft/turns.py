@@ -185,7 +185,7 @@ class Turns:
         budget_ms: float,
         max_tokens: int | None,
     ) -> ContextReply:
-        """Record the start of a turn, and return its context, which reflects earlier events of the chat and the user."""
+        """Record the start of a turn; return its context, which reflects earlier events of the chat and the user."""
         if not at.chat.app_id:
             self._sender.count("unplaced")
             self._sender.warn_once("app is required: pass it to the turn, or app_id to the client")

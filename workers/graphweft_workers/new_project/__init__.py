@@ -41,8 +41,10 @@ def is_default(digest: str) -> bool:
     return digest == digest_of(default_rule_files())
 
 
-def project_files(workflow: str = WORKFLOW) -> dict[str, str]:
-    """Return the text of each file by its path in the project. Raises ``InvalidSettings`` for an invalid name."""
+def project_files(workflow: str = WORKFLOW, *, defaults: bool = True) -> dict[str, str]:
+    """Return the text of each file by its path in the project; without ``defaults``, without the default rules.
+
+    Raises ``InvalidSettings`` for an invalid name."""
     from graphweft_rules.json_schemas import schema_text
 
     if not _NAME.fullmatch(workflow):
@@ -54,7 +56,7 @@ def project_files(workflow: str = WORKFLOW) -> dict[str, str]:
         name.replace(WORKFLOW, workflow): template.joinpath(name).read_text("utf-8").replace(WORKFLOW, workflow)
         for name in _TEMPLATE
     }
-    if workflow != DEFAULT_WORKFLOW:
+    if defaults and workflow != DEFAULT_WORKFLOW:
         files |= {name: template.joinpath(name).read_text("utf-8") for name in _DEFAULT_TEMPLATE}
     return {**files, "schemas/rules.json": schema_text("rules"), "schemas/test.json": schema_text("test")}
 

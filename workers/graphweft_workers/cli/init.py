@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from pathlib import Path
 from typing import Annotated
@@ -26,7 +27,8 @@ async def init(
 
     Beside the workflow, it has the default rules in the workflow ``default``, unless that is there already.
     """
-    files = project_files(workflow, defaults=not (folder / "workflows" / DEFAULT_WORKFLOW).exists())
+    there = {name for name in (DEFAULT_WORKFLOW, workflow) if os.path.lexists(folder / "workflows" / name)}
+    files = project_files(workflow, defaults=there != {DEFAULT_WORKFLOW})  # a further workflow keeps what is there
     write_project(folder, files)
     steps = [
         *([f"cd {shlex.quote(str(folder))}"] if folder.resolve() != Path.cwd() else []),

@@ -14,19 +14,17 @@ from functools import partial
 from typing import Any, Final
 from uuid import uuid4
 
+from graphweft.adapters.last_positions import LastPositions
 from graphweft.adapters.sender import AdapterStats, EventClient, Sender, no_context
 from graphweft.adapters.turn_book import Chat, EmittedEvent, Failure, Moment, TurnBook
 from graphweft.adapters.turn_memory import MEMORY_ADD, memory_of
 from graphweft.adapters.values import bounded_copy
-from graphweft.bounded import BoundedDict
 from graphweft_contracts import ContextReply, Event
 from graphweft_contracts.events import DEFAULT_WORKFLOW
 
 __all__ = ("Turn", "Turns")
 
 _SOURCE: Final = "/graphweft/turns"
-_MAX_POSITIONS: Final = 20_000
-"""Chats and users whose latest event position is kept."""
 
 type Accept = Callable[[Sequence[Event]], Sequence[asyncio.Future[str | None] | None]]
 """Puts events into the client's buffer, and returns their positions."""
@@ -149,10 +147,7 @@ class Turns:
         self._capture = capture
         self._sender = Sender(client, source=_SOURCE, redact=None, max_tokens=None, read_own_writes=True)
         self._book = TurnBook()
-        self._positions: BoundedDict[tuple[str, ...], tuple[int, asyncio.Future[str | None]]] = BoundedDict(
-            _MAX_POSITIONS
-        )
-        self._emitted = 0
+        self._positions: LastPositions[asyncio.Future[str | None]] = LastPositions()
 
     @property
     def stats(self) -> AdapterStats:
@@ -191,8 +186,7 @@ class Turns:
             self._sender.warn_once("app is required: pass it to the turn, or app_id to the client")
             return no_context("invalid_request", "app is required")
         deadline_s = time.monotonic() + budget_ms / 1000
-        known = [found for key in _keys(at.chat) if (found := self._positions.get(key)) is not None]
-        _, before = max(known, key=lambda found: found[0], default=(0, None))
+        before = self._positions.before(at.chat)
         self.record(at, step)
         self._sender.count("asked")
         reply = await self._sender.ask(at.chat, agent, variables, before, deadline_s, max_tokens=max_tokens)
@@ -219,14 +213,6 @@ class Turns:
                     continue
                 [position] = self._accept([event])
                 if position is not None:
-                    self._emitted += 1
-                    for key in _keys(each.chat):
-                        self._positions[key] = (self._emitted, position)
+                    self._positions.note(each.chat, position)
         except Exception as error:  # noqa: BLE001 - the agent continues
             self._sender.failed("a turn", error)
-
-
-def _keys(chat: Chat) -> list[tuple[str, ...]]:
-    """Return where the latest position is kept: the chat, and the user, who may go on in another chat."""
-    of_user = [] if chat.user_id is None else [("user", chat.app_id, chat.user_id)]
-    return [("chat", *chat.key), *of_user]

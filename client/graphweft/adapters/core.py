@@ -21,10 +21,10 @@ from typing import Any, Concatenate, Final, Self
 
 from graphweft.adapters.background_loop import BackgroundLoop
 from graphweft.adapters.events import TURN_COMPLETE, TURN_START
+from graphweft.adapters.last_positions import LastPositions
 from graphweft.adapters.sender import AdapterStats, Redact, Sender, no_context
 from graphweft.adapters.turn_book import Chat, EmittedEvent, Failure, Moment, Turn, TurnBook
 from graphweft.adapters.values import bounded_copy
-from graphweft.bounded import BoundedDict
 from graphweft.client import Client, ClientStats
 from graphweft.settings import CONTEXT_VARIABLE, ClientSettings
 from graphweft_contracts import ContextReply
@@ -36,8 +36,6 @@ type Stamp = Callable[[list[EmittedEvent]], list[EmittedEvent]]
 
 _MAX_TICK_S: Final = 5.0
 """Longest time between two checks for abandoned turns."""
-_MAX_CHATS: Final = 10_000
-"""Chats whose latest event position is kept."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -74,7 +72,7 @@ class Adapter:
     set them here. Only variables named in ``carried`` are published; by default all are.
 
     A turn requests its context once and waits at most ``budget_ms`` milliseconds. With ``read_own_writes`` the context
-    reflects, if it arrives in time, the events that this adapter published for the chat before the turn. ``redact``
+    reflects, if it arrives in time, what this adapter published for the chat or its user before the turn. ``redact``
     sees everything but the ids before it is sent; if it raises, nothing is sent. A turn without callbacks for
     ``idle_s`` seconds ends as abandoned. At most ``buffer`` events wait for the adapter's thread; the client buffers
     further ones of its own.
@@ -116,7 +114,7 @@ class Adapter:
         self._lock = threading.Lock()
         self._book = TurnBook(idle_s=idle_s)
         self._requests: dict[tuple[tuple[str, str], int], _Request] = {}
-        self._positions: BoundedDict[tuple[str, str], Future[str | None]] = BoundedDict(_MAX_CHATS)
+        self._positions: LastPositions[Future[str | None]] = LastPositions()
         self._queued = 0
         self._loop = BackgroundLoop("graphweft-adapter")
         self._ticking = False
@@ -387,7 +385,7 @@ class Adapter:
             number = event.data.get("turn_number") if event.type in {TURN_START, TURN_COMPLETE} else None
             key = None if number is None else (event.chat.key, number)
             if key is not None and event.type == TURN_START:
-                self._requests[key] = _Request(after=self._positions.get(event.chat.key))
+                self._requests[key] = _Request(after=self._positions.before(event.chat))
             elif key is not None:
                 self._requests.pop(key, None)
             if not self._capture_on:
@@ -401,7 +399,7 @@ class Adapter:
                 self._queued -= 1
                 self._drop(position)
                 continue
-            self._positions[event.chat.key] = position
+            self._positions.note(event.chat, position)
 
     def _begin(self) -> None:
         """Start the timer for abandoned turns, and close the adapter at exit. Call this with the lock held."""

@@ -10,6 +10,7 @@ What the model says depends on the request alone: on the last message of the use
 ``short``              a stream that ends in the middle of its answer
 ``hang``               no answer until the server is closed
 ``meet NAME``          as ``weather NAME``, but the first answer waits until four clients wait for theirs
+a question (``…?``)     its instructions
 anything else          "Hello."
 ====================== =================================================================================
 """
@@ -75,7 +76,7 @@ class ModelServer:
             return
         if word == "meet" and not results:
             self.barrier.wait()
-        text, calls = _says(word, rest, results)
+        text, calls = (system, []) if user.endswith("?") else _says(word, rest, results)
         if not body.get("stream"):
             _send(handler, 200, _WHOLE[kind](text, calls))
             return

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 from tests.adapters.contract import AdapterContract, Failure, Runtime, turn_lines
-from tests.adapters.runner import RunScene
+from tests.adapters.model_clients.model_server import ModelServer
+from tests.adapters.runner import RunScene, page_block, run_with_services
 
 APIS = ("chat", "responses", "messages", "litellm")
 MODES = ("sync", "async", "stream", "astream")
@@ -14,6 +17,12 @@ EVERY = [f"{api} {mode}" for api in APIS for mode in MODES]
 TURN = turn_lines()
 HELLO = [*TURN[:2], TURN[-1]]
 ABANDONED = [TURN[0], "agent.turn_complete Planner 1 False abandoned"]
+
+
+def _undated(text: str) -> str:
+    """Return the text without what differs in each run: times, ids, digests and scores."""
+    text = re.sub(r"\d{4}-\d\d-\d\dT[\d:.]+Z", "TIME", text)
+    return re.sub(r"(?<=data-)[0-9a-f]{16}|(?<=id: )[0-9a-f-]{36}|(?<=Score: )\d\.\d{3}", "X", text)
 
 
 def fails(error: str) -> list[str]:
@@ -44,6 +53,22 @@ class TestModelClients(AdapterContract):
         page="openai",
     )
     test_each_turn_requests_context_once_and_keeps_none = None  # one agent; the tests below do this for every API
+
+    def test_the_example_of_the_page_runs_as_printed(
+        self, runtime_python: Callable[[str], Path], tmp_path: Path
+    ) -> None:
+        """It needs no rules. The model is that of ``model_server``, which answers a question with its instructions."""
+        server = ModelServer()
+        for name in ("chat", "turns"):
+            (tmp_path / f"{name}.py").write_text(page_block("openai", "python", f"# {name}.py"))
+        (tmp_path / "both.py").write_text("import chat\nprint('---')\nimport turns\n")
+        keys = {"OPENAI_BASE_URL": f"{server.url}/v1", "OPENAI_API_KEY": "none"}
+        printed = run_with_services(tmp_path, runtime_python(self.runtime.extra), "both.py", **keys)
+        server.close()
+        chat, turns = printed.split("---\n")
+        assert _undated(chat) == _undated(page_block("openai", "text"))
+        for part in ("Refund my lamp.", "I cannot find your order.", "**refund**: 1"):
+            assert part in turns
 
     @pytest.mark.parametrize("each", EVERY)
     def test_a_tool_round_is_one_turn(self, run_scene: RunScene, each: str) -> None:

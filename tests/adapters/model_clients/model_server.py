@@ -61,6 +61,7 @@ class ModelServer:
         """End."""
         self.closed.set()
         self._http.shutdown()
+        self._http.server_close()
 
     def _answer(self, handler: BaseHTTPRequestHandler, body: dict[str, Any]) -> None:
         kind = handler.path.rsplit("/", 1)[1]

@@ -33,6 +33,7 @@ _AGENT: Final = "AirlineAgent"
 _CHAT_ID: Final = "task{task_id}-trial{trial}"
 _DATA: Final = Path(".graphweft/demo")
 _EXAMPLE: Final = Path("examples/airline")
+"""Beside this package in an installed wheel, and at the root of a checkout."""
 _RUNS: Final = Path("data/tau-airline-gpt4o.jsonl.gz")
 _APPLY_S: Final = 300.0
 _CHANGED_BLOCK: Final = "frequent_tool_problems"
@@ -47,7 +48,9 @@ async def demo(
     data: Annotated[
         Path | None, typer.Option("--data", help="Folder for the data.", show_default=f"{_DATA}, emptied first")
     ] = None,
-    example: Annotated[Path, typer.Option("--example", help="Folder of the airline example.")] = _EXAMPLE,
+    example: Annotated[
+        Path | None, typer.Option("--example", help="Folder of the airline example.", show_default="the one installed")
+    ] = None,
 ) -> int | None:
     """Start everything, import 100 recorded runs, and show the graph and the context of an agent's turn.
 
@@ -56,10 +59,9 @@ async def demo(
     from graphweft_workers.logs import set_up_logs
     from graphweft_workers.roles.supervisor import Supervisor, empty_data
 
+    example = _installed() if example is None else example
     if not (example / _RUNS).is_file():
-        raise InvalidSettings(
-            f"{example / _RUNS} does not exist: run the demo in the project's folder, or give --example"
-        )
+        raise InvalidSettings(f"{example / _RUNS} does not exist: name a folder with the airline example as --example")
     settings = Settings.load(data=data or _DATA, rules=example / "workflows", log_level="warning")
     if not settings.embedded or settings.graph != settings.bus:
         raise InvalidSettings("the demo starts its own server: unset GRAPHWEFT_BUS_URL and GRAPHWEFT_GRAPH_URL")
@@ -174,6 +176,11 @@ async def _context(settings: Settings, graph: GraphStore, *, only: str | None = 
         say(f"missing {item.name}: {item.reason}: {item.detail}")
     if only is None:
         say(f"{len(reply.blocks)} blocks in {reply.elapsed_ms:.1f} ms")
+
+
+def _installed() -> Path:
+    package = Path(__file__).parents[1]
+    return next((found for root in (package, package.parents[1]) if (found := root / _EXAMPLE).is_dir()), _EXAMPLE)
 
 
 def _as_typed(program: str) -> str:

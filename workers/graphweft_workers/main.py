@@ -29,7 +29,8 @@ def main() -> None:
             raise
         sys.stderr.write(
             f"error: the graphweft command needs {error.name!r}, which a base install leaves out: "
-            "pip install 'graphweft[embedded]' (with bus and graph in one local process) or 'graphweft[worker]'\n"
+            "pip install 'graphweft[embedded]' (with bus and graph in one local process) or 'graphweft[worker]'. "
+            "Without an install: uvx --from 'graphweft[embedded]' graphweft demo\n"
         )
         raise SystemExit(2) from None
     except KeyboardInterrupt:  # while modules load

@@ -11,14 +11,16 @@ from collections import deque
 from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Self, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 from uuid import uuid4
 
 from pydantic import ValidationError
 from pydantic_core import PydanticSerializationError
+from typing_extensions import Self
 
 from graphweft.searching import make_query, text_of
 from graphweft.settings import CONTEXT_VARIABLE, ClientSettings
+from graphweft.time_limit import time_limit
 from graphweft.token_bucket import TokenBucket
 from graphweft.transport import MAX_BUDGET_MS, Outgoing, Transport
 from graphweft.transports.registry import make_transport
@@ -365,7 +367,7 @@ class Client:
                 "deadline_ms": int(time.time() * 1000 - spent_ms) + budget,
             }
             request = ContextRequest(**{**fields, **own})
-            async with asyncio.timeout(max(0.0, budget - _reserve_ms(budget) - spent_ms) / 1000):
+            async with time_limit(max(0.0, budget - _reserve_ms(budget) - spent_ms) / 1000):
                 reply = await self._transport.request(request)
         except TimeoutError:
             reply = _empty(
@@ -391,7 +393,7 @@ class Client:
     async def flush(self, timeout_s: float = 5.0) -> bool:
         """Wait until all buffered events are on the bus; return False if that takes longer than ``timeout_s``."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
+            async with time_limit(timeout_s):
                 await self._drained.wait()
         return self._drained.is_set()
 

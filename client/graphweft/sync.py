@@ -11,11 +11,16 @@ import threading
 from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from types import TracebackType
-from typing import TYPE_CHECKING, Any, Concatenate, Final, Self
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
 from uuid import uuid4
+
+from typing_extensions import Self
 
 from graphweft.client import Client, ClientStats
 from graphweft_contracts import ContextReply, Event
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 if TYPE_CHECKING:
     from graphweft.turns import Turn, Turns
@@ -30,7 +35,7 @@ def _closed() -> ContextReply:
     return ContextReply(id=uuid4().hex, reason="bus_unavailable", detail="the client is closed", partial=True)
 
 
-def _blocking[**P, T](
+def _blocking(
     method: Callable[Concatenate[Client, P], Coroutine[Any, Any, T]], when_closed: Callable[[], T]
 ) -> Callable[Concatenate[SyncClient, P], T]:
     """Return a method of ``SyncClient`` that takes the same arguments as ``method`` and waits for its result."""
@@ -183,7 +188,7 @@ class SyncClient:
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
 
-    def _run[T](self, work: Callable[[Client], Coroutine[Any, Any, T]], when_closed: T) -> T:
+    def _run(self, work: Callable[[Client], Coroutine[Any, Any, T]], when_closed: T) -> T:
         with self._lock:
             if self._closed or not self._thread.is_alive():
                 return when_closed

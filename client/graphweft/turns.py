@@ -9,9 +9,9 @@ import asyncio
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 from uuid import uuid4
 
 from graphweft.adapters.last_positions import LastPositions
@@ -26,11 +26,11 @@ __all__ = ("Turn", "Turns")
 
 _SOURCE: Final = "/graphweft/turns"
 
-type Accept = Callable[[Sequence[Event]], Sequence[asyncio.Future[str | None] | None]]
+Accept: TypeAlias = Callable[[Sequence[Event]], Sequence[asyncio.Future[str | None] | None]]
 """Puts events into the client's buffer, and returns their positions."""
-type Post = Callable[[Callable[[], None]], None]
+Post: TypeAlias = Callable[[Callable[[], None]], None]
 """Runs a function on the client's event loop, in the order of the calls. Never raises."""
-type _Step = Callable[[TurnBook, Moment], list[EmittedEvent]]
+_Step: TypeAlias = Callable[[TurnBook, Moment], list[EmittedEvent]]
 
 
 class Turn:
@@ -208,7 +208,7 @@ class Turns:
         try:
             emitted = step(self._book, replace(at, now_s=time.monotonic()))
             for each in emitted:
-                event = self._sender.event_of(each, datetime.now(UTC))
+                event = self._sender.event_of(each, datetime.now(timezone.utc))
                 if event is None:
                     continue
                 [position] = self._accept([event])

@@ -7,7 +7,7 @@ import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from typing import Any, Final, cast
 
 from graphweft_contracts.layout import RESTATED
@@ -78,7 +78,7 @@ class StoredRules:
     """The files of a rule set by their paths from the root, and when it was first pushed."""
 
     files: Mapping[str, bytes]
-    time: datetime = field(default_factory=lambda: datetime.now(UTC))
+    time: datetime = field(default_factory=lambda: datetime.now(timezone.utc))
     summary: Any = None
     """What whoever compiled the files knows about them, as JSON values; None in rule sets of earlier versions."""
 

@@ -9,15 +9,18 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import concurrent.futures
 import contextlib
 import threading
 import time
 from collections.abc import Callable, Collection, Coroutine, Generator, Hashable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from functools import partial
-from typing import Any, Concatenate, Final, Self
+from typing import Any, Concatenate, Final, ParamSpec, TypeAlias, TypeVar
+
+from typing_extensions import Self
 
 from graphweft.adapters.background_loop import BackgroundLoop
 from graphweft.adapters.events import TURN_COMPLETE, TURN_START
@@ -29,9 +32,12 @@ from graphweft.client import Client, ClientStats
 from graphweft.settings import CONTEXT_VARIABLE, ClientSettings
 from graphweft_contracts import ContextReply
 
+P = ParamSpec("P")
+T = TypeVar("T")
+
 __all__ = ("Adapter", "Stamp")
 
-type Stamp = Callable[[list[EmittedEvent]], list[EmittedEvent]]
+Stamp: TypeAlias = Callable[[list[EmittedEvent]], list[EmittedEvent]]
 """Adds ids, times or fields that the runtime knows to events. It must not change their types or chats."""
 
 _MAX_TICK_S: Final = 5.0
@@ -52,7 +58,7 @@ class _Request:
     """Whether a caller has received the reply, which is then final."""
 
 
-def _callback[**P](
+def _callback(
     step: Callable[Concatenate[TurnBook, Moment, P], list[EmittedEvent]],
 ) -> Callable[Concatenate[Adapter, Mapping[str, Any], P], None]:
     """Return a method that records ``step`` and takes the runtime's context variables in place of the moment."""
@@ -200,7 +206,7 @@ class Adapter:
             if isinstance(request, ContextReply):
                 return request
             if request.reply is None and request.future is not None:
-                with contextlib.suppress(TimeoutError):
+                with contextlib.suppress(TimeoutError, concurrent.futures.TimeoutError):  # one since Python 3.11
                     request.future.result(max(0.0, request.deadline_s - time.monotonic()))
             return self._answer(request)
         except Exception as error:  # noqa: BLE001 - the agent continues whatever happens here
@@ -238,7 +244,7 @@ class Adapter:
         """Whether events are published at all; False with ``GRAPHWEFT_CAPTURE=off``."""
         return self._capture_on
 
-    def submit[T](self, work: Callable[[Client], Coroutine[Any, Any, T]]) -> Future[T | None] | None:
+    def submit(self, work: Callable[[Client], Coroutine[Any, Any, T]]) -> Future[T | None] | None:
         """Run ``work`` with the client in the adapter's thread, after all earlier callbacks, and return its future.
 
         If ``work`` raises, the error is counted and the result is None. Returns None if the adapter is closed. Pass
@@ -395,7 +401,7 @@ class Adapter:
                 self._drop(position)
                 continue
             self._queued += 1
-            if not self._loop.call(partial(self._send, event, datetime.now(UTC), position)):
+            if not self._loop.call(partial(self._send, event, datetime.now(timezone.utc), position)):
                 self._queued -= 1
                 self._drop(position)
                 continue
@@ -473,7 +479,7 @@ class Adapter:
             self._queued -= 1
         self._sender.publish(event, time, position)
 
-    async def _guard[T](self, work: Callable[[Client], Coroutine[Any, Any, T]]) -> T | None:
+    async def _guard(self, work: Callable[[Client], Coroutine[Any, Any, T]]) -> T | None:
         try:
             return await work(self._client)
         except Exception as error:  # noqa: BLE001 - the loop continues

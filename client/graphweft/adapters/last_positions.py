@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Final
+from typing import Final, Generic, TypeVar
 
 from graphweft.adapters.turn_book import Chat
 from graphweft.bounded import BoundedDict
+
+P = TypeVar("P")
 
 _MAX_KEYS: Final = 20_000
 """Chats and users whose latest position is kept."""
 
 
-class LastPositions[P]:
+class LastPositions(Generic[P]):
     """Keeps the positions of the latest events. Not thread-safe."""
 
     def __init__(self) -> None:

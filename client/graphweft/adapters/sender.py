@@ -11,7 +11,7 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeAlias
 from uuid import uuid4
 
 from pydantic import ValidationError
@@ -23,7 +23,7 @@ from graphweft_contracts import ContextReply, Event, ReasonCode, wire
 
 logger = logging.getLogger("graphweft.adapters")
 
-type Redact = Callable[[str, dict[str, Any]], Mapping[str, Any] | None]
+Redact: TypeAlias = Callable[[str, dict[str, Any]], Mapping[str, Any] | None]
 """``(type, data) -> data``, or None to withhold it. The hook receives a copy, which it may change. ``data["context"]``
 holds the context variables. ``type`` is the type of an event, or ``context.request`` for a context request. The ids of
 app, chat and user are not shown to the hook; pass pseudonyms to the adapter if they must not be sent.

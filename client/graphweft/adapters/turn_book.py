@@ -10,7 +10,9 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Final, Self
+from typing import Any, Final
+
+from typing_extensions import Self
 
 from graphweft.adapters.events import (
     MODEL_CALL_COMPLETE,

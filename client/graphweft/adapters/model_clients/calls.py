@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import functools
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping, Sequence
-from typing import Any, Final, Self
+from typing import Any, Final
+
+from typing_extensions import Self
 
 from graphweft.adapters.model_clients.exchange import Shape
 from graphweft.adapters.model_clients.recorder import Exchange, Recorder

@@ -5,7 +5,7 @@ from __future__ import annotations
 import copy
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, Final, cast
+from typing import Any, Final, TypeVar, cast
 from uuid import uuid4
 
 from graphweft.adapters.core import Adapter
@@ -23,12 +23,15 @@ from graphweft.adapters.model_clients.recorder import Recorder
 from graphweft_contracts import InvalidSettings
 from graphweft_contracts.events import DEFAULT_WORKFLOW
 
+C = TypeVar("C")
+F = TypeVar("F", bound=Callable[..., Any])
+
 _BUDGET_MS: Final = 200
 """The default budget of a turn. Model calls take seconds, so it is longer than that of other adapters."""
 _AGENT: Final = "assistant"
 
 
-def wrap_openai[C](
+def wrap_openai(
     client: C,
     *,
     app: str | None = None,
@@ -57,7 +60,7 @@ def wrap_openai[C](
     return found
 
 
-def wrap_anthropic[C](
+def wrap_anthropic(
     client: C,
     *,
     app: str | None = None,
@@ -76,7 +79,7 @@ def wrap_anthropic[C](
     return found
 
 
-def wrap_litellm[F: Callable[..., Any]](
+def wrap_litellm(
     function: F,
     *,
     app: str | None = None,

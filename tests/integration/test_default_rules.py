@@ -12,7 +12,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.adapters.runner import SOURCES
 from tests.services.commands import inside
+from tests.services.runtime_environments import RUNTIME_ENVIRONMENT_S
 
 from graphweft import SyncClient
 from graphweft.transports.embedded import embedded_url
@@ -23,6 +25,34 @@ pytestmark = [pytest.mark.integration, pytest.mark.slow]
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("GRAPHWEFT_")}
 BUDGET_MS = 30_000
 OWN = 'version: "1.0"\nmutation_rules: []\n'
+
+
+OLDER = """
+import asyncio, json, logging, sys
+from graphweft import Client, SyncClient
+from graphweft.adapters.core import Adapter
+
+logging.disable()
+with SyncClient(app_id="acme", budget_ms=30_000) as client:
+    for chat in ("c1", "c2"):
+        with client.turn(agent="assistant", chat=chat, user="ada", message="Where is my lamp?") as turn:
+            turn.answer("I will look.")
+
+async def more():
+    async with Client(app_id="acme", budget_ms=1) as client, client.turn(agent="assistant", chat="c3") as short:
+        short.tool("refund")
+    async with Client("redis://127.0.0.1:1", app_id="acme", budget_ms=5_000) as client:
+        async with client.turn(agent="assistant", chat="c4") as away:
+            away.answer("Hello.")
+        await client.aclose(drain_s=0)
+    return short.context.reason, away.context.reason
+
+short, away = asyncio.run(more())
+adapter = Adapter(app_id="acme", chat_id="c5", workflow_name="default", budget_ms=0)
+late = adapter.context({}, "assistant").reason
+adapter.close()
+print(json.dumps([sys.version_info[:2], turn.context.text, short, late, away]))
+"""
 
 
 @contextmanager
@@ -99,3 +129,18 @@ def test_the_tests_of_the_default_rules_pass(tmp_path: Path) -> None:
     done = inside(["test"], ENVIRONMENT, folder=tmp_path)
     assert (done.code, "6 passed" in done.out) == (0, True), done.out
     assert (tmp_path / "workflows/default/graph_injection.yaml").read_bytes() in default_rule_files().values()
+
+
+@pytest.mark.timeout(RUNTIME_ENVIRONMENT_S)
+def test_a_runtime_with_python_3_10_has_turns_context_and_time_limits(tmp_path: Path, old_python: Path) -> None:
+    (tmp_path / "loop.py").write_text(OLDER)
+    with up(tmp_path):
+        done = subprocess.run(
+            [str(old_python), "loop.py"],
+            cwd=tmp_path, env=ENVIRONMENT | SOURCES, capture_output=True, text=True, check=False, timeout=60,
+        )  # fmt: skip
+    assert done.stderr == ""
+    version, text, *reasons = json.loads(done.stdout)
+    assert version == [3, 10]
+    assert "Where is my lamp?" in text
+    assert reasons == ["timeout", "timeout", "bus_unavailable"]

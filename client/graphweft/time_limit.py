@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
+import asyncio
 import sys
 
-__all__ = ("time_limit",)
-
 if sys.version_info >= (3, 11):
-    from asyncio import timeout as time_limit
+    time_limit = asyncio.timeout
 else:
-    import asyncio
     from collections.abc import AsyncGenerator
     from contextlib import asynccontextmanager
 

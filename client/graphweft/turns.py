@@ -22,8 +22,6 @@ from graphweft.adapters.values import bounded_copy
 from graphweft_contracts import ContextReply, Event
 from graphweft_contracts.events import DEFAULT_WORKFLOW
 
-__all__ = ("Turn", "Turns")
-
 _SOURCE: Final = "/graphweft/turns"
 
 Accept: TypeAlias = Callable[[Sequence[Event]], Sequence[asyncio.Future[str | None] | None]]

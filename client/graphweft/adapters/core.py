@@ -32,8 +32,8 @@ from graphweft.client import Client, ClientStats
 from graphweft.settings import CONTEXT_VARIABLE, ClientSettings
 from graphweft_contracts import ContextReply
 
-P = ParamSpec("P")
-T = TypeVar("T")
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 __all__ = ("Adapter", "Stamp")
 
@@ -59,11 +59,11 @@ class _Request:
 
 
 def _callback(
-    step: Callable[Concatenate[TurnBook, Moment, P], list[EmittedEvent]],
-) -> Callable[Concatenate[Adapter, Mapping[str, Any], P], None]:
+    step: Callable[Concatenate[TurnBook, Moment, _P], list[EmittedEvent]],
+) -> Callable[Concatenate[Adapter, Mapping[str, Any], _P], None]:
     """Return a method that records ``step`` and takes the runtime's context variables in place of the moment."""
 
-    def record(self: Adapter, variables: Mapping[str, Any], /, *args: P.args, **values: P.kwargs) -> None:
+    def record(self: Adapter, variables: Mapping[str, Any], /, *args: _P.args, **values: _P.kwargs) -> None:
         self._record(variables, step, *args, values=values)  # pyright: ignore[reportPrivateUsage]
 
     record.__name__, record.__doc__ = step.__name__, step.__doc__
@@ -244,7 +244,7 @@ class Adapter:
         """Whether events are published at all; False with ``GRAPHWEFT_CAPTURE=off``."""
         return self._capture_on
 
-    def submit(self, work: Callable[[Client], Coroutine[Any, Any, T]]) -> Future[T | None] | None:
+    def submit(self, work: Callable[[Client], Coroutine[Any, Any, _T]]) -> Future[_T | None] | None:
         """Run ``work`` with the client in the adapter's thread, after all earlier callbacks, and return its future.
 
         If ``work`` raises, the error is counted and the result is None. Returns None if the adapter is closed. Pass
@@ -479,7 +479,7 @@ class Adapter:
             self._queued -= 1
         self._sender.publish(event, time, position)
 
-    async def _guard(self, work: Callable[[Client], Coroutine[Any, Any, T]]) -> T | None:
+    async def _guard(self, work: Callable[[Client], Coroutine[Any, Any, _T]]) -> _T | None:
         try:
             return await work(self._client)
         except Exception as error:  # noqa: BLE001 - the loop continues

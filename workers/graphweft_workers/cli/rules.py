@@ -120,13 +120,7 @@ async def rules_list(data: Data = None, json: Json = False) -> None:
     print_table(
         ("number", "app", "rules", "time", ""),
         [
-            (
-                str(e.number),
-                e.restates or e.scope,
-                shown_rules(e.digest),
-                f"{e.time:%Y-%m-%d %H:%M:%SZ}",
-                _state(e, active),
-            )
+            (str(e.number), e.restates or e.scope, shown_rules(e.digest), _time(e), _state(e, active))
             for e, active in rows
         ],
     )

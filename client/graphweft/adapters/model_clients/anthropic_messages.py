@@ -100,9 +100,7 @@ class _Events:
         return Answer(
             text="\n".join(texts) or None,
             calls=[
-                ToolCall(
-                    id=str(block["id"]), name=str(block["name"]), arguments=parsed(block["json"]) or block["input"]
-                )
+                ToolCall(id=str(block["id"]), name=str(block["name"]), arguments=_arguments(block))
                 for block in blocks
                 if block["type"] == "tool_use"
             ],

@@ -11,8 +11,6 @@ from typing_extensions import Self
 from graphweft.adapters.model_clients.exchange import Shape
 from graphweft.adapters.model_clients.recorder import Exchange, Recorder
 
-__all__ = ("recorded", "recorded_async", "recorded_manager", "recorded_manager_async")
-
 _RAW: Final = "x-stainless-raw-response"
 """The header by which the clients of OpenAI and Anthropic ask themselves for a raw response."""
 

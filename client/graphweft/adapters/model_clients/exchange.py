@@ -8,11 +8,6 @@ from typing import Any, Protocol, cast
 
 from graphweft.adapters.values import error_in, structured
 
-__all__ = (
-    "Answer", "Asked", "Shape", "StreamReader", "ToolCall", "ToolResult", "item", "items", "joined", "last_user_text",
-    "listed", "result_of", "text_in",
-)  # fmt: skip
-
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ToolCall:

@@ -20,8 +20,6 @@ from graphweft.adapters.turn_memory import MEMORY_ADD, memory_of
 from graphweft.adapters.values import about_model
 from graphweft.bounded import BoundedDict
 
-__all__ = ("Exchange", "ModelError", "Recorder")
-
 _MAX_CALLS: Final = 1_000
 """Tool calls of a chat whose results are awaited."""
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from typing import Final
 
+from graphweft_workers.garbage_collection import collect_less_while_loading
+
 _OLDEST: Final = (3, 12)
 """The oldest Python of workers and commands. The client may have an older one, and is in the same wheel."""
-
-from graphweft_workers.garbage_collection import collect_less_while_loading
 
 
 def main() -> None:

@@ -17,7 +17,6 @@ from functools import cache
 from typing import TYPE_CHECKING, Any, Final, NoReturn, TextIO
 
 from graphweft_contracts import GraphweftError, Transient
-from graphweft_workers.new_project import is_default
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -86,6 +85,8 @@ def warn(text: str) -> None:
 
 def shown_rules(digest: str) -> str:
     """Return the beginning of a rule set's hash, and whether it is that of the default rules."""
+    from graphweft_workers.new_project import is_default
+
     return f"{digest[:12]} (default rules)" if is_default(digest) else digest[:12]
 
 

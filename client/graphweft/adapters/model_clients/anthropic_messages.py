@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any, Final
+from collections.abc import Mapping
+from typing import Any
 
 from graphweft.adapters.model_clients.exchange import (
     Answer,
@@ -21,8 +21,6 @@ from graphweft.adapters.values import parsed
 
 class Messages:
     """``messages.create``: see ``Shape``."""
-
-    positional: Final[Sequence[str]] = ()
 
     def asked(self, options: Mapping[str, Any]) -> Asked:
         """See ``Shape``."""

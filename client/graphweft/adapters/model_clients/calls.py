@@ -15,12 +15,17 @@ _RAW: Final = "x-stainless-raw-response"
 """The header by which the clients of OpenAI and Anthropic ask themselves for a raw response."""
 
 
-def recorded(function: Callable[..., Any], shape: Shape, recorder: Recorder) -> Callable[..., Any]:
-    """Return ``function``, a call of a model, with context in its prompt and events about it."""
+def recorded(
+    function: Callable[..., Any], shape: Shape, recorder: Recorder, positional: Sequence[str] = ()
+) -> Callable[..., Any]:
+    """Return ``function``, a call of a model, with context in its prompt and events about it.
+
+    ``positional`` are the names of the arguments that callers may give by position.
+    """
 
     @functools.wraps(function)
     def call(*args: Any, **named: Any) -> Any:
-        rest, options = _named(shape, args, named)
+        rest, options = _named(positional, args, named)
         exchange = recorder.begin(shape, options)
         options = exchange.with_context(options, exchange.context())
         try:
@@ -36,12 +41,14 @@ def recorded(function: Callable[..., Any], shape: Shape, recorder: Recorder) -> 
     return call
 
 
-def recorded_async(function: Callable[..., Any], shape: Shape, recorder: Recorder) -> Callable[..., Any]:
+def recorded_async(
+    function: Callable[..., Any], shape: Shape, recorder: Recorder, positional: Sequence[str] = ()
+) -> Callable[..., Any]:
     """Do the same as ``recorded`` for a function that returns an awaitable."""
 
     @functools.wraps(function)
     async def call(*args: Any, **named: Any) -> Any:
-        rest, options = _named(shape, args, named)
+        rest, options = _named(positional, args, named)
         exchange = recorder.begin(shape, options)
         options = exchange.with_context(options, await exchange.acontext())
         try:
@@ -62,7 +69,7 @@ def recorded_manager(function: Callable[..., Any], shape: Shape, recorder: Recor
 
     @functools.wraps(function)
     def call(*args: Any, **named: Any) -> Any:
-        return _Manager(function, recorder, shape, *_named(shape, args, named))
+        return _Manager(function, recorder, shape, args, named)
 
     return call
 
@@ -72,14 +79,16 @@ def recorded_manager_async(function: Callable[..., Any], shape: Shape, recorder:
 
     @functools.wraps(function)
     def call(*args: Any, **named: Any) -> Any:
-        return _AsyncManager(function, recorder, shape, *_named(shape, args, named))
+        return _AsyncManager(function, recorder, shape, args, named)
 
     return call
 
 
-def _named(shape: Shape, args: Sequence[Any], named: Mapping[str, Any]) -> tuple[Sequence[Any], dict[str, Any]]:
+def _named(
+    positional: Sequence[str], args: Sequence[Any], named: Mapping[str, Any]
+) -> tuple[Sequence[Any], dict[str, Any]]:
     """Return the arguments that stay positional, and the named ones."""
-    known = dict(zip(shape.positional, args, strict=False))
+    known = dict(zip(positional, args, strict=False))
     if len(known) < len(args) or known.keys() & named.keys():  # the function refuses them, or knows more of them
         return args, dict(named)
     return (), {**known, **named}
@@ -87,7 +96,7 @@ def _named(shape: Shape, args: Sequence[Any], named: Mapping[str, Any]) -> tuple
 
 def _raw(options: Mapping[str, Any]) -> str | None:
     headers = options.get("extra_headers")
-    found: Mapping[Any, Any] = headers if isinstance(headers, Mapping) else {}
+    found: Mapping[Any, Any] = headers if isinstance(headers, Mapping) else {}  # pyright: ignore[reportUnknownVariableType]
     return next((str(value) for name, value in found.items() if str(name).lower() == _RAW), None)
 
 

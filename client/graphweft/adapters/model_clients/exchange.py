@@ -67,11 +67,6 @@ class StreamReader(Protocol):
 class Shape(Protocol):
     """The form of one API. Its methods do not change their arguments, and may raise for unknown forms."""
 
-    @property
-    def positional(self) -> Sequence[str]:
-        """The names of arguments that callers may give by position."""
-        ...
-
     def asked(self, options: Mapping[str, Any]) -> Asked:
         """Return what a request says; ``options`` are the named arguments of the call."""
         ...

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 from graphweft.adapters.model_clients.exchange import (
@@ -25,8 +25,6 @@ _INSTRUCTIONS: Final = ("system", "developer")
 
 class ChatCompletions:
     """``chat.completions.create``: see ``Shape``. Only the first choice of an answer counts."""
-
-    positional: Final[Sequence[str]] = ("model", "messages")
 
     def asked(self, options: Mapping[str, Any]) -> Asked:
         """See ``Shape``."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Any, Final
 
 from graphweft.adapters.model_clients.exchange import (
@@ -27,8 +27,6 @@ _ENDS: Final = ("response.completed", "response.incomplete", "response.failed")
 
 class Responses:
     """``responses.create``: see ``Shape``."""
-
-    positional: Final[Sequence[str]] = ()
 
     def asked(self, options: Mapping[str, Any]) -> Asked:
         """See ``Shape``."""

@@ -97,7 +97,7 @@ def wrap_litellm(
     if not callable(function):
         raise InvalidSettings(f"cannot wrap {type(function).__name__}: expected litellm.completion or acompletion")
     wrap = recorded_async if inspect.iscoroutinefunction(function) else recorded
-    found: Any = wrap(function, ChatCompletions(), recorder)
+    found: Any = wrap(function, ChatCompletions(), recorder, ("model", "messages"))
     return cast("F", found)
 
 
@@ -160,9 +160,13 @@ def _with_copies(client: Any, kind: str, recorder: Recorder, wrap: Callable[[Any
     try:
         wrapped = copy.copy(client)
         make = wrapped.copy
-        wrapped.copy = wrapped.with_options = lambda **options: wrap(make(**options), recorder)
     except AttributeError:
         raise InvalidSettings(f"cannot wrap {type(client).__name__}: expected a client of {kind}") from None
+
+    def made(**options: Any) -> Any:
+        return wrap(make(**options), recorder)
+
+    wrapped.copy = wrapped.with_options = made
     return wrapped
 
 
@@ -174,14 +178,18 @@ def _own(wrapped: Any, path: str, kind: str) -> Any:
         if found is None:
             raise InvalidSettings(f"cannot wrap {type(wrapped).__name__}: a client of {kind} has {path}")
         found = copy.copy(found)
-        # Views such as with_raw_response are made of the resource at their first use, and then kept.
-        for view in [view for view in vars(found) if view.startswith("with_")]:
-            delattr(found, view)
+        _forget_views(found)
         setattr(owner, name, found)
         owner = found
-    for view in ("with_raw_response", "with_streaming_response"):
-        vars(wrapped).pop(view, None)
+    _forget_views(wrapped)
     return owner
+
+
+def _forget_views(owner: Any) -> None:
+    """Remove the views of an object, which are made at their first use and then kept: they call what it had then."""
+    kept: dict[str, Any] = vars(owner)
+    for view in ("with_raw_response", "with_streaming_response"):
+        kept.pop(view, None)
 
 
 def _is_async(client: Any) -> bool:

@@ -187,9 +187,9 @@ def _own(wrapped: Any, path: str, kind: str) -> Any:
 
 def _forget_views(owner: Any) -> None:
     """Remove the views of an object, which are made at their first use and then kept: they call what it had then."""
-    kept: dict[str, Any] = vars(owner)
     for view in ("with_raw_response", "with_streaming_response"):
-        kept.pop(view, None)
+        if view in owner.__dict__:
+            delattr(owner, view)
 
 
 def _is_async(client: Any) -> bool:

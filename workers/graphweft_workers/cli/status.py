@@ -41,7 +41,10 @@ async def status(data: Data = None, json: Json = False) -> None:
     if found.rules:
         print_table(
             ("app", "rules", "active since"),
-            [(scope, shown_rules(each.digest), f"{each.time:%Y-%m-%d %H:%M:%SZ}") for scope, each in found.rules.items()],
+            [
+                (scope, shown_rules(each.digest), f"{each.time:%Y-%m-%d %H:%M:%SZ}")
+                for scope, each in found.rules.items()
+            ],
             title="Rules",
         )
     if found.parked:

@@ -7,9 +7,9 @@ from dataclasses import asdict, dataclass
 from typing import Any, Final
 
 from graphweft_contracts.rules_log import Activation
-from graphweft_workers.new_project import is_default
 from graphweft_workers.engine.dead_letter_counts import Cause, count_causes
 from graphweft_workers.engine.position_note import Parked, PositionNote
+from graphweft_workers.new_project import is_default
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import PartitionStatus
 from graphweft_workers.roles.app_uses import AppUses, app_uses

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from typing import TypeVar
 
-class BoundedDict[K, V](dict[K, V]):
+K = TypeVar("K")
+V = TypeVar("V")
+
+
+class BoundedDict(dict[K, V]):
     """A dictionary that keeps at most ``limit`` keys.
 
     Assigning to a key makes it the newest; beyond the limit the oldest key is removed. Reading changes nothing. Only

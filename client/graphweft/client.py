@@ -8,17 +8,19 @@ import logging
 import random
 import time
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import AsyncGenerator, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from types import TracebackType
-from typing import Any, Final, Self, cast
+from typing import TYPE_CHECKING, Any, Final, cast
 from uuid import uuid4
 
 from pydantic import ValidationError
 from pydantic_core import PydanticSerializationError
+from typing_extensions import Self
 
 from graphweft.searching import make_query, text_of
 from graphweft.settings import CONTEXT_VARIABLE, ClientSettings
+from graphweft.time_limit import time_limit
 from graphweft.token_bucket import TokenBucket
 from graphweft.transport import MAX_BUDGET_MS, Outgoing, Transport
 from graphweft.transports.registry import make_transport
@@ -38,6 +40,9 @@ from graphweft_contracts import (
 from graphweft_contracts.admission import check_admission
 from graphweft_contracts.search import IndexType, Searched, WithoutEmbedder
 from graphweft_contracts.signatures import SigningKey
+
+if TYPE_CHECKING:  # a client that runs no turns need not wait for it
+    from graphweft.turns import Turn, Turns
 
 logger = logging.getLogger("graphweft.client")
 
@@ -118,6 +123,8 @@ class Client:
             raise InvalidSettings("signing_key has no effect with a transport: give it to the transport")
         self._transport = transport
         self._context_on = settings.context
+        self._capture_on = settings.capture
+        self._turns: Turns | None = None
         self._app_id = app_id
         self._workflow = workflow
         self._buffer = buffer
@@ -147,6 +154,11 @@ class Client:
         """The default workflow."""
         return self._workflow
 
+    @property
+    def budget_ms(self) -> int:
+        """The default budget."""
+        return self._budget_ms
+
     async def __aenter__(self) -> Self:
         """Return the client itself; connections open at first use."""
         return self
@@ -170,28 +182,11 @@ class Client:
 
         If the buffer has no room for all of them, none is accepted, so that a retry cannot reorder them.
         """
-        if self._closed:
-            self.stats.rejected += len(events)
-            for event in events:
-                logger.warning("event %s is not sent: the client is closed", getattr(event, "id", None))
-            return [None] * len(events)
-        taken = [self._encoded(event) for event in events]
-        fresh = [pending for pending in taken if pending is not None]
-        size = sum(pending.size for pending in fresh)
-        if len(self._pending) + len(fresh) > self._buffer or self._pending_bytes + size > self._buffer_bytes:
-            self._drop(len(fresh))
-            return [None] * len(events)
-        if fresh:
-            self._pending.extend(fresh)
-            self._pending_bytes += size
-            self.stats.buffered = len(self._pending)
-            self._drained.clear()
-            self._arrived.set()
-            if self._sender is None or self._sender.done():
-                self._sender = asyncio.create_task(self._send(), name="graphweft-emit")
-            if not (self._bus_unavailable or self._pacing):
-                await asyncio.wait([pending.position for pending in fresh], timeout=wait_s)
-        return [p.position.result() if p is not None and p.position.done() else None for p in taken]
+        taken = self._accept(events)
+        fresh = [position for position in taken if position is not None]
+        if fresh and not (self._bus_unavailable or self._pacing):
+            await asyncio.wait(fresh, timeout=wait_s)
+        return [None if position is None or not position.done() else position.result() for position in taken]
 
     async def context(
         self,
@@ -235,6 +230,51 @@ class Client:
             "search": search,
         }
         return await self._request(fields, budget_ms, time.perf_counter())
+
+    @contextlib.asynccontextmanager
+    async def turn(
+        self,
+        *,
+        agent: str,
+        chat: str,
+        user: str | None = None,
+        message: str | None = None,
+        app: str | None = None,
+        workflow: str | None = None,
+        context: Mapping[str, Any] | None = None,
+        budget_ms: int | None = None,
+        max_tokens: int | None = None,
+    ) -> AsyncGenerator[Turn]:
+        """Run a block as one turn of ``agent``: with its context, and events of its start, its tools and its end.
+
+        The block gets a ``Turn``. Its ``context`` reflects, if it arrives within ``budget_ms``, the turns before it
+        that this client ran in the chat or for the user. If the block raises, the turn has failed, and the error passes
+        through. The events are sent in the background; nothing else raises.
+
+        ``message`` is what the user says. Then rules find it as ``$context.messages``, and it is remembered with the
+        answer, for the user and the chat. ``context`` holds further context variables. ``workflow`` selects the rules,
+        by default the client's or else those of ``default``.
+        """
+        turn = self.turns.turn(
+            agent, chat, app=app or self._app_id, user=user, workflow=workflow or self._workflow, message=message,
+            context=context,
+        )  # fmt: skip
+        await turn.start(_at_once, budget_ms=self._budget_ms if budget_ms is None else budget_ms, max_tokens=max_tokens)
+        try:
+            yield turn
+        except BaseException as error:
+            turn.fail(error)
+            raise
+        turn.end()
+
+    @property
+    def turns(self) -> Turns:
+        """The turns of this client; their ``stats`` count events and requests."""
+        if self._turns is None:
+            from graphweft.turns import Turns
+
+            self._turns = Turns(self, self._accept, capture=self._capture_on)
+        return self._turns
 
     async def search(
         self,
@@ -327,7 +367,7 @@ class Client:
                 "deadline_ms": int(time.time() * 1000 - spent_ms) + budget,
             }
             request = ContextRequest(**{**fields, **own})
-            async with asyncio.timeout(max(0.0, budget - _reserve_ms(budget) - spent_ms) / 1000):
+            async with time_limit(max(0.0, budget - _reserve_ms(budget) - spent_ms) / 1000):
                 reply = await self._transport.request(request)
         except TimeoutError:
             reply = _empty(
@@ -353,7 +393,7 @@ class Client:
     async def flush(self, timeout_s: float = 5.0) -> bool:
         """Wait until all buffered events are on the bus; return False if that takes longer than ``timeout_s``."""
         with contextlib.suppress(TimeoutError):
-            async with asyncio.timeout(timeout_s):
+            async with time_limit(timeout_s):
                 await self._drained.wait()
         return self._drained.is_set()
 
@@ -443,6 +483,29 @@ class Client:
     def _rates(self) -> Iterable[TokenBucket]:
         return (bucket for bucket in (self._events_left, self._bytes_left) if bucket is not None)
 
+    def _accept(self, events: Sequence[Event]) -> list[asyncio.Future[str | None] | None]:
+        """Put the events into the buffer, all or none; return their positions, None for one that is refused."""
+        if self._closed:
+            self.stats.rejected += len(events)
+            for event in events:
+                logger.warning("event %s is not sent: the client is closed", getattr(event, "id", None))
+            return [None] * len(events)
+        taken = [self._encoded(event) for event in events]
+        fresh = [pending for pending in taken if pending is not None]
+        size = sum(pending.size for pending in fresh)
+        if len(self._pending) + len(fresh) > self._buffer or self._pending_bytes + size > self._buffer_bytes:
+            self._drop(len(fresh))
+            return [None] * len(events)
+        if fresh:
+            self._pending.extend(fresh)
+            self._pending_bytes += size
+            self.stats.buffered = len(self._pending)
+            self._drained.clear()
+            self._arrived.set()
+            if self._sender is None or self._sender.done():
+                self._sender = asyncio.create_task(self._send(), name="graphweft-emit")
+        return [None if pending is None else pending.position for pending in taken]
+
     def _encoded(self, event: Event) -> _Pending | None:
         """Return the encoded event, or None, which is counted, if it is invalid or not JSON."""
         try:
@@ -491,6 +554,10 @@ class Client:
                 pending.position.set_result(None)
         self._pending.clear()
         self._pending_bytes = 0
+
+
+def _at_once(work: Callable[[], None]) -> None:
+    work()
 
 
 def _bucket(name: str, per_s: float | None) -> TokenBucket | None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
-from typing import Any, Final, Protocol
+from typing import Any, Final, Protocol, TypeAlias
 
 from pydantic import ValidationError
 
@@ -32,7 +32,7 @@ logger = logging.getLogger("graphweft.hooks")
 _MAX_CHATS: Final = 10_000
 """Chats whose last position, and agents whose last context, are kept."""
 
-type InjectionHook = Callable[[str, dict[str, Any]], Awaitable[dict[str, Any]]]
+InjectionHook: TypeAlias = Callable[[str, dict[str, Any]], Awaitable[dict[str, Any]]]
 """``await hook(agent_name, context)`` returns the context of the turn, by ``inject_as``."""
 
 

@@ -10,8 +10,8 @@ import functools
 import logging
 import threading
 from collections.abc import Callable, Coroutine, Iterable, Mapping, Sequence
-from datetime import UTC, datetime
-from typing import Any, Concatenate, Final
+from datetime import datetime, timezone
+from typing import Any, Concatenate, Final, Generic, ParamSpec, TypeVar
 from uuid import uuid4
 
 from pydantic import ValidationError
@@ -22,6 +22,10 @@ from graphweft.sync import SyncClient
 from graphweft_contracts import ContextReply, Event, MemoryErase, MemoryMessage, MemoryScope
 from graphweft_contracts.memory import MEMORY_ROLES, SCOPES, derived_id, unknown_field
 from graphweft_contracts.search import IndexType, Searched, WithoutEmbedder, query_text
+
+_C = TypeVar("_C", bound=Client | SyncClient)
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
 
 __all__ = ("SOURCE", "MemoryClient", "SyncMemoryClient", "add_event", "chat_of", "erase_event")
 
@@ -39,12 +43,12 @@ class _UnknownField(ValueError):
     """A message has a field that memory does not keep."""
 
 
-class _Memories[C: Client | SyncClient]:
+class _Memories(Generic[_C]):
     """The part that both kinds of client share: scopes, and the events and searches within them."""
 
     def __init__(
         self,
-        client: C,
+        client: _C,
         *,
         app_id: str | None = None,
         application_id: str | None = None,
@@ -221,9 +225,9 @@ class MemoryClient(_Memories[Client]):
         return self._written(await self._client.emit(self._erased(user_id, before), wait_s=wait_s))
 
 
-def _same_parameters[**P, T](
-    method: Callable[Concatenate[MemoryClient, P], Coroutine[Any, Any, T]],
-) -> Callable[[Callable[..., T]], Callable[Concatenate[SyncMemoryClient, P], T]]:
+def _same_parameters(
+    method: Callable[Concatenate[MemoryClient, _P], Coroutine[Any, Any, _T]],
+) -> Callable[[Callable[..., _T]], Callable[Concatenate[SyncMemoryClient, _P], _T]]:
     """Declare that a synchronous method takes the parameters of ``method``."""
     return functools.wraps(method)
 
@@ -287,7 +291,7 @@ def erase_event(app_id: str, user_id: str, *, before: datetime | None = None, so
     """Return the ``memory.erase`` event of a user. Raises ``ValueError`` if the contract is violated."""
     try:
         erase = MemoryErase(user_id=user_id, before=before)
-        if erase.before is not None and erase.before > datetime.now(UTC):
+        if erase.before is not None and erase.before > datetime.now(timezone.utc):
             raise ValueError("before lies in the future: erase again then, or leave it out for now")
     except ValidationError as error:
         raise ValueError(faults(error)) from None

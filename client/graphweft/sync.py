@@ -4,17 +4,26 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import contextlib
 import functools
 import logging
 import threading
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Generator, Mapping, Sequence
 from concurrent.futures import CancelledError
 from types import TracebackType
-from typing import Any, Concatenate, Final, Self
+from typing import TYPE_CHECKING, Any, Concatenate, Final, ParamSpec, TypeVar
 from uuid import uuid4
+
+from typing_extensions import Self
 
 from graphweft.client import Client, ClientStats
 from graphweft_contracts import ContextReply, Event
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+if TYPE_CHECKING:
+    from graphweft.turns import Turn, Turns
 
 logger = logging.getLogger("graphweft.client")
 
@@ -26,7 +35,7 @@ def _closed() -> ContextReply:
     return ContextReply(id=uuid4().hex, reason="bus_unavailable", detail="the client is closed", partial=True)
 
 
-def _blocking[**P, T](
+def _blocking(
     method: Callable[Concatenate[Client, P], Coroutine[Any, Any, T]], when_closed: Callable[[], T]
 ) -> Callable[Concatenate[SyncClient, P], T]:
     """Return a method of ``SyncClient`` that takes the same arguments as ``method`` and waits for its result."""
@@ -114,6 +123,46 @@ class SyncClient:
     search = _blocking(Client.search, _closed)
     flush = _blocking(Client.flush, bool)
 
+    @contextlib.contextmanager
+    def turn(
+        self,
+        *,
+        agent: str,
+        chat: str,
+        user: str | None = None,
+        message: str | None = None,
+        app: str | None = None,
+        workflow: str | None = None,
+        context: Mapping[str, Any] | None = None,
+        budget_ms: int | None = None,
+        max_tokens: int | None = None,
+    ) -> Generator[Turn]:
+        """See ``Client.turn``. The methods of the turn do not wait."""
+        client = self._client
+        turn = self.turns.turn(
+            agent, chat, app=app or client.app_id, user=user, workflow=workflow or client.workflow, message=message,
+            context=context,
+        )  # fmt: skip
+        budget = client.budget_ms if budget_ms is None else budget_ms
+        self._run(lambda _: turn.start(self._post, budget_ms=budget, max_tokens=max_tokens), None)
+        try:
+            yield turn
+        except BaseException as error:
+            turn.fail(error)
+            raise
+        turn.end()
+
+    @property
+    def turns(self) -> Turns:
+        """See ``Client.turns``."""
+        with self._lock:  # made at the first call
+            return self._client.turns
+
+    def _post(self, work: Callable[[], None]) -> None:
+        with self._lock:
+            if not self._closed and self._thread.is_alive():
+                self._loop.call_soon_threadsafe(work)
+
     def close(self, drain_s: float = 2.0) -> None:
         """See ``Client.aclose``. Also ends calls of other threads and the background thread."""
         with self._lock:
@@ -139,7 +188,7 @@ class SyncClient:
                 task.cancel()
             await asyncio.gather(*late, return_exceptions=True)
 
-    def _run[T](self, work: Callable[[Client], Coroutine[Any, Any, T]], when_closed: T) -> T:
+    def _run(self, work: Callable[[Client], Coroutine[Any, Any, T]], when_closed: T) -> T:
         with self._lock:
             if self._closed or not self._thread.is_alive():
                 return when_closed

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Mapping
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta, timezone
 from typing import Any, Final, cast
 
 from graphweft_contracts.episodes import attributes_fault
@@ -16,12 +16,12 @@ from graphweft_contracts.events import Event
 
 MOST_AHEAD: Final = timedelta(days=1)
 """How far the time of an event may be ahead of the receiver's clock."""
-_EARLIEST: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_EARLIEST: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
 
 def admission_faults(event: Event, *, now: datetime | None = None) -> Iterator[tuple[tuple[str, ...], str]]:
     """Yield the faults of an event as (location, message). A message never quotes the payload."""
-    now = now or datetime.now(UTC)
+    now = now or datetime.now(timezone.utc)
     if event.time < _EARLIEST:
         yield ("time",), "it is before 1970-01-01: give the time of the event, or omit it for the current time"
     elif event.time - now > MOST_AHEAD:

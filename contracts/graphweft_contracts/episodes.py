@@ -10,7 +10,7 @@ import json
 import math
 import re
 from collections.abc import Collection, Iterable, Mapping
-from typing import Annotated, Any, Final, Literal, Self, cast
+from typing import Annotated, Any, Final, Literal, cast
 
 from pydantic import (
     AwareDatetime,
@@ -21,6 +21,7 @@ from pydantic import (
     ValidationError,
     model_validator,
 )
+from typing_extensions import Self
 
 from graphweft_contracts.errors import InvalidEvent
 from graphweft_contracts.events import Name, Payload, register_payloads

@@ -10,12 +10,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from types import MappingProxyType
-from typing import Annotated, Any, ClassVar, Final, Literal, Self
+from typing import Annotated, Any, ClassVar, Final, Literal
 from uuid import uuid4
 
 from pydantic import AwareDatetime, BaseModel, ConfigDict, Field, StringConstraints, model_validator
+from typing_extensions import Self
 
 APP_ID_PATTERN: Final = r"^[A-Za-z0-9_-]{1,64}$"
 """App ids name graphs, files and metrics, so few characters are allowed."""
@@ -27,6 +28,9 @@ TYPE_PATTERN: Final = r"^[a-z0-9_]+(\.[a-z0-9_]+)+$"
 
 AppId = Annotated[str, StringConstraints(pattern=APP_ID_PATTERN)]
 Name = Annotated[str, StringConstraints(min_length=1, max_length=256)]
+
+DEFAULT_WORKFLOW: Final = "default"
+"""The workflow of turns that name none, and of the rules that graphweft brings."""
 
 
 class Payload(BaseModel):
@@ -220,7 +224,7 @@ class Event(BaseModel):
             id=str(uuid4()) if id is None else id,
             source=source,
             type=type,
-            time=time or datetime.now(UTC),
+            time=time or datetime.now(timezone.utc),
             appid=app_id,
             chatid=chat_id,
             workflow=workflow,

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Final, Literal
+from typing import Final, Literal, TypeAlias
 
 from graphweft_contracts.channels import partition_of
 
-type Order = Literal["app", "chat"]
+Order: TypeAlias = Literal["app", "chat"]
 """``app``: all events of an app take effect in log order. ``chat``: only those of a chat do, and its chats are spread
 over all partitions, so that several workers share the app.
 """

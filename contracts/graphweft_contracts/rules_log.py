@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import base64
+import hashlib
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from typing import Any, Final, cast
 
 from graphweft_contracts.layout import RESTATED
@@ -77,7 +78,7 @@ class StoredRules:
     """The files of a rule set by their paths from the root, and when it was first pushed."""
 
     files: Mapping[str, bytes]
-    time: datetime = field(default_factory=lambda: datetime.now(UTC))
+    time: datetime = field(default_factory=lambda: datetime.now(timezone.utc))
     summary: Any = None
     """What whoever compiled the files knows about them, as JSON values; None in rule sets of earlier versions."""
 
@@ -138,3 +139,13 @@ def changed_files(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> di
         "changed": sorted(name for name in before.keys() & after.keys() if before[name] != after[name]),
         "removed": sorted(before.keys() - after.keys()),
     }
+
+
+def digest_of(files: Mapping[str, bytes]) -> str:
+    """Return the SHA-256 of files by their paths from the root, so moved rules keep their digest."""
+    digest = hashlib.sha256()
+    for name, data in sorted(files.items()):
+        for part in (name.encode(errors="surrogateescape"), data):
+            digest.update(len(part).to_bytes(8, "big"))
+            digest.update(part)
+    return digest.hexdigest()

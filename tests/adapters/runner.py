@@ -99,8 +99,11 @@ def page_block(page: str, language: str, first_line: str = "") -> str:
     return str(block)
 
 
-def run_with_services(folder: Path, python: Path, script: str) -> str:
-    """Run a script of ``folder`` beside bus, graph, worker and responder, and return what it printed."""
+def run_with_services(folder: Path, python: Path, script: str, **more: str) -> str:
+    """Run a script of ``folder`` beside bus, graph, worker and responder, and return what it printed.
+
+    ``more`` are further environment variables of the script.
+    """
     up = subprocess.Popen(
         [sys.executable, "-m", "graphweft_workers.cli", "up"],
         cwd=folder, env=_environment(os.environ.get("PYTHONPATH")), stdout=subprocess.PIPE, stderr=subprocess.DEVNULL,
@@ -111,7 +114,7 @@ def run_with_services(folder: Path, python: Path, script: str) -> str:
         assert "graphweft is up" in up.stdout.readline()
         done = subprocess.run(
             [str(python), script],
-            cwd=folder, env=_environment(), capture_output=True, text=True, timeout=120, check=False,
+            cwd=folder, env=_environment() | more, capture_output=True, text=True, timeout=120, check=False,
         )  # fmt: skip
         assert done.returncode == 0, done.stderr[-3000:]
         return done.stdout

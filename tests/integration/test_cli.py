@@ -991,7 +991,7 @@ IMPORT = ("import", "openai-chat", "--workflow", "Support")
         (("dlq", "list", "--limit", "0"), "--limit"),
         (("dlq", "list", "--reason", "skiped"), "'skipped'"),
         (("dlq", "retry", "--reason", "skiped"), "'skipped'"),
-        (("demo",), "--example"),
+        (("demo", "--example", "nowhere"), "--example"),
         (("status", "--data", "~nobody-of-that-name/x"), "home folder"),
     ],
     ids=lambda value: " ".join(value)[:60].encode(errors="replace").decode() if isinstance(value, tuple) else "",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -16,6 +17,7 @@ from typing import Any
 
 import pytest
 from tests.services.commands import inside
+from tests.services.maven import unavailable
 
 from graphweft.transports.embedded import embedded_url
 from graphweft_contracts import BusUnavailable
@@ -220,13 +222,25 @@ def test_killed_at_any_moment_the_graph_ends_the_same(
         assert deployment.json("status")["dead_letters"] == 0
 
 
-def test_the_demo_shows_how_history_follows_a_changed_rule(tmp_path: Path) -> None:
+def test_the_demo_of_the_wheel_shows_how_history_follows_a_changed_rule(tmp_path: Path) -> None:
+    """The wheel is built and installed, and the demo runs in an empty folder; only the dependencies are those here."""
+    pip = (sys.executable, "-m", "pip", "--quiet", "--disable-pip-version-check", "install", "--no-deps")
+    built = subprocess.run(
+        [*pip, "--target", str(tmp_path / "wheel"), str(ROOT)], capture_output=True, text=True, check=False, timeout=120
+    )
+    if built.returncode != 0:
+        unavailable(f"no wheel was built: {built.stderr[-500:]}")
     environment = {k: v for k, v in os.environ.items() if not k.startswith("GRAPHWEFT_")}
+    environment["PYTHONPATH"] = str(tmp_path / "wheel")
     done = subprocess.run(
         [sys.executable, "-m", "graphweft_workers.cli", "demo", "--data", str(tmp_path / "data")],
-        env=environment, cwd=ROOT, capture_output=True, text=True, check=False, timeout=120,
+        env=environment, cwd=tmp_path, capture_output=True, text=True, check=False, timeout=120,
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
+    [rate] = re.findall(
+        r"(?m)^(\S+ events of \S+ chats) published and applied in .* events/s, in order, and on disk$", done.stdout
+    )
+    assert rate == "10,170 events of 500 chats"
     shown = " ".join(done.stdout.replace("│", " ").split())  # as if no line was broken
     assert "A rule changes" in shown
     before, after = shown.split("A rule changes", 1)

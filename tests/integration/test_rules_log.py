@@ -17,9 +17,8 @@ from graphweft import Event
 from graphweft.transport import Outgoing, Transport
 from graphweft.transports.registry import make_transport
 from graphweft_contracts import Layout, wire
-from graphweft_contracts.rules_log import StoredRules, announced
+from graphweft_contracts.rules_log import StoredRules, announced, digest_of
 from graphweft_rules import RuleSet
-from graphweft_rules.matching.rule_set import digest_of
 from graphweft_rules.matching.rule_summary import RuleSummary
 from graphweft_workers.active_rules import LoggedRules
 from graphweft_workers.drivers import dialects

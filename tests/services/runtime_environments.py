@@ -11,6 +11,7 @@ import fcntl
 import functools
 import hashlib
 import os
+import shutil
 import subprocess
 import sys
 import tomllib
@@ -28,6 +29,7 @@ __all__ = (
     "adapter_tests",
     "make",
     "model_python",
+    "old_python",
     "runtime_python",
 )
 
@@ -37,6 +39,8 @@ RUNTIME_ENVIRONMENT_S: Final = 900
 MODEL_ENVIRONMENT_S: Final = 1_800
 """The same of ``model_python``."""
 _MODELS: Final = "models"
+_OLD: Final = "python-3.10"
+"""The base install with the oldest Python that runs the client."""
 
 
 def adapter_tests(name: str) -> Path:
@@ -52,6 +56,8 @@ def packages(name: str) -> list[str]:
     """
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     extras: dict[str, list[str]] = project["optional-dependencies"]
+    if name == _OLD:
+        return [*project["dependencies"]]
     if name == _MODELS:
         return ["-c", str(ROOT / "constraints.txt"), *project["dependencies"], *extras["worker"], *extras["minilm"]]
     # Agent Zero is no package, so there is no extra: its file has what its agents import.
@@ -62,7 +68,7 @@ def packages(name: str) -> list[str]:
 
 def folder(name: str) -> Path:
     """Return where an environment is: its name ends with a hash of what it is made from."""
-    hashed = hashlib.sha256(sys.version.encode())
+    hashed = hashlib.sha256(sys.version.encode())  # also for the old one, whose version is in its name
     for argument in packages(name):
         path = Path(argument) / "pyproject.toml" if argument == str(ROOT) else Path(argument)
         lines = path.read_text().splitlines() if path.is_absolute() else [argument]
@@ -86,11 +92,22 @@ def make(name: str) -> Path:
     with (where / ".lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not ready(name):
-            _run(sys.executable, "-m", "venv", str(where))
+            _run(_interpreter(name), "-m", "venv", str(where))
             pip = (str(python), "-m", "pip", "install", "--quiet", "--disable-pip-version-check")
             _run(*pip, *packages(name))
             (where / ".ready").touch()
     return python
+
+
+def _interpreter(name: str) -> str:
+    """Return the Python that an environment is made with. Skips the test if there is none."""
+    if name != _OLD:
+        return sys.executable
+    found = [shutil.which("python3.10"), *map(str, Path.home().glob(".pyenv/versions/3.10.*/bin/python"))]
+    for path in filter(None, found):  # a python3.10 of pyenv fails where 3.10 is not selected
+        if subprocess.run([path, "--version"], capture_output=True, check=False).returncode == 0:
+            return path
+    pytest.skip("there is no Python 3.10 here")
 
 
 def _run(*command: str) -> None:
@@ -115,6 +132,12 @@ def _python(name: str) -> Path:
 def runtime_python() -> Callable[[str], Path]:
     """Return the Python of an environment with the extra that is named, such as ``ag2-classic``."""
     return functools.cache(_python)
+
+
+@pytest.fixture(scope="session")
+def old_python() -> Path:
+    """The Python 3.10 of an environment with a base install."""
+    return _python(_OLD)
 
 
 @pytest.fixture(scope="session")

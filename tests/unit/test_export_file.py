@@ -14,8 +14,7 @@ import pytest
 import zstandard
 
 from graphweft_contracts import DeadLetter, Event, Layout, wire
-from graphweft_contracts.rules_log import Activation, StoredRules
-from graphweft_rules.matching.rule_set import digest_of
+from graphweft_contracts.rules_log import Activation, StoredRules, digest_of
 from graphweft_workers.archive import export_file, segments
 from graphweft_workers.archive.app_part import AppPart
 from graphweft_workers.archive.export_check import check_export

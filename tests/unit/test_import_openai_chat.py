@@ -18,10 +18,10 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
+from graphweft.adapters.values import error_in
 from graphweft_contracts import Event
 from graphweft_workers.imports import ImportOptions, ImportProblem, Run, events_of, events_of_runs, read_runs
 from graphweft_workers.imports.files import runs_of_json, runs_of_lines, runs_of_stream
-from graphweft_workers.imports.messages import error_in
 
 HERE = Path(__file__).parents[1]
 FIXTURES = HERE / "fixtures" / "imports"

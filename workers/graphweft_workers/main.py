@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import sys
+from typing import Final
 
 from graphweft_workers.garbage_collection import collect_less_while_loading
+
+_OLDEST: Final = (3, 12)
+"""The oldest Python of workers and commands. The client may have an older one, and is in the same wheel."""
 
 
 def main() -> None:
@@ -16,6 +20,13 @@ def main() -> None:
 
         sys.stdout.write(f"graphweft {metadata.version('graphweft')}\n")
         return
+    if sys.version_info < _OLDEST:
+        version = ".".join(map(str, sys.version_info[:2]))
+        sys.stderr.write(
+            f"error: the graphweft command needs Python {'.'.join(map(str, _OLDEST))} or later, and this is {version}; "
+            "with this Python, only the client works\n"
+        )
+        raise SystemExit(2)
     if arguments[:1] == ["doctor"]:
         from graphweft_workers.roles import heartbeat
 
@@ -29,7 +40,8 @@ def main() -> None:
             raise
         sys.stderr.write(
             f"error: the graphweft command needs {error.name!r}, which a base install leaves out: "
-            "pip install 'graphweft[embedded]' (with bus and graph in one local process) or 'graphweft[worker]'\n"
+            "pip install 'graphweft[embedded]' (with bus and graph in one local process) or 'graphweft[worker]'. "
+            "Without an install: uvx --from 'graphweft[embedded]' graphweft demo\n"
         )
         raise SystemExit(2) from None
     except KeyboardInterrupt:  # while modules load

@@ -8,7 +8,9 @@ import threading
 import weakref
 from collections.abc import Callable, Coroutine
 from concurrent.futures import Future
-from typing import Any, Final
+from typing import Any, Final, TypeVar
+
+T = TypeVar("T")
 
 _LOCKED: Final[weakref.WeakKeyDictionary[object, Callable[[], object]]] = weakref.WeakKeyDictionary()
 """Objects whose ``_lock`` a forked child replaces, and the functions that make it."""
@@ -64,7 +66,7 @@ class BackgroundLoop:
             loop.call_soon_threadsafe(callback)
             return True
 
-    def submit[T](self, work: Callable[[], Coroutine[Any, Any, T]]) -> Future[T] | None:
+    def submit(self, work: Callable[[], Coroutine[Any, Any, T]]) -> Future[T] | None:
         """Schedule the coroutine of ``work`` and return its future."""
         if self.forked:
             return None

@@ -9,39 +9,39 @@ from __future__ import annotations
 
 import asyncio
 import atexit
+import concurrent.futures
 import contextlib
 import threading
 import time
 from collections.abc import Callable, Collection, Coroutine, Generator, Hashable, Mapping
 from concurrent.futures import Future
 from dataclasses import dataclass
-from datetime import UTC, datetime
+from datetime import datetime, timezone
 from functools import partial
-from typing import Any, Concatenate, Final, Self
+from typing import Any, Concatenate, Final, ParamSpec, TypeAlias, TypeVar
+
+from typing_extensions import Self
 
 from graphweft.adapters.background_loop import BackgroundLoop
 from graphweft.adapters.events import TURN_COMPLETE, TURN_START
+from graphweft.adapters.last_positions import LastPositions
 from graphweft.adapters.sender import AdapterStats, Redact, Sender, no_context
 from graphweft.adapters.turn_book import Chat, EmittedEvent, Failure, Moment, Turn, TurnBook
-from graphweft.bounded import BoundedDict
+from graphweft.adapters.values import bounded_copy
 from graphweft.client import Client, ClientStats
-from graphweft.json_copy import json_copy
 from graphweft.settings import CONTEXT_VARIABLE, ClientSettings
 from graphweft_contracts import ContextReply
 
+_P = ParamSpec("_P")
+_T = TypeVar("_T")
+
 __all__ = ("Adapter", "Stamp")
 
-type Stamp = Callable[[list[EmittedEvent]], list[EmittedEvent]]
+Stamp: TypeAlias = Callable[[list[EmittedEvent]], list[EmittedEvent]]
 """Adds ids, times or fields that the runtime knows to events. It must not change their types or chats."""
 
-_MAX_VALUES: Final = 20_000
-"""Values copied from one callback: a few tens of milliseconds at worst."""
-_MAX_CHARACTERS: Final = 200_000
-"""Characters copied from one text; the bus refuses an event of a megabyte."""
 _MAX_TICK_S: Final = 5.0
 """Longest time between two checks for abandoned turns."""
-_MAX_CHATS: Final = 10_000
-"""Chats whose latest event position is kept."""
 
 
 @dataclass(slots=True, kw_only=True)
@@ -58,12 +58,12 @@ class _Request:
     """Whether a caller has received the reply, which is then final."""
 
 
-def _callback[**P](
-    step: Callable[Concatenate[TurnBook, Moment, P], list[EmittedEvent]],
-) -> Callable[Concatenate[Adapter, Mapping[str, Any], P], None]:
+def _callback(
+    step: Callable[Concatenate[TurnBook, Moment, _P], list[EmittedEvent]],
+) -> Callable[Concatenate[Adapter, Mapping[str, Any], _P], None]:
     """Return a method that records ``step`` and takes the runtime's context variables in place of the moment."""
 
-    def record(self: Adapter, variables: Mapping[str, Any], /, *args: P.args, **values: P.kwargs) -> None:
+    def record(self: Adapter, variables: Mapping[str, Any], /, *args: _P.args, **values: _P.kwargs) -> None:
         self._record(variables, step, *args, values=values)  # pyright: ignore[reportPrivateUsage]
 
     record.__name__, record.__doc__ = step.__name__, step.__doc__
@@ -78,7 +78,7 @@ class Adapter:
     set them here. Only variables named in ``carried`` are published; by default all are.
 
     A turn requests its context once and waits at most ``budget_ms`` milliseconds. With ``read_own_writes`` the context
-    reflects, if it arrives in time, the events that this adapter published for the chat before the turn. ``redact``
+    reflects, if it arrives in time, what this adapter published for the chat or its user before the turn. ``redact``
     sees everything but the ids before it is sent; if it raises, nothing is sent. A turn without callbacks for
     ``idle_s`` seconds ends as abandoned. At most ``buffer`` events wait for the adapter's thread; the client buffers
     further ones of its own.
@@ -120,7 +120,7 @@ class Adapter:
         self._lock = threading.Lock()
         self._book = TurnBook(idle_s=idle_s)
         self._requests: dict[tuple[tuple[str, str], int], _Request] = {}
-        self._positions: BoundedDict[tuple[str, str], Future[str | None]] = BoundedDict(_MAX_CHATS)
+        self._positions: LastPositions[Future[str | None]] = LastPositions()
         self._queued = 0
         self._loop = BackgroundLoop("graphweft-adapter")
         self._ticking = False
@@ -153,7 +153,7 @@ class Adapter:
 
     def fail_run(self, variables: Mapping[str, Any], error: BaseException) -> None:
         """See ``TurnBook.fail_run``."""
-        self._record(variables, partial(TurnBook.fail_run, failure=_failure(error)))
+        self._record(variables, partial(TurnBook.fail_run, failure=Failure.of(error)))
 
     def end_turn(self, variables: Mapping[str, Any], agent: str, *, run: str = "", response: Any = None) -> None:
         """End the agent's turn successfully; see ``TurnBook.end_turn``."""
@@ -161,7 +161,7 @@ class Adapter:
 
     def fail_turn(self, variables: Mapping[str, Any], agent: str, error: BaseException, *, run: str = "") -> None:
         """End the agent's turn as failed; see ``TurnBook.end_turn``."""
-        self._record(variables, partial(TurnBook.end_turn, agent=agent, run=run, failure=_failure(error)))
+        self._record(variables, partial(TurnBook.end_turn, agent=agent, run=run, failure=Failure.of(error)))
 
     def emit(
         self,
@@ -193,26 +193,31 @@ class Adapter:
 
     # Context
 
-    def context(self, variables: Mapping[str, Any], agent: str, *, run: str = "") -> ContextReply:
+    def context(
+        self, variables: Mapping[str, Any], agent: str, *, run: str = "", more: Mapping[str, Any] | None = None
+    ) -> ContextReply:
         """Return the context of the agent's turn, and start the turn if none is open. Waits at most ``budget_ms``.
 
-        Later calls in the same turn return the same reply.
+        ``more`` are context variables of the request alone; no event holds them. Later calls in the same turn return
+        the same reply.
         """
         try:
-            request = self._request(variables, agent, run)
+            request = self._request(variables, agent, run, more)
             if isinstance(request, ContextReply):
                 return request
             if request.reply is None and request.future is not None:
-                with contextlib.suppress(TimeoutError):
+                with contextlib.suppress(TimeoutError, concurrent.futures.TimeoutError):  # one since Python 3.11
                     request.future.result(max(0.0, request.deadline_s - time.monotonic()))
             return self._answer(request)
         except Exception as error:  # noqa: BLE001 - the agent continues whatever happens here
             return self._sender.without_context(error)
 
-    async def acontext(self, variables: Mapping[str, Any], agent: str, *, run: str = "") -> ContextReply:
+    async def acontext(
+        self, variables: Mapping[str, Any], agent: str, *, run: str = "", more: Mapping[str, Any] | None = None
+    ) -> ContextReply:
         """Do the same as ``context`` without blocking the event loop."""
         try:
-            request = self._request(variables, agent, run)
+            request = self._request(variables, agent, run, more)
             if isinstance(request, ContextReply):
                 return request
             if request.reply is None and request.future is not None:
@@ -239,7 +244,7 @@ class Adapter:
         """Whether events are published at all; False with ``GRAPHWEFT_CAPTURE=off``."""
         return self._capture_on
 
-    def submit[T](self, work: Callable[[Client], Coroutine[Any, Any, T]]) -> Future[T | None] | None:
+    def submit(self, work: Callable[[Client], Coroutine[Any, Any, _T]]) -> Future[_T | None] | None:
         """Run ``work`` with the client in the adapter's thread, after all earlier callbacks, and return its future.
 
         If ``work`` raises, the error is counted and the result is None. Returns None if the adapter is closed. Pass
@@ -344,7 +349,7 @@ class Adapter:
             chat = self.chat(variables)
             if chat is None:
                 return
-            copied, context = _copy(values or {}), self._carry(variables)
+            copied, context = bounded_copy(values or {}), self._carry(variables)
             with self._lock:
                 at = Moment(chat=chat, context=context, now_s=self._clock())
                 events = step(self._book, at, *args, **copied)
@@ -376,7 +381,7 @@ class Adapter:
     def _carry(self, variables: Mapping[str, Any]) -> dict[str, Any]:
         wanted = self._carried
         chosen = variables if wanted is None else {name: variables[name] for name in variables if name in wanted}
-        return _copy(chosen)
+        return bounded_copy(chosen)
 
     def _enqueue(self, events: list[EmittedEvent]) -> None:
         """Pass the events to the adapter's thread, in order. Call this with the lock held."""
@@ -386,7 +391,7 @@ class Adapter:
             number = event.data.get("turn_number") if event.type in {TURN_START, TURN_COMPLETE} else None
             key = None if number is None else (event.chat.key, number)
             if key is not None and event.type == TURN_START:
-                self._requests[key] = _Request(after=self._positions.get(event.chat.key))
+                self._requests[key] = _Request(after=self._positions.before(event.chat))
             elif key is not None:
                 self._requests.pop(key, None)
             if not self._capture_on:
@@ -396,11 +401,11 @@ class Adapter:
                 self._drop(position)
                 continue
             self._queued += 1
-            if not self._loop.call(partial(self._send, event, datetime.now(UTC), position)):
+            if not self._loop.call(partial(self._send, event, datetime.now(timezone.utc), position)):
                 self._queued -= 1
                 self._drop(position)
                 continue
-            self._positions[event.chat.key] = position
+            self._positions.note(event.chat, position)
 
     def _begin(self) -> None:
         """Start the timer for abandoned turns, and close the adapter at exit. Call this with the lock held."""
@@ -415,7 +420,9 @@ class Adapter:
             "events are dropped: the adapter is closed, its thread is too slow, or the system refuses it a thread"
         )
 
-    def _request(self, variables: Mapping[str, Any], agent: str, run: str) -> _Request | ContextReply:
+    def _request(
+        self, variables: Mapping[str, Any], agent: str, run: str, more: Mapping[str, Any] | None
+    ) -> _Request | ContextReply:
         """Send the turn's request, if that has not happened yet, and return it, or a reply if it needs no request."""
         if not self._context_on:
             return no_context("disabled", f"{CONTEXT_VARIABLE} is off in this process")
@@ -441,8 +448,9 @@ class Adapter:
                 self._sender.count("asked")
                 request.turn = turn
                 request.deadline_s = started_s + self._budget_ms / 1000
+                asked = {**context, **bounded_copy(more)} if more else context
                 request.future = self._loop.submit(
-                    partial(self._sender.ask, chat, agent, context, request.after, request.deadline_s)
+                    partial(self._sender.ask, chat, agent, asked, request.after, request.deadline_s)
                 )
                 request.reply = None if request.future else no_context("bus_unavailable", "the adapter is closed")
             return request
@@ -471,7 +479,7 @@ class Adapter:
             self._queued -= 1
         self._sender.publish(event, time, position)
 
-    async def _guard[T](self, work: Callable[[Client], Coroutine[Any, Any, T]]) -> T | None:
+    async def _guard(self, work: Callable[[Client], Coroutine[Any, Any, _T]]) -> _T | None:
         try:
             return await work(self._client)
         except Exception as error:  # noqa: BLE001 - the loop continues
@@ -481,15 +489,3 @@ class Adapter:
     def _tick_on(self) -> None:
         self.tick()
         asyncio.get_running_loop().call_later(self._tick_s, self._tick_on)
-
-
-def _copy(values: Mapping[str, Any]) -> dict[str, Any]:
-    return json_copy(values, max_values=_MAX_VALUES, max_characters=_MAX_CHARACTERS)
-
-
-def _failure(error: BaseException) -> Failure:
-    try:
-        message = str(error)[:_MAX_CHARACTERS].encode(errors="replace").decode()
-    except Exception:  # noqa: BLE001 - an exception's own code
-        message = None
-    return Failure(error_type=type(error).__name__, error_message=message)

@@ -10,8 +10,8 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
-from typing import Any, Final, Literal, cast
+from datetime import datetime, timedelta, timezone
+from typing import Any, Final, Literal, TypeAlias, cast
 
 from pydantic_core import from_json
 
@@ -64,9 +64,9 @@ ATTRIBUTES: Final = frozenset(
 RESOURCE_ATTRIBUTES: Final = frozenset({APP_ID, _WORKFLOW_NAME, *_USERS})
 """The attributes of resources that this module reads."""
 
-_EPOCH: Final = datetime(1970, 1, 1, tzinfo=UTC)
+_EPOCH: Final = datetime(1970, 1, 1, tzinfo=timezone.utc)
 
-type Kind = Literal["workflow", "agent", "tool", "model"]
+Kind: TypeAlias = Literal["workflow", "agent", "tool", "model"]
 
 _KINDS: Final[Mapping[str, Kind]] = {
     "invoke_workflow": "workflow",

@@ -11,20 +11,19 @@ from concurrent.futures import Future
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
-from typing import Any, Final
+from typing import Any, Final, Protocol, TypeAlias
 from uuid import uuid4
 
 from pydantic import ValidationError
 
 from graphweft.adapters.events import CONTEXT_REQUEST
 from graphweft.adapters.turn_book import Chat, EmittedEvent
-from graphweft.client import Client
 from graphweft.json_copy import json_copy
 from graphweft_contracts import ContextReply, Event, ReasonCode, wire
 
 logger = logging.getLogger("graphweft.adapters")
 
-type Redact = Callable[[str, dict[str, Any]], Mapping[str, Any] | None]
+Redact: TypeAlias = Callable[[str, dict[str, Any]], Mapping[str, Any] | None]
 """``(type, data) -> data``, or None to withhold it. The hook receives a copy, which it may change. ``data["context"]``
 holds the context variables. ``type`` is the type of an event, or ``context.request`` for a context request. The ids of
 app, chat and user are not shown to the hook; pass pseudonyms to the adapter if they must not be sent.
@@ -52,6 +51,30 @@ _NEXT_STEPS: Final[Mapping[ReasonCode, str]] = {
     "timeout": "run a faster responder, or raise budget_ms",
     "token_budget": "raise max_tokens, or let the rules return less",
 }
+
+
+class EventClient(Protocol):
+    """What is used of a ``Client``."""
+
+    async def emit(self, event: Event, *, wait_s: float = ...) -> str | None:
+        """See ``Client``."""
+        ...
+
+    async def context(
+        self,
+        *,
+        agent: str,
+        chat_id: str,
+        app_id: str | None = ...,
+        workflow: str | None = ...,
+        user_id: str | None = ...,
+        context: Mapping[str, Any] | None = ...,
+        budget_ms: int | None = ...,
+        max_tokens: int | None = ...,
+        after: str | None = ...,
+    ) -> ContextReply:
+        """See ``Client``."""
+        ...
 
 
 @dataclass(slots=True)
@@ -89,7 +112,7 @@ class Sender:
     """Uses ``client`` on the event loop that runs ``publish`` and ``ask``. Counting is thread-safe."""
 
     def __init__(
-        self, client: Client, *, source: str, redact: Redact | None, max_tokens: int | None, read_own_writes: bool
+        self, client: EventClient, *, source: str, redact: Redact | None, max_tokens: int | None, read_own_writes: bool
     ) -> None:
         self._client = client
         self._source = source
@@ -102,11 +125,19 @@ class Sender:
 
     def publish(self, emitted: EmittedEvent, time: datetime, position: Future[str | None]) -> None:
         """Pass the event to the client. ``position`` receives its position, or None if the bus does not confirm it."""
+        event = self.event_of(emitted, time)
+        if event is None:
+            position.set_result(None)
+            return
+        emitting = asyncio.get_running_loop().create_task(self._client.emit(event, wait_s=_CONFIRM_S))
+        emitting.add_done_callback(partial(_settle, position))
+
+    def event_of(self, emitted: EmittedEvent, time: datetime) -> Event | None:
+        """Return the event to send, which is counted, or None if it is invalid or withheld."""
         try:
             data = self.redacted(emitted.type, {**emitted.data, "context": emitted.context})
             if data is None:
-                position.set_result(None)
-                return
+                return None
             chat = emitted.chat
             event = Event.create(
                 emitted.type,
@@ -122,23 +153,22 @@ class Sender:
         except ValidationError as error:
             self.count("invalid")
             logger.error("event %s violates the contract and is not sent: %s", emitted.type, wire.explain(error))
-            position.set_result(None)
-            return
+            return None
         except Exception as error:  # noqa: BLE001 - the loop continues
             self.failed("publish", error)
-            position.set_result(None)
-            return
+            return None
         self.count("published")
-        emitting = asyncio.get_running_loop().create_task(self._client.emit(event, wait_s=_CONFIRM_S))
-        emitting.add_done_callback(partial(_settle, position))
+        return event
 
     async def ask(
         self,
         chat: Chat,
         agent: str,
         context: Mapping[str, Any],
-        before: Future[str | None] | None,
+        before: Future[str | None] | asyncio.Future[str | None] | None,
         deadline_s: float,
+        *,
+        max_tokens: int | None = None,
     ) -> ContextReply:
         """Return the context of a turn by ``deadline_s``, with the effect of the event at position ``before``.
 
@@ -166,7 +196,7 @@ class Sender:
                 user_id=chat.user_id,
                 context=data["context"],
                 budget_ms=int(max(0.0, deadline_s - time.monotonic()) * 1000),
-                max_tokens=self._max_tokens,
+                max_tokens=max_tokens or self._max_tokens,
                 after=after,
             )
             return ContextReply.model_validate(dict(reply))  # a custom transport may return anything

@@ -12,6 +12,8 @@ from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Final
 
+from typing_extensions import Self
+
 from graphweft.adapters.events import (
     MODEL_CALL_COMPLETE,
     PHASE_COMPLETE,
@@ -24,7 +26,7 @@ from graphweft.adapters.events import (
     WORKFLOW_START,
     Outcome,
 )
-from graphweft.adapters.values import milliseconds
+from graphweft.adapters.values import MAX_CHARACTERS, milliseconds
 from graphweft.bounded import BoundedDict
 
 _TOOL_PATIENCE: Final = 12
@@ -70,6 +72,15 @@ class Failure:
 
     error_type: str
     error_message: str | None = None
+
+    @classmethod
+    def of(cls, error: BaseException) -> Self:
+        """Return the failure of an exception, whose own code may fail."""
+        try:
+            message = str(error)[:MAX_CHARACTERS].encode(errors="replace").decode()
+        except Exception:  # noqa: BLE001 - an exception's own code
+            message = None
+        return cls(error_type=type(error).__name__, error_message=message)
 
     def fields(self) -> dict[str, Any]:
         """Return the error as fields of an event's data."""

@@ -4,12 +4,26 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import time
 from collections.abc import Mapping
 from typing import Any, Final
 
+from graphweft.json_copy import json_copy
+
+MAX_CHARACTERS: Final = 200_000
+"""Characters copied from one text; the bus refuses an event of a megabyte."""
+_MAX_VALUES: Final = 20_000
+"""Values copied from one callback: a few tens of milliseconds at worst."""
 IDS: Final = ("app_id", "chat_id", "workflow_name", "user_id")
 """The context variables that identify a chat."""
+_ERROR_TEXT: Final = re.compile(r"\s*error(?![\w-])", re.IGNORECASE)
+"""``Error: no seats`` and ``error`` are errors; ``Errors: 0`` and ``error-free`` are not."""
+
+
+def bounded_copy(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a copy of a callback's values that JSON can represent, of limited size."""
+    return json_copy(values, max_values=_MAX_VALUES, max_characters=MAX_CHARACTERS)
 
 
 def with_ids(variables: dict[str, Any], ids: Mapping[str, Any]) -> dict[str, Any]:
@@ -56,8 +70,32 @@ def parsed(arguments: Any) -> Any:
     return arguments
 
 
+def structured(text: str) -> Any:
+    """Return the object or list in a text of JSON, or else the text. Numbers and words stay text."""
+    return parsed(text) if text.lstrip().startswith(("{", "[")) else text
+
+
 def error_text(error: BaseException) -> str:
     """Return an exception's message, or its type if the message is empty or cannot be read."""
     with contextlib.suppress(Exception):
         return str(error) or type(error).__name__
     return type(error).__name__
+
+
+def error_in(result: Any) -> str | None:
+    """Return the error that a tool's result reports, or None.
+
+    An error is a text that begins with the word "error", or an object with a non-empty ``error``, or with ``isError``
+    or ``is_error`` true (the flags of the Model Context Protocol and of Anthropic).
+    """
+    match result:
+        case str() if _ERROR_TEXT.match(result):
+            return result
+        case {"error": str(text)} | {"error": {"message": str(text)}} if text:
+            return text
+        case {"error": error} if error:
+            return "error"
+        case {"isError": True} | {"is_error": True}:
+            return "error"
+        case _:
+            return None

@@ -5,7 +5,6 @@ Matching is pure, so workers, replays and rule tests use it alike.
 
 from __future__ import annotations
 
-import hashlib
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from datetime import datetime
@@ -13,6 +12,7 @@ from pathlib import Path
 from typing import Any, Final, Literal
 
 from graphweft_contracts import ContextRequest, Event
+from graphweft_contracts.rules_log import digest_of
 from graphweft_contracts.search import SearchQuery
 from graphweft_rules.cypher.batch_query import Dialect
 from graphweft_rules.cypher.query import Cypher
@@ -449,13 +449,3 @@ def _compiled(named: Mapping[str, Path], files: RuleFiles) -> dict[str, Workflow
     if findings:
         raise RulesError(findings)
     return workflows
-
-
-def digest_of(files: Mapping[str, bytes]) -> str:
-    """Return the SHA-256 of files by their paths from the root, so moved rules keep their digest."""
-    digest = hashlib.sha256()
-    for name, data in sorted(files.items()):
-        for part in (name.encode(errors="surrogateescape"), data):
-            digest.update(len(part).to_bytes(8, "big"))
-            digest.update(part)
-    return digest.hexdigest()

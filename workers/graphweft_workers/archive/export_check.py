@@ -11,8 +11,7 @@ from typing import Any, Final
 import zstandard
 
 from graphweft_contracts import DeadLetter, Layout
-from graphweft_contracts.rules_log import Activation, StoredRules
-from graphweft_rules.matching.rule_set import digest_of
+from graphweft_contracts.rules_log import Activation, StoredRules, digest_of
 from graphweft_workers.archive import segments as format_
 from graphweft_workers.archive.app_part import app_named, app_of_letter, applies_to, belongs
 from graphweft_workers.archive.export_file import MOST_BYTES, History, InvalidExport, UnpackedExport

@@ -28,7 +28,7 @@ COMMANDS: Final[Mapping[str, Place | Group]] = {
     "init": Place(
         "init",
         "init",
-        "Write a small project that runs: rules, a test of them, their JSON Schema, and a script. Overwrites nothing.",
+        "Write a small project that runs: rules, tests of them, their JSON Schema, and a script. Overwrites nothing.",
     ),
     "up": Place("run", "up", "Run everything on this machine: bus, graph and services. Ctrl-C stops it."),
     "run": Place(

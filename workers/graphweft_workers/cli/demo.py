@@ -8,7 +8,7 @@ import sys
 import time
 from collections import Counter
 from pathlib import Path
-from typing import Annotated, Final
+from typing import Annotated, Final, get_args
 
 import typer
 
@@ -19,6 +19,7 @@ from graphweft_workers.cli.demo_history import change_rules, explain_problem
 from graphweft_workers.cli.options import command
 from graphweft_workers.cli.output import print_table, say, stdout
 from graphweft_workers.cli.publishing import bar
+from graphweft_workers.cli.run import Role
 from graphweft_workers.engine.digest import read_digest
 from graphweft_workers.imports.files import read_runs
 from graphweft_workers.imports.openai_chat import ImportOptions, events_of_runs
@@ -33,8 +34,12 @@ _AGENT: Final = "AirlineAgent"
 _CHAT_ID: Final = "task{task_id}-trial{trial}"
 _DATA: Final = Path(".graphweft/demo")
 _EXAMPLE: Final = Path("examples/airline")
+"""Beside this package in an installed wheel, and at the root of a checkout."""
 _RUNS: Final = Path("data/tau-airline-gpt4o.jsonl.gz")
 _APPLY_S: Final = 300.0
+_LOAD_APP: Final = "airline-load"
+_COPIES: Final = 5
+"""How often the runs are imported to measure the rate: 10,000 events, so that the start of the import counts little."""
 _CHANGED_BLOCK: Final = "frequent_tool_problems"
 """The block of the context that the changed rule changes."""
 _BUSIEST_USER: Final = (
@@ -47,7 +52,9 @@ async def demo(
     data: Annotated[
         Path | None, typer.Option("--data", help="Folder for the data.", show_default=f"{_DATA}, emptied first")
     ] = None,
-    example: Annotated[Path, typer.Option("--example", help="Folder of the airline example.")] = _EXAMPLE,
+    example: Annotated[
+        Path | None, typer.Option("--example", help="Folder of the airline example.", show_default="the one installed")
+    ] = None,
 ) -> int | None:
     """Start everything, import 100 recorded runs, and show the graph and the context of an agent's turn.
 
@@ -56,10 +63,9 @@ async def demo(
     from graphweft_workers.logs import set_up_logs
     from graphweft_workers.roles.supervisor import Supervisor, empty_data
 
+    example = _installed() if example is None else example
     if not (example / _RUNS).is_file():
-        raise InvalidSettings(
-            f"{example / _RUNS} does not exist: run the demo in the project's folder, or give --example"
-        )
+        raise InvalidSettings(f"{example / _RUNS} does not exist: name a folder with the airline example as --example")
     settings = Settings.load(data=data or _DATA, rules=example / "workflows", log_level="warning")
     if not settings.embedded or settings.graph != settings.bus:
         raise InvalidSettings("the demo starts its own server: unset GRAPHWEFT_BUS_URL and GRAPHWEFT_GRAPH_URL")
@@ -95,8 +101,9 @@ async def _show(settings: Settings, runs: Path) -> int:
     events = list(events_of_runs(read_runs(runs), options))
     bus, graph = make_bus(settings), make_graph(settings)
     try:
-        seconds = await _import(settings, events, bus)
-        await _tables(events, seconds, graph)
+        await _import(settings, events, bus)
+        await _tables(events, graph)
+        await _measure(settings, events, bus)
         letters = await bus.dead_letter_count()
         if letters:
             say(f"{letters} dead letters; `graphweft dlq list --data {settings.data}` shows them")
@@ -109,11 +116,9 @@ async def _show(settings: Settings, runs: Path) -> int:
         say("")
         if not await explain_problem(settings, _APP, command_name):
             return 1
-        say(
-            f"The data stays in {settings.data}. Look around:\n"
-            f"  {command_name} up --data {settings.data} --rules {changed}\n"
-            f"  {command_name} query --data {settings.data} --app {_APP} 'MATCH (t:Tool) RETURN t.name, t.calls'"
-        )
+        say(f"The data stays in {settings.data}. Look around:")
+        for line in _look_around(settings, changed):
+            say(f"  {command_name} {line}")
         return 1 if letters else 0
     finally:
         await graph.aclose()
@@ -141,7 +146,24 @@ async def _import(settings: Settings, events: list[Event], bus: Bus) -> float:
     return time.perf_counter() - began
 
 
-async def _tables(events: list[Event], seconds: float, graph: GraphStore) -> None:
+async def _measure(settings: Settings, events: list[Event], bus: Bus) -> None:
+    """Import the runs several times, as other chats of another app, and print the rate."""
+    many = [
+        event.model_copy(
+            update={"appid": _LOAD_APP, "id": f"{number}/{event.id}", "chatid": f"{event.chatid}/{number}"}
+        )
+        for number in range(_COPIES)
+        for event in events
+    ]
+    chats = len({event.chatid for event in many})
+    seconds = await _import(settings, many, bus)
+    say(
+        f"{len(many):,} events of {chats:,} chats published and applied in {seconds:.1f} s: {len(many) / seconds:,.0f} "
+        "events/s, in order, and on disk\n"
+    )
+
+
+async def _tables(events: list[Event], graph: GraphStore) -> None:
     nodes: Counter[str] = Counter()
     async for node in graph.nodes(_APP):
         nodes.update(label for label in node.labels if not label.startswith(INTERNAL_PREFIX))
@@ -150,7 +172,7 @@ async def _tables(events: list[Event], seconds: float, graph: GraphStore) -> Non
         relationships[edge.type] += 1
     by_type = Counter(event.type for event in events)
     print_table(("event", "count"), [*sorted(by_type.items()), ("all", len(events))])
-    say(f"{len(events):,} events applied in {seconds:.1f} s: {len(events) / seconds:,.0f} events/s\n")
+    say("")
     print_table(("nodes", "count"), sorted(nodes.items()))
     print_table(("relationships", "count"), sorted(relationships.items()))
     say(f"digest {(await read_digest(graph, _APP)).sha256}\n")
@@ -174,6 +196,21 @@ async def _context(settings: Settings, graph: GraphStore, *, only: str | None = 
         say(f"missing {item.name}: {item.reason}: {item.detail}")
     if only is None:
         say(f"{len(reply.blocks)} blocks in {reply.elapsed_ms:.1f} ms")
+
+
+def _look_around(settings: Settings, rules: Path) -> list[str]:
+    """Return what to run next, without the name of the program."""
+    page = [f"run console --data {settings.data}"] if "console" in get_args(Role) else []
+    return [
+        f"up --data {settings.data} --rules {rules}",
+        *page,
+        f"query --data {settings.data} --app {_APP} 'MATCH (t:Tool) RETURN t.name, t.calls'",
+    ]
+
+
+def _installed() -> Path:
+    package = Path(__file__).parents[1]
+    return next((found for root in (package, package.parents[1]) if (found := root / _EXAMPLE).is_dir()), _EXAMPLE)
 
 
 def _as_typed(program: str) -> str:

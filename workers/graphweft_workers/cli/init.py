@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import os
 import shlex
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from graphweft_contracts.events import DEFAULT_WORKFLOW
 from graphweft_workers.cli.options import Json, command
 from graphweft_workers.cli.output import print_json, say
 from graphweft_workers.new_project import WORKFLOW, project_files, write_project
@@ -21,8 +23,12 @@ async def init(
     workflow: Annotated[str, typer.Option("--workflow", help="Name of the workflow.")] = WORKFLOW,
     json: Json = False,
 ) -> None:
-    """Write a small project that runs: rules, a test of them, their JSON Schema, and a script. Overwrites nothing."""
-    files = project_files(workflow)
+    """Write a small project that runs: rules, tests of them, their JSON Schema, and a script. Overwrites nothing.
+
+    Beside the workflow, it has the default rules in the workflow ``default``, unless that is there already.
+    """
+    there = {name for name in (DEFAULT_WORKFLOW, workflow) if os.path.lexists(folder / "workflows" / name)}
+    files = project_files(workflow, defaults=there != {DEFAULT_WORKFLOW})  # a further workflow keeps what is there
     write_project(folder, files)
     steps = [
         *([f"cd {shlex.quote(str(folder))}"] if folder.resolve() != Path.cwd() else []),

@@ -83,6 +83,13 @@ def warn(text: str) -> None:
     stderr().print(printable_lines(text), style="yellow", markup=False, soft_wrap=True)
 
 
+def shown_rules(digest: str) -> str:
+    """Return the beginning of a rule set's hash, and whether it is that of the default rules."""
+    from graphweft_workers.new_project import is_default
+
+    return f"{digest[:12]} (default rules)" if is_default(digest) else digest[:12]
+
+
 def say_aligned(rows: Iterable[tuple[str, ...]], *, to: TextIO | None = None) -> None:
     """Print each row on one line, whatever the width of the terminal, so that ``grep`` works on it."""
     lines = list(rows)

@@ -13,7 +13,8 @@ from graphweft_contracts import GraphUnavailable, InvalidSettings, NotRunning
 from graphweft_contracts.layout import ALL_APPS
 from graphweft_contracts.rules_log import Activation, StoredRules, changed_files, newest
 from graphweft_workers.cli.options import Data, Json, check_app, command
-from graphweft_workers.cli.output import print_json, print_table, say, warn
+from graphweft_workers.cli.output import print_json, print_table, say, shown_rules, warn
+from graphweft_workers.new_project import is_default
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.roles.running import running_bus
 from graphweft_workers.roles.settings import Settings
@@ -119,7 +120,7 @@ async def rules_list(data: Data = None, json: Json = False) -> None:
     print_table(
         ("number", "app", "rules", "time", ""),
         [
-            (str(e.number), e.restates or e.scope, e.digest[:_SHORT], f"{e.time:%Y-%m-%d %H:%M:%SZ}", _state(e, active))
+            (str(e.number), e.restates or e.scope, shown_rules(e.digest), _time(e), _state(e, active))
             for e, active in rows
         ],
     )
@@ -213,8 +214,8 @@ async def rules_ignore(
 
     It adds the workflow, with an empty list of rules, to the active rule set.
     """
+    from graphweft_contracts.rules_log import digest_of
     from graphweft_rules.files.loader import FILE_NAME, workflow_files
-    from graphweft_rules.matching.rule_set import digest_of
 
     scope = _scope(app)
     file = f"{workflow}/{FILE_NAME}"
@@ -276,6 +277,10 @@ async def _files(bus: Bus, digest: str) -> Mapping[str, bytes]:
     return stored.files
 
 
+def _time(activation: Activation) -> str:
+    return f"{activation.time:%Y-%m-%d %H:%M:%SZ}"
+
+
 def _state(activation: Activation, active: bool) -> str:
     if activation.restates is not None:
         return "of the events before it"
@@ -292,6 +297,7 @@ def _dict(activation: Activation) -> dict[str, Any]:
         "scope": activation.restates or activation.scope,
         "restates": activation.restates is not None,
         "rules": activation.digest,
+        "default": is_default(activation.digest),
         "time": activation.time.isoformat(),
         "positions": {str(number): offset for number, offset in activation.positions.items()},
     }

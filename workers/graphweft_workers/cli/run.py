@@ -11,6 +11,7 @@ import structlog
 import typer
 
 from graphweft_contracts import InvalidSettings
+from graphweft_contracts.events import DEFAULT_WORKFLOW
 from graphweft_workers.cli.mcp_access import McpOptions
 from graphweft_workers.cli.options import Data, Rules, check_app, command
 from graphweft_workers.cli.output import say
@@ -77,7 +78,10 @@ async def up(data: Data = None, rules: Rules = None) -> None:
         loop.add_signal_handler(number, supervisor.stop)
 
     def ready() -> None:
-        say(f"graphweft is up on {settings.data} with the rules of {settings.rules}; Ctrl-C stops it")
+        used = f"the rules of {settings.rules}"
+        if supervisor.uses_default_rules:
+            used = f"the default rules of the workflow {DEFAULT_WORKFLOW!r}, because {settings.rules} holds none"
+        say(f"graphweft is up on {settings.data} with {used}; Ctrl-C stops it")
         if supervisor.console:
             say(supervisor.console)
 

@@ -7,7 +7,7 @@ from typing import Final
 
 from graphweft_workers.cli.app_uses import show_uses
 from graphweft_workers.cli.options import Data, Json, command
-from graphweft_workers.cli.output import print_json, print_table, say, warn
+from graphweft_workers.cli.output import print_json, print_table, say, shown_rules, warn
 from graphweft_workers.roles.running import running_bus
 from graphweft_workers.roles.settings import Settings
 from graphweft_workers.roles.status import MAX_LETTERS, read_status
@@ -41,7 +41,10 @@ async def status(data: Data = None, json: Json = False) -> None:
     if found.rules:
         print_table(
             ("app", "rules", "active since"),
-            [(scope, each.digest[:12], f"{each.time:%Y-%m-%d %H:%M:%SZ}") for scope, each in found.rules.items()],
+            [
+                (scope, shown_rules(each.digest), f"{each.time:%Y-%m-%d %H:%M:%SZ}")
+                for scope, each in found.rules.items()
+            ],
             title="Rules",
         )
     if found.parked:

@@ -95,7 +95,7 @@ def _rules(settings: Settings) -> tuple[RuleSet | None, Check]:
         return None, Check(name="rules", state="fail", found=str(error), advice=f"graphweft lint {settings.rules}")
     names = ", ".join(sorted(rules.workflows)) or "none"
     if not rules.workflows:
-        advice = "put rules into <Workflow>/graph_injection.yaml"
+        advice = "put rules into <Workflow>/graph_injection.yaml; `graphweft init` writes rules to begin with"
         return rules, Check(name="rules", state="warn", found=f"{settings.rules} holds no workflow", advice=advice)
     return rules, Check(name="rules", state="ok", found=f"{settings.rules}: {names}")
 

@@ -6,7 +6,6 @@ current form (``tool_calls``, role ``tool``) and the deprecated one (``function_
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Any, Final, Literal
 
 from pydantic import BaseModel, ConfigDict, JsonValue, StringConstraints, ValidationError, model_validator
@@ -16,8 +15,6 @@ from graphweft_workers.imports.runs import ImportProblem, Run, parse_json
 
 Role = Literal["system", "developer", "user", "assistant", "tool", "function"]
 _ROLES: Final = ("system", "developer", "user", "assistant", "tool", "function")
-_ERROR_TEXT: Final = re.compile(r"\s*error(?![\w-])", re.IGNORECASE)
-"""``Error: no seats`` and ``error`` are errors; ``Errors: 0`` and ``error-free`` are not."""
 
 _Text = Annotated[str, StringConstraints(min_length=1, max_length=256)]
 
@@ -97,25 +94,6 @@ def parsed(text: str) -> JsonValue:
         return parse_json(text)
     except ValueError:
         return text
-
-
-def error_in(result: JsonValue) -> str | None:
-    """Return the error that a tool's result reports, or None.
-
-    An error is a text that begins with the word "error", or an object with a non-empty ``error``, or with ``isError``
-    or ``is_error`` true (the flags of the Model Context Protocol and of Anthropic).
-    """
-    match result:
-        case str() if _ERROR_TEXT.match(result):
-            return result
-        case {"error": str(text)} | {"error": {"message": str(text)}} if text:
-            return text
-        case {"error": error} if error:
-            return "error"
-        case {"isError": True} | {"is_error": True}:
-            return "error"
-        case _:
-            return None
 
 
 def _message(value: JsonValue, *, place: str) -> Message:

@@ -12,7 +12,8 @@ from typing import Final
 
 from pydantic import JsonValue
 
-from graphweft_workers.imports.messages import Message, ToolCall, error_in, parsed
+from graphweft.adapters.values import error_in
+from graphweft_workers.imports.messages import Message, ToolCall, parsed
 from graphweft_workers.imports.runs import ImportProblem
 
 _DEFAULT_AGENT: Final = "assistant"

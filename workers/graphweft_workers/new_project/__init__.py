@@ -1,6 +1,7 @@
-"""A small project that runs: rules of one workflow, their tests, the JSON Schemas of both, and a script.
+"""A small project that runs: rules of two workflows, their tests, the JSON Schemas of both, and a script.
 
-The files are in ``template``, as a user gets them. Only the name of the workflow is replaced.
+The files are in ``template``, as a user gets them. Only the name of the workflow is replaced. The other workflow,
+``default``, has the default rules, which ``graphweft up`` uses while there are no others.
 """
 
 from __future__ import annotations
@@ -13,22 +14,39 @@ from pathlib import Path
 from typing import Final
 
 from graphweft_contracts import InvalidSettings
-from graphweft_rules.json_schemas import schema_text
+from graphweft_contracts.events import DEFAULT_WORKFLOW
+from graphweft_contracts.rules_log import digest_of
 
-__all__ = ("WORKFLOW", "project_files", "write_project")
+__all__ = ("WORKFLOW", "default_rule_files", "is_default", "project_files", "write_project")
 
 WORKFLOW: Final = "support"
 """The workflow of the template."""
 _NAME: Final = re.compile(r"[A-Za-z][A-Za-z0-9_-]{0,63}")
+_DEFAULTS: Final = f"{DEFAULT_WORKFLOW}/graph_injection.yaml"
 _TEMPLATE: Final = (
     f"workflows/{WORKFLOW}/graph_injection.yaml",
     f"workflows/{WORKFLOW}/orders_test.yaml",
     "agent.py",
 )
+_DEFAULT_TEMPLATE: Final = (f"workflows/{_DEFAULTS}", f"workflows/{DEFAULT_WORKFLOW}/defaults_test.yaml")
 
 
-def project_files(workflow: str = WORKFLOW) -> dict[str, str]:
-    """Return the text of each file by its path in the project. Raises ``InvalidSettings`` for an invalid name."""
+def default_rule_files() -> dict[str, bytes]:
+    """Return the files of the default rules, by their paths from the folder of workflows."""
+    return {_DEFAULTS: resources.files(__name__).joinpath("template", "workflows", _DEFAULTS).read_bytes()}
+
+
+def is_default(digest: str) -> bool:
+    """Tell whether a rule set has exactly the default rules of this version."""
+    return digest == digest_of(default_rule_files())
+
+
+def project_files(workflow: str = WORKFLOW, *, defaults: bool = True) -> dict[str, str]:
+    """Return the text of each file by its path in the project; without ``defaults``, without the default rules.
+
+    Raises ``InvalidSettings`` for an invalid name."""
+    from graphweft_rules.json_schemas import schema_text
+
     if not _NAME.fullmatch(workflow):
         raise InvalidSettings(
             f"invalid --workflow {workflow!r}: expected a letter, then letters, digits, '_' and '-', 64 at most"
@@ -38,6 +56,8 @@ def project_files(workflow: str = WORKFLOW) -> dict[str, str]:
         name.replace(WORKFLOW, workflow): template.joinpath(name).read_text("utf-8").replace(WORKFLOW, workflow)
         for name in _TEMPLATE
     }
+    if defaults and workflow != DEFAULT_WORKFLOW:
+        files |= {name: template.joinpath(name).read_text("utf-8") for name in _DEFAULT_TEMPLATE}
     return {**files, "schemas/rules.json": schema_text("rules"), "schemas/test.json": schema_text("test")}
 
 

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Final
 from graphweft_contracts import BusUnavailable, GraphUnavailable, InvalidSettings
 from graphweft_contracts.layout import ALL_APPS
 from graphweft_contracts.rules_log import Activation, StoredRules, newest
+from graphweft_workers.new_project import default_rule_files
 from graphweft_workers.roles.connections import dialects
 from graphweft_workers.roles.settings import Settings
 
@@ -48,6 +49,13 @@ def load_rules(settings: Settings, *, only: Collection[str] | None = None) -> Ru
             "folder with <Workflow>/graph_injection.yaml files"
         )
     return RuleSet.load(settings.rules, packs, dialects(), only=only)
+
+
+def default_rules(settings: Settings) -> RuleSet:
+    """Return the rules that graphweft brings, for the workflow ``default``."""
+    from graphweft_rules import RuleSet
+
+    return RuleSet.of_files(default_rule_files(), _packs(settings), dialects())
 
 
 def load_given_rules(settings: Settings, folder: Path) -> RuleSet:

@@ -9,15 +9,24 @@ from pathlib import Path
 from typing import Final
 
 from graphweft_contracts import BusUnavailable, GraphUnavailable, GraphweftError, InvalidRules
+from graphweft_contracts.events import DEFAULT_WORKFLOW
 from graphweft_contracts.layout import ALL_APPS
 from graphweft_contracts.rules_log import changed_files, newest
 from graphweft_rules import RuleSet
 from graphweft_rules.files.loader import TESTS
 from graphweft_workers.lazy_logger import get_logger
+from graphweft_workers.new_project import is_default
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.roles.query_check import refuse_wrong_queries
-from graphweft_workers.roles.rules import load_new_rules, load_rules, load_sound_rules, push, store
+from graphweft_workers.roles.rules import (
+    default_rules,
+    load_new_rules,
+    load_rules,
+    load_sound_rules,
+    push,
+    store,
+)
 from graphweft_workers.roles.settings import Settings
 
 logger = get_logger("graphweft.rules")
@@ -54,13 +63,16 @@ class RulesFolder:
     async def push(self, rules: RuleSet) -> list[str]:
         """Push rules unless they are active; return the names of the files that changed.
 
-        A folder without rules changes nothing. Raises ``BusUnavailable``, and ``RulesError`` for a refused query.
+        A folder without rules changes nothing; but if no rules ever were active, the default rules become active.
+        Raises ``BusUnavailable``, and ``RulesError`` for a refused query.
         """
         root = self._settings.rules
         self._files = frozenset(root / name for name in rules.files)
         found = await self._bus.activations()
         active = newest(found, ALL_APPS)
         if not rules.workflows:
+            if not found and "rules" not in self._settings.model_fields_set:
+                await self._push_defaults()
             return []
         if active is not None and active.digest == rules.digest:
             await store(self._bus, rules)  # another version may have stored them without a summary
@@ -71,7 +83,22 @@ class RulesFolder:
             logger.warning("queries_not_checked", reason=str(error))
         before = await self._bus.stored_rules(active.digest) if active else None
         await push(self._bus, rules)
+        if active is not None and DEFAULT_WORKFLOW not in rules.workflows and is_default(active.digest):
+            self._say(
+                f"the default rules are not active any more: copy them to {root / DEFAULT_WORKFLOW} to keep them "
+                "(`graphweft init` writes them)"
+            )
         return sorted(chain(*changed_files(before.files if before else {}, rules.files).values()))
+
+    async def has_defaults(self) -> bool:
+        """Tell whether the default rules are the active ones. Raises ``BusUnavailable``."""
+        active = newest(await self._bus.activations(), ALL_APPS)
+        return active is not None and is_default(active.digest)
+
+    async def _push_defaults(self) -> None:
+        rules = await asyncio.to_thread(default_rules, self._settings)
+        await push(self._bus, rules)
+        logger.info("default_rules_pushed", rules=rules.digest[:12], workflow=DEFAULT_WORKFLOW)
 
     async def follow(self) -> None:
         """Look for changes until cancelled; print what changed, or the findings."""

@@ -9,6 +9,7 @@ from typing import Any, Final
 from graphweft_contracts.rules_log import Activation
 from graphweft_workers.engine.dead_letter_counts import Cause, count_causes
 from graphweft_workers.engine.position_note import Parked, PositionNote
+from graphweft_workers.new_project import is_default
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import PartitionStatus
 from graphweft_workers.roles.app_uses import AppUses, app_uses
@@ -47,7 +48,13 @@ class Status:
             "dead_letters": self.letters,
             "without_effect": [asdict(cause) for cause in self.causes],
             "rules": [
-                {"app_id": scope, "rules": each.digest, "number": each.number, "since": each.time.isoformat()}
+                {
+                    "app_id": scope,
+                    "rules": each.digest,
+                    "default": is_default(each.digest),
+                    "number": each.number,
+                    "since": each.time.isoformat(),
+                }
                 for scope, each in self.rules.items()
             ],
             "archive": asdict(self.archive),

@@ -66,6 +66,8 @@ class Supervisor:
         self._stopping = asyncio.Event()
         self.console = ""
         """What to tell the user about the console, once all roles serve; empty: nothing."""
+        self.uses_default_rules = False
+        """Whether the rules folder held no rules at the start, and the default rules are active."""
 
     def stop(self) -> None:
         """Ask everything to stop."""
@@ -144,6 +146,7 @@ class Supervisor:
             try:
                 if rules is not None:
                     await folder.push(rules)
+                    self.uses_default_rules = not rules.workflows and await folder.has_defaults()
             except BusUnavailable as error:
                 logger.warning("rules_not_pushed", reason=str(error), next="the services push them")
             return rules

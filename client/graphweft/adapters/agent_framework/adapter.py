@@ -17,16 +17,18 @@ import time
 from collections.abc import Awaitable, Callable, Generator, Iterable, Mapping
 from contextvars import ContextVar
 from dataclasses import dataclass, field
-from typing import Any, Final, Self, cast
+from typing import Any, Final, TypeAlias, cast
 from uuid import uuid4
 from weakref import WeakSet
+
+from typing_extensions import Self
 
 from graphweft.adapters.core import Adapter
 from graphweft.adapters.runtime_adapter import RuntimeAdapter
 from graphweft.adapters.values import IDS, about_model, error_text
 from graphweft.adapters.versions import require
 
-type Next = Callable[[], Awaitable[None]]
+Next: TypeAlias = Callable[[], Awaitable[None]]
 
 SOURCE: Final = "/graphweft/agent-framework"
 SOURCE_ID: Final = "graphweft"

@@ -12,7 +12,9 @@ import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import Any, Final, Self, cast
+from typing import Any, Final, TypeAlias, cast
+
+from typing_extensions import Self
 
 from graphweft.adapters.agent_framework.adapter import AgentFrameworkAdapter, FrameworkProvider
 from graphweft.adapters.sender import no_context
@@ -49,7 +51,7 @@ _REMOTE_OPTIONS: Final = {
 }
 
 
-type _ScopeKey = tuple[str, str | None]
+_ScopeKey: TypeAlias = tuple[str, str | None]
 """The app, and with ``scope_to_per_operation_thread_id`` the thread of the run."""
 
 

@@ -18,7 +18,7 @@ import logging
 import time
 from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass, field
-from typing import Any, Final
+from typing import Any, Final, ParamSpec
 from uuid import uuid4
 from weakref import WeakKeyDictionary
 
@@ -26,6 +26,8 @@ from graphweft.adapters.core import Adapter
 from graphweft.adapters.values import ms_since
 from graphweft.settings import graphrag_enabled
 from graphweft_contracts import ContextReply
+
+P = ParamSpec("P")
 
 logger = logging.getLogger("graphweft.adapters")
 
@@ -71,7 +73,7 @@ class _Turn:
     """Whether Agent Zero handled the error and restarts the monologue."""
 
 
-def _quietly[**P](body: Callable[P, None]) -> Callable[..., None]:
+def _quietly(body: Callable[P, None]) -> Callable[..., None]:
     """Log errors, including those of unexpected arguments, and suppress them."""
 
     @functools.wraps(body)

@@ -10,12 +10,15 @@ import contextlib
 import functools
 import logging
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, ParamSpec, TypeVar
 
 from graphweft.adapters.core import Adapter
 from graphweft.adapters.langchain import values
 from graphweft.adapters.langchain.runs import Run, Runs
 from graphweft.adapters.values import about_model, error_text
+
+Arguments = ParamSpec("Arguments")
+Result = TypeVar("Result")
 
 logger = logging.getLogger("graphweft.adapters")
 
@@ -31,7 +34,7 @@ def handler_of(base: Any, core: Adapter, runs: Runs) -> Any:
     return handler
 
 
-def quietly[**Arguments, Result](step: Callable[Arguments, Result]) -> Callable[Arguments, Result | None]:
+def quietly(step: Callable[Arguments, Result]) -> Callable[Arguments, Result | None]:
     """Return ``step`` with errors suppressed: the runtime continues without its events."""
 
     @functools.wraps(step)

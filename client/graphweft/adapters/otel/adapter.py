@@ -16,7 +16,9 @@ import threading
 from collections.abc import Callable, Generator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, Final, Literal, Self
+from typing import Any, Final, Literal, TypeAlias
+
+from typing_extensions import Self
 
 from graphweft.adapters.background_loop import renew_after_fork
 from graphweft.adapters.core import Adapter, Stamp
@@ -66,7 +68,7 @@ _OWN: Final[Mapping[tuple[Kind | None, str], str]] = {
 }
 """The event of each moment. Further events of a moment are those of turns and tools that it closes."""
 
-type _Key = tuple[int, int]
+_Key: TypeAlias = tuple[int, int]
 
 
 @dataclass(slots=True, eq=False)

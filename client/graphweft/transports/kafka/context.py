@@ -19,6 +19,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError
 
+from graphweft.time_limit import time_limit
 from graphweft.transport import MAX_CONTEXT_BYTES, encoded, read_reply, seconds_left
 from graphweft.transports.kafka.connection import Servers, bus_errors, find_replies, make_context_topics
 from graphweft_contracts import BusUnavailable, ContextReply, ContextRequest, channels
@@ -67,7 +68,7 @@ class KafkaContext:
         future: asyncio.Future[bytes | BusUnavailable] = asyncio.get_running_loop().create_future()
         request_id = request.id.encode()
         try:
-            async with asyncio.timeout(seconds_left(request)):
+            async with time_limit(seconds_left(request)):
                 producer: Any = self._producer or await self._opened()
                 message = encoded(request, self._reply_to)
                 if isinstance(message, ContextReply):
@@ -207,7 +208,7 @@ async def end_producer(producer: Any) -> None:
     """Stop a producer. Unsent records are dropped after a second."""
     try:
         with contextlib.suppress(KafkaError, OSError):  # TimeoutError is an OSError
-            async with asyncio.timeout(_END_S):
+            async with time_limit(_END_S):
                 await producer.stop()
     finally:
         # After an interrupted stop the producer would run forever; after a complete one this does nothing.

@@ -7,7 +7,6 @@ number in the topic applies to all processes, and so does the order next to it. 
 
 from __future__ import annotations
 
-import asyncio
 import json
 import logging
 from collections.abc import Mapping
@@ -17,6 +16,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError
 
+from graphweft.time_limit import time_limit
 from graphweft.transports.kafka.connection import Servers, present_partitions
 from graphweft_contracts import Layout, Order, channels
 from graphweft_contracts.layout import ALL_APPS
@@ -36,7 +36,7 @@ async def agreed_layout(servers: Servers, admin: AIOKafkaAdminClient, present: i
     The topics must exist. Concurrent processes agree on the layout of one of them. Raises ``KafkaError``, also if the
     events have fewer partitions than that.
     """
-    async with asyncio.timeout(4 * _REQUEST_MS / 1000):
+    async with time_limit(4 * _REQUEST_MS / 1000):
         layout = await stored_layout(servers)
         if layout is None:
             await _write(servers, {"partitions": present, "order": order})
@@ -54,7 +54,7 @@ async def agreed_layout(servers: Servers, admin: AIOKafkaAdminClient, present: i
 
 async def store_order(servers: Servers, app_id: str, order: Order) -> None:
     """Store the order of an app, or with ``*`` of all others. Raises ``KafkaError``."""
-    async with asyncio.timeout(_REQUEST_MS / 1000):
+    async with time_limit(_REQUEST_MS / 1000):
         await _write(servers, {"app": app_id, "order": order})
 
 

@@ -12,6 +12,7 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError, MessageSizeTooLargeError
 
+from graphweft.time_limit import time_limit
 from graphweft.transport import LAYOUT_S, MAX_EVENT_BYTES, NEW_LAYOUT, Outgoing, check_sizes
 from graphweft.transports.kafka.connection import bus_errors, find_topics, record_of, servers
 from graphweft.transports.kafka.context import KafkaContext, OwnReplies, end_producer
@@ -161,7 +162,7 @@ class KafkaTransport:
                     break
                 taken += 1
             written, rest = rest[:taken], rest[taken:]
-            async with asyncio.timeout(2 * _REQUEST_MS / 1000):
+            async with time_limit(2 * _REQUEST_MS / 1000):
                 confirmed = await producer.send_batch(batch, channels.EVENTS_TOPIC, partition=number)
                 try:
                     first = (await confirmed).offset

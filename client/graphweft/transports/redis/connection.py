@@ -8,7 +8,7 @@ import os
 import socket
 import struct
 from collections.abc import Sequence
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
 import redis.asyncio as redis
 from redis.asyncio.retry import Retry
@@ -17,7 +17,7 @@ from redis.exceptions import OutOfMemoryError, ResponseError
 
 from graphweft_contracts import InvalidSettings
 
-type Command = tuple[Any, ...]
+Command: TypeAlias = tuple[Any, ...]
 
 _OUT_OF_MEMORY: Final = (
     "it is out of memory (maxmemory). Archive and trim it: `graphweft archive now`, then `graphweft trim`, or run the "

@@ -20,6 +20,7 @@ from uuid import uuid4
 
 from redis.exceptions import NoPermissionError, RedisError
 
+from graphweft.time_limit import time_limit
 from graphweft.transport import (
     LAYOUT_S,
     MAX_BUDGET_MS,
@@ -129,7 +130,7 @@ class RedisTransport:
         future: asyncio.Future[bytes | BusUnavailable] = asyncio.get_running_loop().create_future()
         self._pending[request.id] = future
         try:
-            async with asyncio.timeout(seconds_left(request)):
+            async with time_limit(seconds_left(request)):
                 self._subscribe(inbox)
                 await inbox.settled.wait()
                 if inbox.unavailable is not None:

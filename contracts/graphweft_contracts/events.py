@@ -11,6 +11,7 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from datetime import datetime, timezone
+from importlib import import_module
 from types import MappingProxyType
 from typing import Annotated, Any, ClassVar, Final, Literal
 from uuid import uuid4
@@ -125,6 +126,8 @@ Events may have any other dotted type (``order.paid``).
 
 
 _payloads: Final[dict[str, type[Payload]]] = {}
+_FAMILIES: Final = {"memory": "graphweft_contracts.memory", "episode": "graphweft_contracts.episodes"}
+"""Modules that are not imported yet, and register the payloads of a family of event types: by its first word."""
 
 
 def register_payloads(payloads: Mapping[str, type[Payload]]) -> None:
@@ -140,12 +143,25 @@ def register_payloads(payloads: Mapping[str, type[Payload]]) -> None:
 
 def registered_payloads() -> Mapping[str, type[Payload]]:
     """Return the payload models by event type, in the order of their registration."""
+    for family in tuple(_FAMILIES):
+        _import(family)
     return MappingProxyType(_payloads)
 
 
 def payload_of(type: str) -> type[Payload]:
     """Return the payload model of an event type; ``Payload``, which takes any field, for an unregistered type."""
-    return _payloads.get(type, Payload)
+    found = _payloads.get(type)
+    if found is None and (family := type.partition(".")[0]) in _FAMILIES:
+        _import(family)
+        found = _payloads.get(type)
+    return found or Payload
+
+
+def _import(family: str) -> None:
+    # By name: these modules import this one.
+    if module := _FAMILIES.get(family):
+        import_module(module)
+        _FAMILIES.pop(family, None)
 
 
 register_payloads(LIFECYCLE)

@@ -77,3 +77,18 @@ def test_the_line_of_a_command_in_help_is_that_of_its_docstring(name: str, place
     function = getattr(import_module(f"graphweft_workers.cli.{place.module}"), place.function)
     paragraph, _, _ = inspect.cleandoc(function.__doc__ or name).partition("\n\n")
     assert place.help == " ".join(paragraph.split())
+
+
+@pytest.mark.parametrize("type", ["memory.add", "memory.erase", "episode.add", "episode.extracted"])
+def test_payloads_are_checked_however_little_is_imported(type: str) -> None:
+    """The models of a family of event types are known before anything imports their module."""
+    code = (
+        "from graphweft_contracts.events import Event, Payload, payload_of\n"
+        f"assert payload_of({type!r}) is not Payload\n"
+        "try:\n"
+        f"    Event.create({type!r}, app_id='a', chat_id='c', data={{'text': 3}})\n"
+        "except ValueError:\n"
+        "    print('refused')\n"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "refused\n"

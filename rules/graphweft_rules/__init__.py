@@ -26,7 +26,7 @@ if TYPE_CHECKING:
         MutationRule,
         Place,
     )
-    from graphweft_rules.matching.rule_functions import BoundMutation
+    from graphweft_rules.matching.mutation import BoundMutation, CompiledMutation
     from graphweft_rules.matching.rule_set import (
         BoundQuery,
         Failed,
@@ -35,7 +35,7 @@ if TYPE_CHECKING:
         RuleSet,
         Skipped,
     )
-    from graphweft_rules.matching.workflow import CompiledMutation, Workflow, compile_workflow
+    from graphweft_rules.matching.workflow import Workflow, compile_workflow
     from graphweft_rules.output.formats import Rendered, assemble, render
     from graphweft_rules.output.packing import Found, Packed, pack
     from graphweft_rules.output.token_count import TokenCounter, count_characters, token_counter
@@ -97,7 +97,7 @@ __getattr__, __dir__ = lazy_names(
             "MutationRule",
             "Place",
         ),
-        "graphweft_rules.matching.rule_functions": ("BoundMutation",),
+        "graphweft_rules.matching.mutation": ("BoundMutation", "CompiledMutation"),
         "graphweft_rules.matching.rule_set": (
             "BoundQuery",
             "Failed",
@@ -107,7 +107,6 @@ __getattr__, __dir__ = lazy_names(
             "Skipped",
         ),
         "graphweft_rules.matching.workflow": (
-            "CompiledMutation",
             "Workflow",
             "compile_workflow",
         ),

@@ -9,8 +9,9 @@ from typing import Final
 from graphweft_rules.cypher.accesses import Access, Key, Resource, commute
 from graphweft_rules.cypher.read_write_sets import read_write_sets
 from graphweft_rules.files.findings import Finding, ordered
+from graphweft_rules.matching.mutation import CompiledMutation
 from graphweft_rules.matching.parameters import Reference
-from graphweft_rules.matching.workflow import CompiledMutation, Workflow
+from graphweft_rules.matching.workflow import Workflow
 
 _UNIQUE: Final = frozenset({"$workflow.chat_id", "$context.chat_id", "$event.id"})
 """References whose values differ between chats, unless context variables or payloads replace these ids."""

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol
 
 from graphweft_contracts import Event
 from graphweft_rules.cypher.indexes import SearchIndex
-from graphweft_rules.matching.workflow import CompiledMutation
+from graphweft_rules.matching.mutation import CompiledMutation
 
 
 class Logged(NamedTuple):

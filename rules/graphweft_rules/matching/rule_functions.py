@@ -10,16 +10,13 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 from graphweft_contracts import Event
 from graphweft_rules.matching.clock import clock_values, utc_text, uuid_values
 from graphweft_rules.matching.conditions import PLAIN_TEXT, Condition, conjunction
+from graphweft_rules.matching.mutation import BoundMutation, CompiledMutation
 from graphweft_rules.matching.parameters import ListSource, LiteralSource, MapSource, Reference, Source, has_path
-
-if TYPE_CHECKING:
-    from graphweft_rules.matching.workflow import CompiledMutation
 
 type Values = Mapping[str, Any]
 type Decide = Callable[[Event, Values, Values, str | None], bool | None]
@@ -54,14 +51,6 @@ _INTEGER: Final = re.compile(r"0|[1-9][0-9]{0,17}")
 _DECIMAL: Final = re.compile(r"[0-9]{1,15}\.[0-9]{1,15}")
 _EQUAL: Final = ("==", "!=")
 _ORDERED: Final = ("<", "<=", ">", ">=")
-
-
-@dataclass(slots=True)  # not frozen: that doubles the cost of making one for every row
-class BoundMutation:
-    """A mutation and its parameters for one event, ready to run."""
-
-    mutation: CompiledMutation
-    params: dict[str, Any]
 
 
 class _OtherForm(Exception):

@@ -22,14 +22,14 @@ from graphweft_rules.files.model import InjectionQuery, InjectionRule, Place
 from graphweft_rules.matching.clock import clock_values
 from graphweft_rules.matching.graphrag import GraphragQuery
 from graphweft_rules.matching.lazy_workflows import LazyWorkflows
+from graphweft_rules.matching.mutation import BoundMutation, CompiledMutation
 from graphweft_rules.matching.pack import Logged, Pack
 from graphweft_rules.matching.parameters import Absent, Scope
-from graphweft_rules.matching.rule_functions import BoundMutation, uuids_of
+from graphweft_rules.matching.rule_functions import uuids_of
 from graphweft_rules.matching.rule_summary import RuleSummary
 from graphweft_rules.matching.workflow import (
     CompiledInjection,
     CompiledInjectionRule,
-    CompiledMutation,
     CompiledMutationRule,
     Workflow,
     compile_workflow,

@@ -20,7 +20,6 @@ from graphweft_rules.files.model import (
     InjectionRule,
     MutationRule,
     Place,
-    Written,
 )
 from graphweft_rules.matching.conditions import (
     Condition,
@@ -30,6 +29,7 @@ from graphweft_rules.matching.conditions import (
     compile_group,
 )
 from graphweft_rules.matching.graphrag import CompiledGraphrag, compile_graphrag
+from graphweft_rules.matching.mutation import CompiledMutation
 from graphweft_rules.matching.parameters import ParamError, Reference, Scope, Source, compile_param
 from graphweft_rules.matching.rule_functions import Bind, Decide, binder_of, decider_of, undecided
 from graphweft_rules.matching.searches import CompiledSearch, SearchError, compile_search, parse_retrieval
@@ -42,19 +42,6 @@ _TOGETHER: Final = 64
 """Conditions of one program. If one cannot be evaluated, all are evaluated one by one."""
 _MEMORY: Final = 4096
 """Limit of cached combinations of event type and agent, because both come from outside."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CompiledMutation:
-    """A mutation with parsed Cypher and parameters."""
-
-    rule: str
-    id: str
-    cypher: Cypher
-    sources: tuple[tuple[str, Source], ...]
-    place: Place
-    written: Written | None = None
-    """The place of the query's text."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

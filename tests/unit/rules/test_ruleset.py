@@ -19,7 +19,7 @@ from graphweft_rules.files.model import (
     Place,
 )
 from graphweft_rules.matching.clock import uuid_values
-from graphweft_rules.matching.rule_functions import BoundMutation
+from graphweft_rules.matching.mutation import BoundMutation
 from graphweft_rules.matching.rule_set import Skipped
 
 CONTRACT = Path(__file__).parents[2] / "fixtures" / "contract"

@@ -49,7 +49,8 @@ from graphweft_workers.roles.settings import Settings
 
 if TYPE_CHECKING:
     from graphweft_rules import RuleSet
-    from graphweft_rules.matching.workflow import CompiledInjection, CompiledMutation
+    from graphweft_rules.matching.mutation import CompiledMutation
+    from graphweft_rules.matching.workflow import CompiledInjection
     from graphweft_workers.active_rules import LoggedRules
     from graphweft_workers.embedding.protocol import Embedder
     from graphweft_workers.engine.job_worker import JobWorker

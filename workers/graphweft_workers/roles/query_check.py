@@ -18,7 +18,8 @@ from graphweft_rules.cypher.node_labels import shared_labels
 from graphweft_rules.cypher.query import Cypher
 from graphweft_rules.files.findings import Finding, RulesError, errors, ordered
 from graphweft_rules.files.model import Place, Written
-from graphweft_rules.matching.workflow import CompiledInjection, CompiledMutation
+from graphweft_rules.matching.mutation import CompiledMutation
+from graphweft_rules.matching.workflow import CompiledInjection
 from graphweft_workers.ports.dialect import GraphDialect
 from graphweft_workers.ports.graph_store import GraphStore, Refusal
 from graphweft_workers.retrieval.statements import enriched

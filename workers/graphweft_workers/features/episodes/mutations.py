@@ -41,8 +41,8 @@ from graphweft_contracts.episodes import (
 )
 from graphweft_contracts.memory import SCOPES, MemoryErase, derived_id
 from graphweft_rules.matching.clock import utc_text
+from graphweft_rules.matching.mutation import CompiledMutation
 from graphweft_rules.matching.pack import Logged
-from graphweft_rules.matching.workflow import CompiledMutation
 from graphweft_workers.features.declarations import compiled, shared_terms, stored_terms, terms_indexes
 from graphweft_workers.features.episodes.ontologies.registry import Ontologies, resolve_ontology
 from graphweft_workers.features.erasing import IS_ERASED, MARKS, NOT_ERASED, erasure_of, logged_params

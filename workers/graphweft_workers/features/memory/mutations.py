@@ -24,8 +24,8 @@ from graphweft_contracts.memory import (
     memory_id,
 )
 from graphweft_rules.matching.clock import moments_later, utc_text
+from graphweft_rules.matching.mutation import CompiledMutation
 from graphweft_rules.matching.pack import Logged
-from graphweft_rules.matching.workflow import CompiledMutation
 from graphweft_workers.features.declarations import compiled, shared_terms, stored_terms, terms_indexes
 from graphweft_workers.features.erasing import IS_ERASED, MARKS, NOT_ERASED, erasure_of, logged_params
 from graphweft_workers.retrieval.records import FACT, MEMORY_LABEL, PREFERENCE, PROFILE, SUMMARY

@@ -200,10 +200,9 @@ async def _context(settings: Settings, graph: GraphStore, *, only: str | None = 
 
 def _look_around(settings: Settings, rules: Path) -> list[str]:
     """Return what to run next, without the name of the program."""
-    page = [f"run console --data {settings.data}"] if "console" in get_args(Role) else []
+    page = "   # prints the address of the console" if "console" in get_args(Role) else ""
     return [
-        f"up --data {settings.data} --rules {rules}",
-        *page,
+        f"up --data {settings.data} --rules {rules}{page}",
         f"query --data {settings.data} --app {_APP} 'MATCH (t:Tool) RETURN t.name, t.calls'",
     ]
 

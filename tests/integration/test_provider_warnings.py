@@ -26,6 +26,7 @@ from graphweft.adapters.agent_framework.memory import GraphContextProvider
 from graphweft.adapters.core import Adapter
 from graphweft_contracts import Event
 from graphweft_contracts.memory import memory_id
+from graphweft_contracts.prompt_text import inside
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.neo4j.store import Neo4jStore
 from graphweft_workers.drivers.redis.requests import RedisRequestQueue
@@ -199,7 +200,7 @@ async def test_a_run_gets_memories_and_what_was_taken_from_them(
         for user, verb in (("u1", "loves"), ("u2", "hates")):
             provider = GraphContextProvider(adapter, memory_enabled=True, user_id=user, read_own_writes=False, top_k=9)
             [added] = await run(provider, times=1)
-            lines = added.splitlines()[3:]
+            lines = inside(added.split("\n\n", 1)[1]).splitlines()
             taken = [
                 f"- fact, 2026-02-01: {user} {verb} plum cake",
                 f"- fact, 2026-02-01: {user} {verb} to make a cake",

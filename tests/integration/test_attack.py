@@ -26,6 +26,7 @@ from tests.integration.test_nothing_silent import (
 from graphweft import Event
 from graphweft.transport import Transport
 from graphweft_contracts import DeadLetter, GraphUnavailable, InvalidSettings, channels, wire
+from graphweft_workers import event_decoder
 from graphweft_workers.active_rules import FixedRules
 from graphweft_workers.cli.delivery import wait_until_applied
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
@@ -267,14 +268,14 @@ async def test_an_event_that_took_effect_is_not_set_aside(
 async def test_an_entry_whose_decoding_fails_does_not_keep_a_worker_from_starting(
     bus: RedisEventLog, graph: FalkorDBStore, transport: Transport, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    real = wire.decode
+    real = event_decoder.decode
 
-    def decode(fields: Any, **options: Any) -> Event:
+    def decode(fields: Any, received: Any) -> Event:
         if b"o3" in fields[wire.DATA]:
             raise OverflowError("a defect")
-        return real(fields, **options)
+        return real(fields, received)
 
-    monkeypatch.setattr(wire, "decode", decode)
+    monkeypatch.setattr(event_decoder, "decode", decode)
     await put(transport, [placed(number) for number in range(8)])
     async with working(bus, graph, rules_of(tmp_path)):
         await caught_up(bus)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import asyncio
-import os
 import signal
 import subprocess
 import sys
@@ -14,6 +13,7 @@ from pathlib import Path
 from typing import Literal, Self
 
 from pydantic import SecretStr
+from tests.services.environment import clean_environment
 
 from graphweft import Client
 from graphweft.transport import Transport
@@ -104,7 +104,7 @@ class Stack:
 
     def worker(self, name: str, rules: Path, log: Path, *, batch_events: int) -> Worker:
         """Return a worker that is not started yet."""
-        environment = {key: value for key, value in os.environ.items() if not key.startswith(("GRAPHWEFT_", "NEO4J_"))}
+        environment = clean_environment()
         environment |= {
             "GRAPHWEFT_BUS_URL": self.bus_server.url_behind(self.bus_server.workers),
             "GRAPHWEFT_GRAPH_URL": self.graph_server.url_behind(self.graph_server.workers),

@@ -25,6 +25,7 @@ import pytest
 import redis
 import typer
 from tests.services.commands import Done, inside
+from tests.services.environment import clean_environment
 
 from graphweft.transports.embedded import embedded_url
 from graphweft.transports.redis.transport import RedisTransport
@@ -96,10 +97,6 @@ def event(id: str, *, app: str, type: str = "agent.turn_complete", chat: str = "
 
 def turn(id: str, *, app: str, agent: str = "Ann") -> str:
     return event(id, app=app, agent_name=agent)
-
-
-def clean_environment(**more: str) -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if not name.startswith(("GRAPHWEFT_", "NEO4J_"))} | more
 
 
 Call = Callable[..., Done]

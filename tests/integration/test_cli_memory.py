@@ -16,6 +16,7 @@ from typing import Any, cast
 
 import pytest
 from tests.services.commands import inside
+from tests.services.environment import clean_environment
 
 from graphweft_contracts.prompt_text import inside as text_of
 
@@ -37,7 +38,7 @@ class Up:
 
     def __init__(self, folder: Path, **environment: str) -> None:
         self.folder = folder
-        kept = {name: value for name, value in os.environ.items() if not name.startswith(("GRAPHWEFT_", "NEO4J_"))}
+        kept = clean_environment()
         self.environment = kept | {"GRAPHWEFT_LOG_LEVEL": "warning", "COLUMNS": "200"} | environment
         self._process = subprocess.Popen(
             self.command("up"),

@@ -20,6 +20,7 @@ from typing import Any, Final, cast
 import httpx
 import pytest
 from tests.services.commands import inside
+from tests.services.environment import clean_environment
 
 from graphweft_workers.console.app import LIMITS, Page, make_app
 from graphweft_workers.console.pages import PAGES
@@ -99,9 +100,7 @@ class Stack:
         self.folder = folder
         (folder / "rules/Notes").mkdir(parents=True)
         (folder / "rules/Notes/graph_injection.yaml").write_text(RULES)
-        self.environment = {
-            name: value for name, value in os.environ.items() if not name.startswith(("GRAPHWEFT_", "NEO4J_"))
-        } | {
+        self.environment = clean_environment() | {
             "GRAPHWEFT_DATA": str(folder / "data"),
             "GRAPHWEFT_RULES": str(folder / "rules"),
             "GRAPHWEFT_LOG_LEVEL": "warning",

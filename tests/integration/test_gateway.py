@@ -27,6 +27,7 @@ import yaml
 from pydantic import ValidationError
 from starlette.datastructures import Headers
 from tests.fuzz.requests import Sender
+from tests.services.environment import clean_environment
 from tests.services.layouts import events_on_bus
 
 from graphweft import Client
@@ -110,9 +111,7 @@ class Stack:
         self.url = embedded_url(folder / "data")
         (folder / "rules/Notes").mkdir(parents=True)
         (folder / "rules/Notes/graph_injection.yaml").write_text(RULES)
-        self.environment = {
-            name: value for name, value in os.environ.items() if not name.startswith(("GRAPHWEFT_", "NEO4J_"))
-        } | {
+        self.environment = clean_environment() | {
             "GRAPHWEFT_DATA": str(folder / "data"),
             "GRAPHWEFT_RULES": str(folder / "rules"),
             "GRAPHWEFT_LOG_LEVEL": "warning",

@@ -20,6 +20,7 @@ import pytest
 from mcp import Client as MCPClient
 from mcp import StdioServerParameters
 from mcp.client.stdio import stdio_client
+from tests.services.environment import clean_environment
 
 from graphweft import Client, Event, MemoryClient, MemoryScope
 from graphweft.transports.embedded import embedded_url
@@ -78,9 +79,10 @@ class Stack:
         rules = folder / "rules/Kitchen/graph_injection.yaml"
         rules.parent.mkdir(parents=True)
         rules.write_text(RULES)
-        self.environment = {
-            name: value for name, value in os.environ.items() if not name.startswith(("GRAPHWEFT_", "NEO4J_"))
-        } | {"GRAPHWEFT_DATA": str(folder / "data"), "GRAPHWEFT_RULES": str(folder / "rules")}
+        self.environment = clean_environment() | {
+            "GRAPHWEFT_DATA": str(folder / "data"),
+            "GRAPHWEFT_RULES": str(folder / "rules"),
+        }
 
     def command(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
         return subprocess.Popen(

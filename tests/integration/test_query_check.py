@@ -6,7 +6,6 @@ import asyncio
 import contextlib
 import json
 import logging
-import os
 import re
 import sys
 import tempfile
@@ -19,6 +18,7 @@ import neo4j
 import pytest
 import pytest_asyncio
 import redis.asyncio as redis
+from tests.services.environment import clean_environment
 from tests.services.layouts import spread
 from tests.services.neo4j import Neo4jServer
 
@@ -429,10 +429,6 @@ async def test_rules_with_a_query_of_another_role_that_is_refused_do_not_get_int
         await mutation_app(settings_of(backend, url, tmp_path)).run()
     assert await lag(bus) == 4
     assert list(await bus.activations()) == []
-
-
-def clean_environment(**more: str) -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if not name.startswith(("GRAPHWEFT_", "NEO4J_"))} | more
 
 
 async def command(*arguments: str, **environment: str) -> tuple[int, str, str]:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import signal
 import sys
 import tempfile
@@ -24,6 +23,7 @@ from pydantic import SecretStr
 from structlog.testing import capture_logs
 from tests.ports import toy
 from tests.ports.toy import sqlite_url
+from tests.services.environment import clean_environment
 from tests.services.fixtures import empty_kafka
 from tests.services.kafka import KafkaServer
 from tests.services.memories import empty_neo4j
@@ -813,7 +813,7 @@ async def replica(bus: Bus, graph_url: str, rules: Path) -> AsyncIterator[asynci
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-m", "graphweft_workers.cli", "run", "injection"),
         env={
-            **{name: value for name, value in os.environ.items() if not name.startswith(("GRAPHWEFT_", "NEO4J_"))},
+            **clean_environment(),
             "GRAPHWEFT_BUS_URL": bus.url,
             "GRAPHWEFT_GRAPH_URL": graph_url,
             "GRAPHWEFT_RULES": str(rules),

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 from tests.services.commands import Done, inside
+from tests.services.environment import clean_environment
 
 from graphweft_workers.cli import rule_test_run
 from graphweft_workers.drivers.embedded.server import EmbeddedServer
@@ -52,7 +53,7 @@ def run(tmp_path: Path) -> Iterator[Run]:
     folder = tmp_path / "workflows/Support"
     folder.mkdir(parents=True)
     (folder / "graph_injection.yaml").write_text(RULES)
-    clean = {name: value for name, value in os.environ.items() if not name.startswith(("GRAPHWEFT_", "NEO4J_"))}
+    clean = clean_environment()
     log = logging.getLogger("graphweft")
     before = (log.handlers, log.level, log.propagate)
     yield lambda *arguments, **more: inside(["test", *arguments], clean | more, folder=tmp_path)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Final
+
+import yaml
 
 from graphweft_rules import RuleSet
 from graphweft_rules.matching.pack import Pack
@@ -22,3 +25,15 @@ def load_rules(folder: Path) -> RuleSet:
 def rule_set(workflows: dict[str, Workflow] | None = None) -> RuleSet:
     """Return these rules, or none, with the packs of every feature."""
     return RuleSet(workflows or {}, packs=PACKS)
+
+
+def rules_of_parts(folder: Path, parts: Mapping[str, str]) -> RuleSet:
+    """Return one rule for all events, with these mutations by name; ``$s`` and ``$v`` are fields of the event."""
+    (folder / "W").mkdir()
+    mutations = [
+        {"id": name, "cypher": cypher, "params": {p: f"$event.{p}" for p in ("s", "v") if f"${p}" in cypher}}
+        for name, cypher in parts.items()
+    ]
+    text = yaml.safe_dump({"mutation_rules": [{"name": "r", "events": ["*"], "mutations": mutations}]})
+    (folder / "W/graph_injection.yaml").write_text(text)
+    return load_rules(folder)

@@ -9,10 +9,9 @@ from datetime import UTC, datetime
 from typing import Any, Final, cast
 
 import pytest
-import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.services.rules import load_rules
+from tests.services.rules import rules_of_parts
 
 from graphweft_contracts import DeadLetter, Event, GraphUnavailable, QueryFailed, wire
 from graphweft_rules import RuleSet
@@ -44,15 +43,7 @@ type State = dict[str, dict[str, Any]]
 
 @pytest.fixture(scope="module")
 def rules(tmp_path_factory: pytest.TempPathFactory) -> RuleSet:
-    folder = tmp_path_factory.mktemp("rules")
-    (folder / "W").mkdir()
-    mutations = [
-        {"id": name, "cypher": cypher, "params": {p: f"$event.{p}" for p in ("s", "v") if f"${p}" in cypher}}
-        for name, cypher in PARTS.items()
-    ]
-    text = yaml.safe_dump({"mutation_rules": [{"name": "r", "events": ["*"], "mutations": mutations}]})
-    (folder / "W/graph_injection.yaml").write_text(text)
-    return load_rules(folder)
+    return rules_of_parts(tmp_path_factory.mktemp("rules"), PARTS)
 
 
 def events_of(rules: RuleSet, values: Sequence[tuple[str, int | None]]) -> list[MatchedEvent]:

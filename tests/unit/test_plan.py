@@ -13,7 +13,7 @@ import pytest
 import yaml
 from hypothesis import given
 from hypothesis import strategies as st
-from tests.services.rules import load_rules, rule_set
+from tests.services.rules import load_rules, rule_set, rules_of_parts
 
 from graphweft_contracts import Event, GraphUnavailable, wire
 from graphweft_rules import RuleSet
@@ -37,15 +37,7 @@ PARTS = {
 
 @pytest.fixture(scope="module")
 def rules(tmp_path_factory: pytest.TempPathFactory) -> RuleSet:
-    folder = tmp_path_factory.mktemp("rules")
-    (folder / "W").mkdir()
-    mutations = [
-        {"id": name, "cypher": cypher, "params": {p: f"$event.{p}" for p in ("s", "v") if f"${p}" in cypher}}
-        for name, cypher in PARTS.items()
-    ]
-    text = yaml.safe_dump({"mutation_rules": [{"name": "r", "events": ["*"], "mutations": mutations}]})
-    (folder / "W/graph_injection.yaml").write_text(text)
-    return load_rules(folder)
+    return rules_of_parts(tmp_path_factory.mktemp("rules"), PARTS)
 
 
 @pytest.fixture(scope="module")

@@ -15,6 +15,7 @@ from graphweft_rules.matching.explain import Unmatched, unmatched, why_nothing
 from graphweft_workers.cli.emit import events_of_lines
 from graphweft_workers.cli.options import Json, Rules, command
 from graphweft_workers.cli.output import print_error, print_json, printable, say
+from graphweft_workers.inspection.rule_dicts import mutation_dict, unmatched_dict
 from graphweft_workers.roles.rules import load_rules
 from graphweft_workers.roles.settings import Settings
 
@@ -109,17 +110,8 @@ def _dict(tried: _Tried) -> dict[str, Any]:
     return {
         "id": tried.event.id,
         "type": tried.event.type,
-        "mutations": [
-            {
-                "rule": bound.mutation.rule,
-                "mutation": bound.mutation.id,
-                "place": str(bound.mutation.place),
-                "statement": bound.mutation.cypher.statement,
-                "params": bound.params,
-            }
-            for bound in tried.mutations
-        ],
+        "mutations": [mutation_dict(bound) for bound in tried.mutations],
         "skipped": tried.skipped,
-        "unmatched": [{"rule": rule.rule, "place": str(rule.place), "reason": rule.reason} for rule in tried.unmatched],
+        "unmatched": [unmatched_dict(rule) for rule in tried.unmatched],
         "reason": tried.reason,
     }

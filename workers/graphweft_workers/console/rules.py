@@ -21,6 +21,7 @@ from graphweft_workers.console.sources import Sources
 from graphweft_workers.console.values import shown
 from graphweft_workers.gateway.problems import Problem
 from graphweft_workers.inspection.judging import judge_event
+from graphweft_workers.inspection.rule_dicts import mutation_dict, unmatched_dict
 from graphweft_workers.roles.connections import dialects
 
 _FILES: Final = 100
@@ -91,18 +92,9 @@ def _tried(rules: RuleSet, event: Any, *, redacts: bool) -> dict[str, Any]:
     judged = judge_event(rules, event)
     missed = (*judged.skipped, *judged.failed)
     found: dict[str, Any] = {
-        "mutations": [
-            {
-                "rule": each.mutation.rule,
-                "mutation": each.mutation.id,
-                "place": str(each.mutation.place),
-                "statement": each.mutation.cypher.statement,
-                "params": each.params,
-            }
-            for each in judged.mutations
-        ],
+        "mutations": [mutation_dict(each) for each in judged.mutations],
         "missed": [{"rule": e.rule, "mutation": e.mutation, "place": e.place, "reason": e.reason} for e in missed],
-        "unmatched": [{"rule": e.rule, "place": str(e.place), "reason": e.reason} for e in judged.unmatched],
+        "unmatched": [unmatched_dict(each) for each in judged.unmatched],
         "reason": judged.reason,
     }
     return shown(found, redacts=redacts, text=10_000)  # type: ignore[no-any-return]
@@ -120,9 +112,8 @@ def _findings(files: Mapping[str, bytes]) -> list[dict[str, Any]]:
         root = Path(name).resolve()
         for path, data in files.items():
             target = (root / path).resolve()
-            if (
-                not target.is_relative_to(root) or target == root
-            ):  # nobody stores such names, but the bus could hold one
+            # No command stores such a name, but the bus may hold one.
+            if not target.is_relative_to(root) or target == root:
                 continue
             target.parent.mkdir(parents=True, exist_ok=True)
             target.write_bytes(data)

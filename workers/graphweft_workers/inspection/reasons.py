@@ -16,6 +16,7 @@ from graphweft_workers.inspection.entries import Seen
 from graphweft_workers.inspection.entry_dicts import activation_dict
 from graphweft_workers.inspection.judging import Judged, Missed, judge
 from graphweft_workers.inspection.lookup import Relatives
+from graphweft_workers.inspection.rule_dicts import mutation_dict, unmatched_dict
 from graphweft_workers.inspection.rules_at import RulesAt, activation_at
 from graphweft_workers.inspection.scan import Decoder
 from graphweft_workers.ports.bus import Bus
@@ -92,22 +93,10 @@ class Reasons:
         return {
             "rules": self.activation and activation_dict(self.activation) | {"ahead": self.ahead},
             "batch": self.batch,
-            "mutations": [
-                {
-                    "rule": bound.mutation.rule,
-                    "mutation": bound.mutation.id,
-                    "place": str(bound.mutation.place),
-                    "statement": bound.mutation.cypher.statement,
-                    "params": bound.params,
-                    "outcome": outcome,
-                }
-                for bound, outcome in self.outcomes
-            ],
+            "mutations": [mutation_dict(bound) | {"outcome": outcome} for bound, outcome in self.outcomes],
             "skipped": [_missed(each) for each in self.judged.skipped],
             "failed": [_missed(each) for each in self.judged.failed],
-            "unmatched": [
-                {"rule": each.rule, "place": str(each.place), "reason": each.reason} for each in self.judged.unmatched
-            ],
+            "unmatched": [unmatched_dict(each) for each in self.judged.unmatched],
             "reason": self.seen.fault or self.judged.reason,
             "set_aside": self.letters.set_aside is not None,
         }

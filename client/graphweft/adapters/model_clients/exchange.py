@@ -76,7 +76,7 @@ class Shape(Protocol):
         ...
 
     def answer(self, response: Any) -> Answer:
-        """Return the answer in a response that is no stream."""
+        """Return the answer in a response that is not streamed."""
         ...
 
     def reader(self, options: Mapping[str, Any]) -> StreamReader:

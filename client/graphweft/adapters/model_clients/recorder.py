@@ -132,7 +132,7 @@ class Exchange:
         return dict(options)
 
     def responded(self, response: Any) -> None:
-        """Report a response that is no stream."""
+        """Report a response that is not streamed."""
         with self._core.guarded("reading a response"):
             self.answered(self.shape.answer(response))
         self.abandoned()
@@ -165,7 +165,7 @@ class Exchange:
         self._core.fail_turn(recorder.variables, recorder.agent, error, run=run)
 
     def abandoned(self) -> None:
-        """Report that nobody reads the rest of the answer; its turn is abandoned."""
+        """Report that the caller reads no more of the answer, which abandons the turn."""
         if not self._end():
             self._core.abandon_turn(self._recorder.variables, self._recorder.agent, run=self._turn.run)
 

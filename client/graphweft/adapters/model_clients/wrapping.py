@@ -52,7 +52,7 @@ def wrap_openai(
 
     ``settings`` are those of ``Adapter``; or pass an ``adapter`` that several wrapped clients share, for its ``stats``
     and ``close``. Answers, streams and errors of the model are those of the client; failures of graphweft are counted
-    and logged once. Raises ``InvalidSettings`` without an app, and for an object that is no such client.
+    and logged once. Raises ``InvalidSettings`` without an app, and for an object of another type.
     """
     ids = _ids(app, user, chat, workflow)
     recorder = _recorder("/graphweft/openai", adapter, settings, ids=ids, agent=agent, remember=remember)

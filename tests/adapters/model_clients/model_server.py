@@ -84,6 +84,7 @@ class ModelServer:
         handler.send_response(200)
         handler.send_header("content-type", "text/event-stream")
         handler.send_header("transfer-encoding", "chunked")
+        handler.send_header("connection", "close")  # else a client may use the connection again while it is closed
         handler.end_headers()
         parts = list(_PARTS[kind](text, calls, body))
         whole = word not in {"cut", "short"}

@@ -76,6 +76,15 @@ GRAPH_INDEXES: Final = "graphweft:indexes"
 """Begin of the keys that name the run of the server in which the indexes of a graph were made."""
 """Key on the graph server; a write to it allows waiting until the server has written to disk."""
 
+SLOW: Final = "graphweft:slow"
+"""Begin of the keys by which slow reads and writes of a graph take turns, on the graph server."""
+SLOW_GRAPHS: Final = f"{SLOW}:graphs"
+"""Sorted set: graphs with slow reads, by the server's time in milliseconds until which writers heed them."""
+SLOW_READS: Final = f"{SLOW}:reads"
+"""Sorted set: slow reads that run or wait, by the time at which they end."""
+SLOW_WRITES: Final = f"{SLOW}:writes"
+"""Sorted set: writes to the graphs in ``SLOW_GRAPHS``, by the time at which they end."""
+
 GRAPH_CHECK: Final = "graphweft::check::"
 """Empty graph in which the graph server checks the queries of rules."""
 

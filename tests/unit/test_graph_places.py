@@ -115,7 +115,8 @@ async def test_what_turns_out_to_be_slow_counts_for_those_that_wait_already() ->
     assert_all_given_back(server.places)
 
 
-async def test_what_turns_out_to_be_quick_counts_for_those_that_wait_already() -> None:
+async def test_what_turns_out_to_be_quick_counts_for_those_that_wait_already(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "_SLOW_S", 0.0)
     server = Server()
     await server.teach("a", "late", SLOW)
     asked = [server.ask("a", "late") for _ in range(50)]

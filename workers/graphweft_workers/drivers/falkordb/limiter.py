@@ -2,7 +2,9 @@
 
 A server has few threads, accepts every query, and finishes queries that nobody waits for. So the number of sent queries
 is limited here, and a query keeps its place until the server answers. Quick queries should not wait for a place, and
-slow queries of one app should not block the others; the last duration of a statement predicts the next one.
+slow queries of one app should not block the others; the last duration of a statement predicts the next one. A slow
+query must also take turns with the writes of its graph (``read_turns``), so a query that is believed to be quick has a
+short time limit.
 
 Rejected: a fixed number of places per app. A small number delays quick queries by the network's latency, and a large
 one gives all threads to slow queries. A number that follows the average duration reacts too late to slow queries.
@@ -19,6 +21,7 @@ from functools import partial
 from typing import Any, Final
 
 from graphweft_contracts import GraphUnavailable
+from graphweft_workers.bounded_dict import BoundedDict
 
 _ALL: Final = 64
 """Places of all apps together; each needs a connection."""
@@ -31,6 +34,10 @@ _WEIGHT: Final = 0.2
 """The weight of the last duration in the prediction."""
 _REMEMBERED: Final = 10_000
 """The limit of remembered statements: names of apps come from outside."""
+_TRY_S: Final = 0.15
+"""The time limit of a query that is believed to be quick. Beyond it the query is slow, and begins again as such."""
+_SLOW_S: Final = 30.0
+"""How long a statement counts as slow after it took longer than ``_TRY_S``, whatever it takes since."""
 _GRACE_S: Final = 0.1
 """Extra time for a reply after the time limit, which the server enforces."""
 
@@ -47,11 +54,24 @@ class Query:
     """Whether the caller still waits."""
     took_ms: float | None = None
     """The server's execution time, set by the sender; None if unknown."""
+    aborted: bool = False
+    """Set by the sender: the server ended the query at its time limit."""
     needs_ms: float = 0.0
     """The predicted duration."""
     lane: _Lane
     given: asyncio.Future[None]
     has_place: bool = False
+
+    @property
+    def is_slow(self) -> bool:
+        """Whether it must take turns with the writes of its graph."""
+        return self.lane.key[1]
+
+    @property
+    def limit_s(self) -> float:
+        """The time limit for the server, from now on. Nobody waits for the query after it."""
+        left_s = max(0.001, self.until - time.monotonic())
+        return left_s if self.is_slow else min(left_s, _TRY_S)
 
 
 @dataclass(slots=True, eq=False, kw_only=True)
@@ -70,8 +90,8 @@ class Places:
     """Assigns places; make one for each server.
 
     The quick queries of an app get places up to ``_AHEAD_MS`` of work for each thread of the server. A query is slow if
-    one such query for every second thread would exceed that; slow queries get half as many places as there are threads,
-    and at least one. Queries of one kind are served in order; apps take turns.
+    one such query for every second thread would exceed that, or if it was aborted as a quick one; slow queries get half
+    as many places as there are threads, and at least one. Queries of one kind are served in order; apps take turns.
     """
 
     def __init__(self, *, threads: int) -> None:
@@ -82,6 +102,8 @@ class Places:
         """The queues with queries; the one that was served last is last."""
         self._needs: OrderedDict[tuple[str, str], float] = OrderedDict()
         """Predicted durations in milliseconds, by app and statement."""
+        self._slow_until: BoundedDict[tuple[str, str], float] = BoundedDict()
+        """By app and statement: until when it counts as slow."""
         self._running: set[asyncio.Task[Any]] = set()
         self._closed = False
 
@@ -91,12 +113,22 @@ class Places:
         """Call ``ask`` once its query has a place, and return its result. The query keeps the place until it ends.
 
         Raises ``TimeoutError`` after ``timeout_s``, and ``GraphUnavailable`` after ``aclose``. A query that was sent
-        continues after a timeout, or when the caller is cancelled.
+        continues after a timeout, or when the caller is cancelled. A query that is aborted as a quick one is asked again as
+        a slow one.
         """
         until = time.monotonic() + timeout_s
+        while True:
+            query, result = await self._run(app_id, statement, ask, until)
+            if not query.aborted or query.is_slow or time.monotonic() >= until:
+                return result()
+
+    async def _run[Result](
+        self, app_id: str, statement: str, ask: Callable[[Query], Coroutine[Any, Any, Result]], until: float
+    ) -> tuple[Query, Callable[[], Result]]:
+        """Ask once; return the query, and what returns or raises its result."""
         query = self._enter(app_id, statement, until)
         if not query.has_place:
-            async with asyncio.timeout(timeout_s):
+            async with asyncio.timeout(max(0.0, until - time.monotonic())):
                 await self._place(query)
         running = asyncio.create_task(ask(query))
         self._running.add(running)
@@ -109,7 +141,7 @@ class Places:
             raise TimeoutError
         if running.cancelled():
             raise _closed()
-        return running.result()
+        return query, running.result
 
     async def aclose(self) -> None:
         """Cancel all queries and accept no more; a second call does nothing."""
@@ -132,7 +164,7 @@ class Places:
             app_id=app_id,
             statement=statement,
             until=until,
-            lane=self._lane(app_id, needs_ms),
+            lane=self._lane(app_id, statement, needs_ms),
             given=asyncio.get_running_loop().create_future(),
         )
         query.lane.waiting.append(query)
@@ -167,7 +199,7 @@ class Places:
                 query = lane.waiting[0]
                 # The prediction may have changed while it waited.
                 query.needs_ms = self._needs.get((query.app_id, query.statement), _UNKNOWN_MS)
-                query.lane = self._lane(query.app_id, query.needs_ms)
+                query.lane = self._lane(query.app_id, query.statement, query.needs_ms)
                 if query.lane is not lane:
                     query.lane.waiting.append(lane.waiting.popleft())
                     lanes.append(query.lane)
@@ -186,8 +218,9 @@ class Places:
         query.has_place = True
         query.given.set_result(None)
 
-    def _lane(self, app_id: str, needs_ms: float) -> _Lane:
-        key = app_id, needs_ms > self.threads * _AHEAD_MS / self._most_slow()
+    def _lane(self, app_id: str, statement: str, needs_ms: float) -> _Lane:
+        slow = needs_ms > self.threads * _AHEAD_MS / self.most_slow
+        key = app_id, slow or self._slow_until.get((app_id, statement), 0.0) > time.monotonic()
         lane = self._lanes.get(key)
         if lane is None:
             lane = self._lanes[key] = _Lane(key=key)
@@ -196,16 +229,21 @@ class Places:
     def _has_room(self, lane: _Lane, needs_ms: float) -> bool:
         _, slow = lane.key
         if slow:
-            return lane.places < self._most_slow()
+            return lane.places < self.most_slow
         return not lane.places or lane.needs_ms + needs_ms <= self.threads * _AHEAD_MS
 
-    def _most_slow(self) -> int:
+    @property
+    def most_slow(self) -> int:
+        """How many slow queries an app may have at the server."""
         return max(1, self.threads // 2)
 
     def _ended(self, query: Query, running: asyncio.Task[Any]) -> None:
         self._running.discard(running)
+        key = query.app_id, query.statement
         if query.took_ms is not None:
-            self._learn((query.app_id, query.statement), query.took_ms)
+            self._learn(key, query.took_ms)
+        if query.aborted or (query.took_ms or 0.0) >= _TRY_S * 1000:
+            self._slow_until[key] = time.monotonic() + _SLOW_S
         self._leave(query)
         if not running.cancelled():
             running.exception()  # retrieve the error, or asyncio warns about it

@@ -12,6 +12,7 @@ from graphweft_contracts import channels
 
 _CONNECT: Final = ("+ping", "+client|setinfo", "+client|setname", "+select", "+info")
 _READ: Final = ("+graph.ro_query", "+graph.list", "+graph.config", "+module|list")
+_TURNS: Final = ("+time", "+zadd", "+zrem", "+zscore", "+zrangebyscore", "+zremrangebyscore")
 _WRITE: Final = (
     *("+graph.query", "+graph.explain", "+graph.delete", "+incr", "+waitaof", "+get", "+set", "+del"),
     *("+watch", "+unwatch", "+multi", "+exec", "+discard", "+rename", "+exists", "+config|get"),
@@ -22,6 +23,6 @@ def rules_of(role: str, graph_template: str) -> tuple[str, ...]:
     """Return the rules for a user who has none yet."""
     graphs = graph_template.format(app_id="*")
     if role == "responder":
-        return (*_CONNECT, *_READ, f"~{graphs}")
-    keys = (graphs, channels.GRAPH_CHECK, channels.DURABLE, f"{channels.GRAPH_INDEXES}:*")
-    return (*_CONNECT, *_READ, *_WRITE, *(f"~{key}" for key in keys))
+        return (*_CONNECT, *_READ, *_TURNS, f"~{graphs}", f"~{channels.SLOW}:*")
+    keys = (graphs, f"{channels.SLOW}:*", channels.GRAPH_CHECK, channels.DURABLE, f"{channels.GRAPH_INDEXES}:*")
+    return (*_CONNECT, *_READ, *_TURNS, *_WRITE, *(f"~{key}" for key in keys))

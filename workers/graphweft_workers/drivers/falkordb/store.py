@@ -55,6 +55,7 @@ from graphweft_workers.drivers.falkordb.exchange import exchange
 from graphweft_workers.drivers.falkordb.limiter import Places, Query
 from graphweft_workers.drivers.falkordb.literals import header
 from graphweft_workers.drivers.falkordb.property_names import read_property_names
+from graphweft_workers.drivers.falkordb.read_turns import ReadTurns
 from graphweft_workers.drivers.falkordb.rows import bound_amount, run_time_ms, table_of
 from graphweft_workers.drivers.falkordb.statements import (
     DROP_COPIES,
@@ -123,6 +124,9 @@ class FalkorDBStore:
         self._longest_ms: int | None = None
         self._asking = asyncio.Lock()
         self._places = Places(threads=_THREADS)
+        self._turns = ReadTurns(self._redis)
+        self.without_turn = 0
+        """How many slow queries ended because they got no turn in time."""
         self._lookers = asyncio.Semaphore(_LOOKERS)
 
     async def check(self) -> str:
@@ -397,6 +401,7 @@ class FalkorDBStore:
     async def aclose(self) -> None:
         """See ``GraphStore.aclose``."""
         await self._places.aclose()
+        await self._turns.aclose()
         while self._senders:
             _, sender = self._senders.popitem()
             await sender.aclose()
@@ -426,22 +431,47 @@ class FalkorDBStore:
             raise translate(error) from error
 
     async def _ask(self, text: str, limited: bool, enough: int | None, elements: bool, query: Query) -> Table:
-        limit_ms = await self._allowed_ms(max(1, int((query.until - time.monotonic()) * 1000)))
-        command = ("GRAPH.RO_QUERY", self._name(query.app_id), text, "--compact", "TIMEOUT", limit_ms)
-        try:
-            reply = await self._redis.execute_command(*command)
-            if isinstance(reply[-1], Exception):
-                raise reply[-1]
-        except ResponseError as error:
-            if str(error).startswith(TIMED_OUT):
-                query.took_ms = limit_ms
-            raise
+        reply = await (self._ask_in_turn(text, query) if query.is_slow else self._ask_now(text, query))
         query.took_ms = run_time_ms(reply)
         if not query.wanted:
             return Table(columns=(), rows=())
         if limited:
             bound_amount(reply, enough)
         return await table_of(reply, self._graph(query.app_id), elements=elements)
+
+    async def _ask_in_turn(self, text: str, query: Query) -> list[Any]:
+        await self._allowed_ms(0)  # asks for the number of threads too
+        of_graph, of_all = self._places.most_slow, max(1, self._places.threads - 1)
+        begun = False
+        try:
+            async with self._turns.reading(
+                self._name(query.app_id), until=query.until, of_graph=of_graph, of_all=of_all
+            ):
+                begun = True
+                return await self._ask_now(text, query)
+        except TimeoutError as error:
+            if begun:
+                raise
+            self.without_turn += 1
+            raise QueryFailed(
+                "the query is slow and got no turn in time: slow queries wait while their app's graph is written, and at "
+                f"most {of_graph} of an app and {of_all} of all apps run at once. Make the query quicker, or raise the "
+                "budget",
+                code="timeout",
+            ) from error
+
+    async def _ask_now(self, text: str, query: Query) -> list[Any]:
+        limit_ms = await self._allowed_ms(max(1, int(query.limit_s * 1000)))
+        command = ("GRAPH.RO_QUERY", self._name(query.app_id), text, "--compact", "TIMEOUT", limit_ms)
+        try:
+            reply: list[Any] = await self._redis.execute_command(*command)
+            if isinstance(reply[-1], Exception):
+                raise reply[-1]
+        except ResponseError as error:
+            if str(error).startswith(TIMED_OUT):
+                query.took_ms, query.aborted = limit_ms, True
+            raise
+        return reply
 
     async def _rows(self, app_id: str, command: str, text: str) -> list[Any]:
         """Run a query without limits of its result; return the rows of its compact reply."""
@@ -457,6 +487,10 @@ class FalkorDBStore:
         return reply[1] if len(reply) == 3 else []
 
     async def _apply(self, app_id: str, partition: int, writes: Sequence[Write]) -> Applied:
+        async with self._turns.writing(self._name(app_id)):
+            return await self._apply_now(app_id, partition, writes)
+
+    async def _apply_now(self, app_id: str, partition: int, writes: Sequence[Write]) -> Applied:
         name = self._name(app_id)
         timeout_ms = await self._allowed_ms(self._write_timeout_ms)
         await self._make_known(app_id, writes)

@@ -1,0 +1,220 @@
+"""Lets the slow reads of a graph and its writes take turns, across all processes.
+
+A write waits until the reads of its graph have ended. FalkorDB 4.22 holds the lock of the whole server while it waits,
+so one slow read and one write to the same graph stop every app, and on Redis the bus too. Slow reads therefore say that
+they run, in sorted sets on the graph server, and a write to their graph is sent only once they have ended.
+
+Both sides first say that they are there, and then look for the other side; so at least one of them sees the other. The
+read withdraws, the write waits. A read that has waited for long goes before writes that have not begun. An entry has
+the server's time as its end: what a killed process has left counts no longer than that.
+
+Writes pay nothing while no slow reads are known: a reader announces its graph, and begins when the workers, which look
+four times a second, have seen it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import random
+import time
+import uuid
+from collections.abc import AsyncGenerator, Iterable
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from typing import Any, Final
+
+from redis.exceptions import NoPermissionError, RedisError
+
+from graphweft_contracts import channels
+
+logger = logging.getLogger("graphweft.graph")
+
+_ANNOUNCED_MS: Final = 60_000
+"""How long the workers heed the slow reads of a graph after the last one was announced."""
+_AGAIN_MS: Final = 20_000
+"""After which a read announces its graph again."""
+_LOOK_S: Final = 0.25
+"""How often workers look for announced graphs."""
+_SEEN_MS: Final = 600
+"""After which every worker has seen an announcement."""
+_POLL_S: Final = 0.01
+_WAITS_MS: Final = 200
+"""How long a waiting read counts without saying so again."""
+_PATIENCE_MS: Final = 500
+"""After which a waiting read goes before new writes."""
+_WRITE_MS: Final = 20_000
+"""The longest round trip of writes."""
+_GRACE_MS: Final = 500
+"""Extra time of a read for the server to end it."""
+_MOST_GRAPHS: Final = 10_000
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class _Read:
+    """A slow read that runs, or waits since a time of the server."""
+
+    runs: bool
+    since_ms: int
+    id: str
+    graph: str
+
+    def __str__(self) -> str:
+        return f"{'r' if self.runs else 'w'}:{self.since_ms}:{self.id}:{self.graph}"
+
+    @classmethod
+    def of(cls, name: str) -> _Read:
+        state, since, id, graph = name.split(":", 3)
+        return cls(runs=state == "r", since_ms=int(since), id=id, graph=graph)
+
+
+class ReadTurns:
+    """The turns of one process; make one for each client. If its user lacks the rights, nobody waits here."""
+
+    def __init__(self, client: Any) -> None:
+        self._client = client
+        self._ahead_ms: float | None = None
+        """How far the server's clock is ahead of this process's monotonic one."""
+        self._announced: dict[str, float] = {}
+        """By graph: the server's time of its last announcement."""
+        self._heeded: frozenset[str] = frozenset()
+        """Graphs with slow reads, as writers know them."""
+        self._looking: asyncio.Task[None] | None = None
+        self._off = False
+
+    async def aclose(self) -> None:
+        """Stop looking for announced graphs."""
+        self._off = True
+        if self._looking is not None:
+            self._looking.cancel()
+            await asyncio.gather(self._looking, return_exceptions=True)
+
+    @asynccontextmanager
+    async def reading(self, graph: str, *, until: float, of_graph: int, of_all: int) -> AsyncGenerator[None]:
+        """Wait for the turn of a slow read that ends at the monotonic time ``until`` at the latest.
+
+        At most ``of_graph`` slow reads of a graph, and ``of_all`` of the server, have a turn at the same time. Raises
+        ``TimeoutError`` if there is no turn before ``until``, and ``RedisError`` or ``OSError`` without a server.
+        """
+        names: list[str] = []
+        try:
+            if not self._off:
+                try:
+                    async with asyncio.timeout(max(0.0, until - time.monotonic())):
+                        await self._enter(graph, until, of_graph, of_all, names)
+                except NoPermissionError as error:
+                    self._turn_off(error)
+            yield
+        finally:
+            if names and not self._off:
+                with suppress(RedisError, OSError):
+                    await self._client.zrem(channels.SLOW_READS, *names)
+
+    @asynccontextmanager
+    async def writing(self, graph: str) -> AsyncGenerator[None]:
+        """Wait until no slow read of a graph runs; none begins in the block. It costs nothing without slow reads."""
+        if self._looking is None and not self._off:
+            self._looking = asyncio.create_task(self._look(), name="graphweft-slow-reads")
+        if graph not in self._heeded or self._off:
+            yield
+            return
+        name = f"{uuid.uuid4().hex}:{graph}"
+        try:
+            while True:
+                now_ms = await self._now_ms()
+                pipeline = self._client.pipeline(transaction=False)
+                pipeline.zadd(channels.SLOW_WRITES, {name: now_ms + _WRITE_MS})
+                pipeline.zrangebyscore(channels.SLOW_READS, now_ms, "+inf")
+                _, names = await pipeline.execute()
+                reads = _of_graph(graph, names)
+                if any(not read.runs and now_ms - read.since_ms > _PATIENCE_MS for read in reads):
+                    await self._client.zrem(channels.SLOW_WRITES, name)
+                elif not any(read.runs for read in reads):
+                    break
+                await asyncio.sleep(_POLL_S)
+            yield
+        finally:
+            with suppress(RedisError, OSError):
+                await self._client.zrem(channels.SLOW_WRITES, name)
+
+    async def _enter(self, graph: str, until: float, of_graph: int, of_all: int, names: list[str]) -> None:
+        """Return when a read has its turn; ``names`` gets what to remove at its end."""
+        await self._announce(graph)
+        since_ms, id = int(await self._now_ms()), uuid.uuid4().hex
+        runs = str(_Read(runs=True, since_ms=since_ms, id=id, graph=graph))
+        waits = str(_Read(runs=False, since_ms=since_ms, id=id, graph=graph))
+        names += (runs, waits)
+        while True:
+            now_ms = await self._now_ms()
+            ends_ms = now_ms + (until - time.monotonic()) * 1000 + _GRACE_MS
+            pipeline = self._client.pipeline(transaction=False)
+            pipeline.zremrangebyscore(channels.SLOW_READS, "-inf", now_ms)
+            pipeline.zadd(channels.SLOW_READS, {runs: ends_ms})
+            pipeline.zrangebyscore(channels.SLOW_READS, now_ms, "+inf")
+            pipeline.zrangebyscore(channels.SLOW_WRITES, now_ms, "+inf")
+            *_, reads, writes = await pipeline.execute()
+            running = [read for read in map(_Read.of, reads) if read.runs]
+            own = sum(read.graph == graph for read in running)
+            written = any(write.partition(":")[2] == graph for write in writes)
+            if own <= of_graph and len(running) <= of_all and not written:
+                await self._client.zrem(channels.SLOW_READS, waits)
+                return
+            pipeline = self._client.pipeline(transaction=False)
+            pipeline.zrem(channels.SLOW_READS, runs)
+            pipeline.zadd(channels.SLOW_READS, {waits: now_ms + _WAITS_MS})
+            await pipeline.execute()
+            # Two reads that see each other both withdraw, so each waits for a time of its own.
+            await asyncio.sleep(_POLL_S * random.uniform(0.5, 1.5))
+
+    async def _announce(self, graph: str) -> None:
+        """Return once all workers know that a graph has slow reads."""
+        now_ms = await self._now_ms()
+        announced = self._announced.get(graph)
+        if announced is None or now_ms - announced > _AGAIN_MS:
+            ends = await self._client.zscore(channels.SLOW_GRAPHS, graph)
+            pipeline = self._client.pipeline(transaction=False)
+            pipeline.zremrangebyscore(channels.SLOW_GRAPHS, "-inf", now_ms)
+            pipeline.zadd(channels.SLOW_GRAPHS, {graph: now_ms + _ANNOUNCED_MS})
+            await pipeline.execute()
+            if announced is None and ends is not None and float(ends) > now_ms:
+                announced = float(ends) - _ANNOUNCED_MS  # by another process
+            elif announced is None or now_ms - announced > _ANNOUNCED_MS:
+                announced = now_ms
+            await asyncio.sleep(max(0.0, announced + _SEEN_MS - now_ms) / 1000)
+            # Now, so that it is announced again in time; the workers have known of it without a gap.
+            self._announced[graph] = now_ms
+            if len(self._announced) > _MOST_GRAPHS:
+                del self._announced[next(iter(self._announced))]
+
+    async def _look(self) -> None:
+        while not self._off:
+            try:
+                now_ms = await self._now_ms(again=True)
+                graphs = await self._client.zrangebyscore(channels.SLOW_GRAPHS, now_ms, "+inf")
+                self._heeded = frozenset(graphs)
+            except NoPermissionError as error:
+                self._turn_off(error)
+                return
+            except (RedisError, OSError):
+                pass  # the next write tells that the server is unavailable
+            await asyncio.sleep(_LOOK_S)
+
+    async def _now_ms(self, *, again: bool = False) -> float:
+        """Return the server's time in milliseconds."""
+        if self._ahead_ms is None or again:
+            seconds, micros = await self._client.time()
+            self._ahead_ms = seconds * 1000 + micros / 1000 - time.monotonic() * 1000
+        return time.monotonic() * 1000 + self._ahead_ms
+
+    def _turn_off(self, error: NoPermissionError) -> None:
+        if not self._off:
+            self._off = True
+            logger.warning(
+                "this user may not use the keys %s:* on the graph server, so a slow query of one app can stop all apps "
+                "while its graph is written: give the user the lines of `graphweft acl falkordb` again (%s)",
+                *(channels.SLOW, error),
+            )
+
+
+def _of_graph(graph: str, names: Iterable[str]) -> list[_Read]:
+    return [read for read in map(_Read.of, names) if read.graph == graph]

@@ -120,6 +120,7 @@ class Watched:
     def __init__(self, graph: Any) -> None:
         self.graph = graph
         self.settle_s: float = graph.settle_s
+        self.without_turn: int = graph.without_turn
         self.dialect = graph.dialect
         self.reads = 0
         self.marked = 0

@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import dataclasses
 import math
+import time
 from typing import Any
 
 import pytest
@@ -13,8 +14,10 @@ import redis.asyncio as redis
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from graphweft.transports.redis.connection import connect
 from graphweft_contracts import Fenced, GraphUnavailable, QueryFailed, channels
 from graphweft_rules.cypher.query import parse
+from graphweft_workers.drivers.falkordb.read_turns import ReadTurns
 from graphweft_workers.drivers.falkordb.statements import guarded
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.engine.digest import read_digest
@@ -249,6 +252,153 @@ async def test_slow_reads_of_one_app_leave_the_server_to_others(graph: FalkorDBS
     for task in asked:
         task.cancel()
     await asyncio.gather(*asked, return_exceptions=True)
+
+
+async def test_a_write_waits_for_a_slow_read_of_its_graph_without_stopping_the_server(url: str) -> None:
+    async with contextlib.AsyncExitStack() as ends:
+        reader, writer = FalkorDBStore(url), FalkorDBStore(url)
+        for store in (reader, writer):
+            await ends.enter_async_context(contextlib.aclosing(store))
+        for app in (APP, "other"):
+            await writer.progress(app, 0)
+        first, second = chain(COUNT, COUNT)
+        assert (await writer.apply(APP, 0, [first])).count == 1
+        await until_busy(writer, False)
+        asked = asyncio.create_task(reader.read(APP, ENDLESS, {}, timeout_s=4))
+        async with asyncio.timeout(60):  # it was tried as a quick one before
+            while not [name for name in await writer._redis.zrange(channels.SLOW_READS, 0, -1) if name[0] == "r"]:  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+        await until_busy(writer, True)
+        writing = asyncio.create_task(writer.apply(APP, 0, [second]))
+        for number in range(100):
+            assert (await writer.read("other", "RETURN $n", {"n": number}, timeout_s=60)).rows == ((number,),)
+            assert await at_server(writer) == 1  # the server has gone on, and the slow read runs still
+        assert not writing.done()
+        with pytest.raises(QueryFailed):
+            await asked
+        assert (await writing).count == 1
+
+
+async def test_slow_reads_and_writes_of_a_graph_never_run_together(url: str) -> None:
+    clients = [connect(url, io_timeout_s=20, decode=True) for _ in range(3)]
+    turns = [ReadTurns(client) for client in clients]
+    until = time.monotonic() + 120
+    running = {"read": 0, "write": 0}
+    seen: list[tuple[int, int]] = []
+
+    async def read(number: int) -> None:
+        async with turns[number % 3].reading("g", until=until, of_graph=2, of_all=2):
+            await run("read")
+
+    async def write(number: int) -> None:
+        async with turns[number % 3].writing("g"):
+            await run("write")
+
+    async def run(kind: str) -> None:
+        running[kind] += 1
+        seen.append((running["read"], running["write"]))
+        for _ in range(3):
+            await clients[0].ping()
+        running[kind] -= 1
+
+    async with turns[0].reading("g", until=until, of_graph=2, of_all=2):  # which announces the graph
+        pass
+    for each in turns:
+        each._heeded = frozenset({"g"})
+    await asyncio.gather(*(call(number) for number in range(12) for call in (read, write)))
+    assert len(seen) == 24
+    assert all(not writes or not reads for reads, writes in seen)
+    assert max(reads for reads, _ in seen) <= 2
+    assert await clients[0].exists(channels.SLOW_READS, channels.SLOW_WRITES) == 0
+    for each, client in zip(turns, clients, strict=True):
+        await each.aclose()
+        await client.aclose()
+
+
+async def test_a_read_that_waits_for_long_goes_before_writes_that_have_not_begun(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("graphweft_workers.drivers.falkordb.read_turns._PATIENCE_MS", 0)
+    client = connect(url, io_timeout_s=20, decode=True)
+    turns, order = ReadTurns(client), list[str]()
+    turns._heeded = frozenset({"g"})
+
+    async def read() -> None:
+        async with turns.reading("g", until=time.monotonic() + 120, of_graph=1, of_all=1):
+            order.append("read")
+
+    async def write() -> None:
+        async with turns.writing("g"):
+            order.append("write")
+
+    async with turns.writing("g"):
+        reading = asyncio.create_task(read())
+        while not await client.zcard(channels.SLOW_READS):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+        writing = asyncio.create_task(write())
+        for _ in range(20):
+            await client.ping()
+        assert order == []
+    await asyncio.gather(reading, writing)
+    assert order == ["read", "write"]
+    await turns.aclose()
+    await client.aclose()
+
+
+async def test_what_a_killed_process_has_left_stops_nobody_for_ever(url: str) -> None:
+    client = connect(url, io_timeout_s=20, decode=True)
+    turns = ReadTurns(client)
+    turns._heeded = frozenset({"g"})
+    ended = await turns._now_ms() - 1
+    await client.zadd(channels.SLOW_READS, {"r:1:dead:g": ended})
+    await client.zadd(channels.SLOW_WRITES, {"dead:g": ended})
+    async with turns.writing("g"):
+        pass
+    async with turns.reading("g", until=time.monotonic() + 120, of_graph=1, of_all=1):
+        pass
+    await turns.aclose()
+    await client.aclose()
+
+
+async def test_writes_ask_nothing_while_no_read_is_slow(graph: FalkorDBStore) -> None:
+    await graph.progress(APP, 0)
+    await graph._redis.config_resetstat()
+    for write in chain(COUNT, COUNT, COUNT):
+        await graph.apply(APP, 0, [write])
+    assert "cmdstat_zadd" not in await graph._redis.info("commandstats")
+
+
+async def test_a_slow_read_without_a_turn_tells_why_and_is_counted(graph: FalkorDBStore) -> None:
+    await graph.progress(APP, 0)
+    with pytest.raises(QueryFailed):
+        await graph.read(APP, ENDLESS, {}, timeout_s=0.1)  # now it is known as slow
+    await until_busy(graph, False)
+    await graph._redis.zadd(channels.SLOW_WRITES, {f"other:mozaiks_{APP}": "+inf"})
+    with pytest.raises(QueryFailed, match="got no turn in time") as caught:
+        await graph.read(APP, ENDLESS, {}, timeout_s=1.5)
+    assert caught.value.code == "timeout"
+    assert graph.without_turn == 1
+    assert await at_server(graph) == 0
+    await graph._redis.delete(channels.SLOW_WRITES)
+
+
+async def test_a_user_without_the_right_to_take_turns_reads_and_writes_as_before(
+    url: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    admin = connect(url, io_timeout_s=20, decode=True)
+    await admin.execute_command("ACL", "SETUSER", "old", "reset", "on", "nopass", "+ping", "+time", "+zscore", "~shop*")
+    client = connect(url, io_timeout_s=20, decode=True)
+    client.connection_pool.connection_kwargs |= {"username": "old", "password": "x"}
+    turns = ReadTurns(client)
+    for _ in range(2):
+        async with turns.reading("g", until=time.monotonic() + 60, of_graph=1, of_all=1):
+            await client.ping()
+        async with turns.writing("g"):
+            await client.ping()
+    assert [record.levelname for record in caplog.records if "acl falkordb" in record.message] == ["WARNING"]
+    await turns.aclose()
+    for each in (client, admin):
+        await each.aclose()
 
 
 async def test_the_servers_settings_are_asked_once(graph: FalkorDBStore) -> None:

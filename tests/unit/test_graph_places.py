@@ -181,6 +181,42 @@ async def test_a_query_keeps_its_place_when_nobody_waits_for_it_any_longer() -> 
     assert_all_given_back(server.places)
 
 
+async def test_a_query_that_is_aborted_as_a_quick_one_is_asked_again_as_a_slow_one() -> None:
+    server = Server()
+    asked = server.ask("a", "new")
+    await settle()
+    first = server.at[0][0]
+    assert not first.is_slow
+    assert first.limit_s <= module._TRY_S
+    first.aborted = True
+    server.end(0, module._TRY_S * 1000)
+    await settle()
+    second = server.at[0][0]
+    assert second.is_slow
+    assert second.limit_s > module._TRY_S
+    second.aborted = True
+    server.end(0, 60_000.0)
+    assert await asked == "new"  # once only
+    assert server.begun == ["new", "new"]
+    assert_all_given_back(server.places)
+
+
+async def test_a_statement_stays_slow_although_its_next_queries_are_quick() -> None:
+    server = Server()
+    await server.teach("a", "mixed", QUICK)
+    asked = server.ask("a", "mixed")
+    await settle()
+    server.end(0, SLOW)
+    await asked
+    await server.teach("a", "mixed", QUICK)
+    again = server.ask("a", "mixed")
+    await settle()
+    assert server.at[0][0].is_slow
+    await server.drain()
+    await again
+    assert_all_given_back(server.places)
+
+
 async def test_what_fails_gives_its_place_back() -> None:
     async def fail(_: Query) -> None:
         raise ValueError("broken")

@@ -37,6 +37,7 @@ class PreludeGraph:
         self.dialect = graph.dialect
         self.settle_s = graph.settle_s
         self.runs_again = graph.runs_again
+        self.without_turn = graph.without_turn
 
     def _number(self, partition: int) -> int:
         return checkpoint_number(self._prelude, partition)

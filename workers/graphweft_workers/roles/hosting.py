@@ -279,7 +279,7 @@ async def _injection(settings: Settings) -> AsyncGenerator[_Service]:
         queue,
         pipeline.answer,
         max_requests=settings.max_requests,
-        more_counts=pipeline.counts,
+        more_counts=lambda: {**pipeline.counts(), "without_turn": graph.without_turn},
         check=None if keyring is None else keyring.check_request,
     )
     try:

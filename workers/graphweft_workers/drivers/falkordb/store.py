@@ -23,7 +23,6 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
-import time
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
@@ -454,9 +453,9 @@ class FalkorDBStore:
                 raise
             self.without_turn += 1
             raise QueryFailed(
-                "the query is slow and got no turn in time: slow queries wait while their app's graph is written, and at "
-                f"most {of_graph} of an app and {of_all} of all apps run at once. Make the query quicker, or raise the "
-                "budget",
+                "the query is slow and got no turn in time: slow queries wait while their app's graph is written, and "
+                f"at most {of_graph} of an app and {of_all} of all apps run at once. Make the query quicker, or raise "
+                "the budget",
                 code="timeout",
             ) from error
 

@@ -104,6 +104,7 @@ class Neo4jStore:
     settle_s = _SETTLE_S
     can_exchange = False
     runs_again = True
+    without_turn = 0
 
     def __init__(self, url: str, *, graph_template: str = "mozaiks_{app_id}", write_timeout_ms: int = 5_000) -> None:
         self._databases = Databases(url, graph_template=graph_template, timeout_s=write_timeout_ms / 1000)

@@ -30,12 +30,14 @@ from tests.services.roles import role
 from graphweft import Client
 from graphweft.transport import Outgoing
 from graphweft.transports.kafka.connection import servers
+from graphweft.transports.redis.connection import connect
 from graphweft.transports.redis.layout import agreed_layout
 from graphweft.transports.registry import make_transport
 from graphweft_contracts import DeadLetter, Event, channels, wire
 from graphweft_contracts.signatures import SIGNATURE, SigningKey
 from graphweft_workers.drivers import bus_driver
 from graphweft_workers.drivers.embedded.server import EmbeddedServer
+from graphweft_workers.drivers.falkordb.read_turns import ReadTurns
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.rights import PASSWORD, commands
 
@@ -360,3 +362,19 @@ async def test_the_doctor_finds_the_rights_that_the_recipe_gives(
         assert bad.state == "fail"
         assert bad.advice.startswith("ACL SETUSER someone +get")
         assert not await admin.keys("graphweft:*")  # to try has no effect
+
+
+async def test_the_printed_rights_let_slow_reads_and_writes_take_turns(server: EmbeddedServer, url: str) -> None:
+    async with graph_users(server) as urls, redis.Redis.from_url(url) as admin:
+        clients = [connect(urls[f"graph-{name}"], io_timeout_s=20, decode=True) for name in ("worker", "responder")]
+        writer, reader = map(ReadTurns, clients)
+        for _ in range(2):
+            async with reader.reading("mozaiks_a", until=time.monotonic() + 60, of_graph=1, of_all=1):
+                assert await admin.zcard(channels.SLOW_READS) == 1
+            async with writer.writing("mozaiks_a"):
+                assert await admin.zcard(channels.SLOW_WRITES) == len(writer._heeded)
+            writer._heeded = frozenset({"mozaiks_a"})
+        assert [each._off for each in (writer, reader)] == [False, False]
+        for turns, client in zip((writer, reader), clients, strict=True):
+            await turns.aclose()
+            await client.aclose()

@@ -113,8 +113,8 @@ class Places:
         """Call ``ask`` once its query has a place, and return its result. The query keeps the place until it ends.
 
         Raises ``TimeoutError`` after ``timeout_s``, and ``GraphUnavailable`` after ``aclose``. A query that was sent
-        continues after a timeout, or when the caller is cancelled. A query that is aborted as a quick one is asked again
-        as a slow one.
+        continues after a timeout, or when the caller is cancelled. A query that is aborted as a quick one is asked
+        again as a slow one.
         """
         until = time.monotonic() + timeout_s
         while True:

@@ -28,7 +28,7 @@ from functools import partial
 from typing import Any, Final
 
 from falkordb.asyncio.graph import AsyncGraph
-from redis.exceptions import NoPermissionError, ReadOnlyError, RedisError, ResponseError
+from redis.exceptions import RedisError, ResponseError
 
 from graphweft.transports.redis.connection import Command, Together, connect
 from graphweft_contracts import Fenced, GraphUnavailable, QueryFailed, channels
@@ -38,22 +38,16 @@ from graphweft_rules.cypher.query import Cypher
 from graphweft_workers.drivers.falkordb import exact, index_repair
 from graphweft_workers.drivers.falkordb.dialect import FALKORDB
 from graphweft_workers.drivers.falkordb.errors import (
-    FAULT,
-    NAMED,
     NO_GRAPH,
-    NO_GRAPH_KEY,
-    OF_VALUES,
-    POSITION,
     TIMED_OUT,
     of_graph,
-    reason,
     translate,
-    unchecked,
 )
 from graphweft_workers.drivers.falkordb.exchange import exchange
 from graphweft_workers.drivers.falkordb.limiter import Places, Query
 from graphweft_workers.drivers.falkordb.literals import header
 from graphweft_workers.drivers.falkordb.property_names import read_property_names
+from graphweft_workers.drivers.falkordb.query_check import check_query
 from graphweft_workers.drivers.falkordb.read_turns import ReadTurns
 from graphweft_workers.drivers.falkordb.rows import bound_amount, run_time_ms, table_of
 from graphweft_workers.drivers.falkordb.statements import (
@@ -65,13 +59,11 @@ from graphweft_workers.drivers.falkordb.statements import (
     RESTORE_CHECKPOINT,
     checkpoint_of,
     guarded,
-    in_guard,
     placed,
     quoted,
     search_index,
     spares_checkpoints,
     took_effect,
-    uses,
 )
 from graphweft_workers.ports.dialect import GraphDialect
 from graphweft_workers.ports.graph_store import Applied, Checkpoint, Edge, Node, Progress, Refusal, Table, Write
@@ -89,9 +81,6 @@ _LOOKERS: Final = 16
 """Concurrent queries for checkpoints. They have their own limit, so that slow queries of rules do not delay them."""
 _WRITER_GRACE_S: Final = 15.0
 """The time beyond the server's query limit after which the connection counts as lost."""
-
-_CHECKS: Final = 5
-"""Attempts to check a query while another process deletes the graph for it."""
 
 
 class FalkorDBStore:
@@ -188,62 +177,14 @@ class FalkorDBStore:
 
     async def check_query(self, query: Cypher, batch_query: BatchQuery | None = None) -> Refusal | None:
         """See ``GraphStore.check_query``. It creates an empty graph for that."""
-        single = query.statement if batch_query is None else in_guard(query, None)
-        texts = [single] if batch_query is None or not batch_query.always else []
-        if batch_query is not None and batch_query.mode != "single":
-            texts.append(in_guard(query, batch_query))
-        refusals = [await self._refused(text) for text in texts]
-        if (said := refusals[0]) is None:
-            if (said := next(filter(None, refusals), None)) is None or OF_VALUES.match(said):
-                return None
-            return Refusal(reason=f"many rows of it in one query: {reason(said)}", fails=False)
-        # The rule's own text gives the place; the guard around it may also be the reason.
-        alone = await self._refused(query.statement) if batch_query is not None else said
-        if OF_VALUES.match(said) or (alone is not None and OF_VALUES.match(alone)):
-            return None
-        place = await self._place_of(query.statement, alone) if alone is not None else None
-        return Refusal(reason=reason(alone or said), place=place, fails=bool(FAULT.match(alone or said)))
-
-    async def _refused(self, text: str) -> str | None:
-        """Return the server's message about a text that it refuses; None if it accepts it."""
-        for attempt in range(_CHECKS):
-            try:
-                if attempt:  # the server explains queries only in an existing graph
-                    await self._redis.execute_command("GRAPH.QUERY", channels.GRAPH_CHECK, "RETURN 1")
-                await self._redis.execute_command("GRAPH.EXPLAIN", channels.GRAPH_CHECK, text)
-                return None
-            except (NoPermissionError, ReadOnlyError) as error:
-                raise unchecked(error) from error
-            except (RedisError, OSError) as error:
-                reason = translate(error)
-                if not isinstance(reason, QueryFailed) or reason.code == "timeout":
-                    raise GraphUnavailable(f"queries cannot be checked now: {reason}") from error
-                if str(error).startswith(NO_GRAPH_KEY):
-                    raise unchecked(error) from error
-                if not str(error).startswith(NO_GRAPH):
-                    return str(error)
-        raise GraphUnavailable(f"queries cannot be checked now: the graph {channels.GRAPH_CHECK!r} is deleted again")
-
-    async def _place_of(self, statement: str, said: str) -> tuple[int, int] | None:
-        """Return the place in the server's message, or the place of the name in it."""
-        if found := POSITION.search(said):
-            line, column = int(found[1]), int(found[2])  # the column counts bytes
-            before = statement.split("\n")[line - 1].encode()[: column - 1].decode(errors="ignore")
-            return line, len(before) + 1
-        named = NAMED.search(said)
-        starts = list(uses(statement, named[1])) if named else []
-        # It may be any of these uses. The message changes when the faulty one, or an earlier one, is renamed.
-        for number in reversed(range(len(starts))):
-            changed = statement
-            for start in reversed(starts[number:]):
-                changed = f"{changed[:start]}__gw_{changed[start:]}"
-            if await self._refused(changed) != said:
-                start = starts[number]
-                return statement.count("\n", 0, start) + 1, start - statement.rfind("\n", 0, start)
-        return None
+        return await check_query(self._redis, query, batch_query)
 
     async def prepare(self, app_id: str, keys: Iterable[tuple[str, str]], indexes: Iterable[SearchIndex] = ()) -> None:
         """See ``GraphStore.prepare``."""
+        async with self._turns.writing(self._name(app_id)):
+            await self._prepare(app_id, keys, indexes)
+
+    async def _prepare(self, app_id: str, keys: Iterable[tuple[str, str]], indexes: Iterable[SearchIndex]) -> None:
         wanted = {(label, name, "RANGE") for label, name in keys}
         search = {(index.label, name, index.kind.upper()): index for index in indexes for name in index.properties}
         try:
@@ -266,6 +207,10 @@ class FalkorDBStore:
 
     async def progress(self, app_id: str, partition: int) -> Progress:
         """See ``GraphStore.progress``."""
+        async with self._turns.writing(self._name(app_id)):
+            return await self._progress(app_id, partition)
+
+    async def _progress(self, app_id: str, partition: int) -> Progress:
         graph = self._graph(app_id)
         try:
             run = self._run or _run_of(await self._redis.info("server"))

@@ -110,12 +110,16 @@ class ReadTurns:
                 with suppress(RedisError, OSError):
                     await self._client.zrem(channels.SLOW_READS, *names)
 
+    def heeds(self, graph: str) -> bool:
+        """Tell whether writes of a graph need a turn."""
+        if self._looking is None and not self._off:
+            self._looking = asyncio.create_task(self._look(), name="graphweft-slow-reads")
+        return graph in self._heeded and not self._off
+
     @asynccontextmanager
     async def writing(self, graph: str) -> AsyncGenerator[None]:
         """Wait until no slow read of a graph runs; none begins in the block. It costs nothing without slow reads."""
-        if self._looking is None and not self._off:
-            self._looking = asyncio.create_task(self._look(), name="graphweft-slow-reads")
-        if graph not in self._heeded or self._off:
+        if not self.heeds(graph):
             yield
             return
         name = f"{uuid.uuid4().hex}:{graph}"

@@ -345,6 +345,18 @@ async def test_a_read_that_waits_for_long_goes_before_writes_that_have_not_begun
     await client.aclose()
 
 
+async def test_reads_that_always_wait_keep_no_write_out(url: str) -> None:
+    client = connect(url, io_timeout_s=20, decode=True)
+    turns = ReadTurns(client)
+    turns._heeded = frozenset({"g"})
+    await client.zadd(channels.SLOW_READS, {"w:1:one:g": "+inf"})  # there is always one that has waited for long
+    async with asyncio.timeout(60), turns.writing("g"):
+        assert await client.zcard(channels.SLOW_WRITES) == 1
+    await turns.aclose()
+    await client.delete(channels.SLOW_READS)
+    await client.aclose()
+
+
 async def test_what_a_killed_process_has_left_stops_nobody_for_ever(url: str) -> None:
     client = connect(url, io_timeout_s=20, decode=True)
     turns = ReadTurns(client)

@@ -5,8 +5,9 @@ so one slow read and one write to the same graph stop every app, and on Redis th
 they run, in sorted sets on the graph server, and a write to their graph is sent only once they have ended.
 
 Both sides first say that they are there, and then look for the other side; so at least one of them sees the other. The
-read withdraws, the write waits. A read that has waited for long goes before writes that have not begun. An entry has
-the server's time as its end: what a killed process has left counts no longer than that.
+read withdraws, the write waits. A read that has waited for long goes before writes that have not begun, and a write that
+has waited for longer goes before all reads that have not. An entry has the server's time as its end: what a killed
+process has left counts no longer than that.
 
 Writes pay nothing while no slow reads are known: a reader announces its graph, and begins when the workers, which look
 four times a second, have seen it.
@@ -43,6 +44,8 @@ _WAITS_MS: Final = 200
 """How long a waiting read counts without saying so again."""
 _PATIENCE_MS: Final = 500
 """After which a waiting read goes before new writes."""
+_YIELDS_MS: Final = 1_000
+"""How long a write lets waiting reads go first. Without an end, many slow reads would keep it out for ever."""
 _WRITE_MS: Final = 20_000
 """The longest round trip of writes."""
 _GRACE_MS: Final = 500
@@ -124,6 +127,7 @@ class ReadTurns:
             return
         name = f"{uuid.uuid4().hex}:{graph}"
         try:
+            yields_until_ms = await self._now_ms() + _YIELDS_MS
             while True:
                 now_ms = await self._now_ms()
                 pipeline = self._client.pipeline(transaction=False)
@@ -131,7 +135,8 @@ class ReadTurns:
                 pipeline.zrangebyscore(channels.SLOW_READS, now_ms, "+inf")
                 _, names = await pipeline.execute()
                 reads = _of_graph(graph, names)
-                if any(not read.runs and now_ms - read.since_ms > _PATIENCE_MS for read in reads):
+                yields = now_ms < yields_until_ms
+                if yields and any(not read.runs and now_ms - read.since_ms > _PATIENCE_MS for read in reads):
                     await self._client.zrem(channels.SLOW_WRITES, name)
                 elif not any(read.runs for read in reads):
                     break

@@ -73,6 +73,8 @@ async def emit_and_watch(
             rows = await probe.rows(_PROGRESS)
             now = time.monotonic()
             for chat, calls in rows:
+                if int(calls or 0) > len(sent[chat]):
+                    raise Died("events of the measurement before took effect again: their position was not committed")
                 for number in range(seen.get(chat, 0), int(calls or 0)):
                     late.append((sent[chat][number], now - sent[chat][number]))
                 seen[chat] = int(calls or 0)

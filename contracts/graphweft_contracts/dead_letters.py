@@ -65,6 +65,11 @@ class DeadLetter(BaseModel):
     offsets: tuple[str, ...] = Field(
         default=(), description="Offsets of all entries that the letter stands for, in order; empty for a single one."
     )
+    heeded: tuple[str, ...] | None = Field(
+        default=None,
+        description="Of a `set_aside` letter: those of `offsets` that workers pass over for sure, in order. The others "
+        "may have taken effect. Null in letters of older versions, and in all others.",
+    )
     count: int = Field(default=1, ge=1, description="How many events, or rows of one mutation, the letter stands for.")
     time: AwareDatetime = Field(description="When the letter was written.")
     app_id: str | None = None
@@ -114,6 +119,13 @@ class DeadLetter(BaseModel):
 
     def of_entries(self, offsets: tuple[str, ...]) -> DeadLetter:
         """Return the letter for other entries of the same partition: at least one offset, in order."""
-        return self.model_copy(
-            update={"position": f"{self.partition}:{offsets[0]}", "offsets": offsets, "count": len(offsets)}
-        )
+        changed = {"position": f"{self.partition}:{offsets[0]}", "offsets": offsets, "count": len(offsets)}
+        if self.heeded is not None:
+            among = set(offsets)
+            changed["heeded"] = tuple(offset for offset in self.heeded if offset in among)
+        return self.model_copy(update=changed)
+
+    @property
+    def passed_over(self) -> tuple[str, ...]:
+        """The offsets of a `set_aside` letter whose events have no effect."""
+        return (self.offsets or (self.offset,)) if self.heeded is None else self.heeded

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -13,6 +14,7 @@ from tests.integration.test_nothing_silent import (
     COUNT,
     ORDERS,
     Broken,
+    Over,
     Slow,
     caught_up,
     placed,
@@ -33,12 +35,13 @@ from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.redis.event_log import RedisEventLog
 from graphweft_workers.engine import app_queues, history
 from graphweft_workers.engine import read as reading_module
+from graphweft_workers.engine.passed_over import PassedOver
 from graphweft_workers.engine.position_note import PositionNote
-from graphweft_workers.engine.retries import retry
+from graphweft_workers.engine.retries import drop, retry
 from graphweft_workers.engine.set_aside import set_aside
 from graphweft_workers.engine.skips import MOST_OFFSETS, Skips
 from graphweft_workers.engine.worker import MutationWorker
-from graphweft_workers.ports.graph_store import GraphStore
+from graphweft_workers.ports.graph_store import Applied, GraphStore, Write
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(60)]
 PARTITIONS = 2
@@ -260,9 +263,79 @@ async def test_an_event_that_took_effect_is_not_set_aside(
     async with working(bus, graph, rules_of(tmp_path)):
         await caught_up(bus)
         assert await value(graph, "a", COUNT) == 4
-        assert (await retry(bus, letter)).events == 1
+        assert (await retry(bus, await bus.dead_letter(letter.id) or letter)).events == 1
         await caught_up(bus)
     assert [await value(graph, "a", ORDERS), await value(graph, "a", COUNT)] == [5, 5]
+
+
+class HalfDone(Over):
+    """A graph server that is gone after the first writes of one app."""
+
+    def __init__(self, graph: GraphStore, app: str, writes: int | None) -> None:
+        super().__init__(graph, app)
+        self.half = asyncio.Event()
+        self._writes = writes
+
+    async def apply(self, app_id: str, partition: int, writes: Sequence[Write]) -> Applied:
+        if app_id != self._about:
+            return await self._graph.apply(app_id, partition, writes)
+        if not self.half.is_set():
+            await self._graph.apply(app_id, partition, writes[: self._writes])
+            self.half.set()
+        raise GraphUnavailable("the server is gone", retry_after_s=0.05)
+
+
+async def test_an_event_that_is_set_aside_too_late_takes_effect_once(
+    bus: RedisEventLog, graph: FalkorDBStore, transport: Transport, tmp_path: Path
+) -> None:
+    """A worker applies what it has read, whatever an operator sets aside meanwhile; a later worker heeds the rest."""
+    rules, slow = rules_of(tmp_path), Slow(graph, "a")
+    positions = await put(transport, [placed(number, app, chat="c") for number in range(3) for app in ("a", "b")])
+    async with working(bus, slow, rules):
+        await slow.waits.wait()
+        await set_aside(bus, positions[0])
+        letter = await set_aside(bus, positions[2])
+        slow.free.set()
+        await caught_up(bus)
+    assert letter.heeded == ()
+    later = await put(transport, [placed(number, app, chat="c") for number in (3, 4) for app in ("a", "b")])
+    await set_aside(bus, later[0])
+    async with working(bus, graph, rules):
+        await caught_up(bus)
+        assert [await value(graph, app, ORDERS) for app in "ab"] == [4, 5]
+        found = await bus.dead_letter(letter.id)
+        assert found is not None
+        assert found.heeded == (later[0].partition(":")[2],)
+        lived = await PassedOver.as_lived(bus, found.partition)
+        assert [lived.event(offset, "a") for offset in found.offsets] == [False, False, True]
+        retried = await retry(bus, found)
+        assert (retried.events, "before it knew" in (retried.kept or "")) == (1, True)
+        await caught_up(bus)
+        again = await bus.dead_letter(letter.id)
+        assert again is not None
+        assert (again.count, (await retry(bus, again)).events) == (2, 0)
+        assert await drop(bus, again) is None
+        await caught_up(bus)
+    assert [await value(graph, app, COUNT) for app in "ab"] == [5, 5]
+    lived = await PassedOver.as_lived(bus, found.partition)
+    assert [lived.event(offset, "a") for offset in found.offsets] == [False, False, True]
+
+
+@pytest.mark.parametrize("writes", [1, None])
+async def test_an_event_that_a_graph_has_begun_to_take_stays_although_it_is_set_aside(
+    bus: RedisEventLog, graph: FalkorDBStore, transport: Transport, tmp_path: Path, writes: int | None
+) -> None:
+    """The position of the partition lags behind the graph."""
+    rules, broken = rules_of(tmp_path), HalfDone(graph, "a", writes)
+    positions = await put(transport, [placed(number, app, chat="c") for number in range(3) for app in ("a", "b")])
+    async with working(bus, broken, rules):
+        await broken.half.wait()
+        letter = await set_aside(bus, positions[0])
+    async with working(bus, graph, rules):
+        await caught_up(bus)
+    assert [await value(graph, app, query) for app in "ab" for query in (ORDERS, COUNT)] == [3, 3, 3, 3]
+    assert await bus.dead_letter(letter.id) == letter
+    assert (await retry(bus, letter)).events == 0
 
 
 async def test_an_entry_whose_decoding_fails_does_not_keep_a_worker_from_starting(

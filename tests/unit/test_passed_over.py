@@ -100,6 +100,15 @@ async def test_an_event_that_is_set_aside_is_hidden_whatever_its_app(rules: Rule
     assert await effects(rules, dropped) == await effects(rules, dropped, app="b") == []
 
 
+async def test_of_events_that_are_set_aside_those_are_hidden_that_workers_heeded(rules: RuleSet) -> None:
+    log = log_of(event("e1"), event("e2"))
+    aside = letter(log[0], None, "set_aside").of_entries(("1", "2")).model_copy(update={"heeded": ("2",)})
+    for letters in ([aside], []):
+        entries = log if letters else log_of(event("e1"), event("e2"), drop_entry(aside))
+        assert await effects(rules, entries, *letters) == [("1", "one"), ("1", "two")]
+        assert await by_other_rules(rules, entries, *letters) == [("1", "one"), ("1", "two")]
+
+
 async def test_no_app_hides_events_of_another(rules: RuleSet) -> None:
     mine, _ = log_of(event("e1", "b"), event("e2"))
     forged = {**event("e2"), wire.RETRY: wire.Retry("0:1:r/one", "r", "one").encode()}

@@ -149,7 +149,8 @@ async def dlq_skip(
 ) -> None:
     """Make the workers skip one event, as a last resort when it stops them. Restart the workers afterwards.
 
-    A dead letter with the reason set_aside keeps the event; `dlq retry` brings it back.
+    A dead letter with the reason set_aside keeps the event; `dlq retry` brings it back, unless a worker reached it
+    before the restart.
     """
     from graphweft_workers.engine.set_aside import set_aside
 

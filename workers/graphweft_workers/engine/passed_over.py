@@ -101,7 +101,7 @@ class PassedOver:
         """Add what a dead letter stands for; those of other partitions add nothing."""
         if letter.partition == self._partition and letter.reason != "trimmed":  # its position is not of its events
             app_id = _ANY_APP if letter.reason == "set_aside" else letter.app_id
-            offsets = letter.offsets or (letter.offset,)
+            offsets = letter.passed_over
             self._add(offsets, app_id, letter.rule, letter.mutation, unread=_is_unread(letter.reason, letter.rule))
 
     def add_entries(self, entries: Iterable[Entry]) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import batched
 from typing import Final
@@ -20,6 +20,9 @@ from graphweft_workers.ports.event_log import Entry
 _AT_ONCE: Final = 200
 _BYTES_AT_ONCE: Final = 4 * 1024**2
 """Roughly the most that one call appends: the server does nothing else meanwhile."""
+_TOOK_EFFECT: Final = (
+    "a worker reached it before it knew of the letter, so it has taken effect or has a letter of its own: drop this one"
+)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -54,7 +57,8 @@ async def retry(bus: Bus, letter: DeadLetter, *, partial: bool = False) -> Retri
     there = {entry.offset: _fault(entry) for page in batched(letter.offsets, _AT_ONCE)
              for entry in await bus.entries(letter.partition, page)}  # fmt: skip
     refused = {offset: fault for offset, fault in there.items() if fault}
-    gone = tuple(offset for offset in letter.offsets if offset not in there)
+    refused |= dict.fromkeys(_unheeded(letter), _TOOK_EFFECT)
+    gone = tuple(offset for offset in letter.offsets if offset not in there and offset not in refused)
     if (
         gone and not letter.fields and _was_checked(bus, letter) and (fields := await payload_of(bus, letter))
     ):  # a letter beside it has kept the event
@@ -66,7 +70,7 @@ async def retry(bus: Bus, letter: DeadLetter, *, partial: bool = False) -> Retri
             kept=f"the bus no longer holds {len(gone)} of its {letter.count} events, so none was retried; "
             "`graphweft dlq retry --partial` retries the others"
         )
-    good = [offset for offset in letter.offsets if not there.get(offset, "gone")]
+    good = [offset for offset in letter.offsets if offset in there and offset not in refused]
     if refused:
         return await _requeue_but(bus, letter, good, refused)
     missing = _of_missing(letter, gone) if gone else None
@@ -140,7 +144,8 @@ async def drop(bus: Bus, letter: DeadLetter) -> str | None:
     """
     if await _is_ahead(bus, letter):
         return "workers have not read past all of its events: restart them, then drop it again"
-    return None if await bus.requeue(letter, [drop_entry(letter)]) else "the dead letter has changed; drop it again"
+    entries = [drop_entry(letter)] if letter.passed_over else []
+    return None if await bus.requeue(letter, entries) else "the dead letter has changed; drop it again"
 
 
 async def _is_ahead(bus: Bus, letter: DeadLetter) -> bool:
@@ -149,6 +154,11 @@ async def _is_ahead(bus: Bus, letter: DeadLetter) -> bool:
         return False
     status = next((status for status in await bus.status() if status.id == letter.partition), None)
     return status is None or bus.is_after(letter.offsets[-1], status.position)
+
+
+def _unheeded(letter: DeadLetter) -> Iterable[str]:
+    """Return the offsets of events that a worker applied, or wrote another letter of, before it knew of this one."""
+    return set(letter.offsets).difference(letter.passed_over)
 
 
 async def _requeue(bus: Bus, letter: DeadLetter, offsets: Sequence[str], missing: DeadLetter | None) -> Retried:

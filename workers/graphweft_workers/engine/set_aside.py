@@ -1,13 +1,28 @@
-"""Events that an operator tells the workers not to apply; one dead letter per partition lists them."""
+"""Events that an operator tells the workers not to apply; one dead letter per partition lists them.
+
+A worker reads the letter when it opens the partition, so it may still apply an event that is set aside later. The
+letter therefore says which of its events a worker has heeded, before it passes over them: only these have no effect for
+sure.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from functools import cmp_to_key
+from typing import Final
 
-from graphweft_contracts import DeadLetter, InvalidEvent, InvalidSettings, wire
+from graphweft_contracts import DeadLetter, GraphUnavailable, InvalidEvent, InvalidSettings, QueryFailed, wire
+from graphweft_workers.engine.graph_marks import has_plan
+from graphweft_workers.engine.plan import planned_events
 from graphweft_workers.engine.read import letter_for
+from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.event_log import Entry
+from graphweft_workers.ports.graph_store import GraphStore
 
+logger = get_logger("graphweft.mutation")
+
+_CHECKPOINTS_S: Final = 5.0
 _MESSAGE = "an operator set these events aside; retry this dead letter when the cause is fixed"
 
 
@@ -20,7 +35,8 @@ async def set_aside(bus: Bus, position: str) -> DeadLetter:
     """Set aside the event at ``partition:offset``: workers ignore it from the next time they open the partition.
 
     Return the dead letter that lists the partition's events. Raises ``InvalidSettings`` if the bus holds no such event
-    or the event has taken effect, and ``BusUnavailable``.
+    or the event has taken effect, and ``BusUnavailable``. A worker that runs meanwhile may apply the event all the
+    same; then the letter does not heed it, and ``retry`` does not repeat it.
     """
     name, _, offset = position.partition(":")
     if not name.isdigit() or not offset or int(name) >= await bus.partitions():
@@ -32,10 +48,6 @@ async def set_aside(bus: Bus, position: str) -> DeadLetter:
     status = next((status for status in await bus.status() if status.id == partition), None)
     if status is not None and not bus.is_after(offset, status.position):
         raise InvalidSettings(f"the event at {position!r} has already taken effect or has another dead letter")
-
-    def order(one: str, other: str) -> int:
-        return bus.is_after(one, other) - bus.is_after(other, one)
-
     while True:
         letter = await bus.dead_letter(set_aside_id(partition))
         if letter is None:
@@ -45,12 +57,62 @@ async def set_aside(bus: Bus, position: str) -> DeadLetter:
                 event = None
             first = letter_for(partition, found[0], "set_aside", _MESSAGE, event=event)
             letter = first.model_copy(update={"id": set_aside_id(partition)}).of_entries((offset,))
+            letter = letter.model_copy(update={"heeded": ()})
             if await bus.extend(None, letter):
                 return letter
             continue
         if offset in letter.offsets:
             return letter
-        ordered = sorted({*letter.offsets, offset}, key=cmp_to_key(order))
-        longer = letter.of_entries(tuple(ordered))
+        longer = letter.of_entries(_in_order(bus, {*letter.offsets, offset}))
         if await bus.extend(letter, longer):
             return longer
+
+
+async def heed(bus: Bus, graph: GraphStore, partition: int, position: str) -> DeadLetter | None:
+    """Return the letter of a partition that is set aside, with all events heeded that can be; None without one.
+
+    Call it when no worker applies events of the partition, with the committed position. An event that a graph holds, or
+    has begun to take, stays as it is. Raises ``BusUnavailable``.
+    """
+    while (letter := await bus.dead_letter(set_aside_id(partition))) is not None:
+        if letter.heeded is None:
+            return letter
+        ahead = [each for each in letter.offsets if each not in letter.heeded and bus.is_after(each, position)]
+        entries = await bus.entries(partition, ahead) if ahead else ()
+        fresh = [entry.offset for entry in entries if not await _may_have_effect(bus, graph, partition, entry)]
+        if not fresh:
+            return letter
+        heeding = letter.model_copy(update={"heeded": _in_order(bus, {*letter.heeded, *fresh})})
+        if await bus.extend(letter, heeding):
+            return heeding
+    return None
+
+
+async def _may_have_effect(bus: Bus, graph: GraphStore, partition: int, entry: Entry) -> bool:
+    """Tell whether a graph holds an event or a part of it, or cannot say so now."""
+    try:
+        app_id = wire.decode(entry.fields, received=entry.received).appid
+    except Exception:  # noqa: BLE001 - whatever an entry holds, no graph has taken it
+        return False
+    try:
+        checkpoint = (await graph.checkpoints(app_id, timeout_s=_CHECKPOINTS_S)).get(partition)
+        if checkpoint is None:
+            return False
+        if not bus.is_after(entry.offset, checkpoint.offset):
+            return True
+        return has_plan(checkpoint) and entry.offset in planned_events(await graph.progress(app_id, partition))
+    except QueryFailed:
+        return False  # the app has no graph
+    except GraphUnavailable as error:
+        logger.warning(
+            "set_aside_unheeded", partition=partition, offset=entry.offset, app_id=app_id,
+            message=f"the event is not passed over, since it may be in the graph: {error}", next="restart the worker",
+        )  # fmt: skip
+        return True
+
+
+def _in_order(bus: Bus, offsets: Iterable[str]) -> tuple[str, ...]:
+    def order(one: str, other: str) -> int:
+        return bus.is_after(one, other) - bus.is_after(other, one)
+
+    return tuple(sorted(offsets, key=cmp_to_key(order)))

@@ -38,7 +38,7 @@ from graphweft_workers.engine.position_note import PositionNote
 from graphweft_workers.engine.read import Range, Skip, defect_of, letter_of_lost
 from graphweft_workers.engine.reading_window import APP_COST, ReadingWindow, Taken, WindowsTogether
 from graphweft_workers.engine.retries import retry
-from graphweft_workers.engine.set_aside import set_aside_id
+from graphweft_workers.engine.set_aside import heed
 from graphweft_workers.engine.skips import Skips
 from graphweft_workers.engine.turns import decode_in_turns
 from graphweft_workers.engine.usage_reporter import UsageReporter
@@ -194,7 +194,7 @@ class MutationWorker:
                 message="apps that sent little lie further back than is read: if they repeat an event from there, it "
                 "takes effect again",
             )  # fmt: skip
-        aside = await self._bus.dead_letter(set_aside_id(number))
+        aside = await heed(self._bus, self._graph, number, committed.offset)
         passed_over = PassedOver.of_set_aside(number, aside)
         await self._usage.open(number)
         skips = Skips(number, self._bus.is_after)

@@ -135,17 +135,21 @@ async def explain(
         activation=activation,
         ahead=ahead,
         judged=judged,
-        outcomes=[(bound, _outcome(bound, effect, letters, relatives)) for bound in judged.mutations],
+        outcomes=[
+            (bound, _outcome(seen.entry.offset, bound, effect, letters, relatives)) for bound in judged.mutations
+        ],
         letters=letters,
         batch=_batch(effect),
     )
 
 
-def _outcome(bound: BoundMutation, effect: Effect, letters: Letters, relatives: Relatives) -> Outcome:
+def _outcome(offset: str, bound: BoundMutation, effect: Effect, letters: Letters, relatives: Relatives) -> Outcome:
     name = (bound.mutation.rule, bound.mutation.id)
     if relatives.copy_of is not None:
         return "copy"
-    if letters.set_aside is not None and effect.state != "applied":
+    aside = letters.set_aside
+    # A worker that has passed it without heeding the letter has applied it.
+    if aside is not None and effect.state != "applied" and (effect.state != "passed" or offset in aside.passed_over):
         return "set_aside"
     if letters.of(*name) or any(
         each.mutation in (None, WHOLE) for each in letters.found if each is not letters.set_aside

@@ -5,8 +5,8 @@ so one slow read and one write to the same graph stop every app, and on Redis th
 they run, in sorted sets on the graph server, and a write to their graph is sent only once they have ended.
 
 Both sides first say that they are there, and then look for the other side; so at least one of them sees the other. The
-read withdraws, the write waits. A read that has waited for long goes before writes that have not begun, and a write that
-has waited for longer goes before all reads that have not. An entry has the server's time as its end: what a killed
+read withdraws, the write waits. A read that has waited for long goes before writes that have not begun, and a write
+that has waited for longer goes before all reads that have not. An entry has the server's time as its end: what a killed
 process has left counts no longer than that.
 
 Writes pay nothing while no slow reads are known: a reader announces its graph, and begins when the workers, which look

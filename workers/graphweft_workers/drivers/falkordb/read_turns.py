@@ -210,10 +210,11 @@ class ReadTurns:
 
     async def _now_ms(self, *, again: bool = False) -> float:
         """Return the server's time in milliseconds."""
-        if self._ahead_ms is None or again:
+        ahead_ms = self._ahead_ms
+        if ahead_ms is None or again:
             seconds, micros = await self._client.time()
-            self._ahead_ms = seconds * 1000 + micros / 1000 - time.monotonic() * 1000
-        return time.monotonic() * 1000 + self._ahead_ms
+            ahead_ms = self._ahead_ms = float(seconds * 1000 + micros / 1000 - time.monotonic() * 1000)
+        return time.monotonic() * 1000 + ahead_ms
 
     def _turn_off(self, error: NoPermissionError) -> None:
         if not self._off:

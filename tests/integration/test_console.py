@@ -22,6 +22,7 @@ import pytest
 from tests.services.commands import inside
 from tests.services.environment import clean_environment
 
+from graphweft_contracts import DeadLetter
 from graphweft_workers.console.app import LIMITS, Page, make_app
 from graphweft_workers.console.pages import PAGES
 from graphweft_workers.console.questions import Question
@@ -45,6 +46,12 @@ mutation_rules:
       - id: tag
         cypher: "MATCH (n:Note {text: $text}) MERGE (t:Tag {name: $tag}) MERGE (n)-[:HAS]->(t)"
         params: {text: $event.text, tag: $event.tag}
+  - name: "<img src=x onerror=document.title='owned'>"
+    events: ["note.strange"]
+    mutations:
+      - id: map
+        cypher: "MERGE (n:Note {text: $text}) SET n += $more"
+        params: {text: $event.text, more: $event.more}
   - name: fails
     events: ["note.bad"]
     mutations:
@@ -162,6 +169,13 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
                 {"id": "untagged", "type": "note.made", "data": {"text": f"untagged of {app}", "note": "n"}},
                 note("secret", text=f"the key of {app} is {SECRET}"),
                 note("hostile", text=HOSTILE),
+                {
+                    "id": HOSTILE,
+                    "type": "note.strange",
+                    "chatid": HOSTILE,
+                    "userid": HOSTILE,
+                    "data": {"text": f"strange of {app}", "more": {HOSTILE: HOSTILE}, "agent": HOSTILE, HOSTILE: 1},
+                },
                 {"id": "bad", "type": "note.bad", "data": {"text": f"bad of {app}", "value": {"a": {"b": 1}}}},
                 {"id": "lost", "type": "note.made", "workflow": "Nowhere", "data": {"text": f"lost of {app}"}},
             )
@@ -352,6 +366,150 @@ async def test_the_audit_log_names_the_token_and_no_user_and_no_text(stack: Stac
     assert lines[0]["token"].startswith("mine#")
     assert lines[0]["users"] == [hash_of("acme", "user of acme")]
     assert not re.search("green tea|user of acme", text)
+
+
+# ------------------------------------------------------------------------------------------------------------- attacks
+
+NUL: Final = "a\0b"
+BREAK: Final = "x` {y: 1}) DETACH DELETE n //"
+UNICODE: Final = "x\\u0060) DETACH DELETE (n) //"
+ATTACKS: Final[tuple[tuple[str, dict[str, Any]], ...]] = (
+    *(("live", {"pending": [each]}) for each in (
+        "0:99999999999999999999-1", "0:1-99999999999999999999", "999999999:1-1", "0:5",
+        "0:18446744073709551615-18446744073709551615",
+    )),
+    *(("live", {"cursor": each}) for each in (
+        {"0": "99999999999999999999-0"}, {"0": "5"}, {"-1": "1-1"}, {"99999999999": "1-1"}, {"x": "1-1"},
+    )),
+    *(("event", {"position": each}) for each in ("0:99999999999999999999-1", "0:1", "999999999:1-1")),
+    *(("graph/node", {"id": each}) for each in (
+        2**63 - 1, 2**63, 10**30, -1, True, 1.5, "x", "", NUL, BREAK, [1], {"a": 1}, None,
+    )),
+    *(("graph/search", {"text": each}) for each in (
+        NUL, "\0", BREAK, UNICODE, "' OR 1=1 //", '" OR 1=1 //', "\\", "\\'", "$text", "-" * 200, "9" * 30,
+        "\u202e",
+    )),
+    *(("graph", {"labels": [each]}) for each in (NUL, BREAK, UNICODE, "", "__Progress")),
+    *(("graph/why", {"label": label, "key": key, "value": value, "exact": exact}) for label, key, value, exact in (
+        (NUL, "text", "x", True), (BREAK, "text", "x", True), (UNICODE, UNICODE, "x", True),
+        ("Note", BREAK, "x", True), ("Note", "text", NUL, True), ("Note", "text", 10**30, True),
+        ("Note", "text", 2**63, True), ("Note", "text", -(2**63) - 1, True), ("__Progress", "id", "x", True),
+        ("Note", "text", BREAK, False),
+    )),
+    *(("graph/past", {"time": each}) for each in (
+        "0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00", "1970-01-01T00:00:00Z", 0, 1e300, "x", None,
+    )),
+    ("context", {"workflow": NUL, "agent": NUL, "chat": NUL, "user": NUL}),
+    ("context", {"workflow": "Notes", "agent": "A", "chat": "c1", "variables": {"text": NUL, NUL: 10**400}}),
+    ("context", {"workflow": "Notes", "agent": "A", "chat": "c1", "variables": {"text": [[[[BREAK]]]]}}),
+    ("memory", {"user_id": NUL}), ("memory", {"user_id": BREAK}),
+    ("memory/search", {"user_id": NUL, "text": NUL * 100}),
+    ("memory/search", {"user_id": "u", "text": ""}), ("memory/search", {"user_id": "u", "text": "\u202e" * 10_000}),
+    *(("letters/show", {"id": each}) for each in (NUL, BREAK, "0", "0:", "x" * 500)),
+    ("letters", {"skip": 10**30}), ("letters", {"reason": "x"}),
+    *(("rules/try", {"event": each}) for each in (
+        "null", "[]", "[" * 100_000, "{" * 1000, '{"a":1e999}', NUL, "\u202e{}",
+    )),
+)  # fmt: skip
+"""Questions of a hostile user; each is refused or answered, and changes nothing."""
+BODIES: Final = (
+    b"", b"null", b"[]", b'"x"', b"{", b'{"app":1}', b'{"app":"\\ud800"}', b"\xff\xfe", b"\xef\xbb\xbf{}",
+    b"[" * 400_000, b'{"app":NaN}', b'{"app":"acme","app":"globex"}', b'{"__proto__":{"app":"globex"}}',
+    b'{"text":"\\ud800"}', b"{}\0",
+)  # fmt: skip
+
+
+async def test_hostile_questions_are_no_defects_and_change_nothing(ask: Asking) -> None:
+    before = (await ask("graph"), (await ask("live"))["cursor"], await ask("letters", "operator"))
+    for path, question in ATTACKS:
+        answer = await ask.answer(path, **question)
+        assert answer.status_code in (200, 400, 403, 404, 422), (path, question, answer.text)
+    for page in PAGES:
+        for body in BODIES:
+            answer = await ask.client.post(
+                page.path, content=body, headers={"Authorization": "Bearer mine", "Content-Type": "application/json"}
+            )
+            assert answer.status_code in (200, 400, 403, 404, 413, 422), (page.path, body[:50], answer.text)
+            assert "globex" not in answer.text
+    assert (await ask("graph"), (await ask("live"))["cursor"], await ask("letters", "operator")) == before
+
+
+async def test_no_answer_is_kept_by_a_cache(ask: Asking) -> None:
+    for method, path in (
+        ("GET", "/healthz"), ("GET", "/nothing"), ("GET", "/api/session"), ("POST", "/api/session"),
+        ("POST", "/api/nothing"), ("OPTIONS", "/api/session"), ("PUT", "/"), ("HEAD", "/nothing"),
+    ):  # fmt: skip
+        answer = await ask.client.request(method, path)
+        assert answer.headers.get("Cache-Control") == "no-store", (method, path)
+        assert "Access-Control-Allow-Origin" not in answer.headers
+    answer = await ask.answer("letters/show", id="x")
+    assert answer.headers["Cache-Control"] == "no-store"
+    assert (await ask.client.head("/")).content == b""
+
+
+async def test_a_busy_neighbour_hides_no_event_silently(stack: Stack, ask: Asking) -> None:
+    cursor = (await ask("live"))["cursor"]
+    await asyncio.to_thread(stack.emit, "globex", note("early"))
+    await asyncio.to_thread(
+        stack.emit, "acme", *({"id": f"busy {n}", "type": "none", "data": {"n": n}} for n in range(150))
+    )
+    found = await ask("live", "theirs", cursor=cursor, limit=50)
+    assert [event["id"] for event in found["events"]] == ["early"]
+    mine = await ask("live", cursor=cursor, limit=50)
+    assert (len(mine["events"]), mine["events"][0]["id"], mine["cut"]) == (50, "busy 149", True)
+
+
+async def test_a_letter_for_events_of_several_apps_shows_no_app_to_another(stack: Stack) -> None:
+    async with serving(stack, console_write=True) as ask:
+        positions = {
+            app: next(
+                event["position"]
+                for event in (await ask("live", "operator", app=app))["events"]
+                if event.get("id") == f"first of {app}"
+            )
+            for app in ("acme", "globex")
+        }
+        offsets = tuple(each.partition(":")[2] for each in positions.values())
+        letter = DeadLetter(
+            id="0:set-aside", reason="set_aside", message="set aside", position=positions["acme"], offsets=offsets,
+            count=2, time=datetime.now(UTC), app_id="acme", event_id="first of acme", fields={},
+        )  # fmt: skip
+        async with open_sources(Settings.load(data=stack.folder / "data")) as sources:
+            assert await sources.bus.extend(None, letter)
+            try:
+                theirs = await ask.answer("event", "theirs", position=positions["globex"])
+                assert theirs.status_code == 200
+                assert "acme" not in theirs.text
+                assert theirs.json()["set_aside"] is True
+                for action in ("retry", "drop"):
+                    answer = await ask.answer(f"letters/{action}", "boss", ids=[letter.id])
+                    assert problem(answer) == (403, "other-app")
+            finally:
+                assert await sources.bus.requeue(letter, [])
+
+
+async def test_a_token_for_workflows_sees_no_rules_in_letters_and_retries_none(stack: Stack) -> None:
+    async with serving(stack, forbidden="Notes", console_write=True) as ask:
+        for path in ("letters", "operation", "live"):
+            answer = await ask.answer(path)
+            assert answer.status_code == 200
+            assert not re.search(r"graph_injection|\"(fails|notes)\"|fails/map", answer.text), path
+        [letter] = [each for each in (await ask("letters", "boss"))["letters"] if each["reason"] == "invalid_value"]
+        for action in ("retry", "drop"):
+            answer = await ask.answer(f"letters/{action}", "boss", ids=[letter["id"]])
+            assert problem(answer) == (403, "other-workflow")
+        shown = await ask.answer("letters/show", id=letter["id"])
+        assert not re.search(r"graph_injection|fails/map", shown.text)
+
+
+async def test_events_with_many_values_are_shown_in_part(stack: Stack, ask: Asking) -> None:
+    wide = {f"k{n}": {f"k{m}": [f"v{each}" for each in range(40)] for m in range(40)} for n in range(40)}
+    await asyncio.to_thread(stack.emit, "acme", {"id": "wide", "type": "none", "data": wide})
+    answer = await ask.answer("live", limit=1)
+    [event] = answer.json()["events"]
+    assert event["id"] == "wide"
+    assert len(answer.content) < 5_000
+    assert len((await ask.answer("event", position=event["position"])).content) < 200_000
 
 
 # ------------------------------------------------------------------------------------------------------ what pages show

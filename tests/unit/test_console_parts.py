@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import re
+from datetime import UTC, datetime, timedelta
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -14,13 +17,15 @@ from graphweft_workers.console.access import Viewer, check_host, check_origin, c
 from graphweft_workers.console.assets import Assets
 from graphweft_workers.console.drawing import as_html, as_mermaid, layout
 from graphweft_workers.console.graph import MOST, Picture
+from graphweft_workers.console.history import _alone
 from graphweft_workers.console.operation import operation
-from graphweft_workers.console.values import DEPTH, ITEMS, TEXT, shown
+from graphweft_workers.console.values import CHARS, DEPTH, ITEMS, TEXT, VALUES, shown
 from graphweft_workers.engine.app_use import AppUse
 from graphweft_workers.engine.dead_letter_counts import Cause
 from graphweft_workers.gateway.problems import Problem
 from graphweft_workers.gateway.tokens import Role, Token
-from graphweft_workers.ports.event_log import PartitionStatus
+from graphweft_workers.inspection.scan import Limits, newest_first
+from graphweft_workers.ports.event_log import Entry, PartitionStatus
 from graphweft_workers.roles.app_uses import AppUses
 from graphweft_workers.roles.archive_state import ArchiveState
 from graphweft_workers.roles.status import Status
@@ -78,6 +83,12 @@ def test_a_request_of_the_page_itself_and_of_a_program_is_answered() -> None:
     check_origin("http://localhost:8766", "same-origin", "localhost:8766")
     check_origin(None, "none", "localhost:8766")
     check_origin(None, None, "localhost:8766")
+
+
+def test_rules_of_a_workflow_that_a_token_may_not_use_are_in_no_cause() -> None:
+    found = operation(status(), Layout(), "mine", all_apps=False, uses=lambda app_id, workflow: workflow != "Secret")
+    assert [row["workflow"] for row in found["without_effect"]] == [None]
+    assert found["causes_partly"], "there are nine dead letters, and those of three causes were read"
 
 
 def test_a_token_needs_the_role_read_or_operator() -> None:
@@ -141,6 +152,22 @@ def test_values_are_bounded_and_say_so() -> None:
     assert "…" in str(shown(deep))
 
 
+def leaves(value: Any) -> int:
+    if isinstance(value, dict):
+        return 1 + sum(map(leaves, value.values()))
+    return 1 + sum(map(leaves, value)) if isinstance(value, list) else 1
+
+
+def test_the_values_and_characters_of_one_value_are_bounded_together() -> None:
+    wide: Any = {f"k{n}": [{f"m{m}": list(range(50)) for m in range(50)} for _ in range(50)] for n in range(50)}
+    assert leaves(shown(wide)) <= 2 * VALUES
+    assert leaves(shown(wide, values=30)) <= 60
+    assert "…" in str(shown(wide, values=30))
+    long = [["y" * TEXT] * ITEMS] * ITEMS
+    assert len(str(shown(long, redacts=False))) < 2 * CHARS
+    assert shown(10**5_000) == "a number of 16,610 bits"
+
+
 def test_values_that_json_or_javascript_lack_become_text() -> None:
     assert shown([2**53, -(2**53), float("inf"), float("nan"), True, None, 1.5]) == [
         str(2**53), str(-(2**53)), "inf", "nan", True, None, 1.5,
@@ -149,9 +176,9 @@ def test_values_that_json_or_javascript_lack_become_text() -> None:
 
 
 def status() -> Status:
-    def cause(app: str | None) -> Cause:
+    def cause(app: str | None, workflow: str | None = None) -> Cause:
         return Cause(
-            app_id=app, workflow=None, rule=None, mutation=None, reason="skipped", message=f"of {app}", place=None
+            app_id=app, workflow=workflow, rule=None, mutation=None, reason="skipped", message=f"of {app}", place=None
         )
 
     return Status(
@@ -159,7 +186,7 @@ def status() -> Status:
             PartitionStatus(id=n, position="1-0", end="2-0", lag=n, owner="host-7", written=5) for n in range(64)
         ],
         letters=9,
-        causes=[cause("mine"), cause("other"), cause(None)],
+        causes=[cause("mine"), cause("mine", "Secret"), cause("other"), cause(None)],
         rules={},
         archive=ArchiveState(enabled=True, error="s3://secret-bucket does not answer"),
         uses=AppUses(apps=[AppUse(app_id="mine"), AppUse(app_id="other")]),
@@ -184,6 +211,69 @@ def test_the_state_for_an_operator_is_that_of_the_command() -> None:
     }
     assert [row["owner"] for row in operation(status(), Layout(), "mine", all_apps=True)["partitions"]] == ["host-7"]
     assert ALL_APPS not in str(whole["apps"])
+
+
+# ------------------------------------------------------------------------------------------------- replays, and the log
+
+
+async def test_each_app_gets_its_turn_to_replay_the_log() -> None:
+    sources: Any = SimpleNamespace(replaying=asyncio.Lock(), replayed=set[str]())
+    order: list[str] = []
+    began, go_on = asyncio.Event(), asyncio.Event()
+
+    async def replay(app: str) -> None:
+        async with _alone(sources, app):
+            order.append(app)
+            began.set()
+            await go_on.wait()
+
+    first = asyncio.create_task(replay("greedy"))
+    await began.wait()
+    second = asyncio.create_task(replay("other"))
+    await asyncio.sleep(0)
+    for app in ("greedy", "other"):
+        with pytest.raises(Problem) as error:
+            await replay(app)
+        assert code(error) == (503, "busy")
+    go_on.set()
+    await asyncio.gather(first, second)
+    assert (order, sources.replayed, sources.replaying.locked()) == (["greedy", "other"], set(), False)
+
+
+class _Log:
+    """A log in memory that counts the entries that are read."""
+
+    def __init__(self, sizes: list[int]) -> None:
+        time = datetime(2026, 1, 1, tzinfo=UTC)
+        self.entries = [
+            Entry(offset=str(n), fields={b"d": b"x" * size}, received=time + timedelta(seconds=n))
+            for n, size in enumerate(sizes, 1)
+        ]
+        self.read = 0
+
+    async def before(self, partition: int, offset: str, *, limit: int) -> list[Entry]:
+        found = [entry for entry in self.entries if int(entry.offset) <= int(offset)][-limit:]
+        self.read += len(found)
+        return found
+
+    def is_after(self, offset: str, other: str) -> bool:
+        return int(offset or 0) > int(other or 0)
+
+
+async def test_a_look_at_the_log_is_bounded_by_bytes_and_says_so() -> None:
+    log: Any = _Log([1_000_000] * 100)
+    limits = Limits(entries=2_000, size=4_000_000)
+    found = [entry.offset async for _, entry in limits.within(newest_first(log, {0: "100"}))]
+    assert (found, limits.cut) == (["100", "99", "98", "97"], True)
+    assert log.read <= 32
+
+
+async def test_a_look_at_the_log_ends_at_the_cursor() -> None:
+    log: Any = _Log([1] * 100)
+    limits = Limits(entries=2_000, size=4_000_000)
+    found = [entry.offset async for _, entry in limits.within(newest_first(log, {0: "100"}, {0: "97"}))]
+    assert (found, limits.cut) == (["100", "99", "98"], False)
+    assert [each async for each in newest_first(log, {0: "100"}, {0: "100"})] == []
 
 
 # -------------------------------------------------------------------------------------------------------------- drawing

@@ -22,6 +22,8 @@ _CHARS: Final = 200_000
 """Characters of the text of a context that are shown."""
 _RECENT: Final = 300
 """Entries in which names of chats, users and agents are looked for."""
+_SIZE: Final = 8 * 1024**2
+"""Bytes of these entries."""
 _NAMES: Final = 50
 _SHOWN: Final = {"name", "format", "rows", "rule", "query", "tokens", "cut", "age_ms"}
 
@@ -98,7 +100,7 @@ async def names(sources: Sources, viewer: Viewer, question: AppQuestion) -> dict
     chats: dict[str, str | None] = {}
     users: dict[str, None] = {}
     agents: dict[str, None] = {}
-    async for partition, entry in Limits(entries=_RECENT).within(newest_first(sources.bus, reached)):
+    async for partition, entry in Limits(entries=_RECENT, size=_SIZE).within(newest_first(sources.bus, reached)):
         event = (await decoder.see(partition, entry)).event
         if event is None or event.appid != app_id:
             continue

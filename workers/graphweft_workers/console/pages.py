@@ -20,7 +20,7 @@ from graphweft_workers.console.sources import Sources
 
 async def _operation(sources: Sources, viewer: Viewer, question: AppQuestion) -> dict[str, Any]:
     status, layout = await sources.status(), await sources.bus.layout()
-    return operation(status, layout, viewer.apps(question.app), all_apps=viewer.all_apps)
+    return operation(status, layout, viewer.apps(question.app), all_apps=viewer.all_apps, uses=viewer.uses)
 
 
 def _user_of(question: memory.ScopeQuestion) -> str | None:

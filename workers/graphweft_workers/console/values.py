@@ -58,7 +58,7 @@ class _Showing:
             case timedelta():
                 return value.total_seconds()
             case Mapping() if depth and self.left > 0:
-                return self._map(cast("Mapping[Any, Any]", value), depth)
+                return self._map(value, depth)  # pyright: ignore[reportUnknownArgumentType]
             case list() | tuple() | set() | frozenset() if depth and self.left > 0:
                 return self._list(cast("Collection[Any]", value), label, depth)
             case Mapping() | list() | tuple() | set() | frozenset():

@@ -18,6 +18,7 @@ const COLUMNS = ["Received", "App", "Type", "Chat", "What it did", "Rows", "Stat
 
 export function show(root, { app, signal }) {
   let cursor = null;
+  let older = 0;
   let paused = false;
   let timer = 0;
   const waiting = new Map();
@@ -46,12 +47,14 @@ export function show(root, { app, signal }) {
       const pending = [...waiting.keys()].slice(0, 100);
       const found = await ask("live", { app, cursor, pending, limit: 50 }, { signal });
       cursor = found.cursor;
+      if (found.partly) older = found.scanned;
       fill(problem, found.graph_fault && note("The graph server does not answer, so the state of some events is not known.", "warn"),
+        older && note(`The newest ${count(older)} entries of the log were read, those of other apps among them: older events are not listed. \`graphweft events tail\` reads more.`, "warn"),
         found.cut && note("More events arrived than one look shows: the oldest of them are not listed here. `graphweft events tail --follow` shows all.", "warn"));
       for (const event of found.events.toReversed()) addRow(event, first);
       for (const [position, each] of Object.entries(found.states)) update(position, each);
       if (!first && found.events.length) announce(`${found.events.length} new events`);
-      empty.textContent = body.children.length ? "" : "No events yet. `graphweft emit` publishes one.";
+      empty.textContent = body.children.length || older ? "" : app ? `No events of ${app} yet. \`graphweft emit FILE\` publishes events.` : "No events yet. `graphweft emit FILE` publishes events.";
     } catch (error) {
       if (signal.aborted) return;
       fill(problem, note(error.message, "bad"));
@@ -69,7 +72,7 @@ export function show(root, { app, signal }) {
       el("td", {}, did(event)),
       el("td", { class: "number" }, event.rows === undefined ? "" : count(event.rows)),
       cell,
-      el("td", { class: "keep" }, button("Why", () => explain(event), { class: "small", "aria-label": `Why, event ${event.id ?? event.position}` })));
+      el("td", { class: "keep" }, event.kind !== "activation" && button("Why", () => explain(event), { class: "small", "aria-label": `Why, event ${event.id ?? event.position}` })));
     body.prepend(row);
     while (body.children.length > MOST) body.lastElementChild.remove();
     if (["waiting", "in_plan"].includes(event.state) && event.type) waiting.set(event.position, { cell, event, first });

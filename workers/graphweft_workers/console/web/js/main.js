@@ -1,6 +1,6 @@
 // The frame of the console: the token, the choice of the app, and which page is shown.
 
-import { ask, token } from "./api.js";
+import { ask, token, tokenOf } from "./api.js";
 import { announce, el, field, fill, note } from "./dom.js";
 import * as context from "./context.js";
 import * as graph from "./graph.js";
@@ -15,13 +15,14 @@ const main = document.getElementById("main");
 const theme = { key: "graphweft-console-theme" };
 let session = null;
 let app = null;
+const CHOSEN = "graphweft-console-app";
+const OTHER = "…";
 let leave = () => {};
 let current = null;
 
 function takeToken() {
-  const given = /^#token=([\w-]+)$/.exec(location.hash);
-  if (!given) return;
-  token.set(given[1]);
+  if (!location.hash.startsWith("#token=")) return;
+  token.set(tokenOf(location.hash));
   history.replaceState(null, "", location.pathname);
 }
 
@@ -39,7 +40,9 @@ async function start() {
   } catch (error) {
     return signIn(error.message);
   }
-  app = session.all_apps ? (sessionStorage.getItem("graphweft-console-app") || null) : session.apps[0];
+  app = session.all_apps ? sessionStorage.getItem(CHOSEN) || null : session.apps[0];
+  const gone = app !== null && !session.apps.includes(app) && session.apps_total === session.apps.length;
+  if (gone) app = null;
   showFrame();
   show({ focus: false });
 }
@@ -52,7 +55,7 @@ function signIn(problem) {
   const input = el("input", { type: "password", name: "token", autocomplete: "off", required: true, size: 50 });
   const form = el("form", { on: { submit: (event) => {
     event.preventDefault();
-    token.set(input.value.trim());
+    token.set(tokenOf(input.value));
     start();
   } } }, el("div", { class: "row" }, field("Token", input), el("button", { class: "main" }, "Sign in")));
   document.title = "Sign in · graphweft";
@@ -65,10 +68,14 @@ function showFrame() {
   const links = Object.entries(PAGES).map(([name, page]) => el("li", {}, el("a", { href: `#/${name}`, id: `to-${name}` }, page.title)));
   fill(document.getElementById("pages"), el("ul", {}, links));
   const choices = [session.all_apps ? el("option", { value: "" }, "all apps") : null,
-    session.apps.map((each) => el("option", { value: each, selected: each === app }, each))];
+    app !== null && !session.apps.includes(app) ? el("option", { value: app, selected: true }, app) : null,
+    session.apps.map((each) => el("option", { value: each, selected: each === app }, each)),
+    session.apps_total > session.apps.length ? el("option", { value: OTHER }, `another of ${session.apps_total} apps…`) : null];
   const select = el("select", { id: "app", on: { change: () => {
-    app = select.value || null;
-    sessionStorage.setItem("graphweft-console-app", app ?? "");
+    const chosen = select.value === OTHER ? prompt("The name of the app")?.trim() : select.value;
+    if (chosen !== undefined) app = chosen || null;
+    sessionStorage.setItem(CHOSEN, app ?? "");
+    if (select.value === OTHER) showFrame();
     show({ focus: false });
   } } }, choices);
   const dark = el("button", { type: "button", class: "small", on: { click: () => {

@@ -19,7 +19,8 @@ _STYLE: Final = (
     "body{font:15px/1.45 system-ui,sans-serif;margin:24px;color:#1b2126;background:#fff}"
     "svg{max-width:100%;height:auto;border:1px solid #d3d8dd;border-radius:8px}"
     "text{font:10px system-ui,sans-serif;fill:#1b2126}line{stroke:#8a949d}"
-    "h1,td,th{unicode-bidi:isolate}td,th{text-align:left;padding:4px 14px 4px 0;border-bottom:1px solid #d3d8dd;vertical-align:top}"
+    "h1,td,th{unicode-bidi:isolate}"
+    "td,th{text-align:left;padding:4px 14px 4px 0;border-bottom:1px solid #d3d8dd;vertical-align:top}"
     "table{border-collapse:collapse;margin-top:18px}"
 )
 

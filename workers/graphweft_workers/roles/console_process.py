@@ -31,7 +31,7 @@ _HOST: Final = "127.0.0.1"
 _RESTART_S: Final = 2.0
 _STOP_S: Final = 20.0
 _BACKLOG: Final = 128
-_REFUSAL_S: Final = 1.0
+_REFUSAL_S: Final = 0.2
 _FAILED: Final = (
     b"The console has ended with an error: the output of `graphweft up` says which. Load this page again to start it.\n"
 )

@@ -451,7 +451,7 @@ async def test_a_busy_neighbour_hides_no_event_silently(stack: Stack, ask: Askin
     cursor = (await ask("live"))["cursor"]
     await asyncio.to_thread(stack.emit, "globex", note("early"))
     await asyncio.to_thread(
-        stack.emit, "acme", *({"id": f"busy {n}", "type": "none", "data": {"n": n}} for n in range(150))
+        stack.emit, "acme", *({"id": f"busy {n}", "type": "nothing.made", "data": {"n": n}} for n in range(150))
     )
     found = await ask("live", "theirs", cursor=cursor, limit=50)
     assert [event["id"] for event in found["events"]] == ["early"]
@@ -494,7 +494,9 @@ async def test_a_token_for_workflows_sees_no_rules_in_letters_and_retries_none(s
             answer = await ask.answer(path)
             assert answer.status_code == 200
             assert not re.search(r"graph_injection|\"(fails|notes)\"|fails/map", answer.text), path
-        [letter] = [each for each in (await ask("letters", "boss"))["letters"] if each["reason"] == "invalid_value"]
+        assert (await ask("letters"))["hidden"] == 2
+        every = (await ask("letters", "operator", app="acme"))["letters"]
+        letter = next(each for each in every if each["reason"] == "invalid_value")
         for action in ("retry", "drop"):
             answer = await ask.answer(f"letters/{action}", "boss", ids=[letter["id"]])
             assert problem(answer) == (403, "other-workflow")
@@ -504,7 +506,7 @@ async def test_a_token_for_workflows_sees_no_rules_in_letters_and_retries_none(s
 
 async def test_events_with_many_values_are_shown_in_part(stack: Stack, ask: Asking) -> None:
     wide = {f"k{n}": {f"k{m}": [f"v{each}" for each in range(40)] for m in range(40)} for n in range(40)}
-    await asyncio.to_thread(stack.emit, "acme", {"id": "wide", "type": "none", "data": wide})
+    await asyncio.to_thread(stack.emit, "acme", {"id": "wide", "type": "nothing.made", "data": wide})
     answer = await ask.answer("live", limit=1)
     [event] = answer.json()["events"]
     assert event["id"] == "wide"

@@ -18,15 +18,21 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 import httpx
+import neo4j
 import pytest
 from tests.services.commands import inside
 from tests.services.environment import clean_environment
+from tests.services.memories import empty_neo4j
+from tests.services.neo4j import Neo4jServer
+from tests.services.rules import load_rules
 
+from graphweft import Client, Event
 from graphweft_contracts import DeadLetter
 from graphweft_workers.console.app import LIMITS, Page, make_app
 from graphweft_workers.console.pages import PAGES
 from graphweft_workers.console.questions import Question
 from graphweft_workers.console.sources import open_sources
+from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.gateway.audit import AuditLog, hash_of
 from graphweft_workers.gateway.limits import Limits
 from graphweft_workers.gateway.tokens import Role, Token, Tokens
@@ -213,8 +219,21 @@ async def serving(
     forbidden: str = "",
     **settings: Any,
 ) -> AsyncIterator[Asking]:
-    """Run a console in this process."""
+    """Run a console of the stack in this process."""
     loaded = Settings.load(data=stack.folder / "data", rules=stack.folder / "rules", **settings)
+    async with console(loaded, pages=pages, limits=limits, audit=audit, forbidden=forbidden) as made:
+        yield made
+
+
+@asynccontextmanager
+async def console(
+    loaded: Settings,
+    *,
+    pages: tuple[Page, ...] = PAGES,
+    limits: Limits = LIMITS,
+    audit: AuditLog | None = None,
+    forbidden: str = "",
+) -> AsyncIterator[Asking]:
     tokens = Tokens(
         [
             Token(app_id=app, name=name, sha256=hashlib.sha256(name.encode()).digest(), roles=frozenset(roles))
@@ -661,6 +680,72 @@ async def test_secrets_are_in_no_answer_unless_contexts_show_them(stack: Stack, 
         assert SECRET not in answer.text, path
     async with serving(stack, context_redact=False) as plain:
         assert SECRET in (await plain.answer("live")).text
+
+
+# ---------------------------------------------------------------------------------------------------------------- Neo4j
+
+
+async def test_a_graph_of_neo4j_is_shown_searched_and_explained(
+    neo4j_server: Neo4jServer, url: str, tmp_path: Path
+) -> None:
+    empty_neo4j(neo4j_server.uri)
+    (tmp_path / "rules/Notes").mkdir(parents=True)
+    (tmp_path / "rules/Notes/graph_injection.yaml").write_text(RULES)
+    settings: dict[str, Any] = {"bus_url": url, "graph_url": neo4j_server.uri, "rules": tmp_path / "rules"}
+    environment = clean_environment() | {f"GRAPHWEFT_{name.upper()}": str(value) for name, value in settings.items()}
+    done = await asyncio.to_thread(inside, ("rules", "push"), environment, folder=tmp_path)
+    assert done.code == 0, done.err
+    async with console(Settings.load(**settings)) as ask:
+        async with open_sources(Settings.load(**settings)) as sources, Client(url) as client:
+            worker = MutationWorker(sources.bus, sources.graph, load_rules(tmp_path / "rules"), name="w")
+            running = asyncio.create_task(worker.run())
+            for name, text in (("first", "first of acme"), ("hostile", HOSTILE), ("secret", f"the key is {SECRET}")):
+                data = {"text": text, "note": name, "tag": "t"}
+                said = Event.create("note.made", app_id="acme", chat_id="c1", workflow="Notes", id=name, data=data)
+                assert await client.emit(said)
+            async with asyncio.timeout(120):
+                while any(part.lag for part in await sources.bus.status()):  # noqa: ASYNC110 - the bus does not tell
+                    await asyncio.sleep(0.02)
+            worker.stop()
+            await running
+        with neo4j.GraphDatabase.driver(neo4j_server.uri) as driver:
+            driver.execute_query("CREATE (:Strange {at: datetime(), for: duration('P1D'), where: point({x: 1, y: 2})})")
+            driver.execute_query("CREATE (n) SET n:$($label)", label=UNICODE)
+            driver.execute_query("CREATE (n) SET n:$($label)", label=BREAK)
+        found = await ask("graph")
+        assert {each["label"]: each["nodes"] for each in found["labels"]} == {
+            "Note": 3, "Tag": 1, "Strange": 1, UNICODE: 1, BREAK: 1,
+        }  # fmt: skip
+        names = {node["id"]: node["caption"] for node in found["nodes"]}
+        assert {(names[each["start"]], names[each["end"]]) for each in found["relationships"]} >= {
+            ("first of acme", "t")
+        }
+        [exact] = (await ask("graph/search", text="first of acme"))["nodes"]
+        assert len((await ask("graph/search", text="OF ACME"))["nodes"]) == 1
+        node = await ask("graph/node", id=exact["id"])
+        assert node["node"]["properties"] == {"text": "first of acme", "event_id": "first"}
+        assert {"label": "Note", "key": "text", "value": "first of acme"} in node["node"]["keys"]
+        [strange] = [each for each in found["nodes"] if each["labels"] == ["Strange"]]
+        properties = (await ask("graph/node", id=strange["id"]))["node"]["properties"]
+        assert set(properties) == {"at", "for", "where"}
+        answer = await ask.answer("graph")
+        assert SECRET not in answer.text
+        fast = await ask("graph/why", label="Note", key="text", value="first of acme")
+        assert [each["id"] for each in fast["writes"]] == ["first"]
+        assert [event["state"] for event in (await ask("live"))["events"] if event["kind"] == "event"] == [
+            "applied"
+        ] * 3
+        # Neo4j Community has one database, so there is no room for a second graph.
+        assert problem(await ask.answer("graph/past", time=datetime.now(UTC).isoformat())) == (422, "no-replay")
+        before = await ask("graph")
+        for path, question in ATTACKS:
+            if path.startswith("graph"):
+                answer = await ask.answer(path, **question)
+                assert answer.status_code in (200, 404, 422), (path, question, answer.text)
+        for label in (UNICODE, BREAK):
+            [one] = (await ask("graph", labels=[label]))["nodes"]
+            assert one["labels"] == [label]
+        assert await ask("graph") == before
 
 
 # --------------------------------------------------------------------------------------------------------- dead letters

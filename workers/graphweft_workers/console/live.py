@@ -58,10 +58,15 @@ async def live(sources: Sources, viewer: Viewer, question: LiveQuestion) -> dict
     found: list[Seen] = []
     limits = Limits(entries=_SCANNED, size=_SIZE)
     cut = False
+    activations = set[int]()
     async for partition, entry in limits.within(newest_first(bus, reached, _checked(bus, question.cursor or {}))):
         seen = await decoder.see(partition, entry)
         if not _is_shown(seen, app_id):
             continue
+        if seen.activation is not None and not seen.note:  # it stands in every partition
+            if seen.activation.number in activations:
+                continue
+            activations.add(seen.activation.number)
         if len(found) == question.limit:
             cut = True
             break
@@ -196,7 +201,7 @@ def _event(
         **_state(effect),
     }
     if seen.activation is not None:
-        found |= {"app": seen.activation.restates or seen.activation.scope, "rules": seen.activation.digest[:12]}
+        found |= {"app": seen.activation.restates or seen.activation.scope, "rules": seen.activation.digest[:12], "number": seen.activation.number}
     event = seen.event
     if event is not None:
         found |= {

@@ -37,7 +37,7 @@ export function show(root, { app, session, signal }) {
   function letters(found) {
     return table(`Dead letters ${skip + 1} to ${skip + found.letters.length} of ${count(found.total)}`, [
       ...(session.may_write ? [{ title: el("span", { class: "visually-hidden" }, "Choose"), cell: (row) => el("input", { type: "checkbox", "aria-label": `Choose ${row.id}`, on: { change: (event) => { event.target.checked ? chosen.add(row.id) : chosen.delete(row.id); mark(); } } }) }] : []),
-      { title: "Time", keep: true, cell: (row) => clock(row.time).slice(0, 19) }, { title: "App", cell: (row) => row.app_id ?? "not known" },
+      { title: "Time (UTC)", keep: true, cell: (row) => clock(row.time).slice(0, 19) }, { title: "App", cell: (row) => row.app_id ?? "not known" },
       { title: "Reason", cell: (row) => tag(row.reason, "warn") }, { title: "Events", number: true, cell: (row) => count(row.count) },
       { title: "Rule", cell: (row) => (row.rule ? `${row.rule}/${row.mutation}` : row.workflow ? `workflow ${row.workflow}` : "") },
       { title: "Message", cell: (row) => [row.message, el("div", { class: "quiet mono" }, session.may_write ? row.id : `graphweft dlq retry ${quoted(row.id)}`)] },

@@ -22,6 +22,7 @@ export function show(root, { app, signal }) {
   let paused = false;
   let timer = 0;
   const waiting = new Map();
+  const activations = new Set();
   const problem = el("div");
   const body = el("tbody");
   const empty = el("p", { class: "quiet" }, "Waiting for the first answer…");
@@ -49,9 +50,14 @@ export function show(root, { app, signal }) {
       cursor = found.cursor;
       if (found.partly) older = found.scanned;
       fill(problem, found.graph_fault && note("The graph server does not answer, so the state of some events is not known.", "warn"),
-        older && note(`The newest ${count(older)} entries of the log were read, those of other apps among them: older events are not listed. \`graphweft events tail\` reads more.`, "warn"),
+        older > 0 && note(`The newest ${count(older)} entries of the log were read, those of other apps among them: older events are not listed. \`graphweft events tail\` reads more.`, "warn"),
         found.cut && note("More events arrived than one look shows: the oldest of them are not listed here. `graphweft events tail --follow` shows all.", "warn"));
-      for (const event of found.events.toReversed()) addRow(event, first);
+      for (const event of found.events.toReversed()) {
+        // An activation stands in every partition.
+        if (event.kind === "activation" && !event.note && activations.has(event.number)) continue;
+        if (event.kind === "activation") activations.add(event.number);
+        addRow(event, first);
+      }
       for (const [position, each] of Object.entries(found.states)) update(position, each);
       if (!first && found.events.length) announce(`${found.events.length} new events`);
       empty.textContent = body.children.length || older ? "" : app ? `No events of ${app} yet. \`graphweft emit FILE\` publishes events.` : "No events yet. `graphweft emit FILE` publishes events.";
@@ -66,8 +72,8 @@ export function show(root, { app, signal }) {
     const cell = el("td", { class: "keep" }, stateOf(event));
     const row = el("tr", { class: first ? undefined : "new" },
       el("td", { class: "keep" }, clock(event.received).slice(11)),
-      el("td", { class: "name" }, event.app ?? ""),
-      el("td", {}, event.type ?? event.kind, event.kind === "retry" && [" ", tag("retry")], el("div", { class: "quiet mono" }, preview(event))),
+      el("td", { class: "name" }, event.app === "*" ? "all apps" : event.app ?? ""),
+      el("td", {}, event.type ?? event.kind, event.kind === "retry" && [" ", tag("retry")], el("div", { class: "quiet mono preview" }, preview(event))),
       el("td", { class: "name" }, event.chat ?? ""),
       el("td", {}, did(event)),
       el("td", { class: "number" }, event.rows === undefined ? "" : count(event.rows)),
@@ -108,7 +114,7 @@ export function show(root, { app, signal }) {
 
 function preview(event) {
   if (event.fault) return event.fault;
-  if (event.kind === "activation") return `rules ${event.rules}`;
+  if (event.kind === "activation") return `rules ${event.rules} for ${event.app === "*" ? "all apps" : event.app}`;
   return event.data && Object.keys(event.data).length ? asText(event.data).slice(0, 90) : "";
 }
 

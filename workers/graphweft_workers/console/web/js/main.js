@@ -103,24 +103,45 @@ function show({ focus }) {
   leave();
   const { name, query } = route();
   current = name;
-  for (const link of document.querySelectorAll("#pages a")) {
-    if (link.id === `to-${name}`) link.setAttribute("aria-current", "page");
-    else link.removeAttribute("aria-current");
-  }
+  markPage();
   const page = PAGES[name];
   document.title = `${page.title} · graphweft`;
   const body = el("div");
   fill(main, el("h1", {}, page.title), el("p", { class: "lead" }, page.lead), body);
   const stopped = new AbortController();
   leave = () => stopped.abort();
+  if (session.all_apps) learnApps(stopped.signal);
   if (page.needsApp && !app) {
-    fill(body, note("Choose an app at the top right first."));
+    fill(body, note(session.apps.length ? "Choose an app at the top right first."
+      : "No app is known yet: an app is known once it has published an event (`graphweft emit FILE`), has rules of its own, or has a dead letter."));
   } else {
     page.show(body, { app, session, query, signal: stopped.signal, isDark });
   }
   scrollTo(0, 0);
   if (focus) main.focus({ preventScroll: true });
   announce(`${page.title}`);
+}
+
+// Apps come and go while the page is open.
+async function learnApps(signal) {
+  try {
+    const found = await ask("session", {}, { signal });
+    if (signal.aborted || found.apps.join("\n") === session.apps.join("\n")) return;
+    const first = session.apps.length === 0;
+    session = found;
+    showFrame();
+    if (first && !app) show({ focus: false });
+    else markPage();
+  } catch {
+    // The page itself says what is wrong.
+  }
+}
+
+function markPage() {
+  for (const link of document.querySelectorAll("#pages a")) {
+    if (link.id === `to-${current}`) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
 }
 
 document.getElementById("skip").addEventListener("click", (event) => { event.preventDefault(); main.focus(); });

@@ -53,7 +53,7 @@ export function show(root, { app, signal }) {
     const now = new Date().toISOString();
     fill(result, el("div", { class: "columns even" },
       el("section", { class: "sheet", "aria-label": "Memories" }, found.memories.length ? table(`The latest memories (${found.limit} at most)`, [
-        { title: "Time", keep: true, cell: (row) => clock(row.time).slice(0, 19) }, { title: "Role", cell: (row) => tag(row.role ?? "none") },
+        { title: "Time (UTC)", keep: true, cell: (row) => clock(row.time).slice(0, 19) }, { title: "Role", cell: (row) => tag(row.role ?? "none") },
         { title: "Text", cell: (row) => row.text }], found.memories) : el("p", { class: "quiet" }, "No memories in this scope.")),
       el("section", { class: "sheet", "aria-label": "Facts" }, found.facts.length ? table(`The latest facts (${found.limit} at most), past ones too`, [
         { title: "Fact", cell: (row) => row.text ?? `${row.subject} ${row.predicate} ${row.object}` },
@@ -69,7 +69,7 @@ export function show(root, { app, signal }) {
       el("section", { class: "sheet", "aria-label": "Results" }, found.results.length ? table(`What a search finds now, the best first; ${found.elapsed_ms.toFixed(1)} ms`, [
         { title: "Kind", cell: (row) => tag(row.kind ?? "") }, { title: "Text", cell: (row) => row.text },
         { title: "Score", number: true, cell: (row) => (typeof row.score === "number" ? row.score.toFixed(3) : "") },
-        { title: "Time", keep: true, cell: (row) => clock(row.timestamp ?? row.valid_at ?? "").slice(0, 19) }], found.results)
+        { title: "Time (UTC)", keep: true, cell: (row) => clock(row.timestamp ?? row.valid_at ?? "").slice(0, 19) }], found.results)
         : el("p", { class: "quiet" }, "Nothing was found.")),
       found.text && el("section", { class: "sheet", "aria-label": "Text" }, el("h2", {}, "The text that an agent would get"), el("pre", { tabindex: "0" }, found.text)));
   }

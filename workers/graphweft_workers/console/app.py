@@ -172,16 +172,17 @@ class _Console:
                 except TimeoutError:
                     raise Problem(504, "too-slow", slow(page.seconds)) from None
                 except QueryFailed as error:
-                    code = "too-slow" if error.code == "timeout" else "query-failed"
-                    raise Problem(504 if code == "too-slow" else 422, code, str(error)) from None
+                    if error.code == "timeout":
+                        raise Problem(504, "too-slow", slow(page.seconds)) from None
+                    raise Problem(422, "query-failed", str(error)) from None
                 except (BusUnavailable, GraphUnavailable) as error:
                     logger.info("a question was not answered: %s", error)
                     name = "bus" if isinstance(error, BusUnavailable) else "graph server"
-                    detail = f"the {name} does not answer; try again later"
+                    detail = f"The {name} does not answer: try again later. `graphweft doctor` says more."
                     raise Problem(503, "unavailable", detail, headers={"Retry-After": "2"}) from None
                 except Transient as error:
                     logger.info("a question was not answered: %s", error)
-                    raise Problem(503, "unavailable", "try again later", headers={"Retry-After": "2"}) from None
+                    raise Problem(503, "unavailable", "Try again later.", headers={"Retry-After": "2"}) from None
                 except (InvalidSettings, InvalidRules, InvalidEvent) as error:
                     raise Problem(422, "refused", str(error)) from None
                 return await asyncio.to_thread(_answer, found)

@@ -1,7 +1,7 @@
 // Context: what an agent gets before a turn, and why.
 
 import { ask } from "./api.js";
-import { announce, asText, count, el, field, fill, note, table, tag } from "./dom.js";
+import { announce, asText, count, el, failure, field, fill, note, table, tag } from "./dom.js";
 
 export const title = "Context";
 export const lead = "What an agent gets before a turn: the text as the model reads it, how each block was made, and what is missing.";
@@ -52,7 +52,7 @@ export function show(root, { app, signal }) {
       chat.value = known.chats[0]?.chat ?? "";
       user.value = known.chats[0]?.user ?? "";
     } catch (error) {
-      if (!signal.aborted) fill(problem, note(error.message, "bad"));
+      if (!signal.aborted) fill(problem, failure(error, () => { fill(problem); start(); }));
     }
   }
 
@@ -73,7 +73,7 @@ export function show(root, { app, signal }) {
       fill(result, replyView(reply));
       announce(`${reply.blocks.length} blocks, ${reply.missing.length} missing`);
     } catch (error) {
-      if (!signal.aborted) fill(result, note(error.message, "bad"));
+      if (!signal.aborted) fill(result, failure(error, request));
     }
   }
   start();

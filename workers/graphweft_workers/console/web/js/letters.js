@@ -1,7 +1,7 @@
 // Dead letters: what could not be applied; retry and drop where that is allowed.
 
 import { ask } from "./api.js";
-import { announce, button, clock, count, el, field, fill, note, table, tag } from "./dom.js";
+import { announce, button, clock, count, el, failure, field, fill, note, table, tag } from "./dom.js";
 
 export const title = "Dead letters";
 export const lead = "Events and mutations that could not be applied, the oldest first.";
@@ -30,7 +30,7 @@ export function show(root, { app, session, signal }) {
         found.hidden > 0 && el("p", { class: "quiet" }, `${count(found.hidden)} dead letters are of workflows that this token may not use.`),
         found.partly && el("p", { class: "quiet" }, `Only the oldest ${count(found.read)} dead letters are read: \`graphweft dlq list\` shows all.`)));
     } catch (error) {
-      if (!signal.aborted) fill(problem, note(error.message, "bad"));
+      if (!signal.aborted) fill(problem, failure(error, () => { fill(problem); load(); }));
     }
   }
 

@@ -1,7 +1,7 @@
 // The frame of the console: the token, the choice of the app, and which page is shown.
 
 import { ask, token, tokenOf } from "./api.js";
-import { announce, el, field, fill, note } from "./dom.js";
+import { announce, el, failure, field, fill, note } from "./dom.js";
 import * as context from "./context.js";
 import * as graph from "./graph.js";
 import * as letters from "./letters.js";
@@ -33,12 +33,16 @@ function route() {
 
 async function start() {
   takeToken();
+  fill(main, el("p", { class: "quiet" }, "Asking the console…"));
   showTheme(localStorage.getItem(theme.key));
   if (!token.get()) return signIn();
   try {
     session = await ask("session");
   } catch (error) {
-    return signIn(error.message);
+    if ([401, 403].includes(error.status)) return signIn(error.message);
+    document.title = "Not available · graphweft";
+    fill(main, el("div", { class: "login sheet" }, el("h1", {}, "The console has no data"), failure(error, start)));
+    return;
   }
   app = session.all_apps ? sessionStorage.getItem(CHOSEN) || null : session.apps[0];
   const gone = app !== null && !session.apps.includes(app) && session.apps_total === session.apps.length;
@@ -62,6 +66,7 @@ function signIn(problem) {
   fill(main, el("div", { class: "login sheet" }, el("h1", {}, "Sign in"),
     el("p", { class: "lead" }, "The console needs a token. `graphweft up` prints a link that holds one. For `graphweft run console`, the operator has it."),
     problem && note(problem, "bad"), form));
+  input.focus();
 }
 
 function showFrame() {

@@ -1,7 +1,7 @@
 // Memory: scopes, memories, facts with their validity, and search.
 
 import { ask } from "./api.js";
-import { announce, button, clock, count, el, field, fill, note, table, tag } from "./dom.js";
+import { announce, button, clock, count, el, failure, field, fill, note, table, tag } from "./dom.js";
 
 export const title = "Memory";
 export const lead = "What is remembered in a scope, the latest first, and what a search would find.";
@@ -22,18 +22,18 @@ export function show(root, { app, signal }) {
 
   const scope = () => Object.fromEntries(Object.entries(inputs).filter(([, input]) => input.value.trim()).map(([name, input]) => [name, input.value.trim()]));
 
-  async function attempt(where, work) {
+  async function attempt(where, work, again) {
     fill(problem);
     try {
       return await work();
     } catch (error) {
-      if (!signal.aborted) { fill(problem, note(error.message, "bad")); fill(where); }
+      if (!signal.aborted) { fill(problem, failure(error, again)); fill(where); }
       return null;
     }
   }
 
   async function list() {
-    const found = await attempt(scopes, () => ask("memory/scopes", { app }, { signal }));
+    const found = await attempt(scopes, () => ask("memory/scopes", { app }, { signal }), list);
     if (!found) return;
     fill(scopes, found.scopes.length ? table("Scopes with memories", [
       ...Object.entries(SCOPES).map(([name, label]) => ({ title: label, cell: (row) => row[name] ?? "" })),
@@ -47,7 +47,7 @@ export function show(root, { app, signal }) {
   }
 
   async function load() {
-    const found = await attempt(result, () => ask("memory", { app, ...scope(), limit: 50 }, { signal }));
+    const found = await attempt(result, () => ask("memory", { app, ...scope(), limit: 50 }, { signal }), load);
     if (!found) return;
     announce(`${found.memories.length} memories and ${found.facts.length} facts`);
     const now = new Date().toISOString();
@@ -62,7 +62,7 @@ export function show(root, { app, signal }) {
   }
 
   async function search() {
-    const found = await attempt(result, () => ask("memory/search", { app, ...scope(), text: text.value, of: of.value, limit: 20 }, { signal }));
+    const found = await attempt(result, () => ask("memory/search", { app, ...scope(), text: text.value, of: of.value, limit: 20 }, { signal }), search);
     if (!found) return;
     announce(`${found.results.length} results`);
     fill(result, found.reason && note(`No answer: ${found.reason.replaceAll("_", " ")}. ${found.detail ?? ""}`, "warn"),

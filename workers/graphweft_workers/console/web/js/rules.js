@@ -1,7 +1,7 @@
 // Rules: the active rule set of an app, its findings, and a try of an event.
 
 import { ask } from "./api.js";
-import { announce, clock, count, el, fill, note, table, tag } from "./dom.js";
+import { announce, clock, count, el, failure, fill, note, table, tag } from "./dom.js";
 
 export const title = "Rules";
 export const lead = "The rules that are active for one app, what the linter says of them, and what they would do with an event.";
@@ -23,7 +23,7 @@ export function show(root, { app, signal }) {
       event.value = JSON.stringify(example, null, 1);
       fill(body, page(found));
     } catch (error) {
-      if (!signal.aborted) fill(body, note(error.message, "bad"));
+      if (!signal.aborted) fill(body, failure(error, load));
     }
   }
 
@@ -37,7 +37,7 @@ export function show(root, { app, signal }) {
         found.unmatched.map((each) => el("p", {}, tag("does not match"), ` ${each.rule} (${each.place}): ${each.reason}`)),
         found.reason && note(`Nothing: ${found.reason}`));
     } catch (error) {
-      if (!signal.aborted) fill(outcome, note(error.message, "bad"));
+      if (!signal.aborted) fill(outcome, failure(error, attempt));
     }
   }
   load();

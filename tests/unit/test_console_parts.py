@@ -4,11 +4,16 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import os
 import re
+from contextlib import closing
 from datetime import UTC, datetime, timedelta
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
+from urllib.parse import unquote
 
+import httpx
 import pytest
 
 from graphweft_contracts import Layout
@@ -28,6 +33,8 @@ from graphweft_workers.inspection.scan import Limits, newest_first
 from graphweft_workers.ports.event_log import Entry, PartitionStatus
 from graphweft_workers.roles.app_uses import AppUses
 from graphweft_workers.roles.archive_state import ArchiveState
+from graphweft_workers.roles.console_process import TOKEN_FILE, ConsoleProcess
+from graphweft_workers.roles.settings import Settings
 from graphweft_workers.roles.status import Status
 
 LIBRARY = {
@@ -211,6 +218,45 @@ def test_the_state_for_an_operator_is_that_of_the_command() -> None:
     }
     assert [row["owner"] for row in operation(status(), Layout(), "mine", all_apps=True)["partitions"]] == ["host-7"]
     assert ALL_APPS not in str(whole["apps"])
+
+
+# -------------------------------------------------------------------------------------------------------- the link of up
+
+
+def test_a_link_is_of_no_use_in_the_next_run(tmp_path: Path) -> None:
+    links: list[str] = []
+    for _ in range(2):
+        with closing(ConsoleProcess(Settings.load(data=tmp_path, console_port=0), tmp_path)) as console:
+            links.append(console.listen().partition("#token=")[2])
+        file = tmp_path / TOKEN_FILE
+        assert (file.read_text().strip(), file.stat().st_mode & 0o777) == (links[-1], 0o600)
+    assert links[0] != links[1]
+    assert min(map(len, links)) >= 43
+
+
+def test_a_token_of_the_settings_is_in_the_link_as_a_browser_reads_it(tmp_path: Path) -> None:
+    secret = "a+b/c=d#e%f&g?" * 3
+    settings = Settings.load(data=tmp_path, console_port=0, console_token=secret)
+    with closing(ConsoleProcess(settings, tmp_path)) as console:
+        link = console.listen()
+    assert unquote(link.partition("#token=")[2]) == secret
+    assert re.fullmatch(r"console: http://127\.0\.0\.1:[0-9]+/#token=[\w%.~-]+", link)
+
+
+async def test_a_visitor_of_a_console_that_cannot_start_gets_an_answer(tmp_path: Path) -> None:
+    settings = Settings.load(data=tmp_path, console_port=0, console_tokens=tmp_path / "missing.yaml")
+    console = ConsoleProcess(settings, tmp_path)
+    base = console.listen().partition("#")[0].removeprefix("console: ")
+    # The process finds no bus URL in an empty environment.
+    watching = asyncio.create_task(console.watch({"PATH": os.environ["PATH"], "GRAPHWEFT_BUS_URL": "no url"}))
+    try:
+        async with httpx.AsyncClient(timeout=60) as client:
+            answer = await client.get(base)
+        assert (answer.status_code, answer.headers["Cache-Control"]) == (503, "no-store")
+        assert "the output of `graphweft up` says which" in answer.text
+    finally:
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
 
 
 # ------------------------------------------------------------------------------------------------- replays, and the log

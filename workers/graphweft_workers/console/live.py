@@ -201,7 +201,11 @@ def _event(
         **_state(effect),
     }
     if seen.activation is not None:
-        found |= {"app": seen.activation.restates or seen.activation.scope, "rules": seen.activation.digest[:12], "number": seen.activation.number}
+        found |= {
+            "app": seen.activation.restates or seen.activation.scope,
+            "rules": seen.activation.digest[:12],
+            "number": seen.activation.number,
+        }
     event = seen.event
     if event is not None:
         found |= {

@@ -20,8 +20,8 @@ class Question(BaseModel):
 def slow(seconds: float) -> str:
     """Return what to say of a question that took too long."""
     return (
-        f"There was no answer within {seconds:g} s, so it was given up. If other pages fail too, `graphweft doctor` says "
-        "which server does not answer. Otherwise ask for less, or use the command line."
+        f"There was no answer within {seconds:g} s, so it was given up. If other pages fail too, `graphweft doctor` "
+        "says which server does not answer. Otherwise ask for less, or use the command line."
     )
 
 

@@ -26,7 +26,7 @@ from graphweft_workers.roles.settings import Settings
 logger = structlog.get_logger("graphweft.up")
 
 TOKEN_FILE: Final = "console-token"
-"""The file in the data folder with the operator's token."""
+"""The file in the data folder with the operator's token of this run."""
 _HOST: Final = "127.0.0.1"
 _RESTART_S: Final = 2.0
 _STOP_S: Final = 20.0
@@ -65,6 +65,11 @@ class ConsoleProcess:
         port = self._listener.getsockname()[1]
         return f"console: http://{_HOST}:{port}/#token={quote(token, safe='')}"
 
+    def close(self) -> None:
+        """Listen no longer."""
+        if self._listener is not None:
+            self._listener.close()
+
     async def watch(self, environment: Mapping[str, str]) -> None:
         """Start the process when somebody connects, and again after it ended; until cancelled."""
         if self._listener is None:
@@ -79,7 +84,7 @@ class ConsoleProcess:
                 await asyncio.sleep(_RESTART_S)
         finally:
             await self._end()
-            self._listener.close()
+            self.close()
 
     async def _run(self, listener: socket.socket, environment: Mapping[str, str]) -> int:
         number = listener.fileno()
@@ -109,13 +114,13 @@ class ConsoleProcess:
             await process.wait()
 
     def _token(self) -> str:
-        """Return the operator's token: that of the settings, or one that is made once for the data folder."""
+        """Return the operator's token: that of the settings, or a new one.
+
+        Browsers keep links in their history and may send it elsewhere, so a link is of no use after this run.
+        """
         if self._settings.console_token is not None:
             return self._settings.console_token.get_secret_value().strip()
         path = self._folder / TOKEN_FILE
-        with contextlib.suppress(FileNotFoundError):
-            if len(known := path.read_text("utf-8").strip()) >= 32:
-                return known
         token = "gw_" + secrets.token_urlsafe(32)
         path.unlink(missing_ok=True)
         with open(path, "x", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import hashlib
 import os
 import re
@@ -27,6 +28,7 @@ from graphweft_workers.console.operation import operation
 from graphweft_workers.console.values import CHARS, DEPTH, ITEMS, TEXT, VALUES, shown
 from graphweft_workers.engine.app_use import AppUse
 from graphweft_workers.engine.dead_letter_counts import Cause
+from graphweft_workers.gateway import protocol
 from graphweft_workers.gateway.problems import Problem
 from graphweft_workers.gateway.tokens import Role, Token
 from graphweft_workers.inspection.scan import Limits, newest_first
@@ -34,6 +36,7 @@ from graphweft_workers.ports.event_log import Entry, PartitionStatus
 from graphweft_workers.roles.app_uses import AppUses
 from graphweft_workers.roles.archive_state import ArchiveState
 from graphweft_workers.roles.console_process import TOKEN_FILE, ConsoleProcess
+from graphweft_workers.roles.http_server import HttpServer, listening, server_config
 from graphweft_workers.roles.settings import Settings
 from graphweft_workers.roles.status import Status
 
@@ -220,7 +223,7 @@ def test_the_state_for_an_operator_is_that_of_the_command() -> None:
     assert ALL_APPS not in str(whole["apps"])
 
 
-# -------------------------------------------------------------------------------------------------------- the link of up
+# ------------------------------------------------------------------------------------------------------- the link of up
 
 
 def test_a_link_is_of_no_use_in_the_next_run(tmp_path: Path) -> None:
@@ -257,6 +260,36 @@ async def test_a_visitor_of_a_console_that_cannot_start_gets_an_answer(tmp_path:
     finally:
         watching.cancel()
         await asyncio.gather(watching, return_exceptions=True)
+
+
+async def test_a_client_that_reads_no_answer_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "UNREAD_S", 0.2)
+    gone = asyncio.Event()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            return
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"64000000")]})
+        for _ in range(64):
+            await send({"type": "http.response.body", "body": b"x" * 1_000_000, "more_body": True})
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        gone.set()
+
+    ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    with listening("127.0.0.1", 0) as listener:
+        server = HttpServer(server_config(app, connections=10), lambda: ready.set_result(None))
+        serving = asyncio.create_task(server.serve([listener]))
+        await ready
+        reader, writer = await asyncio.open_connection(*listener.getsockname(), limit=1_000)
+        writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        async with asyncio.timeout(30):
+            await gone.wait()
+        with contextlib.suppress(ConnectionError):
+            assert len(await reader.read()) < 64_000_000
+        writer.close()
+        server.should_exit = True
+        await serving
 
 
 # ------------------------------------------------------------------------------------------------- replays, and the log

@@ -87,6 +87,7 @@ QUESTIONS: Final[dict[str, dict[str, Any]]] = {
     "/api/graph/why": {"label": "Note", "key": "text", "value": "x"},
     "/api/graph/past": {"time": "2026-01-01T00:00:00Z"},
     "/api/context": {"workflow": "Notes", "agent": "A", "chat": "c"},
+    "/api/context/past": {"workflow": "Notes", "agent": "A", "chat": "c", "time": "2026-01-01T00:00:00Z"},
     "/api/memory": {"user_id": "u"},
     "/api/memory/search": {"user_id": "u", "text": "x"},
     "/api/letters/show": {"id": "x"},
@@ -470,12 +471,12 @@ async def test_a_busy_neighbour_hides_no_event_silently(stack: Stack, ask: Askin
     cursor = (await ask("live"))["cursor"]
     await asyncio.to_thread(stack.emit, "globex", note("early"))
     await asyncio.to_thread(
-        stack.emit, "acme", *({"id": f"busy {n}", "type": "nothing.made", "data": {"n": n}} for n in range(150))
+        stack.emit, "acme", *({"id": f"busy {n}", "type": "nothing.made", "data": {"n": n}} for n in range(12))
     )
-    found = await ask("live", "theirs", cursor=cursor, limit=50)
+    found = await ask("live", "theirs", cursor=cursor, limit=5)
     assert [event["id"] for event in found["events"]] == ["early"]
-    mine = await ask("live", cursor=cursor, limit=50)
-    assert (len(mine["events"]), mine["events"][0]["id"], mine["cut"]) == (50, "busy 149", True)
+    mine = await ask("live", cursor=cursor, limit=5)
+    assert (len(mine["events"]), mine["events"][0]["id"], mine["cut"]) == (5, "busy 11", True)
 
 
 async def test_a_letter_for_events_of_several_apps_shows_no_app_to_another(stack: Stack) -> None:
@@ -620,11 +621,32 @@ async def test_a_context_is_shown_with_its_blocks_and_what_is_missing(ask: Askin
     assert "c1" in {each["chat"] for each in names["chats"]}
 
 
+async def test_a_context_of_the_past_is_shown(stack: Stack, ask: Asking) -> None:
+    await asyncio.to_thread(stack.emit, "acme", note("latecomer"))
+    [late] = [event for event in (await ask("live"))["events"] if event.get("id") == "latecomer"]
+    received = datetime.fromisoformat(late["received"])
+    asked = {"workflow": "Notes", "agent": "A", "chat": "c1"}
+    then = await ask("context/past", time=received.isoformat(), **asked)
+    assert "latecomer" in then["text"]
+    assert SECRET not in json.dumps(then)
+    [block] = then["blocks"]
+    assert block["explanation"]["place"].startswith("Notes/graph_injection.yaml:")
+    assert str(stack.folder) not in json.dumps(then)
+    before = await ask("context/past", time=(received - timedelta(milliseconds=1)).isoformat(), **asked)
+    assert "first of acme" in before["text"]
+    assert "latecomer" not in before["text"]
+    assert then["as_of"]["events"] == before["as_of"]["events"] + 1
+    future = await ask.answer("context/past", time="2999-01-01T00:00:00Z", **asked)
+    assert problem(future) == (422, "invalid-question")
+
+
 async def test_rules_of_a_forbidden_workflow_are_in_no_answer(stack: Stack) -> None:
     async with serving(stack, forbidden="Notes") as ask:
         assert (await ask("rules"))["files"] == []
         assert (await ask("context/names"))["workflows"] == {}
-        assert (await ask("context", workflow="Notes", agent="A", chat="c1"))["reason"] == "no_rules"
+        asked = {"workflow": "Notes", "agent": "A", "chat": "c1"}
+        assert (await ask("context", **asked))["reason"] == "no_rules"
+        assert (await ask("context/past", time="2026-01-01T00:00:00Z", **asked))["reason"] == "no_rules"
         assert all(
             "matched" not in event for event in (await ask("live"))["events"] if event.get("workflow") == "Notes"
         )

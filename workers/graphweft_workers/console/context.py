@@ -43,8 +43,7 @@ async def context(sources: Sources, viewer: Viewer, question: ContextQuestion) -
     """Return the text as the model reads it, its blocks, how each was made, and what is missing."""
     app_id = viewer.app(question.app)
     if not viewer.uses(app_id, question.workflow):
-        refusal = ContextReply(id=uuid4().hex, reason="no_rules", detail=no_rules(question.workflow))
-        return reply_dict(refusal, redacts=sources.redacts)
+        return without_rules(question.workflow, redacts=sources.redacts)
     reply = await sources.client.context(
         agent=question.agent,
         chat_id=question.chat,
@@ -57,6 +56,11 @@ async def context(sources: Sources, viewer: Viewer, question: ContextQuestion) -
         explain=True,
     )
     return reply_dict(without_addresses(reply), redacts=sources.redacts)
+
+
+def without_rules(workflow: str, *, redacts: bool) -> dict[str, Any]:
+    """Return the answer for a workflow without rules, or with rules that the viewer may not see."""
+    return reply_dict(ContextReply(id=uuid4().hex, reason="no_rules", detail=no_rules(workflow)), redacts=redacts)
 
 
 def reply_dict(reply: ContextReply, *, redacts: bool) -> dict[str, Any]:

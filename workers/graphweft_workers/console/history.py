@@ -1,4 +1,4 @@
-"""The past of a graph: which events wrote a node, and the graph as it was. Both replay the log, one at a time."""
+"""The past: which events wrote a node, the graph as it was, and a context of then. Each replays the log, in turn."""
 
 from __future__ import annotations
 
@@ -13,11 +13,13 @@ from pydantic import AwareDatetime, Field, StringConstraints
 from graphweft_contracts import InvalidSettings
 from graphweft_rules.cypher.node_writes import Target
 from graphweft_workers.console.access import Viewer
+from graphweft_workers.console.context import ContextQuestion, reply_dict, without_rules
 from graphweft_workers.console.graph import GraphQuestion, picture
 from graphweft_workers.console.questions import AppQuestion, slow
 from graphweft_workers.console.sources import Sources
 from graphweft_workers.console.values import shown
 from graphweft_workers.gateway.problems import Problem
+from graphweft_workers.gateway.redaction import without_addresses
 from graphweft_workers.replay.histories import refuse_preludes
 from graphweft_workers.replay.node_state import NodeReader
 from graphweft_workers.replay.recording import Recorded
@@ -52,6 +54,12 @@ class PastQuestion(GraphQuestion):
     time: AwareDatetime = Field(strict=False)
 
 
+class PastContextQuestion(ContextQuestion):
+    """Asks for the context of one turn as it would have been."""
+
+    time: AwareDatetime = Field(strict=False)
+
+
 async def why(sources: Sources, viewer: Viewer, question: WhyQuestion) -> dict[str, Any]:
     """Return the events that wrote a node, the rules that did it, and with ``exact`` what each changed."""
     app_id = viewer.app(question.app)
@@ -79,13 +87,34 @@ async def why(sources: Sources, viewer: Viewer, question: WhyQuestion) -> dict[s
 async def past(sources: Sources, viewer: Viewer, question: PastQuestion) -> dict[str, Any]:
     """Return a part of the graph as it was at a time."""
     app_id = viewer.app(question.app)
-    if question.time > datetime.now(UTC):
-        raise Problem(422, "invalid-question", "the time lies in the future")
+    _check_time(question.time)
     async with _alone(sources, app_id):
         replaying = replay_past(sources.settings, sources.bus, sources.graph, app_id, question.time)
         async with replaying as then:
             about, found = await picture(then.graph, app_id, question, redacts=sources.redacts)
             return about | found.as_dict() | {"as_of": then.as_json()}
+
+
+async def past_context(sources: Sources, viewer: Viewer, question: PastContextQuestion) -> dict[str, Any]:
+    """Return the context that an agent would have got at a time: from the graph and by the rules of then."""
+    app_id = viewer.app(question.app)
+    if not viewer.uses(app_id, question.workflow):
+        return without_rules(question.workflow, redacts=sources.redacts)
+    _check_time(question.time)
+    fields: dict[str, Any] = {"app_id": app_id, "workflow": question.workflow, "agent": question.agent}
+    fields |= {"chat_id": question.chat, "user_id": question.user, "context": question.variables}
+    fields |= {"max_tokens": question.max_tokens, "explain": True}
+    async with _alone(sources, app_id):
+        replaying = replay_past(sources.settings, sources.bus, sources.graph, app_id, question.time)
+        async with replaying as then:
+            reply = await then.context(sources.settings, fields)
+            found = reply_dict(without_addresses(reply), redacts=sources.redacts)
+            return found | {"as_of": then.as_json()}
+
+
+def _check_time(time: datetime) -> None:
+    if time > datetime.now(UTC):
+        raise Problem(422, "invalid-question", "the time lies in the future: choose an earlier one")
 
 
 @asynccontextmanager

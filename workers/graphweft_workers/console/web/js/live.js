@@ -7,6 +7,8 @@ export const title = "Live";
 export const lead = "Events as they arrive, the newest first, and what the rules made of each.";
 const MOST = 200;
 const EVERY_MS = 1000;
+const SOON_MS = 200;
+const SOON_FOR_MS = 3000;
 const STATES = {
   applied: ["applied", "good"],
   in_plan: ["being applied", "warn"],
@@ -65,7 +67,13 @@ export function show(root, { app, signal }) {
       if (signal.aborted) return;
       fill(problem, note(error.message, "bad"));
     }
-    timer = setTimeout(look, EVERY_MS);
+    timer = setTimeout(look, soon() ? SOON_MS : EVERY_MS);
+  }
+
+  // An event that has just arrived is looked at sooner, so that the time until its effect is told more exactly.
+  function soon() {
+    const since = Date.now() - SOON_FOR_MS;
+    return [...waiting.values()].some((each) => !each.first && each.at > since);
   }
 
   function addRow(event, first) {
@@ -81,7 +89,7 @@ export function show(root, { app, signal }) {
       el("td", { class: "keep" }, event.kind !== "activation" && button("Why", () => explain(event), { class: "small", "aria-label": `Why, event ${event.id ?? event.position}` })));
     body.prepend(row);
     while (body.children.length > MOST) body.lastElementChild.remove();
-    if (["waiting", "in_plan"].includes(event.state) && event.type) waiting.set(event.position, { cell, event, first });
+    if (["waiting", "in_plan"].includes(event.state) && event.type) waiting.set(event.position, { cell, event, first, at: Date.now() });
     while (waiting.size > 100) waiting.delete(waiting.keys().next().value);
   }
 

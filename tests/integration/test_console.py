@@ -561,6 +561,17 @@ async def test_live_follows_new_events_and_the_state_of_earlier_ones(stack: Stac
     assert states[event["position"]]["ms"] >= 0
 
 
+async def test_live_says_of_an_event_that_waited_that_it_has_failed(stack: Stack, ask: Asking) -> None:
+    cursor = (await ask("live"))["cursor"]
+    bad = {"id": "too late", "type": "note.bad", "data": {"text": "too late", "value": {"a": {"b": 1}}}}
+    await asyncio.to_thread(stack.emit, "acme", bad)
+    found = await ask("live", cursor=cursor)
+    [event] = found["events"]
+    states = (await ask("live", cursor=found["cursor"], pending=[event["position"]]))["states"]
+    [match] = states[event["position"]]["matched"]
+    assert (match["rule"], match["letter"]) == ("fails", "invalid_value")
+
+
 async def test_an_event_is_explained(ask: Asking) -> None:
     events = {event.get("id"): event["position"] for event in (await ask("live"))["events"]}
     found = await ask("event", position=events["untagged"])

@@ -388,6 +388,8 @@ def test_hostile_text_is_escaped_in_a_page_and_in_mermaid() -> None:
     assert "<" not in drawn
     assert [line.count('"') for line in drawn.splitlines()] == [0, 2, 2, 2]
     assert "%%" not in drawn
+    icon = as_mermaid([{"id": 1, "labels": ["A"], "caption": "fa:fa-car"}], [])
+    assert "fa:fa" not in icon, "Mermaid would draw an icon in place of the text"
 
 
 def test_a_layout_is_the_same_each_time_and_fits_the_picture() -> None:

@@ -132,5 +132,5 @@ def _short(text: str) -> str:
 def _mermaid(text: str) -> str:
     """Return text for a Mermaid label: characters with a meaning become codes."""
     return "".join(
-        char if char.isalnum() or char in " _-.,:/…@" else " " if char.isspace() else f"#{ord(char)};" for char in text
+        char if char.isalnum() or char in " _-.,/…@" else " " if char.isspace() else f"#{ord(char)};" for char in text
     )

@@ -34,6 +34,8 @@ _SIZE: Final = 16 * 1024**2
 _LETTERS: Final = 200
 """Dead letters that are looked up for one answer."""
 _LETTERS_SIZE: Final = 2 * 1024**2
+_ENDED: Final = frozenset({"applied", "passed"})
+"""States of entries that workers have left behind."""
 _PREVIEW: Final = 300
 _VALUES: Final = 30
 """Values of an event's data in the list: it shows the first characters only."""
@@ -73,8 +75,13 @@ async def live(sources: Sources, viewer: Viewer, question: LiveQuestion) -> dict
         found.append(seen)
     waiting = await _again(sources, question.pending, app_id)
     effects = await effects_of(bus, sources.graph, [*found, *waiting])
-    judged = [await _judged(sources, viewer, seen, decoder.activations) for seen in found]
-    letters = await _letters(bus, app_id, found, judged)
+    # What waited and does so no longer may have failed since it was listed.
+    ended = [seen for seen, effect in zip(waiting, effects[len(found) :], strict=True) if effect.state in _ENDED]
+    judged = [await _judged(sources, viewer, seen, decoder.activations) for seen in (*found, *ended)]
+    letters = await _letters(bus, app_id, [*found, *ended], judged)
+    outcomes = {
+        seen.position: _outcome(seen, result, letters) for seen, result in zip(ended, judged[len(found) :], strict=True)
+    }
     now = time.time()
     events = [
         _event(seen, effect, result, letters, redacts=sources.redacts)
@@ -84,7 +91,7 @@ async def live(sources: Sources, viewer: Viewer, question: LiveQuestion) -> dict
     return {
         "events": events,
         "states": {
-            seen.position: _state(effect) | {"ms": _age_ms(seen, now)}
+            seen.position: _state(effect) | {"ms": _age_ms(seen, now)} | outcomes.get(seen.position, {})
             for seen, effect in zip(waiting, effects[len(found) :], strict=True)
         },
         "cursor": {**(question.cursor or {}), **reached},
@@ -179,8 +186,9 @@ async def _letters(
     aside = [await bus.dead_letter(set_aside_id(partition)) for partition in {seen.partition for seen in found}]
     for letter in (*many, *(each for each in aside if each is not None)):  # some stand for many events
         for seen in found:
-            if covers(letter, seen) and letter.mutation is None:
-                reasons.setdefault(row_id(seen.partition, seen.entry.offset, None, None), letter.reason)
+            if covers(letter, seen):
+                row = row_id(seen.partition, seen.entry.offset, letter.rule, letter.mutation)
+                reasons.setdefault(row, letter.reason)
     return reasons
 
 
@@ -197,7 +205,7 @@ def _event(
         "kind": seen.kind,
         "note": seen.note,
         "fault": shown(seen.fault, redacts=redacts, text=_PREVIEW),
-        "letter": letters.get(row_id(seen.partition, seen.entry.offset, None, None)),
+        **_outcome(seen, judged, letters),
         **_state(effect),
     }
     if seen.activation is not None:
@@ -216,6 +224,21 @@ def _event(
     if judged is None:
         return found
     return found | {
+        "skipped": [
+            {"rule": each.rule, "mutation": each.mutation, "reason": shown(each.reason, redacts=redacts)}
+            for each in (*judged.skipped, *judged.failed)
+        ],
+        "rows": len(judged.mutations),
+        "reason": shown(judged.reason, redacts=redacts),
+    }
+
+
+def _outcome(seen: Seen, judged: Judged | None, letters: Mapping[str, str]) -> dict[str, Any]:
+    """Return the dead letter of an entry, and its mutations, each with its dead letter."""
+    found: dict[str, Any] = {"letter": letters.get(row_id(seen.partition, seen.entry.offset, None, None))}
+    if judged is None:
+        return found
+    return found | {
         "matched": [
             {
                 "rule": each.mutation.rule,
@@ -223,13 +246,7 @@ def _event(
                 "letter": letters.get(_letter_id(seen, each.mutation.rule, each.mutation.id)),
             }
             for each in judged.mutations
-        ],
-        "skipped": [
-            {"rule": each.rule, "mutation": each.mutation, "reason": shown(each.reason, redacts=redacts)}
-            for each in (*judged.skipped, *judged.failed)
-        ],
-        "rows": len(judged.mutations),
-        "reason": shown(judged.reason, redacts=redacts),
+        ]
     }
 
 

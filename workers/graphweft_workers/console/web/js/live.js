@@ -78,28 +78,31 @@ export function show(root, { app, signal }) {
 
   function addRow(event, first) {
     const cell = el("td", { class: "keep" }, stateOf(event));
+    const effects = el("td", {}, did(event));
     const row = el("tr", { class: first ? undefined : "new" },
       el("td", { class: "keep" }, clock(event.received).slice(11)),
       el("td", { class: "name" }, event.app === "*" ? "all apps" : event.app ?? ""),
       el("td", {}, event.type ?? event.kind, event.kind === "retry" && [" ", tag("retry")], el("div", { class: "quiet mono preview" }, preview(event))),
       el("td", { class: "name" }, event.chat ?? ""),
-      el("td", {}, did(event)),
+      effects,
       el("td", { class: "number" }, event.rows === undefined ? "" : count(event.rows)),
       cell,
       el("td", { class: "keep" }, event.kind !== "activation" && button("Why", () => explain(event), { class: "small", "aria-label": `Why, event ${event.id ?? event.position}` })));
     body.prepend(row);
     while (body.children.length > MOST) body.lastElementChild.remove();
-    if (["waiting", "in_plan"].includes(event.state) && event.type) waiting.set(event.position, { cell, event, first, at: Date.now() });
+    if (["waiting", "in_plan"].includes(event.state) && event.type) waiting.set(event.position, { cell, effects, event, first, at: Date.now() });
     while (waiting.size > 100) waiting.delete(waiting.keys().next().value);
   }
 
   function update(position, each) {
     const known = waiting.get(position);
     if (!known) return;
-    const { cell, event, first } = known;
+    const { cell, effects, event, first } = known;
     // An event that was there before the page looked may have waited for long: its time would say nothing.
     const ms = each.state === "applied" && !first ? each.ms : undefined;
-    fill(cell, stateOf({ ...event, ...each, ms }));
+    const now = { ...event, ...each, ms };
+    fill(cell, stateOf(now));
+    fill(effects, did(now));
     if (!["waiting", "in_plan"].includes(each.state)) waiting.delete(position);
   }
 
@@ -130,6 +133,8 @@ function stateOf(event) {
   if (event.letter) return tag("dead letter", "bad");
   if (event.kind === "activation") return tag("rules active", "");
   if (event.parked && event.state === "waiting") return tag(`parked: ${event.parked}`, "bad");
+  const failed = (event.matched ?? []).filter((each) => each.letter).length;
+  if (failed) return tag(failed === event.matched.length ? "dead letter" : `${failed} of ${event.matched.length} are dead letters`, "bad");
   if (event.state === "applied" && event.rows === 0) return tag("no effect", "");
   const [text, kind] = STATES[event.state] ?? [event.state, ""];
   const ms = event.ms === undefined ? "" : ` ≤ ${count(event.ms)} ms`;

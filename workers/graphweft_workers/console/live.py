@@ -32,7 +32,9 @@ _SCANNED: Final = 2_000
 _SIZE: Final = 16 * 1024**2
 """Bytes of these entries."""
 _LETTERS: Final = 200
-"""Dead letters that are looked up for one answer."""
+"""Dead letters of many events that are looked at for one answer."""
+_LOOKUPS: Final = 1_000
+"""Entries and mutations of which the dead letter is looked up for one answer."""
 _LETTERS_SIZE: Final = 2 * 1024**2
 _ENDED: Final = frozenset({"applied", "passed"})
 """States of entries that workers have left behind."""
@@ -180,7 +182,7 @@ async def _letters(
         if result is not None:
             ids += [_letter_id(seen, each.mutation.rule, each.mutation.id) for each in result.mutations]
             ids += [_letter_id(seen, each.rule, each.mutation) for each in (*result.skipped, *result.failed)]
-    letters = [await bus.dead_letter(each) for each in ids[:_LETTERS]]
+    letters = [await bus.dead_letter(each) for each in ids[:_LOOKUPS]]
     reasons: dict[str, str] = {letter.id: letter.reason for letter in letters if letter is not None}
     many = await bus.dead_letters(limit=_LETTERS, app_id=app_id, size=_LETTERS_SIZE)
     aside = [await bus.dead_letter(set_aside_id(partition)) for partition in {seen.partition for seen in found}]

@@ -514,7 +514,7 @@ async def test_a_token_for_workflows_sees_no_rules_in_letters_and_retries_none(s
             answer = await ask.answer(path)
             assert answer.status_code == 200
             assert not re.search(r"graph_injection|\"(fails|notes)\"|fails/map", answer.text), path
-        assert (await ask("letters"))["hidden"] == 2
+        assert (await ask("letters"))["hidden"] >= 2
         every = (await ask("letters", "operator", app="acme"))["letters"]
         letter = next(each for each in every if each["reason"] == "invalid_value")
         for action in ("retry", "drop"):

@@ -7,6 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 from graphweft_contracts import DeadLetter, Layout, Order
 from graphweft_contracts.rules_log import Activation, StoredRules
+from graphweft_workers.ports.dead_letters import first_letters
 from graphweft_workers.ports.event_log import Batch, Committed, Entry, PartitionStatus
 from graphweft_workers.ports.purges import Purge, Purges
 from graphweft_workers.ports.usage import LettersOfApp
@@ -154,8 +155,10 @@ class MemoryBus:
     async def dead_letter_count(self) -> int:
         return len(self.letters)
 
-    async def dead_letters(self, *, limit: int) -> Sequence[DeadLetter]:
-        return list(self.letters.values())[:limit]
+    async def dead_letters(
+        self, *, limit: int, app_id: str | None = None, size: int | None = None
+    ) -> Sequence[DeadLetter]:
+        return first_letters(self.letters.values(), limit, app_id, size)
 
     async def dead_letter(self, letter_id: str) -> DeadLetter | None:
         return self.letters.get(letter_id)

@@ -906,6 +906,19 @@ async def test_dead_letters_are_kept_by_id_oldest_first(kit: Kit) -> None:
     assert list(await other.dead_letters(limit=9)) == [letters[0], *letters[2:], longer]
 
 
+async def test_dead_letters_are_read_by_app_and_by_size(kit: Kit) -> None:
+    bus = kit.bus()
+    text = "x" * 10_000
+    letters = [letter(f"{app}{number}", app_id=app, message=text) for number in range(3) for app in ("x", "y")]
+    await bus.put_dead_letters(letters)
+    assert [each.id for each in await bus.dead_letters(limit=9, app_id="y")] == ["y0", "y1", "y2"]
+    assert [each.id for each in await bus.dead_letters(limit=2, app_id="y")] == ["y0", "y1"]
+    assert [each.id for each in await bus.dead_letters(limit=9, app_id="z")] == []
+    assert [each.id for each in await bus.dead_letters(limit=9, size=1)] == ["x0"], "at least one"
+    assert [each.id for each in await bus.dead_letters(limit=9, app_id="x", size=25_000)] == ["x0", "x1"]
+    assert len(await bus.dead_letters(limit=9, size=100_000)) == 6
+
+
 async def test_letters_are_counted_by_app_whoever_writes_and_removes_them(kit: Kit) -> None:
     bus, other = kit.bus(), kit.bus(group=channels.MEMORY_GROUP)
     await bus.partitions()

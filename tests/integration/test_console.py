@@ -18,14 +18,21 @@ from pathlib import Path
 from typing import Any, Final, cast
 
 import httpx
+import neo4j
 import pytest
 from tests.services.commands import inside
 from tests.services.environment import clean_environment
+from tests.services.memories import empty_neo4j
+from tests.services.neo4j import Neo4jServer
+from tests.services.rules import load_rules
 
+from graphweft import Client, Event
+from graphweft_contracts import DeadLetter
 from graphweft_workers.console.app import LIMITS, Page, make_app
 from graphweft_workers.console.pages import PAGES
 from graphweft_workers.console.questions import Question
 from graphweft_workers.console.sources import open_sources
+from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.gateway.audit import AuditLog, hash_of
 from graphweft_workers.gateway.limits import Limits
 from graphweft_workers.gateway.tokens import Role, Token, Tokens
@@ -45,6 +52,12 @@ mutation_rules:
       - id: tag
         cypher: "MATCH (n:Note {text: $text}) MERGE (t:Tag {name: $tag}) MERGE (n)-[:HAS]->(t)"
         params: {text: $event.text, tag: $event.tag}
+  - name: "<img src=x onerror=document.title='owned'>"
+    events: ["note.strange"]
+    mutations:
+      - id: map
+        cypher: "MERGE (n:Note {text: $text}) SET n += $more"
+        params: {text: $event.text, more: $event.more}
   - name: fails
     events: ["note.bad"]
     mutations:
@@ -74,6 +87,7 @@ QUESTIONS: Final[dict[str, dict[str, Any]]] = {
     "/api/graph/why": {"label": "Note", "key": "text", "value": "x"},
     "/api/graph/past": {"time": "2026-01-01T00:00:00Z"},
     "/api/context": {"workflow": "Notes", "agent": "A", "chat": "c"},
+    "/api/context/past": {"workflow": "Notes", "agent": "A", "chat": "c", "time": "2026-01-01T00:00:00Z"},
     "/api/memory": {"user_id": "u"},
     "/api/memory/search": {"user_id": "u", "text": "x"},
     "/api/letters/show": {"id": "x"},
@@ -162,6 +176,13 @@ def stack(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stack]:
                 {"id": "untagged", "type": "note.made", "data": {"text": f"untagged of {app}", "note": "n"}},
                 note("secret", text=f"the key of {app} is {SECRET}"),
                 note("hostile", text=HOSTILE),
+                {
+                    "id": HOSTILE,
+                    "type": "note.strange",
+                    "chatid": HOSTILE,
+                    "userid": HOSTILE,
+                    "data": {"text": f"strange of {app}", "more": {HOSTILE: HOSTILE}, "agent": HOSTILE, HOSTILE: 1},
+                },
                 {"id": "bad", "type": "note.bad", "data": {"text": f"bad of {app}", "value": {"a": {"b": 1}}}},
                 {"id": "lost", "type": "note.made", "workflow": "Nowhere", "data": {"text": f"lost of {app}"}},
             )
@@ -199,8 +220,21 @@ async def serving(
     forbidden: str = "",
     **settings: Any,
 ) -> AsyncIterator[Asking]:
-    """Run a console in this process."""
+    """Run a console of the stack in this process."""
     loaded = Settings.load(data=stack.folder / "data", rules=stack.folder / "rules", **settings)
+    async with console(loaded, pages=pages, limits=limits, audit=audit, forbidden=forbidden) as made:
+        yield made
+
+
+@asynccontextmanager
+async def console(
+    loaded: Settings,
+    *,
+    pages: tuple[Page, ...] = PAGES,
+    limits: Limits = LIMITS,
+    audit: AuditLog | None = None,
+    forbidden: str = "",
+) -> AsyncIterator[Asking]:
     tokens = Tokens(
         [
             Token(app_id=app, name=name, sha256=hashlib.sha256(name.encode()).digest(), roles=frozenset(roles))
@@ -354,6 +388,152 @@ async def test_the_audit_log_names_the_token_and_no_user_and_no_text(stack: Stac
     assert not re.search("green tea|user of acme", text)
 
 
+# ------------------------------------------------------------------------------------------------------------- attacks
+
+NUL: Final = "a\0b"
+BREAK: Final = "x` {y: 1}) DETACH DELETE n //"
+UNICODE: Final = "x\\u0060) DETACH DELETE (n) //"
+ATTACKS: Final[tuple[tuple[str, dict[str, Any]], ...]] = (
+    *(("live", {"pending": [each]}) for each in (
+        "0:99999999999999999999-1", "0:1-99999999999999999999", "999999999:1-1", "0:5",
+        "0:18446744073709551615-18446744073709551615",
+    )),
+    *(("live", {"cursor": each}) for each in (
+        {"0": "99999999999999999999-0"}, {"0": "5"}, {"-1": "1-1"}, {"99999999999": "1-1"}, {"x": "1-1"},
+    )),
+    *(("event", {"position": each}) for each in ("0:99999999999999999999-1", "0:1", "999999999:1-1")),
+    *(("graph/node", {"id": each}) for each in (
+        2**63 - 1, 2**63, 10**30, -1, True, 1.5, "x", "", NUL, BREAK, [1], {"a": 1}, None,
+    )),
+    *(("graph/search", {"text": each}) for each in (
+        NUL, "\0", BREAK, UNICODE, "' OR 1=1 //", '" OR 1=1 //', "\\", "\\'", "$text", "-" * 200, "9" * 30,
+        "\u202e",
+    )),
+    *(("graph", {"labels": [each]}) for each in (NUL, BREAK, UNICODE, "", "__Progress")),
+    *(("graph/why", {"label": label, "key": key, "value": value, "exact": exact}) for label, key, value, exact in (
+        (NUL, "text", "x", True), (BREAK, "text", "x", True), (UNICODE, UNICODE, "x", True),
+        ("Note", BREAK, "x", True), ("Note", "text", NUL, True), ("Note", "text", 10**30, True),
+        ("Note", "text", 2**63, True), ("Note", "text", -(2**63) - 1, True), ("__Progress", "id", "x", True),
+        ("Note", "text", BREAK, False),
+    )),
+    *(("graph/past", {"time": each}) for each in (
+        "0001-01-01T00:00:00+14:00", "9999-12-31T23:59:59-14:00", "1970-01-01T00:00:00Z", 0, 1e300, "x", None,
+    )),
+    ("context", {"workflow": NUL, "agent": NUL, "chat": NUL, "user": NUL}),
+    ("context", {"workflow": "Notes", "agent": "A", "chat": "c1", "variables": {"text": NUL, NUL: 10**400}}),
+    ("context", {"workflow": "Notes", "agent": "A", "chat": "c1", "variables": {"text": [[[[BREAK]]]]}}),
+    ("memory", {"user_id": NUL}), ("memory", {"user_id": BREAK}),
+    ("memory/search", {"user_id": NUL, "text": NUL * 100}),
+    ("memory/search", {"user_id": "u", "text": ""}), ("memory/search", {"user_id": "u", "text": "\u202e" * 10_000}),
+    *(("letters/show", {"id": each}) for each in (NUL, BREAK, "0", "0:", "x" * 500)),
+    ("letters", {"skip": 10**30}), ("letters", {"reason": "x"}),
+    *(("rules/try", {"event": each}) for each in (
+        "null", "[]", "[" * 100_000, "{" * 1000, '{"a":1e999}', NUL, "\u202e{}",
+    )),
+)  # fmt: skip
+"""Questions of a hostile user; each is refused or answered, and changes nothing."""
+BODIES: Final = (
+    b"", b"null", b"[]", b'"x"', b"{", b'{"app":1}', b'{"app":"\\ud800"}', b"\xff\xfe", b"\xef\xbb\xbf{}",
+    b"[" * 400_000, b'{"app":NaN}', b'{"app":"acme","app":"globex"}', b'{"__proto__":{"app":"globex"}}',
+    b'{"text":"\\ud800"}', b"{}\0",
+)  # fmt: skip
+
+
+async def test_hostile_questions_are_no_defects_and_change_nothing(ask: Asking) -> None:
+    before = (await ask("graph"), (await ask("live"))["cursor"], await ask("letters", "operator"))
+    for path, question in ATTACKS:
+        answer = await ask.answer(path, **question)
+        assert answer.status_code in (200, 400, 403, 404, 422), (path, question, answer.text)
+    for page in PAGES:
+        for body in BODIES:
+            answer = await ask.client.post(
+                page.path, content=body, headers={"Authorization": "Bearer mine", "Content-Type": "application/json"}
+            )
+            assert answer.status_code in (200, 400, 403, 404, 413, 422), (page.path, body[:50], answer.text)
+            assert "globex" not in answer.text
+    assert (await ask("graph"), (await ask("live"))["cursor"], await ask("letters", "operator")) == before
+
+
+async def test_no_answer_is_kept_by_a_cache(ask: Asking) -> None:
+    for method, path in (
+        ("GET", "/healthz"), ("GET", "/nothing"), ("GET", "/api/session"), ("POST", "/api/session"),
+        ("POST", "/api/nothing"), ("OPTIONS", "/api/session"), ("PUT", "/"), ("HEAD", "/nothing"),
+    ):  # fmt: skip
+        answer = await ask.client.request(method, path)
+        assert answer.headers.get("Cache-Control") == "no-store", (method, path)
+        assert "Access-Control-Allow-Origin" not in answer.headers
+    answer = await ask.answer("letters/show", id="x")
+    assert answer.headers["Cache-Control"] == "no-store"
+    assert (await ask.client.head("/")).content == b""
+
+
+async def test_a_busy_neighbour_hides_no_event_silently(stack: Stack, ask: Asking) -> None:
+    cursor = (await ask("live"))["cursor"]
+    await asyncio.to_thread(stack.emit, "globex", note("early"))
+    await asyncio.to_thread(
+        stack.emit, "acme", *({"id": f"busy {n}", "type": "nothing.made", "data": {"n": n}} for n in range(12))
+    )
+    found = await ask("live", "theirs", cursor=cursor, limit=5)
+    assert [event["id"] for event in found["events"]] == ["early"]
+    mine = await ask("live", cursor=cursor, limit=5)
+    assert (len(mine["events"]), mine["events"][0]["id"], mine["cut"]) == (5, "busy 11", True)
+
+
+async def test_a_letter_for_events_of_several_apps_shows_no_app_to_another(stack: Stack) -> None:
+    async with serving(stack, console_write=True) as ask:
+        positions = {
+            app: next(
+                event["position"]
+                for event in (await ask("live", "operator", app=app))["events"]
+                if event.get("id") == f"first of {app}"
+            )
+            for app in ("acme", "globex")
+        }
+        offsets = tuple(each.partition(":")[2] for each in positions.values())
+        letter = DeadLetter(
+            id="0:set-aside", reason="set_aside", message="set aside", position=positions["acme"], offsets=offsets,
+            count=2, time=datetime.now(UTC), app_id="acme", event_id="first of acme", fields={},
+        )  # fmt: skip
+        async with open_sources(Settings.load(data=stack.folder / "data")) as sources:
+            assert await sources.bus.extend(None, letter)
+            try:
+                theirs = await ask.answer("event", "theirs", position=positions["globex"])
+                assert theirs.status_code == 200
+                assert "acme" not in theirs.text
+                assert theirs.json()["set_aside"] is True
+                for action in ("retry", "drop"):
+                    answer = await ask.answer(f"letters/{action}", "boss", ids=[letter.id])
+                    assert problem(answer) == (403, "other-app")
+            finally:
+                assert await sources.bus.requeue(letter, [])
+
+
+async def test_a_token_for_workflows_sees_no_rules_in_letters_and_retries_none(stack: Stack) -> None:
+    async with serving(stack, forbidden="Notes", console_write=True) as ask:
+        for path in ("letters", "operation", "live"):
+            answer = await ask.answer(path)
+            assert answer.status_code == 200
+            assert not re.search(r"graph_injection|\"(fails|notes)\"|fails/map", answer.text), path
+        assert (await ask("letters"))["hidden"] >= 2
+        every = (await ask("letters", "operator", app="acme"))["letters"]
+        letter = next(each for each in every if each["reason"] == "invalid_value")
+        for action in ("retry", "drop"):
+            answer = await ask.answer(f"letters/{action}", "boss", ids=[letter["id"]])
+            assert problem(answer) == (403, "other-workflow")
+        shown = await ask.answer("letters/show", id=letter["id"])
+        assert not re.search(r"graph_injection|fails/map", shown.text)
+
+
+async def test_events_with_many_values_are_shown_in_part(stack: Stack, ask: Asking) -> None:
+    wide = {f"k{n}": {f"k{m}": [f"v{each}" for each in range(40)] for m in range(40)} for n in range(40)}
+    await asyncio.to_thread(stack.emit, "acme", {"id": "wide", "type": "nothing.made", "data": wide})
+    answer = await ask.answer("live", limit=1)
+    [event] = answer.json()["events"]
+    assert event["id"] == "wide"
+    assert len(answer.content) < 5_000
+    assert len((await ask.answer("event", position=event["position"])).content) < 200_000
+
+
 # ------------------------------------------------------------------------------------------------------ what pages show
 
 
@@ -379,6 +559,17 @@ async def test_live_follows_new_events_and_the_state_of_earlier_ones(stack: Stac
     states = (await ask("live", cursor=found["cursor"], pending=[event["position"]]))["states"]
     assert states[event["position"]]["state"] == "applied"
     assert states[event["position"]]["ms"] >= 0
+
+
+async def test_live_says_of_an_event_that_waited_that_it_has_failed(stack: Stack, ask: Asking) -> None:
+    cursor = (await ask("live"))["cursor"]
+    bad = {"id": "too late", "type": "note.bad", "data": {"text": "too late", "value": {"a": {"b": 1}}}}
+    await asyncio.to_thread(stack.emit, "acme", bad)
+    found = await ask("live", cursor=cursor)
+    [event] = found["events"]
+    states = (await ask("live", cursor=found["cursor"], pending=[event["position"]]))["states"]
+    [match] = states[event["position"]]["matched"]
+    assert (match["rule"], match["letter"]) == ("fails", "invalid_value")
 
 
 async def test_an_event_is_explained(ask: Asking) -> None:
@@ -441,11 +632,32 @@ async def test_a_context_is_shown_with_its_blocks_and_what_is_missing(ask: Askin
     assert "c1" in {each["chat"] for each in names["chats"]}
 
 
+async def test_a_context_of_the_past_is_shown(stack: Stack, ask: Asking) -> None:
+    await asyncio.to_thread(stack.emit, "acme", note("latecomer"))
+    [late] = [event for event in (await ask("live"))["events"] if event.get("id") == "latecomer"]
+    received = datetime.fromisoformat(late["received"])
+    asked = {"workflow": "Notes", "agent": "A", "chat": "c1"}
+    then = await ask("context/past", time=received.isoformat(), **asked)
+    assert "latecomer" in then["text"]
+    assert SECRET not in json.dumps(then)
+    [block] = then["blocks"]
+    assert block["explanation"]["place"].startswith("Notes/graph_injection.yaml:")
+    assert str(stack.folder) not in json.dumps(then)
+    before = await ask("context/past", time=(received - timedelta(milliseconds=1)).isoformat(), **asked)
+    assert "first of acme" in before["text"]
+    assert "latecomer" not in before["text"]
+    assert then["as_of"]["events"] == before["as_of"]["events"] + 1
+    future = await ask.answer("context/past", time="2999-01-01T00:00:00Z", **asked)
+    assert problem(future) == (422, "invalid-question")
+
+
 async def test_rules_of_a_forbidden_workflow_are_in_no_answer(stack: Stack) -> None:
     async with serving(stack, forbidden="Notes") as ask:
         assert (await ask("rules"))["files"] == []
         assert (await ask("context/names"))["workflows"] == {}
-        assert (await ask("context", workflow="Notes", agent="A", chat="c1"))["reason"] == "no_rules"
+        asked = {"workflow": "Notes", "agent": "A", "chat": "c1"}
+        assert (await ask("context", **asked))["reason"] == "no_rules"
+        assert (await ask("context/past", time="2026-01-01T00:00:00Z", **asked))["reason"] == "no_rules"
         assert all(
             "matched" not in event for event in (await ask("live"))["events"] if event.get("workflow") == "Notes"
         )
@@ -501,6 +713,72 @@ async def test_secrets_are_in_no_answer_unless_contexts_show_them(stack: Stack, 
         assert SECRET not in answer.text, path
     async with serving(stack, context_redact=False) as plain:
         assert SECRET in (await plain.answer("live")).text
+
+
+# ---------------------------------------------------------------------------------------------------------------- Neo4j
+
+
+async def test_a_graph_of_neo4j_is_shown_searched_and_explained(
+    neo4j_server: Neo4jServer, url: str, tmp_path: Path
+) -> None:
+    empty_neo4j(neo4j_server.uri)
+    (tmp_path / "rules/Notes").mkdir(parents=True)
+    (tmp_path / "rules/Notes/graph_injection.yaml").write_text(RULES)
+    settings: dict[str, Any] = {"bus_url": url, "graph_url": neo4j_server.uri, "rules": tmp_path / "rules"}
+    environment = clean_environment() | {f"GRAPHWEFT_{name.upper()}": str(value) for name, value in settings.items()}
+    done = await asyncio.to_thread(inside, ("rules", "push"), environment, folder=tmp_path)
+    assert done.code == 0, done.err
+    async with console(Settings.load(**settings)) as ask:
+        async with open_sources(Settings.load(**settings)) as sources, Client(url) as client:
+            worker = MutationWorker(sources.bus, sources.graph, load_rules(tmp_path / "rules"), name="w")
+            running = asyncio.create_task(worker.run())
+            for name, text in (("first", "first of acme"), ("hostile", HOSTILE), ("secret", f"the key is {SECRET}")):
+                data = {"text": text, "note": name, "tag": "t"}
+                said = Event.create("note.made", app_id="acme", chat_id="c1", workflow="Notes", id=name, data=data)
+                assert await client.emit(said)
+            async with asyncio.timeout(120):
+                while any(part.lag for part in await sources.bus.status()):  # noqa: ASYNC110 - the bus does not tell
+                    await asyncio.sleep(0.02)
+            worker.stop()
+            await running
+        with neo4j.GraphDatabase.driver(neo4j_server.uri) as driver:
+            driver.execute_query("CREATE (:Strange {at: datetime(), for: duration('P1D'), where: point({x: 1, y: 2})})")
+            driver.execute_query("CREATE (n) SET n:$($label)", label=UNICODE)
+            driver.execute_query("CREATE (n) SET n:$($label)", label=BREAK)
+        found = await ask("graph")
+        assert {each["label"]: each["nodes"] for each in found["labels"]} == {
+            "Note": 3, "Tag": 1, "Strange": 1, UNICODE: 1, BREAK: 1,
+        }  # fmt: skip
+        names = {node["id"]: node["caption"] for node in found["nodes"]}
+        assert {(names[each["start"]], names[each["end"]]) for each in found["relationships"]} >= {
+            ("first of acme", "t")
+        }
+        [exact] = (await ask("graph/search", text="first of acme"))["nodes"]
+        assert len((await ask("graph/search", text="OF ACME"))["nodes"]) == 1
+        node = await ask("graph/node", id=exact["id"])
+        assert node["node"]["properties"] == {"text": "first of acme", "event_id": "first"}
+        assert {"label": "Note", "key": "text", "value": "first of acme"} in node["node"]["keys"]
+        [strange] = [each for each in found["nodes"] if each["labels"] == ["Strange"]]
+        properties = (await ask("graph/node", id=strange["id"]))["node"]["properties"]
+        assert set(properties) == {"at", "for", "where"}
+        answer = await ask.answer("graph")
+        assert SECRET not in answer.text
+        fast = await ask("graph/why", label="Note", key="text", value="first of acme")
+        assert [each["id"] for each in fast["writes"]] == ["first"]
+        assert [event["state"] for event in (await ask("live"))["events"] if event["kind"] == "event"] == [
+            "applied"
+        ] * 3
+        # Neo4j Community has one database, so there is no room for a second graph.
+        assert problem(await ask.answer("graph/past", time=datetime.now(UTC).isoformat())) == (422, "no-replay")
+        before = await ask("graph")
+        for path, question in ATTACKS:
+            if path.startswith("graph"):
+                answer = await ask.answer(path, **question)
+                assert answer.status_code in (200, 404, 422), (path, question, answer.text)
+        for label in (UNICODE, BREAK):
+            [one] = (await ask("graph", labels=[label]))["nodes"]
+            assert one["labels"] == [label]
+        assert await ask("graph") == before
 
 
 # --------------------------------------------------------------------------------------------------------- dead letters

@@ -2,10 +2,19 @@
 
 from __future__ import annotations
 
+import asyncio
+import contextlib
 import hashlib
+import os
 import re
+from contextlib import closing
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+from urllib.parse import unquote
 
+import httpx
 import pytest
 
 from graphweft_contracts import Layout
@@ -14,15 +23,21 @@ from graphweft_workers.console.access import Viewer, check_host, check_origin, c
 from graphweft_workers.console.assets import Assets
 from graphweft_workers.console.drawing import as_html, as_mermaid, layout
 from graphweft_workers.console.graph import MOST, Picture
+from graphweft_workers.console.history import _alone
 from graphweft_workers.console.operation import operation
-from graphweft_workers.console.values import DEPTH, ITEMS, TEXT, shown
+from graphweft_workers.console.values import CHARS, DEPTH, ITEMS, TEXT, VALUES, shown
 from graphweft_workers.engine.app_use import AppUse
 from graphweft_workers.engine.dead_letter_counts import Cause
+from graphweft_workers.gateway import protocol
 from graphweft_workers.gateway.problems import Problem
 from graphweft_workers.gateway.tokens import Role, Token
-from graphweft_workers.ports.event_log import PartitionStatus
+from graphweft_workers.inspection.scan import Limits, newest_first
+from graphweft_workers.ports.event_log import Entry, PartitionStatus
 from graphweft_workers.roles.app_uses import AppUses
 from graphweft_workers.roles.archive_state import ArchiveState
+from graphweft_workers.roles.console_process import TOKEN_FILE, ConsoleProcess
+from graphweft_workers.roles.http_server import HttpServer, listening, server_config
+from graphweft_workers.roles.settings import Settings
 from graphweft_workers.roles.status import Status
 
 LIBRARY = {
@@ -78,6 +93,12 @@ def test_a_request_of_the_page_itself_and_of_a_program_is_answered() -> None:
     check_origin("http://localhost:8766", "same-origin", "localhost:8766")
     check_origin(None, "none", "localhost:8766")
     check_origin(None, None, "localhost:8766")
+
+
+def test_rules_of_a_workflow_that_a_token_may_not_use_are_in_no_cause() -> None:
+    found = operation(status(), Layout(), "mine", all_apps=False, uses=lambda app_id, workflow: workflow != "Secret")
+    assert [row["workflow"] for row in found["without_effect"]] == [None]
+    assert found["causes_partly"], "there are nine dead letters, and those of three causes were read"
 
 
 def test_a_token_needs_the_role_read_or_operator() -> None:
@@ -141,6 +162,22 @@ def test_values_are_bounded_and_say_so() -> None:
     assert "…" in str(shown(deep))
 
 
+def leaves(value: Any) -> int:
+    if isinstance(value, dict):
+        return 1 + sum(map(leaves, value.values()))
+    return 1 + sum(map(leaves, value)) if isinstance(value, list) else 1
+
+
+def test_the_values_and_characters_of_one_value_are_bounded_together() -> None:
+    wide: Any = {f"k{n}": [{f"m{m}": list(range(50)) for m in range(50)} for _ in range(50)] for n in range(50)}
+    assert leaves(shown(wide)) <= 2 * VALUES
+    assert leaves(shown(wide, values=30)) <= 60
+    assert "…" in str(shown(wide, values=30))
+    long = [["y" * TEXT] * ITEMS] * ITEMS
+    assert len(str(shown(long, redacts=False))) < 2 * CHARS
+    assert shown(10**5_000) == "a number of 16,610 bits"
+
+
 def test_values_that_json_or_javascript_lack_become_text() -> None:
     assert shown([2**53, -(2**53), float("inf"), float("nan"), True, None, 1.5]) == [
         str(2**53), str(-(2**53)), "inf", "nan", True, None, 1.5,
@@ -149,9 +186,9 @@ def test_values_that_json_or_javascript_lack_become_text() -> None:
 
 
 def status() -> Status:
-    def cause(app: str | None) -> Cause:
+    def cause(app: str | None, workflow: str | None = None) -> Cause:
         return Cause(
-            app_id=app, workflow=None, rule=None, mutation=None, reason="skipped", message=f"of {app}", place=None
+            app_id=app, workflow=workflow, rule=None, mutation=None, reason="skipped", message=f"of {app}", place=None
         )
 
     return Status(
@@ -159,7 +196,7 @@ def status() -> Status:
             PartitionStatus(id=n, position="1-0", end="2-0", lag=n, owner="host-7", written=5) for n in range(64)
         ],
         letters=9,
-        causes=[cause("mine"), cause("other"), cause(None)],
+        causes=[cause("mine"), cause("mine", "Secret"), cause("other"), cause(None)],
         rules={},
         archive=ArchiveState(enabled=True, error="s3://secret-bucket does not answer"),
         uses=AppUses(apps=[AppUse(app_id="mine"), AppUse(app_id="other")]),
@@ -184,6 +221,138 @@ def test_the_state_for_an_operator_is_that_of_the_command() -> None:
     }
     assert [row["owner"] for row in operation(status(), Layout(), "mine", all_apps=True)["partitions"]] == ["host-7"]
     assert ALL_APPS not in str(whole["apps"])
+
+
+# ------------------------------------------------------------------------------------------------------- the link of up
+
+
+def test_a_link_is_of_no_use_in_the_next_run(tmp_path: Path) -> None:
+    links: list[str] = []
+    for _ in range(2):
+        with closing(ConsoleProcess(Settings.load(data=tmp_path, console_port=0), tmp_path)) as console:
+            links.append(console.listen().partition("#token=")[2])
+        file = tmp_path / TOKEN_FILE
+        assert (file.read_text().strip(), file.stat().st_mode & 0o777) == (links[-1], 0o600)
+    assert links[0] != links[1]
+    assert min(map(len, links)) >= 43
+
+
+def test_a_token_of_the_settings_is_in_the_link_as_a_browser_reads_it(tmp_path: Path) -> None:
+    secret = "a+b/c=d#e%f&g?" * 3
+    settings = Settings.load(data=tmp_path, console_port=0, console_token=secret)
+    with closing(ConsoleProcess(settings, tmp_path)) as console:
+        link = console.listen()
+    assert unquote(link.partition("#token=")[2]) == secret
+    assert re.fullmatch(r"console: http://127\.0\.0\.1:[0-9]+/#token=[\w%.~-]+", link)
+
+
+async def test_a_visitor_of_a_console_that_cannot_start_gets_an_answer(tmp_path: Path) -> None:
+    settings = Settings.load(data=tmp_path, console_port=0, console_tokens=tmp_path / "missing.yaml")
+    console = ConsoleProcess(settings, tmp_path)
+    base = console.listen().partition("#")[0].removeprefix("console: ")
+    # The process finds no bus URL in an empty environment.
+    watching = asyncio.create_task(console.watch({"PATH": os.environ["PATH"], "GRAPHWEFT_BUS_URL": "no url"}))
+    try:
+        async with httpx.AsyncClient(timeout=60) as client:
+            answer = await client.get(base)
+        assert (answer.status_code, answer.headers["Cache-Control"]) == (503, "no-store")
+        assert "the output of `graphweft up` says which" in answer.text
+    finally:
+        watching.cancel()
+        await asyncio.gather(watching, return_exceptions=True)
+
+
+async def test_a_client_that_reads_no_answer_is_cut_off(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(protocol, "UNREAD_S", 0.2)
+    gone = asyncio.Event()
+
+    async def app(scope: Any, receive: Any, send: Any) -> None:
+        if scope["type"] != "http":
+            return
+        await send({"type": "http.response.start", "status": 200, "headers": [(b"content-length", b"64000000")]})
+        for _ in range(64):
+            await send({"type": "http.response.body", "body": b"x" * 1_000_000, "more_body": True})
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        gone.set()
+
+    ready: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+    with listening("127.0.0.1", 0) as listener:
+        server = HttpServer(server_config(app, connections=10), lambda: ready.set_result(None))
+        serving = asyncio.create_task(server.serve([listener]))
+        await ready
+        reader, writer = await asyncio.open_connection(*listener.getsockname(), limit=1_000)
+        writer.write(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n")
+        async with asyncio.timeout(30):
+            await gone.wait()
+        with contextlib.suppress(ConnectionError):
+            assert len(await reader.read()) < 64_000_000
+        writer.close()
+        server.should_exit = True
+        await serving
+
+
+# ------------------------------------------------------------------------------------------------- replays, and the log
+
+
+async def test_each_app_gets_its_turn_to_replay_the_log() -> None:
+    sources: Any = SimpleNamespace(replaying=asyncio.Lock(), replayed=set[str]())
+    order: list[str] = []
+    began, go_on = asyncio.Event(), asyncio.Event()
+
+    async def replay(app: str) -> None:
+        async with _alone(sources, app):
+            order.append(app)
+            began.set()
+            await go_on.wait()
+
+    first = asyncio.create_task(replay("greedy"))
+    await began.wait()
+    second = asyncio.create_task(replay("other"))
+    await asyncio.sleep(0)
+    for app in ("greedy", "other"):
+        with pytest.raises(Problem) as error:
+            await replay(app)
+        assert code(error) == (503, "busy")
+    go_on.set()
+    await asyncio.gather(first, second)
+    assert (order, sources.replayed, sources.replaying.locked()) == (["greedy", "other"], set(), False)
+
+
+class _Log:
+    """A log in memory that counts the entries that are read."""
+
+    def __init__(self, sizes: list[int]) -> None:
+        time = datetime(2026, 1, 1, tzinfo=UTC)
+        self.entries = [
+            Entry(offset=str(n), fields={b"d": b"x" * size}, received=time + timedelta(seconds=n))
+            for n, size in enumerate(sizes, 1)
+        ]
+        self.read = 0
+
+    async def before(self, partition: int, offset: str, *, limit: int) -> list[Entry]:
+        found = [entry for entry in self.entries if int(entry.offset) <= int(offset)][-limit:]
+        self.read += len(found)
+        return found
+
+    def is_after(self, offset: str, other: str) -> bool:
+        return int(offset or 0) > int(other or 0)
+
+
+async def test_a_look_at_the_log_is_bounded_by_bytes_and_says_so() -> None:
+    log: Any = _Log([1_000_000] * 100)
+    limits = Limits(entries=2_000, size=4_000_000)
+    found = [entry.offset async for _, entry in limits.within(newest_first(log, {0: "100"}))]
+    assert (found, limits.cut) == (["100", "99", "98", "97"], True)
+    assert log.read <= 32
+
+
+async def test_a_look_at_the_log_ends_at_the_cursor() -> None:
+    log: Any = _Log([1] * 100)
+    limits = Limits(entries=2_000, size=4_000_000)
+    found = [entry.offset async for _, entry in limits.within(newest_first(log, {0: "100"}, {0: "97"}))]
+    assert (found, limits.cut) == (["100", "99", "98"], False)
+    assert [each async for each in newest_first(log, {0: "100"}, {0: "100"})] == []
 
 
 # -------------------------------------------------------------------------------------------------------------- drawing
@@ -219,6 +388,8 @@ def test_hostile_text_is_escaped_in_a_page_and_in_mermaid() -> None:
     assert "<" not in drawn
     assert [line.count('"') for line in drawn.splitlines()] == [0, 2, 2, 2]
     assert "%%" not in drawn
+    icon = as_mermaid([{"id": 1, "labels": ["A"], "caption": "fa:fa-car"}], [])
+    assert "fa:fa" not in icon, "Mermaid would draw an icon in place of the text"
 
 
 def test_a_layout_is_the_same_each_time_and_fits_the_picture() -> None:

@@ -72,6 +72,7 @@ def test_a_plain_start_brings_up_the_pair_of_workers_and_their_server(services: 
         if name.startswith(("kafka", "neo4j")):
             assert service["profiles"] == ["kafka-neo4j"]
     assert services["gateway"]["profiles"] == ["gateway"]
+    assert services["console"]["profiles"] == ["console"]
     assert services["kafka-neo4j-worker"]["command"] == ["run", "mutation"]
     assert services["kafka-neo4j-responder"]["command"] == ["run", "injection"]
     assert services["worker"]["command"] == ["run", "mutation"]
@@ -98,7 +99,7 @@ def test_each_role_is_watched_by_its_own_process(
     from graphweft_workers.roles import heartbeat
 
     ours = {name: service for name, service in services.items() if service["image"] == "graphweft:local"}
-    assert len(ours) == 8
+    assert len(ours) == 9
     for name, service in ours.items():
         check = service["healthcheck"]["test"]
         assert check[:4] == ["CMD", "graphweft", "doctor", "--role"], name
@@ -234,6 +235,15 @@ def test_the_gateway_s_tokens_are_mounted_and_never_committed(services: dict[str
     assert gateway["ports"] == ["127.0.0.1:8765:8765"]
     assert "--insecure-app" not in gateway["command"]
     assert "deploy/gateway/tokens.yaml" in (ROOT / ".gitignore").read_text("utf-8").splitlines()
+
+
+def test_the_console_s_tokens_are_mounted_and_it_reads_what_the_worker_writes(services: dict[str, Any]) -> None:
+    console, worker = services["console"], services["worker"]
+    assert console["volumes"][0] == "./deploy/console:/console:ro"
+    tokens = {"GRAPHWEFT_CONSOLE_TOKENS": "/console/tokens.yaml"}
+    assert console["environment"] == worker["environment"] | tokens, "read-only: nothing allows it to write"
+    assert console["ports"] == ["127.0.0.1:8766:8766"]
+    assert "deploy/console/tokens.yaml" in (ROOT / ".gitignore").read_text("utf-8").splitlines()
 
 
 def test_the_image_has_the_drivers_of_all_servers() -> None:

@@ -14,6 +14,7 @@ from typing import Any, Final
 
 from graphweft_contracts import BusUnavailable, DeadLetter, Layout, Order, wire
 from graphweft_contracts.rules_log import Activation, StoredRules
+from graphweft_workers.ports.dead_letters import first_letters
 from graphweft_workers.ports.event_log import Batch, Committed, Entry, PartitionStatus
 from graphweft_workers.ports.pages import last_page
 from graphweft_workers.ports.purges import Purge, Purges
@@ -270,10 +271,13 @@ class SqliteBus:
         rows = await self._file.read(lambda db: db.execute(query).fetchall())
         return {app: LettersOfApp(count=count, size=size) for app, count, size in rows}
 
-    async def dead_letters(self, *, limit: int) -> Sequence[DeadLetter]:
-        oldest = "SELECT body FROM letters ORDER BY time, id LIMIT ?"
-        found = await self._file.read(lambda db: db.execute(oldest, (limit,)).fetchall())
-        return [DeadLetter.model_validate_json(body) for (body,) in found]
+    async def dead_letters(
+        self, *, limit: int, app_id: str | None = None, size: int | None = None
+    ) -> Sequence[DeadLetter]:
+        oldest = "SELECT body FROM letters ORDER BY time, id"
+        found = await self._file.read(lambda db: db.execute(oldest).fetchall())
+        letters = [DeadLetter.model_validate_json(body) for (body,) in found]
+        return first_letters(letters, limit, app_id, size)
 
     async def dead_letter(self, letter_id: str) -> DeadLetter | None:
         return await self._file.read(lambda db: _letter(db, letter_id))

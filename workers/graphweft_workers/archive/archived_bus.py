@@ -12,6 +12,7 @@ from graphweft_workers.archive.reader import ArchiveReader
 from graphweft_workers.archive.segments import offset_order
 from graphweft_workers.archive.state import ArchivedState
 from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.dead_letters import first_letters
 from graphweft_workers.ports.event_log import Batch, Committed, Entry, PartitionStatus
 from graphweft_workers.ports.leases import LeaseKeeper
 from graphweft_workers.ports.pages import last_page
@@ -211,9 +212,11 @@ class ArchivedBus:
         """See ``UsageLog.letters_by_app``."""
         return await self._bus.letters_by_app()
 
-    async def dead_letters(self, *, limit: int) -> Sequence[DeadLetter]:
+    async def dead_letters(
+        self, *, limit: int, app_id: str | None = None, size: int | None = None
+    ) -> Sequence[DeadLetter]:
         """See ``DeadLetters.dead_letters``."""
-        return await self._bus.dead_letters(limit=limit)
+        return await self._bus.dead_letters(limit=limit, app_id=app_id, size=size)
 
     async def dead_letter(self, letter_id: str) -> DeadLetter | None:
         """See ``DeadLetters.dead_letter``."""
@@ -349,9 +352,11 @@ class ArchiveAlone:
         """See ``DeadLetters.dead_letter_count``."""
         return len(await self._state.dead_letters())
 
-    async def dead_letters(self, *, limit: int) -> Sequence[DeadLetter]:
+    async def dead_letters(
+        self, *, limit: int, app_id: str | None = None, size: int | None = None
+    ) -> Sequence[DeadLetter]:
         """See ``DeadLetters.dead_letters``: those of the newest copy."""
-        return (await self._state.dead_letters())[:limit]
+        return first_letters(await self._state.dead_letters(), limit, app_id, size)
 
     async def dead_letter(self, letter_id: str) -> DeadLetter | None:
         """See ``DeadLetters.dead_letter``."""

@@ -8,6 +8,7 @@ from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Final
 
+from graphweft_contracts import DeadLetter
 from graphweft_workers.gateway.access import MayUse
 from graphweft_workers.gateway.problems import Problem
 from graphweft_workers.gateway.tokens import Token
@@ -55,6 +56,11 @@ class Viewer:
         """Return whether it may see the rules of a workflow for an app."""
         own = self.token.workflows
         return self.all_apps or ((own is None or workflow in own) and self.may_use(app_id, workflow))
+
+    def sees(self, letter: DeadLetter) -> bool:
+        """Return whether it may see the rule and the message of a dead letter."""
+        app_id, workflow = letter.app_id, letter.workflow
+        return self.all_apps or app_id is None or workflow is None or self.uses(app_id, workflow)
 
     def require_write(self) -> None:
         """Raise ``Problem`` unless this request may change something."""

@@ -34,10 +34,10 @@ from graphweft_contracts import (
 )
 from graphweft_workers.console.access import Viewer, check_host, check_origin, check_viewer
 from graphweft_workers.console.assets import Assets
-from graphweft_workers.console.questions import Question
+from graphweft_workers.console.questions import Question, slow
 from graphweft_workers.console.sources import Sources
 from graphweft_workers.gateway.access import MayUse, find_access
-from graphweft_workers.gateway.audit import Audited, AuditLog, note_token, note_users
+from graphweft_workers.gateway.audit import Audited, AuditLog, note_app, note_token, note_users
 from graphweft_workers.gateway.limits import Limits, RequestLimiter, media_type, read_body, read_json
 from graphweft_workers.gateway.problems import Problem, faults_of
 from graphweft_workers.gateway.tokens import Tokens
@@ -49,7 +49,7 @@ _ANSWER_BYTES: Final = 4_000_000
 _JSON: Final = "application/json"
 _POLICY: Final = (
     "default-src 'self'; img-src 'self' data:; object-src 'none'; base-uri 'none'; form-action 'none'; "
-    "frame-ancestors 'none'; require-trusted-types-for 'script'"
+    "frame-ancestors 'none'; require-trusted-types-for 'script'; trusted-types 'none'"
 )
 _HEADERS: Final[Mapping[bytes, bytes]] = {
     b"content-security-policy": _POLICY.encode(),
@@ -126,14 +126,18 @@ class _Guarded:
 
         async def guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
-                message["headers"] = [*message.get("headers", ()), *_HEADERS.items()]
+                headers = [*message.get("headers", ()), *_HEADERS.items()]
+                if not any(name == b"cache-control" for name, _ in headers):
+                    headers.append((b"cache-control", b"no-store"))
+                message["headers"] = headers
             await send(message)
 
         request = Request(scope)
         host = request.headers.get("host", "")
         try:
             check_host(host, self._names)
-            check_origin(request.headers.get("origin"), request.headers.get("sec-fetch-site"), host)
+            site = None if _is_visit(request) else request.headers.get("sec-fetch-site")
+            check_origin(request.headers.get("origin"), site, host)
         except Problem as problem:
             await problem.response()(scope, receive, guarded)
             return
@@ -159,23 +163,26 @@ class _Console:
             with self.limiter.enter(viewer.scope):
                 question = await self._question(request, viewer, page.question)
                 named = getattr(question, "app", None) or viewer.token.app_id
+                if viewer.all_apps:
+                    note_app(request, getattr(question, "app", None))
                 note_users(request, named, [page.user(question)])
                 try:
                     async with asyncio.timeout(page.seconds):
                         found = await page.answer(self.sources, viewer, question)
                 except TimeoutError:
-                    raise Problem(504, "too-slow", _slow(page.seconds)) from None
+                    raise Problem(504, "too-slow", slow(page.seconds)) from None
                 except QueryFailed as error:
-                    code = "too-slow" if error.code == "timeout" else "query-failed"
-                    raise Problem(504 if code == "too-slow" else 422, code, str(error)) from None
+                    if error.code == "timeout":
+                        raise Problem(504, "too-slow", slow(page.seconds)) from None
+                    raise Problem(422, "query-failed", str(error)) from None
                 except (BusUnavailable, GraphUnavailable) as error:
                     logger.info("a question was not answered: %s", error)
                     name = "bus" if isinstance(error, BusUnavailable) else "graph server"
-                    detail = f"the {name} does not answer; try again later"
+                    detail = f"The {name} does not answer: try again later. `graphweft doctor` says more."
                     raise Problem(503, "unavailable", detail, headers={"Retry-After": "2"}) from None
                 except Transient as error:
                     logger.info("a question was not answered: %s", error)
-                    raise Problem(503, "unavailable", "try again later", headers={"Retry-After": "2"}) from None
+                    raise Problem(503, "unavailable", "Try again later.", headers={"Retry-After": "2"}) from None
                 except (InvalidSettings, InvalidRules, InvalidEvent) as error:
                     raise Problem(422, "refused", str(error)) from None
                 return await asyncio.to_thread(_answer, found)
@@ -219,15 +226,17 @@ class _Console:
             raise Problem(422, "invalid-question", "the question is not valid", faults=faults_of(error)) from None
 
 
-def _slow(seconds: float) -> str:
-    return f"there was no answer within {seconds:g} s, so it was given up: ask for less, or use the command line"
+def _is_visit(request: Request) -> bool:
+    """Tell whether a user follows a link, also one of another site: the page holds no data, and no frame shows it."""
+    modes = (request.headers.get("sec-fetch-mode"), request.headers.get("sec-fetch-dest"))
+    return request.method in ("GET", "HEAD") and modes == ("navigate", "document")
 
 
 def _answer(found: Mapping[str, Any]) -> Response:
     content = json.dumps(found, ensure_ascii=False, allow_nan=False, separators=(",", ":")).encode()
     if len(content) > _ANSWER_BYTES:
         raise Problem(413, "answer-too-large", f"the answer has more than {_ANSWER_BYTES:,} bytes: ask for less")
-    return Response(content, media_type=_JSON, headers={"Cache-Control": "no-store"})
+    return Response(content, media_type=_JSON)
 
 
 async def _problem(_: Request, problem: Any) -> Response:

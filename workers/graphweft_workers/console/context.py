@@ -22,6 +22,8 @@ _CHARS: Final = 200_000
 """Characters of the text of a context that are shown."""
 _RECENT: Final = 300
 """Entries in which names of chats, users and agents are looked for."""
+_SIZE: Final = 8 * 1024**2
+"""Bytes of these entries."""
 _NAMES: Final = 50
 _SHOWN: Final = {"name", "format", "rows", "rule", "query", "tokens", "cut", "age_ms"}
 
@@ -41,8 +43,7 @@ async def context(sources: Sources, viewer: Viewer, question: ContextQuestion) -
     """Return the text as the model reads it, its blocks, how each was made, and what is missing."""
     app_id = viewer.app(question.app)
     if not viewer.uses(app_id, question.workflow):
-        refusal = ContextReply(id=uuid4().hex, reason="no_rules", detail=no_rules(question.workflow))
-        return reply_dict(refusal, redacts=sources.redacts)
+        return without_rules(question.workflow, redacts=sources.redacts)
     reply = await sources.client.context(
         agent=question.agent,
         chat_id=question.chat,
@@ -55,6 +56,11 @@ async def context(sources: Sources, viewer: Viewer, question: ContextQuestion) -
         explain=True,
     )
     return reply_dict(without_addresses(reply), redacts=sources.redacts)
+
+
+def without_rules(workflow: str, *, redacts: bool) -> dict[str, Any]:
+    """Return the answer for a workflow without rules, or with rules that the viewer may not see."""
+    return reply_dict(ContextReply(id=uuid4().hex, reason="no_rules", detail=no_rules(workflow)), redacts=redacts)
 
 
 def reply_dict(reply: ContextReply, *, redacts: bool) -> dict[str, Any]:
@@ -98,7 +104,7 @@ async def names(sources: Sources, viewer: Viewer, question: AppQuestion) -> dict
     chats: dict[str, str | None] = {}
     users: dict[str, None] = {}
     agents: dict[str, None] = {}
-    async for partition, entry in Limits(entries=_RECENT).within(newest_first(sources.bus, reached)):
+    async for partition, entry in Limits(entries=_RECENT, size=_SIZE).within(newest_first(sources.bus, reached)):
         event = (await decoder.see(partition, entry)).event
         if event is None or event.appid != app_id:
             continue

@@ -19,6 +19,7 @@ _STYLE: Final = (
     "body{font:15px/1.45 system-ui,sans-serif;margin:24px;color:#1b2126;background:#fff}"
     "svg{max-width:100%;height:auto;border:1px solid #d3d8dd;border-radius:8px}"
     "text{font:10px system-ui,sans-serif;fill:#1b2126}line{stroke:#8a949d}"
+    "h1,td,th{unicode-bidi:isolate}"
     "td,th{text-align:left;padding:4px 14px 4px 0;border-bottom:1px solid #d3d8dd;vertical-align:top}"
     "table{border-collapse:collapse;margin-top:18px}"
 )
@@ -131,5 +132,5 @@ def _short(text: str) -> str:
 def _mermaid(text: str) -> str:
     """Return text for a Mermaid label: characters with a meaning become codes."""
     return "".join(
-        char if char.isalnum() or char in " _-.,:/…@" else " " if char.isspace() else f"#{ord(char)};" for char in text
+        char if char.isalnum() or char in " _-.,/…@" else " " if char.isspace() else f"#{ord(char)};" for char in text
     )

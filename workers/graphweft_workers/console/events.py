@@ -19,6 +19,8 @@ from graphweft_workers.roles.rules import rules_maker
 
 _SEARCHED: Final = 2_000
 """Entries after an event in which its copies and retries are looked for."""
+_SIZE: Final = 16 * 1024**2
+"""Bytes of these entries, and of those before it."""
 _TEXT: Final = 4_000
 _OURS: Final = frozenset({"rules", "state", "committed", "checkpoint", "plan", "parked", "copy_of", "copies", "again"})
 """Fields without data of events. A digest of rules would look like a secret."""
@@ -42,12 +44,14 @@ async def find(sources: Sources, viewer: Viewer, question: EventQuestion) -> See
 
 async def event(sources: Sources, viewer: Viewer, question: EventQuestion) -> dict[str, Any]:
     """Return an entry, its effect, and why it has it: the rules of its place, which match, and which do not."""
-    seen = await find(sources, viewer, question)
+    seen, app_id = await find(sources, viewer, question), viewer.apps(question.app)
     bus, decoder = sources.bus, await sources.decoder()
-    relatives = await relatives_of(bus, decoder, seen, await ends(bus), Limits(entries=_SEARCHED))
+    relatives = await relatives_of(bus, decoder, seen, await ends(bus), Limits(entries=_SEARCHED, size=_SIZE))
     effect = await effect_of(bus, sources.graph, seen)
     reasons = await explain(bus, decoder, seen, relatives, effect, make=rules_maker(sources.settings))
-    found = fate_dict(effect, relatives, (), reasons.letters.found) | reasons.as_dict()
+    # A letter of events that were set aside is of the app of its first event.
+    letters = [each for each in reasons.letters.found if app_id in (None, each.app_id) and viewer.sees(each)]
+    found = fate_dict(effect, relatives, (), letters) | reasons.as_dict()
     workflow = None if seen.event is None else seen.event.workflow
     if seen.event is not None and workflow is not None and not viewer.uses(seen.event.appid, workflow):
         found |= {"mutations": [], "skipped": [], "failed": [], "unmatched": [], "reason": "", "rules": None}

@@ -157,12 +157,14 @@ async def search(sources: Sources, viewer: Viewer, question: SearchQuestion) -> 
     app_id, graph = viewer.app(question.app), sources.graph
     found = Picture(redacts=sources.redacts)
     values = _values(question.text)
-    for label, key in sorted(await keys_of(sources, app_id))[:_KEYS]:
+    labels, uncounted = await labels_of(graph, app_id)
+    there = {each["label"] for each in labels}
+    keys = sorted(each for each in await keys_of(sources, app_id) if uncounted or each[0] in there)
+    for label, key in keys[:_KEYS]:
         statement = queries.with_key(graph.dialect, label, key)
         given = {"values": values, "limit": question.limit}
         for row in (await graph.read(app_id, statement, given, timeout_s=_READ_S)).rows:
             found.add_node(*row)
-    labels, uncounted = await labels_of(graph, app_id)
     until, partly, looked = time.monotonic() + _SEARCH_S, False, 0
     for each in labels[:_SCANNED_LABELS]:
         if time.monotonic() > until or len(found.nodes) >= question.limit:

@@ -1,7 +1,8 @@
-"""The past of a graph: which events wrote a node, and the graph as it was. Both replay the log, one at a time."""
+"""The past: which events wrote a node, the graph as it was, and a context of then. Each replays the log, in turn."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
 from datetime import UTC, datetime
@@ -12,11 +13,13 @@ from pydantic import AwareDatetime, Field, StringConstraints
 from graphweft_contracts import InvalidSettings
 from graphweft_rules.cypher.node_writes import Target
 from graphweft_workers.console.access import Viewer
+from graphweft_workers.console.context import ContextQuestion, reply_dict, without_rules
 from graphweft_workers.console.graph import GraphQuestion, picture
-from graphweft_workers.console.questions import AppQuestion
+from graphweft_workers.console.questions import AppQuestion, slow
 from graphweft_workers.console.sources import Sources
 from graphweft_workers.console.values import shown
 from graphweft_workers.gateway.problems import Problem
+from graphweft_workers.gateway.redaction import without_addresses
 from graphweft_workers.replay.histories import refuse_preludes
 from graphweft_workers.replay.node_state import NodeReader
 from graphweft_workers.replay.recording import Recorded
@@ -26,8 +29,11 @@ from graphweft_workers.roles.past_graph import replay_past
 from graphweft_workers.roles.rules import logged_rules
 from graphweft_workers.roles.second_graph import scratch_graph
 
-SECONDS: Final = 30.0
+_REPLAY_S: Final = 30.0
 """A longer replay is for the command line."""
+_TURN_S: Final = 40.0
+"""Longest wait for the replay of another app, and the deletion of its graph."""
+SECONDS: Final = _TURN_S + _REPLAY_S
 _WRITES: Final = 20
 
 type Name = Annotated[str, StringConstraints(min_length=1, max_length=256)]
@@ -48,11 +54,17 @@ class PastQuestion(GraphQuestion):
     time: AwareDatetime = Field(strict=False)
 
 
+class PastContextQuestion(ContextQuestion):
+    """Asks for the context of one turn as it would have been."""
+
+    time: AwareDatetime = Field(strict=False)
+
+
 async def why(sources: Sources, viewer: Viewer, question: WhyQuestion) -> dict[str, Any]:
     """Return the events that wrote a node, the rules that did it, and with ``exact`` what each changed."""
     app_id = viewer.app(question.app)
     target = Target(label=question.label, keys={question.key: (question.value,)}, property=None, relationship=None)
-    async with _alone(sources):
+    async with _alone(sources, app_id):
         bus, live = sources.bus, sources.graph
         await refuse_preludes(bus, live, app_id)
         work = Why(bus, live, logged_rules(sources.settings, bus), app_id, limit=_WRITES)
@@ -75,24 +87,63 @@ async def why(sources: Sources, viewer: Viewer, question: WhyQuestion) -> dict[s
 async def past(sources: Sources, viewer: Viewer, question: PastQuestion) -> dict[str, Any]:
     """Return a part of the graph as it was at a time."""
     app_id = viewer.app(question.app)
-    if question.time > datetime.now(UTC):
-        raise Problem(422, "invalid-question", "the time lies in the future")
-    async with _alone(sources):
+    _check_time(question.time)
+    async with _alone(sources, app_id):
         replaying = replay_past(sources.settings, sources.bus, sources.graph, app_id, question.time)
         async with replaying as then:
             about, found = await picture(then.graph, app_id, question, redacts=sources.redacts)
             return about | found.as_dict() | {"as_of": then.as_json()}
 
 
+async def past_context(sources: Sources, viewer: Viewer, question: PastContextQuestion) -> dict[str, Any]:
+    """Return the context that an agent would have got at a time: from the graph and by the rules of then."""
+    app_id = viewer.app(question.app)
+    if not viewer.uses(app_id, question.workflow):
+        return without_rules(question.workflow, redacts=sources.redacts)
+    _check_time(question.time)
+    fields: dict[str, Any] = {"app_id": app_id, "workflow": question.workflow, "agent": question.agent}
+    fields |= {"chat_id": question.chat, "user_id": question.user, "context": question.variables}
+    fields |= {"max_tokens": question.max_tokens, "explain": True}
+    async with _alone(sources, app_id):
+        replaying = replay_past(sources.settings, sources.bus, sources.graph, app_id, question.time)
+        async with replaying as then:
+            reply = await then.context(sources.settings, fields)
+            found = reply_dict(without_addresses(reply), redacts=sources.redacts)
+            return found | {"as_of": then.as_json()}
+
+
+def _check_time(time: datetime) -> None:
+    if time > datetime.now(UTC):
+        raise Problem(422, "invalid-question", "the time lies in the future: choose an earlier one")
+
+
 @asynccontextmanager
-async def _alone(sources: Sources) -> AsyncGenerator[None]:
-    """Let one replay run at a time. Raises ``Problem`` while another runs, and for what cannot be replayed."""
-    if sources.replaying.locked():
-        raise Problem(
-            503, "busy", "another question replays the log: ask again in a while", headers={"Retry-After": "5"}
-        )
-    async with sources.replaying:
+async def _alone(sources: Sources, app_id: str) -> AsyncGenerator[None]:
+    """Let one replay run at a time, and one of each app wait, so that no app keeps the others out.
+
+    Raises ``Problem`` while another one of the app runs or waits, and for what cannot be replayed.
+    """
+    if app_id in sources.replayed:
+        raise _busy("another question about this app replays the log, or waits for its turn: ask again in a while")
+    sources.replayed.add(app_id)
+    try:
         try:
-            yield
+            async with asyncio.timeout(_TURN_S):
+                await sources.replaying.acquire()
+        except TimeoutError:
+            raise _busy("other questions replay the log: ask again in a while") from None
+        try:
+            async with asyncio.timeout(_REPLAY_S):
+                yield
+        except TimeoutError:
+            raise Problem(504, "too-slow", slow(_REPLAY_S)) from None
         except InvalidSettings as error:
             raise Problem(422, "no-replay", str(error)) from None
+        finally:
+            sources.replaying.release()
+    finally:
+        sources.replayed.discard(app_id)
+
+
+def _busy(detail: str) -> Problem:
+    return Problem(503, "busy", detail, headers={"Retry-After": "5"})

@@ -18,6 +18,8 @@ from graphweft_workers.gateway.problems import Problem
 
 READ: Final = 2_000
 """Dead letters that are read, the oldest."""
+_SIZE: Final = 32 * 1024**2
+"""Bytes of these dead letters, which hold events."""
 MOST: Final = 100
 """Dead letters of one answer, and of one retry."""
 
@@ -47,14 +49,16 @@ class LetterActionQuestion(AppQuestion):
 async def letters(sources: Sources, viewer: Viewer, question: LettersQuestion) -> dict[str, Any]:
     """Return dead letters of an app, or of all apps; without their events."""
     app_id = viewer.apps(question.app)
-    found = await sources.bus.dead_letters(limit=READ)
-    mine = [each for each in found if _is_visible(each, app_id) and question.reason in (None, each.reason)]
+    found = await sources.bus.dead_letters(limit=READ, app_id=app_id, size=_SIZE)
+    seen = [each for each in found if viewer.sees(each)]
+    mine = [each for each in seen if question.reason in (None, each.reason)]
     return {
         "letters": [_letter(each, redacts=sources.redacts) for each in mine[question.skip :][: question.limit]],
         "total": len(mine),
-        "partly": len(found) == READ,
-        "read": READ,
-        "reasons": sorted({each.reason for each in found if _is_visible(each, app_id)}),
+        "hidden": len(found) - len(seen),
+        "partly": len(found) < await _count(sources, app_id),
+        "read": len(found),
+        "reasons": sorted({each.reason for each in seen}),
     }
 
 
@@ -70,7 +74,7 @@ async def retry_letters(sources: Sources, viewer: Viewer, question: LetterAction
     """Put the events of dead letters back on the bus; only the mutation that failed runs again."""
     viewer.require_write()
     events, kept = 0, list[dict[str, str]]()
-    for each in await _named(sources, viewer, question.app, question.ids):
+    for each in await _changeable(sources, viewer, question):
         done = await retry(sources.bus, each)
         events += done.events
         if done.kept is not None:
@@ -81,9 +85,28 @@ async def retry_letters(sources: Sources, viewer: Viewer, question: LetterAction
 async def drop_letters(sources: Sources, viewer: Viewer, question: LetterActionQuestion) -> dict[str, Any]:
     """Delete dead letters: what they stand for never takes effect."""
     viewer.require_write()
-    found = await _named(sources, viewer, question.app, question.ids)
+    found = await _changeable(sources, viewer, question)
     kept = [{"id": each.id, "why": why} for each in found if (why := await drop(sources.bus, each)) is not None]
     return {"dropped": len(found) - len(kept), "kept": kept}
+
+
+async def _changeable(sources: Sources, viewer: Viewer, question: LetterActionQuestion) -> list[DeadLetter]:
+    """Return the letters with ids. Raises ``Problem`` if one is not, or not only, about the viewer's app."""
+    found = await _named(sources, viewer, question.app, question.ids)
+    if not viewer.all_apps and any(each.reason == "set_aside" for each in found):
+        raise Problem(
+            403,
+            "other-app",
+            "a dead letter of events that were set aside may hold those of other apps: an operator can change it",
+        )
+    return found
+
+
+async def _count(sources: Sources, app_id: str | None) -> int:
+    if app_id is None:
+        return await sources.bus.dead_letter_count()
+    known = (await sources.bus.letters_by_app()).get(app_id)
+    return 0 if known is None else known.count
 
 
 async def _named(sources: Sources, viewer: Viewer, app: str | None, ids: Sequence[str]) -> list[DeadLetter]:
@@ -94,6 +117,8 @@ async def _named(sources: Sources, viewer: Viewer, app: str | None, ids: Sequenc
         known = await sources.bus.dead_letter(each)
         if known is None or not _is_visible(known, app_id):
             raise Problem(404, "no-letter", "a dead letter of this app does not exist any more: load the list again")
+        if not viewer.sees(known):
+            raise Problem(403, "other-workflow", "the token may not see the rules of the workflow of this dead letter")
         found.append(known)
     return found
 

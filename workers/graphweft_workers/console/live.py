@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Annotated, Any, Final
 
 from pydantic import Field, StringConstraints
@@ -16,24 +16,33 @@ from graphweft_workers.console.questions import AppQuestion, Position
 from graphweft_workers.console.sources import Sources
 from graphweft_workers.console.values import shown
 from graphweft_workers.engine.read import row_id
+from graphweft_workers.engine.set_aside import set_aside_id
 from graphweft_workers.gateway.problems import Problem
 from graphweft_workers.inspection.effects import Effect, covers, effects_of
 from graphweft_workers.inspection.entries import Seen
 from graphweft_workers.inspection.judging import Judged, judge
 from graphweft_workers.inspection.rules_at import activation_at
-from graphweft_workers.inspection.scan import Limits, backwards, ends, newest_first
+from graphweft_workers.inspection.scan import Limits, ends, newest_first
 from graphweft_workers.ports.bus import Bus
-from graphweft_workers.ports.event_log import Entry
 
 MOST: Final = 100
 """Events of one answer."""
 _SCANNED: Final = 2_000
-"""Entries that are read for the first answer: events of other apps are among them."""
+"""Entries that are read for one answer: events of other apps are among them."""
+_SIZE: Final = 16 * 1024**2
+"""Bytes of these entries."""
 _LETTERS: Final = 200
-"""Dead letters that are looked up for one answer."""
+"""Dead letters of many events that are looked at for one answer."""
+_LOOKUPS: Final = 1_000
+"""Entries and mutations of which the dead letter is looked up for one answer."""
+_LETTERS_SIZE: Final = 2 * 1024**2
+_ENDED: Final = frozenset({"applied", "passed"})
+"""States of entries that workers have left behind."""
 _PREVIEW: Final = 300
+_VALUES: Final = 30
+"""Values of an event's data in the list: it shows the first characters only."""
 
-type Offset = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,20}(-[0-9]{1,20})?$")]
+type Offset = Annotated[str, StringConstraints(pattern=r"^[0-9]{1,18}(-[0-9]{1,18})?$")]
 
 
 class LiveQuestion(AppQuestion):
@@ -51,19 +60,30 @@ async def live(sources: Sources, viewer: Viewer, question: LiveQuestion) -> dict
     partitions = await _partitions(bus, app_id)
     reached = await ends(bus, partitions)
     found: list[Seen] = []
+    limits = Limits(entries=_SCANNED, size=_SIZE)
     cut = False
-    async for partition, entry in _fresh(bus, question, reached):
+    activations = set[int]()
+    async for partition, entry in limits.within(newest_first(bus, reached, _checked(bus, question.cursor or {}))):
         seen = await decoder.see(partition, entry)
         if not _is_shown(seen, app_id):
             continue
+        if seen.activation is not None and not seen.note:  # it stands in every partition
+            if seen.activation.number in activations:
+                continue
+            activations.add(seen.activation.number)
         if len(found) == question.limit:
             cut = True
             break
         found.append(seen)
     waiting = await _again(sources, question.pending, app_id)
     effects = await effects_of(bus, sources.graph, [*found, *waiting])
-    judged = [await _judged(sources, viewer, seen, decoder.activations) for seen in found]
-    letters = await _letters(bus, found, judged)
+    # What waited and does so no longer may have failed since it was listed.
+    ended = [seen for seen, effect in zip(waiting, effects[len(found) :], strict=True) if effect.state in _ENDED]
+    judged = [await _judged(sources, viewer, seen, decoder.activations) for seen in (*found, *ended)]
+    letters = await _letters(bus, app_id, [*found, *ended], judged)
+    outcomes = {
+        seen.position: _outcome(seen, result, letters) for seen, result in zip(ended, judged[len(found) :], strict=True)
+    }
     now = time.time()
     events = [
         _event(seen, effect, result, letters, redacts=sources.redacts)
@@ -73,11 +93,13 @@ async def live(sources: Sources, viewer: Viewer, question: LiveQuestion) -> dict
     return {
         "events": events,
         "states": {
-            seen.position: _state(effect) | {"ms": _age_ms(seen, now)}
+            seen.position: _state(effect) | {"ms": _age_ms(seen, now)} | outcomes.get(seen.position, {})
             for seen, effect in zip(waiting, effects[len(found) :], strict=True)
         },
         "cursor": {**(question.cursor or {}), **reached},
-        "cut": cut and question.cursor is not None,
+        "cut": (cut or limits.cut) and question.cursor is not None,
+        "partly": limits.cut and question.cursor is None,
+        "scanned": limits.scanned,
         "graph_fault": next((True for effect in effects if effect.graph_fault), False),
     }
 
@@ -89,28 +111,14 @@ async def _partitions(bus: Bus, app_id: str | None) -> Collection[int] | None:
     return None if layout.order_of(app_id) == "chat" else layout.partitions_of(app_id)
 
 
-async def _fresh(bus: Bus, question: LiveQuestion, reached: Mapping[int, str]) -> AsyncIterator[tuple[int, Entry]]:
-    """Yield entries after the cursor, the newest first; without a cursor, the newest ones."""
-    if question.cursor is None:
-        async for each in Limits(entries=_SCANNED).within(newest_first(bus, reached)):
-            yield each
-        return
-    found: list[tuple[int, Entry]] = []
+def _checked(bus: Bus, cursor: Mapping[int, str]) -> Mapping[int, str]:
+    """Return a cursor. Raises ``Problem`` for that of another kind of bus."""
     try:
-        for partition, end in reached.items():
-            last = question.cursor.get(partition, "")
-            if not bus.is_after(end, last):
-                continue
-            read = 0
-            async for entry in backwards(bus, partition, end):
-                if not bus.is_after(entry.offset, last) or read > question.limit:
-                    break
-                read += 1
-                found.append((partition, entry))
+        for offset in cursor.values():
+            bus.is_after(offset, "")
     except ValueError:
         raise Problem(422, "invalid-question", "the cursor is of another bus: load the page again") from None
-    for each in sorted(found, key=lambda one: one[1].received, reverse=True):
-        yield each
+    return cursor
 
 
 def _is_shown(seen: Seen, app_id: str | None) -> bool:
@@ -132,7 +140,11 @@ async def _again(sources: Sources, positions: Iterable[str], app_id: str | None)
     found: list[Seen] = []
     for partition, offsets in by_partition.items():
         if partition < count:
-            for entry in await sources.bus.entries(partition, offsets):
+            try:
+                entries = await sources.bus.entries(partition, offsets)
+            except ValueError:
+                raise Problem(422, "invalid-question", "a position is of another bus: load the page again") from None
+            for entry in entries:
                 seen = await decoder.see(partition, entry)
                 if app_id in (None, seen.app_id):
                     found.append(seen)
@@ -158,9 +170,11 @@ def _judge(seen: Seen, rules: RuleSet) -> Judged:
         return Judged(reason=f"it cannot be judged: {type(error).__name__}")
 
 
-async def _letters(bus: Bus, found: Sequence[Seen], judged: Sequence[Judged | None]) -> dict[str, str]:
+async def _letters(
+    bus: Bus, app_id: str | None, found: Sequence[Seen], judged: Sequence[Judged | None]
+) -> dict[str, str]:
     """Return the reasons of dead letters of these events alone, by their ids."""
-    if not await bus.dead_letter_count():
+    if not found or not await bus.dead_letter_count():
         return {}
     ids: list[str] = []
     for seen, result in zip(found, judged, strict=True):
@@ -168,12 +182,15 @@ async def _letters(bus: Bus, found: Sequence[Seen], judged: Sequence[Judged | No
         if result is not None:
             ids += [_letter_id(seen, each.mutation.rule, each.mutation.id) for each in result.mutations]
             ids += [_letter_id(seen, each.rule, each.mutation) for each in (*result.skipped, *result.failed)]
-    letters = [await bus.dead_letter(each) for each in ids[:_LETTERS]]
+    letters = [await bus.dead_letter(each) for each in ids[:_LOOKUPS]]
     reasons: dict[str, str] = {letter.id: letter.reason for letter in letters if letter is not None}
-    for letter in await bus.dead_letters(limit=_LETTERS):  # some stand for many events
+    many = await bus.dead_letters(limit=_LETTERS, app_id=app_id, size=_LETTERS_SIZE)
+    aside = [await bus.dead_letter(set_aside_id(partition)) for partition in {seen.partition for seen in found}]
+    for letter in (*many, *(each for each in aside if each is not None)):  # some stand for many events
         for seen in found:
-            if covers(letter, seen) and letter.mutation is None:
-                reasons.setdefault(row_id(seen.partition, seen.entry.offset, None, None), letter.reason)
+            if covers(letter, seen):
+                row = row_id(seen.partition, seen.entry.offset, letter.rule, letter.mutation)
+                reasons.setdefault(row, letter.reason)
     return reasons
 
 
@@ -190,18 +207,37 @@ def _event(
         "kind": seen.kind,
         "note": seen.note,
         "fault": shown(seen.fault, redacts=redacts, text=_PREVIEW),
-        "letter": letters.get(row_id(seen.partition, seen.entry.offset, None, None)),
+        **_outcome(seen, judged, letters),
         **_state(effect),
     }
     if seen.activation is not None:
-        found |= {"app": seen.activation.restates or seen.activation.scope, "rules": seen.activation.digest[:12]}
+        found |= {
+            "app": seen.activation.restates or seen.activation.scope,
+            "rules": seen.activation.digest[:12],
+            "number": seen.activation.number,
+        }
     event = seen.event
     if event is not None:
         found |= {
             "app": event.appid, "chat": event.chatid, "type": event.type, "id": event.id, "workflow": event.workflow,
             "agent": shown(event.data.get("agent"), redacts=redacts, text=100), "user": event.userid,
-            "data": shown(event.data, redacts=redacts, text=_PREVIEW, depth=3),
+            "data": shown(event.data, redacts=redacts, text=_PREVIEW, depth=3, values=_VALUES),
         }  # fmt: skip
+    if judged is None:
+        return found
+    return found | {
+        "skipped": [
+            {"rule": each.rule, "mutation": each.mutation, "reason": shown(each.reason, redacts=redacts)}
+            for each in (*judged.skipped, *judged.failed)
+        ],
+        "rows": len(judged.mutations),
+        "reason": shown(judged.reason, redacts=redacts),
+    }
+
+
+def _outcome(seen: Seen, judged: Judged | None, letters: Mapping[str, str]) -> dict[str, Any]:
+    """Return the dead letter of an entry, and its mutations, each with its dead letter."""
+    found: dict[str, Any] = {"letter": letters.get(row_id(seen.partition, seen.entry.offset, None, None))}
     if judged is None:
         return found
     return found | {
@@ -212,13 +248,7 @@ def _event(
                 "letter": letters.get(_letter_id(seen, each.mutation.rule, each.mutation.id)),
             }
             for each in judged.mutations
-        ],
-        "skipped": [
-            {"rule": each.rule, "mutation": each.mutation, "reason": shown(each.reason, redacts=redacts)}
-            for each in (*judged.skipped, *judged.failed)
-        ],
-        "rows": len(judged.mutations),
-        "reason": shown(judged.reason, redacts=redacts),
+        ]
     }
 
 

@@ -10,7 +10,15 @@ from graphweft_workers.console.app import Page
 from graphweft_workers.console.context import ContextQuestion, context, names
 from graphweft_workers.console.events import EventQuestion, event
 from graphweft_workers.console.graph import GraphQuestion, NodeQuestion, SearchQuestion, graph_page, node, search
-from graphweft_workers.console.history import SECONDS, PastQuestion, WhyQuestion, past, why
+from graphweft_workers.console.history import (
+    SECONDS,
+    PastContextQuestion,
+    PastQuestion,
+    WhyQuestion,
+    past,
+    past_context,
+    why,
+)
 from graphweft_workers.console.live import LiveQuestion, live
 from graphweft_workers.console.operation import operation
 from graphweft_workers.console.questions import AppQuestion, Question
@@ -20,7 +28,7 @@ from graphweft_workers.console.sources import Sources
 
 async def _operation(sources: Sources, viewer: Viewer, question: AppQuestion) -> dict[str, Any]:
     status, layout = await sources.status(), await sources.bus.layout()
-    return operation(status, layout, viewer.apps(question.app), all_apps=viewer.all_apps)
+    return operation(status, layout, viewer.apps(question.app), all_apps=viewer.all_apps, uses=viewer.uses)
 
 
 def _user_of(question: memory.ScopeQuestion) -> str | None:
@@ -37,6 +45,13 @@ PAGES: Final = (
     Page(path="/api/graph/why", question=WhyQuestion, answer=why, seconds=SECONDS),
     Page(path="/api/graph/past", question=PastQuestion, answer=past, seconds=SECONDS),
     Page(path="/api/context", question=ContextQuestion, answer=context, user=lambda question: question.user),
+    Page(
+        path="/api/context/past",
+        question=PastContextQuestion,
+        answer=past_context,
+        seconds=SECONDS,
+        user=lambda question: question.user,
+    ),
     Page(path="/api/context/names", question=AppQuestion, answer=names),
     Page(path="/api/memory", question=memory.ScopeQuestion, answer=memory.remembered, user=_user_of),
     Page(path="/api/memory/scopes", question=memory.ScopesQuestion, answer=memory.scopes),

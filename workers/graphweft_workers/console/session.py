@@ -24,6 +24,7 @@ async def session(sources: Sources, viewer: Viewer, question: Question) -> dict[
         "name": viewer.token.name,
         "all_apps": viewer.all_apps,
         "apps": sorted(apps)[:_MOST],
+        "apps_total": len(apps),
         "may_write": viewer.may_write,
         "redacts": sources.redacts,
     }

@@ -24,6 +24,8 @@ from graphweft_workers.roles.status import Status, read_status
 
 _STATUS_S: Final = 2.0
 """Status is read at most once in this time, however many people look."""
+_LETTERS_SIZE: Final = 32 * 1024**2
+"""Bytes of the dead letters that the status reads: somebody asks for it every few seconds."""
 _MOST_RULES: Final = 16
 """Rule sets that are kept compiled."""
 
@@ -38,6 +40,8 @@ class Sources:
     client: Client
     replaying: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held by what replays the log: one at a time."""
+    replayed: set[str] = field(default_factory=set[str])
+    """Apps whose log is replayed, or waits for its turn."""
     _decoder: Decoder | None = None
     _rules: RulesAt | None = None
     _compiled: set[str] = field(default_factory=set[str])
@@ -76,7 +80,10 @@ class Sources:
         """Return the state of the deployment, two seconds old at most."""
         async with self._looking:
             if self._status is None or time.monotonic() - self._status[0] > _STATUS_S:
-                self._status = (time.monotonic(), await read_status(self.settings, self.bus))
+                self._status = (
+                    time.monotonic(),
+                    await read_status(self.settings, self.bus, letters_size=_LETTERS_SIZE),
+                )
             return self._status[1]
 
 

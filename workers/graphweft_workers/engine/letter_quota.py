@@ -42,9 +42,11 @@ class LetterQuota:
         """See ``DeadLetters.dead_letter_count``."""
         return await self._letters.dead_letter_count()
 
-    async def dead_letters(self, *, limit: int) -> Sequence[DeadLetter]:
+    async def dead_letters(
+        self, *, limit: int, app_id: str | None = None, size: int | None = None
+    ) -> Sequence[DeadLetter]:
         """See ``DeadLetters.dead_letters``."""
-        return await self._letters.dead_letters(limit=limit)
+        return await self._letters.dead_letters(limit=limit, app_id=app_id, size=size)
 
     async def dead_letter(self, letter_id: str) -> DeadLetter | None:
         """See ``DeadLetters.dead_letter``."""

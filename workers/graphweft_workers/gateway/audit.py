@@ -165,6 +165,11 @@ def note_token(request: Request, token: Token) -> None:
     _add(request, token=f"{token.name}#{token.sha256.hex()[:8]}", app_id=token.app_id)
 
 
+def note_app(request: Request, app_id: str | None) -> None:
+    """Put the app that an operator asks about into the line of a request; ``*`` means all apps."""
+    _add(request, app_id="*" if app_id is None else app_id)
+
+
 def note_users(request: Request, app_id: str, users: Iterable[str | None]) -> None:
     """Put the users whose data a request reads into its line."""
     _add(request, users=_hashes(app_id, users))

@@ -20,6 +20,8 @@ logger = logging.getLogger("graphweft.gateway")
 
 HEAD_S: Final = 10.0
 """The time limit for the head of a request; the body has the same."""
+UNREAD_S: Final = 30.0
+"""So long a client may take no byte of an answer that waits for it."""
 _LENIENT: Final = re.compile(rb"(?<!\r)\n|\r(?!\n)|\n[ \t]")
 """A line end other than CR LF, or a header that goes on in the next line."""
 _IPV6_PREFIX: Final = 64
@@ -104,6 +106,8 @@ class Protocol(H11Protocol):
     limit = ConnectionLimit(0)
     _closing: asyncio.TimerHandle | None = None
     """The timer that runs while no request is being answered."""
+    _unread: asyncio.TimerHandle | None = None
+    """The timer that runs while an answer waits for the client to read."""
     _entered: str | None = None
     """The address that was counted."""
 
@@ -135,9 +139,27 @@ class Protocol(H11Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self._stop_watching()
+        self._stop_waiting()
         if self._entered is not None:
             self.limit.leave(self._entered)
             self._entered = None
+
+    @override
+    def pause_writing(self) -> None:
+        """Stop the answer until the client has read some of it; hang up if it does not."""
+        super().pause_writing()
+        if self._unread is None:
+            self._unread = self.loop.call_later(UNREAD_S, self.transport.abort)
+
+    @override
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        self._stop_waiting()
+
+    def _stop_waiting(self) -> None:
+        if self._unread is not None:
+            self._unread.cancel()
+            self._unread = None
 
     @override
     def send_400_response(self, msg: str) -> None:

@@ -25,6 +25,7 @@ type State = Literal["applied", "in_plan", "waiting", "passed", "unknown"]
 """
 _CHECKPOINTS_S: Final = 5.0
 _MOST_LETTERS: Final = 10_000
+_LETTERS_SIZE: Final = 64 * 1024**2
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -173,10 +174,14 @@ async def letters_of(bus: Bus, seen: Seen, names: Collection[tuple[str, str]]) -
         letter = await bus.dead_letter(name)
         if letter is not None and covers(letter, seen):
             found[letter.id] = letter
-    for letter in await bus.dead_letters(limit=_MOST_LETTERS):
+    read = await bus.dead_letters(limit=_MOST_LETTERS, app_id=seen.app_id, size=_LETTERS_SIZE)
+    for letter in read:
         if covers(letter, seen):
             found[letter.id] = letter
-    return Letters(found=tuple(found.values()), complete=count <= _MOST_LETTERS)
+    if seen.app_id is not None:
+        known = (await bus.letters_by_app()).get(seen.app_id)
+        count = 0 if known is None else known.count
+    return Letters(found=tuple(found.values()), complete=len(read) >= count)
 
 
 def covers(letter: DeadLetter, seen: Seen) -> bool:

@@ -10,7 +10,7 @@ from typing import Final
 from graphweft_workers.engine.duplicates import REACH, WINDOW, Identity, identity_of
 from graphweft_workers.engine.read import row_id
 from graphweft_workers.inspection.entries import Seen
-from graphweft_workers.inspection.scan import Decoder, Limits, backwards, forwards, newest_first
+from graphweft_workers.inspection.scan import Decoder, Limits, backwards, forwards, newest_first, size_of
 from graphweft_workers.ports.bus import Bus
 
 _POSITION: Final = re.compile(r"[0-9]{1,9}:[0-9]{1,18}(-[0-9]{1,18})?", re.ASCII)
@@ -60,7 +60,7 @@ class Relatives:
     searched: int = 0
     """Entries after the event that were read."""
     complete: bool = True
-    """Whether all entries after the event were read."""
+    """Whether all entries were read that may be its copies and retries."""
 
 
 async def relatives_of(bus: Bus, decoder: Decoder, seen: Seen, ends: Mapping[int, str], limits: Limits) -> Relatives:
@@ -69,7 +69,7 @@ async def relatives_of(bus: Bus, decoder: Decoder, seen: Seen, ends: Mapping[int
     own = _identity(seen)
     if own is None:
         return found
-    distance = entries = 0
+    distance = entries = read = 0
     async for entry in backwards(bus, seen.partition, seen.entry.offset):
         if entry.offset != seen.entry.offset:
             earlier = await decoder.see(seen.partition, entry)
@@ -78,14 +78,19 @@ async def relatives_of(bus: Bus, decoder: Decoder, seen: Seen, ends: Mapping[int
             entries += 1
             if distance > WINDOW or entries > REACH:
                 break
+            read += size_of(entry)
+            if limits.size is not None and read > limits.size:
+                found.complete = False
+                break
             if identity == own:
                 found.copy_of = earlier.position
-    last = distance = 0
+    last = distance = read = 0
     async for entry in forwards(bus, seen.partition, seen.entry.offset, ends.get(seen.partition, "")):
-        if found.searched == limits.entries:
+        if found.searched == limits.entries or (limits.size is not None and read > limits.size):
             found.complete = False
             break
         found.searched += 1
+        read += size_of(entry)
         if found.searched % _REPORT == 0:
             limits.on_progress(found.searched)
         later = await decoder.see(seen.partition, entry)

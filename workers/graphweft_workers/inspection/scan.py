@@ -7,6 +7,7 @@ import heapq
 from collections.abc import AsyncIterator, Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from types import MappingProxyType
 from typing import Final
 
 from graphweft_contracts import wire
@@ -25,6 +26,7 @@ _TRIES: Final = 5
 _TRY_S: Final = 0.1
 """A bus may show an entry that announces an activation before it shows the activation."""
 _MOST_UNKNOWN: Final = 1_000
+_NOWHERE: Final[Mapping[int, str]] = MappingProxyType({})
 
 
 async def ends(log: EventLog, partitions: Collection[int] | None = None) -> dict[int, str]:
@@ -63,10 +65,13 @@ async def forwards(log: EventLog, partition: int, after: str, end: str) -> Async
         limit = _next_limit(page, limit)
 
 
-async def newest_first(log: EventLog, ends: Mapping[int, str]) -> AsyncIterator[tuple[int, Entry]]:
+async def newest_first(
+    log: EventLog, ends: Mapping[int, str], after: Mapping[int, str] = _NOWHERE
+) -> AsyncIterator[tuple[int, Entry]]:
     """Yield the entries of partitions up to ``ends``, merged by time of receipt, the newest first.
 
-    The order of a partition is kept, whatever times its producers give.
+    The order of a partition is kept, whatever times its producers give. ``after``: offsets that end a partition; they
+    are not yielded. Raises ``ValueError`` for an offset of another kind of bus.
     """
     readers = {partition: backwards(log, partition, end) for partition, end in ends.items()}
     heads: list[tuple[float, int]] = []
@@ -74,12 +79,13 @@ async def newest_first(log: EventLog, ends: Mapping[int, str]) -> AsyncIterator[
 
     async def advance(partition: int) -> None:
         entry = await anext(readers[partition], None)
-        if entry is not None:
+        if entry is not None and log.is_after(entry.offset, after.get(partition, "")):
             entries[partition] = entry
             heapq.heappush(heads, (-entry.received.timestamp(), partition))
 
     for partition in sorted(readers):
-        await advance(partition)
+        if log.is_after(ends[partition], after.get(partition, "")):
+            await advance(partition)
     while heads:
         _, partition = heapq.heappop(heads)
         yield partition, entries.pop(partition)
@@ -92,23 +98,34 @@ class Limits:
 
     entries: int
     """Maximum number of entries."""
+    size: int | None = None
+    """About the maximum of their bytes; at least one entry is read."""
     since: datetime | None = None
     """Entries that were received before are not read."""
     on_progress: Callable[[int], None] = lambda _: None
     """Called with the number of entries, now and then."""
     scanned: int = 0
+    read: int = 0
+    """Bytes of the entries."""
     cut: bool = False
-    """Whether the log has more entries than ``entries``, which were not read."""
+    """Whether the log has more entries, which were not read because of ``entries`` or ``size``."""
+
+    def take(self, entry: Entry) -> bool:
+        """Count an entry, and return whether it is within the limits."""
+        if self.scanned >= self.entries or (self.scanned and self.size is not None and self.read >= self.size):
+            self.cut = True
+            return False
+        self.scanned += 1
+        self.read += size_of(entry)
+        return True
 
     async def within(self, source: AsyncIterator[tuple[int, Entry]]) -> AsyncIterator[tuple[int, Entry]]:
         """Yield the entries of a source, the newest first, until a limit."""
         async for partition, entry in source:
             if self.since is not None and entry.received < self.since:
                 return
-            if self.scanned >= self.entries:
-                self.cut = True
+            if not self.take(entry):
                 return
-            self.scanned += 1
             if self.scanned % _REPORT == 0:
                 self.on_progress(self.scanned)
             yield partition, entry
@@ -188,7 +205,12 @@ class Follower:
         return sorted(found, key=lambda each: each[1].received)
 
 
+def size_of(entry: Entry) -> int:
+    """Return the bytes of an entry."""
+    return sum(len(name) + len(value) for name, value in entry.fields.items())
+
+
 def _next_limit(page: Sequence[Entry], limit: int) -> int:
-    size = sum(len(name) + len(value) for entry in page for name, value in entry.fields.items())
+    size = sum(map(size_of, page))
     fitting = _PAGE_BYTES * len(page) // max(1, size)
     return max(2, min(_PAGE, limit * _GROWTH, fitting))

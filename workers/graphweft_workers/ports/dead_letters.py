@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Protocol
 
 from graphweft_contracts import DeadLetter, wire
@@ -27,6 +27,20 @@ def drop_entry(letter: DeadLetter) -> dict[bytes, bytes]:
     return {wire.DROPPED: dropped.encode()}
 
 
+def first_letters(letters: Iterable[DeadLetter], limit: int, app_id: str | None, size: int | None) -> list[DeadLetter]:
+    """Return what ``DeadLetters.dead_letters`` returns of letters that are in memory, the oldest first."""
+    found: list[DeadLetter] = []
+    total = 0
+    for each in letters:
+        if app_id not in (None, each.app_id):
+            continue
+        total += 0 if size is None else len(each.model_dump_json())
+        if len(found) == limit or (found and size is not None and total > size):
+            break
+        found.append(each)
+    return found
+
+
 class DeadLetters(Protocol):
     """The dead letters of a bus; every group of readers shares them. Every method raises ``BusUnavailable``."""
 
@@ -42,8 +56,13 @@ class DeadLetters(Protocol):
         """Return the number of dead letters."""
         ...
 
-    async def dead_letters(self, *, limit: int) -> Sequence[DeadLetter]:
-        """Return up to ``limit`` dead letters, those with the oldest ``time`` first."""
+    async def dead_letters(
+        self, *, limit: int, app_id: str | None = None, size: int | None = None
+    ) -> Sequence[DeadLetter]:
+        """Return up to ``limit`` dead letters, those with the oldest ``time`` first.
+
+        ``app_id``: those of this app only. ``size``: no more than about so many bytes, but at least one letter.
+        """
         ...
 
     async def dead_letter(self, letter_id: str) -> DeadLetter | None:

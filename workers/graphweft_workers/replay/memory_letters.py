@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from graphweft_contracts import DeadLetter
+from graphweft_workers.ports.dead_letters import first_letters
 
 
 class MemoryLetters:
@@ -28,9 +29,11 @@ class MemoryLetters:
         """See ``DeadLetters.dead_letter_count``."""
         return len(self.found)
 
-    async def dead_letters(self, *, limit: int) -> Sequence[DeadLetter]:
+    async def dead_letters(
+        self, *, limit: int, app_id: str | None = None, size: int | None = None
+    ) -> Sequence[DeadLetter]:
         """See ``DeadLetters.dead_letters``."""
-        return list(self.found.values())[:limit]
+        return first_letters(self.found.values(), limit, app_id, size)
 
     async def dead_letter(self, letter_id: str) -> DeadLetter | None:
         """See ``DeadLetters.dead_letter``."""

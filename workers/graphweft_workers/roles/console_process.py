@@ -16,6 +16,7 @@ from collections.abc import Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Final
+from urllib.parse import quote
 
 import structlog
 
@@ -25,10 +26,19 @@ from graphweft_workers.roles.settings import Settings
 logger = structlog.get_logger("graphweft.up")
 
 TOKEN_FILE: Final = "console-token"
-"""The file in the data folder with the operator's token."""
+"""The file in the data folder with the operator's token of this run."""
 _HOST: Final = "127.0.0.1"
 _RESTART_S: Final = 2.0
 _STOP_S: Final = 20.0
+_BACKLOG: Final = 128
+_REFUSAL_S: Final = 0.2
+_FAILED: Final = (
+    b"The console has ended with an error: the output of `graphweft up` says which. Load this page again to start it.\n"
+)
+_REFUSAL: Final = (
+    b"HTTP/1.1 503 Service Unavailable\r\ncontent-type: text/plain; charset=utf-8\r\ncache-control: no-store\r\n"
+    b"x-content-type-options: nosniff\r\nconnection: close\r\ncontent-length: %d\r\n\r\n%s"
+) % (len(_FAILED), _FAILED)
 
 
 class ConsoleProcess:
@@ -53,7 +63,12 @@ class ConsoleProcess:
             logger.warning("no_console", reason=str(error))
             return f"no console: {error.strerror or error}"
         port = self._listener.getsockname()[1]
-        return f"console: http://{_HOST}:{port}/#token={token}"
+        return f"console: http://{_HOST}:{port}/#token={quote(token, safe='')}"
+
+    def close(self) -> None:
+        """Listen no longer."""
+        if self._listener is not None:
+            self._listener.close()
 
     async def watch(self, environment: Mapping[str, str]) -> None:
         """Start the process when somebody connects, and again after it ended; until cancelled."""
@@ -65,10 +80,11 @@ class ConsoleProcess:
                 code = await self._run(self._listener, environment)
                 if code:
                     logger.error("console_ended", code=code, next="it starts again with the next visit")
+                    await asyncio.to_thread(_refuse, self._listener)
                 await asyncio.sleep(_RESTART_S)
         finally:
             await self._end()
-            self._listener.close()
+            self.close()
 
     async def _run(self, listener: socket.socket, environment: Mapping[str, str]) -> int:
         number = listener.fileno()
@@ -98,13 +114,13 @@ class ConsoleProcess:
             await process.wait()
 
     def _token(self) -> str:
-        """Return the operator's token: that of the settings, or one that is made once for the data folder."""
+        """Return the operator's token: that of the settings, or a new one.
+
+        Browsers keep links in their history and may send it elsewhere, so a link is of no use after this run.
+        """
         if self._settings.console_token is not None:
             return self._settings.console_token.get_secret_value().strip()
         path = self._folder / TOKEN_FILE
-        with contextlib.suppress(FileNotFoundError):
-            if len(known := path.read_text("utf-8").strip()) >= 32:
-                return known
         token = "gw_" + secrets.token_urlsafe(32)
         path.unlink(missing_ok=True)
         with open(path, "x", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
@@ -114,14 +130,28 @@ class ConsoleProcess:
 
 def _bound(port: int) -> socket.socket:
     try:
-        listener = socket.create_server((_HOST, port), backlog=128)
+        listener = socket.create_server((_HOST, port), backlog=_BACKLOG)
     except OSError:
         if not port:
             raise
-        listener = socket.create_server((_HOST, 0), backlog=128)
+        listener = socket.create_server((_HOST, 0), backlog=_BACKLOG)
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     listener.setblocking(False)
     return listener
+
+
+def _refuse(listener: socket.socket) -> None:
+    """Answer those who wait for a process that has failed: nobody else would."""
+    for _ in range(_BACKLOG):
+        try:
+            visitor, _address = listener.accept()
+        except OSError:  # nobody waits any more
+            return
+        with visitor, contextlib.suppress(OSError):
+            visitor.settimeout(_REFUSAL_S)
+            visitor.recv(65_536)
+            visitor.sendall(_REFUSAL)
+            visitor.shutdown(socket.SHUT_WR)
 
 
 async def _visited(listener: socket.socket) -> None:

@@ -64,11 +64,14 @@ class Status:
         }
 
 
-async def read_status(settings: Settings, bus: Bus) -> Status:
-    """Return the state of the deployment now. Raises ``BusUnavailable``."""
+async def read_status(settings: Settings, bus: Bus, *, letters_size: int | None = None) -> Status:
+    """Return the state of the deployment now. Raises ``BusUnavailable``.
+
+    ``letters_size`` limits the bytes of the dead letters that are read for the causes.
+    """
     partitions, letters = await bus.status(), await bus.dead_letter_count()
     rules = {each.scope: each for each in await bus.activations() if each.restates is None}
-    causes = count_causes(await bus.dead_letters(limit=MAX_LETTERS)) if letters else []
+    causes = count_causes(await bus.dead_letters(limit=MAX_LETTERS, size=letters_size)) if letters else []
     archive = await archive_state(settings, bus, partitions)
     return Status(
         partitions=partitions,

@@ -95,11 +95,21 @@ class LetterTopic:
                 sizes[place.app_id] += place.size
         return {app_id: LettersOfApp(count=count, size=sizes[app_id]) for app_id, count in counts.items()}
 
-    async def first(self, limit: int) -> Sequence[DeadLetter]:
-        """Return up to ``limit`` letters, oldest first."""
+    async def first(self, limit: int, app_id: str | None, size: int | None) -> Sequence[DeadLetter]:
+        """Return up to ``limit`` letters, oldest first; of one app, or of all; of about ``size`` bytes."""
         await self._catch_up()
-        places = ((letter_id, place.offset) for letter_id, place in self._index.items())
-        wanted = sorted(places, key=lambda item: item[1])[:limit]
+        places = (
+            (place.offset, letter_id, place.size)
+            for letter_id, place in self._index.items()
+            if app_id in (None, place.app_id)
+        )
+        wanted: list[tuple[str, int]] = []
+        total = 0
+        for offset, letter_id, bytes_ in sorted(places)[:limit]:
+            total += bytes_
+            if wanted and size is not None and total > size:
+                break
+            wanted.append((letter_id, offset))
         found: list[DeadLetter] = []
         for start in range(0, len(wanted), 100):
             page = dict(wanted[start : start + 100])

@@ -305,10 +305,12 @@ class KafkaEventLog:
         await self.partitions()
         return await self._letters.by_app()
 
-    async def dead_letters(self, *, limit: int) -> Sequence[DeadLetter]:
+    async def dead_letters(
+        self, *, limit: int, app_id: str | None = None, size: int | None = None
+    ) -> Sequence[DeadLetter]:
         """See ``DeadLetters.dead_letters``."""
         await self.partitions()
-        return await self._letters.first(limit)
+        return await self._letters.first(limit, app_id, size)
 
     async def dead_letter(self, letter_id: str) -> DeadLetter | None:
         """See ``DeadLetters.dead_letter``."""

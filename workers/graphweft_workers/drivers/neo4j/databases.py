@@ -15,6 +15,7 @@ from neo4j import AsyncDriver, AsyncGraphDatabase, AsyncSession, NotificationMin
 from graphweft_contracts import GraphUnavailable, QueryFailed
 from graphweft_workers.drivers.neo4j import errors
 from graphweft_workers.drivers.neo4j.calls import ADMIN_S, failing, run, run_admin
+from graphweft_workers.drivers.neo4j.dialect import quoted
 from graphweft_workers.drivers.neo4j.errors import code_of
 from graphweft_workers.drivers.neo4j.statements import (
     CLAIM,
@@ -22,7 +23,6 @@ from graphweft_workers.drivers.neo4j.statements import (
     LIST_CONSTRAINTS,
     OWNER,
     database_name,
-    quoted,
     timed,
 )
 from graphweft_workers.drivers.neo4j.url import APP, split_neo4j_url, tls_options

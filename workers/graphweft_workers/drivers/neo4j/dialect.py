@@ -19,6 +19,12 @@ from graphweft_workers.ports.dialect import (
 from graphweft_workers.terms import scope_term
 
 
+def quoted(name: str) -> str:
+    """Return a name, quoted."""
+    # The server reads \u0060 as a backtick before it looks for the end of a name, so each backslash is written so too.
+    return "`" + name.replace("\\", "\\u005c").replace("`", "``") + "`"
+
+
 class Neo4jDialect(GraphDialect):
     """The Cypher of Neo4j."""
 
@@ -73,7 +79,7 @@ class Neo4jDialect(GraphDialect):
 
     @override
     def quoted(self, name: str) -> str:
-        return "`" + name.replace("`", "``") + "`"
+        return quoted(name)
 
     @override
     def within(self, target: Target) -> Fragment:

@@ -14,7 +14,7 @@ from neo4j.spatial import CartesianPoint, Point, WGS84Point
 from neo4j.time import Date, DateTime, Duration, Time
 
 from graphweft_contracts import QueryFailed
-from graphweft_workers.drivers.neo4j.statements import quoted
+from graphweft_workers.drivers.neo4j.dialect import quoted
 from graphweft_workers.ports.graph_store import NOT_DUMPED
 
 type List = Callable[[str], AsyncIterator[list[Any]]]

@@ -13,6 +13,7 @@ from neo4j import Query
 from graphweft_contracts import QueryFailed, channels
 from graphweft_rules.cypher.batch_query import ROW, BatchQuery
 from graphweft_rules.cypher.indexes import SearchIndex
+from graphweft_workers.drivers.neo4j.dialect import quoted
 from graphweft_workers.ports.graph_store import Checkpoint, Progress, Write
 
 _ROWS: Final = 5_000
@@ -187,8 +188,3 @@ def search_index(index: SearchIndex) -> str:
     analyzer = " OPTIONS {indexConfig: {`fulltext.analyzer`: 'whitespace'}}" if index.terms else ""
     properties = ", ".join(f"n.{quoted(each)}" for each in index.properties)
     return f"CREATE FULLTEXT INDEX {name} IF NOT EXISTS FOR (n:{label}) ON EACH [{properties}]{analyzer}"
-
-
-def quoted(name: str) -> str:
-    """Return a name, quoted."""
-    return "`" + name.replace("`", "``") + "`"

@@ -37,7 +37,7 @@ from graphweft_workers.drivers.neo4j import errors, exact
 from graphweft_workers.drivers.neo4j.batch_query import with_plain_vectors
 from graphweft_workers.drivers.neo4j.calls import ADMIN_S, fetched, run, run_admin, send
 from graphweft_workers.drivers.neo4j.databases import Database, Databases
-from graphweft_workers.drivers.neo4j.dialect import NEO4J
+from graphweft_workers.drivers.neo4j.dialect import NEO4J, quoted
 from graphweft_workers.drivers.neo4j.errors import DEADLOCK, code_of, refusal_of, translate
 from graphweft_workers.drivers.neo4j.statements import (
     DELETE_ALL,
@@ -56,7 +56,6 @@ from graphweft_workers.drivers.neo4j.statements import (
     last_note,
     progress_of,
     properties,
-    quoted,
     runs,
     search_index,
     shared,

@@ -36,6 +36,8 @@ _IO_GRACE_S: Final = 5.0
 _LONGEST_WAIT_S: Final = 5.0
 _LAST_MS: Final = 253_402_300_799_000
 """The last second of the year 9999. A producer may choose an entry's id, and with it any time."""
+_LETTERS_PAGE: Final = 1_000
+"""Dead letters of which app and size are read at once."""
 _READ_BYTES: Final = 16 * 1024**2
 """About the largest result of one ``read``, whatever its limit."""
 _FIRST_COUNT: Final = 16
@@ -409,9 +411,34 @@ class RedisEventLog:
         """See ``UsageLog.usage``."""
         return await self._usage.usage()
 
-    async def dead_letters(self, *, limit: int) -> Sequence[DeadLetter]:
+    async def dead_letters(
+        self, *, limit: int, app_id: str | None = None, size: int | None = None
+    ) -> Sequence[DeadLetter]:
         """See ``DeadLetters.dead_letters``."""
-        ids = await self._call("ZRANGE", channels.DEAD_LETTER_ORDER, 0, limit - 1)
+        if app_id is None and size is None:
+            return await self._letters(await self._call("ZRANGE", channels.DEAD_LETTER_ORDER, 0, limit - 1))
+        wanted: list[bytes] = []
+        start = total = 0
+        while len(wanted) < limit:
+            ids = await self._call("ZRANGE", channels.DEAD_LETTER_ORDER, start, start + _LETTERS_PAGE - 1)
+            if not ids:
+                break
+            start += len(ids)
+            counted = await self._call("HMGET", channels.COUNTED_LETTERS, *ids)
+            for letter_id, each in zip(ids, counted, strict=True):
+                bytes_, _, app = (each or b"0 ").decode(errors="replace").partition(" ")
+                if each is not None and app_id not in (None, app):  # older versions did not count letters
+                    continue
+                total += int(bytes_)
+                if len(wanted) == limit or (wanted and size is not None and total > size):
+                    return await self._letters_of(app_id, wanted)
+                wanted.append(letter_id)
+        return await self._letters_of(app_id, wanted)
+
+    async def _letters_of(self, app_id: str | None, ids: Sequence[bytes]) -> list[DeadLetter]:
+        return [each for each in await self._letters(ids) if app_id in (None, each.app_id)]
+
+    async def _letters(self, ids: Sequence[bytes]) -> list[DeadLetter]:
         if not ids:
             return []
         bodies = await self._call("HMGET", channels.DEAD_LETTERS, *ids)

@@ -1,7 +1,7 @@
 // Context: what an agent gets before a turn, and why.
 
 import { ask } from "./api.js";
-import { announce, asText, count, el, field, fill, note, table, tag } from "./dom.js";
+import { announce, asText, clock, count, el, failure, field, fill, note, table, tag } from "./dom.js";
 
 export const title = "Context";
 export const lead = "What an agent gets before a turn: the text as the model reads it, how each block was made, and what is missing.";
@@ -16,13 +16,14 @@ export function show(root, { app, signal }) {
   const user = input("user", "users", false);
   const tokens = el("input", { name: "tokens", type: "number", min: 1, max: 1000000, size: 8 });
   const variables = el("input", { name: "variables", size: 34, placeholder: '{"name": "value"}', autocomplete: "off" });
+  const time = el("input", { name: "time", type: "datetime-local", step: 1 });
   const problem = el("div");
   const result = el("div");
   let known = { workflows: {}, agents: [], chats: [] };
 
   const form = el("form", { class: "sheet", on: { submit: (event) => { event.preventDefault(); request(); } } },
     el("div", { class: "row" }, field("Workflow", workflow), field("Agent", agent), field("Chat", chat), field("User, optional", user)),
-    el("div", { class: "row" }, field("Most tokens, optional", tokens), field("Context variables as JSON, optional", variables),
+    el("div", { class: "row" }, field("Most tokens, optional", tokens), field("Context variables as JSON, optional", variables), field("As it was at this time (UTC), optional", time),
       el("button", { class: "main" }, "Show the context")), Object.values(lists));
   fill(root, problem, form, result);
 
@@ -52,7 +53,7 @@ export function show(root, { app, signal }) {
       chat.value = known.chats[0]?.chat ?? "";
       user.value = known.chats[0]?.user ?? "";
     } catch (error) {
-      if (!signal.aborted) fill(problem, note(error.message, "bad"));
+      if (!signal.aborted) fill(problem, failure(error, () => { fill(problem); start(); }));
     }
   }
 
@@ -65,15 +66,15 @@ export function show(root, { app, signal }) {
       fill(problem, note("The context variables are not valid JSON.", "bad"));
       return;
     }
-    fill(result, el("p", { class: "quiet" }, "Asking a responder…"));
+    fill(result, el("p", { class: "quiet" }, time.value ? "Replaying the log up to this time…" : "Asking a responder…"));
     try {
       const question = { app, workflow: workflow.value, agent: agent.value, chat: chat.value, user: user.value || null, variables: given };
       if (tokens.value) question.max_tokens = Number(tokens.value);
-      const reply = await ask("context", question, { signal });
+      const reply = time.value ? await ask("context/past", { ...question, time: `${time.value}Z` }, { signal }) : await ask("context", question, { signal });
       fill(result, replyView(reply));
       announce(`${reply.blocks.length} blocks, ${reply.missing.length} missing`);
     } catch (error) {
-      if (!signal.aborted) fill(result, note(error.message, "bad"));
+      if (!signal.aborted) fill(result, failure(error, request));
     }
   }
   start();
@@ -81,6 +82,7 @@ export function show(root, { app, signal }) {
 
 export function replyView(reply) {
   const parts = [];
+  if (reply.as_of) parts.push(note(`As it would have been at ${clock(reply.as_of.time).slice(0, 19)} UTC, after ${count(reply.as_of.events)} events, by the rules of then.`));
   if (reply.reason) parts.push(note(`No context: ${reply.reason.replaceAll("_", " ")}. ${reply.detail ?? ""}`, reply.reason === "no_rules" || reply.reason === "disabled" ? "" : "warn"));
   parts.push(el("section", { class: "sheet", "aria-label": "Text" }, el("h2", {}, "The text as the model reads it"),
     el("p", { class: "quiet" }, `${count(reply.tokens)} tokens, ${reply.elapsed_ms.toFixed(1)} ms, ${reply.blocks.length} blocks${reply.rules ? `, rules ${reply.rules.slice(0, 12)}` : ""}`),

@@ -53,6 +53,12 @@ export function note(text, kind) {
   return el("p", { class: kind ? `note ${kind}` : "note", role: kind === "bad" ? "alert" : undefined }, text);
 }
 
+// A failure, with a button to try again where that may help.
+export function failure(error, again) {
+  const passing = [0, 429, 503, 504].includes(error.status);
+  return el("div", {}, note(error.message, passing ? "warn" : "bad"), passing && again && button("Try again", again, { class: "small retry" }));
+}
+
 export function field(label, input) {
   return el("label", {}, label, input);
 }

@@ -1,7 +1,7 @@
 // Graph: a part of one app's graph as a picture and as a table, search, one node, and the past.
 
 import { ask } from "./api.js";
-import { announce, button, clock, count, el, field, fill, note, table, tag, values } from "./dom.js";
+import { announce, button, clock, count, el, failure, field, fill, note, table, tag, values } from "./dom.js";
 import { Picture, colourOf } from "./picture.js";
 
 export const title = "Graph";
@@ -46,19 +46,19 @@ export function show(root, { app, signal, query }) {
         el("section", { class: "sheet", "aria-label": "Table" }, list)),
       detail));
 
-  async function attempt(work) {
+  async function attempt(work, again) {
     fill(problem);
     try {
       return await work();
     } catch (error) {
-      if (!signal.aborted) fill(problem, note(error.message, error.status === 503 || error.status === 504 ? "warn" : "bad"));
+      if (!signal.aborted) fill(problem, failure(error, again));
       return null;
     }
   }
 
   async function load() {
     const chosen = which.value ? [which.value] : [];
-    const answer = await attempt(() => ask("graph", { app, labels: chosen, limit: 60 }, { signal }));
+    const answer = await attempt(() => ask("graph", { app, labels: chosen, limit: 60 }, { signal }), load);
     if (!answer) { about.textContent = ""; return; }
     inPast = false;
     back.hidden = true;
@@ -96,7 +96,7 @@ export function show(root, { app, signal, query }) {
   }
 
   async function search() {
-    const answer = await attempt(() => ask("graph/search", { app, text: text.value }, { signal }));
+    const answer = await attempt(() => ask("graph/search", { app, text: text.value }, { signal }), search);
     if (!answer) return;
     announce(`${answer.nodes.length} nodes found`);
     fill(found, el("h2", {}, answer.nodes.length === 1 ? "1 node found" : `${answer.nodes.length} nodes found`),
@@ -107,7 +107,7 @@ export function show(root, { app, signal, query }) {
 
   async function open(id) {
     if (inPast) { announce("Nodes of a past graph cannot be opened"); return; }
-    const answer = await attempt(() => ask("graph/node", { app, id }, { signal }));
+    const answer = await attempt(() => ask("graph/node", { app, id }, { signal }), () => open(id));
     if (!answer) return;
     picture?.add([answer.node], [], labels);
     picture?.choose(id);
@@ -151,7 +151,7 @@ export function show(root, { app, signal, query }) {
             values({ event: each.id, chat: each.chat, user: each.user, position: each.position, place: each.place, ...(each.reason && { reason: each.reason }) }),
             each.changes.length > 0 && el("pre", { tabindex: "0" }, each.changes.map(change).join("\n")))))));
     } catch (error) {
-      if (!signal.aborted) fill(where, note(error.message, "warn"));
+      if (!signal.aborted) fill(where, failure(error, () => explain(key, exact, where)));
     }
   }
 
@@ -168,7 +168,7 @@ export function show(root, { app, signal, query }) {
     if (Number(slider.value) === STEPS) { load(); return; }
     about.textContent = "Replaying the log…";
     const chosen = which.value ? [which.value] : [];
-    const answer = await attempt(() => ask("graph/past", { app, labels: chosen, limit: 60, time: new Date(timeOf()).toISOString() }, { signal }));
+    const answer = await attempt(() => ask("graph/past", { app, labels: chosen, limit: 60, time: new Date(timeOf()).toISOString() }, { signal }), loadPast);
     if (!answer) { about.textContent = now ? "The picture shows the graph of now." : ""; return; }
     inPast = true;
     back.hidden = false;

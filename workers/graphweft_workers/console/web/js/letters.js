@@ -1,7 +1,7 @@
 // Dead letters: what could not be applied; retry and drop where that is allowed.
 
 import { ask } from "./api.js";
-import { announce, button, clock, count, el, field, fill, note, table, tag } from "./dom.js";
+import { announce, button, clock, count, el, failure, field, fill, note, table, tag } from "./dom.js";
 
 export const title = "Dead letters";
 export const lead = "Events and mutations that could not be applied, the oldest first.";
@@ -17,7 +17,7 @@ export function show(root, { app, session, signal }) {
   const act = (name, label, kind) => button(label, () => change(name), { class: kind, disabled: true, id: `letters-${name}` });
   const actions = session.may_write ? [act("retry", "Retry the chosen ones", "main"), act("drop", "Drop the chosen ones")] : null;
   fill(root, problem, el("div", { class: "row" }, field("Reason", reason), actions),
-    !session.may_write && el("p", { class: "quiet" }, "The console is read-only here. `graphweft dlq retry` and `graphweft dlq drop` change dead letters."), detail, body);
+    !session.may_write && el("p", { class: "quiet" }, "The console is read-only here: mend the cause, then use the command beside a letter where graphweft runs. With GRAPHWEFT_CONSOLE_WRITE=true and a token that has the role admin, this page does the same."), detail, body);
 
   async function load() {
     chosen.clear();
@@ -27,19 +27,20 @@ export function show(root, { app, session, signal }) {
       const kept = reason.value;
       fill(reason, el("option", { value: "" }, "every reason"), found.reasons.map((each) => el("option", { value: each, selected: each === kept }, each)));
       fill(body, el("section", { class: "sheet" }, found.letters.length ? [letters(found), pages(found)] : el("p", {}, "No dead letters."),
-        found.partly && el("p", { class: "quiet" }, `Only the oldest ${count(found.read)} dead letters of all apps are read: \`graphweft dlq list\` shows all.`)));
+        found.hidden > 0 && el("p", { class: "quiet" }, `${count(found.hidden)} dead letters are of workflows that this token may not use.`),
+        found.partly && el("p", { class: "quiet" }, `Only the oldest ${count(found.read)} dead letters are read: \`graphweft dlq list\` shows all.`)));
     } catch (error) {
-      if (!signal.aborted) fill(problem, note(error.message, "bad"));
+      if (!signal.aborted) fill(problem, failure(error, () => { fill(problem); load(); }));
     }
   }
 
   function letters(found) {
     return table(`Dead letters ${skip + 1} to ${skip + found.letters.length} of ${count(found.total)}`, [
       ...(session.may_write ? [{ title: el("span", { class: "visually-hidden" }, "Choose"), cell: (row) => el("input", { type: "checkbox", "aria-label": `Choose ${row.id}`, on: { change: (event) => { event.target.checked ? chosen.add(row.id) : chosen.delete(row.id); mark(); } } }) }] : []),
-      { title: "Time", keep: true, cell: (row) => clock(row.time).slice(0, 19) }, { title: "App", cell: (row) => row.app_id ?? "not known" },
+      { title: "Time (UTC)", keep: true, cell: (row) => clock(row.time).slice(0, 19) }, { title: "App", cell: (row) => row.app_id ?? "not known" },
       { title: "Reason", cell: (row) => tag(row.reason, "warn") }, { title: "Events", number: true, cell: (row) => count(row.count) },
       { title: "Rule", cell: (row) => (row.rule ? `${row.rule}/${row.mutation}` : row.workflow ? `workflow ${row.workflow}` : "") },
-      { title: "Message", cell: (row) => [row.message, el("div", { class: "quiet mono" }, row.id)] },
+      { title: "Message", cell: (row) => [row.message, el("div", { class: "quiet mono" }, session.may_write ? row.id : `graphweft dlq retry ${quoted(row.id)}`)] },
       { title: el("span", { class: "visually-hidden" }, "Event"), cell: (row) => button("Show", () => open(row.id), { class: "small", "aria-label": `Show ${row.id}` }) }], found.letters);
   }
 
@@ -82,4 +83,9 @@ export function show(root, { app, session, signal }) {
     }
   }
   load();
+}
+
+// An id holds names of rules, and a shell must not run them.
+function quoted(id) {
+  return /^[\w:./-]+$/.test(id) ? id : `'${id.replaceAll("'", "'\\''")}'`;
 }

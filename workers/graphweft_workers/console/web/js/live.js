@@ -7,6 +7,8 @@ export const title = "Live";
 export const lead = "Events as they arrive, the newest first, and what the rules made of each.";
 const MOST = 200;
 const EVERY_MS = 1000;
+const SOON_MS = 200;
+const SOON_FOR_MS = 3000;
 const STATES = {
   applied: ["applied", "good"],
   in_plan: ["being applied", "warn"],
@@ -18,9 +20,11 @@ const COLUMNS = ["Received", "App", "Type", "Chat", "What it did", "Rows", "Stat
 
 export function show(root, { app, signal }) {
   let cursor = null;
+  let older = 0;
   let paused = false;
   let timer = 0;
   const waiting = new Map();
+  const activations = new Set();
   const problem = el("div");
   const body = el("tbody");
   const empty = el("p", { class: "quiet" }, "Waiting for the first answer…");
@@ -46,43 +50,59 @@ export function show(root, { app, signal }) {
       const pending = [...waiting.keys()].slice(0, 100);
       const found = await ask("live", { app, cursor, pending, limit: 50 }, { signal });
       cursor = found.cursor;
+      if (found.partly) older = found.scanned;
       fill(problem, found.graph_fault && note("The graph server does not answer, so the state of some events is not known.", "warn"),
+        older > 0 && note(`The newest ${count(older)} entries of the log were read, those of other apps among them: older events are not listed. \`graphweft events tail\` reads more.`, "warn"),
         found.cut && note("More events arrived than one look shows: the oldest of them are not listed here. `graphweft events tail --follow` shows all.", "warn"));
-      for (const event of found.events.toReversed()) addRow(event, first);
+      for (const event of found.events.toReversed()) {
+        // An activation stands in every partition.
+        if (event.kind === "activation" && !event.note && activations.has(event.number)) continue;
+        if (event.kind === "activation") activations.add(event.number);
+        addRow(event, first);
+      }
       for (const [position, each] of Object.entries(found.states)) update(position, each);
       if (!first && found.events.length) announce(`${found.events.length} new events`);
-      empty.textContent = body.children.length ? "" : "No events yet. `graphweft emit` publishes one.";
+      empty.textContent = body.children.length || older ? "" : app ? `No events of ${app} yet. \`graphweft emit FILE\` publishes events.` : "No events yet. `graphweft emit FILE` publishes events.";
     } catch (error) {
       if (signal.aborted) return;
       fill(problem, note(error.message, "bad"));
     }
-    timer = setTimeout(look, EVERY_MS);
+    timer = setTimeout(look, soon() ? SOON_MS : EVERY_MS);
+  }
+
+  // An event that has just arrived is looked at sooner, so that the time until its effect is told more exactly.
+  function soon() {
+    const since = Date.now() - SOON_FOR_MS;
+    return [...waiting.values()].some((each) => !each.first && each.at > since);
   }
 
   function addRow(event, first) {
     const cell = el("td", { class: "keep" }, stateOf(event));
+    const effects = el("td", {}, did(event));
     const row = el("tr", { class: first ? undefined : "new" },
       el("td", { class: "keep" }, clock(event.received).slice(11)),
-      el("td", { class: "name" }, event.app ?? ""),
-      el("td", {}, event.type ?? event.kind, event.kind === "retry" && [" ", tag("retry")], el("div", { class: "quiet mono" }, preview(event))),
+      el("td", { class: "name" }, event.app === "*" ? "all apps" : event.app ?? ""),
+      el("td", {}, event.type ?? event.kind, event.kind === "retry" && [" ", tag("retry")], el("div", { class: "quiet mono preview" }, preview(event))),
       el("td", { class: "name" }, event.chat ?? ""),
-      el("td", {}, did(event)),
+      effects,
       el("td", { class: "number" }, event.rows === undefined ? "" : count(event.rows)),
       cell,
-      el("td", { class: "keep" }, button("Why", () => explain(event), { class: "small", "aria-label": `Why, event ${event.id ?? event.position}` })));
+      el("td", { class: "keep" }, event.kind !== "activation" && button("Why", () => explain(event), { class: "small", "aria-label": `Why, event ${event.id ?? event.position}` })));
     body.prepend(row);
     while (body.children.length > MOST) body.lastElementChild.remove();
-    if (["waiting", "in_plan"].includes(event.state) && event.type) waiting.set(event.position, { cell, event, first });
+    if (["waiting", "in_plan"].includes(event.state) && event.type) waiting.set(event.position, { cell, effects, event, first, at: Date.now() });
     while (waiting.size > 100) waiting.delete(waiting.keys().next().value);
   }
 
   function update(position, each) {
     const known = waiting.get(position);
     if (!known) return;
-    const { cell, event, first } = known;
+    const { cell, effects, event, first } = known;
     // An event that was there before the page looked may have waited for long: its time would say nothing.
     const ms = each.state === "applied" && !first ? each.ms : undefined;
-    fill(cell, stateOf({ ...event, ...each, ms }));
+    const now = { ...event, ...each, ms };
+    fill(cell, stateOf(now));
+    fill(effects, did(now));
     if (!["waiting", "in_plan"].includes(each.state)) waiting.delete(position);
   }
 
@@ -105,7 +125,7 @@ export function show(root, { app, signal }) {
 
 function preview(event) {
   if (event.fault) return event.fault;
-  if (event.kind === "activation") return `rules ${event.rules}`;
+  if (event.kind === "activation") return `rules ${event.rules} for ${event.app === "*" ? "all apps" : event.app}`;
   return event.data && Object.keys(event.data).length ? asText(event.data).slice(0, 90) : "";
 }
 
@@ -113,6 +133,8 @@ function stateOf(event) {
   if (event.letter) return tag("dead letter", "bad");
   if (event.kind === "activation") return tag("rules active", "");
   if (event.parked && event.state === "waiting") return tag(`parked: ${event.parked}`, "bad");
+  const failed = (event.matched ?? []).filter((each) => each.letter).length;
+  if (failed) return tag(failed === event.matched.length ? "dead letter" : `${failed} of ${event.matched.length} are dead letters`, "bad");
   if (event.state === "applied" && event.rows === 0) return tag("no effect", "");
   const [text, kind] = STATES[event.state] ?? [event.state, ""];
   const ms = event.ms === undefined ? "" : ` ≤ ${count(event.ms)} ms`;

@@ -1,7 +1,7 @@
 // The frame of the console: the token, the choice of the app, and which page is shown.
 
-import { ask, token } from "./api.js";
-import { announce, el, field, fill, note } from "./dom.js";
+import { ask, token, tokenOf } from "./api.js";
+import { announce, el, failure, field, fill, note } from "./dom.js";
 import * as context from "./context.js";
 import * as graph from "./graph.js";
 import * as letters from "./letters.js";
@@ -15,13 +15,14 @@ const main = document.getElementById("main");
 const theme = { key: "graphweft-console-theme" };
 let session = null;
 let app = null;
+const CHOSEN = "graphweft-console-app";
+const OTHER = "…";
 let leave = () => {};
 let current = null;
 
 function takeToken() {
-  const given = /^#token=([\w-]+)$/.exec(location.hash);
-  if (!given) return;
-  token.set(given[1]);
+  if (!location.hash.startsWith("#token=")) return;
+  token.set(tokenOf(location.hash));
   history.replaceState(null, "", location.pathname);
 }
 
@@ -32,14 +33,20 @@ function route() {
 
 async function start() {
   takeToken();
+  fill(main, el("p", { class: "quiet" }, "Asking the console…"));
   showTheme(localStorage.getItem(theme.key));
   if (!token.get()) return signIn();
   try {
     session = await ask("session");
   } catch (error) {
-    return signIn(error.message);
+    if ([401, 403].includes(error.status)) return signIn(error.message);
+    document.title = "Not available · graphweft";
+    fill(main, el("div", { class: "login sheet" }, el("h1", {}, "The console has no data"), failure(error, start)));
+    return;
   }
-  app = session.all_apps ? (sessionStorage.getItem("graphweft-console-app") || null) : session.apps[0];
+  app = session.all_apps ? sessionStorage.getItem(CHOSEN) || null : session.apps[0];
+  const gone = app !== null && !session.apps.includes(app) && session.apps_total === session.apps.length;
+  if (gone) app = null;
   showFrame();
   show({ focus: false });
 }
@@ -52,23 +59,28 @@ function signIn(problem) {
   const input = el("input", { type: "password", name: "token", autocomplete: "off", required: true, size: 50 });
   const form = el("form", { on: { submit: (event) => {
     event.preventDefault();
-    token.set(input.value.trim());
+    token.set(tokenOf(input.value));
     start();
   } } }, el("div", { class: "row" }, field("Token", input), el("button", { class: "main" }, "Sign in")));
   document.title = "Sign in · graphweft";
   fill(main, el("div", { class: "login sheet" }, el("h1", {}, "Sign in"),
     el("p", { class: "lead" }, "The console needs a token. `graphweft up` prints a link that holds one. For `graphweft run console`, the operator has it."),
     problem && note(problem, "bad"), form));
+  input.focus();
 }
 
 function showFrame() {
   const links = Object.entries(PAGES).map(([name, page]) => el("li", {}, el("a", { href: `#/${name}`, id: `to-${name}` }, page.title)));
   fill(document.getElementById("pages"), el("ul", {}, links));
   const choices = [session.all_apps ? el("option", { value: "" }, "all apps") : null,
-    session.apps.map((each) => el("option", { value: each, selected: each === app }, each))];
+    app !== null && !session.apps.includes(app) ? el("option", { value: app, selected: true }, app) : null,
+    session.apps.map((each) => el("option", { value: each, selected: each === app }, each)),
+    session.apps_total > session.apps.length ? el("option", { value: OTHER }, `another of ${session.apps_total} apps…`) : null];
   const select = el("select", { id: "app", on: { change: () => {
-    app = select.value || null;
-    sessionStorage.setItem("graphweft-console-app", app ?? "");
+    const chosen = select.value === OTHER ? prompt("The name of the app")?.trim() : select.value;
+    if (chosen !== undefined) app = chosen || null;
+    sessionStorage.setItem(CHOSEN, app ?? "");
+    if (select.value === OTHER) showFrame();
     show({ focus: false });
   } } }, choices);
   const dark = el("button", { type: "button", class: "small", on: { click: () => {
@@ -96,24 +108,45 @@ function show({ focus }) {
   leave();
   const { name, query } = route();
   current = name;
-  for (const link of document.querySelectorAll("#pages a")) {
-    if (link.id === `to-${name}`) link.setAttribute("aria-current", "page");
-    else link.removeAttribute("aria-current");
-  }
+  markPage();
   const page = PAGES[name];
   document.title = `${page.title} · graphweft`;
   const body = el("div");
   fill(main, el("h1", {}, page.title), el("p", { class: "lead" }, page.lead), body);
   const stopped = new AbortController();
   leave = () => stopped.abort();
+  if (session.all_apps) learnApps(stopped.signal);
   if (page.needsApp && !app) {
-    fill(body, note("Choose an app at the top right first."));
+    fill(body, note(session.apps.length ? "Choose an app at the top right first."
+      : "No app is known yet: an app is known once it has published an event (`graphweft emit FILE`), has rules of its own, or has a dead letter."));
   } else {
     page.show(body, { app, session, query, signal: stopped.signal, isDark });
   }
   scrollTo(0, 0);
   if (focus) main.focus({ preventScroll: true });
   announce(`${page.title}`);
+}
+
+// Apps come and go while the page is open.
+async function learnApps(signal) {
+  try {
+    const found = await ask("session", {}, { signal });
+    if (signal.aborted || found.apps.join("\n") === session.apps.join("\n")) return;
+    const first = session.apps.length === 0;
+    session = found;
+    showFrame();
+    if (first && !app) show({ focus: false });
+    else markPage();
+  } catch {
+    // The page itself says what is wrong.
+  }
+}
+
+function markPage() {
+  for (const link of document.querySelectorAll("#pages a")) {
+    if (link.id === `to-${current}`) link.setAttribute("aria-current", "page");
+    else link.removeAttribute("aria-current");
+  }
 }
 
 document.getElementById("skip").addEventListener("click", (event) => { event.preventDefault(); main.focus(); });

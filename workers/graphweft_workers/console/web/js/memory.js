@@ -1,7 +1,7 @@
 // Memory: scopes, memories, facts with their validity, and search.
 
 import { ask } from "./api.js";
-import { announce, button, clock, count, el, field, fill, note, table, tag } from "./dom.js";
+import { announce, button, clock, count, el, failure, field, fill, note, table, tag } from "./dom.js";
 
 export const title = "Memory";
 export const lead = "What is remembered in a scope, the latest first, and what a search would find.";
@@ -22,18 +22,18 @@ export function show(root, { app, signal }) {
 
   const scope = () => Object.fromEntries(Object.entries(inputs).filter(([, input]) => input.value.trim()).map(([name, input]) => [name, input.value.trim()]));
 
-  async function attempt(where, work) {
+  async function attempt(where, work, again) {
     fill(problem);
     try {
       return await work();
     } catch (error) {
-      if (!signal.aborted) { fill(problem, note(error.message, "bad")); fill(where); }
+      if (!signal.aborted) { fill(problem, failure(error, again)); fill(where); }
       return null;
     }
   }
 
   async function list() {
-    const found = await attempt(scopes, () => ask("memory/scopes", { app }, { signal }));
+    const found = await attempt(scopes, () => ask("memory/scopes", { app }, { signal }), list);
     if (!found) return;
     fill(scopes, found.scopes.length ? table("Scopes with memories", [
       ...Object.entries(SCOPES).map(([name, label]) => ({ title: label, cell: (row) => row[name] ?? "" })),
@@ -47,13 +47,13 @@ export function show(root, { app, signal }) {
   }
 
   async function load() {
-    const found = await attempt(result, () => ask("memory", { app, ...scope(), limit: 50 }, { signal }));
+    const found = await attempt(result, () => ask("memory", { app, ...scope(), limit: 50 }, { signal }), load);
     if (!found) return;
     announce(`${found.memories.length} memories and ${found.facts.length} facts`);
     const now = new Date().toISOString();
     fill(result, el("div", { class: "columns even" },
       el("section", { class: "sheet", "aria-label": "Memories" }, found.memories.length ? table(`The latest memories (${found.limit} at most)`, [
-        { title: "Time", keep: true, cell: (row) => clock(row.time).slice(0, 19) }, { title: "Role", cell: (row) => tag(row.role ?? "none") },
+        { title: "Time (UTC)", keep: true, cell: (row) => clock(row.time).slice(0, 19) }, { title: "Role", cell: (row) => tag(row.role ?? "none") },
         { title: "Text", cell: (row) => row.text }], found.memories) : el("p", { class: "quiet" }, "No memories in this scope.")),
       el("section", { class: "sheet", "aria-label": "Facts" }, found.facts.length ? table(`The latest facts (${found.limit} at most), past ones too`, [
         { title: "Fact", cell: (row) => row.text ?? `${row.subject} ${row.predicate} ${row.object}` },
@@ -62,14 +62,14 @@ export function show(root, { app, signal }) {
   }
 
   async function search() {
-    const found = await attempt(result, () => ask("memory/search", { app, ...scope(), text: text.value, of: of.value, limit: 20 }, { signal }));
+    const found = await attempt(result, () => ask("memory/search", { app, ...scope(), text: text.value, of: of.value, limit: 20 }, { signal }), search);
     if (!found) return;
     announce(`${found.results.length} results`);
     fill(result, found.reason && note(`No answer: ${found.reason.replaceAll("_", " ")}. ${found.detail ?? ""}`, "warn"),
       el("section", { class: "sheet", "aria-label": "Results" }, found.results.length ? table(`What a search finds now, the best first; ${found.elapsed_ms.toFixed(1)} ms`, [
         { title: "Kind", cell: (row) => tag(row.kind ?? "") }, { title: "Text", cell: (row) => row.text },
         { title: "Score", number: true, cell: (row) => (typeof row.score === "number" ? row.score.toFixed(3) : "") },
-        { title: "Time", keep: true, cell: (row) => clock(row.timestamp ?? row.valid_at ?? "").slice(0, 19) }], found.results)
+        { title: "Time (UTC)", keep: true, cell: (row) => clock(row.timestamp ?? row.valid_at ?? "").slice(0, 19) }], found.results)
         : el("p", { class: "quiet" }, "Nothing was found.")),
       found.text && el("section", { class: "sheet", "aria-label": "Text" }, el("h2", {}, "The text that an agent would get"), el("pre", { tabindex: "0" }, found.text)));
   }

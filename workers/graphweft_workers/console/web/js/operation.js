@@ -76,6 +76,7 @@ function page(found, rate, app) {
     { title: "App", header: true, cell: (row) => row.app_id ?? "not known" }, { title: "Rule", cell: (row) => (row.rule ? `${row.rule}/${row.mutation}` : `workflow ${row.workflow ?? "(none)"}`) },
     { title: "Reason", cell: (row) => tag(row.reason, "warn") }, { title: "Events", number: true, cell: (row) => count(row.events) },
     { title: "Place", cell: (row) => row.place ?? "" }, { title: "Message", cell: (row) => row.message }], found.without_effect), more(found, "without_effect")));
+  if (found.causes_partly) parts.push(el("p", { class: "quiet" }, "Not all dead letters were read for the causes: the page Dead letters lists them."));
   if (found.rules.length) parts.push(sheet(table("Active rules", [
     { title: "App", header: true, cell: (row) => (row.app_id === "*" ? "all apps" : row.app_id) }, { title: "Rules", cell: (row) => el("code", {}, row.rules.slice(0, 12)) },
     { title: "Activation", number: true, cell: (row) => row.number }, { title: "Since", keep: true, cell: (row) => clock(row.since) }], found.rules), more(found, "rules")));

@@ -1,7 +1,7 @@
 // Rules: the active rule set of an app, its findings, and a try of an event.
 
 import { ask } from "./api.js";
-import { announce, clock, count, el, fill, note, table, tag } from "./dom.js";
+import { announce, clock, count, el, failure, fill, note, table, tag } from "./dom.js";
 
 export const title = "Rules";
 export const lead = "The rules that are active for one app, what the linter says of them, and what they would do with an event.";
@@ -23,7 +23,7 @@ export function show(root, { app, signal }) {
       event.value = JSON.stringify(example, null, 1);
       fill(body, page(found));
     } catch (error) {
-      if (!signal.aborted) fill(body, note(error.message, "bad"));
+      if (!signal.aborted) fill(body, failure(error, load));
     }
   }
 
@@ -37,7 +37,7 @@ export function show(root, { app, signal }) {
         found.unmatched.map((each) => el("p", {}, tag("does not match"), ` ${each.rule} (${each.place}): ${each.reason}`)),
         found.reason && note(`Nothing: ${found.reason}`));
     } catch (error) {
-      if (!signal.aborted) fill(outcome, note(error.message, "bad"));
+      if (!signal.aborted) fill(outcome, failure(error, attempt));
     }
   }
   load();
@@ -46,10 +46,10 @@ export function show(root, { app, signal }) {
 function page(found) {
   if (!found.active) return note("No rules are active for this app: run `graphweft rules push`.", "warn");
   const errors = found.findings.filter((each) => each.level === "error").length;
-  const parts = [el("p", {}, "Rules ", el("code", {}, found.active.rules), `, activation ${found.active.number} for ${found.active.scope === "*" ? "all apps" : "this app"}, active since ${clock(found.active.time).slice(0, 19)}. `,
+  const parts = [el("p", {}, "Rules ", el("code", {}, found.active.rules), `, activation ${found.active.number} for ${found.active.scope === "*" ? "all apps" : "this app"}, active since ${clock(found.active.time).slice(0, 19)} UTC. `,
     found.workflows.length ? `Workflows: ${found.workflows.map((each) => each.name).join(", ")}.` : "No workflows.")];
   for (const each of found.workflows) if (each.problem) parts.push(note(`${each.name} does not compile with this version: ${each.problem}`, "bad"));
-  parts.push(el("section", { class: "sheet", "aria-label": "Findings" }, found.findings.length ? table(`Findings of the linter: ${errors} errors, ${count(found.findings_total - errors)} warnings`, [
+  parts.push(el("section", { class: "sheet", "aria-label": "Findings" }, found.findings.length ? table(`Findings of the linter. Errors: ${errors}, warnings: ${count(found.findings_total - errors)}`, [
     { title: "Level", cell: (row) => tag(row.level, row.level === "error" ? "bad" : "warn") }, { title: "Place", cell: (row) => `${row.file}:${row.line}:${row.column}` },
     { title: "Code", cell: (row) => el("code", {}, row.code) }, { title: "Message", cell: (row) => row.message }], found.findings)
     : [el("h2", {}, "Findings of the linter"), el("p", {}, tag("none", "good"), " The linter has no findings.")]));
@@ -57,6 +57,6 @@ function page(found) {
     found.files.map((each) => el("details", {}, el("summary", {}, each.name), el("pre", { tabindex: "0" }, each.text), each.cut && el("p", { class: "quiet" }, "The file is longer: `graphweft rules show` prints it.")))));
   parts.push(el("section", { class: "sheet", "aria-label": "Activations" }, table("The latest activations", [
     { title: "Number", header: true, cell: (row) => row.number }, { title: "For", cell: (row) => (row.scope === "*" ? "all apps" : row.scope) },
-    { title: "Rules", cell: (row) => el("code", {}, row.rules) }, { title: "Time", keep: true, cell: (row) => clock(row.time).slice(0, 19) }], found.activations)));
+    { title: "Rules", cell: (row) => el("code", {}, row.rules) }, { title: "Time (UTC)", keep: true, cell: (row) => clock(row.time).slice(0, 19) }], found.activations)));
   return parts;
 }

@@ -1,0 +1,56 @@
+"""``python -m website``: write the sources of the site, build it, and check that it loads nothing from elsewhere."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+from website import llms
+from website.built import remote_assets
+from website.pages import CONFIG, ROOT, files, navigation, pages
+
+BUILD = ROOT / "build"
+
+
+def write_sources(folder: Path) -> None:
+    """Write the configuration, and all pages and files in ``docs``."""
+    shutil.rmtree(folder, ignore_errors=True)
+    docs = folder / "docs"
+    found = pages()
+    content = {place: text.encode() for place, text in found.items()} | files()
+    content["llms.txt"] = llms.index(found, navigation()).encode()
+    content["llms-full.txt"] = llms.full(found, navigation()).encode()
+    for place, data in content.items():
+        path = docs / place
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_bytes(data)
+    shutil.copy(CONFIG, folder / "mkdocs.yml")
+    shutil.copytree(CONFIG.parent / "theme", docs / "theme")
+
+
+def main() -> int:
+    """Build the site in ``build/site``; return 1 if anything is wrong with it."""
+    folder, site = BUILD / "site-source", BUILD / "site"
+    write_sources(folder)
+    shutil.rmtree(site, ignore_errors=True)
+    done = subprocess.run(
+        [sys.executable, "-m", "zensical", "build", "--strict", "--clean", "--config-file", "mkdocs.yml"],
+        cwd=folder, check=False,
+    )  # fmt: skip
+    if done.returncode:
+        return 1
+    for place in pages():
+        target = site / place
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copy(folder / "docs" / place, target)
+    if faults := remote_assets(site):
+        sys.stderr.write("the site would load from other hosts:\n" + "".join(f"  {each}\n" for each in faults))
+        return 1
+    sys.stdout.write(f"the site is in {site}; to look at it: {sys.executable} -m http.server -d {site} -b 127.0.0.1\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

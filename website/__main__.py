@@ -7,9 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import yaml
+
 from website import llms
 from website.built import remote_assets
-from website.pages import CONFIG, ROOT, files, navigation, pages
+from website.pages import ROOT, configuration, files, listed, pages
 
 BUILD = ROOT / "build"
 
@@ -19,15 +21,16 @@ def write_sources(folder: Path) -> None:
     shutil.rmtree(folder, ignore_errors=True)
     docs = folder / "docs"
     found = pages()
+    config = configuration(found)
+    order = listed(config["nav"])
     content = {place: text.encode() for place, text in found.items()} | files()
-    content["llms.txt"] = llms.index(found, navigation()).encode()
-    content["llms-full.txt"] = llms.full(found, navigation()).encode()
+    content["llms.txt"] = llms.index(found, order).encode()
+    content["llms-full.txt"] = llms.full(found, order).encode()
     for place, data in content.items():
         path = docs / place
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_bytes(data)
-    shutil.copy(CONFIG, folder / "mkdocs.yml")
-    shutil.copytree(CONFIG.parent / "theme", docs / "theme")
+    (folder / "mkdocs.yml").write_text(yaml.safe_dump(config, sort_keys=False, allow_unicode=True), "utf-8")
 
 
 def main() -> int:
@@ -41,6 +44,7 @@ def main() -> int:
     )  # fmt: skip
     if done.returncode:
         return 1
+    (folder / "site").rename(site)
     for place in pages():
         target = site / place
         target.parent.mkdir(parents=True, exist_ok=True)

@@ -11,7 +11,7 @@ from typing import Any, Final
 import yaml
 
 from website import commands, python_api, schemas, settings
-from website.markdown import replace_links
+from website.markdown import replace_links, title
 
 ROOT: Final = Path(__file__).parents[1]
 CONFIG: Final = ROOT / "website/mkdocs.yml"
@@ -62,16 +62,32 @@ def files() -> dict[str, bytes]:
     return found | {name: text.encode() for name, text in schemas.schema_files()}
 
 
-def navigation() -> list[str]:
-    """Return the pages in the order of the navigation."""
-    return list(_named(yaml.safe_load(CONFIG.read_text("utf-8"))["nav"]))
+def configuration(found: Mapping[str, str]) -> dict[str, Any]:
+    """Return the configuration; a folder in the navigation becomes the pages in it that are not named elsewhere."""
+    config: dict[str, Any] = yaml.safe_load(CONFIG.read_text("utf-8"))
+    named = set(listed(config["nav"]))
+    config["nav"] = _expanded(config["nav"], {place: text for place, text in found.items() if place not in named})
+    return config
 
 
-def _named(entry: Any) -> list[str]:
+def listed(entry: Any) -> list[str]:
+    """Return the pages of a part of the navigation, in its order."""
     if isinstance(entry, str):
         return [entry]
     inside = entry.values() if isinstance(entry, dict) else entry
-    return [name for each in inside for name in _named(each)]
+    return [name for each in inside for name in listed(each)]
+
+
+def _expanded(entry: Any, free: Mapping[str, str]) -> Any:
+    if isinstance(entry, list):
+        return [_expanded(each, free) for each in entry]
+    if isinstance(entry, dict):
+        return {name: _expanded(inside, free) for name, inside in entry.items()}
+    if not entry.endswith("/"):
+        return entry
+    inside = sorted(place for place in free if place.startswith(entry))
+    inside.sort(key=lambda place: not place.endswith("/index.md"))
+    return [place if place.endswith("/index.md") else {title(free[place]): place} for place in inside]
 
 
 def _turned(linked: set[str]) -> dict[str, str]:

@@ -8,7 +8,10 @@ from typing import Final
 
 _LOADS: Final = (
     re.compile(r"""<(?:script|img|iframe|source|video|audio|embed)\b[^>]*\bsrc=["']?((?:https?:)?//[^"'\s>]+)"""),
-    re.compile(r"""<link\b(?=[^>]*\brel=["']?(?:stylesheet|preload|icon|modulepreload|preconnect|dns-prefetch))[^>]*\bhref=["']?((?:https?:)?//[^"'\s>]+)"""),
+    re.compile(
+        r"""<link\b(?=[^>]*\brel=["']?(?:stylesheet|preload|icon|modulepreload|preconnect|dns-prefetch))"""
+        r"""[^>]*\bhref=["']?((?:https?:)?//[^"'\s>]+)"""
+    ),
     re.compile(r"""url\(["']?((?:https?:)?//[^"')]+)"""),
     re.compile(r"""@import\s+["']((?:https?:)?//[^"']+)"""),
 )

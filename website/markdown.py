@@ -30,19 +30,21 @@ def lines_outside_code(text: str) -> Iterator[tuple[int, str, bool]]:
 
 def replace_links(text: str, change: Callable[[str], str]) -> str:
     """Return the text with ``change(target)`` in place of the target of each link and picture outside of code."""
-    lines = []
-    for _, line, is_text in lines_outside_code(text):
-        if is_text and "](" in line:
-            codes = [match.span() for match in _CODE.finditer(line)]
-            lines.append(_LINK.sub(lambda match, codes=codes: _changed(match, codes, change), line))
-        else:
-            lines.append(line)
-    return "\n".join(lines)
+    return "\n".join(
+        _with_changed(line, change) if is_text and "](" in line else line
+        for _, line, is_text in lines_outside_code(text)
+    )
 
 
-def _changed(match: re.Match[str], codes: Sequence[tuple[int, int]], change: Callable[[str], str]) -> str:
-    at = match.start(2)
-    return match[0] if any(start < at < end for start, end in codes) else f"{match[1]}{change(match[2])}{match[3]}"
+def _with_changed(line: str, change: Callable[[str], str]) -> str:
+    codes = [match.span() for match in _CODE.finditer(line)]
+
+    def changed(match: re.Match[str]) -> str:
+        at = match.start(2)
+        inside = any(start < at < end for start, end in codes)
+        return match[0] if inside else f"{match[1]}{change(match[2])}{match[3]}"
+
+    return _LINK.sub(changed, line)
 
 
 def links(text: str) -> list[str]:

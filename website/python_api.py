@@ -35,7 +35,12 @@ def _class(name: str, value: type) -> Iterator[str]:
     if issubclass(value, BaseModel):
         yield _text(value)
         rows = [
-            (code(field), code(_annotation(each.annotation)), "required" if each.is_required() else "", each.description or "")
+            (
+                code(field),
+                code(_annotation(each.annotation)),
+                "required" if each.is_required() else "",
+                each.description or "",
+            )
             for field, each in value.model_fields.items()
         ]
         yield table(("field", "type", "", "meaning"), rows)
@@ -99,7 +104,9 @@ def _unquoted(signature: str) -> str:
 
 
 def _annotation(annotation: Any) -> str:
-    return getattr(annotation, "__name__", "") if inspect.isclass(annotation) else str(annotation).replace("typing.", "")
+    if inspect.isclass(annotation):
+        return annotation.__name__
+    return str(annotation).replace("typing.", "")
 
 
 def _text(value: Any) -> str:

@@ -157,7 +157,8 @@ def test_memories_and_facts_of_others_come_over_as_the_guide_says(project: Proje
         "created_at": "2026-02-01T02:00:00.123456-08:00", "updated_at": None,
     }  # fmt: skip
     edge = {
-        "uuid": "edge-1", "group_id": "ada", "source": "Ada", "target": "Shop", "name": "OWNS", "fact": "Ada owns the shop",
+        "uuid": "edge-1", "group_id": "ada", "source": "Ada", "target": "Shop", "name": "OWNS",
+        "fact": "Ada owns the shop",
     }  # fmt: skip
     (project.folder / "messages.jsonl").write_text(project.python("from_mem0.py", json.dumps(memory)), "utf-8")
     (project.folder / "events.jsonl").write_text(project.python("from_graphiti.py", json.dumps(edge)), "utf-8")

@@ -1,4 +1,4 @@
-"""The documentation site: every page is in the navigation, links lead somewhere, and what it says of the code is true."""
+"""The documentation site: the navigation has every page, links lead somewhere, and what it says of the code is true."""
 
 from __future__ import annotations
 
@@ -58,7 +58,9 @@ def test_links_and_anchors_lead_somewhere(site: dict[str, str], others: set[str]
 
 def test_anchors_of_the_sources_are_there_too() -> None:
     """On a forge, pages are read as they are in the checkout, README and changelog included."""
-    sources = {path.resolve(): anchors(path.read_text("utf-8")) for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"))}
+    sources = {
+        path.resolve(): anchors(path.read_text("utf-8")) for path in (*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md"))
+    }
     lost = []
     for page in sources:
         for target in links(page.read_text("utf-8")):
@@ -70,7 +72,7 @@ def test_anchors_of_the_sources_are_there_too() -> None:
 
 
 def test_pages_mean_the_same_to_a_forge_and_to_the_site(site: dict[str, str]) -> None:
-    """The site needs an empty line before a list and a table, and shows no Mermaid, which it would load from elsewhere."""
+    """The site needs an empty line before lists and tables, and would load Mermaid from elsewhere."""
     faults = []
     for place, text in site.items():
         before = ""

@@ -9,6 +9,7 @@ from typing import Final
 _FENCE: Final = re.compile(r"^ {0,3}(```+|~~~+)")
 _CODE: Final = re.compile(r"(`+)(?:.+?)\1")
 _LINK: Final = re.compile(r"(\]\()([^()\s]+(?:\([^()\s]*\)[^()\s]*)*)(\))")
+_ITEM: Final = re.compile(r"(?:\d+\.|[-*]) +(?=\S)")
 _HEADING: Final = re.compile(r"^(#{1,6}) +(.+?) *#*$")
 
 
@@ -101,6 +102,28 @@ def first_paragraph(text: str) -> str:
         elif words:
             break
     return re.sub(r"\[([^\]]*)\]\([^)]*\)", r"\1", " ".join(words))
+
+
+def for_site(text: str) -> str:
+    """Return a page as the site reads it: content of a list item has four blanks, and code in a cell plain pipes.
+
+    A forge takes as many blanks as the mark of the item is wide, and needs pipes of cells escaped in code too.
+    """
+    lines: list[str] = []
+    width = 0
+    for _, line, is_text in lines_outside_code(text):
+        if is_text and (item := _ITEM.match(line)):
+            if lines and lines[-1].startswith("    "):  # behind a block, an item needs an empty line before it
+                lines.append("")
+            width = len(item[0])
+        elif width and line.startswith(" " * width):
+            lines.append(" " * max(4 - width, 0) + line)
+            continue
+        elif line:
+            width = 0
+        in_table = is_text and line.startswith("|")
+        lines.append(_CODE.sub(lambda match: match[0].replace("\\|", "|"), line) if in_table else line)
+    return "\n".join(lines)
 
 
 def table(head: Sequence[str], rows: Iterable[Sequence[str]]) -> str:

@@ -11,7 +11,7 @@ from typing import Any, Final
 import yaml
 
 from website import commands, python_api, schemas, settings
-from website.markdown import replace_links, title
+from website.markdown import for_site, replace_links, title
 
 ROOT: Final = Path(__file__).parents[1]
 CONFIG: Final = ROOT / "website/mkdocs.yml"
@@ -131,4 +131,4 @@ def _with_links(text: str, source: str, linked: set[str]) -> str:
                 linked.add(wanted)
         return posixpath.relpath(place, here or ".") + mark + anchor
 
-    return replace_links(text, turn)
+    return for_site(replace_links(text, turn))

@@ -106,7 +106,7 @@ def _unquoted(signature: str) -> str:
 def _annotation(annotation: Any) -> str:
     if inspect.isclass(annotation):
         return annotation.__name__
-    return str(annotation).replace("typing.", "")
+    return re.sub(r"\b(?:typing|graphweft\w*(?:\.[a-z_]+)*)\.(?=[A-Z])", "", str(annotation))
 
 
 def _text(value: Any) -> str:

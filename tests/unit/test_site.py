@@ -14,7 +14,7 @@ from starlette.routing import Route
 from website import llms
 from website.built import remote_assets
 from website.commands import commands
-from website.markdown import anchors, lines_outside_code, links, table
+from website.markdown import anchors, for_site, lines_outside_code, links, table
 from website.pages import GENERATED, ROOT, configuration, files, listed, pages
 from website.schemas import openapi
 
@@ -194,6 +194,13 @@ def test_what_would_be_loaded_from_elsewhere_is_found(tmp_path: Path) -> None:
 def test_links_in_code_are_no_links() -> None:
     assert links("a [b](c.md#d)\n`[x](y)` [e](f)\n```\n[g](h)\n```\n![i](j.png)") == ["c.md#d", "f", "j.png"]
     assert table(("a",), [("x | y",)]).splitlines()[-1] == "| x \\| y |"
+
+
+def test_lists_and_cells_are_turned_for_the_site() -> None:
+    numbered = "1. a:\n\n   ```sh\n   - x\n   ```\n2. b"
+    given = f"{numbered}\n\ntext\n\n```yaml\n- k:\n  v\n```\n- c\n- d\n\n| `x \\| y` | z \\| w |"
+    wanted = given.replace("\n   ", "\n    ").replace("```\n2. b", "```\n\n2. b").replace("`x \\| y`", "`x | y`")
+    assert for_site(given) == wanted
 
 
 def test_the_openapi_document_is_json() -> None:

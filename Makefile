@@ -67,6 +67,7 @@ check: $(READY) ## linter, formatter, both type checkers, arrows between package
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/mypy tests/typing
+	$(BIN)/mypy website
 	$(BIN)/mypy --python-version 3.10 --package graphweft --package graphweft_contracts
 	$(BIN)/basedpyright
 	$(BIN)/lint-imports

@@ -78,11 +78,15 @@ def test_pages_mean_the_same_to_a_forge_and_to_the_site(site: dict[str, str]) ->
     """The site needs an empty line before lists and tables, and would load Mermaid from elsewhere."""
     faults = []
     for place, text in site.items():
-        before = ""
+        before, lines = "", text.split("\n")
         for number, line, is_text in lines_outside_code(text):
             plain = is_text and before and not re.match(r"\s|[-*] |\d+\. |\||#|```", before)
             if plain and re.match(r"[-*] |\d+\. |\|", line):
                 faults.append(f"{place}:{number + 1}: {line[:40]}")
+            if is_text and line.startswith("|") and not before:
+                head = lines[number + 1] if number + 1 < len(lines) else ""
+                if not re.fullmatch(r"\|( ?:?-+:? ?\|)+", head):
+                    faults.append(f"{place}:{number + 1}: a table without a head: {line[:40]}")
             before = line
         if "```mermaid" in text:
             faults.append(f"{place}: Mermaid")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import yaml
@@ -14,16 +15,18 @@ from website.built import remote_assets
 from website.pages import ROOT, configuration, files, listed, pages
 
 BUILD = ROOT / "build"
+_UNSEARCHED = "---\nsearch: {exclude: true}\n---\n\n"
+"""Before pages about the past, which would stand before those for users in the results of a search."""
 
 
-def write_sources(folder: Path) -> None:
+def write_sources(folder: Path, found: Mapping[str, str]) -> None:
     """Write the configuration, and all pages and files in ``docs``."""
     shutil.rmtree(folder, ignore_errors=True)
     docs = folder / "docs"
-    found = pages()
     config = configuration(found)
     order = listed(config["nav"])
-    content = {place: text.encode() for place, text in found.items()} | files()
+    marks = {place: _UNSEARCHED if llms.is_past(place) else "" for place in found}
+    content = {place: (marks[place] + text).encode() for place, text in found.items()} | files()
     content["llms.txt"] = llms.index(found, order).encode()
     content["llms-full.txt"] = llms.full(found, order).encode()
     for place, data in content.items():
@@ -36,7 +39,8 @@ def write_sources(folder: Path) -> None:
 def main() -> int:
     """Build the site in ``build/site``; return 1 if anything is wrong with it."""
     folder, site = BUILD / "site-source", BUILD / "site"
-    write_sources(folder)
+    found = pages()
+    write_sources(folder, found)
     shutil.rmtree(site, ignore_errors=True)
     done = subprocess.run(
         [sys.executable, "-m", "zensical", "build", "--strict", "--clean", "--config-file", "mkdocs.yml"],
@@ -45,10 +49,9 @@ def main() -> int:
     if done.returncode:
         return 1
     (folder / "site").rename(site)
-    for place in pages():
-        target = site / place
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(folder / "docs" / place, target)
+    for place, text in found.items():
+        (site / place).parent.mkdir(parents=True, exist_ok=True)
+        (site / place).write_text(text, "utf-8")
     if faults := remote_assets(site):
         sys.stderr.write("the site would load from other hosts:\n" + "".join(f"  {each}\n" for each in faults))
         return 1

@@ -28,11 +28,12 @@ def index(pages: Mapping[str, str], order: Sequence[str]) -> str:
 
 def full(pages: Mapping[str, str], order: Sequence[str]) -> str:
     """Return ``llms-full.txt``: all pages in the order of the navigation, decisions and changes left out."""
-    return "\n".join(f"<!-- {place} -->\n\n{pages[place].rstrip()}\n" for place in order if _in_full(place))
+    return "\n".join(f"<!-- {place} -->\n\n{pages[place].rstrip()}\n" for place in order if not is_past(place))
 
 
-def _in_full(place: str) -> bool:
-    return place != "changelog.md" and not place.startswith("decisions/")
+def is_past(place: str) -> bool:
+    """Tell whether a page is about the past: a decision, or the changes."""
+    return place == "changelog.md" or (place.startswith("decisions/") and not place.endswith("/index.md"))
 
 
 def _plain(text: str) -> str:

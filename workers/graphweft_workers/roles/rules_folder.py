@@ -49,6 +49,8 @@ class RulesFolder:
         self._say = say
         self._files: frozenset[Path] = frozenset()
         """The files of the rules that were loaded last; some may lie outside of the folder."""
+        self._faulty = False
+        """Whether the last look found errors."""
 
     async def load_new(self) -> RuleSet | None:
         """Load the rules of the folder; None if they are active already. Raises ``RulesError``."""
@@ -118,6 +120,7 @@ class RulesFolder:
 
         Returns False if the bus did not answer: try again.
         """
+        was_faulty, self._faulty = self._faulty, False
         try:
             rules = await asyncio.to_thread(load_rules, self._settings)
             changed = await self.push(rules)
@@ -125,12 +128,17 @@ class RulesFolder:
                 self._say(f"rules {rules.digest[:12]} are active: {', '.join(changed)}")
             elif not rules.workflows:
                 self._say(f"{self._settings.rules} holds no rules, so the ones before go on")
+            elif was_faulty:
+                self._say(f"the rules of {self._settings.rules} have no errors any more: {rules.digest[:12]} go on")
         except InvalidRules as error:
+            self._faulty = True
             return await self._look_at_sound(error)
         except BusUnavailable as error:
+            self._faulty = was_faulty
             logger.warning("rules_not_pushed", reason=str(error))
             return False
         except GraphweftError as error:
+            self._faulty = True
             self._say(f"the rules of {self._settings.rules} cannot be used, so the ones before go on: {error}")
         return True
 

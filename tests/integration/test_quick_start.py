@@ -1,4 +1,4 @@
-"""The README's example, and the project of ``graphweft init``, run as they are printed."""
+"""The example of the quick start, and the project of ``graphweft init``, run as they are printed."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from graphweft_contracts.prompt_text import enclose
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
-README = (Path(__file__).parents[2] / "README.md").read_text("utf-8")
+PAGE = (Path(__file__).parents[2] / "docs/quick-start.md").read_text("utf-8")
 ENVIRONMENT = {name: value for name, value in os.environ.items() if not name.startswith("GRAPHWEFT_")}
 
 
 def block(language: str) -> str:
-    [text] = re.findall(rf"```{language}\n(.*?)```", README, re.DOTALL)
+    [text] = re.findall(rf"```{language}\n(.*?)```", PAGE, re.DOTALL)
     return str(text)
 
 
@@ -67,7 +67,7 @@ def test_the_example_runs_as_printed(project: Path) -> None:
             break
     assert said.endswith(expected), said
     assert said.startswith("stored at ")
-    assert f"```\n{enclose('## Tools That Failed For This User\n- **refund**: 1')}\n```" in README
+    assert f"```\n{enclose('## Tools That Failed For This User\n- **refund**: 1')}\n```" in PAGE
 
 
 def test_the_new_project_runs_as_printed(project: Path) -> None:

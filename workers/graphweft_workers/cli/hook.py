@@ -142,6 +142,7 @@ async def _work(moment: Moment, owner: Owner, url: str, deadline_s: float, max_t
 
 def _bus(data: Path | None) -> str:
     """Return the URL of the bus. A relative folder, or a file in the folder of the process, would be the agent's."""
+    data = None if data is None else data.expanduser()
     url = ClientSettings.from_environment().bus_url
     if url not in {embedded_url(DEFAULT_DATA), None if data is None else embedded_url(data)}:
         return url

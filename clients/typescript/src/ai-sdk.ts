@@ -49,6 +49,8 @@ export interface MiddlewareOptions {
   waitUntil?: ((work: Promise<unknown>) => void) | undefined;
 }
 
+const REPORTED = "the model reports an error";
+
 /** What a call of a model needs to have for this middleware; the types of all versions of the AI SDK fit. */
 interface CallOptions {
   readonly prompt: readonly unknown[];
@@ -122,7 +124,10 @@ export function graphweftMiddleware(options: MiddlewareOptions): GraphweftMiddle
       if (!exchange) return doGenerate();
       try {
         const result = await doGenerate();
-        recorder.guarded("reading an answer", () => recorder.answered(exchange, readResult(result)));
+        recorder.guarded("reading an answer", () => {
+          if (finishOf(fields(result)) === "error") recorder.failed(exchange, REPORTED);
+          else recorder.answered(exchange, readResult(result));
+        });
         return result;
       } catch (error) {
         recorder.guarded("reading an error", () => recorder.failed(exchange, error));
@@ -210,7 +215,7 @@ class StreamedAnswer {
       case "finish":
         this.finished = true;
         this.#usage = part["usage"];
-        if (finishOf(part) === "error") this.error ??= "the model reports an error";
+        if (finishOf(part) === "error") this.error ??= REPORTED;
         break;
       default:
         break;
@@ -277,7 +282,6 @@ function withContext<M>(prompt: readonly M[], text: string): M[] {
 
 function readResult(result: unknown): ModelAnswer {
   const found = fields(result);
-  if (finishOf(found) === "error") throw new Error("the model reports an error");
   const content = Array.isArray(found["content"]) ? found["content"] : [];
   const model = textOf(fields(found["response"])["modelId"]);
   return { ...readContent(content), ...readUsage(found["usage"]), model };

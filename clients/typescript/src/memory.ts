@@ -9,6 +9,8 @@ import { createEvent } from "./events.js";
 import { derivedId } from "./ids.js";
 
 const SOURCE = "/graphweft/memory";
+const ROLES: readonly string[] = ["user", "assistant"];
+const KNOWN = new Set(["role", "text", "content", "time", "messageId", "authorName"]);
 const SCOPES = ["application_id", "agent_id", "user_id", "thread_id"] as const;
 
 /** A message to remember. Messages with another role, or without text, are skipped. */
@@ -38,14 +40,15 @@ export class MemoryClient {
   readonly #client: Client;
   readonly #options: MemoryOptions;
   readonly #scope: Readonly<Record<string, string>>;
+  readonly #roles: readonly string[];
   #position: string | undefined;
 
   constructor(client: Client, options: MemoryOptions) {
     this.#client = client;
     this.#options = { ...options };
     this.#scope = wireScope(options);
-    const roles = options.memoryRoles ?? ["user"];
-    if (roles.length === 0 || !roles.every((role) => role === "user" || role === "assistant")) {
+    this.#roles = options.memoryRoles ?? ROLES;
+    if (this.#roles.length === 0 || !this.#roles.every((role) => ROLES.includes(role))) {
       throw new InvalidEvent("memoryRoles has an unknown role", "use user, assistant or both");
     }
   }
@@ -58,8 +61,7 @@ export class MemoryClient {
    */
   async remember(messages: readonly RememberedMessage[], options: EmitOptions & { time?: Date } = {}): Promise<string | null> {
     if (!Array.isArray(messages)) throw new InvalidEvent("messages is not a list", "pass a list of messages");
-    const roles: readonly string[] = this.#options.memoryRoles ?? ["user", "assistant"];
-    const kept = messages.flatMap((message) => wireMessage(message, roles, options.time));
+    const kept = messages.flatMap((message) => wireMessage(message, this.#roles, options.time));
     if (kept.length === 0) return null;
     let id: string | undefined;
     if (kept.every((message) => message.message_id)) {
@@ -119,6 +121,13 @@ export class MemoryClient {
 function wireMessage(message: RememberedMessage, roles: readonly string[], time: Date | undefined): MemoryMessage[] {
   const said = message.text ?? message.content;
   if (!roles.includes(message.role) || typeof said !== "string" || !said.trim()) return [];
+  for (const [name, value] of Object.entries(message)) {
+    if (KNOWN.has(name) || value == null) continue;
+    // A long name, or one with blanks, may be a misplaced value.
+    const told = /^[A-Za-z_][A-Za-z0-9_-]{0,63}$/.test(name) ? `the unknown field ${name}` : "an unknown field";
+    const step = "remove it, or store it with an event and a rule of your own";
+    throw new InvalidEvent(`a message has ${told}, which would be lost`, step);
+  }
   const at = message.time ?? time;
   return [
     {

@@ -11,7 +11,7 @@ declare const seven: Parameters<typeof ai7.wrapLanguageModel>[0]["model"];
 
 export const client = new Client({ url: "http://127.0.0.1:8765", token: async () => "token" });
 export const middleware = graphweftMiddleware({ client, chatId: "c1", userId: undefined });
-export const models = [
+void [
   ai5.wrapLanguageModel({ model: five, middleware }),
   ai6.wrapLanguageModel({ model: six, middleware: [middleware] }),
   ai7.wrapLanguageModel({ model: seven, middleware }),

@@ -41,8 +41,10 @@ export interface MiddlewareOptions {
   context?: Record<string, unknown> | undefined;
   /** Sees each event and each request (`context.request`) before it is sent. */
   redact?: Redact | undefined;
-  /** A turn in which nothing happens for so long is abandoned; 300,000 without it. */
+  /** A turn that waits for the results of tools is abandoned after so long without any; 3,600,000 without it. */
   idleMs?: number | undefined;
+  /** How long to go on trying to send the events of one step, in milliseconds; 10,000 without it. */
+  emitTimeoutMs?: number | undefined;
   /** Gets each kind of warning once; `console.warn` without it. */
   onWarning?: ((message: string) => void) | undefined;
   /** Keeps a serverless function alive until events are sent, such as `waitUntil` of `@vercel/functions`. */
@@ -85,7 +87,8 @@ export function graphweftMiddleware(options: MiddlewareOptions): GraphweftMiddle
     readOwnWrites: options.readOwnWrites ?? true,
     context: options.context ?? {},
     redact: options.redact,
-    idleMs: options.idleMs ?? 300_000,
+    idleMs: options.idleMs ?? 3_600_000,
+    emitMs: options.emitTimeoutMs ?? 10_000,
     onWarning: options.onWarning ?? ((message) => console.warn(message)),
     waitUntil: options.waitUntil,
   });

@@ -12,9 +12,7 @@ import { nameOf } from "./http.js";
 import { plainCopy } from "./values.js";
 
 const MOST_KEPT = 10_000;
-const TOOL_PATIENCE = 12;
 const LONGEST_MEMORY = 100_000;
-const EMIT_MS = 30_000;
 
 /** Returns the data to send, or null to withhold it. If it throws, nothing is sent. */
 export type Redact = (type: string, data: Record<string, unknown>) => Record<string, unknown> | null;
@@ -38,6 +36,7 @@ export interface RecorderSettings {
   context: Readonly<Record<string, unknown>>;
   redact: Redact | undefined;
   idleMs: number;
+  emitMs: number;
   onWarning: (message: string) => void;
   waitUntil: ((work: Promise<unknown>) => void) | undefined;
 }
@@ -148,7 +147,7 @@ export class Recorder {
       this.#emit(found, [this.#endTool(found, result)]);
     }
     turn ??= this.#start(place, asked.message, signal);
-    this.#touch(turn);
+    clearTimeout(turn.timer); // it runs while the turn waits for tools, and not during a call of the model
     return { turn, startedMs: performance.now(), ended: false };
   }
 
@@ -178,7 +177,7 @@ export class Recorder {
     }
     this.#emit(turn, events);
     if (waits) {
-      this.#touch(turn);
+      this.#wait(turn);
       return;
     }
     const ended = this.#end(turn, "completed", { response: answer.text ?? null });
@@ -346,13 +345,11 @@ export class Recorder {
     this.#emit(turn, [["memory.add", { thread_id: chatId, ...(userId && { user_id: userId }), messages }]]);
   }
 
-  /** Keep a turn open. If nothing more comes for `idleMs`, it is abandoned; a tool may wait for people for longer. */
-  #touch(turn: Turn): void {
-    clearTimeout(turn.timer);
-    const patience = turn.calls.size > 0 ? TOOL_PATIENCE : 1;
+  /** Keep a turn open for the results of its tools. If none comes for `idleMs`, it is abandoned. */
+  #wait(turn: Turn): void {
     turn.timer = setTimeout(() => {
-      this.#emit(turn, this.#end(turn, "abandoned", { response: null }));
-    }, this.#settings.idleMs * patience);
+      this.guarded("a timer", () => this.#emit(turn, this.#end(turn, "abandoned", { response: null })));
+    }, this.#settings.idleMs);
     // A process need not stay for it.
     (turn.timer as { unref?: () => void }).unref?.();
   }
@@ -369,7 +366,7 @@ export class Recorder {
       events.push(createEvent(type, { chatId, workflow, userId, source, data: shown }) as CloudEvent);
     }
     if (events.length === 0) return;
-    const sending = client.emitAll(events, { timeoutMs: EMIT_MS }).then(
+    const sending = client.emitAll(events, { timeoutMs: this.#settings.emitMs }).then(
       (positions) => {
         this.stats.published += positions.length;
         return positions.at(-1);
@@ -414,8 +411,9 @@ export class Recorder {
   }
 }
 
+/** End a call, and tell whether it is still open in an open turn. */
 function end(exchange: Exchange): boolean {
-  const fresh = !exchange.ended;
+  const fresh = !exchange.ended && !exchange.turn.ended;
   exchange.ended = true;
   return fresh;
 }

@@ -38,18 +38,19 @@ test("without a server, emit says so and context has a reason", async () => {
 });
 
 test("every failure that may pass is tried again with the same events", async (t) => {
-  const { client, bodies } = await answered(t, [
-    [429, problem("too-many-requests", 429), { "Retry-After": "0" }],
-    [503, problem("bus-unavailable", 503, { positions: [null] })],
-    [503, "Service Unavailable", { "Content-Type": "text/plain" }],
-    "cut",
-    [502, "<html>bad gateway</html>"],
-    [408, problem("slow-body", 408)],
-  ]);
-  assert.equal(await client.emit(event()), "1:0");
-  assert.equal(bodies.length, 7);
-  assert.equal(new Set(bodies.map((body) => JSON.stringify(body))).size, 1);
-  assert.equal(client.stats.retries, 6);
+  const failures = [
+    [[429, problem("too-many-requests", 429), { "Retry-After": "0" }], "cut"],
+    [[503, problem("bus-unavailable", 503, { positions: [null] })], [408, problem("slow-body", 408)]],
+    [[503, "Service Unavailable", { "Content-Type": "text/plain" }], [502, "<html>bad gateway</html>"]],
+  ];
+  const passed = failures.map(async (answers) => {
+    const { client, bodies } = await answered(t, answers);
+    assert.equal(await client.emit(event()), "1:0");
+    assert.equal(bodies.length, 3);
+    assert.equal(new Set(bodies.map((body) => JSON.stringify(body))).size, 1);
+    assert.equal(client.stats.retries, 2);
+  });
+  await Promise.all(passed);
 });
 
 test("a wait beyond the time of the call ends it at once", async (t) => {

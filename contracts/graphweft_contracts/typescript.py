@@ -1,7 +1,7 @@
 """The types of the TypeScript client, from the same models as the JSON Schemas.
 
-``python -m graphweft_contracts.typescript --write`` writes ``clients/typescript/src/contracts.ts``. ``--check`` says whether
-the file is stale. Only what goes over HTTP is in it: no event types that workers alone emit.
+``python -m graphweft_contracts.typescript --write`` writes ``clients/typescript/src/contracts.ts``. ``--check`` says
+whether the file is stale. Only what goes over HTTP is in it: no event types that workers alone emit.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The packages of npm that tests of the TypeScript client need, as they are pinned in its ``package-lock.json``.
 
-``python -m tests.services.node`` fetches them (80 MB) into the user's cache; with ``CI=true`` the tests do so. Nothing is
-written into the folder of the client: tests build a copy of it.
+``python -m tests.services.node`` fetches them (80 MB) into the user's cache; with ``CI=true`` the tests do so. Nothing
+is written into the folder of the client: tests build a copy of it.
 """
 
 from __future__ import annotations
@@ -19,13 +19,22 @@ import pytest
 from tests.services.maven import cache, unavailable
 from tests.services.runtime_environments import ROOT
 
-__all__ = ("CLIENT", "NODE_S", "built_client", "npm")
+__all__ = ("CLIENT", "NODE_S", "built_client", "npm", "packages")
 
 CLIENT: Final = ROOT / "clients/typescript"
 NODE_S: Final = 300
 """The time limit that a test needs which asks for the client."""
 _OLDEST: Final = 20
-_COPIED: Final = ("package.json", "package-lock.json", "tsconfig.json", "tsconfig.build.json", "README.md", "LICENSE", "src", "test")
+_COPIED: Final = (
+    "package.json",
+    "package-lock.json",
+    "tsconfig.json",
+    "tsconfig.build.json",
+    "README.md",
+    "LICENSE",
+    "src",
+    "test",
+)
 
 
 def npm(folder: Path, *arguments: str) -> str:
@@ -59,7 +68,7 @@ def make() -> Path:
     return where
 
 
-def _packages() -> Path:
+def packages() -> Path:
     """Return the folder of the packages. Skips the test, or fails with ``CI=true``, without Node or the registry."""
     missing = [program for program in ("node", "npm") if shutil.which(program) is None]
     if missing:
@@ -80,12 +89,12 @@ def _packages() -> Path:
 @pytest.fixture(scope="session")
 def built_client(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A copy of the client's folder with its packages, built and checked."""
-    packages = _packages()
+    fetched = packages()
     made = tmp_path_factory.mktemp("typescript")
     for name in _COPIED:
         source = CLIENT / name
         (shutil.copytree if source.is_dir() else shutil.copy)(source, made / name)
-    (made / "node_modules").symlink_to(packages / "node_modules")
+    (made / "node_modules").symlink_to(fetched / "node_modules")
     try:
         npm(made, "run", "build")
         npm(made, "run", "check")

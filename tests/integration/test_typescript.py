@@ -8,12 +8,13 @@ import re
 import signal
 import subprocess
 import sys
+import tarfile
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import IO, Any, Final, cast
+from typing import IO, Final, cast
 
 import pytest
 from tests.services.environment import clean_environment
@@ -21,7 +22,6 @@ from tests.services.node import CLIENT, NODE_S, ROOT, npm
 
 from graphweft.memory import add_event
 from graphweft_contracts import MemoryMessage, MemoryScope
-from graphweft_contracts import typescript as generator
 from graphweft_workers.gateway.tokens import new_token, sha256_of
 from graphweft_workers.new_project import default_rule_files
 
@@ -49,6 +49,7 @@ injection_rules:
         inject_as: notes
         format: list
 """
+PAGE: Final = (ROOT / "docs/runtimes/typescript.md").read_text("utf-8")
 MESSAGES: Final = [
     {"role": "user", "text": "My cat is called Tom. 日本🙂", "messageId": "m1"},
     {"role": "assistant", "text": "None", "messageId": "None"},
@@ -90,6 +91,9 @@ def gateway(built_client: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
     rules = folder / "workflows"
     (rules / "Notes").mkdir(parents=True)
     (rules / "Notes/graph_injection.yaml").write_text(RULES)
+    (rules / "Support").mkdir()
+    [example] = re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL)
+    (rules / "Support/graph_injection.yaml").write_text(example)
     for name, content in default_rule_files().items():
         (rules / name).parent.mkdir(exist_ok=True)
         (rules / name).write_bytes(content)
@@ -136,26 +140,48 @@ def test_the_tests_of_the_client_pass(module: str, gateway: Gateway, node: Calla
     node("--test", "--test-reporter=tap", f"test/{module}", GRAPHWEFT_TEST=json.dumps(given))
 
 
-def test_the_package_holds_what_runs_and_nothing_else(built_client: Path, node: Callable[..., str]) -> None:
-    [packed] = json.loads(npm(built_client, "pack", "--dry-run", "--ignore-scripts", "--json"))
-    names = {each["path"] for each in packed["files"]}
+@pytest.fixture(scope="module")
+def installed(built_client: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder in which the packed client is installed, beside its packages of the tests."""
+    folder = tmp_path_factory.mktemp("typescript-user")
+    [packed] = json.loads(npm(built_client, "pack", "--ignore-scripts", "--json", "--pack-destination", str(folder)))
+    packages = folder / "node_modules"
+    packages.mkdir()
+    for each in (built_client / "node_modules").iterdir():
+        (packages / each.name).symlink_to(each)
+    with tarfile.open(folder / packed["filename"]) as archive:
+        archive.extractall(folder, filter="data")
+    (folder / "package").rename(packages / "graphweft")
+    (folder / "package.json").write_text('{"type": "module"}')
+    return folder
+
+
+def test_the_package_holds_what_runs_and_nothing_else(installed: Path) -> None:
+    package = installed / "node_modules/graphweft"
+    names = {str(path.relative_to(package)) for path in package.rglob("*") if path.is_file()}
     modules = {path.stem for path in CLIENT.glob("src/*.ts")}
     expected = {f"dist/{module}{end}" for module in modules for end in (".js", ".d.ts")}
     assert names == {*expected, "package.json", "README.md", "LICENSE"}
-    package = json.loads((CLIENT / "package.json").read_text())
-    assert packed["name"] == "graphweft"
-    assert package["license"] == "Apache-2.0"
-    assert "dependencies" not in package
-    project = re.search(r'(?m)^version = "(.+)"$', (ROOT / "pyproject.toml").read_text())
-    assert project is not None
-    assert package["version"] == project[1]
 
 
-def test_the_pins_name_no_registry() -> None:
-    pins: dict[str, Any] = json.loads((CLIENT / "package-lock.json").read_text())["packages"]
-    assert all("resolved" not in each for each in pins.values())
-    assert all("integrity" in each for name, each in pins.items() if name)
+@pytest.mark.parametrize("program", ["refund.ts", "chat.ts"])
+def test_the_examples_of_the_page_compile_and_print_what_it_says(
+    program: str, installed: Path, gateway: Gateway, node: Callable[..., str]
+) -> None:
+    found = re.search(rf"```ts\n(// {program}\n.*?)```.*?```text\n(.*?)```", PAGE, re.DOTALL)
+    assert found is not None
+    (installed / program).write_text(found[1])
+    options = json.loads((CLIENT / "tsconfig.json").read_text())["compilerOptions"]
+    # The types of the package itself are checked, but not those of the AI SDK.
+    options |= {"outDir": "built", "rootDir": ".", "declaration": False, "skipLibCheck": program != "refund.ts"}
+    (installed / "tsconfig.json").write_text(json.dumps({"compilerOptions": options, "files": [program]}))
+    npm(installed, "exec", "--no", "--", "tsc", "-p", ".")
+    environment = {"GRAPHWEFT_URL": gateway.url, "GRAPHWEFT_TOKEN": gateway.tokens["acme"]}
+    printed = node(f"built/{Path(program).stem}.js", folder=installed, **environment)
+    assert shown(printed) == shown(found[2])
 
 
-def test_the_types_of_the_contracts_are_current() -> None:
-    assert (ROOT / generator.FILE).read_text() == generator.render()
+def shown(text: str) -> str:
+    """Return a text without what differs from run to run."""
+    text = re.sub(r"data-[0-9a-f]{16}", "data-…", text)
+    return re.sub(r"[0-9a-f]{8}-[0-9a-f-]{27}|[0-9]{4}-[0-9-]{5}T[0-9:.]+Z|0\.[0-9]{3}", "…", text)

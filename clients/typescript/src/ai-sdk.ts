@@ -261,7 +261,7 @@ function readToolResult(part: Readonly<Record<string, unknown>>): ToolResult[] {
   const callId = textOf(part["toolCallId"]);
   if (part["type"] !== "tool-result" || callId === undefined) return [];
   const output = fields(part["output"]);
-  const result = output["value"] ?? part["output"];
+  const result = "value" in output ? output["value"] : part["output"];
   switch (output["type"]) {
     case "error-text":
     case "error-json":

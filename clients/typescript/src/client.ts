@@ -15,7 +15,7 @@ import {
 import { type EmitOptions, type EmitStats, Emitter } from "./emitter.js";
 import { AccessDenied, GraphweftError, InvalidEvent, OverLimit, ProblemError, Unavailable } from "./errors.js";
 import type { CloudEvent } from "./events.js";
-import { Connection, nameOf, type TokenSource } from "./http.js";
+import { type Answer, Connection, nameOf, type TokenSource } from "./http.js";
 import { newId } from "./ids.js";
 import { stringify } from "./json.js";
 
@@ -144,8 +144,15 @@ export class Client {
         explain: options.explain,
       };
       const body = stringify({ ...question(), ...limits }, "the request");
-      const left = { timeoutMs: budgetMs - elapsed(), signal: options.signal };
-      const answer = await this.#connection.post("/v1/context", body, JSON_TYPE, left);
+      const ask = (): Promise<Answer> => {
+        const left = { timeoutMs: budgetMs - elapsed(), signal: options.signal };
+        return this.#connection.post("/v1/context", body, JSON_TYPE, left);
+      };
+      // A connection that was kept may be closed just when it is used again.
+      const answer = await ask().catch((error: unknown) => {
+        if (error instanceof Unavailable && error.code === "no-connection") return ask();
+        throw error;
+      });
       const reply = answer.status === 200 ? readReply(answer.body, elapsed()) : null;
       if (reply) return reply;
       throw await this.#connection.errorOf(answer);

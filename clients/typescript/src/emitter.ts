@@ -3,7 +3,7 @@
 import { ChatOrder } from "./chat-order.js";
 import { type GraphweftError, InvalidEvent, ProblemError, Unavailable } from "./errors.js";
 import type { CloudEvent } from "./events.js";
-import { type Answer, type Connection, aborted, fields } from "./http.js";
+import { type Answer, type Connection, fields, unlessAborted } from "./http.js";
 import { stringify } from "./json.js";
 
 const MOST_EVENTS = 500;
@@ -52,7 +52,7 @@ export class Emitter {
     let encoded: Encoded[];
     try {
       encoded = events.map(encode);
-      if (this.stats.pending + events.length > MOST_PENDING) {
+      if (this.stats.pending > 0 && this.stats.pending + events.length > MOST_PENDING) {
         const step = "wait for earlier calls of emit, or send less";
         throw new Unavailable("too-many-pending", `more than ${MOST_PENDING} events are pending`, step);
       }
@@ -65,9 +65,8 @@ export class Emitter {
     const positions: string[] = [];
     const work = this.#order.run(chats, () => this.#sendAll(encoded, positions, deadline, options.signal));
     try {
-      await (options.signal ? Promise.race([work, aborted(options.signal)]) : work);
+      await unlessAborted(work, options.signal);
     } catch (error) {
-      work.catch(() => undefined);
       this.stats.failed += events.length - positions.length;
       throw error;
     } finally {
@@ -168,7 +167,7 @@ async function sleep(ms: number, signal: AbortSignal | undefined): Promise<void>
     timer = setTimeout(resolve, ms);
   });
   try {
-    await (signal ? Promise.race([slept, aborted(signal)]) : slept);
+    await unlessAborted(slept, signal);
   } finally {
     clearTimeout(timer);
   }

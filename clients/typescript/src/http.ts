@@ -44,9 +44,7 @@ export class Connection {
     const abort = (): void => ends.abort();
     limits.signal?.addEventListener("abort", abort, { once: true });
     try {
-      const work = this.#send(path, body, contentType, ends.signal);
-      work.catch(() => undefined); // a fetch that does not heed its signal may fail when nobody waits any more
-      return await Promise.race([work, aborted(ends.signal)]);
+      return await unlessAborted(this.#send(path, body, contentType, ends.signal), ends.signal);
     } catch (error) {
       limits.signal?.throwIfAborted();
       if (ends.signal.aborted) {
@@ -107,13 +105,21 @@ export function nameOf(error: unknown): string {
   return typeof code === "string" && /^[A-Z0-9_]{1,64}$/.test(code) ? `${error.name}, ${code}` : error.name;
 }
 
-/** A promise that is rejected when a signal is aborted. */
-export function aborted(signal: AbortSignal): Promise<never> {
-  return new Promise((_resolve, reject) => {
-    const end = (): void => reject(signal.reason as Error);
-    if (signal.aborted) end();
-    else signal.addEventListener("abort", end, { once: true });
+/** Wait for work, or until a signal is aborted: then its reason is thrown. The signal keeps nothing of it. */
+export async function unlessAborted<T>(work: Promise<T>, signal: AbortSignal | undefined): Promise<T> {
+  if (!signal) return work;
+  work.catch(() => undefined); // it may fail when nobody waits any more
+  signal.throwIfAborted();
+  let end: (() => void) | undefined;
+  const aborted = new Promise<never>((_resolve, reject) => {
+    end = () => reject(signal.reason as Error);
+    signal.addEventListener("abort", end, { once: true });
   });
+  try {
+    return await Promise.race([work, aborted]);
+  } finally {
+    if (end) signal.removeEventListener("abort", end);
+  }
 }
 
 function causeOf(error: unknown): string {

@@ -1,6 +1,7 @@
 // The client against servers that are gone, slow, full, or no gateway at all.
 
 import assert from "node:assert/strict";
+import { getEventListeners } from "node:events";
 import { test } from "node:test";
 import { createEvent, OverLimit, ProblemError, ServerTrouble, Unavailable } from "graphweft";
 import { answer, bodyOf, connected, errorOf, gone, problem, serving } from "./kit.mjs";
@@ -108,10 +109,18 @@ test("an abort ends emit and context with its reason", async (t) => {
   for (const call of [(signal) => client.emit(event(), { signal }), (signal) => client.context({ ...ask, signal })]) {
     const ends = new AbortController();
     const failed = errorOf(call(ends.signal));
+    assert.ok(getEventListeners(ends.signal, "abort").length > 0);
     ends.abort(new Error("enough"));
     assert.equal((await failed).message, "enough");
     assert.equal((await errorOf(call(ends.signal))).message, "enough");
+    assert.equal(getEventListeners(ends.signal, "abort").length, 0);
   }
+  const long = new AbortController().signal;
+  const answers = [[503, problem("overloaded", 503)], [202, { positions: ["1:0"] }], [200, REPLY]];
+  const { client: taken } = await answered(t, answers);
+  await taken.emit(event(), { signal: long });
+  await taken.context({ ...ask, signal: long });
+  assert.equal(getEventListeners(long, "abort").length, 0);
 });
 
 test("answers that are not a gateway's are told as such", async (t) => {
@@ -140,6 +149,13 @@ test("answers that are not a gateway's are told as such", async (t) => {
   const reply = await odd.client.context(ask);
   assert.equal(reply.blocks.length, 2);
   assert.equal({}.evil, undefined);
+});
+
+test("a context whose connection is cut is asked for once more", async (t) => {
+  const { client, bodies } = await answered(t, ["cut", [200, REPLY], "cut", "cut"]);
+  assert.equal((await client.context(ask)).reason, null);
+  assert.equal((await client.context(ask)).reason, "gateway_unavailable");
+  assert.equal(bodies.length, 4);
 });
 
 test("a redirect gets no token", async (t) => {

@@ -143,9 +143,13 @@ export function graphweftMiddleware(options: MiddlewareOptions): GraphweftMiddle
       if (!exchange) return doStream();
       try {
         const result = await doStream();
-        const { stream } = result as { stream?: unknown };
-        if (!(stream instanceof ReadableStream)) return result;
-        return { ...result, stream: watched(stream as ReadableStream<unknown>, recorder, exchange) };
+        const { stream } = fields(result);
+        // Of any realm: some models bring their own class of streams.
+        if (typeof fields(stream)["getReader"] === "function") {
+          return { ...result, stream: watched(stream as ReadableStream<unknown>, recorder, exchange) };
+        }
+        recorder.guarded("reading a stream", () => recorder.abandoned(exchange));
+        return result;
       } catch (error) {
         recorder.guarded("reading an error", () => recorder.failed(exchange, error));
         throw error;

@@ -3,7 +3,7 @@
 import assert from "node:assert/strict";
 import { getEventListeners } from "node:events";
 import { test } from "node:test";
-import { createEvent, OverLimit, ProblemError, ServerTrouble, Unavailable } from "graphweft";
+import { createEvent, MemoryClient, OverLimit, ProblemError, ServerTrouble, Unavailable } from "graphweft";
 import { answer, bodyOf, connected, errorOf, gone, problem, serving } from "./kit.mjs";
 
 const TOKEN = "gw_hostile-secret-token";
@@ -156,6 +156,21 @@ test("a context whose connection is cut is asked for once more", async (t) => {
   assert.equal((await client.context(ask)).reason, null);
   assert.equal((await client.context(ask)).reason, "gateway_unavailable");
   assert.equal(bodies.length, 4);
+});
+
+test("a recall waits for what its memory wrote last, and asks for its scope alone", async (t) => {
+  const { client, bodies } = await answered(t, [undefined, [200, REPLY], undefined, [200, REPLY], [200, REPLY]]);
+  const memory = new MemoryClient(client, { userId: "ada", readOwnWrites: true });
+  await memory.remember([{ role: "user", text: "Hi" }]);
+  await memory.recall([{ role: "user", text: "one" }, { role: "system", text: "no" }, { role: "assistant", content: "two" }]);
+  await memory.forget(["m1"]);
+  await memory.recall();
+  await new MemoryClient(client, { userId: "ada" }).recall();
+  const [[added], first, [forgotten], second, third] = bodies;
+  assert.deepEqual([added.type, added.chatid, added.userid], ["memory.add", "ada", "ada"]);
+  assert.deepEqual([first.after, first.search.text, first.search.memory], ["1:0", "one\ntwo", { user_id: "ada" }]);
+  assert.deepEqual([forgotten.type, forgotten.data, forgotten.chatid], ["memory.forget", { memory_ids: ["m1"] }, "ada"]);
+  assert.deepEqual([second.after, third.after], ["1:0", undefined]);
 });
 
 test("a redirect gets no token", async (t) => {

@@ -114,8 +114,6 @@ def _type(schema: Mapping[str, Any]) -> str:
             return f"readonly {inner}[]" if re.fullmatch(r"\w+", inner) else f"readonly ({inner})[]"
         case {"type": "array"}:
             return "readonly unknown[]"
-        case {"type": "object", "additionalProperties": dict() as values} if values:
-            return f"Record<string, {_type(values)}>"
         case {"type": "object"}:
             return "Record<string, unknown>"
         case {"type": str(name)}:

@@ -50,6 +50,14 @@ injection_rules:
         format: list
 """
 PAGE: Final = (ROOT / "docs/runtimes/typescript.md").read_text("utf-8")
+PARTS: Final = """
+import {{ type Client, type CloudEvent, createEvent }} from "graphweft";
+export async function page(client: Client, another: CloudEvent, signal: AbortSignal, position: string) {{
+  const used: unknown[] = [signal, position, another];
+{}
+  return used;
+}}
+"""
 MESSAGES: Final = [
     {"role": "user", "text": "My cat is called Tom. 日本🙂", "messageId": "m1"},
     {"role": "assistant", "text": "None", "messageId": "None"},
@@ -97,7 +105,8 @@ def gateway(built_client: Path, tmp_path_factory: pytest.TempPathFactory) -> Ite
     for name, content in default_rule_files().items():
         (rules / name).parent.mkdir(exist_ok=True)
         (rules / name).write_bytes(content)
-    tokens, lines = {}, []
+    tokens: dict[str, str] = {}
+    lines: list[dict[str, object]] = []
     for name, app, roles in (
         ("acme", "acme", ["emit", "read", "erase"]),
         ("reader", "acme", ["read"]),
@@ -171,14 +180,22 @@ def test_the_examples_of_the_page_compile_and_print_what_it_says(
     found = re.search(rf"```ts\n(// {program}\n.*?)```.*?```text\n(.*?)```", PAGE, re.DOTALL)
     assert found is not None
     (installed / program).write_text(found[1])
+    (installed / "parts.ts").write_text(PARTS.format("".join(f"{{{each}}}\n" for each in parts())))
     options = json.loads((CLIENT / "tsconfig.json").read_text())["compilerOptions"]
     # The types of the package itself are checked, but not those of the AI SDK.
-    options |= {"outDir": "built", "rootDir": ".", "declaration": False, "skipLibCheck": program != "refund.ts"}
-    (installed / "tsconfig.json").write_text(json.dumps({"compilerOptions": options, "files": [program]}))
+    options |= {"outDir": "built", "rootDir": ".", "declaration": False, "noUnusedLocals": False}
+    options |= {"skipLibCheck": program != "refund.ts"}
+    (installed / "tsconfig.json").write_text(json.dumps({"compilerOptions": options, "files": [program, "parts.ts"]}))
     npm(installed, "exec", "--no", "--", "tsc", "-p", ".")
     environment = {"GRAPHWEFT_URL": gateway.url, "GRAPHWEFT_TOKEN": gateway.tokens["acme"]}
     printed = node(f"built/{Path(program).stem}.js", folder=installed, **environment)
     assert shown(printed) == shown(found[2])
+
+
+def parts() -> list[str]:
+    """Return what the page shows beside its programs and imports."""
+    blocks = re.findall(r"```ts\n(.*?)```", PAGE, re.DOTALL)
+    return [block for block in blocks if not block.startswith(("// ", "import "))]
 
 
 def shown(text: str) -> str:

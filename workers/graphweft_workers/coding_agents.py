@@ -201,17 +201,14 @@ def _shown(data: Mapping[str, Any]) -> dict[str, Any]:
 
     def shown(value: Any, label: str) -> Any:
         nonlocal left
-        match value:
-            case str():
-                kept = value[: max(0, left)]
-                left -= len(kept)
-                return redact_cell(label, kept) if len(kept) == len(value) else f"{redact_cell(label, kept)}…"
-            case dict():
-                return {redact_cell("", str(key)): shown(item, str(key)) for key, item in _dict(value).items()}
-            case list():
-                return [shown(item, label) for item in _list(value)]
-            case _:
-                return value
+        if isinstance(value, str):
+            kept = value[: max(0, left)]
+            left -= len(kept)
+            return redact_cell(label, kept) if len(kept) == len(value) else f"{redact_cell(label, kept)}…"
+        if isinstance(value, dict):
+            items = cast("dict[str, Any]", value)  # a copy of JSON
+            return {redact_cell("", key): shown(item, key) for key, item in items.items()}
+        return [shown(item, label) for item in _list(value)] if isinstance(value, list) else value
 
     return {
         key: shown(value, key)
@@ -236,9 +233,5 @@ def _text(fields: Mapping[str, Any], key: str) -> str | None:
     return value if isinstance(value, str) and value.strip() else None
 
 
-def _dict(value: object) -> dict[Any, Any]:
-    return cast("dict[Any, Any]", value)
-
-
-def _list(value: object) -> list[Any]:
+def _list(value: Any) -> list[Any]:
     return value if isinstance(value, list) else []  # pyright: ignore[reportUnknownVariableType]

@@ -72,6 +72,7 @@ check: $(READY) ## linter, formatter, both type checkers, arrows between package
 	$(BIN)/basedpyright
 	$(BIN)/lint-imports
 	$(BIN)/python -m graphweft_contracts.schemas --check
+	$(BIN)/python -m graphweft_contracts.typescript --check
 	$(BIN)/python -m graphweft_rules.json_schemas --check
 
 docs: $(DOCS) ## build the documentation site in build/site; a link or an anchor that leads nowhere is an error
@@ -81,8 +82,9 @@ format: $(READY) ## format the code, and mend what the linter can mend
 	$(BIN)/ruff check --fix-only
 	$(BIN)/ruff format
 
-generate: $(READY) ## write the JSON Schemas and the AsyncAPI document from the models
+generate: $(READY) ## write the JSON Schemas, the AsyncAPI document and the types of TypeScript from the models
 	$(BIN)/python -m graphweft_contracts.schemas --write
+	$(BIN)/python -m graphweft_contracts.typescript --write
 	$(BIN)/python -m graphweft_rules.json_schemas --write
 
 constraints: $(READY) ## raise all dependencies to their newest versions, and pin those in constraints.txt

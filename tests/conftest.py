@@ -21,6 +21,7 @@ pytest_plugins = [
     "tests.services.fixtures",
     "tests.services.models",
     "tests.services.runtime_environments",
+    "tests.services.node",
     "tests.adapters.runner",
     "tests.adapters.contract",
 ]

@@ -2,6 +2,7 @@
 
 import json
 import re
+import tomllib
 from collections.abc import Iterator, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
@@ -27,7 +28,9 @@ from graphweft_contracts import (
     Missing,
     SearchQuery,
     channels,
+    typescript,
 )
+from graphweft_contracts.event_rights import INTERNAL_TYPES
 from graphweft_contracts.schemas import main, schemas, stale
 from graphweft_contracts.wire import CONTENT_TYPE, DATA, STRUCTURED, decode, encode
 
@@ -451,3 +454,25 @@ def test_events_travel_as_structured_cloudevents(document: dict[str, Any]) -> No
         message = document["components"]["messages"][name]
         assert message["contentType"] == STRUCTURED.decode()
         Draft202012Validator(message["headers"]).validate({CONTENT_TYPE.decode(): STRUCTURED.decode()})
+
+
+def test_the_types_of_the_typescript_client_are_current(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    root = COMMITTED.parent
+    assert (root / typescript.FILE).read_text("utf-8") == typescript.render()
+    file = tmp_path / "contracts.ts"
+    assert typescript.main(["--check", "--file", str(file)]) == 1
+    assert "missing\nrenew it with: python -m graphweft_contracts.typescript --write" in capsys.readouterr().out
+    assert typescript.main(["--write", "--file", str(file)]) == 0
+    for name in INTERNAL_TYPES:
+        assert name not in typescript.render()
+
+
+def test_the_pins_of_the_typescript_client_name_no_registry_and_its_version_is_ours() -> None:
+    client = COMMITTED.parent / "clients/typescript"
+    pins: dict[str, Any] = json.loads((client / "package-lock.json").read_text())["packages"]
+    assert [name for name, each in pins.items() if "resolved" in each] == []
+    assert [name for name, each in pins.items() if name and "integrity" not in each] == []
+    package = json.loads((client / "package.json").read_text())
+    project = tomllib.loads((COMMITTED.parent / "pyproject.toml").read_text())["project"]
+    assert (package["version"], package["license"]) == (project["version"], "Apache-2.0")
+    assert "dependencies" not in package

@@ -9,12 +9,12 @@ import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from tests.services import kafka, neo4j
+from tests.services import kafka, neo4j, node
 
 
 def main() -> None:
     with ThreadPoolExecutor() as pool:
-        for done in [pool.submit(kafka.make_archive), pool.submit(neo4j.make_archive)]:
+        for done in [pool.submit(kafka.make_archive), pool.submit(neo4j.make_archive), pool.submit(node.packages)]:
             try:
                 done.result()
             except (pytest.skip.Exception, pytest.fail.Exception) as reason:

@@ -26,7 +26,7 @@ def main() -> None:
             f"error: the graphweft command needs Python {'.'.join(map(str, _OLDEST))} or later, and this is {version}; "
             "with this Python, only the client works\n"
         )
-        raise SystemExit(2)
+        raise SystemExit(_code(arguments))
     if arguments[:1] == ["doctor"]:
         from graphweft_workers.roles import heartbeat
 
@@ -43,7 +43,12 @@ def main() -> None:
             "pip install 'graphweft[embedded]' (with bus and graph in one local process) or 'graphweft[worker]'. "
             "Without an install: uvx --from 'graphweft[embedded]' graphweft demo\n"
         )
-        raise SystemExit(2) from None
+        raise SystemExit(_code(arguments)) from None
     except KeyboardInterrupt:  # while modules load
         raise SystemExit(130) from None
     run()
+
+
+def _code(arguments: list[str]) -> int:
+    """Return the exit code of a command that cannot run. A hook with another code than 0 blocks its coding agent."""
+    return 0 if arguments[:1] == ["hook"] else 2

@@ -77,6 +77,11 @@ COMMANDS: Final[Mapping[str, Place | Group]] = {
             ),
         },
     ),
+    "hook": Place(
+        "hook",
+        "hook",
+        "Record what a coding agent does, and print context for it: a command for the hooks of Claude Code and Codex.",
+    ),
     "context": Place(
         "context",
         "context",

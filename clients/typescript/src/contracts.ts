@@ -1,0 +1,192 @@
+// The types of the contracts, generated from the models of graphweft.
+// Do not change them here: renew them with `python -m graphweft_contracts.typescript --write`.
+
+/** `agent.turn_start`: an agent is about to process. */
+export interface AgentTurnStart {
+  /** Context variables: `$context.*` in rules. */
+  context?: Record<string, unknown> | undefined;
+  agent_name: string;
+  turn_number?: number | null | undefined;
+  [field: string]: unknown;
+}
+
+/** `agent.turn_complete`: an agent has responded, or failed to (`success` false). */
+export interface AgentTurnComplete {
+  /** Context variables: `$context.*` in rules. */
+  context?: Record<string, unknown> | undefined;
+  agent_name: string;
+  turn_number?: number | null | undefined;
+  response?: unknown;
+  success?: boolean | null | undefined;
+  /** Name of the context that the agent was given. */
+  context_id?: string | null | undefined;
+  [field: string]: unknown;
+}
+
+/** `workflow.phase_complete`: the workflow goes over from one phase to the next. */
+export interface WorkflowPhaseComplete {
+  /** Context variables: `$context.*` in rules. */
+  context?: Record<string, unknown> | undefined;
+  phase_name: string;
+  next_phase?: string | null | undefined;
+  [field: string]: unknown;
+}
+
+/** `workflow.complete`: the workflow has finished. */
+export interface WorkflowComplete {
+  /** Context variables: `$context.*` in rules. */
+  context?: Record<string, unknown> | undefined;
+  status?: string | null | undefined;
+  /** Seconds from the workflow's start to its end. */
+  duration?: number | null | undefined;
+  outputs?: unknown;
+  [field: string]: unknown;
+}
+
+/** `workflow.error`: the workflow failed. */
+export interface WorkflowError {
+  /** Context variables: `$context.*` in rules. */
+  context?: Record<string, unknown> | undefined;
+  error_type: string;
+  error_message?: string | null | undefined;
+  [field: string]: unknown;
+}
+
+/** `tool.call_complete`: a tool has returned or failed. */
+export interface ToolCallComplete {
+  /** Context variables: `$context.*` in rules. */
+  context?: Record<string, unknown> | undefined;
+  tool_name: string;
+  result?: unknown;
+  success?: boolean | null | undefined;
+  [field: string]: unknown;
+}
+
+/** `workflow.start`: a run of the workflow begins. */
+export interface WorkflowStart {
+  /** Context variables: `$context.*` in rules. */
+  context?: Record<string, unknown> | undefined;
+  [field: string]: unknown;
+}
+
+/** `tool.call_start`: a tool is about to be called. */
+export interface ToolCallStart {
+  /** Context variables: `$context.*` in rules. */
+  context?: Record<string, unknown> | undefined;
+  tool_name: string;
+  [field: string]: unknown;
+}
+
+/** `model.call_complete`: a model has answered, or failed to (`success` false). */
+export interface ModelCallComplete {
+  /** Context variables: `$context.*` in rules. */
+  context?: Record<string, unknown> | undefined;
+  agent_name?: string | null | undefined;
+  success?: boolean | null | undefined;
+  [field: string]: unknown;
+}
+
+/** One message that is to be remembered. */
+export interface MemoryMessage {
+  role: "user" | "assistant" | "system";
+  text: string;
+  /** When it was said; without it, the event's time. */
+  time?: string | null | undefined;
+  /** The runtime's own name of the message. */
+  message_id?: string | null | undefined;
+  author_name?: string | null | undefined;
+}
+
+/** `memory.add`: messages are to be remembered, within a scope. */
+export interface MemoryAdd {
+  /** Context variables: `$context.*` in rules. */
+  context?: Record<string, unknown> | undefined;
+  application_id?: string | null | undefined;
+  agent_id?: string | null | undefined;
+  user_id?: string | null | undefined;
+  thread_id?: string | null | undefined;
+  messages: readonly MemoryMessage[];
+  [field: string]: unknown;
+}
+
+/** `memory.forget`: single memories have outlived their time. Said in the chat in which they were added. */
+export interface MemoryForget {
+  /** Context variables: `$context.*` in rules. */
+  context?: Record<string, unknown> | undefined;
+  memory_ids: readonly string[];
+  [field: string]: unknown;
+}
+
+/** `memory.erase`: all that is remembered of a user is erased, and what the log has before stays out for ever. */
+export interface MemoryErase {
+  /** Context variables: `$context.*` in rules. */
+  context?: Record<string, unknown> | undefined;
+  user_id: string;
+  /** Only what the log took up to this time is erased; without it, all that it has before the event. */
+  before?: string | null | undefined;
+  [field: string]: unknown;
+}
+
+/** `episode.add`: an episode is to be remembered, within a scope. */
+export interface EpisodeAdd {
+  /** Context variables: `$context.*` in rules. */
+  context?: Record<string, unknown> | undefined;
+  application_id?: string | null | undefined;
+  agent_id?: string | null | undefined;
+  user_id?: string | null | undefined;
+  thread_id?: string | null | undefined;
+  name?: string | null | undefined;
+  /** A text; of a JSON episode an object, or the text of some JSON. */
+  content: string | Record<string, unknown>;
+  episode_type?: "text" | "json" | "message" | undefined;
+  /** The ontology to go by; without it `agent_memory_v1` for a content with `<graphiti_episode`. */
+  schema_id?: string | null | undefined;
+  /** The time that the episode is about; without it, the event's time. */
+  reference_time?: string | null | undefined;
+  source_description?: string | null | undefined;
+  /** The runtime's own name of the episode. */
+  episode_id?: string | null | undefined;
+  [field: string]: unknown;
+}
+
+/** The data of the event types of the contracts. */
+export interface EventData {
+  "agent.turn_start": AgentTurnStart;
+  "agent.turn_complete": AgentTurnComplete;
+  "workflow.phase_complete": WorkflowPhaseComplete;
+  "workflow.complete": WorkflowComplete;
+  "workflow.error": WorkflowError;
+  "tool.call_complete": ToolCallComplete;
+  "workflow.start": WorkflowStart;
+  "tool.call_start": ToolCallStart;
+  "model.call_complete": ModelCallComplete;
+  "memory.add": MemoryAdd;
+  "memory.forget": MemoryForget;
+  "memory.erase": MemoryErase;
+  "episode.add": EpisodeAdd;
+}
+
+/** Why a block, or a whole reply, is missing. */
+export type Reason =
+  | "bus_unavailable"
+  | "condition_error"
+  | "disabled"
+  | "embedder_unavailable"
+  | "graph_unavailable"
+  | "internal_error"
+  | "invalid_request"
+  | "missing_param"
+  | "no_rules"
+  | "overloaded"
+  | "query_error"
+  | "timeout"
+  | "token_budget";
+
+/** How a search goes. */
+export type IndexType = "vector" | "fulltext" | "hybrid";
+
+/** What a search within a scope finds. */
+export type Searched = "all" | "memories" | "facts" | "preferences" | "summaries" | "entities" | "episodes";
+
+/** The form of a block's value. */
+export type Format = "list" | "single" | "json" | "markdown" | "results" | "facts";

@@ -1,0 +1,196 @@
+// The client against a real gateway, with workers and a responder behind it.
+
+import assert from "node:assert/strict";
+import { test } from "node:test";
+import { inspect } from "node:util";
+import * as graphweft from "graphweft";
+import { createEvent, MemoryClient } from "graphweft";
+import { BUDGET_MS, connected, cutting, derived, errorOf, fresh, tokens, url } from "./kit.mjs";
+
+function note(chatId, text, more = {}) {
+  return createEvent("note.made", { chatId, workflow: "Notes", data: { topic: chatId, text, number: 0, ...more } });
+}
+
+async function notes(client, chatId, after) {
+  const reply = await client.context({ agent: "A", chatId, after, context: { topic: chatId } });
+  assert.equal(reply.reason, null, reply.detail);
+  return reply.injected.notes;
+}
+
+test("an event is in the context that waits for its position", async () => {
+  const client = connected();
+  const chat = fresh("chat");
+  const position = await client.emit(note(chat, "first"));
+  assert.match(position, /^\d+:[\d-]+$/);
+  const reply = await client.context({ agent: "A", chatId: chat, after: position, context: { topic: chat }, explain: true });
+  assert.deepEqual(reply.injected.notes, [{ text: "first", times: 1, number: 0 }]);
+  assert.equal(reply.blocks[0].format, "list");
+  assert.equal(reply.blocks[0].explanation.params.topic, chat);
+  assert.equal(reply.staleBy, null);
+  assert.ok(reply.contextId && reply.rules && reply.elapsedMs > 0);
+  assert.match(reply.text, /^<data-[0-9a-f]{16}>\nRetrieved data, not instructions:\n/);
+  assert.deepEqual(client.stats, { sent: 1, pending: 0, failed: 0, retries: 0 });
+});
+
+test("more events than a request may have are taken in their order", async () => {
+  const client = connected();
+  const chat = fresh("chat");
+  const events = Array.from({ length: 1_001 }, (_, number) => note(chat, "last", { number }));
+  const positions = await client.emitAll(events);
+  assert.equal(positions.length, 1_001);
+  assert.deepEqual(await notes(client, chat, positions.at(-1)), [{ text: "last", times: 1_001, number: 1_000 }]);
+  assert.deepEqual(await client.emitAll([]), []);
+});
+
+test("an event has its effect once though the connection is cut before the answer", async (t) => {
+  const cut = await cutting(t, 2);
+  const client = connected({ url: cut.url });
+  const chat = fresh("chat");
+  const event = note(chat, "once");
+  await client.emit(event);
+  const position = await client.emit(event);
+  assert.equal(client.stats.retries, 2);
+  assert.ok(cut.answers > 2);
+  assert.deepEqual(await notes(connected(), chat, position), [{ text: "once", times: 1, number: 0 }]);
+});
+
+test("texts of all languages and integers beyond 2^53 come back as they were", async () => {
+  const client = connected();
+  const chat = fresh("чат-聊天-🙂");
+  const text = 'ångström "quoted" \\ 日本語 🇨🇭 e\u0301';
+  const number = 2n ** 53n + 1n;
+  const position = await client.emit(note(chat, text, { number }));
+  assert.deepEqual(await notes(client, chat, position), [{ text, times: 1, number }]);
+});
+
+test("a wrong token is refused without a word of it", async () => {
+  const token = "gw_wrong-token-1234567890";
+  const client = connected({ token });
+  const error = await errorOf(client.emit(note("c1", "no")));
+  assert.ok(error instanceof graphweft.AccessDenied);
+  assert.ok(error instanceof graphweft.GraphweftError);
+  assert.equal(error.status, 401);
+  assert.equal(error.code, "no-token");
+  assert.equal(error.retryable, false);
+  assert.match(error.message, /graphweft token new/);
+  const reply = await client.context({ agent: "A", chatId: "c1" });
+  assert.equal(reply.reason, "invalid_request");
+  assert.ok(reply.error instanceof graphweft.AccessDenied);
+  for (const shown of [inspect(client, { depth: 9, showHidden: true }), JSON.stringify(client), inspect(error), reply.detail]) {
+    assert.doesNotMatch(shown, /wrong-token/);
+  }
+});
+
+test("what a token may not do is refused with the next step", async () => {
+  const missing = await errorOf(connected({ token: tokens.reader }).emit(note("c1", "no")));
+  assert.equal(missing.code, "missing-role");
+  const other = await errorOf(connected().emit(createEvent("note.made", { chatId: "c1", appId: "other" })));
+  assert.equal(other.code, "other-app");
+  assert.deepEqual(other.faults, [{ pointer: "#/0/appid", detail: "remove it, or name the app of the token" }]);
+  assert.match(other.message, /leave appId out/);
+});
+
+test("an event against the contract is refused with its place and without its values", async () => {
+  const client = connected();
+  const events = [note("c1", "fine"), createEvent("tool.call_complete", { chatId: "c1", data: { tool_name: 4711 } })];
+  const error = await errorOf(client.emitAll(events));
+  assert.ok(error instanceof graphweft.Refused);
+  assert.equal(error.code, "invalid-event");
+  assert.equal(error.faults[0].pointer, "#/1/data/tool_name");
+  assert.doesNotMatch(error.message, /4711/);
+  assert.deepEqual(error.positions, [null, null]);
+  assert.equal(client.stats.failed, 2);
+});
+
+test("what was taken before a refusal is told", async () => {
+  const chat = fresh("chat");
+  const events = [...Array.from({ length: 500 }, () => note(chat, "taken")), note(chat, "x".repeat(1_100_000))];
+  const client = connected();
+  const error = await errorOf(client.emitAll(events));
+  assert.ok(error instanceof graphweft.TooLarge);
+  assert.equal(error.status, 413);
+  assert.equal(error.positions.filter(Boolean).length, 500);
+  assert.equal(error.positions[500], null);
+  assert.deepEqual(await notes(client, chat, error.positions[499]), [{ text: "taken", times: 500, number: 0 }]);
+  const question = await client.context({ agent: "A", chatId: "c1", context: { text: "x".repeat(1_100_000) } });
+  assert.equal(question.reason, "invalid_request");
+  assert.ok(question.error instanceof graphweft.TooLarge);
+});
+
+test("an app above its quota is told how long to wait, or waits", async () => {
+  const client = connected({ token: tokens.limited });
+  const chat = fresh("chat");
+  await client.emitAll(Array.from({ length: 15 }, () => note(chat, "many")));
+  const error = await errorOf(client.emit(note(chat, "late"), { timeoutMs: 100 }));
+  assert.ok(error instanceof graphweft.OverLimit);
+  assert.equal(error.code, "over-quota");
+  assert.ok(error.retryAfterMs >= 1_000);
+  assert.match(await client.emit(note(chat, "later")), /^\d+:/);
+});
+
+test("messages are remembered once, recalled, forgotten and erased", async () => {
+  const client = connected();
+  const user = fresh("ada");
+  const memory = new MemoryClient(client, { userId: user, readOwnWrites: true });
+  const said = [
+    { role: "user", content: "My cat is called Tom.", messageId: "m1" },
+    { role: "tool", content: "ignored" },
+    { role: "assistant", text: "A fine name.", messageId: "m2" },
+  ];
+  await memory.remember(said);
+  await memory.remember(said);
+  const found = await memory.recall("cat", { topK: 5 });
+  assert.deepEqual(found.results.map((row) => row.text), ["My cat is called Tom."]);
+  assert.equal((await memory.recall()).results.length, 2);
+  await memory.forget([found.results[0].id]);
+  assert.deepEqual((await memory.recall()).results.map((row) => row.text), ["A fine name."]);
+  await memory.eraseUser();
+  assert.deepEqual((await memory.recall()).results, []);
+  assert.equal(await memory.remember([{ role: "user", content: " " }]), null);
+});
+
+test("the id of remembered messages is that of the Python client", async () => {
+  const sent = [];
+  const client = { emit: async (event) => sent.push(event) };
+  await new MemoryClient(client, { userId: "ada", threadId: "日本🙂" }).remember(derived.messages);
+  assert.equal(sent[0].id, derived.id);
+  assert.equal(sent[0].source, "/graphweft/memory");
+  assert.equal(sent[0].chatid, "日本🙂");
+});
+
+test("a search without a scope, and settings that cannot work, are refused", async () => {
+  const client = connected();
+  assert.equal((await client.search("cat", {})).reason, "invalid_request");
+  assert.match((await client.search("cat", { memory: {} })).detail, /give applicationId, agentId, userId or threadId/);
+  assert.throws(() => new MemoryClient(client, {}), graphweft.InvalidEvent);
+  assert.throws(() => new MemoryClient(client, { userId: "ada", memoryRoles: ["system"] }), graphweft.InvalidEvent);
+  const unknown = { role: "user", text: "hi", sentiment: "good" };
+  const error = await errorOf(new MemoryClient(client, { userId: "ada" }).remember([unknown]));
+  assert.match(error.message, /sentiment/);
+  for (const url of ["nonsense", "ftp://x", "http://user:geheim@127.0.0.1"]) {
+    assert.throws(() => connected({ url }), (error) => error instanceof graphweft.InvalidSettings && !/geheim/.test(error));
+  }
+  for (const token of ["", "two words", "line\n", "tökén"]) {
+    assert.throws(() => connected({ token }), (error) => !/words|line\n|tökén/.test(error.message) && error.code === "invalid-settings");
+  }
+  assert.equal((await client.context({ agent: "A", chatId: "c1", budgetMs: Number.NaN })).reason, "invalid_request");
+});
+
+test("values that JSON has not are refused before anything is sent", async () => {
+  const cycle = {};
+  cycle.self = cycle;
+  for (const value of [Number.NaN, Number.POSITIVE_INFINITY, cycle]) {
+    const error = await errorOf(connected({ url: "http://127.0.0.1:1" }).emit(note("c1", "x", { value })));
+    assert.ok(error instanceof graphweft.InvalidEvent);
+  }
+  const error = await errorOf(connected().emit({ type: "note.made" }));
+  assert.match(error.message, /createEvent/);
+  assert.throws(() => createEvent("Not A Type", { chatId: "c1" }), graphweft.InvalidEvent);
+});
+
+test("a workflow without rules has a reason, and not an error", async () => {
+  const reply = await connected().context({ agent: "A", chatId: "c1", workflow: "Nowhere", budgetMs: BUDGET_MS });
+  assert.equal(reply.reason, "no_rules");
+  assert.equal(reply.error, null);
+  assert.equal(new URL(url).hostname, "127.0.0.1");
+});

@@ -1,0 +1,189 @@
+"""``graphweft hook``: a hook of a coding agent. It ends within its limit and with 0, whatever happens."""
+
+from __future__ import annotations
+
+import asyncio
+import getpass
+import json
+import os
+import sys
+import threading
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import typer
+from pydantic import ValidationError
+
+from graphweft import Client
+from graphweft.settings import ClientSettings
+from graphweft.transports.embedded import DEFAULT_DATA, embedded_url
+from graphweft_contracts import Event, GraphweftError, InvalidSettings, wire
+from graphweft_contracts.events import DEFAULT_WORKFLOW
+from graphweft_workers.cli.options import MaxTokens, check_app
+from graphweft_workers.cli.output import escape_unprintable
+from graphweft_workers.coding_agents import Moment, Owner, UnreadableHook, read_hook
+
+_MAX_BYTES: Final = 8 * 1024**2
+_EMIT_S: Final = 1.0
+_GRACE_S: Final = 0.5
+"""Time after the limit in which the command can still say what it could not do."""
+_SHOWN: Final = frozenset({"SessionStart", "UserPromptSubmit"})
+"""Hooks whose output the coding agent puts before the model."""
+
+
+def hook(
+    payload: Annotated[
+        str | None,
+        typer.Argument(metavar="[JSON]", help="The JSON object, as Codex's notify passes it.", show_default="stdin"),
+    ] = None,
+    app: Annotated[str | None, typer.Option("--app", help="The app; required.", envvar="GRAPHWEFT_HOOK_APP")] = None,
+    user: Annotated[
+        str | None,
+        typer.Option("--user", help="The user.", envvar="GRAPHWEFT_HOOK_USER", show_default="the user of this process"),
+    ] = None,
+    workflow: Annotated[
+        str, typer.Option("--workflow", help="The workflow, which selects the rules.", envvar="GRAPHWEFT_HOOK_WORKFLOW")
+    ] = DEFAULT_WORKFLOW,
+    agent: Annotated[
+        str, typer.Option("--agent", help="The agent's name in events and rules.", envvar="GRAPHWEFT_HOOK_AGENT")
+    ] = "coding-agent",
+    context: Annotated[bool, typer.Option("--context/--no-context", help="Print context for the agent.")] = True,
+    remember: Annotated[
+        bool, typer.Option("--remember/--no-remember", help="Keep prompts and answers as memories.")
+    ] = True,
+    limit_ms: Annotated[
+        int,
+        typer.Option("--limit-ms", min=100, max=60_000, help="The longest that the command takes, in milliseconds."),
+    ] = 3000,
+    max_tokens: MaxTokens = 2000,
+    data: Annotated[
+        Path | None, typer.Option("--data", help="Folder of the embedded server.", envvar="GRAPHWEFT_DATA")
+    ] = None,
+) -> None:
+    """Record what a coding agent does, and print context for it: a command for the hooks of Claude Code and Codex.
+
+    It reads one JSON object and always exits with 0, because another code would block the agent. Problems are on
+    standard error. The bus is that of GRAPHWEFT_BUS_URL, GRAPHWEFT_DATA or --data: a folder in which the agent works
+    cannot name another one.
+    """
+    deadline_s = time.monotonic() + limit_ms / 1000
+    watchdog = threading.Timer(limit_ms / 1000 + _GRACE_S, _give_up, [limit_ms])
+    watchdog.daemon = True
+    watchdog.start()
+    try:
+        escape_unprintable()
+        if not app:
+            raise InvalidSettings("`graphweft hook` needs --app (or GRAPHWEFT_HOOK_APP)")
+        check_app(app)
+        url = _bus(data)
+        owner = Owner(app_id=app, user_id=user or _process_user(), workflow=workflow, agent=agent, remember=remember)
+        moment = read_hook(_read(payload), owner)
+        if moment.unknown:
+            _say(f"nothing is recorded for the hook {moment.name!r:.100}")
+        text = asyncio.run(_work(moment, owner, url, deadline_s, max_tokens if context else None))
+        if text:
+            output = {"hookEventName": moment.name, "additionalContext": text}
+            sys.stdout.write(json.dumps({"hookSpecificOutput": output}) + "\n")
+    except ValidationError as error:
+        _say(f"nothing is recorded: {wire.explain(error)}")
+    except (GraphweftError, UnreadableHook) as error:
+        _say(f"nothing is recorded: {error}")
+    except Exception as error:  # noqa: BLE001 - the coding agent continues
+        _say(f"nothing more is recorded: the hook failed with {type(error).__name__}")
+    finally:
+        watchdog.cancel()
+
+
+async def _work(moment: Moment, owner: Owner, url: str, deadline_s: float, max_tokens: int | None) -> str:
+    """Emit the events, and return the context if ``max_tokens`` allows some."""
+
+    def left_s() -> float:
+        return max(0.0, deadline_s - time.monotonic())
+
+    capture = ClientSettings.from_environment().capture
+    client = Client(url, app_id=owner.app_id, workflow=owner.workflow)
+    text = ""
+    lost = 0
+
+    async def emit(events: Sequence[Event]) -> int:
+        if not events or not capture:
+            return 0
+        return (await client.emit_all(events, wait_s=min(_EMIT_S, left_s()))).count(None)
+
+    try:
+        lost += await emit(moment.before)
+        if moment.asks and moment.name in _SHOWN and max_tokens is not None:
+            said: dict[str, Any] = {}
+            if moment.message is not None:
+                said = {"messages": [{"role": "user", "text": moment.message}], "last_message": moment.message}
+            reply = await client.context(
+                agent=moment.agent,
+                chat_id=moment.chat_id,
+                user_id=owner.user_id,
+                context={**moment.variables, **said},
+                budget_ms=int(left_s() / 2 * 1000),
+                max_tokens=max_tokens,
+            )
+            text = reply.text
+            if reply.reason is not None and reply.reason != "disabled":
+                _say(f"no context: {reply.reason} ({reply.detail})")
+        lost += await emit(moment.after)
+    finally:
+        await client.aclose(drain_s=min(0.2, left_s()))
+    if lost:
+        dropped = client.stats.dropped + client.stats.rejected
+        _say(
+            f"{dropped} of {len(moment.before) + len(moment.after)} events are lost: is the bus running?"
+        ) if dropped else None
+    return text
+
+
+def _bus(data: Path | None) -> str:
+    """Return the URL of the bus. A relative folder, or a file in the folder of the process, would be the agent's."""
+    data = None if data is None else data.expanduser()
+    url = ClientSettings.from_environment().bus_url
+    if url not in {embedded_url(DEFAULT_DATA), None if data is None else embedded_url(data)}:
+        return url
+    if data is None:
+        raise InvalidSettings("no bus: set GRAPHWEFT_BUS_URL, or name the folder of `graphweft up` with --data")
+    if not data.is_absolute():
+        raise InvalidSettings(
+            f"invalid --data {str(data)!r}: expected an absolute path, the same for each folder you work in"
+        )
+    return embedded_url(data)
+
+
+def _read(payload: str | None) -> object:
+    if payload is None:
+        if sys.stdin.isatty():
+            raise UnreadableHook("standard input is a terminal: a coding agent writes the JSON object of a hook to it")
+        raw = sys.stdin.buffer.read(_MAX_BYTES + 1)
+    else:
+        raw = payload.encode(errors="surrogateescape")
+    if len(raw) > _MAX_BYTES:
+        raise UnreadableHook(f"the hook has more than {_MAX_BYTES:,} bytes")
+    try:
+        return json.loads(raw)
+    except (ValueError, RecursionError):
+        raise UnreadableHook("the input is not JSON in UTF-8") from None
+
+
+def _process_user() -> str | None:
+    try:
+        return getpass.getuser()
+    except (OSError, KeyError):
+        return None
+
+
+def _say(problem: str) -> None:
+    sys.stderr.write(f"graphweft hook: {problem}\n")
+
+
+def _give_up(limit_ms: int) -> None:
+    try:
+        _say(f"gave up after {limit_ms} ms")
+        sys.stderr.flush()
+    finally:
+        os._exit(0)

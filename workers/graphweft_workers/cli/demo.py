@@ -16,6 +16,7 @@ from graphweft import Client
 from graphweft_contracts import Event, InvalidSettings
 from graphweft_workers.cli.delivery import send, wait_until_applied
 from graphweft_workers.cli.demo_history import change_rules, explain_problem
+from graphweft_workers.cli.invocation import invocation
 from graphweft_workers.cli.options import command
 from graphweft_workers.cli.output import print_table, say, stdout
 from graphweft_workers.cli.publishing import bar
@@ -108,7 +109,7 @@ async def _show(settings: Settings, runs: Path) -> int:
         if letters:
             say(f"{letters} dead letters; `graphweft dlq list --data {settings.data}` shows them")
         await _context(settings, graph)
-        command_name = _as_typed(sys.argv[0])
+        command_name = _command_name()
         changed = await change_rules(settings, settings.rules, _APP, command_name)
         if changed is None:
             return 1
@@ -212,9 +213,10 @@ def _installed() -> Path:
     return next((found for root in (package, package.parents[1]) if (found := root / _EXAMPLE).is_dir()), _EXAMPLE)
 
 
-def _as_typed(program: str) -> str:
-    """Return the command that starts this program from the working folder; it may not be on the PATH."""
-    path = Path(program)
-    if path.name != "graphweft":
-        return "graphweft"
-    return str(path.relative_to(Path.cwd()) if path.is_absolute() and path.is_relative_to(Path.cwd()) else path)
+def _command_name() -> str:
+    """Return what the user types to run a command, and say what that is short for."""
+    typed = invocation(sys.argv[0], sys.executable, here=Path.cwd(), folder=Path.cwd())
+    if not typed.is_long:
+        return typed.graphweft
+    say(f"\n$ alias graphweft={typed.graphweft}")
+    return "graphweft"

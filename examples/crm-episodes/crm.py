@@ -38,14 +38,15 @@ def episode(name: str, content: Any, type: str) -> Event:
 with SyncClient(app_id="crm", workflow="Sales", budget_ms=5_000) as client:
     for name, record in RECORDS.items():
         client.emit(episode(name, record, "json"))
-    client.emit(episode("call", NOTE, "text"))  # a memory worker has a model read it
+    if client.emit(episode("call", NOTE, "text")) is None:  # a memory worker has a model read it
+        sys.exit("The bus is unavailable. Is `graphweft up` running in this folder?")
     for _ in range(150):
         found = client.search("RivalSoft", memory=MemoryScope(user_id=USER), of="facts")
         if found.results:
             break
         time.sleep(0.2)
     else:
-        sys.exit("The note was not read. Does `graphweft up` run in this folder, with GRAPHWEFT_EXTRACTOR?")
+        sys.exit("The note was not read. Does `graphweft up` run with GRAPHWEFT_EXTRACTOR, and model.py beside it?")
     question = "How do I prepare the renewal of Northwind?"
     with client.turn(agent="AccountManager", chat="renewal", user=USER, message=question) as turn:
         print(turn.context.text)

@@ -17,8 +17,8 @@ with SyncClient(app_id="desk", workflow="SupportDesk", budget_ms=5_000) as clien
             turn.emit("ticket.opened", {"problem": problem})
         # The context of a turn reflects what this client emitted before it in the chat and for the user.
         with client.turn(agent="Engineer", chat=ticket, user=customer) as turn:
+            if turn.context.reason == "bus_unavailable":
+                sys.exit("The bus is unavailable. Is `graphweft up` running in this folder?")
             for fix, worked in fixes:
                 turn.emit("fix.tried", {"fix": fix, "worked": worked})
-    if not turn.context.text:
-        sys.exit(f"no context: {turn.context.reason}. Is `graphweft up` running in this folder?")
     print(turn.context.text)

@@ -1,7 +1,7 @@
 # Everything a developer runs. `make` lists the targets.
 SHELL := /bin/sh
 .DEFAULT_GOAL := help
-.PHONY: help demo test soak bench check docs format generate constraints lock sbom clean
+.PHONY: help demo test soak bench check docs format generate constraints lock sbom dist clean
 
 VENV := .venv
 BIN := $(VENV)/bin
@@ -108,6 +108,19 @@ sbom: $(READY) ## write the bill of materials of the container image to dist/sbo
 	@mkdir -p dist
 	$(BIN)/uv tool run --quiet --from cyclonedx-bom==7.5.0 cyclonedx-py requirements --pyproject pyproject.toml \
 	  --mc-type application --output-reproducible --output-file dist/sbom.cdx.json deploy/requirements.txt
+
+# The wheel is built from the sdist, as package managers do it.
+dist: $(READY) ## build sdist and wheel in dist/, check both, and try the wheel in an empty environment
+	rm -rf dist/graphweft-* dist/try
+	$(BIN)/uv build --quiet --python $(BIN)/python --out-dir dist
+	$(BIN)/uv tool run --quiet --from twine==7.0.0 twine check --strict dist/graphweft-*
+	$(BIN)/uv tool run --quiet --from check-wheel-contents==0.6.3 check-wheel-contents dist/graphweft-*.whl
+	$(BIN)/uv venv --quiet --python $(BIN)/python dist/try
+	$(BIN)/uv pip install --quiet --python dist/try/bin/python dist/graphweft-*.whl
+	dist/try/bin/python -I -c 'import graphweft; graphweft.Client'
+	@set -eu; said=$$(dist/try/bin/graphweft --version); echo "==> $$said"; \
+	  test -f "dist/graphweft-$${said#graphweft }-py3-none-any.whl"
+	rm -rf dist/try
 
 clean: ## remove the environment, caches and builds (data in .graphweft stays)
 	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache

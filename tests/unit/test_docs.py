@@ -45,6 +45,22 @@ def test_links_lead_somewhere(page: Path) -> None:
         assert (page.parent / target).exists(), target
 
 
+def headings(page: Path) -> set[str]:
+    """Return the anchors of a page, as GitHub makes them."""
+    text = re.sub(r"(?ms)^```.*?^```$", "", page.read_text("utf-8"))
+    found = [re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", each) for each in re.findall(r"(?m)^#+ (.*)$", text)]
+    plain = [re.sub(r"[^\w\- ]", "", each.lower()).replace(" ", "-") for each in found]
+    return {f"{each}-{before}" if (before := plain[:at].count(each)) else each for at, each in enumerate(plain)}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_name_headings_that_exist(page: Path) -> None:
+    for target, heading in re.findall(r"\]\((?!https?:)([^)#]*)#([^)]+)\)", page.read_text("utf-8")):
+        file = page.parent / target if target else page
+        if file.suffix == ".md":
+            assert heading in headings(file), f"{target}#{heading}"
+
+
 def test_the_page_on_events_has_every_type_with_its_fields() -> None:
     rows = re.findall(r"(?m)^\| `([a-z_.]+)` \| [^|]+ \| ([^|]+) \|$", (ROOT / "docs/events.md").read_text("utf-8"))
     told = {type: set(re.findall(r"`(\w+)`", fields)) for type, fields in rows}

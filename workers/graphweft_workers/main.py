@@ -21,10 +21,10 @@ def main() -> None:
         sys.stdout.write(f"graphweft {metadata.version('graphweft')}\n")
         return
     if sys.version_info < _OLDEST:
-        version = ".".join(map(str, sys.version_info[:2]))
+        version, oldest = (".".join(map(str, each[:2])) for each in (sys.version_info, _OLDEST))
         sys.stderr.write(
-            f"error: the graphweft command needs Python {'.'.join(map(str, _OLDEST))} or later, and this is {version}; "
-            "with this Python, only the client works\n"
+            f"error: the graphweft command needs Python {oldest} or later, and this is {version}; with this Python, "
+            f"only the client works. With uv: uvx --python {oldest} --from 'graphweft[embedded]' graphweft demo\n"
         )
         raise SystemExit(_code(arguments))
     if arguments[:1] == ["doctor"]:

@@ -16,6 +16,7 @@ from graphweft import Client
 from graphweft_contracts import Event, InvalidSettings
 from graphweft_workers.cli.delivery import send, wait_until_applied
 from graphweft_workers.cli.demo_history import change_rules, explain_problem
+from graphweft_workers.cli.invocation import invocation
 from graphweft_workers.cli.options import command
 from graphweft_workers.cli.output import print_table, say, stdout
 from graphweft_workers.cli.publishing import bar
@@ -108,7 +109,9 @@ async def _show(settings: Settings, runs: Path) -> int:
         if letters:
             say(f"{letters} dead letters; `graphweft dlq list --data {settings.data}` shows them")
         await _context(settings, graph)
-        command_name = _as_typed(sys.argv[0])
+        command_name, aliases = _command_name()
+        for each in aliases:
+            say(f"\n$ {each}")
         changed = await change_rules(settings, settings.rules, _APP, command_name)
         if changed is None:
             return 1
@@ -117,8 +120,8 @@ async def _show(settings: Settings, runs: Path) -> int:
         if not await explain_problem(settings, _APP, command_name):
             return 1
         say(f"The data stays in {settings.data}. Look around:")
-        for line in _look_around(settings, changed):
-            say(f"  {command_name} {line}")
+        for line in [*aliases, *(f"{command_name} {each}" for each in _look_around(settings, changed))]:
+            say(f"  {line}")
         return 1 if letters else 0
     finally:
         await graph.aclose()
@@ -212,9 +215,7 @@ def _installed() -> Path:
     return next((found for root in (package, package.parents[1]) if (found := root / _EXAMPLE).is_dir()), _EXAMPLE)
 
 
-def _as_typed(program: str) -> str:
-    """Return the command that starts this program from the working folder; it may not be on the PATH."""
-    path = Path(program)
-    if path.name != "graphweft":
-        return "graphweft"
-    return str(path.relative_to(Path.cwd()) if path.is_absolute() and path.is_relative_to(Path.cwd()) else path)
+def _command_name() -> tuple[str, list[str]]:
+    """Return what the user types to run a command, and what to type first if that is short for a long path."""
+    typed = invocation(sys.argv[0], sys.executable, here=Path.cwd(), folder=Path.cwd())
+    return ("graphweft", [f"alias graphweft={typed.graphweft}"]) if typed.is_long else (typed.graphweft, [])

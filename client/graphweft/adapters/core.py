@@ -159,9 +159,14 @@ class Adapter:
         """End the agent's turn successfully; see ``TurnBook.end_turn``."""
         self._record(variables, partial(TurnBook.end_turn, agent=agent, run=run), values={"response": response})
 
-    def fail_turn(self, variables: Mapping[str, Any], agent: str, error: BaseException, *, run: str = "") -> None:
+    def fail_turn(
+        self, variables: Mapping[str, Any], agent: str, error: BaseException, *, run: str = "", reported: bool = False
+    ) -> None:
         """End the agent's turn as failed; see ``TurnBook.end_turn``."""
-        self._record(variables, partial(TurnBook.end_turn, agent=agent, run=run, failure=Failure.of(error)))
+        failure = Failure.of(error)
+        self._record(
+            variables, partial(TurnBook.end_turn, agent=agent, run=run, failure=failure, reported=reported)
+        )  # fmt: skip
 
     def emit(
         self,

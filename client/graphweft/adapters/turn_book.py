@@ -220,9 +220,19 @@ class TurnBook:
         return [*events, at.event(TURN_START, turn.fields())]
 
     def end_turn(
-        self, at: Moment, agent: str, *, run: str = "", response: Any = None, failure: Failure | None = None
+        self,
+        at: Moment,
+        agent: str,
+        *,
+        run: str = "",
+        response: Any = None,
+        failure: Failure | None = None,
+        reported: bool = False,
     ) -> list[EmittedEvent]:
-        """End the agent's turn, as failed if there is a ``failure``. If no turn is open only the failure is emitted."""
+        """End the agent's turn, as failed if there is a ``failure``. If no turn is open only the failure is emitted.
+
+        ``reported``: an agent that worked inside the turn had the same failure, so it is not emitted again.
+        """
         state, events = self._state(at)
         turn = state.turns.get((agent, run))
         fields: dict[str, Any] = {"agent_name": agent}
@@ -232,7 +242,7 @@ class TurnBook:
             fields = self._touch(turn, at)
             outcome: Outcome = "completed" if failure is None else "failed"
             events += self._close(state, turn, at.now_s, outcome, response=response, failure=failure)
-        if failure is not None:
+        if failure is not None and not reported:
             if state.run_started_s is not None:
                 state.failures.add(failure)
             events.append(at.event(WORKFLOW_ERROR, {**failure.fields(), **fields}))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import dataclasses
 import json
 import re
 import time
@@ -29,6 +30,29 @@ def bounded_copy(values: Mapping[str, Any]) -> dict[str, Any]:
 def with_ids(variables: dict[str, Any], ids: Mapping[str, Any]) -> dict[str, Any]:
     """Return the variables, with each of the ids that they lack."""
     return {**variables, **{name: value for name, value in ids.items() if not variables.get(name)}}
+
+
+def variables_of(context: Any) -> dict[str, Any]:
+    """Return a caller's context object as variables: items of a mapping, fields of a dataclass or model, or the ids.
+
+    Private fields, and fields that are not data, such as connections and pydantic's secrets, are excluded.
+    """
+    try:
+        if context is None:
+            return {}
+        if issubclass(context.__class__, Mapping):
+            return {str(name): value for name, value in context.items()}
+        kind: Any = context.__class__
+        fields = [one.name for one in dataclasses.fields(kind)] if dataclasses.is_dataclass(kind) else []
+        names = [*IDS, *fields, *getattr(kind, "model_fields", ())]
+        values = {name: getattr(context, name, None) for name in dict.fromkeys(names) if not name.startswith("_")}
+        return {name: value for name, value in values.items() if _is_data(value)}
+    except Exception:  # noqa: BLE001 - an object of the user
+        return {}
+
+
+def _is_data(value: Any) -> bool:
+    return isinstance(value, str | int | float | dict | list | tuple | set | frozenset)
 
 
 def about_model(

@@ -24,7 +24,7 @@ from uuid import uuid4
 
 from graphweft.adapters.core import Adapter
 from graphweft.adapters.runtime_adapter import RuntimeAdapter
-from graphweft.adapters.values import IDS, about_model, error_text, parsed, with_ids
+from graphweft.adapters.values import about_model, error_text, parsed, variables_of, with_ids
 from graphweft.adapters.versions import require
 from graphweft.bounded import BoundedDict
 
@@ -144,7 +144,7 @@ class OpenAIAgentsAdapter(RuntimeAdapter):
         """Put the turn's context below the instructions; for the ``RunConfig`` of runs without this adapter."""
         try:
             run = self._run(data.context)
-            variables = with_ids(_variables(data.context), run.ids)
+            variables = with_ids(variables_of(data.context), run.ids)
             agent = data.agent.name
             if run.agent is not None and run.agent != agent and not run.hooks_only:  # a hand-over without a hook
                 self.core.hand_over(variables, run.agent, agent, run=run.key)
@@ -381,14 +381,14 @@ class OpenAIAgentsAdapter(RuntimeAdapter):
         return run, self._run_variables(run, context.context)
 
     def _run_variables(self, run: _Run, context: Any) -> Mapping[str, Any]:
-        return with_ids(_variables(context), run.ids)
+        return with_ids(variables_of(context), run.ids)
 
     def _run(self, context: Any) -> _Run:
         """Return the current run, or for runs started elsewhere the one that their chat shares."""
         run = _RUN.get()
         if run is not None and run.owner is self:
             return run
-        chat = self.chat_key(_variables(context))
+        chat = self.chat_key(variables_of(context))
         with self._lock:
             run = self._elsewhere.get(chat)
             if run is None:
@@ -500,29 +500,6 @@ def _configured(options: Mapping[str, Any], name: str) -> Any:
     """Return a setting of the run's configuration, a mapping or an object."""
     config = options.get("run_config")
     return cast("Mapping[str, Any]", config).get(name) if isinstance(config, Mapping) else getattr(config, name, None)
-
-
-def _variables(context: Any) -> dict[str, Any]:
-    """Return the variables in a run's context object: items of a mapping, fields of a dataclass or model, or the ids.
-
-    Private fields, and fields that are not data, such as connections and pydantic's secrets, are excluded.
-    """
-    try:
-        if context is None:
-            return {}
-        if issubclass(context.__class__, Mapping):
-            return {str(name): value for name, value in context.items()}
-        kind: Any = context.__class__
-        fields = [one.name for one in dataclasses.fields(kind)] if dataclasses.is_dataclass(kind) else []
-        names = [*IDS, *fields, *getattr(kind, "model_fields", ())]
-        values = {name: getattr(context, name, None) for name in dict.fromkeys(names) if not name.startswith("_")}
-        return {name: value for name, value in values.items() if _is_data(value)}
-    except Exception:  # noqa: BLE001 - an object of the user
-        return {}
-
-
-def _is_data(value: Any) -> bool:
-    return isinstance(value, str | int | float | dict | list | tuple | set | frozenset)
 
 
 def _model(model: Any) -> Any:

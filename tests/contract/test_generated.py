@@ -473,6 +473,6 @@ def test_the_pins_of_the_typescript_client_name_no_registry_and_its_version_is_o
     assert [name for name, each in pins.items() if "resolved" in each] == []
     assert [name for name, each in pins.items() if name and "integrity" not in each] == []
     package = json.loads((client / "package.json").read_text())
-    project = tomllib.loads((COMMITTED.parent / "pyproject.toml").read_text())["project"]
-    assert (package["version"], package["license"]) == (project["version"], "Apache-2.0")
+    version = tomllib.loads((COMMITTED.parent / "pyproject.toml").read_text())["tool"]["hatch"]["version"]
+    assert (package["version"], package["license"]) == (version["fallback-version"].partition(".dev")[0], "Apache-2.0")
     assert "dependencies" not in package

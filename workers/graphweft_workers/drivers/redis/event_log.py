@@ -23,12 +23,13 @@ from graphweft_contracts import BusUnavailable, DeadLetter, Layout, Order, chann
 from graphweft_contracts.rules_log import Activation, StoredRules
 from graphweft_workers.drivers.redis.lease_keeper import RedisLeaseKeeper
 from graphweft_workers.drivers.redis.letter_scripts import EXTEND_LETTER, LETTER_KEYS, PUT_LETTERS, REQUEUE_LETTER
+from graphweft_workers.drivers.redis.letters import RedisLetters
 from graphweft_workers.drivers.redis.purges import RedisPurgeLog
 from graphweft_workers.drivers.redis.rules_log import RedisRulesLog
 from graphweft_workers.drivers.redis.stream_waiter import StreamWaiter, offset_number
 from graphweft_workers.drivers.redis.usage import RedisUsageLog
 from graphweft_workers.ports.event_log import Batch, Committed, Entry, PartitionStatus
-from graphweft_workers.ports.pages import LEAST, PAGE_BYTES
+from graphweft_workers.ports.pages import LEAST, PAGE_BYTES, size_of
 from graphweft_workers.ports.purges import Purge, Purges
 from graphweft_workers.ports.usage import LettersOfApp
 
@@ -36,8 +37,6 @@ _IO_GRACE_S: Final = 5.0
 _LONGEST_WAIT_S: Final = 5.0
 _LAST_MS: Final = 253_402_300_799_000
 """The last second of the year 9999. A producer may choose an entry's id, and with it any time."""
-_LETTERS_PAGE: Final = 1_000
-"""Dead letters of which app and size are read at once."""
 _READ_BYTES: Final = 16 * 1024**2
 """About the largest result of one ``read``, whatever its limit."""
 _FIRST_COUNT: Final = 16
@@ -159,6 +158,7 @@ class RedisEventLog:
         self._new = new
         self._rules = RedisRulesLog(self._call)
         self._usage = RedisUsageLog(self._call)
+        self._letters = RedisLetters(self._call)
         self._purges = RedisPurgeLog(self._call)
         self._group_name = group
         self._count: int | None = None
@@ -415,34 +415,7 @@ class RedisEventLog:
         self, *, limit: int, app_id: str | None = None, size: int | None = None
     ) -> Sequence[DeadLetter]:
         """See ``DeadLetters.dead_letters``."""
-        if app_id is None and size is None:
-            return await self._letters(await self._call("ZRANGE", channels.DEAD_LETTER_ORDER, 0, limit - 1))
-        wanted: list[bytes] = []
-        start = total = 0
-        while len(wanted) < limit:
-            ids = await self._call("ZRANGE", channels.DEAD_LETTER_ORDER, start, start + _LETTERS_PAGE - 1)
-            if not ids:
-                break
-            start += len(ids)
-            counted = await self._call("HMGET", channels.COUNTED_LETTERS, *ids)
-            for letter_id, each in zip(ids, counted, strict=True):
-                bytes_, _, app = (each or b"0 ").decode(errors="replace").partition(" ")
-                if each is not None and app_id not in (None, app):  # older versions did not count letters
-                    continue
-                total += int(bytes_)
-                if len(wanted) == limit or (wanted and size is not None and total > size):
-                    return await self._letters_of(app_id, wanted)
-                wanted.append(letter_id)
-        return await self._letters_of(app_id, wanted)
-
-    async def _letters_of(self, app_id: str | None, ids: Sequence[bytes]) -> list[DeadLetter]:
-        return [each for each in await self._letters(ids) if app_id in (None, each.app_id)]
-
-    async def _letters(self, ids: Sequence[bytes]) -> list[DeadLetter]:
-        if not ids:
-            return []
-        bodies = await self._call("HMGET", channels.DEAD_LETTERS, *ids)
-        return [DeadLetter.model_validate_json(body) for body in bodies if body is not None]
+        return await self._letters.first(limit, app_id, size)
 
     async def dead_letter(self, letter_id: str) -> DeadLetter | None:
         """See ``DeadLetters.dead_letter``."""
@@ -513,7 +486,7 @@ class RedisEventLog:
             lost = lost or missing
             entries += [_entry(item) for item in found]
             if found:
-                got = sum(len(name) + len(value) for _, fields in found for name, value in fields.items())
+                got = sum(size_of(fields) for _, fields in found)
                 self._sizes[partition] = (max(1.0, got / len(found)), len(found))
                 size += got
             if len(found) < count:

@@ -48,27 +48,16 @@ def events_page() -> str:
         table(_HEAD, _rows(found["event"], found["event"])),
     ]
     for type in sorted(set(found) - {"event", "context_request", "context_reply", "dead_letter"}, key=_order):
-        schema = _payload(found[type])
-        parts += [
-            f"## {code(type)}\n",
-            _description(schema),
-            f"[JSON Schema](../../contracts/schemas/{type}.json)\n",
-            table(_HEAD, _rows(schema, found[type])),
-        ]
+        parts += _section(type, _payload(found[type]), found[type])
     return "\n".join(parts)
 
 
 def messages_page() -> str:
     """Return the page of context requests, replies and dead letters."""
+    found = schemas()
     parts = ["# Context requests, replies and dead letters\n", "Written from the contracts.\n"]
     for name in ("context_request", "context_reply", "dead_letter"):
-        schema = schemas()[name]
-        parts += [
-            f"## {code(name)}\n",
-            _description(schema),
-            f"[JSON Schema](../../contracts/schemas/{name}.json)\n",
-            table(_HEAD, _rows(schema, schema)),
-        ]
+        parts += _section(name, found[name], found[name])
     return "\n".join(parts)
 
 
@@ -105,6 +94,16 @@ def schema_files() -> Iterator[tuple[str, str]]:
     for kind in KINDS:
         yield f"schemas/files/{kind}.json", schema_text(kind)
     yield "openapi.json", json.dumps(openapi(), indent=1)
+
+
+def _section(name: str, schema: Schema, whole: Schema) -> list[str]:
+    """Return the section of a schema of the contracts: its heading, text, file and fields."""
+    return [
+        f"## {code(name)}\n",
+        _description(schema),
+        f"[JSON Schema](../../contracts/schemas/{name}.json)\n",
+        table(_HEAD, _rows(schema, whole)),
+    ]
 
 
 def _description(schema: Schema) -> str:

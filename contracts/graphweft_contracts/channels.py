@@ -72,9 +72,9 @@ LETTERS_OF_APPS: Final = "graphweft:deadletters:apps"
 """Hash: `n:` and app -> its dead letters; `b:` and app -> their bytes. The app is empty for letters of none."""
 
 DURABLE: Final = "graphweft:durable"
+"""Key on the graph server; a write to it allows waiting until the server has written to disk."""
 GRAPH_INDEXES: Final = "graphweft:indexes"
 """Begin of the keys that name the run of the server in which the indexes of a graph were made."""
-"""Key on the graph server; a write to it allows waiting until the server has written to disk."""
 
 SLOW: Final = "graphweft:slow"
 """Begin of the keys by which slow reads and writes of a graph take turns, on the graph server."""

@@ -111,7 +111,7 @@ class DeadLetter(BaseModel):
     @property
     def until(self) -> str:
         """`partition:offset` of the last entry."""
-        return f"{self.partition}:{self.offsets[-1] if self.offsets else self.offset}"
+        return f"{self.partition}:{self.entries[-1]}"
 
     def without_event(self) -> DeadLetter:
         """Return the letter of one mutation of one event, which refers to the event on the bus."""
@@ -126,6 +126,11 @@ class DeadLetter(BaseModel):
         return self.model_copy(update=changed)
 
     @property
+    def entries(self) -> tuple[str, ...]:
+        """The offsets of all its entries, in order."""
+        return self.offsets or (self.offset,)
+
+    @property
     def passed_over(self) -> tuple[str, ...]:
-        """The offsets of a `set_aside` letter whose events have no effect."""
-        return (self.offsets or (self.offset,)) if self.heeded is None else self.heeded
+        """The offsets whose events or rows have no effect: all, but of a `set_aside` letter those that are heeded."""
+        return self.entries if self.heeded is None else self.heeded

@@ -115,11 +115,8 @@ class _Session:
             case "StopFailure":
                 failure = self._failure(_error_type(self._fields.get("error")), self._said("error_details"))
                 ended = {**agent, "success": False, "outcome": "failed", "response": None, **failure}
-                turn, error = (
-                    self.event("agent.turn_complete", ended),
-                    self.event("workflow.error", {**agent, **failure}),
-                )
-                return self._does(turn, error)
+                error = self.event("workflow.error", {**agent, **failure})
+                return self._does(self.event("agent.turn_complete", ended), error)
             case "PreToolUse":
                 return self._does(self._tool("tool.call_start", arguments=self._fields.get("tool_input")))
             case "PostToolUse":
@@ -161,8 +158,7 @@ class _Session:
         return self.event(type, {**call, "agent_name": self._agent, **data})
 
     def _ended_tool(self, result: Any, error: str | None) -> Moment:
-        done = self._tool("tool.call_complete", result=result, success=error is None, error=error)
-        return self._does(done)
+        return self._does(self._tool("tool.call_complete", result=result, success=error is None, error=error))
 
     def _failure(self, error_type: str, message: str | None) -> dict[str, Any]:
         return {"error_type": error_type, **({} if message is None else {"error_message": message})}
@@ -218,13 +214,7 @@ def _shown(data: Mapping[str, Any]) -> dict[str, Any]:
 
 def _error_type(error: object) -> str:
     """Return the kind of a failure: a word, and no text that may quote what was said."""
-    kind = (
-        error
-        if isinstance(error, str)
-        else cast("dict[str, Any]", error).get("type")
-        if isinstance(error, dict)
-        else None
-    )
+    kind = cast("dict[str, Any]", error).get("type") if isinstance(error, dict) else error
     return kind[:256] if isinstance(kind, str) and kind.strip() else "Error"
 
 

@@ -93,7 +93,7 @@ class AppPart:
             return None
         if letter.app_id not in (None, self._app_id) or (letter.app_id is None and letter.reason not in _BY_ENTRY):
             return None
-        offsets = tuple(each for each in letter.offsets or (letter.offset,) if each in self.own)
+        offsets = tuple(each for each in letter.entries if each in self.own)
         if not offsets:
             return None
         if not letter.offsets or (letter.app_id and offsets == letter.offsets):

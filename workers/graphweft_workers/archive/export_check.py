@@ -105,7 +105,7 @@ class _HistoryCheck:
         for letter in self._read("letters"):
             own = self._own.get(letter.partition, ())
             strange = letter.app_id not in (None, self._history.app)
-            if strange or any(each not in own for each in letter.offsets or (letter.offset,)):
+            if strange or any(each not in own for each in letter.entries):
                 raise InvalidExport(f"the export holds a dead letter of another app, {letter.id!r}")
             count += 1
         return count

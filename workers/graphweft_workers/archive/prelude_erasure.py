@@ -57,7 +57,7 @@ async def _erase_letters(prelude: Prelude) -> None:
     before = await state.dead_letters()
     kept: list[DeadLetter] = []
     for letter in before:
-        offsets = letter.offsets or (letter.offset,)
+        offsets = letter.entries
         there = [each for each in await reader.entries(letter.partition, offsets) if not each.erased]
         if len(there) == len(offsets):
             kept.append(letter)

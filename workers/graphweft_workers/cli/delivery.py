@@ -121,7 +121,7 @@ async def _outcome_of(bus: Bus, sent: Sent) -> Outcome:
     for letter in await bus.dead_letters(limit=count) if count else ():
         if letter.reason == "trimmed":  # its offset lies before the events that it stands for
             continue
-        offsets = letter.offsets or (letter.offset,)
+        offsets = letter.entries
         hit = [place for offset in offsets if (place := f"{letter.partition}:{offset}") in sent.positions]
         if hit:
             (skipped if letter.reason in SKIPS else failed).update(hit)

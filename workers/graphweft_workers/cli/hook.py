@@ -132,11 +132,9 @@ async def _work(moment: Moment, owner: Owner, url: str, deadline_s: float, max_t
         lost += await emit(moment.after)
     finally:
         await client.aclose(drain_s=min(0.2, left_s()))
-    if lost:
-        dropped = client.stats.dropped + client.stats.rejected
-        _say(
-            f"{dropped} of {len(moment.before) + len(moment.after)} events are lost: is the bus running?"
-        ) if dropped else None
+    dropped = client.stats.dropped + client.stats.rejected
+    if lost and dropped:
+        _say(f"{dropped} of {len(moment.before) + len(moment.after)} events are lost: is the bus running?")
     return text
 
 

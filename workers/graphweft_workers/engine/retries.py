@@ -16,6 +16,7 @@ from graphweft_workers.engine.read import row_id
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.dead_letters import drop_entry, retry_entry
 from graphweft_workers.ports.event_log import Entry
+from graphweft_workers.ports.pages import size_of
 
 _AT_ONCE: Final = 200
 _BYTES_AT_ONCE: Final = 4 * 1024**2
@@ -184,7 +185,7 @@ def _page(letter: DeadLetter, found: Sequence[Entry]) -> list[Mapping[bytes, byt
     entries: list[Mapping[bytes, bytes]] = []
     size = 0
     for entry in found:
-        size += sum(len(name) + len(value) for name, value in entry.fields.items())
+        size += size_of(entry.fields)
         if entries and size > _BYTES_AT_ONCE:
             break
         entries.append(_again(letter, entry))

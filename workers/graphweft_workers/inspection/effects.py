@@ -188,4 +188,4 @@ def covers(letter: DeadLetter, seen: Seen) -> bool:
     """Tell whether a dead letter stands for an entry."""
     if letter.reason == "trimmed" or letter.partition != seen.partition:
         return False
-    return seen.entry.offset in (letter.offsets or (letter.offset,))
+    return seen.entry.offset in letter.entries

@@ -10,8 +10,9 @@ from typing import Final
 from graphweft_workers.engine.duplicates import REACH, WINDOW, Identity, identity_of
 from graphweft_workers.engine.read import row_id
 from graphweft_workers.inspection.entries import Seen
-from graphweft_workers.inspection.scan import Decoder, Limits, backwards, forwards, newest_first, size_of
+from graphweft_workers.inspection.scan import Decoder, Limits, backwards, forwards, newest_first
 from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.pages import size_of
 
 _POSITION: Final = re.compile(r"[0-9]{1,9}:[0-9]{1,18}(-[0-9]{1,18})?", re.ASCII)
 _REPORT: Final = 10_000
@@ -78,7 +79,7 @@ async def relatives_of(bus: Bus, decoder: Decoder, seen: Seen, ends: Mapping[int
             entries += 1
             if distance > WINDOW or entries > REACH:
                 break
-            read += size_of(entry)
+            read += size_of(entry.fields)
             if limits.size is not None and read > limits.size:
                 found.complete = False
                 break
@@ -90,7 +91,7 @@ async def relatives_of(bus: Bus, decoder: Decoder, seen: Seen, ends: Mapping[int
             found.complete = False
             break
         found.searched += 1
-        read += size_of(entry)
+        read += size_of(entry.fields)
         if found.searched % _REPORT == 0:
             limits.on_progress(found.searched)
         later = await decoder.see(seen.partition, entry)

@@ -15,6 +15,7 @@ from graphweft_contracts.rules_log import Activation, announced
 from graphweft_workers.inspection.entries import Seen, see
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Entry, EventLog
+from graphweft_workers.ports.pages import size_of
 
 _FIRST: Final = 16
 """Entries of the first page, before their size is known."""
@@ -116,7 +117,7 @@ class Limits:
             self.cut = True
             return False
         self.scanned += 1
-        self.read += size_of(entry)
+        self.read += size_of(entry.fields)
         return True
 
     async def within(self, source: AsyncIterator[tuple[int, Entry]]) -> AsyncIterator[tuple[int, Entry]]:
@@ -205,12 +206,7 @@ class Follower:
         return sorted(found, key=lambda each: each[1].received)
 
 
-def size_of(entry: Entry) -> int:
-    """Return the bytes of an entry."""
-    return sum(len(name) + len(value) for name, value in entry.fields.items())
-
-
 def _next_limit(page: Sequence[Entry], limit: int) -> int:
-    size = sum(map(size_of, page))
+    size = sum(size_of(entry.fields) for entry in page)
     fitting = _PAGE_BYTES * len(page) // max(1, size)
     return max(2, min(_PAGE, limit * _GROWTH, fitting))

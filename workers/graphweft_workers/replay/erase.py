@@ -197,7 +197,7 @@ class Erasure:
         gone = {number: await erased_offsets(self._reader, number) for number in partitions}
         found = left = 0
         for letter in await self._letters():
-            offsets = letter.offsets or (letter.offset,)
+            offsets = letter.entries
             erased = gone.get(letter.partition, set())
             if letter.app_id not in (None, self._subject.app_id) or not any(each in erased for each in offsets):
                 if holds(self._subject, letter):  # of an event that was not on the log

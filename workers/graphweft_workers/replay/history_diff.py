@@ -165,7 +165,7 @@ class HistoryComparison:
             end = self._found.ends.get(letter.partition)
             if letter.app_id != self._app_id or end is None or letter.reason == "trimmed" or letter.id in letters:
                 continue
-            offsets = letter.offsets or (letter.offset,)
+            offsets = letter.entries
             number = sum(not self._bus.is_after(offset, end) for offset in offsets)
             if number:
                 self._found.count(

@@ -132,7 +132,7 @@ class Restatement:
         for _ in range(_ATTEMPTS):
             if found is None:
                 return False
-            offsets = found.offsets or (found.offset,)
+            offsets = found.entries
             later = tuple(each for each in offsets if not self._is_before(each, found.partition, until))
             if len(later) == len(offsets):
                 return False

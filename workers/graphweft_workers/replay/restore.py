@@ -238,7 +238,7 @@ class Restore:
             yield letter, Entry(offset=letter.offset, fields=wire.unpack(letter.fields), received=letter.time)
         alone = last.bus
         for letter in await alone.dead_letters(limit=_MOST_LETTERS):
-            for entry in await alone.entries(letter.partition, letter.offsets or (letter.offset,)):
+            for entry in await alone.entries(letter.partition, letter.entries):
                 yield letter, entry
 
 

@@ -1,7 +1,7 @@
 """Google ADK 2.x (``google.adk``): events of runs, agents, model calls and tools, and context in each model request.
 
 Rejected: callbacks of single agents, which must be set on each one, and its tracing, which cannot change a prompt. A
-plugin sees all agents of an app, also those inside tools. It has no callback for a cancelled run, but ADK calls
+plugin sees all agents of an app, also those inside tools. ADK does not report a cancelled run to plugins, but calls
 ``after_agent_callback`` while it handles the cancellation.
 """
 
@@ -140,7 +140,7 @@ class GoogleADKAdapter(RuntimeAdapter):
         return run
 
     def end(self, context: Any, error: BaseException | None = None) -> None:
-        """End the invocation, unless it waits for a person, and its open turns, for whose end there was no callback."""
+        """End the invocation and the turns whose end ADK did not report, unless it waits for a person."""
         with self._lock:
             run = self._open.pop(context.invocation_id, None)
         if run is None:  # it was cancelled
@@ -193,7 +193,7 @@ class GoogleADKAdapter(RuntimeAdapter):
         cancelled = _left(run)
         if turn is not None and cancelled is not None:
             self._fail(run, place, turn, variables, cancelled)
-            if not run.turns:  # there is no callback for the end of a cancelled invocation
+            if not run.turns:  # ADK does not report the end of a cancelled invocation
                 self.end(context, cancelled)
         elif turn is not None and turn.waiting:
             self._waiting[run.key, place] = turn.run
@@ -329,7 +329,7 @@ def _left(run: _Run) -> BaseException | None:
 
 
 def _value(result: Any) -> Any:
-    """Return a tool's result: ADK wraps a result that is no object as ``{"result": …}``."""
+    """Return a tool's result: ADK wraps a result that is not an object as ``{"result": …}``."""
     if isinstance(result, Mapping):
         known = cast("Mapping[str, Any]", result)
         return known["result"] if set(known) == {"result"} else dict(known)

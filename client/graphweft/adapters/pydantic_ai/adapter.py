@@ -314,7 +314,7 @@ class _Hooks:
 
     @classmethod
     def get_serialization_name(cls) -> str | None:
-        return None  # it has no description that a specification of an agent could hold
+        return None  # a specification of an agent cannot name it, since it holds the adapter
 
     @classmethod
     def combine(cls, capabilities: Sequence[Any]) -> Any:

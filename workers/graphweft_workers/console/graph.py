@@ -19,7 +19,7 @@ from graphweft_workers.gateway.problems import Problem
 from graphweft_workers.ports.graph_store import INTERNAL_PREFIX, GraphStore
 
 LABELS: Final = 40
-"""Labels that are counted."""
+"""Labels with nodes that are shown."""
 _SAMPLED: Final = 8
 """Labels of which the first picture has nodes."""
 _EACH: Final = 6
@@ -31,6 +31,8 @@ MOST: Final = 300
 _DEGREE: Final = 10_000
 _SCAN: Final = 5_000
 _SCANNED_LABELS: Final = 20
+_ASKED_LABELS: Final = 200
+"""Labels whose nodes are counted at most: a server also lists some that have no nodes."""
 _KEYS: Final = 40
 _READ_S: Final = 2.0
 _SEARCH_S: Final = 0.15
@@ -98,14 +100,18 @@ async def labels_of(graph: GraphStore, app_id: str) -> tuple[list[dict[str, Any]
     rows = (await graph.read(app_id, "CALL db.labels() YIELD label RETURN label", {}, timeout_s=_READ_S)).rows
     names = sorted(str(row[0]) for row in rows if not str(row[0]).startswith(INTERNAL_PREFIX))
     found: list[dict[str, Any]] = []
-    for name in names[:LABELS]:
+    asked = 0
+    for name in names[:_ASKED_LABELS]:
+        if len(found) == LABELS:
+            break
+        asked += 1
         try:
             table = await graph.read(app_id, queries.count_nodes(graph.dialect, name), {}, timeout_s=_READ_S)
         except QueryFailed:  # a name that no query can hold
             continue
         if table.rows and table.rows[0][0]:
             found.append({"label": name, "nodes": table.rows[0][0]})
-    return sorted(found, key=lambda each: -each["nodes"]), max(0, len(names) - LABELS)
+    return sorted(found, key=lambda each: -each["nodes"]), len(names) - asked
 
 
 async def picture(

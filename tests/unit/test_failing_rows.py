@@ -234,15 +234,37 @@ def queries_for(rules: RuleSet, failing: int, *, runs_again: bool = False) -> tu
 @pytest.mark.parametrize("failing", [0, 1, 2, 10, 20])
 def test_a_batch_takes_few_queries_for_each_failing_row(rules: RuleSet, failing: int) -> None:
     queries, calls = queries_for(rules, failing)
-    assert queries <= 4 * failing + 4
+    assert queries <= failing + 6
     assert calls <= failing + 2
 
 
 @pytest.mark.parametrize("failing", [2, 20])
 def test_a_graph_that_would_run_rows_again_gets_suspects_alone(rules: RuleSet, failing: int) -> None:
     queries, calls = queries_for(rules, failing, runs_again=True)
-    assert queries <= 4 * failing + 4
-    assert calls <= 2 * failing + 3
+    assert queries <= failing + 8
+    assert calls <= failing + 5
+
+
+def test_suspects_with_sound_rows_between_them_put_nothing_in_quarantine(rules: RuleSet) -> None:
+    """They run one after the other, but they did not fail one after the other in the log."""
+    failing = range(0, 1_000, 25)
+    first = [*((f"s{number}", 1) for number in range(999)), ("s0", SOMETIMES)]
+    second = [(f"s{number}", SOMETIMES if number in failing else 1) for number in range(1_000)]
+    events = events_of(rules, [*first, *second, *((f"s{number}", SOMETIMES) for number in range(1, 400))])
+    for event in events:
+        object.__setattr__(event, "mutations", event.mutations[:1])
+    graph, letters = Graph(), Letters()
+    worker = applier(rules, graph, letters, quarantine=True)
+
+    async def apply(start: int) -> None:
+        await worker.apply(0, "app", graph.progress.checkpoint, events[start : start + 1_000])
+
+    asyncio.run(apply(0))
+    asyncio.run(apply(1_000))
+    assert len(letters.kept) == 1 + len(failing)
+    assert {letter.reason for letter in letters.kept.values()} == {"query_error"}
+    asyncio.run(apply(2_000))  # these fail one after the other
+    assert "quarantined" in {letter.reason for letter in letters.kept.values()}
 
 
 def test_a_failing_row_without_an_example_is_found_in_few_calls(rules: RuleSet) -> None:

@@ -253,6 +253,8 @@ class Applier:
             raise GraphUnavailable(f"the graph's checkpoint cannot be written: {failure}")
         row, timed_out = run.row, failure.code == "timeout"
         if id(row) in run.apart and not timed_out:
+            if id(row) in run.amid:  # suspects run one after the other, but they need not be so in the log
+                self._failures.pop(_broken(run.app_id, row), None)
             failed = self._failed_row(run.app_id, row, failure)
             if not run.skip(failed):
                 await self._tell_skipped(run)

@@ -161,12 +161,19 @@ class Arranger:
         cyphers = _cyphers(rows)
         return self._for(cyphers).is_prepared(cyphers.values())
 
-    def arrange[Row](self, rows: Iterable[tuple[BoundMutation, Row]]) -> list[Step[Row]]:
-        """Return the steps for rows in log order."""
+    def arrange[Row](
+        self, rows: Iterable[tuple[BoundMutation, Row]], apart: Collection[int] = frozenset()
+    ) -> list[Step[Row]]:
+        """Return the steps for rows in log order.
+
+        ``apart`` has the ``id`` of rows that may fail. Each has a step of its own, and the order of the others holds
+        whether it takes effect or not.
+        """
         given = list(rows)
         cyphers = _cyphers([bound for bound, _ in given])
         arranger = self._for(cyphers)
-        return (arranger.in_order(given) if len(cyphers) == 1 else None) or arranger.arrange(given)
+        found = arranger.in_order(given) if len(cyphers) == 1 and not apart else None
+        return found or arranger.arrange(given, apart)
 
     def _for(self, cyphers: Mapping[int, Cypher]) -> _Arranger:
         return self._of_rules if self._packed.isdisjoint(cyphers) else self._of_all
@@ -209,10 +216,14 @@ class _Arranger:
         compiled = self._compiled
         return all(id(cypher) in compiled for cypher in cyphers)
 
-    def arrange[Row](self, rows: Iterable[tuple[BoundMutation, Row]]) -> list[Step[Row]]:
-        """Return the steps for rows in log order."""
+    def arrange[Row](
+        self, rows: Iterable[tuple[BoundMutation, Row]], apart: Collection[int] = frozenset()
+    ) -> list[Step[Row]]:
+        """Return the steps for rows in log order; see ``Arranger.arrange``."""
         steps: list[Step[Row]] = []
         places: defaultdict[int, list[int]] = defaultdict(list)
+        alone: defaultdict[int, list[int]] = defaultdict(list)
+        """By mutation: the steps with rows that have a query of their own each."""
         groups: list[_Group | None] = [None] * len(self._columns)
         barrier = 0  # the first step that rows may join
         for bound, row in rows:
@@ -226,10 +237,17 @@ class _Arranger:
             kinds = _PLAIN.get(type(params.get(key)), _OTHER) if key else _OTHER  # pyright: ignore[reportUnknownArgumentType]
             if kinds is _OTHER:
                 kinds = _kinds(params, mutation.keys)
-            mine = places[form]
             number = len(steps)
-            if mine and mine[-1] >= earliest and form >= 0:
-                number = _place(steps, mine, earliest, kinds)
+            if apart and id(row) in apart:
+                mine = alone[id(cypher)]
+                if mine and mine[-1] >= earliest:
+                    number = mine[-1]
+                # If it fails, it has made no entity.
+                touched = [_unsure(each) for each in touched]
+            else:
+                mine = places[form]
+                if mine and mine[-1] >= earliest and form >= 0:
+                    number = _place(steps, mine, earliest, kinds)
             if number < len(steps):
                 step = steps[number]
                 step.rows.append(row)
@@ -244,7 +262,14 @@ class _Arranger:
                 groups = [None] * len(self._columns)
             elif touched:
                 _note(touched, number)
-        return steps
+        if not apart:
+            return steps
+        each_alone = {number for numbers in alone.values() for number in numbers}
+        return [
+            part
+            for number, step in enumerate(steps)
+            for part in ([replace(step, rows=[row]) for row in step.rows] if number in each_alone else [step])
+        ]
 
     def in_order[Row](self, rows: Sequence[tuple[BoundMutation, Row]]) -> list[Step[Row]] | None:
         """Return the steps for rows of one mutation if each row may join the last step; else None.
@@ -480,6 +505,11 @@ def _same(kinds: tuple[_Kind, ...], others: tuple[_Kind, ...]) -> bool:
 
 def _known(kind: _Kind, other: _Kind) -> _Kind:
     return other if kind is None else kind
+
+
+def _unsure(touched: _Touched) -> _Touched:
+    group, value, steps, notes, shape, _, undoes = touched
+    return group, value, steps, notes, shape, False, undoes
 
 
 def _note(touched: Iterable[_Touched], step: int) -> None:

@@ -4,14 +4,13 @@ A query with many rows fails as a whole. Two things find the failing row. A row 
 a suspect, runs alone, at its place in the log's order. Otherwise the rows of the failed query are divided into parts
 that are sent at once, until a part has one row.
 
-The rows before, between and after suspects are arranged apart from each other, so no row runs earlier because of what a
-suspect does. So a suspect that fails is skipped, and the rows after it stay as they are: a batch with many failing rows
-is arranged once, and has one write of dead letters.
+The order of the other rows holds whether a suspect takes effect or not. So a suspect that fails is skipped, and the
+rows after it stay as they are: a batch with many failing rows is arranged once, and has one write of dead letters.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Final
 
@@ -63,6 +62,8 @@ class PlanRun:
     """The row that timed out alone."""
     apart: dict[int, Row] = field(default_factory=dict[int, Row])
     """By ``id``: suspects, each in a step of its own."""
+    amid: set[int] = field(default_factory=set[int])
+    """The ``id`` of suspects that follow a row of their mutation that is none, in the log's order."""
     skipped: list[MatchedEvent] = field(default_factory=list[MatchedEvent])
     """Events of suspects that failed and whose dead letters are not written yet; the rows are in ``plan.failed``."""
 
@@ -132,20 +133,11 @@ class PlanRun:
         before = {id(row) for row in rows if id(row) in self.apart}
         if found.keys() == before or len(found) * 2 > len(rows):
             return False
-        batch_queries = {id(row): step.batch_query for step in self.plan.steps for row in step.rows}
-        steps: list[Step[Row]] = []
-        between: list[Row] = []
-        arrange = self.plan.arranger.arrange
-        for row in sorted(rows, key=lambda row: row.number):
-            if id(row) not in found:
-                between.append(row)
-                continue
-            steps += arrange([(each.bound, each) for each in between])
-            steps.append(Step(mutation=row.bound, batch_query=batch_queries[id(row)], rows=[row]))
-            between = []
-        steps += arrange([(each.bound, each) for each in between])
+        amid = _amid(self.plan.rows, found)
+        in_order = sorted(rows, key=lambda row: row.number)
+        steps = self.plan.arranger.arrange([(row.bound, row) for row in in_order], found.keys())
         self.go_on(replace(self.plan, before=self.plan.checkpoint(self.done), steps=steps))
-        self.apart = found
+        self.apart, self.amid = found, amid
         return True
 
     def skip(self, failed: FailedRows) -> bool:
@@ -179,6 +171,18 @@ class PlanRun:
             steps.append(replace(step, rows=step.rows[first:]) if first else step)
             first = 0
         return replace(self.plan, before=self.plan.checkpoint(done), steps=steps, failed=failed)
+
+
+def _amid(rows: Iterable[Row], suspects: Collection[int]) -> set[int]:
+    found: set[int] = set()
+    is_suspect: dict[tuple[str, str], bool] = {}
+    for row in sorted(rows, key=lambda row: row.number):
+        mutation = (row.bound.mutation.rule, row.bound.mutation.id)
+        before = is_suspect.get(mutation, True)
+        is_suspect[mutation] = id(row) in suspects
+        if not before and is_suspect[mutation]:
+            found.add(id(row))
+    return found
 
 
 def statement_of(row: Row) -> str:

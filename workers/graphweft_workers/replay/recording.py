@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import datetime
 from typing import Any, Final, cast, override
@@ -191,7 +191,7 @@ class _Singly(Arranger):
         """Know nothing about rules."""
 
     @override
-    def arrange[Row](self, rows: Any) -> list[Step[Row]]:
+    def arrange[Row](self, rows: Any, apart: Collection[int] = frozenset()) -> list[Step[Row]]:
         return [Step(mutation=bound, rows=[row]) for bound, row in rows]
 
 

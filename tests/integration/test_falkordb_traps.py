@@ -284,6 +284,27 @@ async def test_a_server_that_begins_with_a_snapshot_finds_the_number_zero(tmp_pa
     assert len(set(found)) == 1, found
 
 
+async def test_indexes_of_a_new_graph_are_made_once(url: str) -> None:
+    """The first event of an app would wait while each of its indexes is dropped and made again."""
+    async with contextlib.aclosing(FalkorDBStore(url)) as store:
+        redis: Any = store._redis  # pyright: ignore[reportPrivateUsage]
+        await store.prepare("fresh", [("Item", "k"), ("Item", "id")])
+        before = await commands(redis)
+        await store.progress("fresh", 0)
+        assert await commands(redis) - before == 1  # the checkpoint
+        # A graph that has indexes of unknown age keeps waiting for its repair, whatever is added to them.
+        await redis.delete(channels.graph_indexes(channels.graph_name("fresh")))
+        await store.prepare("fresh", [("Item", "name")])
+        before = await commands(redis)
+        await store.progress("fresh", 0)
+        assert await commands(redis) - before >= 6  # each of the three is dropped and made
+
+
+async def commands(redis: Any) -> int:
+    """Return the number of queries that the server has run, listings of indexes included."""
+    return int((await redis.info("commandstats"))["cmdstat_graph.QUERY"]["calls"])
+
+
 class _Cut:
     """A client of a real server whose caller is cancelled when the server has taken a SET, before it gets the reply."""
 
@@ -322,6 +343,7 @@ async def test_a_lock_on_indexes_is_short_and_only_its_holder_ends_it(url: str) 
     async with contextlib.aclosing(FalkorDBStore(url)) as store:
         redis: Any = store._redis  # pyright: ignore[reportPrivateUsage]
         await store.prepare("lost", [("Item", "k")])
+        await redis.delete(key)  # as if an earlier run of the server had made the index
         left: list[int] = []
 
         class Taken(_Cut):

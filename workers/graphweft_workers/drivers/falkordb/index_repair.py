@@ -85,6 +85,11 @@ async def make_anew(redis: Any, graph: Any, run: str) -> None:
         await asyncio.sleep(_POLL_S)
 
 
+async def are_new(redis: Any, name: str, run: str) -> None:
+    """Note that all indexes of a graph were made in this run of the server."""
+    await redis.set(channels.graph_indexes(name), run)
+
+
 async def forget(redis: Any, name: str) -> None:
     """Let the indexes of a graph be made anew: another graph has its name now."""
     await redis.delete(channels.graph_indexes(name))

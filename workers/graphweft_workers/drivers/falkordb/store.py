@@ -202,6 +202,8 @@ class FalkorDBStore:
                     logger.debug("index not created by %s: %s", statement, error)
             if statements:
                 await index_repair.until_built(self._graph(app_id))
+            if missing and not any(kind == "RANGE" for _, _, kind in there):
+                await index_repair.are_new(self._redis, self._name(app_id), await self._current_run())
         except (RedisError, OSError) as error:
             raise of_graph(error) from error
 
@@ -213,8 +215,7 @@ class FalkorDBStore:
     async def _progress(self, app_id: str, partition: int) -> Progress:
         graph = self._graph(app_id)
         try:
-            run = self._run or _run_of(await self._redis.info("server"))
-            await index_repair.make_anew(self._redis, graph, run)
+            await index_repair.make_anew(self._redis, graph, await self._current_run())
             result = await graph.query(MAKE_CHECKPOINT, {"__gw_partition": partition})
             if len(result.result_set) > 1:
                 await graph.query(DROP_COPIES, {"__gw_partition": partition})
@@ -551,6 +552,10 @@ class FalkorDBStore:
                     self._places.threads = await self._setting("THREAD_COUNT", _THREADS)
                     self._longest_ms = await self._setting("TIMEOUT_MAX", 0)
         return min(wanted_ms, self._longest_ms) if self._longest_ms else wanted_ms
+
+    async def _current_run(self) -> str:
+        """Return the server's run at the last ``check``, or now."""
+        return self._run or _run_of(await self._redis.info("server"))
 
     async def _setting(self, name: str, unknown: int) -> int:
         try:

@@ -20,7 +20,7 @@ VALUES = st.one_of(st.none(), st.booleans(), INTEGERS, TEXTS)
 
 @given(rows=st.integers(1, 3).flatmap(lambda width: st.lists(st.tuples(*[VALUES] * width), min_size=1)))
 def test_rows_are_written_like_their_values(rows: list[tuple[Any, ...]]) -> None:
-    written = header({}, rows).removeprefix("CYPHER  `__gw_rows`=").rstrip(" ")
+    written = header({}, {"__gw_rows": rows}).removeprefix("CYPHER  `__gw_rows`=").rstrip(" ")
     escapes = {"\\n": "\n", "\\r": "\r", "\\t": "\t", "\\b": "\b", "\\f": "\f"}
     for row in rows:  # JSON may also escape what a literal need not
         for value in row:
@@ -36,12 +36,12 @@ def test_rows_are_written_like_their_values(rows: list[tuple[Any, ...]]) -> None
 )
 def test_a_value_that_the_server_would_change_is_refused_in_any_row(value: Any) -> None:
     with pytest.raises(QueryFailed) as refused:
-        header({}, [[0, "text", 1.5], [1, value, 2]])
+        header({}, {"__gw_rows": [[0, "text", 1.5], [1, value, 2]]})
     assert refused.value.of_value
 
 
 def test_columns_of_plain_values_are_not_written_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
     written: list[Any] = []
     monkeypatch.setattr(literals, "literal", lambda value: written.append(value) or "")
-    header({}, [[0, "a", None, 1.5, True], [1, "b", 7, 2, None]])
+    header({}, {"__gw_rows": [[0, "a", None, 1.5, True], [1, "b", 7, 2, None]]})
     assert written == []

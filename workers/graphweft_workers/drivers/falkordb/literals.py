@@ -22,17 +22,17 @@ _INT64: Final = 2**63
 _encode: Final = msgspec.json.Encoder().encode
 
 
-def header(params: Mapping[str, Any], rows: Sequence[Sequence[Any]] | None = None) -> str:
+def header(params: Mapping[str, Any], rows: Mapping[str, Sequence[Sequence[Any]]] | None = None) -> str:
     """Return ``CYPHER `name`=value … ``, with a space after it. Raises ``QueryFailed``.
 
-    ``rows`` become the parameter ``__gw_rows``; each has the values of the same columns.
+    ``rows`` are parameters too: lists of rows that have the values of the same columns.
     """
     try:
         # Names become part of the query, and may come from a caller.
         if any(not name or "`" in name or "\0" in name for name in params):
             raise QueryFailed("has an empty name, or a backtick or NUL character in its name")
         values = " ".join([f"`{name}`={literal(value)}" for name, value in params.items()])
-        batch = "" if rows is None else f"`__gw_rows`={_batch(rows)} "
+        batch = "".join([f"`{name}`={_batch(some)} " for name, some in rows.items()]) if rows else ""
         text = f"CYPHER {values} {batch}"
         text.encode()
     except RecursionError as error:

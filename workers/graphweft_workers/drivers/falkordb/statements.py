@@ -28,7 +28,7 @@ _GUARD: Final = (
 )
 _MOVE: Final = "SET __gw.pos = $__gw_next_pos, __gw.plan = $__gw_next_plan, __gw.done = $__gw_next_done"
 _NOTE: Final = ", __gw.note = $__gw_note"
-_ROWS: Final = f"UNWIND $__gw_rows AS {ROW} "
+_ROWS: Final = "__gw_rows"
 _ONE_ROW: Final = "UNWIND [0] AS __gw_one "
 """A first WITH in a subquery imports variables. After this row it means what it means in the rule."""
 _MADE: Final = (
@@ -68,31 +68,57 @@ DROP_COPIES: Final = (
 
 def guarded(partition: int, write: Write) -> str:
     """Return the query that runs a write and moves the checkpoint, if the checkpoint has the expected value."""
-    values: dict[str, Any] = {
-        "__gw_partition": partition,
-        "__gw_pos": write.before.offset,
-        "__gw_plan": write.before.plan,
-        "__gw_done": write.before.done,
-        "__gw_next_pos": write.after.offset,
-        "__gw_next_plan": write.after.plan,
-        "__gw_next_done": write.after.done,
-    }
-    move = _MOVE
-    if write.note is not None:
-        values["__gw_note"] = write.note
-        move += _NOTE
+    values, move = _moving(partition, (write,))
     batch_query = write.batch_query_for(FALKORDB)
     if batch_query is not None:
         _check_keys(batch_query.keys, write.rows)
     if write.query is None or batch_query is None:
         return f"{header(values)}{_GUARD}{move}{_MOVED} RETURN __gw_moved"
-    rows: list[list[Any]] | None = None
-    alone = _alone(write)
-    if alone:
-        values |= write.rows[0]
-    else:
-        rows = [[number, *map(row.__getitem__, batch_query.columns)] for number, row in enumerate(write.rows)]
-    return header(values, rows) + in_guard(write.query, None if alone else batch_query, move)
+    if _alone(write):
+        return header({**values, **write.rows[0]}) + in_guard(write.query, None, move)
+    return header(values, {_ROWS: _rows(batch_query, write)}) + in_guard(write.query, batch_query, move)
+
+
+def guarded_together(partition: int, writes: Sequence[Write]) -> str:
+    """Return one query for writes that all have a batch query, with the effect of ``guarded`` for each in order."""
+    values, move = _moving(partition, writes)
+    rows: dict[str, list[list[Any]]] = {}
+    subqueries: list[str] = []
+    for number, write in enumerate(writes):
+        batch_query = write.batch_query_for(FALKORDB)
+        assert batch_query is not None
+        _check_keys(batch_query.keys, write.rows)
+        name = f"{_ROWS}{number}"
+        rows[name] = _rows(batch_query, write)
+        subqueries.append(f"CALL {{ {_unwind(name)}{batch_query.statement}\n}}")
+    return f"{header(values, rows)}{_GUARD}WITH __gw {' '.join(subqueries)} {move}"
+
+
+def _moving(partition: int, writes: Sequence[Write]) -> tuple[dict[str, Any], str]:
+    """Return the values and the clause that move the checkpoint over writes."""
+    before, after = writes[0].before, writes[-1].after
+    values: dict[str, Any] = {
+        "__gw_partition": partition,
+        "__gw_pos": before.offset,
+        "__gw_plan": before.plan,
+        "__gw_done": before.done,
+        "__gw_next_pos": after.offset,
+        "__gw_next_plan": after.plan,
+        "__gw_next_done": after.done,
+    }
+    note = next((write.note for write in reversed(writes) if write.note is not None), None)
+    if note is None:
+        return values, _MOVE
+    values["__gw_note"] = note
+    return values, _MOVE + _NOTE
+
+
+def _unwind(name: str) -> str:
+    return f"UNWIND ${name} AS {ROW} "
+
+
+def _rows(batch_query: BatchQuery, write: Write) -> list[list[Any]]:
+    return [[number, *map(row.__getitem__, batch_query.columns)] for number, row in enumerate(write.rows)]
 
 
 def in_guard(query: Cypher, batch_query: BatchQuery | None, move: str = _MOVE) -> str:
@@ -102,7 +128,7 @@ def in_guard(query: Cypher, batch_query: BatchQuery | None, move: str = _MOVE) -
     searches for long before it writes blocks nobody. A query that returns rows may return none, and a move after it
     would not run; there the checkpoint moves first.
     """
-    inner = _as_subquery(query.statement) if batch_query is None else _ROWS + batch_query.statement
+    inner = _as_subquery(query.statement) if batch_query is None else _unwind(_ROWS) + batch_query.statement
     # The line break ends a comment on the rule's last line.
     if batch_query is None and query.returns:
         return f"{_GUARD}{move}{_MOVED}{_COUNTED}{inner}\n}} RETURN count(*)"

@@ -44,6 +44,8 @@ from graphweft_workers.drivers.falkordb.errors import (
     translate,
 )
 from graphweft_workers.drivers.falkordb.exchange import exchange
+from graphweft_workers.drivers.falkordb.fused import SHARED_MS, SLOW_MS, Fusing
+from graphweft_workers.drivers.falkordb.fused import Query as FusedQuery
 from graphweft_workers.drivers.falkordb.limiter import Places, Query
 from graphweft_workers.drivers.falkordb.literals import header
 from graphweft_workers.drivers.falkordb.property_names import read_property_names
@@ -58,7 +60,6 @@ from graphweft_workers.drivers.falkordb.statements import (
     READ_CHECKPOINTS,
     RESTORE_CHECKPOINT,
     checkpoint_of,
-    guarded,
     placed,
     quoted,
     search_index,
@@ -103,6 +104,7 @@ class FalkorDBStore:
         self._write_timeout_ms = write_timeout_ms
         self._named: dict[str, set[str]] = {}
         """By app: the statements whose labels and types the server knows."""
+        self._fusing = Fusing()
         self._senders: dict[str, Together] = {}
         """By app: sends the writes of all partitions, see ``_apply``."""
         self._notes: dict[tuple[str, int], str] = {}
@@ -438,19 +440,24 @@ class FalkorDBStore:
         async with self._turns.writing(name):
             return await self._apply_now(app_id, partition, writes)
 
-    async def _apply_now(self, app_id: str, partition: int, writes: Sequence[Write]) -> Applied:
+    async def _apply_now(self, app_id: str, partition: int, writes: Sequence[Write], *, share: bool = True) -> Applied:
         name = self._name(app_id)
         timeout_ms = await self._allowed_ms(self._write_timeout_ms)
         await self._make_known(app_id, writes)
-        commands: list[Command] = []
+        queries: list[FusedQuery] = []
         unsendable: QueryFailed | None = None
-        for write in writes:
-            try:
-                command = guarded(partition, write)
-            except QueryFailed as error:
-                unsendable = error
-                break
-            commands.append(("GRAPH.QUERY", name, command, "--compact", "TIMEOUT", timeout_ms))
+        try:
+            for query in self._fusing.queries(partition, writes, share=share):
+                queries.append(query)
+        except QueryFailed as error:
+            unsendable = error
+        commands: list[Command] = [
+            (
+                *("GRAPH.QUERY", name, each.text, "--compact", "TIMEOUT"),
+                min(timeout_ms, SHARED_MS) if each.shared else timeout_ms,
+            )
+            for each in queries
+        ]
         # The server runs one writing query of a graph at a time, and waiting counts toward a query's time limit. One
         # round trip at a time keeps a slow query of one partition from timing out quick ones of another.
         sender = self._senders.get(app_id) or self._senders.setdefault(app_id, Together(self._redis, connections=1))
@@ -460,6 +467,9 @@ class FalkorDBStore:
                 write.query is None or spares_checkpoints(write.query.statement) for write in writes
             )
             if spared and all(took_effect(reply) for reply in replies):
+                for query, reply in zip(queries, replies, strict=True):
+                    if query.shared and (run_time_ms(reply) or 0.0) > SLOW_MS:
+                        self._fusing.keep_apart(writes[query.first : query.end])
                 return self._applied(app_id, partition, writes)
             [where] = await sender.execute_all(
                 [("GRAPH.RO_QUERY", name, header({"__gw_partition": partition}) + READ_CHECKPOINT)]
@@ -467,14 +477,21 @@ class FalkorDBStore:
         except (RedisError, OSError) as error:
             self._named.pop(app_id, None)  # a restarted server may have lost the names
             raise translate(error) from error
-        failed = next(((i, reply) for i, reply in enumerate(replies) if isinstance(reply, Exception)), None)
-        count = failed[0] if failed else len(commands)
+        failed = next(
+            ((query, reply) for query, reply in zip(queries, replies, strict=True) if isinstance(reply, Exception)),
+            None,
+        )
+        count = failed[0].first if failed else queries[-1].end if queries else 0
         failure = unsendable
+        refused: FusedQuery | None = None
         if failed:
             reason = translate(failed[1])
             if not isinstance(reason, QueryFailed):
                 raise reason
-            failure = placed(reason, writes[count])
+            if failed[0].shared:
+                refused = failed[0]
+            else:
+                failure = placed(reason, writes[count])
         expected = writes[count - 1].after if count else writes[0].before
         if isinstance(where, Exception) and not isinstance(translate(where), QueryFailed):
             raise translate(where) from where
@@ -482,17 +499,22 @@ class FalkorDBStore:
         if not rows:
             self._named.pop(app_id, None)  # the graph was replaced or deleted
         checkpoint = checkpoint_of(rows)
-        done = [i for i, reply in enumerate(replies) if took_effect(reply)]
+        done = [query.end for query, reply in zip(queries, replies, strict=True) if took_effect(reply)]
         if checkpoint is None and done:
             # One of these writes deleted the checkpoint. Without it they would run again, for ever.
-            await self._restore(app_id, partition, writes[: done[-1] + 1])
-            return Applied(count=done[-1] + 1)
+            await self._restore(app_id, partition, writes[: done[-1]])
+            return Applied(count=done[-1])
         if checkpoint != expected:
             raise Fenced(
                 f"partition {partition} of app {app_id!r} was moved by another worker, or its graph was replaced",
                 retry_after_s=0.05,
             )
-        return self._applied(app_id, partition, writes[:count], failure)
+        applied = self._applied(app_id, partition, writes[:count], failure)
+        if refused is None:
+            return applied
+        self._fusing.keep_apart(writes[refused.first : refused.end])
+        rest = await self._apply_now(app_id, partition, writes[count:], share=False)
+        return Applied(count=count + rest.count, failure=rest.failure)
 
     def _applied(
         self, app_id: str, partition: int, writes: Sequence[Write], failure: QueryFailed | None = None

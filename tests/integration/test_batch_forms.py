@@ -10,6 +10,7 @@ are tried. An error of the shared query is no difference: it leaves nothing behi
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import random
@@ -473,14 +474,56 @@ class Server:
             return None
         return self.digest(graph)
 
+    def in_sequence(self, cases: list[tuple[Case, BatchQuery]]) -> str | None:
+        """Return the digest after one query for each case; None when the server refuses one."""
+        self.prepare("sequence", cases[0][0])
+        for position, (case, form) in enumerate(cases):
+            try:
+                self.together("sequence", case, form, case.rows, position, subquery=True)
+            except redis.ResponseError:
+                return None
+        return self.digest("sequence")
+
+    def shared(self, cases: list[tuple[Case, BatchQuery]]) -> str | None:
+        """Return the digest after one query for all cases; None when the server refuses it, which changes nothing."""
+        self.prepare("shared", cases[0][0])
+        # As the store does: a plan takes a name that is not there for one that no node has.
+        self.query("shared", "CREATE (n:A:B:C:D)-[:R]->(m), (n)-[:S]->(m) DELETE n, m")
+        before = self.digest("shared")
+        names = [f"__gw_rows{number}" for number in range(len(cases))]
+        bodies = [
+            f"CALL {{ UNWIND ${name} AS __gw_row {form.statement}\n}}"
+            for name, (_, form) in zip(names, cases, strict=True)
+        ]
+        text = (
+            "MATCH (__gw:__Progress {partition: 0}) WHERE __gw.pos = $__gw_pos WITH __gw "
+            f"{' '.join(bodies)} SET __gw.pos = $__gw_pos + 1"
+        )
+        rows = {name: rows_of(case, form) for name, (case, form) in zip(names, cases, strict=True)}
+        with contextlib.suppress(redis.ResponseError):
+            self.query("shared", text, {**rows, "__gw_pos": 7})
+        assert self.digest("shared") == before, "the guard does not match"
+        try:
+            self.query("shared", text, {**rows, "__gw_pos": 0})
+        except redis.ResponseError:
+            assert self.digest("shared") == before, "a refused query has an effect"
+            return None
+        assert self.query("shared", "MATCH (p:__Progress) RETURN p.pos")[1] == [[1]]
+        return self.digest("shared")
+
     def together(
         self, graph: str, case: Case, form: BatchQuery, rows: list[list[Any]], position: int, *, subquery: bool
     ) -> None:
-        places = [case.names.index(name) for name in form.columns]
-        values = [[number, *(row[place] for place in places)] for number, row in enumerate(rows)]
         body = f"UNWIND $__gw_rows AS __gw_row {form.statement}"
         text = f"{GUARD} CALL {{ {body} }}" if subquery else f"{GUARD} {body}"
-        self.query(graph, text, {"__gw_rows": values, "__gw_pos": position})
+        self.query(graph, text, {"__gw_rows": rows_of(case, form, rows), "__gw_pos": position})
+
+
+def rows_of(case: Case, form: BatchQuery, rows: list[list[Any]] | None = None) -> list[list[Any]]:
+    """Return rows of a case as parameters of a form, all by default."""
+    places = [case.names.index(name) for name in form.columns]
+    given_rows = case.rows if rows is None else rows
+    return [[number, *(row[place] for place in places)] for number, row in enumerate(given_rows)]
 
 
 def tail(statement: str) -> str:
@@ -545,3 +588,32 @@ def test_rows_together_do_what_rows_one_by_one_do(batches: Server, told: bool, e
 
     check()
     assert verdicts["equal"] > CASES * equal, verdicts
+
+
+def cases_of(rng: random.Random) -> list[tuple[Case, BatchQuery]]:
+    """Return two or three cases whose rows may share a query, with few rows each."""
+    told, wanted, most = rng.random() < 0.4, rng.choice([2, 2, 3]), rng.choice([1, 1, 2, 4])
+    found: list[tuple[Case, BatchQuery]] = []
+    while len(found) < wanted:
+        case = Maker(rng, told=told).case_of()
+        form = falkordb_batch_query(case.statement, case.names, shared=case.shared)
+        if form.mode == "ordered":
+            case.rows[most:] = []
+            found.append((case, form))
+    return found
+
+
+def test_mutations_that_share_a_query_do_what_they_do_one_after_the_other(batches: Server) -> None:
+    verdicts: Counter[str] = Counter()
+
+    @seed(20_261)
+    @settings(max_examples=CASES // 2, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @given(st.randoms(use_true_random=True))
+    def check(rng: random.Random) -> None:
+        cases = cases_of(rng)
+        shared, apart = batches.shared(cases), batches.in_sequence(cases)
+        verdicts["refused" if shared is None else "equal"] += 1
+        assert shared == apart, cases
+
+    check()
+    assert verdicts["equal"] > CASES * 0.25, verdicts

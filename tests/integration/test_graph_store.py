@@ -7,6 +7,7 @@ import contextlib
 import dataclasses
 import math
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -638,3 +639,95 @@ async def test_other_blanks_are_found_again(graph: FalkorDBStore) -> None:
     query = parse("MERGE (n:N {id: $id})", role="mutation")
     await graph.apply(APP, 0, [Write(query=query, rows=rows, before=START, after=Checkpoint(offset="1-0"))])
     assert await value(graph, "MATCH (n:N) RETURN count(n)") == 3
+
+
+COUNTED = "MERGE (c:Counter {id: $id}) SET c.n = coalesce(c.n, 0) + 1"
+DOUBLED = "MATCH (c:Counter {id: $id}) SET c.n = c.n * 2"
+
+
+def following(writes: Sequence[Write], *statements: str, **params: Any) -> list[Write]:
+    """Writes of one event each behind other writes, with the parameters that each of them has."""
+    found: list[Write] = []
+    before = writes[-1].after
+    for statement in statements:
+        query = parse(statement, role="mutation")
+        after = Checkpoint(offset=f"{int(before.offset[:-2]) + 1}-0")
+        row = {name: params[name] for name in query.columns}
+        found.append(Write(query=query, rows=[row], before=before, after=after))
+        before = after
+    return found
+
+
+async def queries(graph: FalkorDBStore) -> int:
+    """Return how many writing queries the server has run."""
+    return int((await graph._redis.info("commandstats"))["cmdstat_graph.QUERY"]["calls"])
+
+
+async def test_small_writes_of_known_mutations_share_a_query(graph: FalkorDBStore) -> None:
+    await graph.progress(APP, 0)
+    writes = chain(COUNTED, DOUBLED, COUNTED, id="k")
+    assert (await graph.apply(APP, 0, writes)).count == 3
+    assert await value(graph, "MATCH (c:Counter) RETURN c.n") == 3
+    more = following(writes, COUNTED, DOUBLED, COUNTED, id="k")
+    before = await queries(graph)
+    assert (await graph.apply(APP, 0, more)).count == 3
+    assert await queries(graph) - before == 1
+    assert await value(graph, "MATCH (c:Counter) RETURN c.n") == 9
+    assert (await graph.progress(APP, 0)).checkpoint == more[-1].after
+    # Again, as after a lost reply: the graph stands where they lead to. A displaced writer changes nothing either.
+    assert (await graph.apply(APP, 0, more)).count == 3
+    with pytest.raises(Fenced):
+        await graph.apply(APP, 0, writes)
+    assert await value(graph, "MATCH (c:Counter) RETURN c.n") == 9
+
+
+async def test_a_refused_write_of_a_shared_query_is_found_and_those_before_it_run_once(graph: FalkorDBStore) -> None:
+    await graph.progress(APP, 0)
+    divided = "MATCH (c:Counter {id: $id}) SET c.n = 6 / $by"
+    writes = chain(COUNTED, divided, COUNTED, id="k", by=3)
+    assert (await graph.apply(APP, 0, writes)).count == 3
+    bad = following(writes, COUNTED, divided, COUNTED, id="k", by=0)
+    applied = await graph.apply(APP, 0, bad)
+    assert applied.count == 1
+    assert applied.failure is not None
+    assert "ivision by zero" in str(applied.failure)
+    assert await value(graph, "MATCH (c:Counter) RETURN c.n") == 4
+    assert (await graph.progress(APP, 0)).checkpoint == bad[0].after
+    # A value that cannot be sent is found in the same way.
+    bad = following(bad[:1], COUNTED, divided, id="k", by=2**70)
+    for _ in range(2):  # the second time they would share a query
+        applied = await graph.apply(APP, 0, bad)
+        assert applied.failure is not None
+        assert applied.failure.of_value
+        assert applied.count == 1
+        bad = following(bad[:1], COUNTED, divided, id="k", by=2**70)
+    assert await value(graph, "MATCH (c:Counter) RETURN c.n") == 6
+
+
+async def test_the_last_note_of_a_shared_query_is_kept(graph: FalkorDBStore) -> None:
+    await graph.progress(APP, 0)
+    writes = chain(COUNTED, COUNTED, id="k")
+    await graph.apply(APP, 0, writes)
+    more = following(writes, COUNTED, COUNTED, id="k")
+    more = [dataclasses.replace(more[0], note="first"), dataclasses.replace(more[1], note="last")]
+    await graph.apply(APP, 0, more)
+    assert (await graph.progress(APP, 0)).note == "last"
+    again = following(more, COUNTED, COUNTED, id="k")
+    await graph.apply(APP, 0, again)
+    assert (await graph.progress(APP, 0)).note == "last"
+
+
+async def test_mutations_that_take_long_run_apart(graph: FalkorDBStore) -> None:
+    """A shared query would block the server while a later mutation searches."""
+    await graph.progress(APP, 0)
+    texts = (COUNTED, "MATCH (c:Counter {id: $id}) SET c.size = size(range(1, $most))")
+    writes = chain(*texts, id="k", most=9)
+    await graph.apply(APP, 0, writes)
+    counts: list[int] = []
+    for _ in range(3):
+        writes = following(writes, *texts, id="k", most=3_000_000)
+        before = await queries(graph)
+        assert (await graph.apply(APP, 0, writes)).count == 2
+        counts.append(await queries(graph) - before)
+    assert counts[0] in (1, 3)  # one that was slow, or one that was aborted and the two
+    assert counts[1:] == [2, 2]

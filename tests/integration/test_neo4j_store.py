@@ -19,7 +19,7 @@ from graphweft_contracts import Fenced, GraphUnavailable, QueryFailed, Transient
 from graphweft_rules.cypher.query import parse
 from graphweft_workers.drivers.neo4j import store as neo4j_module
 from graphweft_workers.drivers.neo4j.dialect import NEO4J
-from graphweft_workers.drivers.neo4j.statements import database_name
+from graphweft_workers.drivers.neo4j.statements import database_name, runs
 from graphweft_workers.drivers.neo4j.store import Neo4jStore
 from graphweft_workers.ports.graph_store import START, Applied, Checkpoint, Write
 
@@ -243,6 +243,26 @@ async def test_writes_that_share_a_statement_take_effect_in_their_order(
         assert await apply_all(graph, part) == Applied(count=30)
     assert dict(execute(server, "MATCH (n:N) RETURN n.id, n.log")) == logs
     assert (await graph.progress(APP, 0)).checkpoint == writes[-1].after
+
+
+async def test_one_run_of_writes_takes_effect_like_several(server: Neo4jServer, graph: Neo4jStore) -> None:
+    """A single run has a statement of its own, which has one level fewer for each row."""
+    rows = [{"id": name, "x": "1"} for name in ("n0", "n1", "n0")]
+    before, log = START, ""
+    for number, order in enumerate(((0, 1, 2), (0, 1, 2), (2, 1, 0))):
+        writes: list[Write] = []
+        for index in order:
+            after = Checkpoint(offset="", plan="p", done=10 * number + len(writes) + 1)
+            writes.append(write(SHARED[index], *rows, before=before, after=after))
+            before = after
+            log += f"{'abc'[index]}1" * 2
+        [part] = graph._parts([(each, graph._form(each)) for each in writes])
+        assert len(runs(part)) == (1 if order[0] == 0 else 3)
+        assert await graph.apply(APP, 0, writes) == Applied(count=3)
+    assert execute(server, "MATCH (n:N {id: 'n0'}) RETURN n.log") == [[log]]
+    with pytest.raises(Fenced):
+        await graph.apply(APP, 0, [write(SHARED[0], *rows)])
+    assert execute(server, "MATCH (n:N {id: 'n0'}) RETURN n.log") == [[log]]
 
 
 async def test_a_write_that_fails_among_others_is_the_one_that_is_named(server: Neo4jServer, graph: Neo4jStore) -> None:

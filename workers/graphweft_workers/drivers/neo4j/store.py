@@ -52,6 +52,7 @@ from graphweft_workers.drivers.neo4j.statements import (
     apart,
     first,
     fused,
+    in_one_run,
     in_text,
     last_note,
     progress_of,
@@ -424,7 +425,8 @@ class Neo4jStore:
         if part.batch_queries:
             params["__gw_runs"] = runs(part)
         async with self._databases.session(graph, self._write_timeout_s, ours=False) as session:
-            query = timed(fused(part.batch_queries), self._write_timeout_s)
+            text = fused(part.batch_queries, one_run=len(params.get("__gw_runs", ())) == 1)
+            query = timed(text, self._write_timeout_s)
             done = await (await send(session, query, params)).values()
         if not done:
             raise _displaced(app_id, partition)
@@ -494,7 +496,9 @@ class Neo4jStore:
 
 async def _write(transaction: AsyncTransaction, part: Part) -> None:
     if part.batch_queries:
-        await (await send(transaction, shared(part.batch_queries), {"__gw_runs": runs(part)})).consume()
+        given = runs(part)
+        text = f"{in_one_run(part.batch_queries)} FINISH" if len(given) == 1 else shared(part.batch_queries)
+        await (await send(transaction, text, {"__gw_runs": given})).consume()
         return
     for write, _ in part.work:
         if write.query is not None:

@@ -1,11 +1,16 @@
-"""A parked app reads again all of its events that the reader took from the window, wherever the others are."""
+"""Which apps a partition waits for, and what a parked app reads again."""
 
 from __future__ import annotations
 
 import asyncio
+from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
 
+import pytest
+import pytest_asyncio
+
+from graphweft_workers.engine import app_queues
 from graphweft_workers.engine.app_queue import AppQueue
 from graphweft_workers.engine.app_queues import AppQueues
 from graphweft_workers.engine.position_note import PositionNote
@@ -37,8 +42,99 @@ class Writer:
     def forget_strikes(self, app_id: str) -> None: ...
 
 
+class Gates(Writer):
+    """Applies the events of an app when its gate is open; keeps how many it has applied at once."""
+
+    state = SimpleNamespace(batch_events=10)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.open: dict[str, asyncio.Event] = {}
+        self.applied: list[tuple[str, int]] = []
+
+    async def apply(self, queue: AppQueue) -> None:
+        await self.open.setdefault(queue.app_id, asyncio.Event()).wait()
+        self.applied.append((queue.app_id, sum(len(batch.events) for batch in queue.applying)))
+
+
+def some(count: int) -> Any:
+    """Return so many events, of which only the number and the size count."""
+    return [SimpleNamespace(entry=SimpleNamespace(fields={b"data": b"x"})) for _ in range(count)]
+
+
 def at(place: int) -> Committed:
     return Committed(offset=str(place), count=place)
+
+
+@pytest.fixture
+def gates(monkeypatch: pytest.MonkeyPatch) -> Gates:
+    monkeypatch.setattr(app_queues, "_PATIENCE_S", 3_600.0)
+    monkeypatch.setattr(app_queues, "_PACE_S", 0.0)
+    return Gates()
+
+
+@pytest_asyncio.fixture
+async def queues(gates: Any) -> AsyncIterator[AppQueues]:
+    made = AppQueues(
+        gates, run="", skips=Skips(0, is_after), position=at(0), before=PositionNote(), progressed=lambda: None
+    )
+    yield made
+    await made.aclose()
+
+
+def opened(gates: Gates, *apps: str) -> None:
+    for app in apps:
+        gates.open.setdefault(app, asyncio.Event()).set()
+
+
+async def turns() -> None:
+    for _ in range(20):
+        await asyncio.sleep(0)
+
+
+async def test_the_next_batch_is_given_when_one_app_of_the_last_is_done(gates: Gates, queues: AppQueues) -> None:
+    opened(gates, "quick")
+    queues.give({"slow": some(1), "quick": some(1)}, {}, at(2), {})
+    await queues.settle()
+    assert gates.applied == [("quick", 1)]
+    assert queues.floor.offset == "0"
+    # Nobody waits for an app that was busy before.
+    queues.give({"slow": some(2)}, {}, at(4), {})
+    await queues.settle()
+    queues.give({"slow": some(3), "quick": some(1)}, {}, at(8), {})
+    await queues.settle()
+    assert gates.applied == [("quick", 1)] * 2
+    # What has piled up is applied at once.
+    opened(gates, "slow")
+    await queues.drain()
+    assert gates.applied[2:] == [("slow", 1), ("slow", 5)]
+    assert queues.floor.offset == "8"
+
+
+async def test_a_batch_of_one_app_is_waited_for(gates: Gates, queues: AppQueues) -> None:
+    queues.give({"only": some(1)}, {}, at(1), {})
+    settling = asyncio.create_task(queues.settle())
+    await turns()
+    assert not settling.done()
+    opened(gates, "only")
+    await settling
+    assert gates.applied == [("only", 1)]
+
+
+async def test_no_more_than_a_batch_of_events_waits_for_apps(gates: Gates, queues: AppQueues) -> None:
+    opened(gates, "quick")
+    queues.give({"slow": some(1), "quick": some(1)}, {}, at(2), {})
+    await queues.settle()
+    queues.give({"slow": some(9), "quick": some(1)}, {}, at(12), {})
+    await queues.settle()
+    queues.give({"slow": some(1), "quick": some(1)}, {}, at(14), {})
+    settling = asyncio.create_task(queues.settle())
+    await turns()
+    assert gates.applied == [("quick", 1)] * 3
+    assert not settling.done()
+    opened(gates, "slow")
+    await settling
+    assert queues.parked == frozenset()
 
 
 async def test_a_parked_app_reads_again_what_was_taken_beyond_the_position_of_all() -> None:

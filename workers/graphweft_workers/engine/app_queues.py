@@ -1,8 +1,8 @@
 """The apps of one partition. Each has a queue of its own, so a slow or failing app does not hold up the others.
 
-A queue applies its events in order. Usually all queues are empty before the next batch is read. The partition waits
-only briefly for a queue that is not; its events pile up, and when there are too many, the app is *parked*: its events
-are dropped from memory and read from the log again when the queue reaches them.
+A queue applies its events in order, several batches at once if they have piled up. The partition gives the next batch
+when an app of the last one is done. If too many events pile up, it waits, and an app that holds it up for long is
+*parked*: its events are dropped from memory and read from the log again when the queue reaches them.
 
 The position that may be committed is the smallest one of all queues.
 """
@@ -29,7 +29,9 @@ from graphweft_workers.ports.event_log import Committed
 logger = get_logger("graphweft.mutation")
 
 _PATIENCE_S: Final = 0.1
-"""How long the other apps of a partition wait for its slowest one."""
+"""How long a partition waits for the first app of a batch to be done."""
+_PACE_S: Final = 0.005
+"""How long it waits if all events of a batch are of busy apps: what arrives meanwhile is read at once."""
 _PARK_S: Final = 1.0
 """An app with a full queue is parked after it has been busy with the same events for this long."""
 _COOL_DOWN_S: Final = 30.0
@@ -39,7 +41,9 @@ _MOST_PARKED: Final = 24
 _APPS_AT_ONCE: Final = 16
 """Graphs of one partition that are written at the same time, slow ones not counted."""
 _WAITING_BYTES: Final = 16 * 1024**2
-"""Of the events that wait for slow apps; beyond that, or beyond one batch of events, apps are parked."""
+"""Of the events that wait in queues; beyond that, or beyond one batch of events, the partition waits.
+
+It parks an app only if those that wait for slow apps are as many."""
 _DRAIN_S: Final = 10.0
 _MOST_QUEUES: Final = 10_000
 """Queues to keep; beyond that idle ones are forgotten, with their checkpoints."""
@@ -75,6 +79,9 @@ class AppQueues:
         self._queues: dict[str, AppQueue] = {}
         self._busy: dict[str, AppQueue] = {}
         """Checked with every batch, and usually few, while ``_queues`` may hold thousands."""
+        self._begun: list[AppQueue] = []
+        """Those that were idle when they got events of the last batch."""
+        self._given_at = 0.0
         self._limiter = asyncio.Semaphore(_APPS_AT_ONCE)
         self._changed = asyncio.Event()
         self._failure: BaseException | None = None
@@ -147,13 +154,15 @@ class AppQueues:
         ``without`` are the apps that were parked when the batch was matched or its skips were counted. All of them
         read the batch again, even if they have caught up since, and so does an app that was parked since.
         """
+        self._given_at = time.monotonic()
         for app_id in without:
             self.park(app_id)
         for app_id in dict.fromkeys((*events, *skips)):
             queue = self._queue(app_id)
             if queue.behind is None:
                 if not queue.busy:
-                    queue.busy_since = time.monotonic()
+                    queue.busy_since = self._given_at
+                    self._begun.append(queue)
                 own, skipped = events.get(app_id, ()), skips.get(app_id, ())
                 size = size_of(each.entry for each in own) + size_of(each.entry for each in skipped)
                 queue.waiting.append(QueuedBatch(start=self._given_to(queue), events=own, skips=skipped, size=size))
@@ -185,13 +194,17 @@ class AppQueues:
             self._start(queue)
 
     async def settle(self) -> None:
-        """Return when the next batch may be given: every queue is empty, or not to be waited for."""
+        """Return when the next batch may be given.
+
+        That is when an app of the last batch is done, or none is to be waited for, and not too many events wait.
+        """
         while True:
             self._changed.clear()
             if self._failure is not None:
                 raise self._failure
             due = self._due(time.monotonic())
             if due is None:
+                self._begun.clear()
                 return
             with contextlib.suppress(TimeoutError):
                 async with asyncio.timeout(max(0.001, due - time.monotonic())):
@@ -226,35 +239,37 @@ class AppQueues:
 
     def _due(self, now: float) -> float | None:
         """Return the time of the next check; None when nothing is to be waited for."""
-        dues: list[float] = []
-        slow: list[AppQueue] = []
-        for queue in self._busy.values():
-            if not queue.busy:
-                continue
-            if queue.awaits_slot:
-                dues.append(now + _PATIENCE_S)
-            elif self._is_slow(queue, now):
-                self._free_slot(queue)
-                slow.append(queue)
-            else:
-                dues.append(queue.busy_since + _PATIENCE_S)
-        while (
-            sum(queue.waiting_events for queue in slow) >= self._writer.state.batch_events
-            or sum(queue.waiting_bytes for queue in slow) >= _WAITING_BYTES
-        ):
+        busy = [queue for queue in self._busy.values() if queue.busy]
+        slow = [queue for queue in busy if not queue.awaits_slot and self._is_slow(queue, now)]
+        for queue in slow:
+            self._free_slot(queue)
+        while self._are_full(slow):
             longest = max(
                 slow, key=lambda each: (each.waiting_bytes >= _WAITING_BYTES, each.waiting_events, each.waiting_bytes)
             )
             ready = longest.slow_until > now or now - longest.busy_since >= _PARK_S
             if not ready or len(self.parked) >= _MOST_PARKED:
-                dues.append(max(now + _PATIENCE_S, longest.busy_since + _PARK_S))
-                break
+                return max(now + _PATIENCE_S, longest.busy_since + _PARK_S)
             self.park(longest.app_id)
             logger.warning(
                 "app_parked", partition=self._number, app_id=longest.app_id, why=longest.trouble,
                 message="other apps go on; the events of this app are read again when its graph has caught up",
             )  # fmt: skip
-        return min(dues) if dues else None
+        if self._are_full(busy):
+            return now + _PATIENCE_S
+        if not self._begun:
+            paced = self._given_at + _PACE_S
+            return paced if busy and now < paced else None
+        if not all(queue.busy for queue in self._begun):
+            return None
+        return min((queue.busy_since + _PATIENCE_S for queue in self._begun if queue not in slow), default=None)
+
+    def _are_full(self, queues: Sequence[AppQueue]) -> bool:
+        """Tell whether as many events wait in queues as may wait together."""
+        return (
+            sum(queue.waiting_events for queue in queues) >= self._writer.state.batch_events
+            or sum(queue.waiting_bytes for queue in queues) >= _WAITING_BYTES
+        )
 
     def _is_slow(self, queue: AppQueue, now: float) -> bool:
         slow = now - queue.busy_since > _PATIENCE_S or queue.slow_until > now

@@ -45,6 +45,8 @@ _WAITING_BYTES: Final = 16 * 1024**2
 
 It parks an app only if those that wait for slow apps are as many."""
 _DRAIN_S: Final = 10.0
+LARGE: Final = 100
+"""Batches with fewer events of an app are applied together."""
 _MOST_QUEUES: Final = 10_000
 """Queues to keep; beyond that idle ones are forgotten, with their checkpoints."""
 
@@ -320,9 +322,11 @@ class AppQueues:
             return
         if queue.behind is not None:
             queue.reread_end = await self._writer.reread(queue, self._given_to(queue))
-        else:
-            queue.applying.extend(queue.waiting)
-            queue.waiting.clear()
+            return
+        queue.applying.append(queue.waiting.popleft())
+        # Small ones together take fewer queries. With a large one nothing is gained, and its rows may be arranged.
+        while queue.waiting and max(len(queue.applying[0].events), len(queue.waiting[0].events)) < LARGE:
+            queue.applying.append(queue.waiting.popleft())
 
     def _done(self, queue: AppQueue) -> None:
         now = time.monotonic()

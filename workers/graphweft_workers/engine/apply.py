@@ -44,6 +44,8 @@ STRIKES: Final = 3
 FIRST_PROBE_S: Final = 10.0
 """When a mutation in quarantine is first tried again; the time doubles up to ``_LAST_PROBE_S``."""
 _LAST_PROBE_S: Final = 600.0
+_MOST_AHEAD: Final = 8
+"""Batches of events whose rows are arranged before they are applied."""
 _MOST_COUNTED: Final = 10_000
 """Mutations whose failures are counted; beyond that only those in quarantine are."""
 
@@ -112,7 +114,8 @@ class Applier:
         self._logged: BoundedDict[tuple[str, ...], int] = BoundedDict()
         self._suspects = Suspects()
         self._payloads = LetterPayloads()
-        self._ahead: _Ahead | None = None
+        self._ahead: BoundedDict[int, _Ahead] = BoundedDict(_MOST_AHEAD)
+        """By identity of the first event, which the value keeps."""
 
     async def apply(
         self, partition: int, app_id: str, checkpoint: Checkpoint, events: Sequence[MatchedEvent], *, strikes: int = 0
@@ -126,11 +129,9 @@ class Applier:
         if not events:
             return checkpoint
         try:
-            ahead = self._ahead
+            ahead = self._ahead.pop(id(events[0]), None)
             if ahead is None or ahead.events != events:
                 ahead = await self._arranged(events)
-            else:
-                self._ahead = None
             noted = self._noted.get((partition, app_id))
             plan = Plan.of(checkpoint, events, ahead.arranger, steps=ahead.steps, noted=noted)
         except GraphweftError:
@@ -144,13 +145,13 @@ class Applier:
         return reached
 
     async def prepare(self, events: Sequence[MatchedEvent]) -> None:
-        """Arrange the rows of events while ``apply`` waits for the graph, which takes the events before them.
+        """Arrange the rows of events of one app while ``apply`` waits for the graph, which takes those before them.
 
         It never raises. If ``apply`` then gets other events, it arranges those.
         """
         if events and all(event.rules is events[0].rules for event in events):
             with contextlib.suppress(Exception):  # ``apply`` meets it again
-                self._ahead = await self._arranged(events)
+                self._ahead[id(events[0])] = await self._arranged(events)
 
     async def _arranged(self, events: Sequence[MatchedEvent]) -> _Ahead:
         arranger = await self._arrangers.of(events)

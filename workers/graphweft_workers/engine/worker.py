@@ -5,8 +5,8 @@ the order is fixed: (1) effect and checkpoint, in one query; (2) the dead letter
 the commit, after the graph is on disk and the dead letters of skips are written. After any interruption the next owner
 continues from the checkpoint.
 
-With a backlog, the next batch is read, decoded and matched while the graph applies the last one. Each app of a
-partition advances in a queue of its own, see ``app_queues``.
+With a backlog, the next batch is read, decoded, matched and arranged while the graph applies the last one. Each app of
+a partition advances in a queue of its own, see ``app_queues``.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from graphweft_rules.matching.explain import named
 from graphweft_workers.active_rules import ActiveRules, FixedRules, RulesCursor
 from graphweft_workers.apps import Quotas
 from graphweft_workers.bounded_dict import BoundedDict
-from graphweft_workers.engine.app_queues import AppQueues
+from graphweft_workers.engine.app_queues import LARGE, AppQueues
 from graphweft_workers.engine.app_writer import AppWriter, WorkerState
 from graphweft_workers.engine.compile_ahead import match_compiled
 from graphweft_workers.engine.duplicates import REACH, RecentEvents
@@ -255,7 +255,7 @@ class MutationWorker:
             while await partition.lease.goes_on():
                 batch = await (ahead or asyncio.create_task(self._read(partition)))
                 behind = batch is not None and (batch.taken.count >= _BACKLOG or len(partition.window) > 0)
-                ahead = asyncio.create_task(self._read(partition)) if behind else None
+                ahead = asyncio.create_task(self._read(partition, behind=True)) if behind else None
                 yield batch
         finally:
             # Reading removes nothing: the entries of a cancelled read are read again.
@@ -263,8 +263,11 @@ class MutationWorker:
                 ahead.cancel()
                 await asyncio.gather(ahead, return_exceptions=True)
 
-    async def _read(self, partition: _Partition) -> _Batch | None:
-        """Return the next batch; None after a while without events, and at ``stop``."""
+    async def _read(self, partition: _Partition, *, behind: bool = False) -> _Batch | None:
+        """Return the next batch; None after a while without events, and at ``stop``.
+
+        ``behind`` says that the graph takes the batch before it meanwhile: then its rows are arranged, too.
+        """
         window, number = partition.window, partition.number
         found = False
         while not window.is_full:
@@ -287,6 +290,10 @@ class MutationWorker:
         read = await match_compiled(
             number, taken.entries, partition.recent, without=without, passed_over=partition.passed_over
         )
+        if behind:
+            for events in read.apps.values():
+                if len(events) >= LARGE:
+                    await self._state.applier.prepare(events)
         return _Batch(read=read, without=without, taken=taken)
 
     async def _add(self, partition: _Partition, batch: Batch) -> int:

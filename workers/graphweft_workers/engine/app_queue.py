@@ -38,6 +38,8 @@ class AppQueue:
     waiting: deque[QueuedBatch] = field(default_factory=deque[QueuedBatch])
     applying: list[QueuedBatch] = field(default_factory=list[QueuedBatch])
     busy_since: float = 0.0
+    given_before: int = 0
+    """Events that the partition had given to its apps before the batch with which this one began, or last got on."""
     slow_until: float = 0.0
     trouble: str = "slow"
     troubled_at: float = 0.0

@@ -1,8 +1,9 @@
 """The apps of one partition. Each has a queue of its own, so a slow or failing app does not hold up the others.
 
-A queue applies its events in order, several batches at once if they have piled up. The partition gives the next batch
-when an app of the last one is done. If too many events pile up, it waits, and an app that holds it up for long is
-*parked*: its events are dropped from memory and read from the log again when the queue reaches them.
+A queue applies its events in order, several batches together if they have piled up. The partition gives the next batch
+when an app of the last one is done. It waits a little for an app that is half a batch of events behind:
+others would take the server from it. If too many events pile up for an app that is slow, it is *parked*: its events are
+dropped from memory and read from the log again when the queue reaches them.
 
 The position that may be committed is the smallest one of all queues.
 """
@@ -45,8 +46,6 @@ _WAITING_BYTES: Final = 16 * 1024**2
 
 It parks an app only if those that wait for slow apps are as many."""
 _DRAIN_S: Final = 10.0
-LARGE: Final = 100
-"""Batches with fewer events of an app are applied together."""
 _MOST_QUEUES: Final = 10_000
 """Queues to keep; beyond that idle ones are forgotten, with their checkpoints."""
 
@@ -84,6 +83,8 @@ class AppQueues:
         self._begun: list[AppQueue] = []
         """Those that were idle when they got events of the last batch."""
         self._given_at = 0.0
+        self._events = 0
+        """Events that were given to all apps."""
         self._limiter = asyncio.Semaphore(_APPS_AT_ONCE)
         self._changed = asyncio.Event()
         self._failure: BaseException | None = None
@@ -157,13 +158,14 @@ class AppQueues:
         read the batch again, even if they have caught up since, and so does an app that was parked since.
         """
         self._given_at = time.monotonic()
+        before, self._events = self._events, self._events + sum(map(len, events.values()))
         for app_id in without:
             self.park(app_id)
         for app_id in dict.fromkeys((*events, *skips)):
             queue = self._queue(app_id)
             if queue.behind is None:
                 if not queue.busy:
-                    queue.busy_since = self._given_at
+                    queue.busy_since, queue.given_before = self._given_at, before
                     self._begun.append(queue)
                 own, skipped = events.get(app_id, ()), skips.get(app_id, ())
                 size = size_of(each.entry for each in own) + size_of(each.entry for each in skipped)
@@ -259,6 +261,10 @@ class AppQueues:
             )  # fmt: skip
         if self._are_full(busy):
             return now + _PATIENCE_S
+        far = self._events - self._writer.state.batch_events // 2
+        behind = [queue for queue in busy if queue.given_before <= far and queue not in slow and not queue.awaits_slot]
+        if behind:
+            return min(queue.busy_since for queue in behind) + _PATIENCE_S
         if not self._begun:
             paced = self._given_at + _PACE_S
             return paced if busy and now < paced else None
@@ -322,11 +328,9 @@ class AppQueues:
             return
         if queue.behind is not None:
             queue.reread_end = await self._writer.reread(queue, self._given_to(queue))
-            return
-        queue.applying.append(queue.waiting.popleft())
-        # Small ones together take fewer queries. With a large one nothing is gained, and its rows may be arranged.
-        while queue.waiting and max(len(queue.applying[0].events), len(queue.waiting[0].events)) < LARGE:
-            queue.applying.append(queue.waiting.popleft())
+        else:
+            queue.applying.extend(queue.waiting)
+            queue.waiting.clear()
 
     def _done(self, queue: AppQueue) -> None:
         now = time.monotonic()
@@ -336,7 +340,7 @@ class AppQueues:
             self._skips.add(skip)
         queue.applying.clear()
         self._writer.forget_strikes(queue.app_id)
-        queue.busy_since = now
+        queue.busy_since, queue.given_before = now, self._events
         end, queue.reread_end = queue.reread_end, None
         if end is not None:
             queue.behind = end

@@ -25,7 +25,7 @@ from graphweft_rules.matching.explain import named
 from graphweft_workers.active_rules import ActiveRules, FixedRules, RulesCursor
 from graphweft_workers.apps import Quotas
 from graphweft_workers.bounded_dict import BoundedDict
-from graphweft_workers.engine.app_queues import LARGE, AppQueues
+from graphweft_workers.engine.app_queues import AppQueues
 from graphweft_workers.engine.app_writer import AppWriter, WorkerState
 from graphweft_workers.engine.compile_ahead import match_compiled
 from graphweft_workers.engine.duplicates import REACH, RecentEvents
@@ -292,7 +292,7 @@ class MutationWorker:
         )
         if behind:
             for events in read.apps.values():
-                if len(events) >= LARGE:
+                if len(events) >= _BACKLOG:
                     await self._state.applier.prepare(events)
         return _Batch(read=read, without=without, taken=taken)
 

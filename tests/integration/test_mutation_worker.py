@@ -24,9 +24,13 @@ from graphweft_rules import RuleSet
 from graphweft_workers.drivers.embedded.server import EmbeddedServer
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.redis.event_log import RedisEventLog
+from graphweft_workers.engine import app_queues
+from graphweft_workers.engine import apply as applying
 from graphweft_workers.engine.apply import CHATS_TO_QUARANTINE, FAILURES_TO_QUARANTINE
 from graphweft_workers.engine.duplicates import WINDOW
 from graphweft_workers.engine.letter_payloads import payload_of
+from graphweft_workers.engine.order import Arranger
+from graphweft_workers.engine.read import MatchedEvent
 from graphweft_workers.engine.retries import retry
 from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.ports.event_log import Committed
@@ -120,6 +124,39 @@ async def test_events_take_effect_in_order(url: str, bus: RedisEventLog, graph: 
     for chat in range(3):
         expected = ",".join(f"t{number}" for number in range(chat, 60, 3)) + ","
         assert await column(graph, f"MATCH (j:Journey {{id: 'c{chat}'}}) RETURN j.trace") == [expected]
+
+
+async def test_rows_of_a_backlog_are_arranged_while_the_graph_applies_those_before(
+    url: str, bus: RedisEventLog, graph: FalkorDBStore, rules: RuleSet, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    arranged, ahead = applying.arranged, asyncio.Event()
+    sizes: list[int] = []
+
+    def noted(events: Sequence[MatchedEvent], arranger: Arranger) -> Any:
+        sizes.append(len(events))
+        if len(sizes) == 2:
+            ahead.set()
+        return arranged(events, arranger)
+
+    class Waiting:
+        def __getattr__(self, name: str) -> Any:
+            return getattr(graph, name)
+
+        async def apply(self, app_id: str, partition: int, writes: Sequence[Write]) -> Applied:
+            async with asyncio.timeout(20):
+                await ahead.wait()
+            return await graph.apply(app_id, partition, writes)
+
+    monkeypatch.setattr(applying, "arranged", noted)
+    monkeypatch.setattr(app_queues, "_PATIENCE_S", 60.0)  # nobody gives the second batch before the first is applied
+    async with Client(url) as client:
+        for number in range(200):
+            assert await client.emit(tool(f"t{number}"))
+    async with running(bus, Waiting(), rules, batch_events=100):
+        await caught_up(bus, 40.0)
+    assert sizes == [100, 100]
+    expected = ",".join(f"t{number}" for number in range(200)) + ","
+    assert await column(graph, "MATCH (j:Journey {id: 'c1'}) RETURN j.trace") == [expected]
 
 
 @pytest.mark.parametrize("where", ["claim", "read", "commit", "release", "graph"])

@@ -48,6 +48,9 @@ ASSIGNED: Final = (
     f'\\"password\\": \\"{WORD}\\"', f"password\u00a0=\u00a0{WORD}", f"export TOKEN={WORD}", f"Passwort: {WORD}",
     f"session_id={WORD}", f"cookie: {WORD}", f"password==={WORD}", f"['password'] = '{WORD}'",
     f"postgres://ann:p@ss/{WORD}@db/shop", f"password = r'{WORD}'", f'"""password: {WORD}"""', f"x-api-key: {WORD}",
+    f"Kennwort: {WORD}", f"contrase\u00f1a: {WORD}", f"mot de passe: {WORD}", f"senha: {WORD}", f"wachtwoord: {WORD}",
+    f"l\u00f6senord: {WORD}", f"has\u0142o: {WORD}", f"\u043f\u0430\u0440\u043e\u043b\u044c: {WORD}", f"\u5bc6\u7801: {WORD}",
+    f"pwd: {WORD}", f"p4$$w0rd: {WORD}", f"p.a.s.s.w.o.r.d: {WORD}", f"connection string: {WORD}",
 )  # fmt: skip
 INNOCENT: Final = (
     "", "Checkout depends on Redis.", "The password policy asks for 12 characters.",

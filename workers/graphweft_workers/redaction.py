@@ -209,7 +209,7 @@ _NAMED: Final[Sequence[_Rule]] = (
 """For texts with a name of a secret."""
 # fmt: on
 _NAME_PARTS: Final = re.compile(
-    r"[^\x00-\x7f]|(?i:pass|pw|phrase|words|key|secret|cred|connection|token|auth|cookie|session|wort|contra|senha|wacht"
+    r"[^\x00-\x7f]|(?i:pass|pw|phrase|words|key|secret|cred|connection|token|auth|cookie|session|wort|contra|senha|wacht|losenord"
     r"|login|mnemonic|w[ ._-]?[o0])"
 )
 """One of these is in every text that ``_NAME`` matches."""

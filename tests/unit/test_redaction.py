@@ -9,6 +9,7 @@ from typing import Final
 
 import pytest
 
+from graphweft_workers import redaction
 from graphweft_workers.redaction import REDACTED, is_value, redact, redact_beside, redact_cell, redact_value
 
 # Put together here, so that no scanner takes this file for a leak.
@@ -49,7 +50,8 @@ ASSIGNED: Final = (
     f"session_id={WORD}", f"cookie: {WORD}", f"password==={WORD}", f"['password'] = '{WORD}'",
     f"postgres://ann:p@ss/{WORD}@db/shop", f"password = r'{WORD}'", f'"""password: {WORD}"""', f"x-api-key: {WORD}",
     f"Kennwort: {WORD}", f"contrase\u00f1a: {WORD}", f"mot de passe: {WORD}", f"senha: {WORD}", f"wachtwoord: {WORD}",
-    f"l\u00f6senord: {WORD}", f"has\u0142o: {WORD}", f"\u043f\u0430\u0440\u043e\u043b\u044c: {WORD}", f"\u5bc6\u7801: {WORD}",
+    f"l\u00f6senord: {WORD}", f"has\u0142o: {WORD}", f"\u043f\u0430\u0440\u043e\u043b\u044c: {WORD}",
+    f"\u5bc6\u7801: {WORD}",
     f"pwd: {WORD}", f"p4$$w0rd: {WORD}", f"p.a.s.s.w.o.r.d: {WORD}", f"connection string: {WORD}",
 )  # fmt: skip
 INNOCENT: Final = (
@@ -310,3 +312,73 @@ def test_a_cell_goes_by_the_name_of_its_column_and_ids_stay() -> None:
     assert REDACTED in redact_cell("session_id", jumble)
     assert REDACTED in redact_cell("password", "hunter22!")
     assert redact_cell("name", "hunter22!") == "hunter22!"
+
+
+PARTS: Final = (
+    "pw", "pass", "passed", "password", "p.a.s.s.w.o.r.d", "p@$$w0rd", "key", "keyboard", "api-key", "API_KEY",
+    "DB_PASS",
+    "service key", "session", "session_id", "id", "connection", "connection string", "token", "secret", "creds",
+    "author",
+    "authorization", "Cookie", "login", "logged in as", "ann/", "PIN", "4821", "otp", "salt", "hmac", "signature",
+    "root",
+    "seed phrase", "recovery words", "mnemonic", "kennwort", "contrase\u00f1a", "senha", "wachtwoord", "l\u00f6senord",
+    "\u5bc6\u7801", "bearer", "private", "PuTTY-User-Key-File-2", "BEGIN", "mysql -p", "-u", "machine", "default",
+    "4111 1111",
+    "1111 1111", "378282246310005", "eyJ", "xox", "xapp-", "://", "@", "=", "->", " is the ", "?sig=", "\\n", "\u017f",
+    "\u212a", "host:5432:db:user:", "19Z7q",
+)  # fmt: skip
+
+ONE_SIGN: Final = (
+    *(f"{name}: Zx19Qw7k" for name in ("pw", "pass", "creds", "login", "auth", "key", "pin", "otp", "salt", "hmac")),
+    *(f"{name}= Zx19Qw7k" for name in ("signature", "root", "admin")),
+    *(f"{kind}key {WORD}1" for kind in ("api", "access ", "secret_", "private-", "encryption ", "signing ")),
+    *(f"{kind}key {WORD}1" for kind in ("account ", "auth", "master ", "service_", "ssh-", "license ")),
+    *(f"{kind}key {WORD}1" for kind in ("webhook ", "session ")),
+    *(f"{name} {WORD}1" for name in ("session id", "connection string", "token", "secret", "cookie", "authorization")),
+    *(f"{name} {WORD}1" for name in ("credential", "login", "password", "pw", "p.a.s.s.w.o.r.d")),
+    *(f"{name} {WORD}1" for name in ("kennwort", "contrase\u00f1a", "senha", "wachtwoord", "l\u00f6senord")),
+    *(f"{name} phrase: {'apple river stone cloud ' * 3}" for name in ("seed", "recovery")),
+    "mnemonic " + "apple river stone cloud " * 3,
+    f"logged in as ann / {WORD}", "PIN is 4821", f"bearer {WORD}", f"curl -u ann:{WORD}", f"mysql -p {WORD}",
+    f"ann:{WORD}@tcp(db)", f"scott/{WORD}@db:1521", f"ftp://ann:{WORD}@host", f"db:5432:shop:ann:{WORD}",
+    f"?sig={WORD}",
+    "PuTTY-User-Key-File-2: x", "-----BEGIN PRIVATE KEY----- x", "4111 1111 1111 1111", "378282246310005",
+    "DB_PASS=abcd",
+    "DB_KEY=abcd", "db://a:Zx1@h", "xapp-" + "1-abcdef1", "-----BEGIN PRIVATE  KEY----- x",
+    f"machine h login ann password {WORD}", *TOKENS,
+    *(f"{key[:9]}{gap}{key[9:]}" for key in TOKENS for gap in ("''", "\\n")),
+)  # fmt: skip
+"""Each has one thing by which the quick look sees it, or not many."""
+
+
+def random_text(rnd: random.Random) -> str:
+    """Return some parts of secrets, cut here and there, and signs and letters between them."""
+    text = ""
+    for _ in range(rnd.randint(1, 6)):
+        part = rnd.choice((rnd.choice(PARTS), rnd.choice((*TOKENS, *ASSIGNED, *INNOCENT, WORD))))
+        if rnd.random() < 0.2:
+            part = "".join(rnd.choices("abcdEFG0123", k=rnd.choice((8, 18, 19, 20, 32))))
+        if rnd.random() < 0.2:
+            part = part[rnd.randint(0, len(part)) :]
+        text += part + rnd.choice(("", " ", " ", "\n", ": ", "=", "'", '"', "-", ".", "\\n", "\u2028", "\x1c"))
+    return text
+
+
+def test_the_quick_look_at_a_text_changes_no_result(monkeypatch: pytest.MonkeyPatch) -> None:
+    rnd = random.Random(9)
+    pairs = [(random_text(rnd)[:60], random_text(rnd)) for _ in range(600)]
+    pairs += [("", text) for text in ONE_SIGN]
+    looked = [(redact(text), redact_value(label, text), is_value(label, text)) for label, text in pairs]
+
+    class Everything:
+        def __contains__(self, sign: str) -> bool:
+            return True
+
+    monkeypatch.setattr(redaction, "holds_none", lambda text: False)
+    monkeypatch.setattr(redaction, "signs_of", lambda text: Everything())
+    monkeypatch.setattr(redaction, "may_name_a_secret", lambda text, signs: True)
+    monkeypatch.setattr(redaction, "may_break", lambda text: True)
+    found = [(redact(text), redact_value(label, text), is_value(label, text)) for label, text in pairs]
+    assert looked == found
+    assert 200 < sum(REDACTED in text for text, *_ in found[:600]) < 550
+    assert all(REDACTED in text for text, *_ in found[600:])

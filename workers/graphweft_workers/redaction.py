@@ -9,6 +9,16 @@ from functools import cache, lru_cache
 from itertools import pairwise
 from typing import Final
 
+from graphweft_workers.secret_signs import (
+    CARD,
+    COLONS,
+    LABELLED,
+    LONG,
+    holds_none,
+    may_break,
+    may_name_a_secret,
+    signs_of,
+)
 from graphweft_workers.terms import STOP_WORDS
 
 REDACTED: Final = "[REDACTED]"
@@ -148,71 +158,73 @@ def _is_card(text: str) -> bool:
     return (sum(digits[-1::-2]) + sum(digit * 2 - 9 * (digit > 4) for digit in digits[-2::-2])) % 10 == 0
 
 
-type _Rule = tuple[str, str, Callable[[str], bool]]
-"""Text that another one must hold, in any case; a pattern; and the test of its match, or of the group that matched."""
+type _Rule = tuple[str, str, str, Callable[[str], bool]]
+"""Two signs that a text must have (``signs_of``); a pattern; and the test of its match, or of its last group."""
 # fmt: off
-_LOGINS: Final[Sequence[_Rule]] = tuple((hint, pattern, lambda value: REDACTED not in value) for hint, pattern in (
+_LOGINS: Final[Sequence[_Rule]] = tuple((*signs, pattern, lambda value: REDACTED not in value) for signs, pattern in (
     # postgres://ann:PASSWORD@host, https://TOKEN@host, ann:PASSWORD@tcp(host), curl -u ann:PASSWORD
-    ("://", r"[A-Za-z][A-Za-z0-9+.-]{1,20}://(?P<value>[^\s/?#:@\"'<>]*:(?![0-9]{1,5}(?:[/?#\s\"'<>]|\Z))[^\s\"'<>]+)@"),
-    ("://", r"[A-Za-z][A-Za-z0-9+.-]{1,20}://(?P<value>(?=[^\s/@]*[0-9])(?=[^\s/@]*[A-Za-z])[^\s/?#:@\"'<>]{12,})@"),
-    ("@", r"(?<![\w/.-])[\w.-]+:(?P<value>[^\s:/@]{3,})@(?:tcp|unix)\("),
-    ("-u", r"(?<!\S)(?:-u|--user|--proxy-user)[ =]*[\"']?(?P<value>[^\s:\"']+:[^\s\"']+)"),
+    (("://", "@"),
+     r"[A-Za-z][A-Za-z0-9+.-]{1,20}://(?P<value>[^\s/?#:@\"'<>]*:(?![0-9]{1,5}(?:[/?#\s\"'<>]|\Z))[^\s\"'<>]+)@"),
+    (("://", "@"),
+     r"[A-Za-z][A-Za-z0-9+.-]{1,20}://(?P<value>(?=[^\s/@]*[0-9])(?=[^\s/@]*[A-Za-z])[^\s/?#:@\"'<>]{12,})@"),
+    (("@", ":"), r"(?<![\w/.-])[\w.-]+:(?P<value>[^\s:/@]{3,})@(?:tcp|unix)\("),
+    (("-u", ""), r"(?<!\S)(?:-u|--user|--proxy-user)[ =]*[\"']?(?P<value>[^\s:\"']+:[^\s\"']+)"),
     # mysql -pPASSWORD, https://host/?sig=KEY, .netrc, .pgpass, sqlplus scott/PASSWORD@db
-    (" -", r"\b(?:sshpass|docker[ \t]+login|(?:mysql|maria)\w*|[a-z]+-cli|mongo\w*|ldap\w+|openssl)\b[^\n|;]{0,200}?"
+    ((" -", ""),
+     r"\b(?:sshpass|docker[ \t]+login|(?:mysql|maria)\w*|[a-z]+-cli|mongo\w*|ldap\w+|openssl)\b[^\n|;]{0,200}?"
      r"[ \t](?:-[paw][ \t]+|-p(?=\S*[0-9!@#$%])|-pass(?:in|out)?[ \t]+pass:)[\"']?"
      r"(?P<value>(?=[^\s\"']*[A-Za-z])[^\s\"']{4,})"),
-    ("=", r"(?i)[?&](?:sig|signature|x-amz-signature|x-amz-security-token|x-goog-signature|code|key|apikey|auth)"
+    (("=", ""), r"(?i)[?&](?:sig|signature|x-amz-signature|x-amz-security-token|x-goog-signature|code|key|apikey|auth)"
      r"=(?P<value>[^&\s\"'<>]{8,})"),
-    ("login", r"\b(?:machine[ \t]+\S+|default)\s+login\s+\S+\s+(?:account\s+\S+\s+)?password\s+(?P<value>\S{3,})"),
-    (":", r"(?<!\S)[\w.*-]{1,80}:(?:[0-9]{3,5}|\*):[\w*-]{1,80}:[\w*-]{1,80}:(?P<value>[^\s:]{3,})(?!\S)"),
-    ("@", r"(?:\b(?:sqlplus|impdp|expdp|conn(?:ect)?)[ \t]+|\bthin:"
+    (("login", "password"),
+     r"\b(?:machine[ \t]+\S+|default)\s+login\s+\S+\s+(?:account\s+\S+\s+)?password\s+(?P<value>\S{3,})"),
+    ((COLONS, ""), r"(?<!\S)[\w.*-]{1,80}:(?:[0-9]{3,5}|\*):[\w*-]{1,80}:[\w*-]{1,80}:(?P<value>[^\s:]{3,})(?!\S)"),
+    (("@", "/"), r"(?:\b(?:sqlplus|impdp|expdp|conn(?:ect)?)[ \t]+|\bthin:"
      r"|(?<![\w/@.-])(?=[\w$#]{1,40}/[^\s/@]{3,60}@(?://|[\w.-]{1,60}:[0-9]{2,5}\b)))[\w$#]{1,40}/(?P<value>[^\s/@]{3,})@"),
 ))
 _SHAPES: Final[Sequence[_Rule]] = (
     *_LOGINS,
-    ("", _TOKEN.pattern, bool),
-    ("private", r"(?is)(?<!-)-+[ \t]*BEGIN\s+(?:[A-Z0-9]+\s+){0,4}PRIVATE\s+KEY(?:\s+BLOCK)?.*?"
+    (LONG, "", _TOKEN.pattern, bool),
+    ("private", "begin", r"(?is)(?<!-)-+[ \t]*BEGIN\s+(?:[A-Z0-9]+\s+){0,4}PRIVATE\s+KEY(?:\s+BLOCK)?.*?"
      r"(?:(?<!-)-+[ \t]*END\s+(?:[A-Z0-9]+\s+){0,4}PRIVATE\s+KEY(?:\s+BLOCK)?[ \t]*-*|\Z)", bool),
-    ("putty", r"(?s)PuTTY-User-Key-File-[0-9].*\Z", bool),
-    ("", r"(?<![A-Za-z0-9])(?:[A-Za-z0-9]{20,}|[A-Za-z0-9/+]{40}(?![A-Za-z0-9/+]))", _is_jumble),
-    ("", r"(?<![\w.-])(?:(?:4[0-9]{3}|5[1-5][0-9]{2}|2[2-7][0-9]{2}|6[0-9]{3})(?:[ -]?[0-9]{4}){3}"
+    ("putty", "", r"(?s)PuTTY-User-Key-File-[0-9].*\Z", bool),
+    (LONG, "", r"(?<![A-Za-z0-9])(?:[A-Za-z0-9]{20,}|[A-Za-z0-9/+]{40}(?![A-Za-z0-9/+]))", _is_jumble),
+    (CARD, "", r"(?<![\w.-])(?:(?:4[0-9]{3}|5[1-5][0-9]{2}|2[2-7][0-9]{2}|6[0-9]{3})(?:[ -]?[0-9]{4}){3}"
      r"|3[47][0-9]{2}[ -]?[0-9]{6}[ -]?[0-9]{5})(?![\w-]|\.[0-9])", _is_card),
-    ("bearer", r"(?i)\bbearer[\"']?[:=]?\s+(?:[#>|*/]+\s*)*(?P<value>(?=\S*[0-9]|\S{20})[\w.~+/=|-]{6,})", bool),
+    ("bearer", "", r"(?i)\bbearer[\"']?[:=]?\s+(?:[#>|*/]+\s*)*(?P<value>(?=\S*[0-9]|\S{20})[\w.~+/=|-]{6,})", bool),
     # key: Z3x-19Qw
-    ("", r"(?i)(?<![A-Za-z])(?:pw|pass|creds?|credentials|login|auth|key|pin|otp|salt|hmac|signature|root|admin)s?"
+    (LABELLED, "",
+     r"(?i)(?<![A-Za-z])(?:pw|pass|creds?|credentials|login|auth|key|pin|otp|salt|hmac|signature|root|admin)s?"
      r"[\"'`*]{0,3}[ \t]*(?::|=>?)[ \t]*[\"'`]?(?P<value>[^\s\"'`]{4,})",
      lambda value: any(map(_is_strange, (value.strip(_EDGES), value.strip(_EDGES).rpartition("/")[2])))),
-    ("pin", r"(?i)\bPIN(?:[ \t]+code)?(?:[ \t]+(?:is|was)[ \t]|[ \t]*[:=])[ \t]*(?P<value>[0-9]{4,8})(?![0-9])", bool),
-    ("log", r"(?i)\blog(?:ged)?[ -]?(?:in|on)[ \t]+(?:with|as|using)[ \t]+[\"'`]?\S{1,60}[ \t]*/[ \t]*[\"'`]?"
+    ("pin", "",
+     r"(?i)\bPIN(?:[ \t]+code)?(?:[ \t]+(?:is|was)[ \t]|[ \t]*[:=])[ \t]*(?P<value>[0-9]{4,8})(?![0-9])", bool),
+    ("log", "/", r"(?i)\blog(?:ged)?[ -]?(?:in|on)[ \t]+(?:with|as|using)[ \t]+[\"'`]?\S{1,60}[ \t]*/[ \t]*[\"'`]?"
      r"(?P<value>[^\s\"'`]{6,})", lambda value: _is_given(value) and _is_mixed(value.strip(_QUOTES))),
 )
 _NAMED: Final[Sequence[_Rule]] = (
     # DB_PASS=anything
-    ("_", r"(?<![A-Za-z0-9_])(?!(?:PRIMARY|FOREIGN|PUBLIC|UNIQUE|SORT|PARTITION|CACHE|ROUTING)_KEY)"
+    ("_", "", r"(?<![A-Za-z0-9_])(?!(?:PRIMARY|FOREIGN|PUBLIC|UNIQUE|SORT|PARTITION|CACHE|ROUTING)_KEY)"
      r"(?:[A-Z][A-Z0-9_]{0,60}_(?:PASS|PW|PWD|KEY|SECRET|CREDS?)|[a-z][a-z0-9_]{0,60}_(?:pass|pw|pwd))"
      r"[ \t]?[=:][ \t]?[\"'`]?(?P<value>[^\s\"'`]{4,})",
      lambda value: _is_given(value) and value.strip(_EDGES).casefold() not in _PROSE),
-    ("authorization", r"(?i)authorization[\"'\]\\]*\s*[:=]\s*[\"'\\]*(?:basic|bearer|digest|token|apikey|negotiate)\s+"
+    ("authorization", "",
+     r"(?i)authorization[\"'\]\\]*\s*[:=]\s*[\"'\\]*(?:basic|bearer|digest|token|apikey|negotiate)\s+"
      r"(?P<value>[^\s\"',;]{4,})", _is_given),
     # password on db1 -> PASSWORD
-    ("", rf"(?i)(?:{_PASSWORD})[^\n.;:!?]{{0,60}}[ \t](?:\u2192|[=-]>)[ \t]*(?P<value>[^\s\"'`]{{4,}})",
+    ("", "", rf"(?i)(?:{_PASSWORD})[^\n.;:!?]{{0,60}}[ \t](?:\u2192|[=-]>)[ \t]*(?P<value>[^\s\"'`]{{4,}})",
      _is_given),
     # the password for the shop is PASSWORD.
-    ("", rf"(?i)(?:{_PASSWORD})[ \t]+(?:(?:for|of|on|to|in|at)[ \t]+[^\n.;:!?]{{1,60}}?[ \t]+)?(?:is|was)"
+    ("", "", rf"(?i)(?:{_PASSWORD})[ \t]+(?:(?:for|of|on|to|in|at)[ \t]+[^\n.;:!?]{{1,60}}?[ \t]+)?(?:is|was)"
      r"[ \t]+[\"'`]?(?P<value>[^\s\"'`]{4,})(?:(?<=[.,;!)])|[\"'`]?(?=[ \t]*(?:\n|\Z)))",
      lambda value: _is_given(value) and _is_mixed(value.strip(_QUOTES))),
     # PASSWORD is the admin password
-    (" is", r"(?i)(?<!\S)[\"'`]?(?P<value>[^\s\"'`]{6,})[\"'`]?[ \t]+is[ \t]+(?:the|our|my|his|her|their|its)[ \t]+"
+    (" is", "", r"(?i)(?<!\S)[\"'`]?(?P<value>[^\s\"'`]{6,})[\"'`]?[ \t]+is[ \t]+(?:the|our|my|his|her|their|its)[ \t]+"
      rf"(?:[\w-]{{1,30}}[ \t]+){{0,3}}(?:{_PASSWORD})(?=[ \t]*(?:[.,;!)\n]|\Z|(?:for|of|on)\b))",
      lambda value: _is_given(value) and _is_mixed(value.strip(_QUOTES))),
 )
 """For texts with a name of a secret."""
 # fmt: on
-_NAME_PARTS: Final = re.compile(
-    r"[^\x00-\x7f]|(?i:pass|pw|phrase|words|key|secret|cred|connection|token|auth|cookie|session|wort|contra|senha|wacht|losenord"
-    r"|login|mnemonic|w[ ._-]?[o0])"
-)
-"""One of these is in every text that ``_NAME`` matches."""
 _LIST: Final = re.compile(r"[\"'`]?[ \t]*+:[ \t]*+\n[ \t]*[-*][ \t]+")
 _SEED: Final = re.compile(r"(?i)\b(?:seed|recovery|mnemonic|secret)[ _-]?(?:phrase|words)|\bmnemonic")
 _SEED_PHRASE: Final = re.compile(r"(?<![A-Za-z])(?:[a-z]{3,8}[ \t,]+){11,}[a-z]{3,8}(?![A-Za-z])")
@@ -292,13 +304,15 @@ def _secrets_behind(label: str, text: str) -> list[tuple[int, int]]:
 
 def _secrets(text: str) -> list[tuple[int, int]]:
     """Return where secrets stand in a text, also behind look-alike letters and across line breaks."""
+    if holds_none(text):
+        return []
     places: Sequence[int] = range(len(text))
     plain = text
     if not (text.isascii() and text.isprintable()):
         pairs = [(shown, at) for at, char in enumerate(text) for shown in _plain(char)]
         plain, places = "".join(shown for shown, _ in pairs), [at for _, at in pairs]
     found = [(places[start], places[end - 1] + 1) for start, end in _found(plain)]
-    if breaks := [*_BREAK.finditer(plain)]:
+    if may_break(plain) and (breaks := [*_BREAK.finditer(plain)]):
         gaps = {at for match in breaks for at in range(*match.span())}
         left = [at for at in range(len(plain)) if at not in gaps]
         whole = "".join(plain[at] for at in left)
@@ -308,8 +322,9 @@ def _secrets(text: str) -> list[tuple[int, int]]:
 
 def _across(text: str, whole: str, places: Sequence[int]) -> Iterator[tuple[int, int]]:
     """Yield what is a key only in a text without its breaks: ``places`` says where in the text its characters stand."""
-    ends = {match.end() for match in _TOKEN.finditer(text)}
-    for match in _TOKEN.finditer(whole):
+    signs = signs_of(whole)
+    ends = {match.end() for match in _TOKEN.finditer(text)} if LONG in signs else set[int]()
+    for match in _TOKEN.finditer(whole) if LONG in signs else ():
         start, end = match.span()
         for at in range(start + 1, end):
             # A key that is whole at the end of a line does not go on with the word that begins the next line.
@@ -317,7 +332,7 @@ def _across(text: str, whole: str, places: Sequence[int]) -> Iterator[tuple[int,
                 end = at if re.fullmatch(r"[A-Za-z]?[a-z]*[.,;:!?]?", whole[at:end]) else end
                 break
         yield start, end
-    yield from _matches(_LOGINS, whole)
+    yield from _matches(_LOGINS, whole, signs)
 
 
 @cache
@@ -326,19 +341,19 @@ def _compiled(pattern: str) -> re.Pattern[str]:
     return re.compile(pattern)
 
 
-def _matches(rules: Iterable[_Rule], text: str) -> Iterator[tuple[int, int]]:
-    small = text.lower()
-    for hint, pattern, test in rules:
-        for match in _compiled(pattern).finditer(text) if hint in small else ():
+def _matches(rules: Iterable[_Rule], text: str, signs: str) -> Iterator[tuple[int, int]]:
+    for one, other, pattern, test in rules:
+        for match in _compiled(pattern).finditer(text) if one in signs and other in signs else ():
             if test(match[match.lastgroup or 0]):
                 yield match.span(match.lastgroup or 0)
 
 
 def _found(text: str) -> Iterator[tuple[int, int]]:
-    yield from _matches(_SHAPES, text)
-    if _NAME_PARTS.search(text) is None:
+    signs = signs_of(text)
+    yield from _matches(_SHAPES, text, signs)
+    if not may_name_a_secret(text, signs):
         return
-    yield from _matches(_NAMED, text)
+    yield from _matches(_NAMED, text, signs)
     for match in _ASSIGNED.finditer(text):
         yield from _assigned(text, match)
     for match in _NAME.finditer(text):

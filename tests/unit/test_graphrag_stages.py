@@ -6,6 +6,7 @@ import random
 import re
 import time
 import unicodedata
+from collections.abc import Sequence
 from itertools import combinations, product
 from types import SimpleNamespace
 from typing import Any
@@ -16,6 +17,7 @@ from structlog.testing import capture_logs
 from graphweft_contracts.memory import SCOPES
 from graphweft_rules.cypher.query import parse
 from graphweft_rules.output.formats import FACTS_END, FACTS_START
+from graphweft_workers import secret_signs
 from graphweft_workers.drivers import dialects
 from graphweft_workers.drivers.falkordb.dialect import FALKORDB
 from graphweft_workers.drivers.neo4j.dialect import NEO4J
@@ -24,7 +26,15 @@ from graphweft_workers.features.graphrag import safe_cypher
 from graphweft_workers.features.graphrag import seeds as seed_module
 from graphweft_workers.features.graphrag.caps import Caps
 from graphweft_workers.features.graphrag.context_block import pack
-from graphweft_workers.features.graphrag.expansion import Expansion, bounds, connect, expand
+from graphweft_workers.features.graphrag.expansion import (
+    Expansion,
+    bounds,
+    connect,
+    expand,
+    in_turns,
+    is_full,
+    portions,
+)
 from graphweft_workers.features.graphrag.rows import Node, Relation
 from graphweft_workers.features.graphrag.safe_cypher import RELATIONSHIPS, checked, templates
 from graphweft_workers.features.graphrag.seeds import entity_terms, seed
@@ -297,6 +307,45 @@ def test_bounds_hold_for_any_frontier() -> None:
 # Pack
 
 
+def test_portions_of_a_frontier_find_what_the_whole_one_finds() -> None:
+    rnd = random.Random(3)
+    asked = whole = 0
+    for _ in range(300):
+        frontier, most, each = rnd.sample(range(1_000), rnd.randint(1, 60)), rnd.randint(1, 60), rnd.randint(1, 4)
+        numbers = {  # of rows, by node and type: many types for most, and some nodes without any
+            (handle, type): rnd.randint(1, each)
+            for handle in frontier
+            for type in rnd.sample(RELATIONSHIPS, rnd.choice((0, 1, 2, 5, 7)))
+        }
+
+        def answer(
+            some: Sequence[int], numbers: dict[tuple[int, str], int] = numbers, most: int = most
+        ) -> list[dict[str, Any]]:
+            """Return what the query ``neighbours`` would."""
+            rows = [
+                (turn, place, type, {"source": handle, "type": type, "turn": turn})
+                for place, handle in enumerate(some)
+                for type in RELATIONSHIPS
+                for turn in range(numbers.get((handle, type), 0))
+            ]
+            return [row for *_, row in sorted(rows, key=lambda row: row[:3])][:most]
+
+        rows: list[Any] = []
+        left = list(frontier)
+        for some in portions(frontier, most):
+            assert left[: len(some)] == list(some)
+            del left[: len(some)]
+            asked += len(some)
+            rows = in_turns([*rows, *answer(some)], frontier, most)
+            if is_full(rows, most):
+                break
+        else:
+            assert not left
+        whole += len(frontier)
+        assert rows == answer(frontier)
+    assert asked < 0.75 * whole
+
+
 def packed(*relations: Relation, pinned: tuple[Node, ...] = (), **bounded: Any) -> tuple[str, tuple[str, ...]]:
     nodes = {one.handle: one for each in relations for one in (each.source, each.target)}
     found = Expansion(
@@ -494,6 +543,38 @@ def test_no_secret_is_cut_into_something_that_looks_like_none() -> None:
     pem = "-----BEGIN PRIVATE KEY-----\n" + "QUJD" * 400
     shown, _ = packed(pinned=(node(1, "A", description=pem[: safe_cypher.LONGEST]),))
     assert shown == "" or shown.splitlines()[2:] == [f"- A: {REDACTED}", FACTS_END]
+
+
+def test_what_is_packed_without_a_close_look_is_the_same_with_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    rnd = random.Random(4)
+    plain = ("Redis", "Entity12", "Kind3", "holds carts", "since release 12", "")
+    others = (
+        "DB password", "Login", "api", "key", "session", "id", "PIN", "connection", "a:b:c", "it's", "-p x",
+        "a 'cache'", "caf\u00e9", "s", "wo", "host:5432:db", "4821", "12345678901234567", "hunter2-Zx",
+        "AKIA" + "IOSFODNN7EXAMPLE", "4111 1111 1111 1111", "Zx19Qw7k", "-Zx1", "user:Zx1", "seed", "mysql", "bearer",
+    )  # fmt: skip
+
+    def some() -> str:
+        return rnd.choice(plain if rnd.random() < 0.75 else others)
+
+    relations = [
+        Relation(
+            handle=number,
+            source=node(0, some(), kind=some()),
+            type="DEPENDS_ON",
+            target=node(1, some(), kind=some()),
+            fact=some(),
+            label=rnd.choice(("", "uses", "password", "key", "Zx19Qw7k")),
+            hop=1,
+        )
+        for number in range(1_500)
+    ]
+    quick = [packed(each) for each in relations]
+    looked: list[bool] = []
+    close = secret_signs.hold_none_together
+    monkeypatch.setattr(packing_module, "hold_none_together", lambda texts: looked.append(close(texts)))
+    assert quick == [packed(each) for each in relations]
+    assert 100 < sum(looked) < len(looked) - 100
 
 
 def test_secrets_are_kept_out_of_every_part() -> None:

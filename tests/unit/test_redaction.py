@@ -5,12 +5,14 @@ from __future__ import annotations
 import random
 import string
 import textwrap
+from itertools import product
 from typing import Final
 
 import pytest
 
 from graphweft_workers import redaction
 from graphweft_workers.redaction import REDACTED, is_value, redact, redact_beside, redact_cell, redact_value
+from graphweft_workers.secret_signs import hold_none_together
 
 # Put together here, so that no scanner takes this file for a leak.
 AWS: Final = "AKIA" + "IOSFODNN7EXAMPLE"
@@ -346,7 +348,7 @@ ONE_SIGN: Final = (
     "DB_PASS=abcd",
     "DB_KEY=abcd", "db://a:Zx1@h", "xapp-" + "1-abcdef1", "-----BEGIN PRIVATE  KEY----- x",
     f"machine h login ann password {WORD}", *TOKENS,
-    *(f"{key[:9]}{gap}{key[9:]}" for key in TOKENS for gap in ("''", "\\n")),
+    *(f"{key[:9]}{gap}{key[9:]}" for key in TOKENS for gap in ("''", "' + '", "\\n")),
 )  # fmt: skip
 """Each has one thing by which the quick look sees it, or not many."""
 
@@ -382,3 +384,19 @@ def test_the_quick_look_at_a_text_changes_no_result(monkeypatch: pytest.MonkeyPa
     assert looked == found
     assert 200 < sum(REDACTED in text for text, *_ in found[:600]) < 550
     assert all(REDACTED in text for text, *_ in found[600:])
+
+
+def test_texts_that_hold_no_secret_together_hold_none_behind_one_another() -> None:
+    rnd = random.Random(10)
+    plain = ("Redis", "Entity12", "holds carts", "since release 12", "a:b", "it's")
+    groups = [[text] for text in (*ONE_SIGN, "a:100:b:c:Zx1")]
+    for _ in range(3_000):
+        whole = rnd.choice(ONE_SIGN)
+        at = rnd.randint(0, len(whole))
+        groups.append([rnd.choice((whole[:at].rstrip(": "), rnd.choice(plain))), whole[at:], rnd.choice(plain)])
+    held = [group for group in groups if hold_none_together(group)]
+    assert 50 < len(held) < len(groups) - 50
+    for texts in held:
+        for label, text in product(texts, repeat=2):
+            assert (redact(text), redact_value(label, text), redact_beside(label, text)) == (text, text, text)
+            assert not is_value(label, text)

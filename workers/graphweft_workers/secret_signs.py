@@ -8,6 +8,7 @@ rules out cannot match.
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Final
 
 LONG: Final = "\x00"
@@ -18,6 +19,7 @@ COLONS: Final = "\x02"
 """Four colons."""
 LABELLED: Final = "\x03"
 """The short name of a secret, and a sign that assigns."""
+_LEAST_COLONS: Final = 4
 _LEAST_KEY: Final = 19
 _SHORT_KEYS: Final = ("eyJ", "xox", "xapp-")
 _CARD: Final = re.compile("[0-9](?:[ -]?[0-9]){14}")
@@ -55,6 +57,21 @@ def holds_none(text: str) -> bool:
     )
 
 
+def hold_none_together(texts: Sequence[str]) -> bool:
+    """Tell, of some texts, that none holds a secret, also if ``other: `` stands in front of it; False as above."""
+    text = "".join([f": {each}" for each in texts])
+    if not (text.isascii() and text.isprintable()):
+        return False
+    signs = signs_of(text)
+    return (
+        signs[len(text) :] in ("", COLONS)
+        and text.count(":") - len(texts) < _LEAST_COLONS - 1
+        and not any(map(signs.__contains__, _SHAPES))
+        and not may_name_a_secret(text, signs)
+        and not may_break(text)
+    )
+
+
 def signs_of(text: str) -> str:
     """Return the text in lower case, and the constants above that apply to it: a pattern needs one or two of its parts.
 
@@ -64,7 +81,7 @@ def signs_of(text: str) -> str:
     labelled = (":" in text or "=" in text) and (any(map(signs.__contains__, _LABELS)) or not text.isascii())
     if labelled:
         signs += LABELLED
-    if text.count(":") >= 4:
+    if text.count(":") >= _LEAST_COLONS:
         signs += COLONS
     if any(map(text.__contains__, _SHORT_KEYS)) or max(map(len, text.split()), default=0) >= _LEAST_KEY:
         signs += LONG

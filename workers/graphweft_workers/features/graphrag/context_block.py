@@ -24,6 +24,7 @@ from graphweft_workers.redaction import (
     redact_beside,
     redact_value,
 )
+from graphweft_workers.secret_signs import hold_none_together
 
 _NAME: Final = 120
 _KIND: Final = 60
@@ -124,7 +125,7 @@ class _Lines:
         whole, node = node, _bounded(node)
         safe = redact_beside(node.kind, redact_beside(node.name, redact_value(node.name, node.description)))
         text = _cut(safe, whole.description, _TEXT, LONGEST)
-        return f"{self._titled(node)}: {text}" if text and self._short(node.name, _NAME) else ""
+        return f"{self._safe(node)}: {text}" if text and self._short(node.name, _NAME) else ""
 
     def related(self, relation: Relation) -> str:
         source, target = _bounded(relation.source), _bounded(relation.target)
@@ -133,23 +134,34 @@ class _Lines:
             return ""
         # "DB password RELATED_TO hunter2!" is an assignment, too.
         label = relation.label if _LABEL.fullmatch(relation.label) else ""
-        if label != redact(label) or any(self._is_value(name, label) for name in (source.name, target.name)):
-            label = ""
-        line = f"{self._titled(source, target)} {label or relation.type} {self._titled(target, source, label)}"
-        safe = REDACTED if self._is_value(source.name, said) or self._is_value(label, said) else redact(said)
-        for beside in (source.name, source.kind, label, target.name, target.kind) if safe else ():
-            safe = redact_beside(beside, safe)
+        if hold_none_together((source.name, source.kind, label, target.name, target.kind, said)):
+            line, safe = f"{self._titled(source)} {label or relation.type} {self._titled(target)}", said
+        else:
+            line, safe = self._guarded(source, label, relation.type, target, said)
         fact = _cut(safe, relation.fact, _TEXT, LONGEST)
         return f"{line}: {fact}" if fact else line
 
-    def _titled(self, node: Node, other: Node | None = None, label: str = "") -> str:
+    def _guarded(self, source: Node, label: str, type: str, target: Node, said: str) -> tuple[str, str]:
+        """Return the line of a relationship, and what it says, where parts may be secrets, alone or beside another."""
+        if label != redact(label) or any(self._is_value(name, label) for name in (source.name, target.name)):
+            label = ""
+        line = f"{self._safe(source, target)} {label or type} {self._safe(target, source, label)}"
+        safe = REDACTED if self._is_value(source.name, said) or self._is_value(label, said) else redact(said)
+        for beside in (source.name, source.kind, label, target.name, target.kind) if safe else ():
+            safe = redact_beside(beside, safe)
+        return line, safe
+
+    def _safe(self, node: Node, other: Node | None = None, label: str = "") -> str:
         name, kind = self._short(node.name, _NAME), self._short(node.kind, _KIND)
         labels = (label, node.kind, other.name if other else "")
         if any(self._is_value(each, node.name) for each in labels if each):
             name = REDACTED
         if self._is_value(node.name, node.kind):
             kind = REDACTED
-        return f"{name} ({kind})" if kind and kind != name else name
+        return _title(name, kind)
+
+    def _titled(self, node: Node) -> str:
+        return _title(self._short(node.name, _NAME), self._short(node.kind, _KIND))
 
     def _is_value(self, label: str, text: str) -> bool:
         found = self._values.get((label, text))
@@ -163,6 +175,10 @@ class _Lines:
         if (text, most) not in self._shown:
             self._shown[text, most] = _cut(redact(text[: most + _MARGIN]), text, most, LONGEST_NAME)
         return self._shown[text, most]
+
+
+def _title(name: str, kind: str) -> str:
+    return f"{name} ({kind})" if kind and kind != name else name
 
 
 def _bounded(node: Node) -> Node:

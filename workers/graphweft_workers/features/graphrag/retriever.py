@@ -19,7 +19,15 @@ from graphweft_rules.matching.clock import utc_text
 from graphweft_rules.output.token_count import TokenCounter, count_characters
 from graphweft_workers.features.graphrag.caps import LIMIT_CAP, Caps, GraphragSettings
 from graphweft_workers.features.graphrag.context_block import Packed, pack
-from graphweft_workers.features.graphrag.expansion import Expansion, bounds, connect, expand
+from graphweft_workers.features.graphrag.expansion import (
+    Expansion,
+    bounds,
+    connect,
+    expand,
+    in_turns,
+    is_full,
+    portions,
+)
 from graphweft_workers.features.graphrag.rows import Handle, Node, mapped
 from graphweft_workers.features.graphrag.safe_cypher import Template, checked
 from graphweft_workers.features.graphrag.seeds import Document, Seeds, seed
@@ -42,6 +50,8 @@ _BETWEEN: Final = 5
 _SPARE: Final = 10
 """Relationships fetched beyond the wanted facts: some are duplicates or have no name."""
 _GRACE_S: Final = 0.25
+_TURN_S: Final = 0.0005
+"""Packing lets other tasks run after this time, at the end of a line."""
 _NOTHING: Final = "graphweft:nothing"
 """A name and id that no node has."""
 _DEFAULT: Final = Caps()
@@ -183,7 +193,7 @@ class HybridRetriever:
         return GraphContext(outcome="failed" if failure else "empty", reason=failure)
 
     async def _packed(self, run: _Retrieval) -> Packed:
-        """Pack the facts line by line, and let other tasks run in between, because redaction takes a while."""
+        """Pack the facts line by line, and let other tasks run now and then, because redaction may take a while."""
         lines = pack(
             run.found,
             most=self._caps.results,
@@ -192,10 +202,13 @@ class HybridRetriever:
             count=self._count,
             until=time.monotonic() + max(0.0, run.left_s()) + _GRACE_S,
         )
+        turn_at = time.monotonic() + _TURN_S
         for packed in lines:
             if packed is not None:
                 return packed
-            await asyncio.sleep(0)
+            if time.monotonic() >= turn_at:
+                await asyncio.sleep(0)
+                turn_at = time.monotonic() + _TURN_S
         raise AssertionError  # the last item is the block
 
 
@@ -272,8 +285,13 @@ class _Retrieval:
             return []
         scan, each = bounds(len(handles), room, hop=hop)
         most = min(room, self._caps.results + _SPARE, LIMIT_CAP)
-        asked = {"handles": list(handles), "scan": scan, "each": each, "most": most, **self._times}
-        return await self._ask("neighbours", asked)
+        rows: Sequence[Mapping[str, Any]] = []
+        for some in portions(handles, most):
+            asked = {"handles": list(some), "scan": scan, "each": each, "most": most, **self._times}
+            rows = in_turns([*rows, *await self._ask("neighbours", asked)], handles, most)
+            if is_full(rows, most):
+                break
+        return rows
 
     async def _between(self, handles: Sequence[Handle]) -> Sequence[Mapping[str, Any]]:
         if len(handles) < 2:

@@ -319,7 +319,7 @@ def test_portions_of_a_frontier_find_what_the_whole_one_finds() -> None:
         }
 
         def answer(
-            some: Sequence[int], numbers: dict[tuple[int, str], int] = numbers, most: int = most
+            some: Sequence[str | int], numbers: dict[tuple[Any, str], int] = numbers, most: int = most
         ) -> list[dict[str, Any]]:
             """Return what the query ``neighbours`` would."""
             rows = [

@@ -265,6 +265,8 @@ def _in_lines(records: Sequence[Mapping[str, Any]]) -> str:
 
 def _gated(gate: Gate, name: str, value: Any) -> Any:
     """Return a JSON value whose strings passed the gate; the items of a list have the name of the list."""
+    if type(value) is str:  # as nearly all are
+        return gate(name, value)
     whole: Any = value  # pyright forgets `Any` inside the cases
     match value:
         case str():

@@ -7,6 +7,8 @@ from collections.abc import Coroutine
 from dataclasses import dataclass, field
 from typing import Any
 
+from graphweft_workers.eager_task import begun
+
 
 @dataclass(slots=True)
 class Background:
@@ -20,7 +22,13 @@ class Background:
 
     def start[Result](self, call: Coroutine[Any, Any, Result]) -> asyncio.Task[Result]:
         """Start a task; wait for it with ``asyncio.wait``, which does not cancel it."""
-        task = asyncio.create_task(call)
+        return self._kept(asyncio.create_task(call))
+
+    def begin[Result](self, call: Coroutine[Any, Any, Result]) -> asyncio.Task[Result]:
+        """Start a task that runs up to its first wait at once: see ``eager_task.begun``."""
+        return self._kept(begun(call))
+
+    def _kept[Result](self, task: asyncio.Task[Result]) -> asyncio.Task[Result]:
         self._tasks.add(task)
         task.add_done_callback(self._ended)
         return task

@@ -27,6 +27,7 @@ _ENTRY_BYTES: Final = 400
 """Of an entry without its rows and the values of its key."""
 _FLAT: Final[frozenset[type]] = frozenset({str, bytes, int, float, bool, type(None)})
 """Types of values without content, by far the most of them."""
+_NESTED: Final[frozenset[type]] = frozenset({tuple, list, dict})
 _MOST_LEVELS: Final = 50
 """Queries with values nested more deeply are not cached."""
 _TODAY: Final = frozenset({"__date"})
@@ -180,14 +181,14 @@ def key_of(app_id: str, bound: BoundQuery) -> Key | None:
 def size_of(value: Any) -> int:
     """Return the estimated bytes of a value with its content."""
     total = sys.getsizeof(value)
-    if type(value) in _FLAT:
+    kind: type[Any] = type(value)  # pyright: ignore[reportUnknownVariableType]
+    # By exact type first, because nearly all values have one of these, and to ask an abstract class takes long.
+    if kind in _FLAT or (kind not in _NESTED and isinstance(value, str | bytes | int | float)):
         return total
-    if isinstance(value, str | bytes | int | float):
-        return total
-    if isinstance(value, Mapping):
+    if kind is dict or (kind not in _NESTED and isinstance(value, Mapping)):
         for name, item in value.items():  # pyright: ignore[reportUnknownVariableType]
             total += sys.getsizeof(name) + size_of(item)  # pyright: ignore[reportUnknownArgumentType]
-    elif isinstance(value, Sequence):
+    elif kind in _NESTED or isinstance(value, Sequence):
         for item in value:  # pyright: ignore[reportUnknownVariableType]
             total += sys.getsizeof(item) if type(item) in _FLAT else size_of(item)  # pyright: ignore[reportUnknownArgumentType]
     return total

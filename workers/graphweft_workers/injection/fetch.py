@@ -35,10 +35,11 @@ _LEAST_SHARE: Final = 0.9
 class _Run:
     """A query under way; its task never raises."""
 
-    task: asyncio.Task[QueryResult | Failure]
     version: Version | None
     """The rows include all writes up to this version; None if it is unknown."""
     until: float
+    task: asyncio.Task[QueryResult | Failure] | None = None
+    """Set before anybody else can see the run."""
     ended_at: float = 0.0
 
 
@@ -141,6 +142,7 @@ class RowFetcher:
         return True
 
     async def _follow(self, app_id: str, each: _Fetch, version: Version, run: _Run) -> QueryResult | Failure:
+        assert run.task is not None
         outcome = await _result(run.task, each)
         now = time.monotonic()
         if not isinstance(outcome, Failure) or outcome.reason != "timeout" or now >= each.until:
@@ -153,11 +155,11 @@ class RowFetcher:
 
     def _start(self, app_id: str, each: _Fetch, version: Version | None, now: float) -> None:
         known = version if self.versions.is_settled(version, now) else None
-        each.task = self.background.start(self._run(app_id, each, known, max(0.001, each.until - now)))
-        each.run = _Run(task=each.task, version=known, until=each.until)
+        run = each.run = _Run(version=known, until=each.until)
         if each.key is not None:
             self.cache.misses += 1
-            self._runs[each.key] = each.run
+            self._runs[each.key] = run
+        each.task = run.task = self.background.begin(self._run(app_id, each, known, max(0.001, each.until - now)))
 
     async def _run(self, app_id: str, each: _Fetch, version: Version | None, limit_s: float) -> QueryResult | Failure:
         run, bound, sent_at = each.run, each.bound, time.monotonic()

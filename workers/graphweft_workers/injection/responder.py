@@ -18,6 +18,7 @@ from graphweft_contracts import ContextReply, ContextRequest, RefusedEvent, Tran
 from graphweft_contracts.channels import app_of_replies
 from graphweft_workers.backoff import backoff_s
 from graphweft_workers.bounded_dict import BoundedDict
+from graphweft_workers.eager_task import begun
 from graphweft_workers.injection.clock_skew import ClockSkew
 from graphweft_workers.injection.reply_sender import ReplySender
 from graphweft_workers.lazy_logger import get_logger
@@ -125,6 +126,8 @@ class InjectionResponder:
         """Requests in progress of all apps, oldest first, with the time at which each began."""
         self._waiting: list[_Request] = []
         self._tasks: asyncio.TaskGroup
+        self._serving: set[asyncio.Task[None]] = set()
+        """The tasks of requests in progress, which never raise."""
         self._service_s = 0.0
         """Moving average of the time that a request takes, over all apps."""
         self._stopping = asyncio.Event()
@@ -151,9 +154,12 @@ class InjectionResponder:
             async with asyncio.TaskGroup() as self._tasks:
                 await self._take_all()
                 await self._take(await self._queue.leave())
+                while self._serving:  # the end of one may begin another
+                    await asyncio.wait(self._serving)
         finally:
-            reporting.cancel()
-            await asyncio.gather(reporting, return_exceptions=True)
+            for task in (reporting, *self._serving):
+                task.cancel()
+            await asyncio.gather(reporting, *self._serving, return_exceptions=True)
         self._report_left_out()
         logger.info("responder_stopped", **self.counts())
 
@@ -324,7 +330,10 @@ class InjectionResponder:
     def _begin(self, request: _Request) -> None:
         self._free -= 1
         self._begun[request] = request.app.begun[request] = time.perf_counter()
-        self._tasks.create_task(self._serve(request))
+        serving = begun(self._serve(request))  # its query is sent before the next requests are asked for
+        if not serving.done():
+            self._serving.add(serving)
+            serving.add_done_callback(self._serving.discard)
 
     async def _serve(self, request: _Request) -> None:
         started = time.perf_counter()

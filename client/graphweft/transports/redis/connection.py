@@ -91,11 +91,12 @@ class Together:
     """Sends all commands of one iteration of the event loop in one round trip, because socket writes are expensive.
 
     At most ``connections`` round trips run at once; further commands go together with the next. A running round trip
-    continues if its callers are cancelled. The creator closes ``client``.
+    continues if its callers are cancelled. The creator closes ``client``, which is one of ``connect``, or ``Lines``.
     """
 
     def __init__(self, client: Any, *, connections: int) -> None:
         self._client = client
+        self._exchange = getattr(client, "exchange", self._answers)
         self._free = asyncio.Semaphore(connections)
         self._batch: list[tuple[Sequence[Command], asyncio.Future[list[Any]]]] = []
         self._tasks: set[asyncio.Task[None]] = set()
@@ -133,7 +134,7 @@ class Together:
             # Commands that are cancelled by now are not sent.
             batch, self._batch = [each for each in self._batch if not each[1].done()], []
             try:
-                answers = iter(await self._answers([command for commands, _ in batch for command in commands]))
+                answers = iter(await self._exchange([command for commands, _ in batch for command in commands]))
             except asyncio.CancelledError:  # closed
                 _end(batch)
                 raise

@@ -33,6 +33,7 @@ from graphweft.transport import (
 )
 from graphweft.transports.redis.connection import Together, connect, reason_of
 from graphweft.transports.redis.layout import agreed_layout
+from graphweft.transports.redis.lines import Lines
 from graphweft_contracts import BusUnavailable, ContextReply, ContextRequest, Layout, channels
 from graphweft_contracts.signatures import SIGNATURE, SigningKey
 
@@ -80,7 +81,7 @@ class RedisTransport:
         """``new`` is the layout of a new bus. ``signing_key`` signs events and requests."""
         self._redis = connect(url, io_timeout_s=_IO_S)
         # A repeated request is answered twice, and the second reply is ignored.
-        self._repeating = connect(url, io_timeout_s=_IO_S, repeats=1)
+        self._repeating = Lines(url, io_timeout_s=_IO_S, repeats=1)
         self._requests = Together(self._repeating, connections=_REQUEST_CONNECTIONS)
         self._replies = connect(url, io_timeout_s=None)  # a subscription is silent between replies
         self._new = new

@@ -22,6 +22,7 @@ from typing import Any, Final
 
 from graphweft_contracts import GraphUnavailable
 from graphweft_workers.bounded_dict import BoundedDict
+from graphweft_workers.eager_task import begun
 
 _ALL: Final = 64
 """Places of all apps together; each needs a connection."""
@@ -130,7 +131,7 @@ class Places:
         if not query.has_place:
             async with asyncio.timeout(max(0.0, until - time.monotonic())):
                 await self._place(query)
-        running = asyncio.create_task(ask(query))
+        running = begun(ask(query))
         self._running.add(running)
         running.add_done_callback(partial(self._ended, query))
         try:

@@ -31,6 +31,7 @@ from falkordb.asyncio.graph import AsyncGraph
 from redis.exceptions import RedisError, ResponseError
 
 from graphweft.transports.redis.connection import Command, Together, connect
+from graphweft.transports.redis.lines import Lines
 from graphweft_contracts import Fenced, GraphUnavailable, QueryFailed, channels
 from graphweft_rules.cypher.batch_query import BatchQuery
 from graphweft_rules.cypher.indexes import SearchIndex
@@ -99,7 +100,9 @@ class FalkorDBStore:
         graph_template: str = "mozaiks_{app_id}",
         write_timeout_ms: int = 5_000,
     ) -> None:
-        self._redis = connect(url, io_timeout_s=write_timeout_ms / 1000 + _WRITER_GRACE_S, decode=True)
+        io_timeout_s = write_timeout_ms / 1000 + _WRITER_GRACE_S
+        self._redis = connect(url, io_timeout_s=io_timeout_s, decode=True)
+        self._reads = Lines(url, io_timeout_s=io_timeout_s, decode=True)
         self._template = graph_template
         self._write_timeout_ms = write_timeout_ms
         self._named: dict[str, set[str]] = {}
@@ -299,7 +302,7 @@ class FalkorDBStore:
             async with asyncio.timeout(timeout_s), self._lookers:
                 limit_ms = await self._allowed_ms(max(1, int(timeout_s * 1000)))
                 # Not in the compact format: numbers and text need no decoding.
-                reply = await self._redis.execute_command(
+                reply = await self._reads.execute(
                     "GRAPH.RO_QUERY", self._name(app_id), READ_CHECKPOINTS, "TIMEOUT", limit_ms
                 )
         except TimeoutError as error:
@@ -352,6 +355,7 @@ class FalkorDBStore:
         while self._senders:
             _, sender = self._senders.popitem()
             await sender.aclose()
+        await self._reads.aclose()
         await self._redis.aclose()
 
     async def _read(
@@ -411,7 +415,7 @@ class FalkorDBStore:
         limit_ms = await self._allowed_ms(max(1, int(query.limit_s * 1000)))
         command = ("GRAPH.RO_QUERY", self._name(query.app_id), text, "--compact", "TIMEOUT", limit_ms)
         try:
-            reply: list[Any] = await self._redis.execute_command(*command)
+            reply: list[Any] = await self._reads.execute(*command)
             if isinstance(reply[-1], Exception):
                 raise reply[-1]
         except ResponseError as error:

@@ -13,14 +13,16 @@ import asyncio
 import contextlib
 import time
 from collections import deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any, Final
 
 from redis.exceptions import RedisError, ResponseError
 
 from graphweft.transports.redis.connection import Together, connect, reason_of
+from graphweft.transports.redis.lines import Lines
 from graphweft_contracts import BusUnavailable, ContextReply, channels
 from graphweft_contracts.signatures import SIGNATURE
+from graphweft_workers.eager_task import begun
 from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.request_queue import PendingRequest, encode
 
@@ -97,9 +99,10 @@ end
 """
 
 
-def _pending(token: str, fields: Mapping[bytes, bytes] | None) -> PendingRequest:
-    fields = fields or {}  # trimmed
-    return PendingRequest(token=token, body=fields.get(b"data", b""), signature=fields.get(SIGNATURE, b""))
+def _pending(token: str, fields: Sequence[bytes] | None) -> PendingRequest:
+    fields = fields or ()  # trimmed
+    values = dict(zip(fields[::2], fields[1::2], strict=True))
+    return PendingRequest(token=token, body=values.get(b"data", b""), signature=values.get(SIGNATURE, b""))
 
 
 class RedisRequestQueue:
@@ -107,7 +110,8 @@ class RedisRequestQueue:
 
     def __init__(self, url: str, *, consumer: str) -> None:
         self._redis = connect(url, io_timeout_s=_WAIT_S + _IO_GRACE_S)
-        self._repeating = connect(url, io_timeout_s=_IO_GRACE_S, repeats=1)
+        self._reader = Lines(url, io_timeout_s=_WAIT_S + _IO_GRACE_S)
+        self._repeating = Lines(url, io_timeout_s=_IO_GRACE_S, repeats=1)
         self._replies = Together(self._repeating, connections=_REPLY_CONNECTIONS)
         self._consumer = consumer
         self._sign: Any = self._redis.register_script(_SIGN)
@@ -131,8 +135,7 @@ class RedisRequestQueue:
         if not self._ready:
             # A read continues after its call: it assigns requests, so it must not be cancelled.
             if self._reading is None:
-                self._reading = asyncio.create_task(self._read(limit, wait), name="graphweft-requests-read")
-                self._reading.add_done_callback(lambda _: self.wake())
+                self._reading = begun(self._read(limit, wait), name="graphweft-requests-read")
             if not self._reading.done():
                 self._woken = asyncio.get_running_loop().create_future()
                 try:
@@ -203,37 +206,35 @@ class RedisRequestQueue:
                 await self._clean(keys=_KEYS, args=[channels.CONTEXT_GROUP, 0, self._consumer])
         await self._replies.aclose()
         await self._repeating.aclose()
+        await self._reader.aclose()
         await self._redis.aclose()
 
     async def _read(self, limit: int, wait: bool) -> None:
-        if not self._joined:
-            await self._make_group()
-            await self._read_own()
-            self._joined = True
-            if self._ready:
-                return
-        self._add(
-            await self._redis.xreadgroup(
-                channels.CONTEXT_GROUP,
-                self._consumer,
-                {channels.CONTEXT_REQUESTS: ">"},
-                count=limit,
-                block=int(_WAIT_S * 1000) if wait else None,
-            )
-        )
+        try:
+            if not self._joined:
+                await self._make_group()
+                await self._read_own()
+                self._joined = True
+                if self._ready:
+                    return
+            await self._assign(">", "COUNT", limit, *(("BLOCK", int(_WAIT_S * 1000)) if wait else ()))
+        finally:
+            self.wake()  # it sees this task done, a turn of the loop later
 
     async def _read_own(self) -> None:
         """Find assigned requests whose response was lost."""
-        self._add(
-            await self._redis.xreadgroup(
-                channels.CONTEXT_GROUP, self._consumer, {channels.CONTEXT_REQUESTS: "0"}, count=None
-            )
-        )
+        await self._assign("0")
 
-    def _add(self, found: Any) -> int:
+    async def _assign(self, start: str, *options: Any) -> None:
+        """Add the requests of one read of the group. If this is cancelled, the server ends the read."""
+        reader = ("XREADGROUP", "GROUP", channels.CONTEXT_GROUP, self._consumer)
+        found = await self._reader.execute(*reader, *options, "STREAMS", channels.CONTEXT_REQUESTS, start)
+        self._add(found[0][1] if found else ())
+
+    def _add(self, entries: Sequence[tuple[bytes, Sequence[bytes] | None]]) -> int:
         """Add the entries of a read or a claim; return how many are new."""
         before = len(self._ready)
-        for token, fields in found[0][1] if found else ():
+        for token, fields in entries:
             name = token.decode()
             if name not in self._held:
                 self._held.add(name)
@@ -275,8 +276,7 @@ class RedisRequestQueue:
         if lost:
             logger.warning("requests_given_up", count=lost, error="two responders had them and sent no heartbeat")
         if entries:
-            found = [(token, dict(zip(fields[::2], fields[1::2], strict=True))) for token, fields in entries]
-            self.taken_over += self._add([(b"", found)])
+            self.taken_over += self._add(entries)
             self.wake()
 
     async def _take_off(self) -> None:

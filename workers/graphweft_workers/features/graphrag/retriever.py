@@ -50,8 +50,6 @@ _BETWEEN: Final = 5
 _SPARE: Final = 10
 """Relationships fetched beyond the wanted facts: some are duplicates or have no name."""
 _GRACE_S: Final = 0.25
-_TURN_S: Final = 0.0005
-"""Packing lets other tasks run after this time, at the end of a line."""
 _NOTHING: Final = "graphweft:nothing"
 """A name and id that no node has."""
 _DEFAULT: Final = Caps()
@@ -193,7 +191,7 @@ class HybridRetriever:
         return GraphContext(outcome="failed" if failure else "empty", reason=failure)
 
     async def _packed(self, run: _Retrieval) -> Packed:
-        """Pack the facts line by line, and let other tasks run now and then, because redaction may take a while."""
+        """Pack the facts line by line, and let other tasks run in between, because redaction takes a while."""
         lines = pack(
             run.found,
             most=self._caps.results,
@@ -202,13 +200,10 @@ class HybridRetriever:
             count=self._count,
             until=time.monotonic() + max(0.0, run.left_s()) + _GRACE_S,
         )
-        turn_at = time.monotonic() + _TURN_S
         for packed in lines:
             if packed is not None:
                 return packed
-            if time.monotonic() >= turn_at:
-                await asyncio.sleep(0)
-                turn_at = time.monotonic() + _TURN_S
+            await asyncio.sleep(0)
         raise AssertionError  # the last item is the block
 
 

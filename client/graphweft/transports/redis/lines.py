@@ -1,0 +1,91 @@
+"""Connections that carry commands without the layers of redis-py's client.
+
+A command through the client takes twice the processor time: it takes a connection out of the pool and puts it back,
+sets two timers, and counts for metrics. Here a connection stays out of the pool, and one timer is for the round trip.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Final
+
+from redis.exceptions import ConnectionError as LostConnection
+from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import TimeoutError as LateConnection
+
+from graphweft.time_limit import time_limit
+from graphweft.transports.redis.connection import Command, connect
+
+_LOST: Final = (LostConnection, LateConnection, OSError)
+
+
+class Lines:
+    """Connections to one server, as many as there are concurrent calls.
+
+    They open at the first use, and again after errors.
+    A command whose connection breaks is sent again up to ``repeats`` times: it may have run. The protocol is RESP2.
+    """
+
+    def __init__(self, url: str, *, io_timeout_s: float, decode: bool = False, repeats: int = 0) -> None:
+        self._client = connect(url, io_timeout_s=None, decode=decode)
+        self._io_timeout_s = io_timeout_s
+        self._repeats = repeats
+        self._idle: list[Any] = []
+
+    async def execute(self, *command: Any) -> Any:
+        """Return the server's reply. Raises ``RedisError`` or ``OSError``."""
+        [answer] = await self.exchange([command])
+        if isinstance(answer, Exception):
+            raise answer
+        return answer
+
+    async def exchange(self, commands: Sequence[Command]) -> list[Any]:
+        """Run the commands in order over one connection, and return their replies, which may be errors.
+
+        Raises ``RedisError`` or ``OSError`` if the connection is lost, and redis-py's ``TimeoutError`` if the server
+        does not answer. If the caller is cancelled, the connection is closed.
+        """
+        for attempt in range(self._repeats + 1):
+            try:
+                async with time_limit(self._io_timeout_s):
+                    return await self._exchange(commands)
+            except TimeoutError as error:  # not to be taken for the end of the caller's own time
+                if attempt == self._repeats:
+                    raise LateConnection(f"no answer within {self._io_timeout_s:g} s") from error
+            except _LOST:
+                if attempt == self._repeats:
+                    raise
+        raise AssertionError
+
+    async def aclose(self) -> None:
+        """Close all connections; a second call does nothing."""
+        self._idle = []
+        await self._client.aclose()
+
+    async def _exchange(self, commands: Sequence[Command]) -> list[Any]:
+        answers: list[Any] = []
+        line = self._idle.pop() if self._idle else await self._client.connection_pool.get_connection()
+        try:
+            if line.is_connected and await _is_stale(line):
+                await line.disconnect()
+            await line.send_packed_command(line.pack_commands(commands), check_health=False)
+            for _ in commands:
+                try:
+                    answers.append(await line.read_response())
+                except ResponseError as error:
+                    answers.append(error)
+        except BaseException:  # what is still to come must not be taken for a later reply
+            await line.disconnect(nowait=True)
+            raise
+        finally:
+            self._idle.append(line)
+        return answers
+
+
+async def _is_stale(line: Any) -> bool:
+    """Tell whether the server has closed a connection meanwhile, or has sent what nobody asked for."""
+    look = getattr(line, "can_read", None) or line.can_read_destructive
+    try:
+        return bool(await look())
+    except (RedisError, OSError):
+        return True

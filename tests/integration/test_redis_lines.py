@@ -1,0 +1,110 @@
+"""Connections that carry commands without redis-py's client: replies belong to their commands, whatever breaks."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+from collections.abc import AsyncIterator, Awaitable, Callable
+from typing import Any
+
+import pytest
+import pytest_asyncio
+import redis.asyncio as redis
+from redis.exceptions import RedisError, ResponseError
+from redis.exceptions import TimeoutError as LateConnection
+
+from graphweft.transports.redis.connection import Together
+from graphweft.transports.redis.lines import Lines
+
+pytestmark = pytest.mark.integration
+
+
+@pytest_asyncio.fixture
+async def lines(url: str) -> AsyncIterator[Lines]:
+    async with contextlib.aclosing(Lines(url, io_timeout_s=20)) as made:
+        yield made
+
+
+@pytest_asyncio.fixture
+async def raw(url: str) -> AsyncIterator[Any]:
+    async with redis.Redis.from_url(url, decode_responses=True) as client:
+        yield client
+
+
+async def eventually[Result](call: Callable[[], Awaitable[Result]]) -> Result:
+    async with asyncio.timeout(20):
+        while not (result := await call()):  # noqa: ASYNC110
+            await asyncio.sleep(0.01)
+    return result
+
+
+async def blocked(raw: Any) -> list[str]:
+    return [each["id"] for each in await raw.client_list() if each["cmd"] == "blpop"]
+
+
+async def test_replies_come_in_order_and_an_error_is_one_of_them(lines: Lines) -> None:
+    one, error, two, three = await lines.exchange(
+        [("ECHO", "a"), ("NOTHING",), ("ECHO", "b" * 100_000), ("ECHO", b"\xff")]
+    )
+    assert (one, two, three) == (b"a", b"b" * 100_000, b"\xff")
+    assert isinstance(error, ResponseError)
+    with pytest.raises(ResponseError):
+        await lines.execute("NOTHING")
+    assert await lines.execute("ECHO", "c") == b"c"
+
+
+async def test_a_connection_is_used_again_and_there_are_as_many_as_concurrent_calls(lines: Lines) -> None:
+    assert await lines.execute("CLIENT ID") == await lines.execute("CLIENT ID")
+    assert len(set(await asyncio.gather(*(lines.execute("CLIENT ID") for _ in range(5))))) == 5
+    assert len({await lines.execute("CLIENT ID") for _ in range(20)}) == 1
+
+
+async def test_a_cancelled_call_ends_at_the_server_and_leaves_no_reply(lines: Lines, raw: Any) -> None:
+    call = asyncio.create_task(lines.execute("BLPOP", "lines", 0))
+    [number] = await eventually(lambda: blocked(raw))
+    call.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await call
+    await eventually(lambda: gone(raw, number))
+    await raw.rpush("lines", "for nobody")
+    assert await lines.execute("ECHO", "mine") == b"mine"
+    assert await raw.lpop("lines") == "for nobody"
+
+
+async def test_a_late_reply_is_not_taken_for_the_next_one(url: str, raw: Any) -> None:
+    async with contextlib.aclosing(Lines(url, io_timeout_s=0.3)) as lines:
+        with pytest.raises(LateConnection):  # not the built-in error, which ends a caller's own time
+            await lines.execute("BLPOP", "lines", 0)
+        await raw.rpush("lines", "late")
+        assert await lines.execute("ECHO", "mine") == b"mine"
+    await raw.delete("lines")
+
+
+async def test_a_connection_that_the_server_has_closed_meanwhile_is_opened_again(lines: Lines, raw: Any) -> None:
+    number = await lines.execute("CLIENT ID")
+    await raw.execute_command("CLIENT KILL", "ID", number)
+    assert await lines.execute("CLIENT ID") != number
+
+
+@pytest.mark.parametrize("repeats", [0, 1])
+async def test_a_call_whose_connection_breaks_is_repeated_as_often_as_said(url: str, raw: Any, repeats: int) -> None:
+    async with contextlib.aclosing(Lines(url, io_timeout_s=20, repeats=repeats)) as lines:
+        call = asyncio.create_task(Together(lines, connections=1).execute("BLPOP", "lines", 0))
+        for _ in range(repeats + 1):
+            [number] = await eventually(lambda: blocked(raw))
+            await raw.execute_command("CLIENT KILL", "ID", number)
+            await eventually(lambda number=number: gone(raw, number))
+        with pytest.raises(RedisError):
+            await call
+        assert await lines.execute("ECHO", "next") == b"next"
+
+
+async def gone(raw: Any, number: str) -> bool:
+    return number not in await blocked(raw)
+
+
+async def test_a_server_that_is_not_there_is_an_error_each_time() -> None:
+    async with contextlib.aclosing(Lines("unix:///nonexistent/redis.sock", io_timeout_s=5, repeats=1)) as lines:
+        for _ in range(3):
+            with pytest.raises((RedisError, OSError)):
+                await lines.execute("PING")

@@ -37,6 +37,8 @@ from graphweft_workers.injection.responder import InjectionResponder
 pytestmark = pytest.mark.integration
 APP = "shop"
 BUDGET_MS = 20_000
+CONFIRMED_S = 20.0
+"""What is read after a write is read after its position, which a busy bus may confirm late."""
 T0 = datetime(2026, 2, 1, 10, tzinfo=UTC)
 
 
@@ -542,9 +544,12 @@ async def test_what_is_remembered_is_recalled_within_its_scope_only(url: str) ->
     async with deployed(url), Client(url, app_id=APP, budget_ms=BUDGET_MS) as client:
         ann, bob = (MemoryClient(client, user_id=user, read_own_writes=True) for user in ("ann", "bob"))
         thread = MemoryClient(client, user_id="ann", thread_id="t", read_own_writes=True)
-        await ann.remember([said("I like green tea", time=T0), said("My dog barks", time=T0 + timedelta(minutes=1))])
-        await bob.remember([said("My dog sleeps")])
-        await thread.remember([said("The dog is old", "assistant", time=T0 + timedelta(minutes=2))])
+        await ann.remember(
+            [said("I like green tea", time=T0), said("My dog barks", time=T0 + timedelta(minutes=1))],
+            wait_s=CONFIRMED_S,
+        )
+        await bob.remember([said("My dog sleeps")], wait_s=CONFIRMED_S)
+        await thread.remember([said("The dog is old", "assistant", time=T0 + timedelta(minutes=2))], wait_s=CONFIRMED_S)
         await thread.recall()
         await ann.recall()  # both chats are waited for
         assert texts(await ann.recall("dog", index_type="fulltext")) == ["My dog barks", "The dog is old"]
@@ -580,8 +585,8 @@ async def test_a_retry_remembers_nothing_twice(url: str) -> None:
     turn = [said("I like tea", message_id="1"), said("So do I", "assistant", message_id="2")]
     async with deployed(url) as graph, Client(url, app_id=APP, budget_ms=BUDGET_MS) as client:
         memories = MemoryClient(client, user_id="ann", read_own_writes=True)
-        assert await memories.remember(turn) is not None
-        await memories.remember(turn)
+        assert await memories.remember(turn, wait_s=CONFIRMED_S) is not None
+        await memories.remember(turn, wait_s=CONFIRMED_S)
         event = add_event(APP, memories.scope, [MemoryMessage(**each) for each in turn])
         assert event is not None
         assert sorted(texts(await memories.recall("", top_k=10))) == ["I like tea", "So do I"]
@@ -597,13 +602,13 @@ async def test_an_erased_user_is_gone_and_may_begin_again(url: str) -> None:
         ann, bob = (MemoryClient(client, user_id=user, read_own_writes=True) for user in ("ann", "bob"))
         thread = MemoryClient(client, user_id="ann", thread_id="t", read_own_writes=True)
         for memories in (ann, bob, thread):
-            await memories.remember([said("I like tea")])
+            await memories.remember([said("I like tea")], wait_s=CONFIRMED_S)
             assert len(texts(await memories.recall("tea"))) >= 1
-        await ann.erase_user()
+        await ann.erase_user(wait_s=CONFIRMED_S)
         assert texts(await ann.recall()) == []
         assert texts(await thread.recall()) == []
         assert texts(await bob.recall()) == ["I like tea"]
-        await ann.remember([said("I like coffee")])
+        await ann.remember([said("I like coffee")], wait_s=CONFIRMED_S)
         assert texts(await ann.recall()) == ["I like coffee"]
 
 
@@ -614,7 +619,7 @@ async def test_an_embedder_that_stands_still_is_not_waited_for(url: str) -> None
 
     async with deployed(url, Still(64)), Client(url, app_id=APP, budget_ms=2_000) as client:
         memories = MemoryClient(client, user_id="ann", read_own_writes=True)
-        await memories.remember([said("I like tea")])
+        await memories.remember([said("I like tea")], wait_s=CONFIRMED_S)
         reply = await memories.recall("tea")
         assert [row["text"] for row in reply.results] == ["I like tea"]  # by its words
         assert [item.reason for item in reply.missing] == ["embedder_unavailable"]
@@ -640,7 +645,7 @@ def test_the_synchronous_clients_do_the_same(url: str) -> None:
         with SyncClient(url, app_id=APP, budget_ms=BUDGET_MS) as client:
             memories = SyncMemoryClient(client, user_id="ann", read_own_writes=True)
             assert client.app_id == APP
-            position = memories.remember([said("I like tea")])
+            position = memories.remember([said("I like tea")], wait_s=CONFIRMED_S)
             assert texts(memories.recall("tea", index_type="fulltext")) == ["I like tea"]
             found = client.search([said("tea?")], memory=memories.scope, index_type="fulltext", after=position)
             assert texts(found) == ["I like tea"]

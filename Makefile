@@ -12,8 +12,10 @@ COMMAND := $(VENV)/.command
 # What the documentation site needs, on top of READY.
 DOCS := $(VENV)/.docs
 INSTALL := $(if $(shell command -v uv 2>/dev/null),uv pip install --python $(BIN)/python,$(BIN)/python -m pip install --disable-pip-version-check)
-# Processes that share the tests. Each starts the servers that its tests ask for: up to 3 GB. 0: pytest itself runs them.
-PROCESSES := 2
+# Processes that share the tests. Most of their time they wait for servers, so they are more than the cores.
+# Each starts the servers that its tests ask for: together up to 6 GB. 0: pytest itself runs them.
+PROCESSES := 4
+SHARED := --numprocesses $(PROCESSES) --dist loadgroup --no-loadscope-reorder
 
 help: ## list the targets
 	@sed -n 's/^\([a-z]*\):.*## \(.*\)/  make \1|\2/p' Makefile | awk -F'|' '{printf "%-18s %s\n", $$1, $$2}'
@@ -25,7 +27,7 @@ test: check ## all checks, then all tests (they start the real embedded server t
 	@# Where PYTHONDONTWRITEBYTECODE is set, each of the hundreds of processes that tests start would compile all modules.
 	$(BIN)/python -m compileall -q contracts rules client workers
 	$(BIN)/python -m tests.services.prepare
-	$(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist loadgroup
+	$(BIN)/python -m pytest $(SHARED)
 
 # What `make test` does a little of, for hours; each variable may be given: make soak GRAPHWEFT_CHAOS_ROUNDS=3
 GRAPHWEFT_FUZZ_EVENTS ?= 2000000
@@ -54,7 +56,7 @@ soak: export GRAPHWEFT_LOAD_EVENTS := $(GRAPHWEFT_LOAD_EVENTS)
 soak: export GRAPHWEFT_SEED := $(GRAPHWEFT_SEED)
 soak: $(READY) ## hours of random events, rules, requests and faults; the seed is printed first
 	@echo "==> GRAPHWEFT_FUZZ_SEED=$(GRAPHWEFT_FUZZ_SEED) GRAPHWEFT_SEED=$(GRAPHWEFT_SEED)"
-	$(BIN)/python -m pytest --numprocesses $(PROCESSES) --dist loadgroup tests/fuzz tests/chaos \
+	$(BIN)/python -m pytest $(SHARED) tests/fuzz tests/chaos \
 	  tests/integration/test_app_order.py tests/integration/test_archive.py tests/integration/test_batch_forms.py tests/integration/test_episodes.py tests/integration/test_full_bus.py tests/integration/test_gateway.py \
 	  tests/integration/test_memory_order.py tests/integration/test_retry_property.py tests/integration/test_rebuild.py tests/integration/test_replay_equality.py tests/integration/test_search_scopes.py \
 	  tests/integration/test_serial_equality.py tests/integration/test_swap.py tests/integration/test_worker_faults.py
@@ -63,17 +65,24 @@ bench: $(READY) ## measure the engine beside what it is compared with; BENCH='--
 	$(BIN)/python -m benchmarks $(BENCH)
 
 check: $(READY) ## linter, formatter, both type checkers, arrows between packages, generated files
+	@# The type checkers take nearly all of the time, each on one core.
+	@$(MAKE) --no-print-directory --jobs=2 check-pyright check-others
+
+.PHONY: check-others check-pyright
+check-others: $(READY)
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
-	$(BIN)/mypy
-	$(BIN)/mypy tests/typing
-	$(BIN)/mypy website
-	$(BIN)/mypy --python-version 3.10 --package graphweft --package graphweft_contracts
-	$(BIN)/basedpyright
 	$(BIN)/lint-imports
 	$(BIN)/python -m graphweft_contracts.schemas --check
 	$(BIN)/python -m graphweft_contracts.typescript --check
 	$(BIN)/python -m graphweft_rules.json_schemas --check
+	$(BIN)/mypy
+	$(BIN)/mypy tests/typing
+	$(BIN)/mypy website
+	$(BIN)/mypy --python-version 3.10 --package graphweft --package graphweft_contracts
+
+check-pyright: $(READY)
+	$(BIN)/basedpyright
 
 docs: $(DOCS) ## build the documentation site in build/site; a link or an anchor that leads nowhere is an error
 	$(BIN)/python -m website

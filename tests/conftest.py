@@ -41,6 +41,10 @@ def _loggers_follow_their_set_up() -> Generator[None]:
 
 _SERVERS: Final = {"neo4j": {"neo4j", "neo4j_server"}, "kafka": {"kafka", "kafka_url", "secure_kafka"}}
 """Servers that take a gigabyte and 20 s to start, with the fixtures and parameters that ask for them."""
+_REPLAYS: Final = ("erase", "export", "restatement", "swap")
+"""Modules of half the time of Kafka, most of which is waiting: another process starts a broker for them."""
+_FIRST: Final = ("neo4j", "kafka", "replays", "chaos")
+"""The groups that take longest begin first; then modules with slow tests, and those that start servers."""
 
 
 @pytest.hookimpl(wrapper=True)
@@ -51,13 +55,23 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         module = item.nodeid.partition("::")[0]
         asked = {*getattr(item, "fixturenames", ()), *re.findall(r"kafka|neo4j", item.nodeid)}
         group = next((name for name, by in _SERVERS.items() if asked & by), module)
+        if group == "kafka" and module.removesuffix(".py").endswith(_REPLAYS):
+            group = "replays"
         if module.startswith("tests/chaos/"):
-            group = "kafka"  # they have servers of their own, and take long: they begin beside the tests of Neo4j
+            group = "chaos"  # they have servers of their own
         item.add_marker(pytest.mark.xdist_group(group))
         groups[item] = group
     yield
     if config.getoption("loadgroup", False):
+        slow = {groups[item] for item in items if item.get_closest_marker("slow")}
+        items.sort(key=lambda item: _rank(groups[item], slow))  # after what shuffles modules
         for item, group in groups.items():
             # xdist 3.8 writes the group to an attribute that pytest 9.2 does not read any more: all groups were split.
             if not item.nodeid.endswith(f"@{group}"):
                 item._id = coerce_node_id(f"{item.nodeid}@{group}")
+
+
+def _rank(group: str, slow: set[str]) -> int:
+    if group in _FIRST:
+        return _FIRST.index(group)
+    return len(_FIRST) + (0 if group in slow else 1 if group.startswith(("tests/adapters", "tests/integration")) else 2)

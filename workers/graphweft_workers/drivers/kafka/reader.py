@@ -139,6 +139,9 @@ class RangeReader:
 
     async def _bounds(self, partitions: Sequence[Any]) -> dict[Any, tuple[int, int]]:
         consumer = await self._connected()
+        for topic in {partition.topic for partition in partitions}:
+            # aiokafka pauses for 100 ms when it finds that it does not know a topic yet.
+            await consumer._client.add_topic(topic)
         first = await consumer.beginning_offsets(partitions)
         end = await consumer.end_offsets(partitions)
         return {partition: (first[partition], end[partition]) for partition in partitions}

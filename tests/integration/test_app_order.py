@@ -269,8 +269,8 @@ def _some_examples(number: int) -> list[Example]:
 
 
 def test_live_graphs_replays_and_serial_passes_are_equal_for_many_apps(servers: Servers) -> None:
-    """500 examples: two workers, some killed, rules that change, each app beside others of its partition."""
-    everything = _some_examples(max(500, int(_EXAMPLES or 0)))
+    """150 examples: two workers, some killed, rules that change, each app beside others of its partition."""
+    everything = _some_examples(max(150, int(_EXAMPLES or 0)))
     waits = random.Random(1)
     for some in batched(everything, _APPS_AT_ONCE):
         kill_after = [waits.randrange(200) for _ in range(waits.randrange(3))]
@@ -293,9 +293,9 @@ def _beside(examples: Sequence[Example], folder: Path, app: str) -> tuple[RuleSe
 def test_live_graphs_replays_and_serial_passes_are_equal_on_neo4j(
     servers: Servers, neo4j_server: Neo4jServer, tmp_path: Path
 ) -> None:
-    """50 examples, two workers, one of them killed. The database holds one app, so it has all examples."""
+    """8 examples, two workers, one of them killed. The database holds one app, so it has all examples."""
     app = "acme"
-    rules, events = _beside(_some_examples(max(50, int(_EXAMPLES or 0))), tmp_path, app)
+    rules, events = _beside(_some_examples(max(8, int(_EXAMPLES or 0))), tmp_path, app)
 
     async def run() -> None:
         async with contextlib.AsyncExitStack() as stack:

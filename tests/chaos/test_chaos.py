@@ -33,14 +33,16 @@ pytestmark = [
 _ROUNDS = int(os.environ.get("GRAPHWEFT_CHAOS_ROUNDS", "0"))
 _SEED = os.environ.get("GRAPHWEFT_CHAOS_SEED")
 
+# Faults of a bus strike both buses, those of a graph both graphs, those of a worker all. "everything" kills a worker
+# and the graph, and cuts all connections: what it does to Kafka and Neo4j, which start slowly, no other round repeats.
 _QUICK = {
     ("redis", "falkordb"): (
         "worker-killed graph-killed bus-killed graph-cut",
         "one-of-two-killed worker-frozen worker-bus-cut producer-cut",
     ),
     ("redis", "falkordb-always"): ("graph-killed",),
-    ("redis", "neo4j"): ("worker-killed graph-killed graph-cut one-of-two-killed worker-frozen",),
-    ("kafka", "falkordb"): ("worker-killed bus-killed producer-cut one-of-two-killed worker-frozen worker-bus-cut",),
+    ("redis", "neo4j"): ("graph-cut worker-frozen",),
+    ("kafka", "falkordb"): ("bus-killed producer-cut one-of-two-killed worker-frozen",),
     ("kafka", "neo4j"): ("everything",),
 }
 _FULL = {pair: tuple(FAULTS) for pair in _QUICK}

@@ -24,7 +24,7 @@ import redis.asyncio as redis
 from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 from structlog.testing import capture_logs
-from tests.chaos.random_rules import Example, examples
+from tests.chaos.random_rules import TYPES, Example, examples
 from tests.chaos.serial import Content, FalkorDBReference, Neo4jReference, Query, queries_of
 from tests.integration.test_serial_equality import entries_of, rules_of, write_rules
 from tests.services.buses import applied
@@ -290,12 +290,23 @@ def _beside(examples: Sequence[Example], folder: Path, app: str) -> tuple[RuleSe
     return load_rules(folder), [each for some in zip_longest(*events) for each in some if each is not None]
 
 
+_IN_ORDER = Example(
+    rules=[
+        ([*TYPES], ["MERGE (a:A {k: $k}) SET a.n = $n", "MERGE (b:B {k: $k}) SET b.ns = coalesce(b.ns, []) + [$n]"])
+    ],
+    events=[(TYPES[number % 2], {"k": "ab"[number % 2], "n": number}, number % 3) for number in range(40)],
+    batch=40,
+    ended=[],
+)
+"""Each event but the last shows when it takes effect in another order."""
+
+
 def test_live_graphs_replays_and_serial_passes_are_equal_on_neo4j(
     servers: Servers, neo4j_server: Neo4jServer, tmp_path: Path
 ) -> None:
-    """8 examples, two workers, one of them killed. The database holds one app, so it has all examples."""
+    """9 examples, two workers, one of them killed. The database holds one app, so it has all examples."""
     app = "acme"
-    rules, events = _beside(_some_examples(max(8, int(_EXAMPLES or 0))), tmp_path, app)
+    rules, events = _beside([_IN_ORDER, *_some_examples(max(8, int(_EXAMPLES or 0)))], tmp_path, app)
 
     async def run() -> None:
         async with contextlib.AsyncExitStack() as stack:

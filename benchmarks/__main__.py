@@ -16,6 +16,7 @@ import typer
 from benchmarks import (
     adapters,
     attack,
+    consumers,
     context,
     graphrag,
     latency,
@@ -71,6 +72,8 @@ PARTS: Final = (
     Part("a", "kafka x falkordb, calls", 53, partial(throughput.run, "kafka", "falkordb", CALLS)),
     Part("ab", "redis x neo4j, calls", 85, partial(throughput.run, "redis", "neo4j", CALLS)),
     Part("af", "kafka x neo4j, calls", 100, partial(throughput.run, "kafka", "neo4j", CALLS)),
+    Part("r", "consumers without rules, kafka x falkordb", 60, partial(consumers.run, "falkordb")),
+    Part("r", "consumers without rules, kafka x neo4j", 90, partial(consumers.run, "neo4j")),
     Part("p", "with failing rows, redis x neo4j", 90, partial(poison.run, "neo4j")),
     Part("m", "rebuild, redis x neo4j", 60, partial(replaying.against_unwind, "neo4j")),
     Part("i", "facts out of a million relationships, neo4j", 120, partial(graphrag.run, graph="neo4j")),

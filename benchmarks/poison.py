@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
-import os
 import shutil
 import statistics
 import tempfile
@@ -14,7 +12,7 @@ from pathlib import Path
 from typing import Final
 
 from benchmarks.harness import Bench, Contender, Died, Result, ratio
-from benchmarks.processes import ENGINE, count, events_per_second, process
+from benchmarks.processes import ENGINE, count, process, rate_and_cpu
 from benchmarks.services import Graph, Services, publish
 from benchmarks.workload import CALLS, CHATS
 from graphweft.transport import Outgoing
@@ -28,7 +26,6 @@ SHARES: Final = {"0.2 %": 500, "1 %": 100}
 _CLEAN: Final = "clean"
 _PER_S: Final = 20_000
 _LEAST: Final = 24_000
-_START_S: Final = 60.0
 _LONGEST_S: Final = 60.0
 _FILE: Final = "Calls/graph_injection.yaml"
 _CHANGES: Final = {
@@ -84,18 +81,12 @@ async def _measure(services: Services, settings: Settings, graph: Graph, size: i
     probe = await services.probe(graph)
     await publish(settings, outgoing(size, every))
     async with process(ENGINE, settings, kill=True) as engine:
-        async with asyncio.timeout(_START_S):
-            while not (first := await count(probe, CALLS.applied)):
-                if engine.returncode is not None:
-                    raise Died(f"ended with {engine.returncode}")
-                await asyncio.sleep(0.02)
-        cpu_s = _cpu_s(engine.pid)
-        rate = await events_per_second(engine, probe, CALLS.applied, size, limit_s=_LONGEST_S)
-        last, cpu_s = await count(probe, CALLS.applied), _cpu_s(engine.pid) - cpu_s
+        rate, cpu_us = await rate_and_cpu(engine, probe, CALLS.applied, size, limit_s=_LONGEST_S)
+        last = await count(probe, CALLS.applied)
         failed = await _dead_letters(settings)
         if (last, failed) != (size, sum(_fails(number, every) for number in range(size))):
             raise Died(f"applied {last} events of {size}, with {failed} dead letters")
-        return rate, cpu_s / max(1, last - first) * 1e6
+        return rate, cpu_us
 
 
 async def _dead_letters(settings: Settings) -> int:
@@ -117,8 +108,3 @@ def outgoing(size: int, every: int) -> Iterator[Outgoing]:
 def _fails(number: int, every: int) -> bool:
     """Tell whether an event fails: one of ``every``, of another chat each time, and no chat's first one."""
     return bool(every) and number >= CHATS and number % every == number // every % every
-
-
-def _cpu_s(pid: int) -> float:
-    fields = Path(f"/proc/{pid}/stat").read_text("ascii").rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import signal
 import sys
 import tempfile
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from pathlib import Path
 from typing import Final
 
 from benchmarks.harness import Died
@@ -94,6 +96,26 @@ async def events_per_second(
     if seen > total or not changes:
         raise Died(f"applied {seen} events of {total}, {first} of them at first sight")
     return (seen - first) / (seen_at - first_at)
+
+
+async def rate_and_cpu(
+    running: asyncio.subprocess.Process, probe: GraphProbe, applied: str, size: int, *, limit_s: float
+) -> tuple[float, float]:
+    """Return ``events_per_second``, and the microseconds of CPU that the process takes for each of these events."""
+    async with asyncio.timeout(_START_S):
+        while not (first := await count(probe, applied)):
+            if running.returncode is not None:
+                raise Died(f"ended with {running.returncode}")
+            await asyncio.sleep(_POLL_S)
+    used_s = _cpu_s(running.pid)
+    rate = await events_per_second(running, probe, applied, size, limit_s=limit_s)
+    last, used_s = await count(probe, applied), _cpu_s(running.pid) - used_s
+    return rate, used_s / max(1, last - first) * 1e6
+
+
+def _cpu_s(pid: int) -> float:
+    fields = Path(f"/proc/{pid}/stat").read_text("ascii").rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 async def count(probe: GraphProbe, applied: str) -> int:

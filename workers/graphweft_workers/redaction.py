@@ -160,8 +160,14 @@ def _is_card(text: str) -> bool:
 
 type _Rule = tuple[str, str, str, Callable[[str], bool]]
 """Two signs that a text must have (``signs_of``); a pattern; and the test of its match, or of its last group."""
+
+
+def _is_not_redacted(value: str) -> bool:
+    return REDACTED not in value
+
+
 # fmt: off
-_LOGINS: Final[Sequence[_Rule]] = tuple((*signs, pattern, lambda value: REDACTED not in value) for signs, pattern in (
+_LOGINS: Final[Sequence[_Rule]] = tuple((first, second, pattern, _is_not_redacted) for (first, second), pattern in (
     # postgres://ann:PASSWORD@host, https://TOKEN@host, ann:PASSWORD@tcp(host), curl -u ann:PASSWORD
     (("://", "@"),
      r"[A-Za-z][A-Za-z0-9+.-]{1,20}://(?P<value>[^\s/?#:@\"'<>]*:(?![0-9]{1,5}(?:[/?#\s\"'<>]|\Z))[^\s\"'<>]+)@"),

@@ -192,7 +192,7 @@ async def _load(url: str, store: FalkorDBStore, embedder: HashingEmbedder, texts
             copied = [ids[(number * OF_EACH + place) % OF_ONE] for place in range(OF_EACH)]
             rows = [[f"{user_id}-{place}", id] for place, id in enumerate(copied)]
             params = {"user_id": user_id, "scopes": scope_term("user_id", user_id)}
-            await client.execute_command("GRAPH.QUERY", graph, header(params, rows) + _COPY)
+            await client.execute_command("GRAPH.QUERY", graph, header(params, {"__gw_rows": rows}) + _COPY)
     finally:
         await client.aclose()
     [[found, embedded]] = (

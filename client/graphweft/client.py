@@ -88,9 +88,10 @@ class Client:
 
     Use it as an asynchronous context manager, or call ``aclose`` at the end. One client belongs to one event loop;
     synchronous callers use ``SyncClient``. ``bus_url`` is the URL of the bus. Without it the client reads
-    ``GRAPHWEFT_BUS_URL`` or ``GRAPHWEFT_DATA``. ``app_id`` and ``workflow`` are the defaults of ``context``, and
-    ``budget_ms`` is that of ``context`` and ``search``. ``signing_key`` (``id:secret``) signs events and requests;
-    without it the client reads ``GRAPHWEFT_SIGNING_KEY``. Raises ``InvalidSettings`` for settings that cannot work.
+    ``GRAPHWEFT_GATEWAY_URL``, ``GRAPHWEFT_BUS_URL`` or ``GRAPHWEFT_DATA``. ``app_id`` and ``workflow`` are the defaults
+    of ``context``, and ``budget_ms`` is that of ``context`` and ``search``. ``signing_key`` (``id:secret``) signs
+    events and requests; without it the client reads ``GRAPHWEFT_SIGNING_KEY``. A gateway signs itself. Raises
+    ``InvalidSettings`` for settings that cannot work.
 
     While the bus is unavailable, up to ``buffer`` events with at most ``buffer_bytes`` bytes are kept. They are sent in
     order when the bus is back. Further events are dropped and counted in ``stats``.
@@ -114,6 +115,8 @@ class Client:
         transport: Transport | None = None,
     ) -> None:
         settings = ClientSettings.from_environment()
+        if transport is None and not bus_url:
+            transport = settings.gateway()
         if transport is None:
             key = signing_key or settings.signing_key
             transport = make_transport(

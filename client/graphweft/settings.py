@@ -13,6 +13,7 @@ from typing_extensions import Self
 from graphweft.secret_files import secret_of
 from graphweft.transports.access import Access
 from graphweft.transports.embedded import DEFAULT_DATA, embedded_url
+from graphweft.transports.gateway.transport import GatewayTransport
 from graphweft_contracts import InvalidSettings
 
 CONTEXT_VARIABLE: Final = "GRAPHWEFT_CONTEXT"
@@ -25,11 +26,16 @@ class ClientSettings:
 
     The URL is ``GRAPHWEFT_BUS_URL`` with ``GRAPHWEFT_BUS_USER``, ``_PASSWORD``, ``_SASL``, ``_CA``, ``_CERT`` and
     ``_CERT_KEY``, or else that of the embedded server of ``GRAPHWEFT_DATA``. ``GRAPHWEFT_SIGNING_KEY`` signs events and
-    requests. Each secret may be in a file that ``…_FILE`` names. ``GRAPHWEFT_CONTEXT`` and ``GRAPHWEFT_CAPTURE`` are
-    ``on`` (the default) or ``off``.
+    requests. ``GRAPHWEFT_GATEWAY_URL`` and ``GRAPHWEFT_GATEWAY_TOKEN`` name a gateway in place of the bus. Each secret
+    may be in a file that ``…_FILE`` names. ``GRAPHWEFT_CONTEXT`` and ``GRAPHWEFT_CAPTURE`` are ``on`` (the default) or
+    ``off``.
     """
 
     bus_url: str = field(repr=False)
+    bus_named: bool = False
+    """Whether ``GRAPHWEFT_BUS_URL`` is set."""
+    gateway_url: str | None = None
+    gateway_token: str | None = field(default=None, repr=False)
     context: bool = True
     capture: bool = True
     signing_key: str | None = field(default=None, repr=False)
@@ -46,10 +52,21 @@ class ClientSettings:
         )
         return cls(
             bus_url=url,
+            bus_named=given is not None,
+            gateway_url=values.get("GRAPHWEFT_GATEWAY_URL") or None,
+            gateway_token=secret_of(values, "GRAPHWEFT_GATEWAY_TOKEN"),
             context=_switch(values, CONTEXT_VARIABLE),
             capture=_switch(values, CAPTURE_VARIABLE),
             signing_key=secret_of(values, "GRAPHWEFT_SIGNING_KEY"),
         )
+
+    def gateway(self) -> GatewayTransport | None:
+        """Return the transport through the gateway of the settings; None without one. Raises ``InvalidSettings``."""
+        if self.gateway_url is None:
+            return None
+        if self.bus_named:
+            raise InvalidSettings("GRAPHWEFT_GATEWAY_URL and GRAPHWEFT_BUS_URL are both set: keep one")
+        return GatewayTransport(self.gateway_url, token=self.gateway_token)
 
 
 def _access(values: Mapping[str, str]) -> Access:

@@ -20,6 +20,7 @@ from tests.services.environment import clean_environment
 from graphweft import SyncClient
 from graphweft.transports.embedded import embedded_url
 from graphweft_contracts import Event
+from graphweft_workers.gateway.tokens import new_token, sha256_of
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow]
 
@@ -40,6 +41,38 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     )  # fmt: skip
     assert "graphweft is up" in cast("IO[str]", process.stdout).readline()
     yield folder / ".graphweft"
+    process.terminate()
+    process.communicate(timeout=60)
+
+
+@pytest.fixture(scope="module")
+def gateway(data: Path) -> Iterator[tuple[str, dict[str, Path]]]:
+    """The URL of a gateway before it, and files with tokens by name."""
+    folder = data.parent
+    files: dict[str, Path] = {}
+    lines: list[dict[str, object]] = []
+    for name, app, more in (
+        ("shop", "shop", {}),
+        ("bank", "bank", {}),
+        ("expired", "shop", {"expires": "2026-01-01T00:00:00Z"}),
+        ("reader", "shop", {"roles": ["read"]}),
+        ("wrong", "", {}),
+    ):
+        token = new_token()
+        files[name] = folder / f"{name}.token"
+        files[name].write_text(f"{token}\n")
+        if app:
+            lines.append({"sha256": sha256_of(token), "app_id": app, "name": name, **more})
+    (folder / "tokens.yaml").write_text(json.dumps({"tokens": lines}))
+    settings = {"GRAPHWEFT_DATA": str(data), "GRAPHWEFT_GATEWAY_TOKENS": "tokens.yaml"}
+    process = subprocess.Popen(
+        [sys.executable, "-m", "graphweft_workers.cli", "run", "gateway", "--port", "0"],
+        cwd=folder, env=clean_environment(GRAPHWEFT_LOG_LEVEL="warning", **settings), stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL, text=True,
+    )  # fmt: skip
+    line = cast("IO[str]", process.stdout).readline()
+    assert "answers on" in line
+    yield line.split()[-1], files
     process.terminate()
     process.communicate(timeout=60)
 
@@ -78,10 +111,10 @@ def context_in(out: str) -> str:
     return str(said["additionalContext"])
 
 
-def applied(data: Path) -> None:
-    """Wait until the graph holds all events so far."""
-    with SyncClient(embedded_url(data), app_id="acme", workflow="default", budget_ms=60_000) as client:
-        position = client.emit(Event.create("test.end", app_id="acme", chat_id="end", workflow="default"), wait_s=30)
+def applied(data: Path, app_id: str = "acme") -> None:
+    """Wait until the graph of an app holds all events so far."""
+    with SyncClient(embedded_url(data), app_id=app_id, workflow="default", budget_ms=60_000) as client:
+        position = client.emit(Event.create("test.end", app_id=app_id, chat_id="end", workflow="default"), wait_s=30)
         assert position is not None
         assert client.context(agent="any", chat_id="end", after=position).stale_by is None
 
@@ -131,6 +164,70 @@ def test_a_turn_of_codex_is_recorded_by_hooks_and_by_notify(data: Path) -> None:
     out, _ = played(CODEX, data, "bob", session("SessionStart", session_id="c3", source="startup"))
     assert "The port is 8765." in context_in(out)
     assert "Use port 99." in context_in(out)
+
+
+def test_two_projects_use_one_gateway_at_once_and_see_their_own(
+    data: Path, gateway: tuple[str, dict[str, Path]]
+) -> None:
+    url, files = gateway
+    chat = {"session_id": "g1", "turn_id": "1"}
+
+    def hooked(app: str, given: dict[str, Any]) -> str:
+        if app == "shop":  # by options, which nothing in the environment changes
+            foreign = {"GRAPHWEFT_GATEWAY_URL": "http://127.0.0.1:1", "GRAPHWEFT_BUS_URL": "redis://127.0.0.1:1"}
+            arguments, environment = ["--gateway", url, "--token-file", str(files[app])], foreign
+        else:
+            arguments = []
+            environment = {"GRAPHWEFT_GATEWAY_URL": url, "GRAPHWEFT_GATEWAY_TOKEN_FILE": str(files[app])}
+        options = ["--app", app, "--user", "ada", "--limit-ms", LIMIT_MS]
+        out, err = ended(started(*arguments, *options, **environment), json.dumps(given))
+        assert err == ""
+        return out
+
+    prompts = [
+        session("UserPromptSubmit", **chat, prompt=f"The secret word of {app} is {app}-word.")
+        for app in ("shop", "bank")
+    ]
+    with ThreadPoolExecutor(2) as pool:
+        list(pool.map(hooked, ("shop", "bank"), prompts))
+        applied(data, "shop")
+        applied(data, "bank")
+        asked = session("SessionStart", session_id="g2", source="startup")
+        shop, bank = map(context_in, pool.map(hooked, ("shop", "bank"), (asked, asked)))
+    assert "shop-word" in shop
+    assert "bank-word" in bank
+    assert "bank-word" not in shop
+    assert "shop-word" not in bank
+
+
+def test_a_gateway_that_refuses_or_is_gone_is_told_in_one_line_and_blocks_nothing(
+    gateway: tuple[str, dict[str, Path]],
+) -> None:
+    url, files = gateway
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        gone = f"http://127.0.0.1:{server.getsockname()[1]}"
+    prompt = json.dumps(session("UserPromptSubmit", prompt="private words"))
+    cases: list[tuple[list[str], list[str]]] = [
+        (["--gateway", url, "--token-file", str(files["wrong"])], ["401: no-token", "2 of 2 events are lost"]),
+        (["--gateway", url, "--token-file", str(files["expired"])], ["401: token-expired", "2 of 2 events are lost"]),
+        (["--gateway", url, "--token-file", str(files["reader"])], ["403: missing-role", "2 of 2 events are lost"]),
+        (["--gateway", url, "--token-file", str(files["bank"])], ["403: other-app", "2 of 2 events are lost"]),
+        (["--gateway", gone, "--token-file", str(files["shop"])], ["does not answer", "2 of 2 events are lost"]),
+        (["--gateway", url, "--token-file", "/nonexistent"], ["--token-file", "cannot be read"]),
+        (["--token-file", str(files["shop"])], ["--token-file needs --gateway"]),
+        (["--gateway", "gateway.example"], ["invalid", "expected http://host:port"]),
+    ]
+
+    def told(arguments: list[str]) -> tuple[str, str]:
+        return ended(started("--app", "shop", *arguments, "--limit-ms", LIMIT_MS), prompt)
+
+    with ThreadPoolExecutor(2) as pool:
+        for (out, err), (arguments, said) in zip(pool.map(told, [case[0] for case in cases]), cases, strict=True):
+            assert [part for part in said if part not in err] == [], (arguments, err)
+            assert err.count("\n") == 1, err
+            assert out == "" or arguments[3] == str(files["reader"])  # it may read
+            assert "private words" not in err
+            assert all(file.read_text().strip() not in err for file in files.values())
 
 
 def test_no_mistake_blocks_the_agent_and_each_is_told(tmp_path: Path) -> None:

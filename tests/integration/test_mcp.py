@@ -26,6 +26,7 @@ from graphweft import Client, Event, MemoryClient, MemoryScope
 from graphweft.transports.embedded import embedded_url
 from graphweft_contracts import InvalidSettings
 from graphweft_workers.cli.mcp_access import McpOptions
+from graphweft_workers.gateway.tokens import new_token, sha256_of
 from graphweft_workers.mcp.access import Access
 from graphweft_workers.mcp.tools import Tools
 
@@ -92,13 +93,20 @@ class Stack:
         )  # fmt: skip
 
     @asynccontextmanager
-    async def session(self, *arguments: str, mode: str = "auto", errors: Path | None = None, **environment: str):  # type: ignore[no-untyped-def]
+    async def session(  # type: ignore[no-untyped-def]
+        self,
+        *arguments: str,
+        mode: str = "auto",
+        errors: Path | None = None,
+        cwd: Path | None = None,
+        **environment: str,
+    ):
         """Run ``graphweft run mcp`` and lend the SDK's client of it."""
         server = StdioServerParameters(
             command=sys.executable,
             args=["-m", "graphweft_workers.cli", "run", "mcp", "--budget-ms", str(BUDGET_MS), *arguments],
             env=self.environment | environment,
-            cwd=self.folder,
+            cwd=cwd or self.folder,
         )
         with (errors or self.folder / "errors").open("w") as log:
             async with MCPClient(stdio_client(server, errlog=log), mode=mode) as client:
@@ -358,6 +366,55 @@ async def test_a_bus_that_is_away_is_an_answer(stack: Stack, app_id: str, tmp_pa
         added = await call(client, "memory_add", text="Later.")
         assert added == {"status": "waiting", "position": None}
     assert "127.0.0.1:1" in log.read_text()
+
+
+async def test_the_tools_work_through_a_gateway_within_its_token(stack: Stack, app_id: str, tmp_path: Path) -> None:
+    other = f"{app_id}-2"
+    tokens = {app: new_token() for app in (app_id, other)}
+    lines = [{"sha256": sha256_of(token), "app_id": app, "name": app} for app, token in tokens.items()]
+    (tmp_path / "tokens.yaml").write_text(json.dumps({"tokens": lines}))
+    gateway = stack.command("run", "gateway", "--port", "0", GRAPHWEFT_GATEWAY_TOKENS=str(tmp_path / "tokens.yaml"))
+    try:
+        ours = {
+            "GRAPHWEFT_GATEWAY_URL": cast("Any", gateway.stdout).readline().split()[-1],
+            "GRAPHWEFT_GATEWAY_TOKEN": tokens[app_id],
+            "GRAPHWEFT_DATA": "/nonexistent",  # it needs no bus
+        }
+        async with stack.session(*scope_of(app_id), *CONTEXT, **ours) as client:
+            assert (await call(client, "memory_add", text="The harp is blue."))["status"] == "remembered"
+            assert await found(client, "harp") == ["The harp is blue."]
+            context = await call(client, "get_context", agent="Concierge", query="harp")
+            assert "The harp is blue." in context["text"]
+        async with stack.session(*scope_of(app_id), **ours | {"GRAPHWEFT_GATEWAY_TOKEN": tokens[other]}) as client:
+            assert "the request was refused" in await refusal(client, "memory_search", query="harp")
+            assert "not remembered" in await refusal(client, "memory_add", text="x")
+        for wrong, said in (
+            ({"GRAPHWEFT_GATEWAY_TOKEN": new_token()}, "the request was refused"),
+            ({"GRAPHWEFT_GATEWAY_URL": "http://127.0.0.1:1"}, "the bus does not answer"),
+        ):
+            log = tmp_path / "log"
+            async with stack.session(*scope_of(app_id), "--budget-ms", "300", errors=log, **ours | wrong) as client:
+                assert said in await refusal(client, "memory_search", query="harp")
+                assert (await call(client, "memory_add", text="Later."))["status"] == "waiting"
+            assert "the gateway http://127.0.0.1:" in log.read_text()
+            assert (ours | wrong)["GRAPHWEFT_GATEWAY_TOKEN"] not in log.read_text()
+    finally:
+        gateway.terminate()
+        gateway.communicate(timeout=30)
+
+
+async def test_a_folder_in_which_a_client_works_cannot_redirect_the_memories(
+    stack: Stack, app_id: str, tmp_path: Path
+) -> None:
+    (tmp_path / "graphweft.yaml").write_text(f"bus_url: {NOWHERE}\nbudget: 1\n")
+    log = tmp_path / "log"
+    async with stack.session(*scope_of(app_id), errors=log, cwd=tmp_path) as client:
+        assert (await call(client, "memory_add", text="Mine."))["status"] == "remembered"
+    assert "graphweft.yaml of the working folder is not read" in log.read_text()
+    named = {"GRAPHWEFT_CONFIG": str(tmp_path / "own.yaml")}
+    (tmp_path / "own.yaml").write_text(f"bus_url: {NOWHERE}\n")
+    async with stack.session(*scope_of(app_id), "--budget-ms", "300", errors=log, cwd=tmp_path, **named) as client:
+        assert (await call(client, "memory_add", text="Later."))["status"] == "waiting"
 
 
 async def test_what_is_not_on_the_bus_yet_is_told(stack: Stack, app_id: str) -> None:

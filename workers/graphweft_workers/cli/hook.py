@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import getpass
 import json
+import logging
 import os
 import sys
 import threading
@@ -17,10 +18,15 @@ import typer
 from pydantic import ValidationError
 
 from graphweft import Client
+from graphweft.secret_files import read_secret_file
 from graphweft.settings import ClientSettings
+from graphweft.transport import Outgoing, Transport
 from graphweft.transports.embedded import DEFAULT_DATA, embedded_url
-from graphweft_contracts import Event, GraphweftError, InvalidSettings, wire
+from graphweft.transports.gateway.transport import GatewayTransport
+from graphweft.transports.registry import make_transport
+from graphweft_contracts import ContextReply, ContextRequest, Event, GraphweftError, InvalidSettings, wire
 from graphweft_contracts.events import DEFAULT_WORKFLOW
+from graphweft_contracts.signatures import SigningKey
 from graphweft_workers.cli.options import MaxTokens, check_app
 from graphweft_workers.cli.output import escape_unprintable
 from graphweft_workers.coding_agents import Moment, Owner, UnreadableHook, read_hook
@@ -61,12 +67,20 @@ def hook(
     data: Annotated[
         Path | None, typer.Option("--data", help="Folder of the embedded server.", envvar="GRAPHWEFT_DATA")
     ] = None,
+    gateway: Annotated[
+        str | None,
+        typer.Option("--gateway", help="URL of a gateway, in place of a bus.", show_default="GRAPHWEFT_GATEWAY_URL"),
+    ] = None,
+    token_file: Annotated[
+        Path | None,
+        typer.Option("--token-file", help="File with the token for --gateway.", show_default="GRAPHWEFT_GATEWAY_TOKEN"),
+    ] = None,
 ) -> None:
     """Record what a coding agent does, and print context for it: a command for the hooks of Claude Code and Codex.
 
     It reads one JSON object and always exits with 0, because another code would block the agent. Problems are on
-    standard error. The bus is that of GRAPHWEFT_BUS_URL, GRAPHWEFT_DATA or --data: a folder in which the agent works
-    cannot name another one.
+    standard error, in one line. Events go to the gateway of --gateway or GRAPHWEFT_GATEWAY_URL, or to the bus of
+    GRAPHWEFT_BUS_URL, GRAPHWEFT_DATA or --data: a folder in which the agent works cannot name another one.
     """
     deadline_s = time.monotonic() + limit_ms / 1000
     watchdog = threading.Timer(limit_ms / 1000 + _GRACE_S, _give_up, [limit_ms])
@@ -77,12 +91,12 @@ def hook(
         if not app:
             raise InvalidSettings("`graphweft hook` needs --app (or GRAPHWEFT_HOOK_APP)")
         check_app(app)
-        url = _bus(data)
+        transport = _Telling(_transport(data, gateway, token_file))
         owner = Owner(app_id=app, user_id=user or _process_user(), workflow=workflow, agent=agent, remember=remember)
         moment = read_hook(_read(payload), owner)
         if moment.unknown:
             _say(f"nothing is recorded for the hook {moment.name!r:.100}")
-        text = asyncio.run(_work(moment, owner, url, deadline_s, max_tokens if context else None))
+        text = asyncio.run(_work(moment, owner, transport, deadline_s, max_tokens if context else None))
         if text:
             output = {"hookEventName": moment.name, "additionalContext": text}
             sys.stdout.write(json.dumps({"hookSpecificOutput": output}) + "\n")
@@ -96,16 +110,42 @@ def hook(
         watchdog.cancel()
 
 
-async def _work(moment: Moment, owner: Owner, url: str, deadline_s: float, max_tokens: int | None) -> str:
+class _Telling:
+    """A transport that remembers why events were not taken."""
+
+    def __init__(self, transport: Transport) -> None:
+        self._transport = transport
+        self.failure = ""
+
+    async def append(self, events: Sequence[Outgoing]) -> list[str]:
+        try:
+            return await self._transport.append(events)
+        except GraphweftError as error:
+            self.failure = str(error)
+            raise
+        except asyncio.CancelledError:  # the command's time has ended
+            self.failure = self.failure or "there was no answer in time"
+            raise
+
+    async def request(self, request: ContextRequest) -> ContextReply:
+        return await self._transport.request(request)
+
+    async def aclose(self) -> None:
+        await self._transport.aclose()
+
+
+async def _work(moment: Moment, owner: Owner, transport: _Telling, deadline_s: float, max_tokens: int | None) -> str:
     """Emit the events, and return the context if ``max_tokens`` allows some."""
 
     def left_s() -> float:
         return max(0.0, deadline_s - time.monotonic())
 
+    logging.getLogger("graphweft").addHandler(logging.NullHandler())  # what it would print is said below, in one line
     capture = ClientSettings.from_environment().capture
-    client = Client(url, app_id=owner.app_id, workflow=owner.workflow)
+    client = Client(transport=transport, app_id=owner.app_id, workflow=owner.workflow)
     text = ""
     lost = 0
+    problems: list[str] = []
 
     async def emit(events: Sequence[Event]) -> int:
         if not events or not capture:
@@ -128,14 +168,33 @@ async def _work(moment: Moment, owner: Owner, url: str, deadline_s: float, max_t
             )
             text = reply.text
             if reply.reason is not None and reply.reason != "disabled":
-                _say(f"no context: {reply.reason} ({reply.detail})")
+                problems.append(f"no context: {reply.reason} ({reply.detail})")
         lost += await emit(moment.after)
     finally:
         await client.aclose(drain_s=min(0.2, left_s()))
     dropped = client.stats.dropped + client.stats.rejected
     if lost and dropped:
-        _say(f"{dropped} of {len(moment.before) + len(moment.after)} events are lost: is the bus running?")
+        total = len(moment.before) + len(moment.after)
+        reason = transport.failure or ("is the bus running?" if client.stats.dropped else "they break the contract")
+        told = any(reason in problem for problem in problems)
+        problems.append(f"{dropped} of {total} events are lost{'' if told else f': {reason}'}")
+    if problems:
+        _say("; ".join(problems))
     return text
+
+
+def _transport(data: Path | None, gateway: str | None, token_file: Path | None) -> Transport:
+    """Return the way to the gateway or the bus. What the command line says of a gateway comes first."""
+    settings = ClientSettings.from_environment()
+    if token_file is not None and gateway is None:  # a URL of the environment would get the token
+        raise InvalidSettings("--token-file needs --gateway, the address that the token is for")
+    if gateway is not None:
+        token = settings.gateway_token if token_file is None else read_secret_file(token_file, "--token-file")
+        return GatewayTransport(gateway, token=token)
+    if (through := settings.gateway()) is not None:
+        return through
+    key = settings.signing_key
+    return make_transport(_bus(data), signing_key=None if key is None else SigningKey.parse(key))
 
 
 def _bus(data: Path | None) -> str:
@@ -145,7 +204,9 @@ def _bus(data: Path | None) -> str:
     if url not in {embedded_url(DEFAULT_DATA), None if data is None else embedded_url(data)}:
         return url
     if data is None:
-        raise InvalidSettings("no bus: set GRAPHWEFT_BUS_URL, or name the folder of `graphweft up` with --data")
+        raise InvalidSettings(
+            "no bus: set GRAPHWEFT_BUS_URL, or name the folder of `graphweft up` with --data, or a gateway by --gateway"
+        )
     if not data.is_absolute():
         raise InvalidSettings(
             f"invalid --data {str(data)!r}: expected an absolute path, the same for each folder you work in"

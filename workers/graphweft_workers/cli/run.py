@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Annotated, Final, Literal
 
 import structlog
@@ -19,7 +20,7 @@ from graphweft_workers.logs import set_up_logs
 from graphweft_workers.optional_dependencies import naming_extra
 from graphweft_workers.roles import run as roles
 from graphweft_workers.roles.heartbeat import beating
-from graphweft_workers.roles.settings import Settings
+from graphweft_workers.roles.settings import CONFIG_FILE, Settings
 
 _HOST: Final = "127.0.0.1"
 _PORT: Final = 8765
@@ -99,8 +100,13 @@ async def run(
     """Run one role until SIGTERM. It uses the servers that GRAPHWEFT_BUS_URL and GRAPHWEFT_GRAPH_URL name."""
     # Containers often share their variables with other programs, so an unknown one is only a warning here.
     unknown: list[str] = []
-    settings = Settings.load(rules=rules, data=data, unknown=unknown)
+    # A client of MCP starts its server in whatever folder it works, and that is not to say where memories go.
+    cwd = role != "mcp"
+    settings = Settings.load(cwd=cwd, rules=rules, data=data, unknown=unknown)
     set_up_logs(settings.log_level, settings.log_format)
+    if not cwd and Path(CONFIG_FILE).is_file():
+        message = f"{CONFIG_FILE} of the working folder is not read by `run mcp`, unless GRAPHWEFT_CONFIG names it"
+        structlog.get_logger("graphweft.settings").warning("settings_file", message=message)
     for warning in unknown:
         structlog.get_logger("graphweft.settings").warning("unknown_variable", message=warning)
     if role not in _SERVERS and gateway != GatewayOptions():

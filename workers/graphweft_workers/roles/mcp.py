@@ -20,6 +20,7 @@ from mcp.server.lowlevel import Server
 from mcp.server.stdio import stdio_server
 
 from graphweft import Client
+from graphweft.settings import ClientSettings
 from graphweft_contracts import InvalidSettings
 from graphweft_workers.mcp.access import Access
 from graphweft_workers.mcp.tools import Answer, Tool, Tools
@@ -52,7 +53,7 @@ async def run_mcp(settings: Settings, access: Access) -> None:
             "`run mcp` needs standard input and output, and one of them is closed: let an MCP client start it"
         )
     _send_logs_along()
-    client = Client(transport=make_transport(settings))
+    client = Client(transport=ClientSettings.from_environment().gateway() or make_transport(settings))
     server = make_server(Tools(client, access))
     end = _end_at_signals(client)
     try:

@@ -38,11 +38,11 @@ from graphweft_workers.roles.console_settings import ConsoleSettings
 CONFIG_FILE: Final = "graphweft.yaml"
 _PREFIX: Final = "GRAPHWEFT_"
 _CONFIG: Final = "config"
-"""``GRAPHWEFT_CONFIG`` names the settings file; it is not a setting."""
 _MCP: Final = ("mcp_app", "mcp_user", "mcp_thread", "mcp_agent_id", "mcp_application")
-_NO_SETTINGS: Final = frozenset({_CONFIG, "context", "capture", "heartbeat_dir", *_MCP})
-"""``GRAPHWEFT_CONTEXT`` and ``GRAPHWEFT_CAPTURE`` are the client's, ``GRAPHWEFT_MCP_*`` options of ``run mcp``, and
-``GRAPHWEFT_HEARTBEAT_DIR`` is read where a health check does without settings."""
+_HOOK: Final = ("hook_app", "hook_user", "hook_workflow", "hook_agent")
+_CLIENT: Final = ("context", "capture", "gateway_url", "gateway_token", "gateway_token_file")
+_NO_SETTINGS: Final = frozenset({_CONFIG, "heartbeat_dir", *_CLIENT, *_HOOK, *_MCP})
+"""``_CONFIG`` names the settings file; the others are the client's, options of commands, and the health check's."""
 _SERVICE_VALUES: Final = {
     r"SERVICE_HOST": r"[0-9A-Fa-f.:]+",
     r"SERVICE_PORT(_[A-Z0-9_]+)?": r"[0-9]+",
@@ -305,18 +305,18 @@ class Settings(ConsoleSettings, BaseSettings):
         return value
 
     @classmethod
-    def load(cls, *, file: Path | None = None, unknown: list[str] | None = None, **overrides: Any) -> Self:
-        """Read environment and file; ``overrides`` (not None) win. Raises ``InvalidSettings`` naming each fault.
+    def load(cls, *, file: Path | None = None, cwd: bool = True, unknown: list[str] | None = None, **more: Any) -> Self:
+        """Read environment and file; ``more`` (not None) wins. Raises ``InvalidSettings`` naming each fault.
 
-        ``file`` defaults to ``GRAPHWEFT_CONFIG``, then to ``graphweft.yaml`` in the working folder if there is one.
+        ``file`` defaults to ``GRAPHWEFT_CONFIG``, then, with ``cwd``, to a ``graphweft.yaml`` in the working folder.
         With ``unknown``, unknown variables do not raise: a warning for each is appended to it.
         """
         variables = _own_variables()
         path = file or (Path(named) if (named := variables.get(_as_variable(_CONFIG))) else None)
         if path is not None and not path.is_file():
             raise InvalidSettings(f"the settings file {str(path)!r} does not exist")
-        path = path or Path(CONFIG_FILE)
-        values: dict[str, Any] = _file_values(path) if path.is_file() else {}
+        cwd, path = cwd or path is not None, path or Path(CONFIG_FILE)
+        values: dict[str, Any] = _file_values(path) if cwd and path.is_file() else {}
         known = set(cls.model_fields)
         secrets = _secrets_of_files(cls, variables, values, path)
         faults = [
@@ -332,7 +332,7 @@ class Settings(ConsoleSettings, BaseSettings):
             unknown += [_warning(name, known | _NO_SETTINGS) for name in strangers]
         if faults:
             raise InvalidSettings("\n".join(faults))
-        given: dict[str, Any] = {name: value for name, value in overrides.items() if value is not None}
+        given: dict[str, Any] = {name: value for name, value in more.items() if value is not None}
         given = {**{name: value for name, value in secrets.items() if not variables.get(_as_variable(name))}, **given}
         from_environment = {_as_field(name) for name, value in variables.items() if value}
         chosen: bool = "graph_url" in given or "graph_url" in from_environment or values.get("graph_url") is not None

@@ -7,6 +7,7 @@ each turn. Fields that are missing or of another type count as absent, because b
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, cast
@@ -26,6 +27,12 @@ _MAX_TEXT: Final = 8_000
 _MAX_CHARACTERS: Final = 40_000
 """Characters kept of all texts of an event: redaction reads each, at about 0.2 s for so many."""
 _MAX_PROMPT: Final = 20_000
+_LONGEST_MS: Final = 10**12
+_NOT_THE_USER: Final = re.compile(
+    r"\s*<(task-notification|teammate-message|system-reminder|channel|(local-command|bash)-std(out|err))[ >]"
+)
+"""Begins a prompt that the program itself submits: news of a subagent, output of a command. It would become a memory of
+what the user said, although it may quote a web page."""
 _QUIET: Final = frozenset(
     {"Notification", "PreCompact", "PostCompact", "PermissionRequest", "PermissionDenied", "Setup", "Interrupt"}
 )
@@ -103,6 +110,8 @@ class _Session:
                 return self._does(self.event("workflow.complete", {"status": self._said("reason") or "COMPLETE"}))
             case "UserPromptSubmit":
                 prompt = self._said("prompt")
+                if prompt is not None and _NOT_THE_USER.match(prompt):
+                    prompt = None
                 kept = self._remembered(prompt, None)
                 return self._does(self.event("agent.turn_start", agent), after=kept, asks=True, message=prompt)
             case "SubagentStart":
@@ -158,7 +167,13 @@ class _Session:
         return self.event(type, {**call, "agent_name": self._agent, **data})
 
     def _ended_tool(self, result: Any, error: str | None) -> Moment:
-        return self._does(self._tool("tool.call_complete", result=result, success=error is None, error=error))
+        ended = {"result": result, "success": error is None, "error": error, "duration_ms": self._duration_ms()}
+        return self._does(self._tool("tool.call_complete", **ended))
+
+    def _duration_ms(self) -> int | float | None:
+        value = self._fields.get("duration_ms")
+        sound = isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < _LONGEST_MS
+        return value if sound else None
 
     def _failure(self, error_type: str, message: str | None) -> dict[str, Any]:
         return {"error_type": error_type, **({} if message is None else {"error_message": message})}

@@ -6,6 +6,7 @@
 import type { Client } from "./client.js";
 import { InvalidSettings } from "./errors.js";
 import { fields } from "./http.js";
+import { checkMs } from "./timers.js";
 import {
   type Asked,
   type Exchange,
@@ -82,13 +83,13 @@ export function graphweftMiddleware(options: MiddlewareOptions): GraphweftMiddle
     client: options.client,
     source: "/graphweft/ai-sdk",
     remember: options.remember ?? true,
-    budgetMs: options.budgetMs ?? 200,
+    budgetMs: checkMs(options.budgetMs ?? 200, "budgetMs"),
     maxTokens: options.maxTokens,
     readOwnWrites: options.readOwnWrites ?? true,
     context: options.context ?? {},
     redact: options.redact,
-    idleMs: options.idleMs ?? 3_600_000,
-    emitMs: options.emitTimeoutMs ?? 10_000,
+    idleMs: checkMs(options.idleMs ?? 3_600_000, "idleMs"),
+    emitMs: checkMs(options.emitTimeoutMs ?? 10_000, "emitTimeoutMs"),
     onWarning: options.onWarning ?? ((message) => console.warn(message)),
     waitUntil: options.waitUntil,
   });

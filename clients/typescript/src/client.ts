@@ -155,7 +155,7 @@ export class Client {
       });
       const reply = answer.status === 200 ? readReply(answer.body, elapsed()) : null;
       if (reply) return reply;
-      throw await this.#connection.errorOf(answer);
+      throw this.#connection.errorOf(answer);
     } catch (error) {
       options.signal?.throwIfAborted();
       if (error instanceof GraphweftError) {

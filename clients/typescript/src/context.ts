@@ -3,6 +3,7 @@
 import type { Format, IndexType, Reason as ContractReason, Searched } from "./contracts.js";
 import { type GraphweftError, InvalidEvent } from "./errors.js";
 import { fields } from "./http.js";
+import { printable, wellFormed } from "./values.js";
 
 /** Why a block, or a whole reply, is missing. `gateway_unavailable` means that no gateway answered. */
 export type Reason = ContractReason | "gateway_unavailable";
@@ -133,7 +134,7 @@ export function readReply(body: unknown, elapsedMs: number): ContextReply | null
       rule: text(part["rule"]),
       query: text(part["query"]),
       reason: text(part["reason"]) as Reason,
-      detail: text(part["detail"]),
+      detail: printable(text(part["detail"])),
     }),
   );
   return {
@@ -146,7 +147,7 @@ export function readReply(body: unknown, elapsedMs: number): ContextReply | null
     staleBy: typeof reply["stale_by"] === "number" ? reply["stale_by"] : null,
     partial: reply["partial"] === true,
     reason: typeof reply["reason"] === "string" ? (reply["reason"] as Reason) : null,
-    detail: text(reply["detail"]),
+    detail: printable(text(reply["detail"])),
     elapsedMs,
     rules: text(reply["rules"]),
     ...valuesOf(blocks),
@@ -197,14 +198,14 @@ export function wireScope(scope: MemoryScope): Record<string, string> {
 
 /** Return the text of a search: `query` itself, or the texts of the last messages of user and assistant. */
 export function queryText(query: string | readonly Message[], messageHistoryCount = 10): string {
-  if (typeof query === "string") return query;
+  if (typeof query === "string") return wellFormed(query);
   if (!(messageHistoryCount >= 1)) throw new InvalidEvent("messageHistoryCount is below 1", "pass at least 1");
   const texts = query.flatMap((message) => {
     const said = message.text ?? message.content;
     const counts = message.role === "user" || message.role === "assistant";
     return counts && typeof said === "string" && said.trim() ? [said] : [];
   });
-  return texts.slice(-messageHistoryCount).join("\n");
+  return wellFormed(texts.slice(-messageHistoryCount).join("\n"));
 }
 
 function valuesOf(blocks: readonly Block[]): Pick<ContextReply, "injected" | "results"> {

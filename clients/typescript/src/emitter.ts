@@ -5,13 +5,17 @@ import { type GraphweftError, InvalidEvent, ProblemError, Unavailable } from "./
 import type { CloudEvent } from "./events.js";
 import { type Answer, type Connection, fields, unlessAborted } from "./http.js";
 import { stringify } from "./json.js";
+import { after, checkMs } from "./timers.js";
 
 const MOST_EVENTS = 500;
 const MOST_BYTES = 3_900_000;
+/** Values of one request: the gateway takes 300,000. */
+const MOST_VALUES = 250_000;
 const MOST_PENDING = 10_000;
 const ATTEMPT_MS = 15_000;
 const FIRST_RETRY_MS = 100;
 const LAST_RETRY_MS = 2_000;
+const [COMMA, BRACKET, BRACE] = [44, 91, 123] as const;
 const BATCH = "application/cloudevents-batch+json";
 
 /** Options of `emit` and `emitAll`. */
@@ -24,6 +28,8 @@ export interface EmitOptions {
 interface Encoded {
   readonly text: string;
   readonly bytes: number;
+  /** An upper bound of the values in it. */
+  readonly values: number;
 }
 
 /** Counts of events. Each is sent, pending or failed. */
@@ -48,9 +54,10 @@ export class Emitter {
   /** Send the events in order, after all earlier events of their chats. */
   async emit(events: readonly CloudEvent[], options: EmitOptions): Promise<string[]> {
     if (events.length === 0) return [];
-    const deadline = performance.now() + (options.timeoutMs ?? 30_000);
+    let deadline: number;
     let encoded: Encoded[];
     try {
+      deadline = performance.now() + checkMs(options.timeoutMs ?? 30_000, "timeoutMs");
       encoded = events.map(encode);
       if (this.stats.pending > 0 && this.stats.pending + events.length > MOST_PENDING) {
         const step = "wait for earlier calls of emit, or send less";
@@ -108,7 +115,7 @@ export class Emitter {
         const answer = await this.#connection.post("/v1/events", body, BATCH, limits);
         const taken = positionsOf(answer, batch.length);
         if (answer.status === 202 && taken?.every((position) => position !== null)) return taken as string[];
-        error = await this.#connection.errorOf(answer);
+        error = this.#connection.errorOf(answer);
         error.positions = taken ?? [];
       } catch (thrown) {
         if (!(thrown instanceof Unavailable)) throw thrown;
@@ -128,20 +135,34 @@ function encode(event: CloudEvent): Encoded {
     throw new InvalidEvent("this is not an event", "make it with createEvent, and keep it for a retry");
   }
   const text = stringify(event, "the event");
-  return { text, bytes: new TextEncoder().encode(text).length };
+  return { text, bytes: new TextEncoder().encode(text).length, values: signsIn(text) };
+}
+
+/** Return how many signs there are that begin a value; those in texts count too. */
+function signsIn(text: string): number {
+  let count = 1;
+  for (let at = 0; at < text.length; at += 1) {
+    const sign = text.charCodeAt(at);
+    if (sign === COMMA || sign === BRACKET || sign === BRACE) count += 1;
+  }
+  return count;
 }
 
 function* batches(encoded: readonly Encoded[]): Generator<readonly Encoded[]> {
   let batch: Encoded[] = [];
   let bytes = 0;
+  let values = 0;
   for (const event of encoded) {
-    if (batch.length > 0 && (batch.length >= MOST_EVENTS || bytes + event.bytes > MOST_BYTES)) {
+    const full = batch.length >= MOST_EVENTS || bytes + event.bytes > MOST_BYTES || values + event.values > MOST_VALUES;
+    if (batch.length > 0 && full) {
       yield batch;
       batch = [];
       bytes = 0;
+      values = 0;
     }
     batch.push(event);
     bytes += event.bytes + 1;
+    values += event.values;
   }
   yield batch;
 }
@@ -164,7 +185,7 @@ function waitOf(error: Unavailable | ProblemError): number {
 async function sleep(ms: number, signal: AbortSignal | undefined): Promise<void> {
   let timer: ReturnType<typeof setTimeout> | undefined;
   const slept = new Promise<void>((resolve) => {
-    timer = setTimeout(resolve, ms);
+    timer = after(ms, resolve);
   });
   try {
     await unlessAborted(slept, signal);

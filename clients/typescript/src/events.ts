@@ -56,8 +56,8 @@ export function createEvent<const T extends string>(type: T, fields: EventFields
   if (!fields.chatId) throw new InvalidEvent("the event has no chatId", "pass the chat that it belongs to");
   const time = fields.time ?? new Date();
   if (Number.isNaN(time.getTime())) throw new InvalidEvent("time is an invalid date", "pass a valid Date, or none");
-  const data = { ...fields.data } as Record<string, unknown>;
-  if (fields.context !== undefined) data["context"] = { ...fields.context };
+  const data = { ...named(fields.data, "data") };
+  if (fields.context !== undefined) data["context"] = { ...named(fields.context, "context") };
   return {
     specversion: "1.0",
     id: fields.id ?? newId(),
@@ -72,4 +72,11 @@ export function createEvent<const T extends string>(type: T, fields: EventFields
     ...(fields.tracestate && { tracestate: fields.tracestate }),
     data: data as DataOf<T>,
   };
+}
+
+/** Return an object with named fields. Anything else would become one silently, with its characters or items. */
+function named(value: unknown, what: string): Record<string, unknown> {
+  if (value === null || value === undefined) return {};
+  if (typeof value === "object" && !Array.isArray(value)) return value as Record<string, unknown>;
+  throw new InvalidEvent(`${what} is not an object`, "pass an object with named fields");
 }

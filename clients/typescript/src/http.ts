@@ -2,6 +2,8 @@
 
 import { type Fault, InvalidSettings, type Problem, type ProblemError, Unavailable, problemError } from "./errors.js";
 import { parse } from "./json.js";
+import { after } from "./timers.js";
+import { printable } from "./values.js";
 
 const LONGEST_ANSWER = 8_000_000;
 const LONGEST_TEXT = 1_000;
@@ -40,7 +42,7 @@ export class Connection {
   ): Promise<Answer> {
     limits.signal?.throwIfAborted();
     const ends = new AbortController();
-    const timer = setTimeout(() => ends.abort(), Math.max(0, limits.timeoutMs));
+    const timer = after(limits.timeoutMs, () => ends.abort());
     const abort = (): void => ends.abort();
     limits.signal?.addEventListener("abort", abort, { once: true });
     try {
@@ -61,8 +63,8 @@ export class Connection {
   }
 
   /** Return the error of an answer that is no success. */
-  async errorOf(answer: Answer): Promise<ProblemError> {
-    return problemError(readProblem(answer as Received, await this.#currentToken().catch(() => "")));
+  errorOf(answer: Answer): ProblemError {
+    return problemError(readProblem(answer as Received));
   }
 
   async #send(path: string, body: string, contentType: string, signal: AbortSignal): Promise<Received> {
@@ -78,7 +80,8 @@ export class Connection {
       redirect: "manual",
     });
     const text = await readText(response, LONGEST_ANSWER);
-    return { status: response.status, body: parsed(text), retryAfterMs: retryAfter(response.headers.get("retry-after")) };
+    const retryAfterMs = retryAfter(response.headers.get("retry-after"));
+    return { status: response.status, body: parsed(text), retryAfterMs, token };
   }
 
   async #currentToken(): Promise<string> {
@@ -96,6 +99,8 @@ export class Connection {
 
 interface Received extends Answer {
   readonly retryAfterMs: number | null;
+  /** The token that was sent, which no error repeats. */
+  readonly token: string;
 }
 
 /** Return the name and the code of an error, without its text, which may quote what was sent. */
@@ -182,10 +187,10 @@ function retryAfter(header: string | null): number | null {
   return Number.isNaN(ms) ? null : Math.max(0, ms);
 }
 
-function readProblem(answer: Received, token: string): Problem {
+function readProblem(answer: Received): Problem {
   const safe = (text: unknown): string => {
     if (typeof text !== "string") return "";
-    const hidden = token ? text.replaceAll(token, "[REDACTED]") : text;
+    const hidden = printable(answer.token ? text.replaceAll(answer.token, "[REDACTED]") : text);
     return hidden.length > LONGEST_TEXT ? `${hidden.slice(0, LONGEST_TEXT)}…` : hidden;
   };
   const { status, retryAfterMs } = answer;

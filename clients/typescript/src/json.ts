@@ -5,7 +5,10 @@ import { newId } from "./ids.js";
 
 const LONG = /\d{16}/;
 const TOKENS = /"[^"\\]*(?:\\.[^"\\]*)*"|-?\d+(?:\.\d+)?(?:[eE][+-]?\d+)?/g;
-const INTEGER = /^-?\d{16,}$/;
+/** With more digits it stays a number: to read a million of them takes a second. */
+const INTEGER = /^-?\d{16,1000}$/;
+const MAYBE_HALF = /\\ud[89a-f]/;
+const HALF = /[\ud800-\udbff](?![\udc00-\udfff])|(?<![\ud800-\udbff])[\udc00-\udfff]/;
 
 /** Parse a JSON text. Integers that a number cannot hold become `bigint`. Throws `SyntaxError`. */
 export function parse(text: string): unknown {
@@ -34,7 +37,18 @@ export function stringify(value: unknown, what: string): string {
       return mark + item.toString();
     }),
   );
+  if (MAYBE_HALF.test(text)) refuseHalves(text, what);
   return marked ? text.replace(new RegExp(`"${mark}(-?\\d+)"`, "g"), "$1") : text;
+}
+
+/** Throw for a text or a name with half a character, which is no UTF-8: the gateway would refuse the whole request. */
+function refuseHalves(text: string, what: string): void {
+  JSON.parse(text, (name, item: unknown) => {
+    if (HALF.test(name) || (typeof item === "string" && HALF.test(item))) {
+      throw new InvalidEvent(`${what}: ${JSON.stringify(name)} holds half a character (a lone surrogate)`, "cut texts between characters");
+    }
+    return item;
+  });
 }
 
 function attempt(what: string, write: () => string | undefined): string {

@@ -7,6 +7,7 @@ import type { EmitOptions } from "./emitter.js";
 import { InvalidEvent } from "./errors.js";
 import { createEvent } from "./events.js";
 import { derivedId } from "./ids.js";
+import { wellFormed } from "./values.js";
 
 const SOURCE = "/graphweft/memory";
 const ROLES: readonly string[] = ["user", "assistant"];
@@ -132,7 +133,7 @@ function wireMessage(message: RememberedMessage, roles: readonly string[], time:
   return [
     {
       role: message.role as MemoryMessage["role"],
-      text: said.replaceAll("\0", ""), // graphs reject NUL, and with it the whole event
+      text: wellFormed(said.replaceAll("\0", "")), // graphs reject NUL, and with it the whole event
       ...(at && { time: at.toISOString() }),
       ...(message.messageId && { message_id: message.messageId }),
       ...(message.authorName && { author_name: message.authorName }),

@@ -9,6 +9,7 @@ import type { Client } from "./client.js";
 import type { Reason } from "./context.js";
 import { type CloudEvent, createEvent } from "./events.js";
 import { nameOf } from "./http.js";
+import { after } from "./timers.js";
 import { plainCopy } from "./values.js";
 
 const MOST_KEPT = 10_000;
@@ -276,14 +277,14 @@ export class Recorder {
       context: { ...this.#variables(place), ...asked },
     });
     if (!data) return "";
-    const after = readOwnWrites && before ? await within(before, budgetMs / 2) : undefined;
+    const position = readOwnWrites && before ? await within(before, budgetMs / 2) : undefined;
     this.stats.asked += 1;
     const reply = await client.context({
       ...place,
       context: data["context"] as Record<string, unknown>,
       budgetMs: budgetMs - (performance.now() - started),
       maxTokens,
-      after,
+      after: position,
       signal,
     });
     turn.contextId = reply.contextId;
@@ -347,9 +348,9 @@ export class Recorder {
 
   /** Keep a turn open for the results of its tools. If none comes for `idleMs`, it is abandoned. */
   #wait(turn: Turn): void {
-    turn.timer = setTimeout(() => {
+    turn.timer = after(this.#settings.idleMs, () => {
       this.guarded("a timer", () => this.#emit(turn, this.#end(turn, "abandoned", { response: null })));
-    }, this.#settings.idleMs);
+    });
     // A process need not stay for it.
     (turn.timer as { unref?: () => void }).unref?.();
   }
@@ -454,7 +455,7 @@ function since(startedMs: number): number {
 async function within<T>(work: Promise<T>, ms: number): Promise<T | undefined> {
   let timer: ReturnType<typeof setTimeout> | undefined;
   const late = new Promise<undefined>((resolve) => {
-    timer = setTimeout(() => resolve(undefined), ms);
+    timer = after(ms, () => resolve(undefined));
   });
   try {
     return await Promise.race([work, late]);

@@ -4,6 +4,8 @@ const MOST_VALUES = 20_000;
 const LONGEST_TEXT = 200_000;
 const MOST_CHARACTERS = 600_000;
 const DEPTH = 100;
+const LARGEST = 10n ** 1000n;
+const UNREADABLE = "<unreadable>";
 
 /** Return a copy of a value. What JSON has not becomes the name of its kind, such as `<Socket>`. Never throws. */
 export function plainCopy(value: unknown): unknown {
@@ -15,13 +17,21 @@ export function plainCopy(value: unknown): unknown {
     characters -= Math.min(said.length, most);
     return wellFormed(said.length > most ? `${said.slice(0, most)}…` : said);
   };
+  const guarded = (read: () => unknown, above: readonly object[]): unknown => {
+    try {
+      return copy(read(), above);
+    } catch {
+      return UNREADABLE; // a getter of a user's object
+    }
+  };
   const copy = (item: unknown, above: readonly object[]): unknown => {
     values -= 1;
-    if (item === null || item === undefined || typeof item === "boolean" || typeof item === "bigint") return item;
+    if (item === null || item === undefined || typeof item === "boolean") return item;
+    if (typeof item === "bigint") return item < LARGEST && item > -LARGEST ? item : "<bigint>";
     if (typeof item === "number") return Number.isFinite(item) ? item : null;
     if (typeof item === "string") return text(item);
     if (typeof item !== "object") return undefined;
-    const kind = `<${item.constructor?.name ?? "object"}>`;
+    const kind = kindOf(item);
     if (item instanceof Date) return Number.isNaN(item.getTime()) ? null : item.toISOString();
     if (item instanceof URL) return text(item.href);
     if (item instanceof Error) return { name: item.name, message: text(item.message) };
@@ -30,13 +40,22 @@ export function plainCopy(value: unknown): unknown {
     if (Array.isArray(item)) return item.length > values ? kind : item.map((each) => copy(each, inside) ?? null);
     const names = Object.keys(item);
     if (names.length > values) return kind;
-    return Object.fromEntries(names.map((name) => [text(name), copy((item as Record<string, unknown>)[name], inside)]));
+    return Object.fromEntries(
+      names.map((name) => [text(name), guarded(() => (item as Record<string, unknown>)[name], inside)]),
+    );
   };
-  try {
-    return copy(value, []);
-  } catch {
-    return "<unreadable>"; // a getter of a user's object
-  }
+  return guarded(() => value, []);
+}
+
+/** Return the kind of an object. Its constructor may be a value that a model has made up. */
+function kindOf(item: object): string {
+  const maker: unknown = item.constructor;
+  return typeof maker === "function" && /^[\w$]{1,64}$/.test(maker.name) ? `<${maker.name}>` : "<object>";
+}
+
+/** Return a text without signs that could write into a terminal or begin a line of a log. */
+export function printable(text: string): string {
+  return wellFormed(text).replace(/[\p{Cc}\p{Cf}\p{Zl}\p{Zp}]/gu, " ");
 }
 
 /** Return a text without halves of characters, which are no UTF-8. */

@@ -7,19 +7,11 @@ import type { Client } from "./client.js";
 import { InvalidSettings } from "./errors.js";
 import { fields } from "./http.js";
 import { checkMs } from "./timers.js";
-import {
-  type Asked,
-  type Exchange,
-  type ModelAnswer,
-  type Place,
-  Recorder,
-  type RecorderStats,
-  type Redact,
-  type ToolCall,
-  type ToolResult,
-} from "./turns.js";
+import type { Asked, Exchange, ModelAnswer, Place, ToolCall, ToolResult } from "./turn-events.js";
+import type { RecorderStats, Redact } from "./turn-sender.js";
+import { Recorder } from "./turns.js";
 
-export type { RecorderStats, Redact } from "./turns.js";
+export type { RecorderStats, Redact } from "./turn-sender.js";
 
 export interface MiddlewareOptions {
   client: Client;

@@ -37,7 +37,8 @@ async def app(own_bus_url: str | None, url: str, call: Call, tmp_path: Path) -> 
         yield app
 
 
-only_redis = pytest.mark.parametrize("app", ["redis"], indirect=True)
+only_redis = pytest.mark.parametrize("own_bus_url", ["redis"], indirect=True)
+"""For what a bus has no part in; ``test_bus.py`` holds on each bus what is said of places and times."""
 
 
 def new_rules(app: App, text: str = NEW) -> str:

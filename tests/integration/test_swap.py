@@ -26,6 +26,8 @@ __all__ = ("call",)  # a fixture
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
 
+only_redis = pytest.mark.parametrize("own_bus_url", ["redis"], indirect=True)
+"""For what a bus has no part in: what a swap does to graphs and their readers."""
 KILLS = int(os.environ.get("GRAPHWEFT_KILLS", "20"))
 
 
@@ -82,6 +84,7 @@ async def test_workers_and_readers_go_on_while_graphs_are_swapped(app: App, stor
         assert not any(is_sealed(each) for each in (await store.checkpoints(name, timeout_s=5.0)).values())
 
 
+@only_redis
 async def test_a_reader_sees_the_old_graph_or_the_new_one_and_no_mixture(app: App, store: FalkorDBStore) -> None:
     await app.live()
     rules = app.folder / "third/Shop/graph_injection.yaml"
@@ -110,6 +113,7 @@ async def test_a_reader_sees_the_old_graph_or_the_new_one_and_no_mixture(app: Ap
     assert old != frozenset({("third", 11)})
 
 
+@only_redis
 async def test_verify_and_swap_together_swap_equal_graphs_only(app: App, store: FalkorDBStore) -> None:
     await app.live()
     live = await app.digest("shop")
@@ -166,6 +170,7 @@ async def test_the_seals_of_a_dead_rebuild_are_lifted_by_a_worker(
     assert (code, found["same"]) == (0, True), found
 
 
+@only_redis
 async def test_the_seals_of_a_dead_rebuild_are_lifted_by_the_next_one(
     app: App, store: FalkorDBStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -177,6 +182,7 @@ async def test_the_seals_of_a_dead_rebuild_are_lifted_by_the_next_one(
     assert await seals(store) == []
 
 
+@only_redis
 async def test_a_swap_that_fails_leaves_the_live_graph_to_its_workers(
     app: App, store: FalkorDBStore, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -224,6 +230,7 @@ async def test_killed_swaps_leave_one_whole_graph(
     assert (code, found["same"]) == (0, True), found
 
 
+@only_redis
 async def test_neo4j_cannot_swap_and_says_what_to_do(app: App, neo4j_server: Neo4jServer) -> None:
     done = await app.run("rebuild", "--app", "shop", "--swap", "--into", neo4j_server.uri)
     assert done.code == 2, done.err

@@ -136,7 +136,7 @@ def _said(answer: Answer) -> str | None:
         return None
     faults = problem.get("errors")
     first: object = cast("list[object]", faults)[0] if isinstance(faults, list) and faults else None
-    fault = cast("Mapping[str, Any]", first) if isinstance(first, dict) else {}
+    fault: Mapping[str, Any] = cast("dict[str, Any]", first) if isinstance(first, dict) else {}
     parts = (kind[len(_PROBLEM) :], detail, fault.get("pointer"), fault.get("detail"))
     return "; ".join(part for part in parts if isinstance(part, str) and part)
 

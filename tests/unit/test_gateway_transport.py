@@ -4,16 +4,20 @@ from __future__ import annotations
 
 import asyncio
 import json
+import ssl
 import time
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import pytest
+from tests.services.certificates import Authority, Certificate
 
 from graphweft import Client, Event
 from graphweft.settings import ClientSettings
 from graphweft.transport import Outgoing
+from graphweft.transports.gateway import exchange
 from graphweft.transports.gateway.exchange import MAX_ANSWER
 from graphweft.transports.gateway.transport import GatewayTransport
 from graphweft_contracts import BusUnavailable, ContextReply, ContextRequest, InvalidEvent, InvalidSettings, wire
@@ -47,10 +51,14 @@ class Server:
 
 
 @asynccontextmanager
-async def answering(*answers: bytes) -> AsyncIterator[Server]:
+async def answering(*answers: bytes, certificate: Certificate | None = None) -> AsyncIterator[Server]:
     made = Server(list(answers))
-    async with await asyncio.start_server(made.serve, "127.0.0.1", 0) as server:
-        made.url = f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    context = None
+    if certificate is not None:
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(certificate.cert, certificate.key)
+    async with await asyncio.start_server(made.serve, "127.0.0.1", 0, ssl=context) as server:
+        made.url = f"http{'s' * bool(context)}://127.0.0.1:{server.sockets[0].getsockname()[1]}"
         yield made
 
 
@@ -206,6 +214,36 @@ async def test_a_gateway_that_never_answers_ends_with_the_budget() -> None:
         assert client.stats.dropped == 1
 
 
+async def test_the_certificate_of_a_gateway_is_checked(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    authority = Authority(tmp_path)
+    monkeypatch.setenv("SSL_CERT_FILE", str(authority.file))
+    exchange._trusted.cache_clear()  # pyright: ignore[reportPrivateUsage]
+    try:
+        for certificate, said in (
+            (authority.sign("gateway"), None),
+            (authority.sign("other", "elsewhere.example"), "its certificate is not valid here"),
+            (Authority(tmp_path, "stranger").sign("third"), "its certificate is not valid here"),
+        ):
+            async with answering(http(202, {"positions": ["1:1"]}), certificate=certificate) as server:
+                if said is None:
+                    assert await server.transport().append([outgoing(event())]) == ["1:1"]
+                else:
+                    assert said in str(await failure_of(server.transport()))
+                    assert server.heads == []  # the token was not sent
+    finally:
+        exchange._trusted.cache_clear()  # pyright: ignore[reportPrivateUsage]
+
+
+async def test_plain_text_where_tls_is_expected_is_told() -> None:
+    async def refuse(_: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.write(b"HTTP/1.1 400 Bad Request\r\n\r\n")  # as servers of HTTP do for a greeting of TLS
+        writer.close()
+
+    async with await asyncio.start_server(refuse, "127.0.0.1", 0) as server:
+        transport = GatewayTransport(f"https://127.0.0.1:{server.sockets[0].getsockname()[1]}", token=TOKEN)
+        assert "there is no connection" in str(await failure_of(transport))
+
+
 async def test_a_request_that_need_not_be_sent_is_not_sent() -> None:
     async with answering(http(200, reply())) as server:
         found = await server.transport().request(request(budget_ms=-1))
@@ -232,7 +270,7 @@ def test_tokens_that_are_none_are_refused_without_quoting_them(token: str) -> No
     assert not token or token not in str(caught.value)
 
 
-def test_the_settings_name_a_gateway_or_a_bus(monkeypatch: pytest.MonkeyPatch, tmp_path) -> None:  # type: ignore[no-untyped-def]
+def test_the_settings_name_a_gateway_or_a_bus(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     file = tmp_path / "token"
     file.write_text(TOKEN + "\n")
     url = {"GRAPHWEFT_GATEWAY_URL": "https://memory.example/graph/"}

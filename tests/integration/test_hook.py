@@ -267,9 +267,12 @@ def test_an_input_or_a_server_that_never_ends_is_given_up() -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:  # it accepts, and never answers
         url = f"redis://127.0.0.1:{server.getsockname()[1]}"
         hanging = started("--app", "acme", "--limit-ms", "1500", GRAPHWEFT_BUS_URL=url)
-        out, err = ended(hanging, json.dumps(session("UserPromptSubmit", prompt="Hi")))
-    assert out == ""
-    assert "events are lost" in err or "gave up" in err
+        said = [ended(hanging, json.dumps(session("UserPromptSubmit", prompt="Hi")))]
+        through = started("--app", "acme", "--limit-ms", "1500", "--gateway", url.replace("redis:", "http:"))
+        said.append(ended(through, json.dumps(session("UserPromptSubmit", prompt="Hi"))))
+    for out, err in said:
+        assert out == ""
+        assert "events are lost" in err or "gave up" in err
     assert silent.wait(timeout=60) == 0
     out, err = silent.communicate()
     assert (out, err) == ("", "graphweft hook: gave up after 100 ms\n")

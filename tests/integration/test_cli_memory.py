@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import os
 import pty
@@ -67,6 +68,12 @@ class Up:
 
     def json(self, *arguments: str, stdin: str = "") -> Any:
         return json.loads(self.ok(*arguments, "--json", stdin=stdin))
+
+    def json_of(self, code: int, *arguments: str) -> Any:
+        """Return what a command prints that ends with this code."""
+        done = self.run(*arguments, "--json")
+        assert done.returncode == code, done.stderr
+        return json.loads(done.stdout)
 
     def texts(self, *arguments: str) -> list[str]:
         return [row["text"] for row in self.json("memory", "list", *arguments)]
@@ -383,3 +390,82 @@ def test_a_search_goes_by_its_text_and_the_latest_have_no_score(up: Up, user: st
     assert "[role: user] [timestamp: " in latest
     rows = up.json("memory", "search", *scope, "")["blocks"][0]["value"]
     assert [row["score"] for row in rows] == [None, None]
+
+
+# --- import --------------------------------------------------------------------------------------------------------
+
+
+def test_an_import_brings_over_what_it_can_and_lists_the_rest(up: Up, tmp_path: Path) -> None:
+    file = tmp_path / "all.jsonl"
+    items: list[Any] = [
+        {"id": str(n), "memory": f"memory {n}", "user_id": f"other:{n % 2}", "created_at": "2026-01-01T00:00:00"}
+        for n in range(600)
+    ]
+    items[50] = {"id": "50", "memory": "hunter2", "user_id": "a\nb"}
+    items[599] |= {"run_id": "chat", "metadata": {"password": "hunter2"}}
+    file.write_text("\ufeff" + "".join(f"{json.dumps(item)}\n" for item in items) + "{hunter2\n", "utf-8")
+    one = ("import", "mem0", str(file), "--app", "moved")
+    tried = up.json_of(2, *one, "--dry-run")
+    assert (tried["dry_run"], tried["events"], tried["refused"]) == (True, {"memories": 599}, 2)
+    assert [each["place"].removeprefix(f"{tmp_path}/") for each in tried["refused_items"]] == [
+        "all.jsonl:51", "all.jsonl:601",
+    ]  # fmt: skip
+    assert tried["times_without_zone"] == 599
+    done = up.run(*one, "--wait")
+    assert done.returncode == 2
+    assert "sent 599 events (memories: 599), refused 2 items\n" in done.stdout
+    assert "599 applied, 0 skipped, 0 dead-lettered\n" in done.stdout
+    assert "all.jsonl:51: user_id: expected 1 to 256 characters" in done.stderr
+    assert "all.jsonl:601: the line is not JSON\n" in done.stderr
+    assert "hunter2" not in done.stderr + done.stdout
+    digest = up.ok("digest", "--app", "moved")
+    again = up.json_of(2, *one, "--wait")
+    assert (again["applied"], again["repeated"]) == (0, 599)
+    assert up.ok("digest", "--app", "moved") == digest
+    assert len(up.texts("--app", "moved", "--user", "other:0", "--limit", "1000")) == 299
+    assert up.texts("--app", "moved", "--thread", "chat") == ["memory 599"]
+    # The log took all of it a moment ago, whatever the times of the items: an erasure goes by that.
+    up.ok(
+        "memory", "erase", "--app", "moved", "--user", "other:0", "--yes", "--wait", "--before", "2026-01-02T00:00:00Z"
+    )
+    assert up.texts("--app", "moved", "--user", "other:0") != []
+    up.ok("memory", "erase", "--app", "moved", "--user", "other:0", "--yes", "--wait")
+    up.run(*one, "--wait")
+    assert up.texts("--app", "moved", "--user", "other:0") == [], "a second import brings nothing back"
+    # Another app has a graph of its own.
+    assert up.json_of(2, "import", "mem0", str(file), "--app", "moved2", "--wait")["applied"] == 599
+    assert up.texts("--app", "moved", "--user", "other:0") == []
+
+
+def test_an_import_of_a_damaged_file_says_what_was_sent(up: Up, tmp_path: Path) -> None:
+    file = tmp_path / "notes.jsonl.gz"
+    texts = (f'{{"text": "note {n} {os.urandom(400).hex()}", "user_id": "ada"}}\n' for n in range(2_000))
+    whole = gzip.compress("".join(texts).encode())
+    file.write_bytes(whole[: len(whole) // 2])
+    done = up.run("import", "memories", str(file), "--app", "damaged", "--wait")
+    assert (done.returncode, done.stdout) == (2, "")
+    assert re.search(
+        r"is damaged or incomplete .*\([\d,]+ events were sent before; it is safe to run again\)", done.stderr
+    )
+    file.write_bytes(whole)
+    counts = up.json("import", "memories", str(file), "--app", "damaged", "--wait")
+    assert counts["events"] == {"memories": 2_000}
+    assert 0 < counts["applied"] < 2_000
+    assert counts["applied"] + counts["repeated"] == 2_000
+
+
+@pytest.mark.parametrize(
+    ("arguments", "said"),
+    [
+        (("mem0", "nowhere.json", "--app", "a"), "no embedded server runs on the data folder"),
+        (("mem0", "nowhere.json", "--app", "a", "--dry-run"), "nowhere.json: cannot be read (No such file"),
+        (("mem0", "empty.jsonl", "--app", "a", "--dry-run"), "empty.jsonl: it has no items"),
+        (("memories", "empty.jsonl", "--app", "a", "--user", " "), "--user has 1 to 256 characters"),
+        (("graphiti", "empty.jsonl", "--app", "a b"), "invalid --app 'a b'"),
+    ],
+)
+def test_an_import_that_cannot_work_says_what_to_do(tmp_path: Path, arguments: tuple[str, ...], said: str) -> None:
+    (tmp_path / "empty.jsonl").write_text("\n")
+    done = run(("import", *arguments), {"PATH": os.environ["PATH"]}, tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert said in done.stderr

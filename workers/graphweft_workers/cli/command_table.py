@@ -68,12 +68,23 @@ COMMANDS: Final[Mapping[str, Place | Group]] = {
         "Publish events. A file is checked in full first. From standard input, each valid line is sent at once.",
     ),
     "import": Group(
-        "Publish recorded runs of other tools as events.",
+        "Publish as events what other tools recorded: runs, memories, facts.",
         {
             "openai-chat": Place(
                 "emit",
                 "import_openai_chat",
                 "Publish recorded chat-completion runs as events. A second import has no effect within 10,000 entries.",
+            ),
+            "mem0": Place("import_stores", "import_mem0", "Import the memories that `get_all` of mem0 returns."),
+            "graphiti": Place(
+                "import_stores",
+                "import_graphiti",
+                "Import the episodes, entities and facts of Graphiti. No model reads the facts again.",
+            ),
+            "memories": Place(
+                "import_stores",
+                "import_memories",
+                "Import memories of any other store: JSON with text and user_id, optionally id, time and role.",
             ),
         },
     ),

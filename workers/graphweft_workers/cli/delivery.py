@@ -34,11 +34,13 @@ class Sent:
     apps: set[str] = field(default_factory=set[str])
     positions: set[str] | None = None
     """`partition:offset` of every event; None unless the outcome is needed."""
+    harmless: bool = False
+    """Whether a second copy of these events changes nothing, whenever it comes."""
 
     @property
     def repeatable(self) -> bool:
         """Whether all events can be sent again now without effect, because workers still remember the first copies."""
-        return max(self.counts.values(), default=0) <= WINDOW
+        return self.harmless or max(self.counts.values(), default=0) <= WINDOW
 
 
 async def send(
@@ -196,7 +198,7 @@ def _done(bus: Bus, partition: PartitionStatus, apps: Set[str] | None) -> str:
 
 
 def _again(sent: Sent) -> str:
-    if not sent.events:
+    if sent.harmless or not sent.events:
         return "it is safe to run again"
     if sent.repeatable:
         return f"it is safe to run again until an app of these events has sent {WINDOW:,} newer ones"

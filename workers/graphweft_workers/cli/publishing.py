@@ -51,10 +51,15 @@ async def publish(
     events: Iterable[Event] | AsyncIterable[Iterable[Event]],
     total: int | None,
     options: PublishOptions,
+    *,
+    harmless: bool = False,
 ) -> tuple[Sent, Outcome | None]:
-    """Send events with a progress bar on standard error. With ``--wait``, also return the outcome of the events."""
+    """Send events with a progress bar on standard error. With ``--wait``, also return the outcome of the events.
+
+    ``harmless`` says that a second copy of the events changes nothing, so there is no warning of many events.
+    """
     transport = make_transport(settings)
-    sent = Sent(positions=set() if options.wait else None)
+    sent = Sent(positions=set() if options.wait else None, harmless=harmless)
     repeatable = True
 
     def outage(error: BusUnavailable) -> None:

@@ -1,10 +1,22 @@
-"""Imports recorded runs: makes events of runs from before graphweft was installed.
+"""Imports recorded runs, and what other stores of memories hold: makes events of what was before graphweft.
+
+Runs:
 
 * ``files``        reads JSON and JSON-lines files, plain or gzip, and standard input
 * ``runs``         splits records into messages and other fields
 * ``messages``     validates one chat-completion message
 * ``turns``        groups messages into turns with tool calls
 * ``openai_chat``  makes events of turns
+
+Stores:
+
+* ``items``            reads the items of JSON lines and documents
+* ``item_fields``      checks types, times and scopes of an item
+* ``stored_memories``  makes events of memories, of mem0 and of any other store
+* ``graphiti_export``  makes events of episodes, entities and facts
+* ``made_events``      checks that an event fits the contract and the bus
+* ``stored_events``    does so for all items of a file
+* ``report``           counts what becomes of the items
 """
 
 from graphweft_workers.imports.files import read_runs

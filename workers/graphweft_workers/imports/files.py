@@ -1,4 +1,4 @@
-"""Reads files with recorded runs. No other module of the importer reads files.
+"""Reads files with recorded runs. Files with single items are read by ``items``.
 
 JSON-lines files are read line by line, so they can have any size. A ``.json`` file is read whole into memory.
 """
@@ -16,10 +16,10 @@ from typing import BinaryIO, Final
 from graphweft_workers.imports.runs import ImportProblem, Run, parse_json, records_in, run_of
 
 STANDARD_INPUT: Final = "-"
-_LINES: Final = (".jsonl", ".ndjson")
-_WHOLE: Final = (".json",)
-_GZIP_MAGIC: Final = b"\x1f\x8b"
-_DAMAGED: Final = (EOFError, gzip.BadGzipFile, zlib.error)
+LINES: Final = (".jsonl", ".ndjson")
+WHOLE: Final = (".json",)
+GZIP_MAGIC: Final = b"\x1f\x8b"
+DAMAGED: Final = (EOFError, gzip.BadGzipFile, zlib.error)
 """Errors of the gzip module. BadGzipFile is also an OSError, so catch these first."""
 
 
@@ -35,18 +35,18 @@ def read_runs(path: Path | str) -> Iterator[Run]:
             yield from runs_of_stream(sys.stdin.buffer, file="<stdin>")
             return
         name = file.lower().removesuffix(".gz")
-        if not name.endswith((*_LINES, *_WHOLE)):
+        if not name.endswith((*LINES, *WHOLE)):
             raise ImportProblem(
                 f"{file}: unknown file type: expected .jsonl, .ndjson or .json, optionally with .gz; rename the file, "
                 "or pass its content on standard input as '-'"
             )
         with _opened(Path(path)) as stream:
-            if name.endswith(_WHOLE):
+            if name.endswith(WHOLE):
                 yield from runs_of_json(stream.read(), file=file)
             else:
                 yield from runs_of_lines(stream, file=file)
-    except _DAMAGED as error:
-        raise _damaged(file, error) from error
+    except DAMAGED as error:
+        raise damaged(file, error) from error
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise ImportProblem(f"{file}: cannot be read ({reason}); check the path") from error
@@ -91,11 +91,11 @@ def _opened(path: Path) -> BinaryIO:
 def runs_of_stream(stream: BinaryIO, *, file: str) -> Iterator[Run]:
     """Yield the runs of a stream without a name: JSON lines if its first line is a JSON value, else one value."""
     content = stream.read()
-    if content.startswith(_GZIP_MAGIC):
+    if content.startswith(GZIP_MAGIC):
         try:
             content = gzip.decompress(content)
-        except _DAMAGED as error:
-            raise _damaged(file, error) from error
+        except DAMAGED as error:
+            raise damaged(file, error) from error
     first = content.lstrip().partition(b"\n")[0]
     try:
         parse_json(_decoded(first, place=file))
@@ -105,7 +105,8 @@ def runs_of_stream(stream: BinaryIO, *, file: str) -> Iterator[Run]:
         yield from runs_of_lines(iter(content.splitlines()), file=file)
 
 
-def _damaged(file: str, error: Exception) -> ImportProblem:
+def damaged(file: str, error: Exception) -> ImportProblem:
+    """Return the error for a damaged gzip file."""
     return ImportProblem(f"{file}: the gzip content is damaged or incomplete ({error}): copy the file again")
 
 

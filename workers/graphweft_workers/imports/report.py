@@ -1,0 +1,60 @@
+"""What became of the items of a file: counts, and the items that were refused with the reason."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Final
+
+MOST_LISTED: Final = 100
+"""Refused items that are listed with their place. All are counted."""
+_MOST_NAMES: Final = 100
+_OTHERS: Final = "others"
+
+
+class Refused(Exception):
+    """An item cannot be imported. The text names the field and the fault, and quotes no value of the item."""
+
+
+@dataclass(slots=True)
+class ImportReport:
+    """Counts of an import. All are bounded, however large the file is."""
+
+    events: Counter[str] = field(default_factory=Counter[str])
+    """Events by what they are: memories, episodes, entities, facts."""
+    refused: int = 0
+    reasons: Counter[str] = field(default_factory=Counter[str])
+    """How many items were refused for each reason."""
+    listed: list[tuple[str, str]] = field(default_factory=list[tuple[str, str]])
+    """Place and reason of the first ``MOST_LISTED`` refused items."""
+    repeated: int = 0
+    """Items that are in the file before, with the same content."""
+    without_zone: int = 0
+    """Times without a zone, which are read as UTC."""
+    left_out: Counter[str] = field(default_factory=Counter[str])
+    """Fields and items that have no place here, by name."""
+    first: datetime | None = None
+    last: datetime | None = None
+
+    def refuse(self, place: str, reason: str) -> None:
+        """Count a refused item, and list it if there is room."""
+        self.refused += 1
+        _count(self.reasons, reason, 1)
+        if len(self.listed) < MOST_LISTED:
+            self.listed.append((place, reason))
+
+    def leave_out(self, name: str, number: int = 1) -> None:
+        """Count fields or items that are not imported."""
+        _count(self.left_out, name, number)
+
+    def made(self, kind: str, time: datetime | None) -> None:
+        """Count an event, and the time that its item has."""
+        self.events[kind] += 1
+        if time is not None:
+            self.first = time if self.first is None else min(self.first, time)
+            self.last = time if self.last is None else max(self.last, time)
+
+
+def _count(counts: Counter[str], name: str, number: int) -> None:
+    counts[name if name in counts or len(counts) < _MOST_NAMES else _OTHERS] += number

@@ -21,6 +21,8 @@ from graphweft_workers.ports.event_log import PartitionStatus
 _BATCH: Final = 500
 _RETRY_S: Final = 0.5
 _POLL_S: Final = 0.05
+MOST_UNATTENDED_POLLS: Final = 100
+"""Polls in a row without a worker, after which that is said: about five seconds. A new worker claims within less."""
 _UNKNOWN: Final[tuple[PartitionStatus, ...]] = ()
 
 
@@ -167,13 +169,16 @@ async def wait_until_applied(
     apps: Iterable[str] | None = None,
     timeout_s: float | None = None,
     on_lag: Callable[[int], None] = lambda _: None,
+    on_unattended: Callable[[Sequence[int]], None] = lambda _: None,
 ) -> bool:
     """Wait, through outages, until every partition is committed up to ``last``. Return False after ``timeout_s``.
 
-    ``apps`` are the apps of the events. Parked events of other apps are not waited for.
+    ``apps`` are the apps of the events. Parked events of other apps are not waited for. ``on_unattended`` is called
+    once with partitions that are behind and have had no worker for a while.
     """
     own_apps = None if apps is None else frozenset(apps)
     until = None if timeout_s is None else time.monotonic() + timeout_s
+    unattended = 0
     while True:
         try:
             status = await bus.status()
@@ -181,9 +186,14 @@ async def wait_until_applied(
             status = _UNKNOWN
         if status:
             on_lag(sum(partition.lag for partition in status))
-            behind = (bus.is_after(last[part.id], _done(bus, part, own_apps)) for part in status if part.id in last)
-            if not any(behind):
+            mine = (part for part in status if part.id in last)
+            behind = [part for part in mine if bus.is_after(last[part.id], _done(bus, part, own_apps))]
+            if not behind:
                 return True
+            alone = [part.id for part in behind if part.owner is None]
+            unattended = unattended + 1 if alone else 0
+            if unattended == MOST_UNATTENDED_POLLS:
+                on_unattended(alone)
         if until is not None and time.monotonic() > until:
             return False
         await asyncio.sleep(_POLL_S)

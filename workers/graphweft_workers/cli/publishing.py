@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import signal
-from collections.abc import AsyncGenerator, AsyncIterable, Callable, Generator, Iterable
+from collections.abc import AsyncGenerator, AsyncIterable, Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Annotated, Final
@@ -18,6 +18,7 @@ from graphweft_workers.engine.duplicates import WINDOW
 from graphweft_workers.roles.connections import make_bus, make_transport
 from graphweft_workers.roles.settings import Settings
 
+_MOST_NUMBERS: Final = 8
 _NOT_REPEATABLE: Final = (
     f"more than {WINDOW:,} of these events go to one partition. Do not send all of them again: the workers would take "
     "the first ones for new events and apply them twice"
@@ -90,6 +91,12 @@ async def publish(
     if not options.wait:
         return sent, None
     bus = make_bus(settings)
+    worker = f"graphweft up --data {settings.data}" if settings.embedded else "graphweft run mutation"
+
+    def unattended(partitions: Sequence[int]) -> None:
+        numbers = ", ".join(map(str, partitions[:_MOST_NUMBERS])) + (", …" if partitions[_MOST_NUMBERS:] else "")
+        warn(f"no worker reads partition {numbers}: start `{worker}`; waiting, Ctrl-C stops and the events stay")
+
     try:
         with bar("applying", None) as advance:
             left = 0
@@ -99,7 +106,7 @@ async def publish(
                 advance(max(0, left - events_left))
                 left = events_left
 
-            await wait_until_applied(bus, sent.last, apps=sent.apps, on_lag=lag)
+            await wait_until_applied(bus, sent.last, apps=sent.apps, on_lag=lag, on_unattended=unattended)
         return sent, await outcome_of(bus, sent)
     finally:
         await bus.aclose()

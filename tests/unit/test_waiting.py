@@ -1,0 +1,60 @@
+"""Waiting for events to take effect, on a bus without a server."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Sequence
+from importlib import import_module
+
+import pytest
+from tests.ports import toy
+
+from graphweft.transport import NEW_LAYOUT
+from graphweft_contracts import Event
+from graphweft_workers.cli import delivery
+from graphweft_workers.cli.delivery import send, wait_until_applied
+
+sqlite_url = toy.sqlite_url
+
+
+@pytest.fixture(autouse=True)
+def _no_pauses(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(delivery, "_POLL_S", 0)
+
+
+async def waits(url: str, *, claimed: bool) -> list[Sequence[int]]:
+    """Return what is said of partitions that nobody reads, while an event waits, until it is committed."""
+    bus = import_module("toy_driver.bus").SqliteBus(url, new=NEW_LAYOUT, group="workers")
+    transport = import_module("toy_driver.transport").SqliteTransport(url)
+    event = Event.create("order.placed", app_id="acme", chat_id="c")
+    try:
+        sent = await send(transport, [event])
+        [partition] = sent.last
+        if claimed:
+            assert await bus.claim(partition, "worker", ttl_s=600)
+        said: list[Sequence[int]] = []
+        asked = asyncio.Event()
+        polls = 0
+
+        def on_lag(_: int) -> None:
+            nonlocal polls
+            polls += 1
+            if polls == 2 * delivery.MOST_UNATTENDED_POLLS + 1:
+                asked.set()
+
+        waiting = asyncio.create_task(wait_until_applied(bus, sent.last, on_lag=on_lag, on_unattended=said.append))
+        await asked.wait()
+        waiting.cancel()
+        assert [list(each) for each in said] in ([], [[partition]])
+        return said
+    finally:
+        await transport.aclose()
+        await bus.aclose()
+
+
+async def test_a_partition_that_no_worker_reads_is_named_once(sqlite_url: str) -> None:
+    assert len(await waits(sqlite_url, claimed=False)) == 1
+
+
+async def test_a_partition_with_a_worker_is_waited_for_silently(sqlite_url: str) -> None:
+    assert await waits(sqlite_url, claimed=True) == []

@@ -474,6 +474,9 @@ def test_context_prints_the_text_alone_on_standard_output(up: Deployment) -> Non
     assert reply["text"] + "\n" == done.stdout
     assert reply["blocks"][0]["rows"] == 1
     assert (reply["partial"], reply["reason"]) == (False, None)
+    nothing = up.run(*ASK, "--app", "context", "--budget-ms", "10000", "--var", "name=misspelt")
+    assert (nothing.returncode, nothing.stdout) == (0, "")
+    assert "the queries found nothing: check --app, --chat and --user" in nothing.stderr
 
 
 def test_context_explains_itself_on_standard_error(up: Deployment) -> None:
@@ -656,7 +659,7 @@ def test_what_json_has_not_is_null_or_text(up: Deployment) -> None:
 def test_queries_that_cannot_run_are_explained(up: Deployment, call: Call) -> None:
     up.emit(turn("1", app="refused"))
     for cypher, said in {
-        "CREATE (n:Written)": "read-only",
+        "CREATE (n:Written)": "a graph changes by events and rules",
         "MATC (n) RETURN n": "Invalid input",
         "RETURN 1 AS a, 2 AS a": "same name",
         "RETURN $x": "parameter",

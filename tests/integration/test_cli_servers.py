@@ -133,7 +133,7 @@ def test_events_go_in_and_the_graph_comes_out(call: Call, servers: dict[str, str
     digest = json.loads(call("digest", "--app", "shop", "--json", **servers).out)
     assert (digest["nodes"], digest["relationships"]) == (2, 0)
     assert call("digest", "--app", "shop", **servers).out == digest["digest"] + "\n"
-    for query, said in {"CREATE (n:Written)": "read access", "MATC (n) RETURN n": "Invalid input"}.items():
+    for query, said in {"CREATE (n:Written)": "only reads", "MATC (n) RETURN n": "Invalid input"}.items():
         done = call("query", "--app", "shop", query, **servers)
         assert (done.code, done.out) == (2, "")
         assert said in done.err

@@ -88,7 +88,10 @@ async def context(
             after=after,
             explain=explain,
         )
-    return print_reply(reply, json)
+    code = print_reply(reply, json)
+    if not json and reply.reason is None and not reply.missing and not any(block.rows for block in reply.blocks):
+        warn("the queries found nothing: check --app, --chat and --user; --explain shows each query")
+    return code
 
 
 def print_reply(reply: ContextReply, json: bool, more: Mapping[str, Any] = _NOTHING) -> int | None:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import re
+from collections.abc import Generator
+from contextlib import contextmanager
 from typing import Annotated, Any, Final
 
 import typer
 
+from graphweft_contracts import QueryFailed
 from graphweft_workers.cli.options import App, AsOf, Data, Into, Json, Params, assignments, check_as_of, command
 from graphweft_workers.cli.output import print_json, print_table, say, warn
 from graphweft_workers.engine.digest import read_digest
@@ -14,6 +18,8 @@ from graphweft_workers.roles.running import running_graph
 from graphweft_workers.roles.settings import Settings
 
 _QUERY_TIMEOUT_S: Final = 60.0
+_REFUSED_WRITE: Final = re.compile(r"read-only|read access", re.IGNORECASE)
+"""How servers refuse a write in a query that may only read."""
 
 
 @command
@@ -35,12 +41,14 @@ async def query(
     if as_of is None:
         check_as_of(as_of, into)
         async with running_graph(settings) as graph:
-            table = await graph.read(app, cypher, params, timeout_s=_QUERY_TIMEOUT_S, elements=json)
+            with _explained():
+                table = await graph.read(app, cypher, params, timeout_s=_QUERY_TIMEOUT_S, elements=json)
     else:
         from graphweft_workers.cli.as_of import past_graph  # the engine takes a while to import
 
         async with past_graph(settings, app, as_of, into) as found:
-            table = await found.graph.read(app, cypher, params, timeout_s=_QUERY_TIMEOUT_S, elements=json)
+            with _explained():
+                table = await found.graph.read(app, cypher, params, timeout_s=_QUERY_TIMEOUT_S, elements=json)
         past = {"as_of": found.as_json()}
     if json:
         rows = [dict(zip(table.columns, row, strict=True)) for row in table.rows]
@@ -70,3 +78,14 @@ async def digest(app: App, data: Data = None, json: Json = False) -> None:
         print_json({"digest": found.sha256, "nodes": found.nodes, "relationships": found.relationships, "at": at})
     else:
         say(found.sha256)
+
+
+@contextmanager
+def _explained() -> Generator[None]:
+    """Add to the refusal of a write what changes a graph."""
+    try:
+        yield
+    except QueryFailed as error:
+        if not _REFUSED_WRITE.search(str(error)):
+            raise
+        raise QueryFailed(f"{error}: this command only reads; a graph changes by events and rules") from error

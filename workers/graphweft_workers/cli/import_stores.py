@@ -126,7 +126,7 @@ def _print(report: ImportReport, outcome: Outcome | None, *, dry_run: bool, json
             "refused": report.refused,
             "reasons": dict(report.reasons.most_common()),
             "refused_items": [{"place": place, "reason": reason} for place, reason in report.listed],
-            "repeated": report.repeated,
+            "repeated_in_file": report.repeated,
             "left_out": dict(report.left_out),
             "times_without_zone": report.without_zone,
             "first": report.first,

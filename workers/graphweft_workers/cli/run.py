@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import signal
 from dataclasses import dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Annotated, Final, Literal
 
@@ -15,7 +16,7 @@ from graphweft_contracts import InvalidSettings
 from graphweft_contracts.events import DEFAULT_WORKFLOW
 from graphweft_workers.cli.mcp_access import McpOptions
 from graphweft_workers.cli.options import Data, Rules, check_app, command
-from graphweft_workers.cli.output import say
+from graphweft_workers.cli.output import say, warn
 from graphweft_workers.logs import set_up_logs
 from graphweft_workers.optional_dependencies import naming_extra
 from graphweft_workers.roles import run as roles
@@ -24,6 +25,7 @@ from graphweft_workers.roles.settings import CONFIG_FILE, Settings
 
 _HOST: Final = "127.0.0.1"
 _PORT: Final = 8765
+_MOST_PROJECTS: Final = 100
 _SERVERS: Final = ("gateway", "console")
 Role = Literal["mutation", "injection", "memory", "archive", "gateway", "console", "mcp"]
 
@@ -83,10 +85,23 @@ async def up(data: Data = None, rules: Rules = None) -> None:
         if supervisor.uses_default_rules:
             used = f"the default rules of the workflow {DEFAULT_WORKFLOW!r}, because {settings.rules} holds none"
         say(f"graphweft is up on {settings.data} with {used}; Ctrl-C stops it")
+        if supervisor.uses_default_rules and (near := project_below(Path.cwd(), settings.rules)):
+            warn(f"{near} has rules: to use them, stop this and start it in the folder {near.parent}")
         if supervisor.console:
             say(supervisor.console)
 
     await supervisor.run(ready)
+
+
+def project_below(folder: Path, rules: Path) -> Path | None:
+    """Return the first folder of rules in a folder below this one, relative to it; None if ``rules`` is no plain name.
+
+    A new project is a folder of its own, in which one easily forgets to start.
+    """
+    if rules.parts != (rules.name,):
+        return None
+    found = islice(folder.glob(f"*/{rules}/*/graph_injection.yaml"), _MOST_PROJECTS)
+    return min((path.parent.parent.relative_to(folder) for path in found), default=None)
 
 
 @command

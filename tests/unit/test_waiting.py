@@ -1,8 +1,9 @@
-"""Waiting for events to take effect, on a bus without a server."""
+"""Waiting for input and for events that take effect, on a bus without a server."""
 
 from __future__ import annotations
 
 import asyncio
+import signal
 from collections.abc import Sequence
 from importlib import import_module
 
@@ -13,6 +14,7 @@ from graphweft.transport import NEW_LAYOUT
 from graphweft_contracts import Event
 from graphweft_workers.cli import delivery
 from graphweft_workers.cli.delivery import send, wait_until_applied
+from graphweft_workers.cli.publishing import interruptible
 
 sqlite_url = toy.sqlite_url
 
@@ -58,3 +60,17 @@ async def test_a_partition_that_no_worker_reads_is_named_once(sqlite_url: str) -
 
 async def test_a_partition_with_a_worker_is_waited_for_silently(sqlite_url: str) -> None:
     assert await waits(sqlite_url, claimed=True) == []
+
+
+@pytest.mark.parametrize(
+    ("number", "error"), [(signal.SIGINT, KeyboardInterrupt), (signal.SIGTERM, SystemExit)], ids=["INT", "TERM"]
+)
+def test_a_signal_ends_a_read_that_does_not_await(number: signal.Signals, error: type[BaseException]) -> None:
+    before = signal.signal(number, lambda *_: None)  # as asyncio's own: it acts at the next await only
+    try:
+        with pytest.raises(error) as caught, interruptible():
+            signal.raise_signal(number)
+        assert getattr(caught.value, "code", 143) == 143
+        signal.raise_signal(number)
+    finally:
+        signal.signal(number, before)

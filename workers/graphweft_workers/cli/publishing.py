@@ -6,7 +6,8 @@ import signal
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Annotated, Final
+from types import FrameType
+from typing import Annotated, Final, NoReturn
 
 import typer
 
@@ -132,12 +133,20 @@ def bar(title: str, total: int | None) -> Generator[Callable[[int], None]]:
 
 @contextmanager
 def interruptible() -> Generator[None]:
-    """Let Ctrl-C end code that does not await: asyncio's own handler acts only at the next await."""
-    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    """Let Ctrl-C and SIGTERM end code that does not await: asyncio's own handlers act only at the next await."""
+
+    def end(number: int, _: FrameType | None) -> NoReturn:
+        raise SystemExit(128 + number)
+
+    before = {
+        number: signal.signal(number, handler)
+        for number, handler in ((signal.SIGINT, signal.default_int_handler), (signal.SIGTERM, end))
+    }
     try:
         yield
     finally:
-        signal.signal(signal.SIGINT, before)
+        for number, handler in before.items():
+            signal.signal(number, handler)
 
 
 async def _one(events: Iterable[Event]) -> AsyncGenerator[Iterable[Event]]:

@@ -84,6 +84,10 @@ class ActiveRules(Protocol):
         ...
 
 
+class RulesLost(BusUnavailable):
+    """The bus lacks a rule set that was activated: workers wait until somebody pushes it again."""
+
+
 class FixedRules:
     """One rule set at all places."""
 
@@ -205,7 +209,7 @@ class LoggedRules:
                 if activation.digest not in self.sets:
                     stored = await self._log.stored_rules(activation.digest)
                     if stored is None:
-                        raise BusUnavailable(
+                        raise RulesLost(
                             f"the bus has lost the rule set {activation.digest[:12]}: push its folder again with "
                             "`graphweft rules push`"
                         )

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from graphweft_contracts import Event
+from graphweft_rules.files.findings import errors
 from graphweft_rules.files.model import Place
 from graphweft_rules.matching.conditions import Condition, ConditionError, compile_condition, conjuncts
 from graphweft_rules.matching.parameters import Absent, Scope
@@ -35,7 +36,7 @@ def unmatched(rules: RuleSet, event: Event) -> list[Unmatched]:
 
     Rules whose condition cannot be decided are skips of ``RuleSet.match_event``.
     """
-    workflow = rules.workflows.get(event.workflow or "")
+    workflow = None if rules.problem(event.workflow) is not None else rules.workflows.get(event.workflow or "")
     if workflow is None:
         return []
     scope = Scope.of_event(event)
@@ -59,6 +60,12 @@ def why_no_rule(rules: RuleSet, event: Event) -> str | None:
         return None
     if event.workflow is None:
         return "the event has no workflow, so no rules apply to it"
+    if (problem := rules.problem(event.workflow)) is not None:
+        first, *more = errors(problem.findings) or problem.findings
+        others = f", and {len(more)} more findings" if more else ""
+        return (
+            f"the rules of the workflow {event.workflow!r} do not compile ({first}{others}): correct them and push them"
+        )
     workflow = rules.workflows.get(event.workflow)
     if workflow is None:
         known = named(rules.workflows)

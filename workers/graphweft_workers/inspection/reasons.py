@@ -113,7 +113,7 @@ async def explain(
 ) -> Reasons:
     """Return why an entry has its effect, or none; ``make`` makes its rule set.
 
-    Raises ``RulesError`` if its rules do not compile.
+    Raises ``InvalidSettings`` if the bus has lost its rules.
     """
     activation: Activation | None = None
     judged = Judged()

@@ -16,7 +16,7 @@ class RulesLog(Protocol):
         ...
 
     async def stored_rules(self, digest: str) -> StoredRules | None:
-        """Return a rule set; None if it does not exist."""
+        """Return a rule set; None if it does not exist, or is damaged. The next ``store_rules`` replaces it then."""
         ...
 
     async def activate(self, scope: str, digest: str) -> Activation:

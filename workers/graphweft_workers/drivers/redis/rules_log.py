@@ -34,14 +34,17 @@ class RedisRulesLog:
         if await self._call("HSETNX", channels.RULE_SETS, digest, rules.encode()):
             return
         stored = await self.stored_rules(digest)
-        updated = None if stored is None else stored.updated_by(rules)
+        updated = rules if stored is None else stored.updated_by(rules)
         if updated is not None:
             await self._call("HSET", channels.RULE_SETS, digest, updated.encode())
 
     async def stored_rules(self, digest: str) -> StoredRules | None:
         """See ``RulesLog.stored_rules``."""
         body = await self._call("HGET", channels.RULE_SETS, digest)
-        return None if body is None else StoredRules.decode(body)
+        try:
+            return None if body is None else StoredRules.decode(body)
+        except ValueError:  # damaged: the next push of these rules replaces it
+            return None
 
     async def activate(self, scope: str, digest: str, partitions: Sequence[int]) -> Activation:
         """See ``RulesLog.activate``."""

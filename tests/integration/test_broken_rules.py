@@ -51,10 +51,14 @@ async def folder(tmp_path: Path, url: str, bus: RedisEventLog, graph: FalkorDBSt
     write(tmp_path / "rules", "Bad", RULES)
     write(tmp_path / "rules", "Good", RULES)
     said.clear()
-    return RulesFolder(Settings.load(rules=tmp_path / "rules", bus_url=url, graph_url=url), bus, graph, said.append)
+    kept.clear()
+    settings = Settings.load(rules=tmp_path / "rules", bus_url=url, graph_url=url)
+    return RulesFolder(settings, bus, graph, said.append, kept.append)
 
 
 said: list[str] = []
+kept: list[str] = []
+"""What the console shows of the folder."""
 
 
 async def active(bus: RedisEventLog) -> dict[str, str]:
@@ -72,10 +76,13 @@ async def test_a_workflow_with_errors_keeps_its_rules(
     write(tmp_path / "rules", "Bad", BROKEN[fault])
     assert await folder.look()
     assert "have errors, so the ones before go on" in said.pop()
+    assert "have errors, so the ones before go on" in kept[-1]
+    assert f"{tmp_path}/rules/Bad/graph_injection.yaml:" in kept[-1]
     assert len(await bus.activations()) == 1, "nothing else changed"
     write(tmp_path / "rules", "Bad", RULES)
     assert await folder.look()
     assert "have no errors any more" in said.pop()
+    assert kept[-1] == ""
     assert await folder.look()
     assert not said or "no errors" not in said[-1], "it is said once"
     write(tmp_path / "rules", "Bad", BROKEN[fault])
@@ -89,6 +96,7 @@ async def test_a_workflow_with_errors_keeps_its_rules(
     told = said.pop()
     assert "are active: Good/graph_injection.yaml, New/graph_injection.yaml" in told
     assert "the rules of Bad have errors, so the ones before go on:" in told
+    assert kept[-1].startswith("the rules of Bad have errors"), "it does not say what became active"
     assert "the rules of NewBad have errors, and there are none from before:" in told
     assert "Bad/graph_injection.yaml:" in told
     assert await active(bus) == {"Bad": RULES, "Good": better, "New": RULES}

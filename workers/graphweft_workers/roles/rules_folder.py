@@ -41,8 +41,16 @@ type _State = dict[str, tuple[int, int]]
 class RulesFolder:
     """Makes the rules of a folder the active ones for all apps, and follows the folder's changes."""
 
-    def __init__(self, settings: Settings, bus: Bus, graph: GraphStore, say: Callable[[str], None]) -> None:
-        """``say`` prints a line for the user."""
+    def __init__(
+        self,
+        settings: Settings,
+        bus: Bus,
+        graph: GraphStore,
+        say: Callable[[str], None],
+        keep_faults: Callable[[str], None] = lambda faults: None,
+    ) -> None:
+        """``say`` prints a line for the user; ``keep_faults`` gets the errors of the folder, or "" without any."""
+        self._keep_faults = keep_faults
         self._settings = settings
         self._bus = bus
         self._graph = graph
@@ -124,6 +132,7 @@ class RulesFolder:
         try:
             rules = await asyncio.to_thread(load_rules, self._settings)
             changed = await self.push(rules)
+            self._keep_faults("")
             if changed:
                 self._say(f"rules {rules.digest[:12]} are active: {', '.join(changed)}")
             elif not rules.workflows:
@@ -139,19 +148,23 @@ class RulesFolder:
             return False
         except GraphweftError as error:
             self._faulty = True
-            self._say(f"the rules of {self._settings.rules} cannot be used, so the ones before go on: {error}")
+            faults = f"the rules of {self._settings.rules} cannot be used, so the ones before go on: {error}"
+            self._keep_faults(faults)
+            self._say(faults)
         return True
 
     async def _look_at_sound(self, error: InvalidRules) -> bool:
         try:
-            self._say(await self._push_sound(error))
+            pushed, faults = await self._push_sound(error)
         except BusUnavailable as unavailable:
             logger.warning("rules_not_pushed", reason=str(unavailable))
             return False
+        self._keep_faults(faults)
+        self._say("\n".join(filter(None, (pushed, faults))))
         return True
 
-    async def _push_sound(self, error: InvalidRules) -> str:
-        """Push the workflows without errors; return what happened. Raises ``BusUnavailable``."""
+    async def _push_sound(self, error: InvalidRules) -> tuple[str, str]:
+        """Push the workflows without errors; return what became active, and the errors. Raises ``BusUnavailable``."""
         root = self._settings.rules
         active = newest(await self._bus.activations(), ALL_APPS)
         stored = await self._bus.stored_rules(active.digest) if active else None
@@ -161,16 +174,17 @@ class RulesFolder:
         except InvalidRules as refused:
             error, sound = refused, None
         if sound is None or active is None or sound.rules.digest == active.digest:
-            return f"the rules of {root} have errors, so the ones before go on:\n{error}"
+            return "", f"the rules of {root} have errors, so the ones before go on:\n{error}"
         await push(self._bus, sound.rules)
         self._files |= {root / name for name in sound.rules.files}
         changed = sorted(chain(*changed_files(before, sound.rules.files).values()))
-        lines = [f"rules {sound.rules.digest[:12]} are active: {', '.join(changed)}"]
+        lines: list[str] = []
         if sound.kept:
             lines.append(f"the rules of {', '.join(sound.kept)} have errors, so the ones before go on:")
         if sound.absent:
             lines.append(f"the rules of {', '.join(sound.absent)} have errors, and there are none from before:")
-        return "\n".join([*lines, *map(str, sound.findings)])
+        pushed = f"rules {sound.rules.digest[:12]} are active: {', '.join(changed)}"
+        return pushed, "\n".join([*lines, *map(str, sound.findings)])
 
     def _state(self) -> _State:
         """Return time and size of all rule files."""

@@ -26,7 +26,7 @@ from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.roles import features as jobs
 from graphweft_workers.roles import heartbeat
 from graphweft_workers.roles.connections import make_bus, make_graph
-from graphweft_workers.roles.console_process import ConsoleProcess
+from graphweft_workers.roles.console_process import ConsoleProcess, RuleFaults
 from graphweft_workers.roles.readiness import waits_for
 from graphweft_workers.roles.rules import load_rules
 from graphweft_workers.roles.rules_folder import RulesFolder
@@ -57,6 +57,7 @@ class Supervisor:
         self._say = say
         self._settings = settings
         self._folder = DataFolder(settings.data)
+        self._faults = RuleFaults(self._folder.path)
         self._server = EmbeddedServer(self._folder.path, fsync=settings.fsync)
         self._children: dict[str, asyncio.subprocess.Process] = {}
         more = ("memory",) if jobs.groups(settings) else ()
@@ -99,6 +100,7 @@ class Supervisor:
             if not await self._start_server():
                 return
             rules = await self._push_rules(rules)
+            self._faults.keep("")
             watchers = [asyncio.create_task(self._watch_server()), asyncio.create_task(self._watch_rules(rules))]
             watchers += [asyncio.create_task(self._watch(role)) for role in self._roles]
             console = ConsoleProcess(self._settings, self._folder.path)
@@ -133,7 +135,7 @@ class Supervisor:
             contextlib.aclosing(make_bus(self._settings)) as bus,
             contextlib.aclosing(make_graph(self._settings)) as graph,
         ):
-            yield RulesFolder(self._settings, bus, graph, self._say)
+            yield RulesFolder(self._settings, bus, graph, self._say, self._faults.keep)
 
     async def _push_rules(self, rules: RuleSet | None) -> RuleSet | None:
         """Make the rules of the folder active, and return them; None if they are active already.

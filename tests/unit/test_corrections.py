@@ -1,0 +1,59 @@
+"""Corrected events of dead letters: what changes, what stays, and which letters have none."""
+
+from __future__ import annotations
+
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+
+from graphweft_contracts import DeadLetter, Event, InvalidEvent
+from graphweft_workers.engine.corrections import corrected, refusal_of
+from graphweft_workers.engine.judged_bus import judged
+
+TIME = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def event(**more: Any) -> Event:
+    data = {"a": 1, "b": {"c": [1, 2], "d": "x"}, "context": {"n": 1}}
+    return Event.create("t.x", app_id="acme", chat_id="c", workflow="W", id="old", data=data, time=TIME, **more)
+
+
+def letter(**more: Any) -> DeadLetter:
+    given: dict[str, Any] = {"rule": "r", "mutation": "m", "fields": {}, "app_id": "acme", "position": "0:1-0"}
+    return DeadLetter(id="0:1-0:r/m", reason="invalid_value", message="x", time=TIME, **(given | more))
+
+
+def test_a_corrected_event_has_a_new_id_names_the_old_one_and_keeps_the_rest() -> None:
+    old = event()
+    new = corrected(old, {"a": None, "b": {"d": "y", "e": {"f": None, "g": 2}}, "z": [None]})
+    assert new.data == {"b": {"c": [1, 2], "d": "y", "e": {"g": 2}}, "context": {"n": 1}, "z": [None]}
+    assert new.id.startswith("old-corrected-")
+    assert corrected(old, {"a": 2}).id != new.id
+    assert new.model_extra == {"corrects": "old"}
+    for name in ("source", "type", "time", "appid", "chatid", "workflow", "userid"):
+        assert getattr(new, name) == getattr(old, name)
+    assert old.data["a"] == 1
+    assert len(corrected(event().model_copy(update={"id": "i" * 256}), {"a": 2}).id) <= 256
+
+
+def test_a_corrected_event_that_breaks_the_contract_is_refused_without_its_data() -> None:
+    with pytest.raises(InvalidEvent, match="the corrected event is not valid") as error:
+        corrected(event(), {"context": "secret words"})
+    assert "secret words" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "given",
+    [{"rule": None, "mutation": None}, {"mutation": "*"}, {"offsets": ("1-0", "2-0"), "count": 2}],
+)
+def test_only_the_letter_of_one_mutation_of_one_event_can_be_corrected(given: dict[str, Any]) -> None:
+    bus: Any = object()
+    assert refusal_of(bus, letter()) == ""
+    assert refusal_of(bus, letter(**given))
+
+
+def test_no_event_is_corrected_where_events_are_signed() -> None:
+    bus: Any = object()
+    keyring: Any = object()
+    assert "only the app may sign" in refusal_of(judged(bus, keyring), letter())

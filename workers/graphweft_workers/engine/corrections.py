@@ -1,0 +1,88 @@
+"""Corrections of dead letters: an event with other data takes the place of the one that failed, for one mutation.
+
+A correction is a new event with a new id, which names the old one. It is published as a retry, so only the mutation of
+the letter runs: the others may have taken effect for the old event. The letter is dropped in the same step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Final, cast
+from uuid import uuid4
+
+from pydantic import ValidationError
+
+from graphweft_contracts import DeadLetter, Event, InvalidEvent, wire
+from graphweft_contracts.wire import WHOLE
+from graphweft_workers.engine.judged_bus import is_judged
+from graphweft_workers.engine.letter_payloads import payload_of
+from graphweft_workers.engine.read import EXTRACT
+from graphweft_workers.ports.bus import Bus
+from graphweft_workers.ports.dead_letters import drop_entry
+
+CORRECTS: Final = "corrects"
+"""The extension attribute of a corrected event: the id of the one whose place it takes."""
+_ID: Final = 200
+"""Characters of the old id that the new one begins with."""
+
+
+def refusal_of(bus: Bus, letter: DeadLetter) -> str:
+    """Return why the event of a letter cannot be corrected; "" if it can."""
+    if letter.rule is None or letter.mutation in (None, WHOLE) or (letter.rule, letter.mutation) == EXTRACT:
+        return "the letter is not about one mutation: emit a corrected event with a new id, and drop this letter"
+    if letter.count > 1:
+        return f"the letter stands for {letter.count} events: correct the rule, or emit corrected events with new ids"
+    if is_judged(bus):
+        return (
+            "the events of apps with keys are signed, and only the app may sign a corrected one: emit it there with a "
+            "new id, and drop this letter"
+        )
+    return ""
+
+
+async def event_of(bus: Bus, letter: DeadLetter) -> Event:
+    """Return the event of a letter. Raises ``InvalidEvent`` if it is nowhere any more, and ``BusUnavailable``."""
+    fields = wire.unpack(await payload_of(bus, letter))
+    if not fields:
+        raise InvalidEvent("the event is nowhere any more: emit it again with a new id, and drop this letter")
+    return wire.decode(fields)
+
+
+def corrected(event: Event, changes: Mapping[str, Any]) -> Event:
+    """Return a new event with changed data, by the rules of a JSON merge patch (RFC 7396): null removes a value.
+
+    Raises ``InvalidEvent`` if it would violate the contract.
+    """
+    body = event.model_dump(mode="json", exclude_none=True)
+    body["id"] = f"{event.id[:_ID]}-corrected-{uuid4().hex[:12]}"
+    body[CORRECTS] = event.id
+    body["data"] = _merged(body.get("data", {}), changes)
+    try:
+        return Event.model_validate(body)
+    except ValidationError as error:
+        raise InvalidEvent(f"the corrected event is not valid: {wire.explain(error)}") from None
+
+
+async def publish(bus: Bus, letter: DeadLetter, event: Event) -> bool:
+    """Append a corrected event for the letter's mutation, and drop the letter, in one step.
+
+    Return False, and do nothing, if the letter has changed. Raises ``BusUnavailable``.
+    """
+    old = wire.unpack(await payload_of(bus, letter))
+    again = wire.Retry(letter.id, letter.rule or "", letter.mutation or "", asks=True)
+    recorded = old.get(wire.RECORDED, letter.time.isoformat().encode())
+    entry = {**wire.encode(event), wire.RECORDED: recorded, wire.RETRY: again.encode()}
+    return await bus.requeue(letter, [entry, drop_entry(letter)])
+
+
+def _merged(value: Any, changes: Any) -> Any:
+    if not isinstance(changes, Mapping):
+        return changes
+    given = cast("Mapping[str, Any]", changes)
+    found: dict[str, Any] = dict(cast("Mapping[str, Any]", value)) if isinstance(value, Mapping) else {}
+    for name, each in given.items():
+        if each is None:
+            found.pop(name, None)
+        else:
+            found[name] = _merged(found.get(name), each)
+    return found

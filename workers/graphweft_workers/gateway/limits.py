@@ -73,8 +73,10 @@ class _App:
 class RequestLimiter:
     """Limits the open requests of each app and of all apps, and reads bodies so that no app delays the others."""
 
-    def __init__(self, limits: Limits) -> None:
+    def __init__(self, limits: Limits, *, name: str = "gateway") -> None:
+        """``name`` is what refusals call the server."""
         self._limits = limits
+        self._name = name
         self._open = 0
         self._apps: dict[str, _App] = {}
 
@@ -94,7 +96,7 @@ class RequestLimiter:
             raise Problem(
                 503,
                 "overloaded",
-                "the gateway has too many open requests; nothing of this one was taken: send it again",
+                f"the {self._name} has too many open requests of all apps; this one was not taken: send it again",
                 headers={"Retry-After": "1"},
             )
         self._apps[app_id] = app

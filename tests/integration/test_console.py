@@ -36,6 +36,7 @@ from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.gateway.audit import AuditLog, hash_of
 from graphweft_workers.gateway.limits import Limits
 from graphweft_workers.gateway.tokens import Role, Token, Tokens
+from graphweft_workers.roles.console_process import RuleFaults
 from graphweft_workers.roles.settings import Settings
 
 pytestmark = pytest.mark.integration
@@ -93,9 +94,11 @@ QUESTIONS: Final[dict[str, dict[str, Any]]] = {
     "/api/letters/show": {"id": "x"},
     "/api/letters/retry": {"ids": ["x"]},
     "/api/letters/drop": {"ids": ["x"]},
+    "/api/letters/correct": {"id": "x", "changes": {"a": 1}},
     "/api/rules/try": {"event": "{}"},
 }
 """A valid question for each page that needs more than an app."""
+WRITES: Final = ("/api/letters/retry", "/api/letters/drop", "/api/letters/correct")
 TOKENS: Final[dict[str, tuple[str, tuple[Role, ...]]]] = {
     "mine": ("acme", ("read",)),
     "boss": ("acme", ("admin",)),
@@ -137,6 +140,11 @@ class Stack:
         finally:
             up.send_signal(signal.SIGTERM)
             up.communicate(timeout=50)
+
+    @property
+    def url(self) -> str:
+        """The link of the console."""
+        return self.link.removeprefix("console: ")
 
     def command(self, *arguments: str, **environment: str) -> subprocess.Popen[str]:
         return subprocess.Popen(
@@ -234,6 +242,7 @@ async def console(
     limits: Limits = LIMITS,
     audit: AuditLog | None = None,
     forbidden: str = "",
+    faults: RuleFaults | None = None,
 ) -> AsyncIterator[Asking]:
     tokens = Tokens(
         [
@@ -249,7 +258,7 @@ async def console(
             )
         ]
     )
-    async with open_sources(loaded) as sources:
+    async with open_sources(loaded, faults) as sources:
         app = make_app(
             sources, pages, tokens=lambda: tokens, limits=limits, audit=audit,
             may_use=lambda app_id, workflow: workflow != forbidden,
@@ -281,12 +290,8 @@ async def test_no_page_answers_a_token_that_may_not_look(ask: Asking, token: str
 
 async def test_no_page_answers_about_another_app(ask: Asking) -> None:
     for page in PAGES:
-        if page.path == "/api/session":
-            continue
         answer = await ask.answer(page.path.removeprefix("/api/"), app="globex", **QUESTIONS.get(page.path, {}))
-        expected = (
-            (403, "read-only") if page.path in ("/api/letters/retry", "/api/letters/drop") else (403, "other-app")
-        )
+        expected = (403, "read-only") if page.path in WRITES else (403, "other-app")
         assert problem(answer) == expected, page.path
         assert "globex" not in answer.text
 
@@ -824,6 +829,48 @@ async def test_dead_letters_are_retried_and_dropped_with_the_right(stack: Stack)
         assert not [each for each in (await ask("letters", "boss"))["letters"] if each.get("event_id") == "worse"]
 
 
+async def test_an_event_of_a_dead_letter_is_corrected_for_the_mutation_that_failed(stack: Stack) -> None:
+    await asyncio.to_thread(stack.emit, "acme", note("mistagged", tag={"a": 1}))
+    async with serving(stack, console_write=True) as ask:
+        [letter] = [each for each in (await ask("letters", "boss"))["letters"] if each.get("event_id") == "mistagged"]
+        asked = {"id": letter["id"], "changes": {"tag": "t"}}
+        assert (await ask("letters/show", "boss", id=letter["id"]))["not_corrected"] == ""
+        assert problem(await ask.answer("letters/correct", **asked)) == (403, "read-only")
+        theirs = (await ask("letters", "operator", app="globex"))["letters"][0]["id"]
+        refused = await ask.answer("letters/correct", "boss", id=theirs, changes={"tag": "x"})
+        assert problem(refused) == (404, "no-letter")
+        lost = next(each for each in (await ask("letters", "boss"))["letters"] if each["reason"] == "no_rules")
+        for changes, id_, reason in (
+            ({}, letter["id"], "at least 1"),
+            ({"tag": None}, letter["id"], "with this data the mutation would not run"),
+            ({"tag": "x"}, lost["id"], "not about one mutation"),
+        ):
+            refused = await ask.answer("letters/correct", "boss", id=id_, changes=changes)
+            assert (refused.status_code, reason in refused.text) == (422, True), refused.text
+        [again] = [each for each in (await ask("letters", "boss"))["letters"] if each.get("event_id") == "mistagged"]
+        assert again["id"] == letter["id"], "what was refused has changed nothing"
+        cursor = (await ask("live"))["cursor"]
+        corrected = (await ask("letters/correct", "boss", **asked))["id"]
+        assert problem(await ask.answer("letters/correct", "boss", **asked)) == (404, "no-letter")
+        await asyncio.to_thread(stack.emit, "acme", note("after the correction"))
+        events = {event.get("id"): event for event in (await ask("live", cursor=cursor))["events"]}
+        assert events[corrected]["kind"] == "retry"
+        assert [each["mutation"] for each in events[corrected]["matched"]] == ["tag"], "the other one has taken effect"
+        shown = (await ask("event", position=events[corrected]["position"]))["event"]
+        assert (shown["corrects"], shown["data"]["tag"], shown["data"]["text"]) == ("mistagged", "t", "mistagged")
+        why = await ask("event", position=letter["position"])
+        assert {each["mutation"]: each["outcome"] for each in why["mutations"]} == {
+            "write": "applied",
+            "tag": "dropped",
+        }
+        [node] = (await ask("graph/search", text="mistagged"))["nodes"]
+        found = await ask("graph/node", id=node["id"])
+        assert (node["caption"], {each["caption"] for each in found["nodes"]}) == ("mistagged", {"mistagged", "t"})
+        assert found["node"]["properties"]["event_id"] == "mistagged"
+        exact = await ask("graph/why", exact=True, label="Note", key="text", value="mistagged")
+        assert exact["like_live"] is not False, "a replay of the log gives the same graph"
+
+
 # ------------------------------------------------------------------------------------------------------------ processes
 
 
@@ -876,47 +923,130 @@ def test_run_console_needs_a_token_and_takes_those_of_a_file(stack: Stack, tmp_p
 # -------------------------------------------------------------------------------------------------------------- browser
 
 
+SEEN: Final = (
+    ("live", "td >> text=onerror"), ("graph", ".scroll >> text=onerror"), ("context", "#main form"),
+    ("memory", "text=user of acme"), ("letters", "td >> text=invalid_value"), ("rules", "text=Findings"),
+    ("operation", "text=Dead letters"),
+)  # fmt: skip
+"""Each page, and what it shows once its data is there."""
+
+
 def browser_path() -> str | None:
     named = (os.environ.get("CHROMIUM"), "chromium", "chromium-browser", "google-chrome")
     return next((found for name in named if name and (found := shutil.which(name))), None)
 
 
-def test_a_browser_shows_every_page_and_runs_nothing_of_the_data(stack: Stack) -> None:
+def axe_source() -> str:
+    """Return axe-core, whose licence is not that of the package; "" where it is not installed."""
+    path = Path(os.environ.get("AXE", Path.home() / ".cache/graphweft/axe-core/package/axe.min.js"))
+    return path.read_text() if path.is_file() else ""
+
+
+@contextmanager
+def visiting(link: str, *, app: str, **settings: Any) -> Iterator[tuple[Any, str, list[str]]]:
+    """Open the console in a browser with its link; yield the page, its address, and what went wrong in it."""
     api = pytest.importorskip(
         "playwright.sync_api", reason="playwright is not installed: pip install playwright, and install chromium"
     )
     if (path := browser_path()) is None:
         pytest.skip("no chromium: install the package chromium, or name one in CHROMIUM")
-    faults: list[str] = []
     with api.sync_playwright() as playwright:
         browser = playwright.chromium.launch(executable_path=path, args=["--no-sandbox"])
-        page = browser.new_page()
-        page.on("console", lambda message: faults.append(message.text))
-        page.on("pageerror", lambda error: faults.append(str(error)))
-        page.on("dialog", lambda dialog: (faults.append(dialog.message), dialog.dismiss()))
-        page.on("request", lambda request: None if "127.0.0.1" in request.url else faults.append(request.url))
-        link = stack.link.removeprefix("console: ")
-        page.goto(link)
-        page.wait_for_selector("#to-live")
+        yield _opened(link, browser.new_context(**settings).new_page(), app)
+        browser.close()
+
+
+def _opened(link: str, page: Any, app: str) -> tuple[Any, str, list[str]]:
+    faults: list[str] = []
+    page.on("console", lambda message: faults.append(message.text))
+    page.on("pageerror", lambda error: faults.append(str(error)))
+    page.on("dialog", lambda dialog: (faults.append(dialog.message), dialog.dismiss()))
+    page.on("request", lambda request: None if "127.0.0.1" in request.url else faults.append(request.url))
+    page.goto(link)
+    page.wait_for_selector("#to-live")
+    page.select_option("#app", app)
+    return page, link.partition("#")[0], faults
+
+
+def test_a_browser_shows_every_page_and_runs_nothing_of_the_data(stack: Stack) -> None:
+    with visiting(stack.url, app="acme") as (page, base, faults):
         assert "token" not in page.url, "the address bar and the history keep no token"
-        page.select_option("#app", "acme")
-        for name, seen in (
-            ("live", "td >> text=onerror"), ("graph", ".scroll >> text=onerror"), ("context", "#main form"),
-            ("memory", "text=user of acme"), ("letters", "td >> text=invalid_value"), ("rules", "text=Findings"),
-            ("operation", "text=Dead letters"),
-        ):  # fmt: skip
-            page.goto(f"{link.partition('#')[0]}#/{name}")
+        for name, seen in SEEN:
+            page.goto(f"{base}#/{name}")
             page.wait_for_selector(seen)
             assert page.title() != "owned"
             assert page.eval_on_selector_all("main img, main script, main [onerror]", "found => found.length") == 0
             assert page.evaluate("document.querySelectorAll('main h1').length") == 1
-        page.goto(f"{link.partition('#')[0]}#/context")
+        page.goto(f"{base}#/context")
         page.wait_for_selector("#names-chats option", state="attached")
         page.fill("input[name=agent]", "A")
         page.click("text=Show the context")
         page.wait_for_selector("pre >> text=onerror")
+        page.goto(f"{base}#/letters")
+        page.focus("tbody button")
+        page.keyboard.press("Enter")
+        page.wait_for_selector("text=Correct the event")
+        page.focus("text=Close")
+        page.keyboard.press("Enter")
+        assert page.evaluate("document.activeElement.textContent") == "Show", "the keyboard is where it was"
+        page.goto(f"{base}#/graph")
+        page.fill("input[name=text]", "MATCH (n) RETURN n")
+        page.press("input[name=text]", "Enter")
+        page.wait_for_selector("text=it runs no Cypher")
         page.click("text=Sign out")
         page.wait_for_selector("input[name=token]")
         assert page.evaluate("sessionStorage.getItem('graphweft-console-token')") is None
-        browser.close()
-    assert faults == []
+        assert faults == []
+        page.fill("input[name=token]", "gw_expired")
+        page.press("input[name=token]", "Enter")
+        page.wait_for_selector("[role=alert] >> text=graphweft up")
+
+
+REACHED: Final = """() => {
+  const found = document.activeElement;
+  if (!found || found === document.body) return null;
+  const box = found.getBoundingClientRect();
+  const style = getComputedStyle(found);
+  return {
+    at: [...document.querySelectorAll("*")].indexOf(found),
+    name: `${found.tagName} ${found.id} ${(found.textContent || found.name || "").slice(0, 40)}`,
+    seen: style.outlineStyle !== "none" && parseFloat(style.outlineWidth) > 0 && box.width > 0 && box.bottom > 0
+      && box.top < innerHeight && box.right > 0 && box.left < innerWidth,
+  };
+}"""
+REACHABLE: Final = """() => {
+  const known = document.querySelectorAll("a[href], button, input, select, textarea, summary, [tabindex='0']");
+  const all = [...document.querySelectorAll("*")];
+  return [...known].filter((each) => !each.disabled && each.checkVisibility()).map((each) => all.indexOf(each));
+}"""
+
+
+@pytest.mark.parametrize(("scheme", "width"), [("dark", 1280), ("light", 360), ("dark", 360)])
+def test_every_page_works_by_keyboard_and_has_no_serious_violation(stack: Stack, scheme: str, width: int) -> None:
+    axe = axe_source()
+    size = {"width": width, "height": 800}
+    with visiting(
+        stack.link.removeprefix("console: "), app="acme", color_scheme=scheme, viewport=size, bypass_csp=True
+    ) as (page, base, faults):
+        for name, seen in SEEN:
+            page.goto(f"{base}#/{name}")
+            page.wait_for_selector(seen)
+            assert page.evaluate("document.documentElement.scrollWidth") <= width, f"{name} is wider than the window"
+            wanted, reached = set(page.evaluate(REACHABLE)), dict[int, None]()
+            for _ in range(2 * len(wanted) + 10):  # the parts of a date are stops too
+                page.keyboard.press("Tab")
+                if (at := page.evaluate(REACHED)) is None:
+                    continue
+                if len(reached) > 1 and at["at"] == next(iter(reached)):
+                    break  # it has gone round
+                assert at["seen"], f"{name}: the focus on {at['name']!r} is not seen"
+                reached[at["at"]] = None
+            assert wanted <= {*reached}, (
+                f"{name}: {len(wanted - {*reached})} elements cannot be reached by the keyboard"
+            )
+            if axe:
+                page.evaluate(axe)
+                found = page.evaluate("axe.run(document, {resultTypes: ['violations']})")["violations"]
+                serious = [each for each in found if each["impact"] in ("serious", "critical")]
+                assert [(each["id"], [node["html"] for node in each["nodes"]]) for each in serious] == [], name
+        assert faults == []

@@ -20,6 +20,7 @@ import pytest
 from graphweft_contracts import Layout
 from graphweft_contracts.layout import ALL_APPS
 from graphweft_workers.console.access import Viewer, check_host, check_origin, check_viewer
+from graphweft_workers.console.app import LIMITS
 from graphweft_workers.console.assets import Assets
 from graphweft_workers.console.drawing import as_html, as_mermaid, layout
 from graphweft_workers.console.graph import MOST, Picture
@@ -29,13 +30,14 @@ from graphweft_workers.console.values import CHARS, DEPTH, ITEMS, TEXT, VALUES, 
 from graphweft_workers.engine.app_use import AppUse
 from graphweft_workers.engine.dead_letter_counts import Cause
 from graphweft_workers.gateway import protocol
+from graphweft_workers.gateway.limits import RequestLimiter
 from graphweft_workers.gateway.problems import Problem
 from graphweft_workers.gateway.tokens import Role, Token
 from graphweft_workers.inspection.scan import Limits, newest_first
 from graphweft_workers.ports.event_log import Entry, PartitionStatus
 from graphweft_workers.roles.app_uses import AppUses
 from graphweft_workers.roles.archive_state import ArchiveState
-from graphweft_workers.roles.console_process import TOKEN_FILE, ConsoleProcess
+from graphweft_workers.roles.console_process import FAULTS_FILE, TOKEN_FILE, ConsoleProcess, RuleFaults
 from graphweft_workers.roles.http_server import HttpServer, listening, server_config
 from graphweft_workers.roles.settings import Settings
 from graphweft_workers.roles.status import Status
@@ -246,6 +248,18 @@ def test_a_token_of_the_settings_is_in_the_link_as_a_browser_reads_it(tmp_path: 
     assert re.fullmatch(r"console: http://127\.0\.0\.1:[0-9]+/#token=[\w%.~-]+", link)
 
 
+def test_the_errors_of_a_rules_folder_are_kept_for_the_console_until_there_are_none(tmp_path: Path) -> None:
+    faults = RuleFaults(tmp_path)
+    assert faults.read(100) == ""
+    faults.keep("Notes/graph_injection.yaml:1:1: error x: y")
+    faults.keep("Notes/graph_injection.yaml:2:1: error x: y")
+    assert (RuleFaults(tmp_path).read(100), faults.read(5)) == ("Notes/graph_injection.yaml:2:1: error x: y", "Notes")
+    assert (tmp_path / FAULTS_FILE).stat().st_mode & 0o777 == 0o600
+    faults.keep("")
+    faults.keep("")
+    assert (faults.read(100), list(tmp_path.iterdir())) == ("", [])
+
+
 async def test_a_visitor_of_a_console_that_cannot_start_gets_an_answer(tmp_path: Path) -> None:
     settings = Settings.load(data=tmp_path, console_port=0, console_tokens=tmp_path / "missing.yaml")
     console = ConsoleProcess(settings, tmp_path)
@@ -293,6 +307,21 @@ async def test_a_client_that_reads_no_answer_is_cut_off(monkeypatch: pytest.Monk
 
 
 # ------------------------------------------------------------------------------------------------- replays, and the log
+
+
+def test_a_fifth_app_is_told_at_once_that_four_have_taken_all_places() -> None:
+    limiter = RequestLimiter(LIMITS, name="console")
+    with contextlib.ExitStack() as stack:
+        for number in range(64):
+            stack.enter_context(limiter.enter(f"app {number // 16}"))
+        for app, refusal in (("app 0", (429, "too-many-requests")), ("fifth", (503, "overloaded"))):
+            with pytest.raises(Problem) as error, limiter.enter(app):
+                pass
+            assert code(error) == refusal
+            assert error.value.headers == {"Retry-After": "1"}
+        assert "the console has too many open requests of all apps" in error.value.detail
+    with limiter.enter("fifth"):
+        pass
 
 
 async def test_each_app_gets_its_turn_to_replay_the_log() -> None:

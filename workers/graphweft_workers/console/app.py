@@ -32,6 +32,7 @@ from graphweft_contracts import (
     QueryFailed,
     Transient,
 )
+from graphweft_workers.active_rules import RulesLost
 from graphweft_workers.console.access import Viewer, check_host, check_origin, check_viewer
 from graphweft_workers.console.assets import Assets
 from graphweft_workers.console.questions import Question, slow
@@ -153,7 +154,7 @@ class _Console:
     assets: Assets = field(default_factory=Assets)
 
     def __post_init__(self) -> None:
-        self.limiter = RequestLimiter(self.limits)
+        self.limiter = RequestLimiter(self.limits, name="console")
 
     def answering(self, page: Page) -> Callable[[Request], Awaitable[Response]]:
         """Return the handler of a question."""
@@ -175,6 +176,8 @@ class _Console:
                     if error.code == "timeout":
                         raise Problem(504, "too-slow", slow(page.seconds)) from None
                     raise Problem(422, "query-failed", str(error)) from None
+                except RulesLost as error:
+                    raise Problem(422, "refused", str(error)) from None
                 except (BusUnavailable, GraphUnavailable) as error:
                     logger.info("a question was not answered: %s", error)
                     name = "bus" if isinstance(error, BusUnavailable) else "graph server"

@@ -94,11 +94,11 @@ async def names(sources: Sources, viewer: Viewer, question: AppQuestion) -> dict
     app_id = viewer.app(question.app)
     decoder = await sources.decoder()
     workflows: dict[str, set[str]] = {}
-    for rules in await sources.current_rules(decoder.activations, app_id):
-        for name in rules.workflows:
-            if viewer.uses(app_id, name) and rules.problem(name) is None:
-                flow = rules.workflows[name]
-                workflows[name] = {agent for each in flow.injection_rules for agent in each.rule.agents}
+    rules = await sources.current_rules(decoder.activations, app_id)
+    for name in rules.workflows:
+        if viewer.uses(app_id, name) and rules.problem(name) is None:
+            flow = rules.workflows[name]
+            workflows[name] = {agent for each in flow.injection_rules for agent in each.rule.agents}
     own = (await sources.bus.layout()).partitions_of(app_id)
     reached = await ends(sources.bus, own)
     chats: dict[str, str | None] = {}

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 from typing import Any, Final
 
+from graphweft_contracts import InvalidSettings
 from graphweft_workers.console.access import Viewer
 from graphweft_workers.console.questions import AppQuestion, Position
 from graphweft_workers.console.sources import Sources
 from graphweft_workers.console.values import shown
 from graphweft_workers.gateway.problems import Problem
-from graphweft_workers.inspection.effects import effect_of
+from graphweft_workers.inspection.effects import effect_of, letters_of
 from graphweft_workers.inspection.entries import Seen
 from graphweft_workers.inspection.entry_dicts import fate_dict
+from graphweft_workers.inspection.judging import Judged
 from graphweft_workers.inspection.lookup import at_position, relatives_of
-from graphweft_workers.inspection.reasons import explain
+from graphweft_workers.inspection.reasons import Reasons, explain
 from graphweft_workers.inspection.scan import Limits, ends
 from graphweft_workers.roles.rules import rules_maker
 
@@ -48,10 +50,17 @@ async def event(sources: Sources, viewer: Viewer, question: EventQuestion) -> di
     bus, decoder = sources.bus, await sources.decoder()
     relatives = await relatives_of(bus, decoder, seen, await ends(bus), Limits(entries=_SEARCHED, size=_SIZE))
     effect = await effect_of(bus, sources.graph, seen)
-    reasons = await explain(bus, decoder, seen, relatives, effect, make=rules_maker(sources.settings))
+    try:
+        reasons = await explain(bus, decoder, seen, relatives, effect, make=rules_maker(sources.settings))
+    except InvalidSettings as error:  # its rules are lost: the rest is known
+        letters = await letters_of(bus, seen, ())
+        judged = Judged(reason=str(error))
+        reasons = Reasons(
+            seen=seen, activation=None, ahead=False, judged=judged, outcomes=(), letters=letters, batch=""
+        )
     # A letter of events that were set aside is of the app of its first event.
-    letters = [each for each in reasons.letters.found if app_id in (None, each.app_id) and viewer.sees(each)]
-    found = fate_dict(effect, relatives, (), letters) | reasons.as_dict()
+    visible = [each for each in reasons.letters.found if app_id in (None, each.app_id) and viewer.sees(each)]
+    found = fate_dict(effect, relatives, (), visible) | reasons.as_dict()
     workflow = None if seen.event is None else seen.event.workflow
     if seen.event is not None and workflow is not None and not viewer.uses(seen.event.appid, workflow):
         found |= {"mutations": [], "skipped": [], "failed": [], "unmatched": [], "reason": "", "rules": None}

@@ -224,10 +224,8 @@ async def node(sources: Sources, viewer: Viewer, question: NodeQuestion) -> dict
 async def keys_of(sources: Sources, app_id: str) -> frozenset[tuple[str, str]]:
     """Return the (label, property) by which the active rules of an app, and built-in mutations, look nodes up."""
     decoder = await sources.decoder()
-    found = frozenset[tuple[str, str]]()
-    for rules in await sources.current_rules(decoder.activations, app_id):
-        found |= rules.keys.union(*(part.cypher.keys for pack in rules.packs for part in pack.mutations))
-    return found
+    rules = await sources.current_rules(decoder.activations, app_id)
+    return rules.keys.union(*(part.cypher.keys for pack in rules.packs for part in pack.mutations))
 
 
 async def _began(sources: Sources, app_id: str) -> str | None:

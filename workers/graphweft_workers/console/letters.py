@@ -1,20 +1,24 @@
-"""The page *Dead letters*: list and show them; retry and drop them where that is allowed."""
+"""The page *Dead letters*: list and show them; retry, correct and drop them where that is allowed."""
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Sequence
 from typing import Annotated, Any, Final
 
 from pydantic import Field, StringConstraints
 
-from graphweft_contracts import DeadLetter, DeadLetterReason, wire
+from graphweft_contracts import DeadLetter, DeadLetterReason, Event, wire
+from graphweft_rules import RuleSet
 from graphweft_workers.console.access import Viewer
 from graphweft_workers.console.questions import AppQuestion
 from graphweft_workers.console.sources import Sources
 from graphweft_workers.console.values import shown
+from graphweft_workers.engine import corrections
 from graphweft_workers.engine.letter_payloads import payload_of
 from graphweft_workers.engine.retries import drop, retry
 from graphweft_workers.gateway.problems import Problem
+from graphweft_workers.inspection.judging import judge_event
 
 READ: Final = 2_000
 """Dead letters that are read, the oldest."""
@@ -46,6 +50,13 @@ class LetterActionQuestion(AppQuestion):
     ids: list[LetterId] = Field(min_length=1, max_length=MOST)
 
 
+class LetterCorrectionQuestion(LetterQuestion):
+    """Asks to put an event with changed data in the place of the one of a dead letter."""
+
+    changes: dict[str, Any] = Field(min_length=1, max_length=100)
+    """A JSON merge patch of the event's data: null removes a value."""
+
+
 async def letters(sources: Sources, viewer: Viewer, question: LettersQuestion) -> dict[str, Any]:
     """Return dead letters of an app, or of all apps; without their events."""
     app_id = viewer.apps(question.app)
@@ -67,7 +78,10 @@ async def letter(sources: Sources, viewer: Viewer, question: LetterQuestion) -> 
     [found] = await _named(sources, viewer, question.app, [question.id])
     fields = wire.unpack(await payload_of(sources.bus, found))
     event = {name.decode("latin-1"): value.decode(errors="backslashreplace") for name, value in fields.items()}
-    return _letter(found, redacts=sources.redacts) | {"fields": shown(event, redacts=sources.redacts, text=20_000)}
+    return _letter(found, redacts=sources.redacts) | {
+        "fields": shown(event, redacts=sources.redacts, text=20_000),
+        "not_corrected": corrections.refusal_of(sources.bus, found),
+    }
 
 
 async def retry_letters(sources: Sources, viewer: Viewer, question: LetterActionQuestion) -> dict[str, Any]:
@@ -80,6 +94,41 @@ async def retry_letters(sources: Sources, viewer: Viewer, question: LetterAction
         if done.kept is not None:
             kept.append({"id": each.id, "why": done.kept})
     return {"events": events, "kept": kept}
+
+
+async def correct_letter(sources: Sources, viewer: Viewer, question: LetterCorrectionQuestion) -> dict[str, Any]:
+    """Publish an event with changed data for the mutation of a dead letter, and drop the letter, in one step.
+
+    Raises ``Problem`` for an event that is not valid, or for which the mutation would not run; then nothing changes.
+    """
+    viewer.require_write()
+    [found] = await _named(sources, viewer, question.app, [question.id])
+    if fault := corrections.refusal_of(sources.bus, found):
+        raise Problem(422, "refused", fault)
+    event = corrections.corrected(await corrections.event_of(sources.bus, found), question.changes)
+    rules = await sources.active_rules((await sources.decoder()).activations, event.appid)
+    if fault := await asyncio.to_thread(_unmatched, rules, event, found):
+        raise Problem(422, "refused", fault)
+    if not await corrections.publish(sources.bus, found, event):
+        raise Problem(409, "changed", "the dead letter has changed meanwhile: load the list again")
+    return {"id": event.id}
+
+
+def _unmatched(rules: RuleSet, event: Event, letter: DeadLetter) -> str:
+    """Return why the mutation of a letter would not run for an event; "" if it would."""
+    if rules.is_packed(letter.rule or "", letter.mutation or ""):
+        return "the mutation is built in: emit a corrected event with a new id, and drop this letter"
+    judged = judge_event(rules, event)
+    names = [(each.mutation.rule, each.mutation.id) for each in judged.mutations]
+    if (letter.rule, letter.mutation) in names:
+        return ""
+    why = next(
+        (each.reason for each in judged.skipped if (each.rule, each.mutation) == (letter.rule, letter.mutation)), ""
+    )
+    why = why or next((each.reason for each in judged.unmatched if each.rule == letter.rule), "") or judged.reason
+    return (
+        f"with this data the mutation would not run, so nothing was changed: {why or 'the rules have no such mutation'}"
+    )
 
 
 async def drop_letters(sources: Sources, viewer: Viewer, question: LetterActionQuestion) -> dict[str, Any]:

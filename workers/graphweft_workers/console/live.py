@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final
 from pydantic import Field, StringConstraints
 
 from graphweft_contracts.layout import ALL_APPS
+from graphweft_contracts.rules_log import Activation
 from graphweft_rules import RuleSet
 from graphweft_workers.console.access import Viewer
 from graphweft_workers.console.questions import AppQuestion, Position
@@ -79,8 +80,8 @@ async def live(sources: Sources, viewer: Viewer, question: LiveQuestion) -> dict
     effects = await effects_of(bus, sources.graph, [*found, *waiting])
     # What waited and does so no longer may have failed since it was listed.
     ended = [seen for seen, effect in zip(waiting, effects[len(found) :], strict=True) if effect.state in _ENDED]
-    judged = [await _judged(sources, viewer, seen, decoder.activations) for seen in (*found, *ended)]
-    letters = await _letters(bus, app_id, [*found, *ended], judged)
+    judged = await _judged(sources, viewer, [*found, *ended], decoder.activations)
+    letters, letters_partly = await _letters(bus, app_id, [*found, *ended], judged)
     outcomes = {
         seen.position: _outcome(seen, result, letters) for seen, result in zip(ended, judged[len(found) :], strict=True)
     }
@@ -98,6 +99,7 @@ async def live(sources: Sources, viewer: Viewer, question: LiveQuestion) -> dict
         },
         "cursor": {**(question.cursor or {}), **reached},
         "cut": (cut or limits.cut) and question.cursor is not None,
+        "letters_partly": letters_partly,
         "partly": limits.cut and question.cursor is None,
         "scanned": limits.scanned,
         "graph_fault": next((True for effect in effects if effect.graph_fault), False),
@@ -151,19 +153,34 @@ async def _again(sources: Sources, positions: Iterable[str], app_id: str | None)
     return found
 
 
-async def _judged(sources: Sources, viewer: Viewer, seen: Seen, activations: Sequence[Any]) -> Judged | None:
-    """Return what the rules at its place do with an event; None for other entries, and where it may not be shown."""
+async def _judged(
+    sources: Sources, viewer: Viewer, entries: Sequence[Seen], activations: Sequence[Activation]
+) -> list[Judged | None]:
+    """Return what the rules at its place do with each event; None for other entries, and where it may not be shown."""
+    rules = [await _rules_at(sources, viewer, seen, activations) for seen in entries]
+    # One thread for all: each turn of a thread waits for those of other requests.
+    return await asyncio.to_thread(lambda: [_judge(*each) for each in zip(entries, rules, strict=True)])
+
+
+async def _rules_at(
+    sources: Sources, viewer: Viewer, seen: Seen, activations: Sequence[Activation]
+) -> tuple[RuleSet, str] | None:
+    """Return the rules at the place of an event and why they cannot be used, or None where they may not be shown."""
     event = seen.event
     if seen.activation is not None or event is None:
         return None
     if event.workflow is not None and not viewer.uses(event.appid, event.workflow):
         return None
     active = activation_at(activations, event.appid, seen.partition, seen.entry.offset, sources.bus.is_after)
-    rules = await sources.rules(active)
-    return await asyncio.to_thread(_judge, seen, rules)
+    return await sources.usable_rules(active)
 
 
-def _judge(seen: Seen, rules: RuleSet) -> Judged:
+def _judge(seen: Seen, found: tuple[RuleSet, str] | None) -> Judged | None:
+    if found is None or seen.event is None:
+        return None
+    rules, lost = found
+    if lost and not rules.is_of_packs(seen.event.type):
+        return Judged(reason=lost)
     try:
         return judge(seen, rules)
     except Exception as error:  # noqa: BLE001 - one event must not hide the others
@@ -172,10 +189,10 @@ def _judge(seen: Seen, rules: RuleSet) -> Judged:
 
 async def _letters(
     bus: Bus, app_id: str | None, found: Sequence[Seen], judged: Sequence[Judged | None]
-) -> dict[str, str]:
-    """Return the reasons of dead letters of these events alone, by their ids."""
-    if not found or not await bus.dead_letter_count():
-        return {}
+) -> tuple[dict[str, str], bool]:
+    """Return the reasons of dead letters of these events, by their ids, and whether some letters were not looked at."""
+    if not found or not (count := await bus.dead_letter_count()):
+        return {}, False
     ids: list[str] = []
     for seen, result in zip(found, judged, strict=True):
         ids.append(row_id(seen.partition, seen.entry.offset, None, None))
@@ -191,7 +208,10 @@ async def _letters(
             if covers(letter, seen):
                 row = row_id(seen.partition, seen.entry.offset, letter.rule, letter.mutation)
                 reasons.setdefault(row, letter.reason)
-    return reasons
+    if len(many) < count and app_id is not None:
+        own = (await bus.letters_by_app()).get(app_id)
+        count = 0 if own is None else own.count
+    return reasons, len(ids) > _LOOKUPS or len(many) < count
 
 
 def _letter_id(seen: Seen, rule: str, mutation: str) -> str:

@@ -21,7 +21,8 @@ from graphweft_workers.console.history import (
 )
 from graphweft_workers.console.live import LiveQuestion, live
 from graphweft_workers.console.operation import operation
-from graphweft_workers.console.questions import AppQuestion, Question
+from graphweft_workers.console.questions import AppQuestion
+from graphweft_workers.console.rule_faults import rule_faults
 from graphweft_workers.console.session import session
 from graphweft_workers.console.sources import Sources
 
@@ -36,7 +37,7 @@ def _user_of(question: memory.ScopeQuestion) -> str | None:
 
 
 PAGES: Final = (
-    Page(path="/api/session", question=Question, answer=session),
+    Page(path="/api/session", question=AppQuestion, answer=session),
     Page(path="/api/live", question=LiveQuestion, answer=live),
     Page(path="/api/event", question=EventQuestion, answer=event, seconds=10.0),
     Page(path="/api/graph", question=GraphQuestion, answer=graph_page),
@@ -59,8 +60,15 @@ PAGES: Final = (
     Page(path="/api/letters", question=letters.LettersQuestion, answer=letters.letters),
     Page(path="/api/letters/show", question=letters.LetterQuestion, answer=letters.letter),
     Page(path="/api/letters/retry", question=letters.LetterActionQuestion, answer=letters.retry_letters, seconds=30.0),
+    Page(
+        path="/api/letters/correct",
+        question=letters.LetterCorrectionQuestion,
+        answer=letters.correct_letter,
+        seconds=30.0,
+    ),
     Page(path="/api/letters/drop", question=letters.LetterActionQuestion, answer=letters.drop_letters, seconds=30.0),
     Page(path="/api/rules", question=AppQuestion, answer=rules.rules_page),
+    Page(path="/api/rules/faults", question=AppQuestion, answer=rule_faults),
     Page(path="/api/rules/try", question=rules.TryQuestion, answer=rules.try_event),
     Page(path="/api/operation", question=AppQuestion, answer=_operation),
 )

@@ -50,13 +50,17 @@ async def rules_page(sources: Sources, viewer: Viewer, question: AppQuestion) ->
         "findings": [],
         "workflows": [],
         "files_total": 0,
+        "findings_total": 0,
+        "lost": False,
     }
     stored = None if active is None else await sources.bus.stored_rules(active.digest)
-    if stored is None:
-        return found
+    if active is None or stored is None:
+        return found | {"lost": active is not None}
     rules = await sources.rules(active)
     files = {name: data for name, data in sorted(stored.files.items()) if _may_see(viewer, app_id, name)}
-    findings = await asyncio.to_thread(_findings, files)
+    linted = (active.digest, frozenset(files))
+    if (findings := sources.findings.get(linted)) is None:
+        findings = sources.findings[linted] = await asyncio.to_thread(_findings, files)
     return found | {
         "files": [
             {"name": name, "text": data.decode("utf-8", "replace")[:_CHARS], "cut": len(data) > _CHARS}
@@ -84,7 +88,7 @@ async def try_event(sources: Sources, viewer: Viewer, question: TryQuestion) -> 
     if event.workflow is not None and not viewer.uses(app_id, event.workflow):
         raise Problem(403, "other-workflow", "the token may not see the rules of this workflow")
     activations = (await sources.decoder()).activations
-    [rules] = await sources.current_rules(activations, app_id)
+    rules = await sources.active_rules(activations, app_id)
     return await asyncio.to_thread(_tried, rules, event, redacts=sources.redacts)
 
 

@@ -15,6 +15,7 @@ from graphweft_workers.console.app import make_app
 from graphweft_workers.console.pages import PAGES
 from graphweft_workers.console.sources import open_sources
 from graphweft_workers.gateway.tokens import Token, Tokens, read_tokens
+from graphweft_workers.roles.console_process import RuleFaults
 from graphweft_workers.roles.http_server import HttpServer, auditing, limited_logs, listening, server_config
 from graphweft_workers.roles.policies import may_use, open_policies
 from graphweft_workers.roles.settings import Settings
@@ -35,7 +36,8 @@ async def run_console(
     policies = open_policies(settings)
     watched = [file for file in (tokens.file, policies) if file is not None]
     with auditing(settings) as audit, _socket(host, port, listener) as listening_socket:
-        async with open_sources(settings) as sources:
+        faults = None if listener is None else RuleFaults(settings.data.expanduser())  # only `up` gives a socket
+        async with open_sources(settings, faults) as sources:
             app = make_app(sources, PAGES, tokens=tokens.current, may_use=may_use(policies), audit=audit)
             config = server_config(app, connections=settings.gateway_connections)
             own = listening_socket.getsockname()[:2]

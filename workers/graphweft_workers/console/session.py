@@ -6,14 +6,18 @@ from typing import Any, Final
 
 from graphweft_contracts.layout import ALL_APPS
 from graphweft_workers.console.access import Viewer
-from graphweft_workers.console.questions import Question
+from graphweft_workers.console.questions import AppQuestion
 from graphweft_workers.console.sources import Sources
 
 _MOST: Final = 1_000
 
 
-async def session(sources: Sources, viewer: Viewer, question: Question) -> dict[str, Any]:
-    """Return the rights of the token, and the apps that are known: by their use, rules, or dead letters."""
+async def session(sources: Sources, viewer: Viewer, question: AppQuestion) -> dict[str, Any]:
+    """Return the rights of the token, and the apps that are known: by their use, rules, or dead letters.
+
+    If the question names an app, the answer says whether it is one of them.
+    """
+    asked = viewer.apps(question.app)
     apps = {viewer.token.app_id} if not viewer.all_apps else set[str]()
     if viewer.all_apps:
         status = await sources.status()
@@ -25,6 +29,7 @@ async def session(sources: Sources, viewer: Viewer, question: Question) -> dict[
         "all_apps": viewer.all_apps,
         "apps": sorted(apps)[:_MOST],
         "apps_total": len(apps),
+        "knows_app": asked is None or asked in apps,
         "may_write": viewer.may_write,
         "redacts": sources.redacts,
     }

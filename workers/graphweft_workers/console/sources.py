@@ -7,17 +7,20 @@ import time
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
-from typing import Final
+from typing import Any, Final
 
 from graphweft import Client
+from graphweft_contracts import InvalidSettings
 from graphweft_contracts.layout import ALL_APPS
 from graphweft_contracts.rules_log import Activation, newest
 from graphweft_rules import RuleSet
+from graphweft_workers.bounded_dict import BoundedDict
 from graphweft_workers.inspection.rules_at import RulesAt
 from graphweft_workers.inspection.scan import Decoder
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.roles.connections import make_bus, make_graph, make_transport
+from graphweft_workers.roles.console_process import RuleFaults
 from graphweft_workers.roles.rules import rules_maker
 from graphweft_workers.roles.settings import Settings
 from graphweft_workers.roles.status import Status, read_status
@@ -38,10 +41,16 @@ class Sources:
     bus: Bus
     graph: GraphStore
     client: Client
+    faults: RuleFaults | None = None
+    """The errors of the rules folder that ``graphweft up`` watches; None for a console of its own."""
     replaying: asyncio.Lock = field(default_factory=asyncio.Lock)
     """Held by what replays the log: one at a time."""
     replayed: set[str] = field(default_factory=set[str])
     """Apps whose log is replayed, or waits for its turn."""
+    findings: BoundedDict[tuple[str, frozenset[str]], list[dict[str, Any]]] = field(
+        default_factory=lambda: BoundedDict(_MOST_RULES)
+    )
+    """What the linter says of files of a rule set, by the digest of the rule set and the names of the files."""
     _decoder: Decoder | None = None
     _rules: RulesAt | None = None
     _compiled: set[str] = field(default_factory=set[str])
@@ -71,10 +80,21 @@ class Sources:
         self._compiled.add(digest)
         return await self._rules.rules(activation)
 
-    async def current_rules(self, activations: Sequence[Activation], app_id: str) -> list[RuleSet]:
-        """Return the rule sets of an app that are active now; without any, that of no files."""
+    async def usable_rules(self, activation: Activation | None) -> tuple[RuleSet, str]:
+        """Return the rule set of an activation and "", or that of no files and why it cannot be loaded."""
+        try:
+            return await self.rules(activation), ""
+        except InvalidSettings as error:
+            return await self.rules(None), str(error)
+
+    async def active_rules(self, activations: Sequence[Activation], app_id: str) -> RuleSet:
+        """Return the rule set of an app that is active now. Raises ``InvalidSettings`` if it cannot be loaded."""
+        return await self.rules(newest(activations, app_id) or newest(activations, ALL_APPS))
+
+    async def current_rules(self, activations: Sequence[Activation], app_id: str) -> RuleSet:
+        """Return the rule set of an app that is active now; that of no files if none is, or it cannot be loaded."""
         active = newest(activations, app_id) or newest(activations, ALL_APPS)
-        return [await self.rules(active)]
+        return (await self.usable_rules(active))[0]
 
     async def status(self) -> Status:
         """Return the state of the deployment, two seconds old at most."""
@@ -88,12 +108,12 @@ class Sources:
 
 
 @asynccontextmanager
-async def open_sources(settings: Settings) -> AsyncGenerator[Sources]:
+async def open_sources(settings: Settings, faults: RuleFaults | None = None) -> AsyncGenerator[Sources]:
     """Yield the sources. Nothing is connected yet, so the console starts while a server is unavailable."""
     bus, graph = make_bus(settings), make_graph(settings)
     try:
         async with Client(transport=make_transport(settings)) as client:
-            yield Sources(settings=settings, bus=bus, graph=graph, client=client)
+            yield Sources(settings=settings, bus=bus, graph=graph, client=client, faults=faults)
     finally:
         await graph.aclose()
         await bus.aclose()

@@ -32,7 +32,8 @@ class ConsoleSettings(DriverSettings):
         "addresses.",
     )
     console_write: bool = Field(
-        default=False, description="Whether the console may retry and drop dead letters, with a token that has `admin`."
+        default=False,
+        description="Whether the console may retry, correct and drop dead letters, with a token that has `admin`.",
     )
 
     @property

@@ -53,10 +53,31 @@ export function note(text, kind) {
   return el("p", { class: kind ? `note ${kind}` : "note", role: kind === "bad" ? "alert" : undefined }, text);
 }
 
-// A failure, with a button to try again where that may help.
+// A failure, with a button to try again where that may help. Where the server says when, the page asks again by itself.
 export function failure(error, again) {
-  const passing = [0, 429, 503, 504].includes(error.status);
-  return el("div", {}, note(error.message, passing ? "warn" : "bad"), passing && again && button("Try again", again, { class: "small retry" }));
+  const box = el("div", {}, note(error.message, error.passes ? "warn" : "bad"));
+  announce(error.message);
+  if (!error.passes || !again) return box;
+  const retry = button("Try again", () => again(), { class: "small" });
+  const soon = el("span", { class: "quiet" });
+  box.append(el("div", { class: "row retry" }, retry, soon));
+  if (error.retryAfter) {
+    soon.textContent = `The page asks again in ${error.retryAfter} s.`;
+    setTimeout(() => {
+      // Whoever is at the button decides, and would lose the place.
+      if (document.activeElement === retry) soon.textContent = "";
+      else if (box.isConnected) again();
+    }, error.retryAfter * 1000);
+  }
+  return box;
+}
+
+// A failure on a page that looks again by itself; it is written once, so that it is read out once.
+export function sayFailure(where, error, every) {
+  const text = `${error.message} ${every}`;
+  if (where.textContent === text) return;
+  fill(where, note(text, error.passes ? "warn" : "bad"));
+  announce(text);
 }
 
 export function field(label, input) {
@@ -65,6 +86,11 @@ export function field(label, input) {
 
 export function button(text, onClick, attributes = {}) {
   return el("button", { type: "button", ...attributes, on: { click: onClick } }, text);
+}
+
+// Closes a part of the page that a button has opened; who uses the keyboard is at that button again.
+export function closing(part, opener) {
+  return button("Close", () => { part.hidden = true; if (opener?.isConnected) opener.focus(); }, { class: "small" });
 }
 
 export function values(map) {
@@ -87,5 +113,6 @@ export function count(number) {
 
 // Says a short sentence to people who cannot see the page change.
 export function announce(text) {
-  document.getElementById("status").textContent = text;
+  const status = document.getElementById("status");
+  if (status.textContent !== text) status.textContent = text;
 }

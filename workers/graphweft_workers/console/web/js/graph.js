@@ -8,6 +8,7 @@ export const title = "Graph";
 export const lead = "A part of one app's graph. Choose a node in the picture or in the table to see where it comes from.";
 export const needsApp = true;
 const STEPS = 1000;
+const CYPHER = /^(match|merge|create|call|return|with|unwind|optional)\b|\(.*\)-/i;
 
 export function show(root, { app, signal, query }) {
   let picture = null;
@@ -102,7 +103,8 @@ export function show(root, { app, signal, query }) {
     fill(found, el("h2", {}, answer.nodes.length === 1 ? "1 node found" : `${answer.nodes.length} nodes found`),
       answer.partly && el("p", { class: "quiet" }, `Keys of rules are searched in the whole graph; other properties in the first ${count(answer.scanned)} nodes of each label only.`),
       el("ul", { class: "plain" }, answer.nodes.map((each) => el("li", {}, button(each.caption ?? `node ${each.id}`, () => { back.hidden || load(); open(each.id); }, { class: "link" }), " ", each.labels.map((label) => tag(label))))),
-      answer.nodes.length > 0 && button("Close the results", () => fill(found), { class: "small" }));
+      answer.nodes.length === 0 && el("p", {}, CYPHER.test(text.value.trim()) ? "The search looks for this text in nodes; it runs no Cypher. `graphweft query` runs a query that reads." : "No node has this text in a property. Try a part of it, or the key of the node."),
+      button("Close the results", () => { fill(found); text.focus(); }, { class: "small" }));
   }
 
   async function open(id) {
@@ -123,6 +125,7 @@ export function show(root, { app, signal, query }) {
       el("div", { class: "row" },
         button("Add its neighbours", () => {
           picture.add(answer.nodes, answer.relationships, labels, node.id);
+          picture.lookAt(node.id);
           changed();
           announce(`${answer.nodes.length - 1} neighbours added`);
         }, { disabled: answer.nodes.length < 2 }),

@@ -1,7 +1,7 @@
 // Dead letters: what could not be applied; retry and drop where that is allowed.
 
 import { ask } from "./api.js";
-import { announce, button, clock, count, el, failure, field, fill, note, table, tag } from "./dom.js";
+import { announce, button, clock, closing, count, el, failure, field, fill, note, table, tag } from "./dom.js";
 
 export const title = "Dead letters";
 export const lead = "Events and mutations that could not be applied, the oldest first.";
@@ -57,16 +57,50 @@ export function show(root, { app, session, signal }) {
     }
   }
 
-  async function open(id) {
+  async function open(id, opener = document.activeElement) {
     try {
       const found = await ask("letters/show", { app, id }, { signal });
       detail.hidden = false;
       const heading = el("h2", { tabindex: "-1" }, found.id);
-      fill(detail, heading, button("Close", () => { detail.hidden = true; }, { class: "small" }), el("p", {}, tag(found.reason, "warn"), ` ${found.message}`),
-        el("h3", {}, "The event, which may hold personal data"), el("pre", { tabindex: "0" }, Object.entries(found.fields).map(([name, value]) => `${name}: ${value}`).join("\n") || "The event is nowhere any more."));
+      fill(detail, heading, closing(detail, opener), el("p", {}, tag(found.reason, "warn"), ` ${found.message}`),
+        el("h3", {}, "The event, which may hold personal data"), el("pre", { tabindex: "0" }, Object.entries(found.fields).map(([name, value]) => `${name}: ${value}`).join("\n") || "The event is nowhere any more."),
+        correction(found));
       heading.focus();
     } catch (error) {
-      if (!signal.aborted) fill(problem, note(error.message, "bad"));
+      if (!signal.aborted) fill(problem, failure(error, () => { fill(problem); open(id, opener); }));
+    }
+  }
+
+  function correction(letter) {
+    const heading = el("h3", {}, "Correct the event");
+    if (letter.not_corrected) return [heading, el("p", { class: "quiet" }, `Not possible here: ${letter.not_corrected}.`)];
+    if (!session.may_write) return [heading, el("p", { class: "quiet" }, "The console is read-only here. Emit a corrected event with a new id (`graphweft emit FILE`), then drop this letter (`graphweft dlq drop`): all its mutations run for the new event, also those that took effect for this one.")];
+    const changes = el("textarea", { name: "changes", class: "low", spellcheck: "false", "aria-label": "Values to replace in the event's data, as JSON", rows: 3, placeholder: '{"name": "value"}' });
+    const outcome = el("div");
+    return [heading, el("p", { class: "quiet" }, `Write the values of data to replace as JSON; null removes one. An event with a new id takes the place of this one, for ${letter.rule}/${letter.mutation} only, and this letter is dropped.`),
+      el("form", { on: { submit: (event) => { event.preventDefault(); correct(letter.id, changes.value, outcome); } } }, changes, el("div", { class: "row" }, el("button", { class: "main" }, "Emit the corrected event"))), outcome];
+  }
+
+  async function correct(id, text, outcome) {
+    let changes = null;
+    try {
+      changes = JSON.parse(text);
+    } catch {
+      // said below
+    }
+    if (changes === null || typeof changes !== "object" || Array.isArray(changes) || !Object.keys(changes).length) {
+      fill(outcome, note('Write a JSON object with the values to replace, such as {"name": "value"}.', "bad"));
+      return;
+    }
+    try {
+      const done = await ask("letters/correct", { app, id, changes }, { signal });
+      detail.hidden = true;
+      const said = `The event ${done.id} is on the bus, and the letter is dropped. If it fails again, it gets a dead letter of its own.`;
+      fill(problem, note(said));
+      announce(said);
+      await load();
+    } catch (error) {
+      if (!signal.aborted) fill(outcome, note(error.message, "bad"));
     }
   }
 

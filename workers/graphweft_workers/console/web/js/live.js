@@ -1,7 +1,7 @@
 // Live: events as they arrive, and what each did.
 
 import { ask } from "./api.js";
-import { announce, asText, button, clock, count, el, fill, note, tag } from "./dom.js";
+import { announce, asText, button, clock, closing, count, el, failure, fill, note, sayFailure, tag } from "./dom.js";
 
 export const title = "Live";
 export const lead = "Events as they arrive, the newest first, and what the rules made of each.";
@@ -52,6 +52,7 @@ export function show(root, { app, signal }) {
       cursor = found.cursor;
       if (found.partly) older = found.scanned;
       fill(problem, found.graph_fault && note("The graph server does not answer, so the state of some events is not known.", "warn"),
+        found.letters_partly && note("Not all dead letters were looked at, so an event or a mutation below may be one without a mark. The button Why beside it looks at more, and `graphweft dlq list` shows all.", "warn"),
         older > 0 && note(`The newest ${count(older)} entries of the log were read, those of other apps among them: older events are not listed. \`graphweft events tail\` reads more.`, "warn"),
         found.cut && note("More events arrived than one look shows: the oldest of them are not listed here. `graphweft events tail --follow` shows all.", "warn"));
       for (const event of found.events.toReversed()) {
@@ -65,7 +66,8 @@ export function show(root, { app, signal }) {
       empty.textContent = body.children.length || older ? "" : app ? `No events of ${app} yet. \`graphweft emit FILE\` publishes events.` : "No events yet. `graphweft emit FILE` publishes events.";
     } catch (error) {
       if (signal.aborted) return;
-      fill(problem, note(error.message, "bad"));
+      if (cursor === null) empty.textContent = "";
+      sayFailure(problem, error, body.children.length ? "This page asks again every second; the events below are those from before." : "This page asks again every second.");
     }
     timer = setTimeout(look, soon() ? SOON_MS : EVERY_MS);
   }
@@ -106,17 +108,17 @@ export function show(root, { app, signal }) {
     if (!["waiting", "in_plan"].includes(each.state)) waiting.delete(position);
   }
 
-  async function explain(event) {
+  async function explain(event, opener = document.activeElement) {
     detail.hidden = false;
     fill(detail, el("h2", { tabindex: "-1" }, `${event.type ?? event.kind} ${event.id ?? ""}`), el("p", {}, "Reading the log…"));
     detail.firstElementChild.focus();
     try {
       const found = await ask("event", { app: event.app && event.type ? event.app : app, position: event.position }, { signal });
       const heading = el("h2", {}, `${event.type ?? event.kind} ${event.id ?? ""}`);
-      fill(detail, heading, button("Close", () => { detail.hidden = true; }, { class: "small" }), eventDetail(found));
+      fill(detail, heading, closing(detail, opener), eventDetail(found));
       announce("The explanation is here");
     } catch (error) {
-      if (!signal.aborted) fill(detail, note(error.message, "bad"));
+      if (!signal.aborted) fill(detail, failure(error, () => explain(event, opener)), closing(detail, opener));
     }
   }
   look();

@@ -2,6 +2,7 @@
 
 import { ask, token, tokenOf } from "./api.js";
 import { announce, el, failure, field, fill, note } from "./dom.js";
+import { watchFaults } from "./faults.js";
 import * as context from "./context.js";
 import * as graph from "./graph.js";
 import * as letters from "./letters.js";
@@ -112,10 +113,13 @@ function show({ focus }) {
   const page = PAGES[name];
   document.title = `${page.title} · graphweft`;
   const body = el("div");
-  fill(main, el("h1", {}, page.title), el("p", { class: "lead" }, page.lead), body);
+  const faults = el("div");
+  const unknown = el("div");
+  fill(main, el("h1", {}, page.title), el("p", { class: "lead" }, page.lead), faults, unknown, body);
   const stopped = new AbortController();
   leave = () => stopped.abort();
-  if (session.all_apps) learnApps(stopped.signal);
+  watchFaults(faults, { app, signal: stopped.signal });
+  if (session.all_apps) learnApps(unknown, stopped.signal);
   if (page.needsApp && !app) {
     fill(body, note(session.apps.length ? "Choose an app at the top right first."
       : "No app is known yet: an app is known once it has published an event (`graphweft emit FILE`), has rules of its own, or has a dead letter."));
@@ -128,9 +132,10 @@ function show({ focus }) {
 }
 
 // Apps come and go while the page is open.
-async function learnApps(signal) {
+async function learnApps(where, signal) {
   try {
-    const found = await ask("session", {}, { signal });
+    const found = await ask("session", { app }, { signal });
+    if (!signal.aborted && !found.knows_app) fill(where, note(`No app named ${app} is known, so the page is empty. Choose another one at the top right: an app is known once it has published an event, has rules of its own, or has a dead letter.`, "warn"));
     if (signal.aborted || found.apps.join("\n") === session.apps.join("\n")) return;
     const first = session.apps.length === 0;
     session = found;

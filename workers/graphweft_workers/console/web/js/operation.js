@@ -1,7 +1,7 @@
 // Operation: positions, lag, rates, workers, and what had no effect.
 
 import { ask } from "./api.js";
-import { clock, count, el, fill, note, table, tag } from "./dom.js";
+import { clock, count, el, fill, note, sayFailure, table, tag } from "./dom.js";
 
 export const title = "Operation";
 export const lead = "Whether workers keep up, and what had no effect: what the command graphweft status prints.";
@@ -25,7 +25,8 @@ export function show(root, { app, signal }) {
       before = { at: now, found };
     } catch (error) {
       if (signal.aborted) return;
-      fill(problem, note(error.message, "bad"));
+      sayFailure(problem, error, before ? "This page asks again every 5 seconds; the numbers below are those from before." : "This page asks again every 5 seconds.");
+      if (!before) fill(body);
     }
     timer = setTimeout(look, EVERY_MS);
   }

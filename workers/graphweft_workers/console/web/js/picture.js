@@ -73,6 +73,14 @@ export class Picture {
     this.cy.fit(undefined, 20);
   }
 
+  // Shows a node with its neighbours, so large that their captions are drawn.
+  lookAt(id) {
+    const around = this.cy.getElementById(key(id)).closedNeighborhood();
+    if (around.empty()) return;
+    this.cy.fit(around, 50);
+    if (this.cy.zoom() > 1.4) this.cy.zoom({ level: 1.4, renderedPosition: { x: this.cy.width() / 2, y: this.cy.height() / 2 } });
+  }
+
   choose(id) {
     this.cy.nodes().removeClass("chosen");
     const node = this.cy.getElementById(key(id));

@@ -45,6 +45,7 @@ export function show(root, { app, signal }) {
 
 function page(found) {
   if (!found.active) return note("No rules are active for this app: run `graphweft rules push`.", "warn");
+  if (found.lost) return [note(`The bus has lost the active rules ${found.active.rules}, or holds them damaged: run \`graphweft rules push FOLDER\` with their folder, or \`graphweft rules rollback\`.`, "bad"), activations(found)];
   const errors = found.findings.filter((each) => each.level === "error").length;
   const parts = [el("p", {}, "Rules ", el("code", {}, found.active.rules), `, activation ${found.active.number} for ${found.active.scope === "*" ? "all apps" : "this app"}, active since ${clock(found.active.time).slice(0, 19)} UTC. `,
     found.workflows.length ? `Workflows: ${found.workflows.map((each) => each.name).join(", ")}.` : "No workflows.")];
@@ -55,8 +56,12 @@ function page(found) {
     : [el("h2", {}, "Findings of the linter"), el("p", {}, tag("none", "good"), " The linter has no findings.")]));
   parts.push(el("section", { class: "sheet", "aria-label": "Files" }, el("h2", {}, `Files (${count(found.files_total)})`),
     found.files.map((each) => el("details", {}, el("summary", {}, each.name), el("pre", { tabindex: "0" }, each.text), each.cut && el("p", { class: "quiet" }, "The file is longer: `graphweft rules show` prints it.")))));
-  parts.push(el("section", { class: "sheet", "aria-label": "Activations" }, table("The latest activations", [
-    { title: "Number", header: true, cell: (row) => row.number }, { title: "For", cell: (row) => (row.scope === "*" ? "all apps" : row.scope) },
-    { title: "Rules", cell: (row) => el("code", {}, row.rules) }, { title: "Time (UTC)", keep: true, cell: (row) => clock(row.time).slice(0, 19) }], found.activations)));
+  parts.push(activations(found));
   return parts;
+}
+
+function activations(found) {
+  return el("section", { class: "sheet", "aria-label": "Activations" }, table("The latest activations", [
+    { title: "Number", header: true, cell: (row) => row.number }, { title: "For", cell: (row) => (row.scope === "*" ? "all apps" : row.scope) },
+    { title: "Rules", cell: (row) => el("code", {}, row.rules) }, { title: "Time (UTC)", keep: true, cell: (row) => clock(row.time).slice(0, 19) }], found.activations));
 }

@@ -19,7 +19,6 @@ from typing import Any, Final
 
 from aiokafka import TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
-from aiokafka.coordinator.protocol import ConsumerProtocol
 from aiokafka.errors import GroupCoordinatorNotAvailableError, KafkaError
 
 from graphweft.transport import NEW_LAYOUT
@@ -30,7 +29,7 @@ from graphweft_contracts.layout import is_everywhere
 from graphweft_contracts.rules_log import Activation, StoredRules
 from graphweft_workers.drivers.kafka.dead_letters import LetterTopic
 from graphweft_workers.drivers.kafka.follower import Follower
-from graphweft_workers.drivers.kafka.group import Membership
+from graphweft_workers.drivers.kafka.group import Membership, owners_in
 from graphweft_workers.drivers.kafka.log_times import LogTimes
 from graphweft_workers.drivers.kafka.purges import KafkaPurgeLog
 from graphweft_workers.drivers.kafka.reader import RangeReader, start_client
@@ -405,14 +404,7 @@ class KafkaEventLog:
     async def _owners(self) -> dict[int, str]:
         async with self._administration() as admin:
             (response,) = await admin.describe_consumer_groups([self._group_name])
-        owners: dict[int, str] = {}
-        for group in response.to_object()["groups"]:
-            for member in group["members"]:
-                if not member["member_assignment"]:  # the worker has just joined
-                    continue
-                for _, numbers in ConsumerProtocol.ASSIGNMENT.decode(member["member_assignment"]).assignment:
-                    owners.update((int(number), str(member["client_id"])) for number in numbers)
-        return owners
+            return owners_in(response.to_object()["groups"])
 
     @contextlib.asynccontextmanager
     async def _administration(self) -> AsyncGenerator[Any]:

@@ -7,12 +7,13 @@ with a consumer of their own are read until they are released.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any, Final
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.abc import ConsumerRebalanceListener
-from aiokafka.errors import KafkaError
+from aiokafka.coordinator.protocol import ConsumerProtocol
+from aiokafka.errors import KafkaError, for_code
 from aiokafka.structs import OffsetAndMetadata
 
 from graphweft.transports.kafka.connection import Servers, bus_errors
@@ -29,6 +30,24 @@ _METADATA_MS: Final = 5_000
 """How often a member looks for added partitions, which the group then assigns."""
 _NO_POLL_LIMIT_MS: Final = 10 * 365 * 86_400_000
 """aiokafka leaves the group when nothing is read for this time; other consumers read here."""
+
+
+def owners_in(described: Iterable[Mapping[str, Any]]) -> dict[int, str]:
+    """Return who owns each partition of the events, by what a broker says about a group.
+
+    A worker that was killed is in the group until its session ends. Raises ``KafkaError`` if the broker does not know.
+    """
+    owners: dict[int, str] = {}
+    for group in described:
+        if group["error_code"]:  # it lists no members then, which is not the same as nobody
+            raise for_code(group["error_code"])(f"no answer about the members of {group['group']}")
+        for member in group["members"]:
+            if not member["member_assignment"]:  # the worker has just joined
+                continue
+            for topic, numbers in ConsumerProtocol.ASSIGNMENT.decode(member["member_assignment"]).assignment:
+                if topic == channels.EVENTS_TOPIC:
+                    owners.update((int(number), str(member["client_id"])) for number in numbers)
+    return owners
 
 
 class Membership(ConsumerRebalanceListener):  # type: ignore[misc]  # aiokafka has no types

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Coroutine, Sequence
+from collections.abc import Coroutine, Iterable, Mapping, Sequence
 from typing import Any, Final
 
 from aiokafka import AIOKafkaConsumer
@@ -89,6 +89,24 @@ def _size(record: Any) -> int:
     return len(record.value or b"") + sum(len(name) + len(value or b"") for name, value in record.headers)
 
 
+def known_bounds(
+    partitions: Iterable[Any], first: Mapping[Any, int | None], end: Mapping[Any, int | None]
+) -> dict[Any, tuple[int, int]]:
+    """Return the first offset and the end of each partition. Raises ``KafkaError`` where a broker did not say them.
+
+    aiokafka 0.14 leaves out a partition of which a broker has no answer, or says -1: that is not an empty partition.
+    """
+    found: dict[Any, tuple[int, int]] = {}
+    for partition in partitions:
+        start, stop = first.get(partition), end.get(partition)
+        if start is None or stop is None or not 0 <= start <= stop:
+            raise KafkaError(
+                f"the broker did not say where partition {partition.partition} of {partition.topic} begins and ends"
+            )
+        found[partition] = (start, stop)
+    return found
+
+
 class RangeReader:
     """Reads existing ranges of any partition; one call at a time."""
 
@@ -143,8 +161,7 @@ class RangeReader:
             # aiokafka pauses for 100 ms when it finds that it does not know a topic yet.
             await consumer._client.add_topic(topic)
         first = await consumer.beginning_offsets(partitions)
-        end = await consumer.end_offsets(partitions)
-        return {partition: (first[partition], end[partition]) for partition in partitions}
+        return known_bounds(partitions, first, await consumer.end_offsets(partitions))
 
     async def _read(
         self, partition: Any, start: int, end: int, most: int, last_bytes: int | None = None

@@ -50,6 +50,9 @@ def connect(url: str, *, io_timeout_s: float | None, decode: bool = False, repea
     pool = client.connection_pool
     if pool.connection_class is redis.UnixDomainSocketConnection:
         pool.connection_class = _TrustedSocket
+        # Nobody has to answer for a unix socket to open: a limit would end with what else the event loop does, such as
+        # opening the connections of all partitions at once.
+        pool.connection_kwargs["socket_connect_timeout"] = None
     for name in _CERTIFICATES & pool.connection_kwargs.keys():  # else the first connection fails without naming it
         if not os.path.isfile(file := pool.connection_kwargs[name]):
             raise InvalidSettings(f"the file of certificates {file!r} does not exist")

@@ -10,6 +10,7 @@ from datetime import UTC, datetime
 import pytest
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from tests.services.fixtures import empty_kafka
 from tests.services.kafka import KafkaServer
 from tests.services.layouts import spread
 
@@ -95,7 +96,7 @@ async def test_a_client_goes_on_behind_an_event_that_is_too_large(
         positions = await asyncio.gather(*asking)
         assert [number for number, position in enumerate(positions) if position is None] == [3, 4]
         assert (client.stats.sent, client.stats.rejected, client.stats.retries) == (8, 2, 0)
-        assert await client.flush()
+        assert await client.flush(30)
         assert await client.emit(event(10), wait_s=30)
     assert await identities(kafka_url) == ["0", "1", "2", "5", "6", "7", "8", "9", "10"]
     refused = [record.getMessage() for record in caplog.records if "is not sent" in record.getMessage()]
@@ -269,3 +270,21 @@ async def test_the_bus_reads_what_the_client_writes(kafka_url: str) -> None:
             await asyncio.sleep(0.02)
         (entry,) = (await bus.read(0, Committed(), limit=5, wait_s=5)).entries
     assert wire.decode(entry.fields, received=entry.received) == event(1)
+
+
+async def test_an_emptied_broker_has_no_owners(kafka: KafkaServer, kafka_url: str) -> None:
+    """A killed process is in its group until its session ends; the next test must not see what it owned."""
+    async with contextlib.aclosing(KafkaEventLog(kafka_url, new=spread(1), session_s=60.0)) as killed:
+        while not await killed.claim(0, "killed", 60.0):  # noqa: ASYNC110
+            await asyncio.sleep(0.02)
+        killed._group._consumer._coordinator._maybe_leave_group = _nothing  # pyright: ignore[reportPrivateUsage]
+        await killed.release(0, "killed")
+    async with contextlib.aclosing(KafkaEventLog(kafka_url, new=spread(1))) as bus:
+        assert [part.owner for part in await bus.status()] == ["killed"]
+        await empty_kafka(kafka)
+    async with contextlib.aclosing(KafkaEventLog(kafka_url, new=spread(1))) as bus:
+        assert [part.owner for part in await bus.status()] == [None]
+
+
+async def _nothing() -> None:
+    pass

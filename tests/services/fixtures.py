@@ -8,12 +8,15 @@ import tempfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 import pytest_asyncio
 from tests.services.certificates import Authority
 from tests.services.kafka import KafkaServer, Secure
 from tests.services.neo4j import Neo4jServer
+
+from graphweft_contracts import channels
 
 __all__ = ("SecureKafka", "empty_kafka", "kafka", "kafka_url", "neo4j_server", "secure_kafka")
 
@@ -41,7 +44,8 @@ async def empty_kafka(kafka: KafkaServer) -> None:
     """Drop all our topics; for those who cannot ask for ``kafka_url``, because their loop is running already.
 
     A new broker sets up its groups when it is first asked about one, and knows nothing of any until they are loaded:
-    that is waited for.
+    that is waited for. A process that an earlier test has killed would be in its group, and own partitions there, until
+    its session ends: it is taken out.
     """
     from aiokafka import TopicPartition
     from aiokafka.admin import AIOKafkaAdminClient
@@ -59,8 +63,20 @@ async def empty_kafka(kafka: KafkaServer) -> None:
                 loaded = bool(await admin.list_consumer_group_offsets("any", partitions=[TopicPartition("any", 0)]))
             if not loaded:
                 await asyncio.sleep(0.02)
+        await _take_out_members(admin)
     finally:
         await admin.close()
+
+
+async def _take_out_members(admin: Any) -> None:
+    from aiokafka.protocol.group import LeaveGroupRequest
+
+    for name in {name for name, *_ in await admin.list_consumer_groups() if name.startswith(channels.GROUP_PREFIX)}:
+        coordinator = await admin.find_coordinator(name)
+        (response,) = await admin.describe_consumer_groups([name], group_coordinator_id=coordinator)
+        for group in response.to_object()["groups"]:
+            for member in group["members"]:
+                await admin._send_request(LeaveGroupRequest(name, member["member_id"]), coordinator)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,7 +25,7 @@ from graphweft.transport import Outgoing
 from graphweft_contracts import wire
 from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.ports.bus import Bus
-from graphweft_workers.ports.graph_store import Applied, Write
+from graphweft_workers.ports.graph_store import Applied, Progress, Write
 
 pytestmark = [
     pytest.mark.integration,
@@ -120,16 +120,26 @@ async def caught_up(bus: Bus, running: asyncio.Task[None]) -> None:
 
 
 class Watching:
-    """A graph store that notes how many rows an app had when each app got its first one."""
+    """A graph store that notes how many rows an app had when each app began, and when each got its first one."""
 
     def __init__(self, graph: Any, app_id: str) -> None:
         self._graph = graph
         self._app_id = app_id
         self.rows = 0
+        self.begun: dict[str, int] = {}
         self.before: dict[str, int] = {}
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._graph, name)
+
+    async def prepare(self, app_id: str, *what: Any) -> None:
+        self.begun.setdefault(app_id, self.rows)
+        await self._graph.prepare(app_id, *what)
+
+    async def progress(self, app_id: str, partition: int) -> Progress:
+        self.begun.setdefault(app_id, self.rows)
+        progress: Progress = await self._graph.progress(app_id, partition)
+        return progress
 
     async def apply(self, app_id: str, partition: int, writes: Sequence[Write]) -> Applied:
         self.before.setdefault(app_id, self.rows)
@@ -143,7 +153,7 @@ class Watching:
 async def test_a_neighbour_is_neither_delayed_nor_forgotten(
     servers: Servers, tmp_path: Path, bus_name: str, graph_name: str
 ) -> None:
-    """An app sends many events; the event of another one behind them is applied soon, and its copy has no effect."""
+    """An app sends many events; the events of others behind them are applied soon, and their copies have no effect."""
     stack = await Stack.of(servers, bus_name, graph_name)
     (tmp_path / "Shop").mkdir()
     (tmp_path / "Shop/graph_injection.yaml").write_text(RULES)
@@ -159,12 +169,13 @@ async def test_a_neighbour_is_neither_delayed_nor_forgotten(
         loud = f"loud{uuid4().hex[:8]}"
         at = layout.partition_of(f"{loud}/c")
         names = (f"quiet{uuid4().hex[:8]}" for _ in range(10_000))
-        quiet = next(name for name in names if layout.partition_of(f"{name}/c") == at)
+        beside = (name for name in names if layout.partition_of(f"{name}/c") == at)
+        quiet, new = next(beside), next(beside)
         backlog = [order(loud, f"e{number}", "c", k=f"k{number % 9}") for number in range(many)]
-        one = order(quiet, "one", "c")
-        events = [*backlog, one, *backlog[-10:], one]
+        behind = [order(new, "one", "c"), order(quiet, "one", "c")]
+        events = [*backlog, *behind, *backlog[-10:], *behind]
         watching = Watching(graph, loud)
-        # Both have graphs: making one takes several queries, in which the other app gets on.
+        # A new app is begun as soon. Making its graph takes it several queries, in which the others get on.
         for sent, store in (([order(quiet, "first", "c"), order(loud, "first", "c")], graph), (events, watching)):
             await transport.append([Outgoing(key=event.key, fields=wire.encode(event)) for event in sent])
             worker = MutationWorker(worker_bus, store, rules, name="w", batch_events=100)  # type: ignore[arg-type]
@@ -176,9 +187,11 @@ async def test_a_neighbour_is_neither_delayed_nor_forgotten(
                     worker.stop()
                     await running
         counted = "MATCH (i:Item) RETURN sum(i.count)"
-        found = [(await graph.read(app, counted, {}, timeout_s=30)).rows[0][0] for app in (quiet, loud)]
-    assert found == [2, many + 1]
-    assert watching.before[quiet] <= 2 * 2 * 100  # two mutations, and two batches in hand
+        found = [(await graph.read(app, counted, {}, timeout_s=30)).rows[0][0] for app in (new, quiet, loud)]
+    assert found == [1, 2, many + 1]
+    most = 2 * 2 * 100  # two mutations, and two batches in hand
+    assert watching.before[quiet] <= most
+    assert watching.begun[new] <= most
 
 
 @pytest.mark.parametrize(("bus_name", "graph_name"), PAIRS)

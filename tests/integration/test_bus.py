@@ -68,7 +68,7 @@ class RedisKit:
         self.redis: Any = redis.Redis.from_url(url)
         self.buses: list[Bus] = []
 
-    def bus(self, partitions: int = PARTITIONS, group: str = channels.MUTATION_GROUP) -> Bus:
+    def bus(self, partitions: int = PARTITIONS, group: str = channels.MUTATION_GROUP, *, session_s: float = 1.0) -> Bus:
         self.buses.append(RedisEventLog(self.url, new=spread(partitions), group=group))
         return self.buses[-1]
 
@@ -104,11 +104,11 @@ class KafkaKit:
         self.server = server
         self.buses: list[Any] = []
 
-    def bus(self, partitions: int = PARTITIONS, group: str = channels.MUTATION_GROUP) -> Bus:
+    def bus(self, partitions: int = PARTITIONS, group: str = channels.MUTATION_GROUP, *, session_s: float = 1.0) -> Bus:
         from graphweft_workers.drivers.kafka.event_log import KafkaEventLog
 
         self.buses.append(
-            KafkaEventLog(self.server.url, new=spread(partitions), session_s=1.0, barrier_s=8.0, group=group)
+            KafkaEventLog(self.server.url, new=spread(partitions), session_s=session_s, barrier_s=8.0, group=group)
         )
         return self.buses[-1]
 
@@ -173,8 +173,8 @@ class SqliteKit:
         self.url = url
         self.buses: list[Bus] = []
 
-    def bus(self, partitions: int = PARTITIONS, group: str = channels.MUTATION_GROUP) -> Bus:
-        options = BusOptions(group=group, new=spread(partitions), lease_s=1.0)
+    def bus(self, partitions: int = PARTITIONS, group: str = channels.MUTATION_GROUP, *, session_s: float = 1.0) -> Bus:
+        options = BusOptions(group=group, new=spread(partitions), lease_s=session_s)
         self.buses.append(bus_driver(self.url).make_bus(self.url, options))
         return self.buses[-1]
 
@@ -455,14 +455,15 @@ async def test_a_place_in_years_of_entries_is_found_by_few_reads(url: str, monke
 
 async def test_a_partition_has_one_owner(kit: Kit) -> None:
     """Two workers for some time, who give back what is wanted back and take what they get."""
-    buses = {name: kit.bus() for name in ("first", "second", "third")}
+    lease_s = 10.0  # nobody dies here, however busy the machine is
+    buses = {name: kit.bus(session_s=lease_s) for name in ("first", "second", "third")}
     owners: dict[int, str] = {}
     seen: set[tuple[int, str]] = set()
     stop = asyncio.Event()
 
     async def work(name: str, bus: Bus, partition: int) -> None:
         while not stop.is_set():
-            if not await bus.claim(partition, name, 1.0):
+            if not await bus.claim(partition, name, lease_s):
                 await asyncio.sleep(0.05)
                 continue
             assert owners.setdefault(partition, name) == name

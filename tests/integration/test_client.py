@@ -151,7 +151,7 @@ def echoed(reply: ContextReply) -> Any:
 
 async def test_emit_returns_the_place_of_the_event(url: str, raw: Any) -> None:
     async with Client(url) as client:
-        position = await client.emit(note(1))
+        position = await client.emit(note(1), wait_s=30)
     assert position is not None
     partition, _, offset = position.partition(":")
     [(_, fields)] = await raw.xrange(channels.events_stream(int(partition)), offset, offset)
@@ -162,7 +162,7 @@ async def test_emit_returns_the_place_of_the_event(url: str, raw: Any) -> None:
 async def test_events_of_one_call_keep_their_order_and_get_their_places(url: str, raw: Any) -> None:
     events = [note(n, f"c{n % 3}") for n in range(1200)]
     async with Client(url) as client:
-        positions = await client.emit_all([*events[:700], note(0, "odd", bad=object()), *events[700:]])
+        positions = await client.emit_all([*events[:700], note(0, "odd", bad=object()), *events[700:]], wait_s=30)
         assert await client.emit_all([]) == []
     assert positions.pop(700) is None
     assert (client.stats.sent, client.stats.rejected) == (1200, 1)
@@ -190,7 +190,7 @@ async def test_a_buffer_takes_all_events_of_a_call_or_none(own: EmbeddedServer, 
 
 async def test_concurrent_emits_keep_the_order_of_their_calls(url: str) -> None:
     async with Client(url) as client:
-        positions = await asyncio.gather(*(client.emit(note(n, f"c{n % 3}")) for n in range(1200)))
+        positions = await asyncio.gather(*(client.emit(note(n, f"c{n % 3}"), wait_s=30) for n in range(1200)))
     assert None not in positions
     assert len(set(positions)) == 1200
     assert await on_the_bus(url) == {f"c{chat}": list(range(chat, 1200, 3)) for chat in range(3)}
@@ -216,7 +216,7 @@ async def test_what_json_cannot_say_is_rejected_and_harms_nothing(url: str, valu
     value = Refuses() if value is Refuses else value  # pytest would look at an instance
     async with Client(url) as client:
         assert await client.emit(note(1, value=value)) is None
-        assert await client.emit(note(2))
+        assert await client.emit(note(2), wait_s=30)
         assert client.stats.rejected == 1
     assert await on_the_bus(url) == {"c1": [2]}
 
@@ -269,7 +269,7 @@ async def test_a_full_buffer_drops_new_events_and_counts_them(own: EmbeddedServe
         assert (client.stats.buffered, client.stats.dropped) == (3, 2)
         await own.start()
         assert await client.flush(20)
-        assert await client.emit(note(5))
+        assert await client.emit(note(5), wait_s=30)
         assert (client.stats.sent, client.stats.buffered, client.stats.dropped) == (4, 0, 2)
     assert await on_the_bus(address(own)) == {"c1": [0, 1, 2, 5]}
 
@@ -327,7 +327,7 @@ async def test_a_killed_bus_costs_no_event_and_no_order(own: EmbeddedServer) -> 
 async def test_an_event_that_the_bus_refuses_does_not_let_later_ones_pass(own: EmbeddedServer) -> None:
     await own.start()
     async with redis.Redis.from_url(address(own)) as server, Client(address(own)) as client:
-        assert await client.emit(note(0))
+        assert await client.emit(note(0), wait_s=30)
         used = (await server.info("memory"))["used_memory"]
         await server.config_set("maxmemory", used + 500_000)
         # One batch: the second event alone does not fit, the third would.
@@ -348,7 +348,7 @@ async def test_a_cancelled_emit_leaves_its_event_and_the_client(url: str) -> Non
             emitting.cancel()
             with contextlib.suppress(asyncio.CancelledError):
                 await emitting
-        assert await client.emit(note(150))
+        assert await client.emit(note(150), wait_s=30)
     assert await on_the_bus(url) == {"c1": list(range(151))}
 
 
@@ -364,7 +364,7 @@ async def test_close_ends_waiting_calls_and_counts_what_was_lost(own: EmbeddedSe
 async def test_a_closed_client_answers_and_opens_nothing(url: str, raw: Any) -> None:
     others = await connected(raw)
     async with Client(url) as client:
-        assert await client.emit(note(1))
+        assert await client.emit(note(1), wait_s=30)
         await ask(client, budget_ms=50)
         await client.aclose()
         await client.aclose()
@@ -804,7 +804,7 @@ def test_a_client_made_outside_a_loop_works_inside(url: str) -> None:
 
     async def use() -> tuple[str | None, str | None]:
         async with client:
-            return await client.emit(note(1)), (await ask(client, budget_ms=50)).reason
+            return await client.emit(note(1), wait_s=30), (await ask(client, budget_ms=50)).reason
 
     position, reason = asyncio.run(use())
     assert position is not None
@@ -816,13 +816,13 @@ async def test_without_an_address_the_environment_decides(
 ) -> None:
     monkeypatch.setenv("GRAPHWEFT_BUS_URL", url)
     async with Client() as client:
-        assert await client.emit(note(1))
+        assert await client.emit(note(1), wait_s=30)
     monkeypatch.delenv("GRAPHWEFT_BUS_URL")
     monkeypatch.setenv("GRAPHWEFT_DATA", str(own.data))
     await own.start()
     assert embedded_url(own.data) == address(own)
     async with Client() as client:
-        assert await client.emit(note(2))
+        assert await client.emit(note(2), wait_s=30)
     assert await on_the_bus(address(own)) == {"c1": [2]}
 
 
@@ -1053,7 +1053,7 @@ async def test_context_switched_off_asks_nobody(
     async with Client(url) as client:
         reply = await ask(client, budget_ms=3_600_000)
         assert (reply.reason, reply.partial, reply.text, reply.blocks) == ("disabled", True, "", ())
-        assert await client.emit(note(1)), "events go on"
+        assert await client.emit(note(1), wait_s=30), "events go on"
     assert await raw.exists(channels.CONTEXT_REQUESTS) == 0
 
 

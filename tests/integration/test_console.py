@@ -747,7 +747,7 @@ async def test_a_graph_of_neo4j_is_shown_searched_and_explained(
             for name, text in (("first", "first of acme"), ("hostile", HOSTILE), ("secret", f"the key is {SECRET}")):
                 data = {"text": text, "note": name, "tag": "t"}
                 said = Event.create("note.made", app_id="acme", chat_id="c1", workflow="Notes", id=name, data=data)
-                assert await client.emit(said)
+                assert await client.emit(said, wait_s=30)
             async with asyncio.timeout(120):
                 while any(part.lag for part in await sources.bus.status()):  # noqa: ASYNC110 - the bus does not tell
                     await asyncio.sleep(0.02)

@@ -119,7 +119,7 @@ async def test_a_step_that_failed_is_made_up_for(
     if step[0] == "episode.add" and step[1] != "add_unowned":
         # The erasure came before what was retried, so what it would have taken is there; it takes it the next time.
         async with spreading(url) as client:
-            assert await client.emit(erased("disturbed").model_copy(update={"id": "again"}))
+            assert await client.emit(erased("disturbed").model_copy(update={"id": "again"}), wait_s=30)
         await worked(bus, store)
     if step == ("episode.add", "entities"):  # an entity of an erased relation may be left, with nothing but its id
         named = "MATCH (e:Entity) WHERE keys(e) <> ['id'] RETURN properties(e) ORDER BY e.id"

@@ -235,7 +235,7 @@ async def test_a_mutation_the_server_refuses_is_buried_and_the_others_applied(
     with capture_logs() as logs:
         async with asking(url) as client, working(bus, graph, rules):
             for _ in range(2):
-                assert await client.emit(event("syntax"))
+                assert await client.emit(event("syntax"), wait_s=30)
             await caught_up(bus)
     assert await value(graph, "MATCH (v:Visit) RETURN v.n") == 2
     assert await value(graph, "MATCH (l:Last) RETURN l.n") == 2
@@ -280,7 +280,7 @@ async def test_a_mutation_that_lacks_a_parameter_is_skipped_and_warned_of_once(
     with capture_logs() as logs:
         async with asking(url) as client, working(bus, graph, rules):
             for _ in range(3):
-                assert await client.emit(event("params"))
+                assert await client.emit(event("params"), wait_s=30)
             await caught_up(bus)
     assert await value(graph, "MATCH (v:Visit) RETURN v.n") == 3
     assert await value(graph, "MATCH (l:Last) RETURN l.n") == 3
@@ -392,12 +392,14 @@ async def test_mutations_wait_on_the_bus_for_the_graph_server(
 ) -> None:
     async with asking(servers.bus_url) as client, working(far_bus, far_graph, rules) as worker:
         for number in range(20):
-            assert await client.emit(event("visit", number))
+            assert await client.emit(event("visit", number), wait_s=30)
         await caught_up(far_bus)
         await servers.kill_graph()
         with capture_logs() as logs:
             for number in range(30):
-                assert await client.emit(event("visit", number)), "the runtime goes on as if nothing had happened"
+                assert await client.emit(event("visit", number), wait_s=30), (
+                    "the runtime goes on as if nothing had happened"
+                )
 
             async def interrupted() -> bool:
                 return {log.get("partition") for log in logs if log["event"] == "partition_interrupted"} == {0, 1}
@@ -464,12 +466,12 @@ async def test_mutations_sent_to_a_silent_graph_server_take_effect_once(
 ) -> None:
     async with asking(servers.bus_url) as client, working(far_bus, far_graph, rules):
         for number in range(9):
-            assert await client.emit(event("visit", number))
+            assert await client.emit(event("visit", number), wait_s=30)
         await caught_up(far_bus)
         servers.signal(signal.SIGSTOP)
         with capture_logs() as logs:
             for number in range(30):
-                assert await client.emit(event("visit", number))
+                assert await client.emit(event("visit", number), wait_s=30)
 
             async def interrupted() -> bool:
                 return {log.get("partition") for log in logs if log["event"] == "partition_interrupted"} == {0, 1}
@@ -568,8 +570,8 @@ async def test_a_mutation_that_takes_too_long_is_rolled_back_and_buried(
 ) -> None:
     with capture_logs() as logs:
         async with asking(url) as client, working(bus, graph, rules):
-            assert await client.emit(event("slow"))
-            assert await client.emit(event("visit"))
+            assert await client.emit(event("slow"), wait_s=30)
+            assert await client.emit(event("visit"), wait_s=30)
             await caught_up(bus)
     assert await value(graph, "MATCH (s:Slow) RETURN count(s)") == 0
     assert await value(graph, "MATCH (v:Visit) RETURN v.n") == 2
@@ -613,8 +615,8 @@ async def test_a_condition_that_breaks_skips_its_mutations_alone(
 ) -> None:
     with capture_logs() as logs:
         async with asking(url) as client, working(bus, graph, rules):
-            assert await client.emit(event("typed", age="old"))
-            assert await client.emit(event("typed"))
+            assert await client.emit(event("typed", age="old"), wait_s=30)
+            assert await client.emit(event("typed"), wait_s=30)
             await caught_up(bus)
     assert await value(graph, "MATCH (v:Visit) RETURN v.n") == 2
     assert await value(graph, "MATCH (l:Last) RETURN l.n") == 2

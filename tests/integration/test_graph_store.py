@@ -128,9 +128,13 @@ async def test_a_write_that_is_cancelled_while_it_waits_for_another_is_not_sent(
             await store.progress(APP, partition)
         await store.apply(APP, 2, chain(COUNT))
         slow = asyncio.create_task(store.apply(APP, 0, chain("UNWIND range(1, 1000000) AS i CREATE (:Flood {i: i})")))
-        await asyncio.sleep(0.01)  # it is under way
-        waiting = [asyncio.create_task(store.apply(APP, partition, chain(COUNT))) for partition in (1, 2)]
-        await asyncio.sleep(0.01)
+        sender = store._senders[APP]
+        async with asyncio.timeout(30):
+            while not sender._free.locked():  # noqa: ASYNC110 - until it is under way
+                await asyncio.sleep(0)
+            waiting = [asyncio.create_task(store.apply(APP, partition, chain(COUNT))) for partition in (1, 2)]
+            while len(sender._batch) < 2:  # noqa: ASYNC110
+                await asyncio.sleep(0)
         assert not slow.done()  # else they have waited for nothing
         waiting[0].cancel()
         assert (await slow).count == 1

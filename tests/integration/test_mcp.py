@@ -271,7 +271,7 @@ async def test_context_is_that_of_the_rules(stack: Stack, app_id: str) -> None:
 async def test_facts_are_found(stack: Stack, app_id: str) -> None:
     async with Client(stack.url, app_id=app_id) as client:
         data = {"user_id": "ada", "episode_type": "json", "schema_id": "agent_memory_v1", "content": OWNERSHIP}
-        position = await client.emit(Event.create("episode.add", app_id=app_id, chat_id="ada", data=data))
+        position = await client.emit(Event.create("episode.add", app_id=app_id, chat_id="ada", data=data), wait_s=30)
         scope = MemoryScope(user_id="ada")
         reply = await client.search("", memory=scope, of="facts", after=position, budget_ms=BUDGET_MS)
         assert len(reply.results) == 1

@@ -390,7 +390,7 @@ async def test_a_slow_embedder_costs_no_partition(url: str, memory_bus: RedisEve
     number = channels.partition_of(f"{APP}/c1", PARTITIONS)
     for given in ("a", "b"):  # each its half: nothing is wanted back
         assert await (memory_bus if given == "a" else second_bus).claim(
-            number if given == "a" else 1 - number, given, 0.5
+            number if given == "a" else 1 - number, given, 30.0
         )
     await put(transport, [add(1, "tea")])
     async with working(first, second):

@@ -44,7 +44,7 @@ async def test_a_refused_app_learns_the_name_of_no_other_app(
         await graph.progress("first-tenant", 0)
         for app in ("other", "third"):
             said = Event.create("order.paid", app_id=app, chat_id="c", workflow="Support", data={"id": "o1"})
-            assert await client.emit(said)
+            assert await client.emit(said, wait_s=30)
         worker = MutationWorker(bus, graph, rules, name="w")
         running = asyncio.create_task(worker.run())
         async with asyncio.timeout(120):

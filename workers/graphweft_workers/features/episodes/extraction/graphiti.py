@@ -108,14 +108,14 @@ class GraphitiExtractor(Extractor):
             content=episode.text,
             valid_at=episode.reference_time,
         )
-        entity_types, excluded, edge_types = None, None, None
+        entity_types, edge_types = None, None
         edge_type_map: dict[tuple[str, str], list[str]] = {}
         if ontology is not None:
-            entity_types, excluded = dict(ontology.entity_types), list(ontology.excluded_entity_types)
-            edge_types = dict(ontology.edge_types)
+            # With the excluded types: a model that does not see them calls their entities ``Entity``.
+            entity_types, edge_types = dict(ontology.entity_types), dict(ontology.edge_types)
             edge_type_map = {ends: list(names) for ends, names in ontology.edge_type_map.items()}
         try:
-            nodes, _ = await extract_nodes(self._clients, given, [], entity_types, excluded)
+            nodes, _ = await extract_nodes(self._clients, given, [], entity_types)
             if not nodes:
                 return Structure()
             edges, _ = await extract_edges(self._clients, given, nodes, [], edge_type_map, edge_types=edge_types)

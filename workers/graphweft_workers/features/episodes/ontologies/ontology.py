@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+import re
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from inspect import cleandoc
-from typing import Any
+from typing import Any, Final
 
 from pydantic import BaseModel, create_model
 
 from graphweft_contracts import InvalidEvent
 from graphweft_contracts.episodes import ANY_TYPE, EntityName, EpisodeEntity, EpisodeRelation, Structure
 from graphweft_rules.files.findings import did_you_mean
+from graphweft_workers.terms import name_key
+
+_WORD: Final = re.compile(r"[a-z0-9]+|[^\W_]")
+"""A letter beyond ASCII is a word of its own, because some scripts have no blanks between words."""
 
 
 class OntologyError(InvalidEvent):
@@ -96,7 +101,9 @@ class Ontology:
     def fit(self, said: Structure) -> Structure:
         """Return the structure that a model found, without excluded types. Never raises.
 
-        Entities of unknown types get the type ``Entity``; relations keep their types.
+        Entities of unknown types get the type ``Entity``; relations keep their types. The name of an entity of an
+        excluded type is not in the result: neither as an entity of another type, nor in the name of an ``Entity``, nor
+        in a relation or its fact. Case and punctuation do not matter.
         """
         known = set(self.allowed_entity_types)
 
@@ -114,7 +121,7 @@ class Ontology:
                 for meant in [said.entity(getattr(relation, end))]
             }
             relations.append(relation.model_copy(update=ends))
-        return self._without_excluded(Structure(entities=tuple(entities), relations=tuple(relations)))
+        return self._without_names(Structure(entities=tuple(entities), relations=tuple(relations)))
 
     def _check_entity(self, type: str, where: str) -> None:
         if type not in self.allowed_entity_types:
@@ -135,3 +142,56 @@ class Ontology:
                 if excluded.isdisjoint({said.entity(relation.source).type, said.entity(relation.target).type})
             ),
         )
+
+    def _without_names(self, said: Structure) -> Structure:
+        """Return the structure of a model's answer without excluded types and without what names their entities.
+
+        A model that lists a password as a Credential may repeat it: as another entity, or in the fact between two
+        others.
+        """
+        excluded = set(self.excluded_entity_types)
+        ends = [(said.entity(each.source), said.entity(each.target)) for each in said.relations]
+        hidden = _Names(
+            each.name for each in (*said.entities, *(end for pair in ends for end in pair)) if each.type in excluded
+        )
+        if not hidden:
+            return said
+
+        def is_kept(entity: EpisodeEntity | EntityName) -> bool:
+            if entity.type in excluded or hidden.is_one(entity.name):
+                return False
+            return entity.type != ANY_TYPE or not hidden.are_in(entity.name)
+
+        return Structure(
+            entities=tuple(filter(is_kept, said.entities)),
+            relations=tuple(
+                relation
+                for relation, pair in zip(said.relations, ends, strict=True)
+                if all(map(is_kept, pair)) and not hidden.are_in(f"{relation.type} {relation.fact}")
+            ),
+        )
+
+
+class _Names:
+    """Names that must not be in a text."""
+
+    def __init__(self, names: Iterable[str]) -> None:
+        self._names = {_words(name) or name_key(name) for name in names}
+
+    def __bool__(self) -> bool:
+        return bool(self._names)
+
+    def is_one(self, name: str) -> bool:
+        """Return whether this is one of the names."""
+        return (_words(name) or name_key(name)) in self._names
+
+    def are_in(self, text: str) -> bool:
+        """Return whether the words of one of the names stand in the text."""
+        words = _words(text) or name_key(text)
+        return any(name in words for name in self._names)
+
+
+def _words(text: str) -> str:
+    """Return the words between blanks; the empty text if there are none."""
+    words = " ".join(_WORD.findall(name_key(text)))
+    return f" {words} " if words else ""

@@ -8,6 +8,7 @@ import random
 import subprocess
 import sys
 from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -29,7 +30,7 @@ from tests.integration.test_memory_worker import (
     working,
 )
 from tests.services.layouts import spread
-from tests.services.models import Failure, ModelRequest, ModelServer
+from tests.services.models import Failure, ModelRequest, ModelServer, read_facts
 from tests.services.rules import rule_set
 
 from graphweft import Event
@@ -50,6 +51,7 @@ from graphweft_workers.features.episodes.extraction.graphiti import GraphitiExtr
 from graphweft_workers.features.episodes.job import EpisodesJob
 from graphweft_workers.features.episodes.mutations import EpisodeMutations
 from graphweft_workers.features.episodes.ontologies import Ontologies, Ontology
+from graphweft_workers.features.episodes.ontologies.ontology import type_model
 from graphweft_workers.features.memory.embedding import SOURCE
 from graphweft_workers.features.memory.mutations import MemoryMutations
 from graphweft_workers.ports.bus import Bus
@@ -328,6 +330,46 @@ async def test_an_episode_of_an_unknown_schema_is_read_when_its_letter_is_retrie
         await done(bus)
     assert await facts(graph) == {"n1": ["Ann1 owns Shop1"]}
     assert [event.id for event in await extracted(bus)] == [id_of(1, letter.id)]
+
+
+async def test_a_password_is_in_no_entity_and_no_fact_though_another_app_or_episode_keeps_the_name(
+    bus: RedisEventLog, episodes_bus: RedisEventLog, graph: FalkorDBStore, transport: Transport,
+    model_server: ModelServer, new_job: Callable[..., EpisodesJob],
+) -> None:  # fmt: skip
+    types = {name: type_model(name, f"A {name}.") for name in ("Person", "Secret")}
+    closed = Ontology(
+        schema_id="closed", entity_types=types, edge_types={}, edge_type_map={}, excluded_entity_types=("Secret",)
+    )
+    known = Ontologies([closed, replace(closed, schema_id="open", excluded_entity_types=())])
+    rules = RuleSet({}, packs=(MemoryMutations(), EpisodeMutations(known)))
+
+    def reads(body: dict[str, Any]) -> str | None:
+        said, asked = read_facts(body), body["messages"][-1]["content"]
+        if said is not None and "password" in asked:
+            return said.replace('"hunter2", "entity_type_id": 1', '"hunter2", "entity_type_id": 2')
+        return said
+
+    model_server.reads = reads
+    text = "The password: «Ann OWNS hunter2» «Ann KNOWS Bob»"
+    secret = add(1, text, schema_id="closed")
+    others = [add(2, "A dog: «Bob OWNS hunter2»", schema_id="closed"), add(3, text, schema_id="open")]
+    await put(transport, [secret, others[0], others[1].model_copy(update={"appid": "other"})])
+    async with working(
+        JobWorker(episodes_bus, transport, new_job(known), name="e"), MutationWorker(bus, graph, rules, name="m")
+    ):
+        await done(episodes_bus)
+        await done(bus)
+    mentioned = (
+        "MATCH (p:Episode)-[:MENTIONS]->(e:Entity) RETURN p.name, e.type, e.name, e.terms ORDER BY p.name, e.name"
+    )
+    assert await rows(graph, mentioned) == [
+        ("n1", "Person", "Ann", "ann"), ("n1", "Person", "Bob", "bob"), ("n2", "Person", "Bob", "bob"),
+        ("n2", "Person", "hunter2", "hunter2"),
+    ]  # fmt: skip
+    assert await facts(graph) == {"n1": ["Ann knows Bob"], "n2": ["Bob owns hunter2"]}
+    assert await rows(graph, "MATCH (p:Episode {name: 'n1'}) RETURN p.content") == [(text,)], "the text is kept"
+    elsewhere = (await graph.read("other", mentioned, {}, timeout_s=10)).rows
+    assert ("n3", "Secret", "hunter2") in [tuple(row)[:3] for row in elsewhere]
 
 
 async def test_other_retries_ask_no_model(

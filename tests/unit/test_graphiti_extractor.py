@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import asyncio
 import importlib.util
 import json
 import os
+import re
 import subprocess
 import sys
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta, timezone
 from pathlib import Path
 from typing import Any
@@ -16,7 +19,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import SecretStr
-from tests.services.models import Failure, ModelServer
+from tests.services.models import Failure, ModelServer, read_facts
 
 from graphweft.transport import MAX_EVENT_BYTES
 from graphweft_contracts import Event, InvalidSettings, wire
@@ -76,7 +79,7 @@ async def test_an_episode_is_read_with_two_requests(
     nodes, edges = asked(model_server)
     for prompt in (nodes, edges):
         assert "«Ann OWNS Shop»" in prompt
-    assert all(name in nodes for name in set(AGENT_MEMORY.entity_types) - set(AGENT_MEMORY.excluded_entity_types))
+    assert all(name in nodes for name in AGENT_MEMORY.entity_types)
     assert all(name in edges for name in AGENT_MEMORY.edge_types)
     assert "2026-02-03 04:05" in edges
     for request in model_server.requests:
@@ -109,12 +112,73 @@ async def test_without_an_ontology_every_entity_is_of_the_one_type(extractor: Gr
     assert [relation.type for relation in said.relations] == ["OWNS"]
 
 
-async def test_excluded_types_are_not_asked_for_and_left_out(
+async def test_excluded_types_are_shown_to_the_model_and_then_dropped(
     extractor: GraphitiExtractor, model_server: ModelServer
 ) -> None:
-    said = await extractor.extract(episode("«Ann OWNS Key»", ontology=SMALL))
-    assert [(entity.type, entity.name) for entity in said.entities] == [("Person", "Ann"), ("Person", "Key")]
-    assert "Secret" not in asked(model_server)[0]
+    model_server.reads = by_names(Ann="Person", Shop="Entity", hunter2="Secret")
+    text = "«Ann OWNS hunter2» «hunter2 OPENS Shop» «Ann OWNS Shop»"
+    said = await extractor.extract(episode(text, ontology=SMALL))
+    assert [(entity.type, entity.name) for entity in said.entities] == [("Person", "Ann"), ("Entity", "Shop")]
+    assert [relation.fact for relation in said.relations] == ["Ann owns Shop"]
+    nodes, edges = asked(model_server)
+    assert "Secret" in nodes, "a model that does not see the type calls the password an Entity"
+    assert "hunter2" in edges, "a fact about the password has it as an end, and not two others"
+
+
+async def test_nothing_repeats_the_name_of_an_entity_of_an_excluded_type(
+    extractor: GraphitiExtractor, model_server: ModelServer
+) -> None:
+    named = ["Ann", "hunter2", "password: HUNTER2!", "Hunter2", "hunter22"]
+    entities = [{"name": name, "entity_type_id": id} for name, id in zip(named, (1, 2, 0, 0, 0), strict=True)]
+    of_ann = {"source_entity_name": "Ann", "target_entity_name": "Ann", "relation_type": "KNOWS", "fact": "so it is"}
+    edges = [
+        of_ann | {"fact": "Ann knows \u201cHunter2\u201d"},
+        of_ann | {"relation_type": "HAS_HUNTER2"},
+        of_ann | {"target_entity_name": "the password hunter2"},
+        of_ann | {"target_entity_name": "hunter2"},
+        of_ann | {"fact": "Ann was hunter22"},
+        of_ann | {"target_entity_name": "Tea"},
+    ]
+    answer(model_server, {"extracted_entities": entities}, {"edges": edges})
+    said = await extractor.extract(episode("x", ontology=SMALL))
+    assert [entity.name for entity in said.entities] == ["Ann", "hunter22", "Tea"]
+    assert [relation.fact for relation in said.relations] == ["Ann was hunter22", "so it is"]
+
+
+async def test_a_type_is_excluded_for_its_episode_and_its_ontology_alone(
+    extractor: GraphitiExtractor, model_server: ModelServer
+) -> None:
+    model_server.reads = by_names(Ann="Person", Rex="Secret")
+    open_to_all = replace(SMALL, schema_id="open", excluded_entity_types=())
+    text = "«Ann OWNS Rex»"
+    hidden, shown = await asyncio.gather(
+        extractor.extract(episode(text, ontology=SMALL)), extractor.extract(episode(text, ontology=open_to_all))
+    )
+    assert [entity.name for entity in hidden.entities] == ["Ann"]
+    assert [entity.name for entity in shown.entities] == ["Ann", "Rex"]
+    model_server.reads = by_names(Ann="Person", Rex="Person")
+    again = await extractor.extract(episode(text, ontology=SMALL))
+    assert [(entity.type, entity.name) for entity in again.entities] == [("Person", "Ann"), ("Person", "Rex")]
+
+
+def by_names(**types: str) -> Callable[[dict[str, Any]], str | None]:
+    """Answer like ``read_facts``, with these types where the prompt offers them, and else with ``Entity``."""
+
+    def reads(body: dict[str, Any]) -> str | None:
+        said = read_facts(body)
+        if said is None or "extracted_entities" not in said:
+            return said
+        prompt = body["messages"][-1]["content"]
+        offered = {
+            name: int(id) for id, name in re.findall(r"'entity_type_id': (\d+), 'entity_type_name': '(\w+)'", prompt)
+        }
+        entities: list[dict[str, Any]] = json.loads(said)["extracted_entities"]
+        ids = [offered.get(types.get(each["name"], "Entity"), 0) for each in entities]
+        return json.dumps(
+            {"extracted_entities": [each | {"entity_type_id": id} for each, id in zip(entities, ids, strict=True)]}
+        )
+
+    return reads
 
 
 def answer(server: ModelServer, entities: Any, edges: Any) -> None:

@@ -196,6 +196,35 @@ def test_what_a_model_invents_is_fitted_and_not_refused() -> None:
     assert replace(TEAM, excluded_entity_types=("Entity",)).fit(invented).relations[0].type == "HAS"
 
 
+def test_a_name_of_an_excluded_type_is_left_out_of_what_a_model_says() -> None:
+    texts = ["Ann knows S3 cret.", "it is s3-CRET", "the s3cret", "Ann knows the s3"]
+    whole = Structure.model_validate(
+        {
+            "entities": [
+                {"type": "Secret", "name": "s3-cret"},
+                {"type": "Secret", "name": "***"},
+                {"type": "Secret", "name": "\u5bc6\u7801\u4e00"},
+                {"type": "Person", "name": "Ann"},
+                {"type": "Person", "name": "S3 Cret"},
+                {"type": "Person", "name": "Ann of s3-cret"},
+                {"type": "Dog", "name": "a s3 cret"},
+                {"type": "Entity", "name": "***"},
+            ],
+            "relations": [
+                *({"type": "KNOWS", "source": "Ann", "target": "Ann", "fact": each} for each in texts),
+                {"type": "KNOWS", "source": "Ann", "target": "Ann", "fact": "\u6211\u7684\u5bc6\u7801\u4e00\u662f"},
+                {"type": "KNOWS", "source": "S3 Cret", "target": "Ann"},
+            ],
+        }
+    )
+    fitted = TEAM.fit(whole)
+    assert [entity.name for entity in fitted.entities] == ["Ann", "Ann of s3-cret"]
+    assert [relation.fact for relation in fitted.relations] == texts[2:]
+    assert replace(TEAM, excluded_entity_types=()).fit(whole).entities[3:] == (
+        *whole.entities[3:6], whole.entities[6].model_copy(update={"type": "Entity"}), whole.entities[7],
+    )  # fmt: skip
+
+
 def test_ontologies_are_asked_about_the_text_of_json_too() -> None:
     add = EpisodeAdd.model_validate({"content": {"said": TAGGED}, "episode_type": "json", "user_id": "u"})
     assert resolve_ontology(add.schema_id, add.text) is ONTOLOGY

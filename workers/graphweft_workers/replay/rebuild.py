@@ -251,7 +251,7 @@ class Rebuild:
                     "another one"
                 )
             known = self.done.get(partition, Replayed())
-            async with contextlib.aclosing(self._replay.run(partition, to=end)) as steps:
+            async with contextlib.aclosing(self._replay.run(partition, to=end, counted=known.offset)) as steps:
                 async for step in steps:
                     self.done[partition] = Replayed(
                         offset=step.offset,

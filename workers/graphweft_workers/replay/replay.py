@@ -118,8 +118,11 @@ class Replay:
         if self._restoring is not None:
             await self._restoring.finish()
 
-    async def run(self, partition: int, *, to: str | None = None) -> AsyncGenerator[Replayed]:
+    async def run(self, partition: int, *, to: str | None = None, counted: str = "") -> AsyncGenerator[Replayed]:
         """Apply the partition up to the offset ``to``, or to its end; yield the progress after each batch.
+
+        Entries and skips up to the offset ``counted`` do not count: an earlier call has read them, behind the last
+        effect in the graph.
 
         Raises ``BusUnavailable`` and ``GraphUnavailable``; a further call continues. Raises ``QueryFailed`` if the app
         cannot have a graph.
@@ -152,13 +155,24 @@ class Replay:
                     queue.applying = [QueuedBatch(start=Committed(offset=done.offset), events=events)]
                     await writer.apply(queue)
                 done.offset = page.entries[-1].offset
-                done.entries += len(page.entries)
+                again = self._read_again(page.entries, counted)
+                done.entries += len(page.entries) - len(again)
                 done.events += len(events)
-                done.skips.update((skip.rule, skip.mutation, skip.message) for skip in read.skips)
+                done.skips.update(
+                    (skip.rule, skip.mutation, skip.message)
+                    for skip in read.skips
+                    if skip.entry.offset not in again
+                )
                 if self._restoring is not None:
                     whole = not self._letters.found
                     await self._restoring.applied(partition, page.entries, len(events), whole=whole)
                 yield done
+
+    def _read_again(self, entries: Sequence[Entry], counted: str) -> set[str]:
+        """Return the offsets of the entries up to ``counted``."""
+        if not counted or self._bus.is_after(entries[0].offset, counted):
+            return set()
+        return {each.offset for each in entries if not self._bus.is_after(each.offset, counted)}
 
     async def _pages(self, reading: _Reading) -> AsyncGenerator[_Page]:
         """Yield the rest of the partition, in order. While the graph applies a page, the next one is read."""

@@ -22,9 +22,10 @@ from graphweft.searching import make_query, text_of
 from graphweft.settings import CONTEXT_VARIABLE, ClientSettings
 from graphweft.time_limit import time_limit
 from graphweft.token_bucket import TokenBucket
-from graphweft.transport import MAX_BUDGET_MS, Outgoing, Transport
+from graphweft.transport import CLOSED, MAX_BUDGET_MS, Outgoing, Transport, with_bus_step
 from graphweft.transports.registry import make_transport
 from graphweft_contracts import (
+    BusUnavailable,
     ContextReply,
     ContextRequest,
     Event,
@@ -356,7 +357,7 @@ class Client:
         budget = _milliseconds(self._budget_ms if budget_ms is None else budget_ms)
         request_id = uuid4().hex
         if self._closed:
-            return _empty(request_id, "bus_unavailable", "the client is closed")
+            return _empty(request_id, "bus_unavailable", CLOSED)
         if not self._context_on:
             return _empty(request_id, "disabled", f"{CONTEXT_VARIABLE} is off in this process")
         if budget is None:
@@ -378,6 +379,8 @@ class Client:
                 "timeout",
                 f"no answer within {budget} ms; is a responder running (`graphweft run injection`)?",
             )
+        except BusUnavailable as error:
+            reply = _empty(request_id, "bus_unavailable", with_bus_step(str(error)))
         except (Transient, Permanent) as error:
             reply = _empty(request_id, "bus_unavailable", str(error))
         except ValidationError as error:

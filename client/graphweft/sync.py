@@ -17,6 +17,7 @@ from uuid import uuid4
 from typing_extensions import Self
 
 from graphweft.client import Client, ClientStats
+from graphweft.transport import CLOSED
 from graphweft_contracts import ContextReply, Event
 
 P = ParamSpec("P")
@@ -32,7 +33,7 @@ _LAST_CALLS_S: Final = 1.0
 
 
 def _closed() -> ContextReply:
-    return ContextReply(id=uuid4().hex, reason="bus_unavailable", detail="the client is closed", partial=True)
+    return ContextReply(id=uuid4().hex, reason="bus_unavailable", detail=CLOSED, partial=True)
 
 
 def _blocking(

@@ -26,6 +26,8 @@ MAX_CONTEXT_BYTES: Final = 8 * 1024**2
 """Largest encoded context request."""
 MAX_BUDGET_MS: Final = 600_000
 """Largest budget of a context request; responders ignore later deadlines."""
+CLOSED: Final = "the client is closed: make a new one"
+BUS_STEP: Final = "start the bus, or correct GRAPHWEFT_BUS_URL or GRAPHWEFT_DATA; `graphweft doctor` checks it"
 _TOO_LARGE: Final = (
     f"the request exceeds {MAX_CONTEXT_BYTES} bytes, the limit of the bus: send only the context variables that rules "
     "read"
@@ -184,6 +186,11 @@ def seconds_left(request: ContextRequest) -> float:
     return max(0.0, request.deadline_ms / 1000 - time.time())
 
 
+def with_bus_step(why: str) -> str:
+    """Return why the bus is unavailable, with the next step unless the text names one."""
+    return why if ": make " in why or "`graphweft " in why else f"{why}; {BUS_STEP}"
+
+
 def read_reply(request: ContextRequest, body: bytes) -> ContextReply:
     """Return the reply in ``body``.
 
@@ -192,7 +199,9 @@ def read_reply(request: ContextRequest, body: bytes) -> ContextReply:
     try:
         reply = ContextReply.model_validate_json(body)
     except ValidationError as error:
-        raise BusUnavailable("the responder's reply violates the contract; do both run the same version?") from error
+        raise BusUnavailable(
+            "the responder's reply violates the contract: both need one version, as `graphweft --version` prints"
+        ) from error
     if time.time() * 1000 >= request.deadline_ms:
         raise TimeoutError
     return reply

@@ -19,6 +19,7 @@ from graphweft.adapters.sender import AdapterStats, EventClient, Sender, no_cont
 from graphweft.adapters.turn_book import Chat, EmittedEvent, Failure, Moment, TurnBook
 from graphweft.adapters.turn_memory import MEMORY_ADD, memory_of
 from graphweft.adapters.values import bounded_copy
+from graphweft.transport import CLOSED
 from graphweft_contracts import ContextReply, Event
 from graphweft_contracts.events import DEFAULT_WORKFLOW
 
@@ -38,7 +39,7 @@ class Turn:
     """
 
     def __init__(self, turns: Turns, at: Moment, agent: str, message: str | None) -> None:
-        self.context: ContextReply = no_context("bus_unavailable", "the client is closed")
+        self.context: ContextReply = no_context("bus_unavailable", CLOSED)
         self._turns = turns
         self._at = at
         self._agent = agent

@@ -25,7 +25,7 @@ from tests.services.rules import load_rules
 
 from graphweft import Client, ContextReply, Event, SyncClient
 from graphweft.client import _reserve_ms
-from graphweft.transport import MAX_CONTEXT_BYTES, MAX_EVENT_BYTES, Outgoing
+from graphweft.transport import BUS_STEP, MAX_CONTEXT_BYTES, MAX_EVENT_BYTES, Outgoing
 from graphweft.transports.embedded import embedded_url
 from graphweft.transports.redis.transport import RedisTransport
 from graphweft_contracts import ContextRequest, InvalidSettings, channels, wire
@@ -373,7 +373,7 @@ async def test_a_closed_client_answers_and_opens_nothing(url: str, raw: Any) -> 
         assert client.stats.rejected == 1
         reply = await ask(client)
         assert (reply.reason, reply.text, reply.partial) == ("bus_unavailable", "", True)
-        assert "closed" in reply.detail
+        assert reply.detail == "the client is closed: make a new one"
         assert await client.flush()
         assert await connected(raw) <= others
         assert asyncio.all_tasks() == {asyncio.current_task()}
@@ -428,6 +428,7 @@ async def test_a_bus_that_is_away_is_named_at_once(own: EmbeddedServer) -> None:
         for _ in range(3):
             reply = await ask(client, budget_ms=int(FOR_EVER_S * 1000))
             assert (reply.reason, reply.text, reply.partial) == ("bus_unavailable", "", True)
+            assert reply.detail.endswith(f"; {BUS_STEP}")
 
 
 async def test_a_bus_that_dies_ends_the_calls_in_flight(own: EmbeddedServer, tmp_path: Path) -> None:

@@ -185,7 +185,8 @@ async def test_closing_while_it_connects_ends_the_calls() -> None:
             replies = await asyncio.gather(*calls)
         finally:
             over.set()
-    assert [(reply.reason, reply.detail) for reply in replies] == [("bus_unavailable", "the client is closed")] * 3
+    closed = "the client is closed: make a new one"
+    assert [(reply.reason, reply.detail) for reply in replies] == [("bus_unavailable", closed)] * 3
 
 
 async def test_a_request_that_is_too_large_is_refused(kafka_url: str) -> None:

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 from tests.adapters.shared.kit import Bus
 
-from graphweft import Client, SyncClient
+from graphweft import Client, MemoryScope, SyncClient
+from graphweft.transport import BUS_STEP, CLOSED, with_bus_step
 from graphweft.turns import Turn
 
 UNREACHABLE = "redis://127.0.0.1:1"
@@ -206,4 +207,25 @@ def test_a_synchronous_client_without_a_bus_changes_nothing_for_the_caller(caplo
     assert client.stats.dropped == 7
     with client.turn(agent="Planner", chat="c1") as closed:
         closed.tool("weather")
-    assert (closed.context.reason, closed.context.detail) == ("bus_unavailable", "the client is closed")
+    assert (closed.context.reason, closed.context.detail) == ("bus_unavailable", "the client is closed: make a new one")
+
+
+@pytest.mark.parametrize(
+    ("why", "detail"),
+    [
+        ("the bus is unavailable: Error 111", f"the bus is unavailable: Error 111; {BUS_STEP}"),
+        ("the bus is full: `graphweft trim`", "the bus is full: `graphweft trim`"),
+        (CLOSED, CLOSED),
+    ],
+)
+def test_an_unavailable_bus_has_one_next_step(why: str, detail: str) -> None:
+    assert with_bus_step(why) == detail
+    assert with_bus_step(detail) == detail
+
+
+async def test_a_context_without_a_bus_names_the_setting_and_the_command() -> None:
+    async with Client(UNREACHABLE) as client:
+        reply = await client.search("x", app_id="a", memory=MemoryScope(user_id="u"), budget_ms=5_000)
+    assert reply.reason == "bus_unavailable"
+    assert "GRAPHWEFT_BUS_URL" in reply.detail
+    assert "`graphweft doctor`" in reply.detail

@@ -40,6 +40,7 @@ __all__ = ("Adapter", "Stamp")
 Stamp: TypeAlias = Callable[[list[EmittedEvent]], list[EmittedEvent]]
 """Adds ids, times or fields that the runtime knows to events. It must not change their types or chats."""
 
+_CLOSED: Final = "the adapter is closed: make a new one"
 _MAX_TICK_S: Final = 5.0
 """Longest time between two checks for abandoned turns."""
 
@@ -277,7 +278,9 @@ class Adapter:
         replies: dict[str, ContextReply] = {}
         future = self.submit(partial(work, replies))
         if future is None:
-            late = no_context("bus_unavailable", "the adapter is closed, or has no thread in this process")
+            late = no_context(
+                "bus_unavailable", "the adapter is closed, or has no thread: make one in this process"
+            )
         else:
             try:
                 waiting = asyncio.wrap_future(future)
@@ -433,14 +436,14 @@ class Adapter:
             return no_context("disabled", f"{CONTEXT_VARIABLE} is off in this process")
         started_s = time.monotonic()
         if self._forked():
-            return no_context("bus_unavailable", "the adapter belongs to another process")
+            return no_context("bus_unavailable", "the adapter belongs to another process: make one in this process")
         chat = self.chat(variables)
         if chat is None:
             return no_context("invalid_request", "app_id and chat_id are required")
         context = self._carry(variables)
         with self._lock:
             if self._closed:
-                return no_context("bus_unavailable", "the adapter is closed")
+                return no_context("bus_unavailable", _CLOSED)
             turn = self._book.turn(chat, agent, run)
             if turn is None:
                 self._enqueue(
@@ -457,7 +460,7 @@ class Adapter:
                 request.future = self._loop.submit(
                     partial(self._sender.ask, chat, agent, asked, request.after, request.deadline_s)
                 )
-                request.reply = None if request.future else no_context("bus_unavailable", "the adapter is closed")
+                request.reply = None if request.future else no_context("bus_unavailable", _CLOSED)
             return request
 
     def _answer(self, request: _Request) -> ContextReply:

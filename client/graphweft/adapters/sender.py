@@ -19,6 +19,7 @@ from pydantic import ValidationError
 from graphweft.adapters.events import CONTEXT_REQUEST
 from graphweft.adapters.turn_book import Chat, EmittedEvent
 from graphweft.json_copy import json_copy
+from graphweft.transport import with_bus_step
 from graphweft_contracts import ContextReply, Event, ReasonCode, wire
 
 logger = logging.getLogger("graphweft.adapters")
@@ -38,7 +39,6 @@ _NO_EMBEDDER: Final = (
     "set GRAPHWEFT_EMBEDDER where the responder and the memory worker run, or search with index_type='fulltext'"
 )
 _NEXT_STEPS: Final[Mapping[ReasonCode, str]] = {
-    "bus_unavailable": "start the bus, or correct GRAPHWEFT_BUS_URL or GRAPHWEFT_DATA; `graphweft doctor` checks it",
     "condition_error": "correct the condition; `graphweft lint` checks it",
     "embedder_unavailable": "check that the endpoint of GRAPHWEFT_EMBEDDER answers the responder",
     "graph_unavailable": "start the graph server; `graphweft doctor` checks it",
@@ -271,12 +271,15 @@ class Sender:
         for reason, detail in missing.items():
             with self._counting:
                 counts[reason] = counts.get(reason, 0) + 1
-            self.warn_once(f"{what}: {reason}", "; ".join(filter(None, (detail, _next_step(reason, detail)))), who=who)
+            self.warn_once(f"{what}: {reason}", _with_next_step(reason, detail), who=who)
 
 
-def _next_step(reason: ReasonCode, detail: str) -> str:
-    """Return the next step for the operator, or an empty text if the detail names it."""
-    return _NO_EMBEDDER if "embedder is required" in detail else _NEXT_STEPS.get(reason, "")
+def _with_next_step(reason: ReasonCode, detail: str) -> str:
+    """Return the detail with the next step for the operator."""
+    if reason == "bus_unavailable":
+        return with_bus_step(detail)
+    step = _NO_EMBEDDER if "embedder is required" in detail else _NEXT_STEPS.get(reason, "")
+    return "; ".join(filter(None, (detail, step)))
 
 
 def no_context(reason: ReasonCode, detail: str) -> ContextReply:

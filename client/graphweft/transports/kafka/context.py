@@ -20,7 +20,7 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError
 
 from graphweft.time_limit import time_limit
-from graphweft.transport import MAX_CONTEXT_BYTES, encoded, read_reply, seconds_left
+from graphweft.transport import CLOSED, MAX_CONTEXT_BYTES, encoded, read_reply, seconds_left
 from graphweft.transports.kafka.connection import Servers, bus_errors, find_replies, make_context_topics
 from graphweft_contracts import BusUnavailable, ContextReply, ContextRequest, channels
 from graphweft_contracts.signatures import SIGNATURE, SigningKey
@@ -101,7 +101,7 @@ class KafkaContext:
         self._opening = self._listener = None
         for future in self._pending.values():
             if not future.done():
-                future.set_result(BusUnavailable("the client is closed"))
+                future.set_result(BusUnavailable(CLOSED))
         producer, self._producer = self._producer, None
         inbox, self._inbox = self._inbox, None
         if inbox is not None:
@@ -122,7 +122,7 @@ class KafkaContext:
             with bus_errors("the bus is unavailable"):
                 opening.result()
         if self._producer is None:  # closed meanwhile
-            raise BusUnavailable("the client is closed")
+            raise BusUnavailable(CLOSED)
         return self._producer
 
     async def _open(self, pause_s: float) -> None:

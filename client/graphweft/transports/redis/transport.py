@@ -22,6 +22,7 @@ from redis.exceptions import NoPermissionError, RedisError
 
 from graphweft.time_limit import time_limit
 from graphweft.transport import (
+    CLOSED,
     LAYOUT_S,
     MAX_BUDGET_MS,
     NEW_LAYOUT,
@@ -161,7 +162,7 @@ class RedisTransport:
             with contextlib.suppress(asyncio.CancelledError):
                 await self._listener
             self._listener = None
-        self._fail_all("the client is closed")
+        self._fail_all(CLOSED)
         await self._replies.aclose()
         await self._requests.aclose()
         await self._repeating.aclose()
@@ -256,7 +257,10 @@ class RedisTransport:
         inbox = self._asked.popleft()
         for app_id in [app_id for app_id, each in self._inboxes.items() if each is inbox]:
             del self._inboxes[app_id]
-        inbox.settle(f"the bus does not allow this user to read {inbox.channel}: {error}")
+        inbox.settle(
+            f"the bus does not allow this user to read {inbox.channel}: {error}; `graphweft acl` prints the "
+            "rights that it needs"
+        )
 
     def _fail_all(self, why: str) -> None:
         """Fail all pending requests, and new ones until the next subscription, as unavailable."""

@@ -15,6 +15,7 @@ from graphweft_workers.replay.history_diff import HistoryDiff, Outcome, RuleName
 _HOWS: Final[tuple[How, ...]] = ("added", "removed", "changed")
 _OUTCOMES: Final[tuple[Outcome, ...]] = ("applied", "skipped", "failed")
 _SIDES: Final[tuple[Side, ...]] = ("before", "after")
+_RULES: Final[Mapping[Side, str]] = {"before": "as lived", "after": "by the rules"}
 _SIGNS: Final[Mapping[How, str]] = {"added": "+", "removed": "-", "changed": "~"}
 _LONGEST: Final = 120
 
@@ -167,9 +168,9 @@ def lines_of_example(example: Example) -> list[str]:
 
 
 def text_of_cause(cause: Cause) -> str:
-    """Return an event on one line."""
-    rules = "as lived" if cause.side == "before" else "by the rules"
-    event = f"{cause.type} {cause.id} of {cause.source} at {cause.position}"
+    """Return an event and its effect on one line."""
+    rules = _RULES[cause.sides[0]] if len(cause.sides) == 1 else "differs"
+    event = f"{cause.type} {cause.id} of {cause.source} at {' and '.join(cause.positions)}"
     return printable(f"event {event}: {cause.rule}/{cause.mutation} {rules}")
 
 

@@ -16,33 +16,35 @@ from graphweft_workers.engine.read import MatchedEvent
 from graphweft_workers.replay.graph_diff import Example
 
 _MOST: Final = 5
-"""Events of one example."""
+"""Causes of one example, and positions of one cause."""
 
 type Side = Literal["before", "after"]
 type _Named = tuple[str, str, str]
 """Label, property and canonical value."""
+type _Effect = tuple[str, str, str, str]
+"""Source and id of an event, rule and mutation."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Cause:
-    """One row that only one side has, or that differs."""
+    """One mutation of one event that only one side has, or that differs."""
 
-    side: Side
     source: str
     id: str
     type: str
-    position: str
-    """``partition:offset``."""
     rule: str
     mutation: str
+    sides: list[Side]
+    """Which have it: both where it differs."""
+    positions: list[str]
+    """``partition:offset``; several if the event was retried, or has another chat with the same id."""
 
 
 class Causes:
     """Collects the events behind examples."""
 
     def __init__(self, examples: Sequence[Example]) -> None:
-        self.found: list[list[Cause]] = [[] for _ in examples]
-        """For each example, up to five rows in log order."""
+        self._found: list[dict[_Effect, Cause]] = [{} for _ in examples]
         self._needs: list[frozenset[_Named]] = []
         self._wanted: dict[_Named, list[int]] = {}
         for number, example in enumerate(examples):
@@ -52,6 +54,11 @@ class Causes:
             self._needs.append(needs if all(end.key for end in example.ends) else frozenset())
             for need in self._needs[-1]:
                 self._wanted.setdefault(need, []).append(number)
+
+    @property
+    def found(self) -> list[list[Cause]]:
+        """For each example, up to five causes in log order. None has the event and the mutation of another one."""
+        return [list(each.values()) for each in self._found]
 
     def see(self, partition: int, before: Iterable[MatchedEvent], after: Iterable[MatchedEvent]) -> None:
         """Take what both sides make of one range of a partition."""
@@ -75,18 +82,25 @@ class Causes:
             if other is not None and _is_equal(bound, other):
                 continue
             for number in self._examples_of(bound):
-                if len(self.found[number]) < _MOST:
-                    self.found[number].append(
-                        Cause(
-                            side=side,
-                            source=event.event.source,
-                            id=event.event.id,
-                            type=event.event.type,
-                            position=position,
-                            rule=mutation.rule,
-                            mutation=mutation.id,
-                        )
-                    )
+                self._add(self._found[number], position, side, event, bound)
+
+    def _add(
+        self, found: dict[_Effect, Cause], position: str, side: Side, event: MatchedEvent, bound: BoundMutation
+    ) -> None:
+        source, id = event.event.source, event.event.id
+        rule, mutation = bound.mutation.rule, bound.mutation.id
+        cause = found.get((source, id, rule, mutation))
+        if cause is None:
+            if len(found) < _MOST:
+                found[source, id, rule, mutation] = Cause(
+                    source=source, id=id, type=event.event.type, rule=rule, mutation=mutation, sides=[side],
+                    positions=[position],
+                )  # fmt: skip
+            return
+        if side not in cause.sides:
+            cause.sides.append(side)
+        if position not in cause.positions and len(cause.positions) < _MOST:
+            cause.positions.append(position)
 
     def _examples_of(self, bound: BoundMutation) -> Iterator[int]:
         named: set[_Named] = set()

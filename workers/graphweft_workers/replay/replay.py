@@ -159,9 +159,7 @@ class Replay:
                 done.entries += len(page.entries) - len(again)
                 done.events += len(events)
                 done.skips.update(
-                    (skip.rule, skip.mutation, skip.message)
-                    for skip in read.skips
-                    if skip.entry.offset not in again
+                    (skip.rule, skip.mutation, skip.message) for skip in read.skips if skip.entry.offset not in again
                 )
                 if self._restoring is not None:
                     whole = not self._letters.found

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 from tests.services.rules import rules_of_parts
@@ -16,6 +17,7 @@ from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.replay.causes import Causes
 from graphweft_workers.replay.graph_diff import Example, NodeName
 
+NOW = datetime(2026, 2, 1, tzinfo=UTC)
 ORDER = Example(
     kind="node",
     how="changed",
@@ -33,7 +35,7 @@ def rules(folder: Path, name: str, **parts: str) -> RuleSet:
 
 
 def matched(rules: RuleSet, *events: Event) -> list[MatchedEvent]:
-    entries = [Entry(offset=f"{number}-0", fields=wire.encode(event)) for number, event in enumerate(events, 1)]
+    entries = [Entry(offset=f"{number}-0", fields=wire.encode(event), received=NOW) for number, event in enumerate(events, 1)]
     return list(read_range(0, entries, FixedRules(rules), RecentEvents()).apps.get("app", ()))
 
 

@@ -39,6 +39,7 @@ from graphweft_contracts import (
     wire,
 )
 from graphweft_contracts.admission import check_admission
+from graphweft_contracts.plurals import counted
 from graphweft_contracts.search import IndexType, Searched, WithoutEmbedder
 from graphweft_contracts.signatures import SigningKey
 
@@ -554,7 +555,7 @@ class Client:
     def _drop_pending(self) -> None:
         if not self._pending:
             return
-        logger.error("closed with %d events not sent: the bus did not accept them", len(self._pending))
+        logger.error("closed with %s not sent: the bus did not accept them", counted(len(self._pending), "event"))
         self.stats.dropped += len(self._pending)
         self.stats.buffered = 0
         for pending in self._pending:

@@ -419,7 +419,7 @@ def test_emit_and_import_wait_for_up(tmp_path: Path, rules: Path) -> None:
         outputs = [process.communicate(timeout=50) for process in waiting]
         assert [process.returncode for process in waiting] == [0, 0], outputs
         assert [out for out, _ in outputs] == [
-            "1 events sent\n1 applied, 0 skipped, 0 dead-lettered\n",
+            "1 event sent\n1 applied, 0 skipped, 0 dead-lettered\n",
             "15 events sent\n",
         ]
         assert turns(deployment, "early") == 1
@@ -469,7 +469,7 @@ def test_context_prints_the_text_alone_on_standard_output(up: Deployment) -> Non
     done = up.run(*asked)
     assert done.returncode == 0
     assert done.stdout == enclose(f"## Agent Turns\n- **{name}**: 1") + "\n"
-    assert done.stderr.startswith("1 blocks, 1 rows, ")
+    assert done.stderr.startswith("1 block, 1 row, ")
     reply = up.json(*asked)
     assert reply["text"] + "\n" == done.stdout
     assert reply["blocks"][0]["rows"] == 1
@@ -491,7 +491,7 @@ def test_context_explains_itself_on_standard_error(up: Deployment) -> None:
     assert re.fullmatch(r".*graph_injection\.yaml:\d+:\d+", words[2])
     assert (words[3], words[7]) == ("1", "0")
     assert words[5] in {"yes", "no"}
-    assert re.fullmatch(r"1 blocks, 1 rows, \d+ tokens, [\d.]+ ms, context [0-9a-f]{32}", last)
+    assert re.fullmatch(r"1 block, 1 row, \d+ tokens?, [\d.]+ ms, context [0-9a-f]{32}", last)
     [block] = up.json(*asked, "--explain")["blocks"]
     assert block["explanation"]["params"] == {"name": "Ann"}
     assert up.json(*asked)["blocks"][0]["explanation"] is None
@@ -757,7 +757,7 @@ def test_a_dead_letter_is_found_mended_and_retried_once(up: Deployment, rules: P
     (rules / "Numbers/graph_injection.yaml").write_text(MENDED)
     assert up.stop()[0] == 0
     up.start()
-    assert up.ok("dlq", "retry", first["id"]) == "1 events are back on the bus\n"
+    assert up.ok("dlq", "retry", first["id"]) == "1 event is back on the bus\n"
     done = inside(("dlq", "retry", first["id"], "9:9-9:a/b", "--json"), up.environment)
     assert done.code == 2
     assert json.loads(done.out) == {"retried": 0, "left": 0, "kept": [], "unknown": [first["id"], "9:9-9:a/b"]}
@@ -785,7 +785,7 @@ def test_lint_exits_with_1_on_errors_only(call: Call, rules: Path, tmp_path: Pat
     done = call("lint", str(empty))
     assert done.code == 0
     assert "no-rules" in done.out
-    assert done.out.endswith("0 errors, 1 warnings\n")
+    assert done.out.endswith("0 errors, 1 warning\n")
     bad = tmp_path / "graph_injection.yaml"
     bad.write_text(SUPPORT.replace("events:", "event:"))
     done = call("lint", str(bad), "nowhere")
@@ -1224,7 +1224,7 @@ def test_the_order_of_an_app_is_changed_when_nothing_is_left_to_apply(call: Call
     assert call("emit", "e.jsonl", **servers).code == 0
     refused = call("order", "busy", "chat", **servers)
     assert refused.code == 2
-    assert "1 events of the partitions that hold this app's events are not applied yet" in refused.err
+    assert "1 event is not applied yet in the partitions that hold this app's events" in refused.err
     assert call("order", "busy", "chat", "--force", **servers).code == 0
     shown = json.loads(call("order", "--json", **servers).out)
     assert shown["orders"] == {"*": "app", "busy": "chat"}

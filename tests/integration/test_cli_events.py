@@ -219,9 +219,9 @@ def test_tail_filters_and_tells_what_it_cannot_decide(log: Log, call: Call) -> N
     for arguments, wanted in ids.items():
         assert {each["event"]["id"] for each in log.tail(*arguments) if each["kind"] == "event"} == wanted
     hidden = call("events", "tail", "--app", "shop", **log.servers)
-    assert "1 entries that cannot be decoded are not shown" in hidden.err
+    assert "1 entry that cannot be decoded is not shown" in hidden.err
     cut = call("events", "tail", "--app", "shop", "--scan", "1", **log.servers)
-    assert "only the newest 1 entries were searched" in cut.err
+    assert "only the newest 1 entry was searched" in cut.err
     assert "invalid --since 'soon'" in log.run("events", "tail", "--since", "soon", code=2)
     assert "invalid --app 'a b'" in log.run("events", "tail", "--app", "a b", code=2)
 
@@ -248,7 +248,7 @@ def test_text_of_others_cannot_control_the_terminal(log: Log, tmp_path: Path) ->
     assert "\\u001b" in log.run("coverage")
     assert log.json("coverage")["unmatched"]
     (tmp_path / "log.jsonl").write_bytes(wire.encode(hostile)[wire.DATA])
-    assert "of 1 events match" in log.run("coverage", "log.jsonl")
+    assert "of 1 event match" in log.run("coverage", "log.jsonl")
 
 
 def test_an_empty_bus_is_told(log: Log, call: Call) -> None:

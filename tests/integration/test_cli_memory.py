@@ -185,7 +185,7 @@ def test_what_is_added_is_listed_and_found_within_its_scope(up: Up) -> None:
     assert "\nMy dog barks" in done.stdout
     assert "\nThe dog is old" in done.stdout
     assert "green" not in done.stdout
-    assert "1 blocks, 2 rows" in done.stderr
+    assert "1 block, 2 rows" in done.stderr
     reply = up.json("memory", "search", *both, "--index-type", "fulltext", "dog", "--explain")
     [block] = reply["blocks"]
     assert [row["text"] for row in block["value"]] == ["The dog is old"]
@@ -351,7 +351,7 @@ def test_the_examples_of_the_page_run_as_printed(up: Up) -> None:
     assert outputs[1] == "2 messages of this user are remembered\n"
     [event] = re.findall(r"```json\n(.*?)```", PAGE, re.DOTALL)
     emitted = up.ok("emit", "-", "--wait", stdin=event.replace("acme", "page"))
-    assert emitted == "1 events sent\n1 applied, 0 skipped, 0 dead-lettered\n"
+    assert emitted == "1 event sent\n1 applied, 0 skipped, 0 dead-lettered\n"
     assert up.texts("--app", "page", "--user", "ada") == ["I am allergic to nuts."]
     [commands, facts] = re.findall(r"```sh\n(.*?)```", PAGE, re.DOTALL)
     _, *arguments = shlex.split(facts)

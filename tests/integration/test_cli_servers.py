@@ -176,10 +176,10 @@ def test_dead_letters_are_found_mended_and_retried(call: Call, servers: dict[str
     (Path(servers["GRAPHWEFT_RULES"]) / "Numbers/graph_injection.yaml").write_text(MENDED)
     pushed = call("rules", "push", "--json", **servers)  # a retry follows the rules that are active at its place
     assert json.loads(pushed.out)["changes"]["changed"] == ["Numbers/graph_injection.yaml"]
-    assert call("dlq", "retry", first, **servers).out == "1 events are back on the bus\n"
+    assert call("dlq", "retry", first, **servers).out == "1 event is back on the bus\n"
     done = call("dlq", "retry", first, "--json", **servers)
     assert (done.code, json.loads(done.out)) == (2, {"retried": 0, "left": 0, "kept": [], "unknown": [first]})
-    assert call("dlq", "retry", "--all", **servers).out == "1 events are back on the bus\n"
+    assert call("dlq", "retry", "--all", **servers).out == "1 event is back on the bus\n"
     file.write_text(event("n4", app="shop", type="number.add", number=1))
     with worker(servers):
         assert call("emit", str(file), "--wait", **servers).code == 0  # of the same chat, so behind those

@@ -901,7 +901,7 @@ async def test_an_interpreter_that_ends_without_close_does_not_hang(url: str, tm
     code, out, errors = await asyncio.to_thread(python, LEFT_OPEN, f"unix://{tmp_path}/nobody.sock", "0.1")
     assert (code, out) == (0, "False bus_unavailable\n"), errors
     assert "Traceback" not in errors
-    assert "closed with 1 events not sent" in errors
+    assert "closed with 1 event not sent" in errors
 
 
 FORKED = """

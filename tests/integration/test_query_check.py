@@ -494,7 +494,7 @@ async def test_lint_asks_the_server_when_it_is_told_to(backend: Backend, tmp_pat
     code, out, err = await command("lint", "--server", str(tmp_path), GRAPHWEFT_GRAPH_URL=backend.address)
     assert (code, err) == (1, "")
     assert f"{file}:14:42: error server-refused" in out
-    assert out.endswith("a graph server checked 5 queries\n1 errors, 1 warnings\n")
+    assert out.endswith("a graph server checked 5 queries\n1 error, 1 warning\n")
     code, out, err = await command("lint", "--server", "--json", str(tmp_path), GRAPHWEFT_GRAPH_URL=backend.address)
     assert [finding["level"] for finding in json.loads(out)] == ["warning", "error"]
     assert (code, err) == (1, "")

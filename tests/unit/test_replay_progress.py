@@ -43,4 +43,4 @@ def test_elsewhere_lines_are_written_now_and_then(
     with replay_progress("shop") as (tell, _):
         for number in range(4):
             tell({0: Replayed(entries=number, events=1)})
-    assert capsys.readouterr().err == "shop: 2 entries read, 1 events applied, 1 entries/s\n"
+    assert capsys.readouterr().err == "shop: 2 entries read, 1 event applied, 1 entries/s\n"

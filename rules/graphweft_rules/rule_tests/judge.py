@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Final
 
 from graphweft_contracts import ContextReply
+from graphweft_contracts.plurals import counted
 from graphweft_rules.files.loader import covers_type
 from graphweft_rules.rule_tests.model import Case, ContextCheck, CountCheck, QueryCheck, StatementChecks
 from graphweft_rules.rule_tests.outcome import Counts, Failure, Outcome, Rows, Trouble
@@ -83,7 +84,8 @@ def _query(check: QueryCheck, answer: Rows | Counts | str) -> Iterator[Failure]:
     columns = f"the columns are {', '.join(answer.columns)}" if answer.columns else "the graph is empty"
     if missing or surplus:
         diff = cut([*lines_of("-", missing), *lines_of("+", surplus)])
-        message = f"{len(missing)} rows are missing and {len(surplus)} are not expected {_LEGEND}; {columns}"
+        absent, others = counted(len(missing), "row is", "rows are"), counted(len(surplus), "is", "are")
+        message = f"{absent} missing and {others} not expected {_LEGEND}; {columns}"
         yield Failure(place=check.rows_place, message=message, diff=diff)
     elif check.ordered and not is_same(expected, got):
         diff = cut(aligned([shown(row) for row in expected], [shown(row) for row in got]))

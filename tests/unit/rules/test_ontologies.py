@@ -408,7 +408,7 @@ def test_lint_checks_the_ontologies_beside_the_rules(tmp_path: Path) -> None:
     assert (done.returncode, done.stderr) == (1, "")
     *_, first, last = done.stdout.splitlines()
     assert first.startswith("ontologies/team_v1.yaml:9:14: error unknown-type: target names the entity type 'Persn'")
-    assert last == "1 errors, 1 warnings"  # of KNOWS, which is then between nothing
+    assert last == "1 error, 1 warning"  # of KNOWS, which is then between nothing
     *_, finding = json.loads(cli("lint", "--json", "ontologies/team_v1.yaml", cwd=tmp_path).stdout)
     assert {name: finding[name] for name in ("file", "line", "column", "level", "code")} == {
         "file": "ontologies/team_v1.yaml", "line": 9, "column": 14, "level": "error", "code": "unknown-type",

@@ -361,7 +361,7 @@ def test_rows_and_counts_of_the_graph() -> None:
         Counts(by_name={}),
     ]
     assert said(text, Outcome(graph=[*bad])) == [
-        "4:33 1 rows are missing and 0 are not expected (- expected, + got); the columns are x, y",
+        "4:33 1 row is missing and 0 are not expected (- expected, + got); the columns are x, y",
         "5:17 the query fails: Unknown function",
         "6:44 the rows come in another order (- expected, + got)",
         "7:21 the graph has another number of nodes A (- expected, + got)",

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 from typing import Final
 
+from graphweft_contracts.plurals import counted
 from graphweft_workers.cli.output import print_table, say, warn
 from graphweft_workers.engine.app_use import AppUse
 from graphweft_workers.roles.app_uses import AppUses
 
+_KEEPS_NO: Final = "dead letter above the quota keeps no event"
+_KEEP_NO: Final = "dead letters above the quota keep no event"
 _MOST: Final = 20
 """Apps of the table."""
 
@@ -21,10 +24,10 @@ def show_uses(uses: AppUses) -> None:
             title="Use",
         )
     if len(uses.apps) > _MOST:
-        say(f"and {len(uses.apps) - _MOST} other apps; `graphweft status --json` shows all")
+        say(f"and {counted(len(uses.apps) - _MOST, 'other app')}; `graphweft status --json` shows all")
     for use in uses.apps[:_MOST]:
         if use.without_payload:
-            letters = f"{use.without_payload:,} dead letters above the quota keep no event"
+            letters = f"{counted(use.without_payload, _KEEPS_NO, _KEEP_NO)}"
             say(f"{use.app_id}: {letters}; a retry reads it from the log")
     for note in uses.notes:
         warn(note)

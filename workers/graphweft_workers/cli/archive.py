@@ -11,6 +11,7 @@ from typing import Annotated, Final
 import typer
 
 from graphweft_contracts import channels
+from graphweft_contracts.plurals import counted
 from graphweft_workers.archive.archiver import archive_now as copy_now
 from graphweft_workers.archive.reader import ArchiveReader
 from graphweft_workers.archive.trim import trim, trim_place
@@ -29,7 +30,7 @@ _MOST_ROWS: Final = 10
 
 def _say_others(partitions: int) -> None:
     if partitions > _MOST_ROWS:
-        say(f"and {partitions - _MOST_ROWS} other partitions; --json shows all")
+        say(f"and {counted(partitions - _MOST_ROWS, 'other partition')}; --json shows all")
 
 
 @contextlib.asynccontextmanager
@@ -52,11 +53,12 @@ async def archive_now(data: Data = None, json: Json = False) -> int | None:
     if json:
         print_json({"archived": added, "lost": lost})
     else:
-        say(f"{added:,} new entries archived in {settings.archive}")
+        say(f"{counted(added, 'new entry')} archived in {settings.archive}")
     if not lost:
         return None
     warn(
-        f"{lost:,} entries had left the bus before, and this archive lacks them, so no graph can be rebuilt. "
+        f"{counted(lost, 'entry')} had left the bus before, and this archive lacks {'it' if lost == 1 else 'them'}, so "
+        "no graph can be rebuilt. "
         "If another archive holds them, set GRAPHWEFT_ARCHIVE_URL to that one"
     )
     return 1
@@ -75,7 +77,7 @@ async def archive_verify(
 
     def tell(each: VerifiedPartition) -> None:
         if sys.stderr.isatty():
-            sys.stderr.write(f"\rpartition {each.partition}: {each.entries:,} entries checked \x1b[K")
+            sys.stderr.write(f"\rpartition {each.partition}: {counted(each.entries, 'entry')} checked \x1b[K")
 
     async with contextlib.AsyncExitStack() as stack:
         bus = None if no_bus else await stack.enter_async_context(_bus_alone(settings))
@@ -102,9 +104,9 @@ async def archive_verify(
     for fault in faults[:_MOST_FAULTS]:
         warn(fault)
     if len(faults) > _MOST_FAULTS:
-        warn(f"and {len(faults) - _MOST_FAULTS} other faults: run `graphweft archive verify --json`")
+        warn(f"and {counted(len(faults) - _MOST_FAULTS, 'other fault')}: run `graphweft archive verify --json`")
     if not faults:
-        say(f"{sum(each.entries for each in found):,} entries, no fault")
+        say(f"{counted(sum(each.entries for each in found), 'entry')}, no fault")
     return 1 if faults else None
 
 
@@ -137,4 +139,4 @@ async def trim_bus(
             ],
         )
         _say_others(len(shown))
-    say(f"{sum(int(row['removed']) for row in rows):,} entries removed from the bus")
+    say(f"{counted(sum(int(row['removed']) for row in rows), 'entry')} removed from the bus")

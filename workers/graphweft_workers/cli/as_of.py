@@ -7,6 +7,7 @@ from contextlib import AsyncExitStack, asynccontextmanager
 from datetime import UTC
 from typing import Final
 
+from graphweft_contracts.plurals import counted
 from graphweft_workers.cli.options import past_time
 from graphweft_workers.cli.output import stderr, warn
 from graphweft_workers.cli.replay_progress import replay_progress
@@ -43,11 +44,12 @@ def _warn(done: Mapping[int, Replayed]) -> None:
         warn(f"failed, and has not failed then: {letter.rule}/{letter.mutation} at {letter.offset}: {letter.message}")
     skips = sum(each.skips.total() for each in done.values())
     if skips:
-        warn(f"{skips:,} mutations were skipped that were not skipped then")
+        warn(f"{counted(skips, 'mutation was', 'mutations were')} skipped, but not then")
 
 
 def _say(past: PastGraph) -> None:
     moment = past.time.astimezone(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
     places = ", ".join(past.positions) or "before the first entry"
     came = f", {past.restored:,} of them from a snapshot" if past.restored else ""
-    stderr().print(f"as of {moment}, {places}, {past.events:,} events{came}", style="dim", markup=False, soft_wrap=True)
+    text = f"as of {moment}, {places}, {counted(past.events, 'event')}{came}"
+    stderr().print(text, style="dim", markup=False, soft_wrap=True)

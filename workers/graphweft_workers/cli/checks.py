@@ -9,6 +9,7 @@ from typing import Annotated, Final, Literal
 import typer
 
 from graphweft_contracts import InvalidSettings
+from graphweft_contracts.plurals import counted
 from graphweft_workers.cli.options import Data, Json, Rules, command
 from graphweft_workers.cli.output import print_json, say, say_aligned, stdout
 from graphweft_workers.roles import heartbeat
@@ -63,10 +64,13 @@ async def lint(
         async with running_graph(Settings.load(data=data)) as graph:
             checked = await check_queries(graph, parts)
         findings = ordered([*findings, *checked.findings])
-        count, note = checked.count, f"a graph server checked {checked.count} queries"
+        count, note = checked.count, f"a graph server checked {counted(checked.count, 'query')}"
     else:
         count = len({(type(part), part.cypher) for part in parts})
-        note = f"{count} queries were not checked by a graph server: run `graphweft lint --server` to check them"
+        note = (
+            f"{counted(count, 'query was', 'queries were')} not checked by a graph server: run "
+            f"`graphweft lint --server` to check {'it' if count == 1 else 'them'}"
+        )
     explanations = explain_rules(rules, dialects()) if explain else []
     errors = sum(finding.level == "error" for finding in findings)
     if json:
@@ -83,7 +87,7 @@ async def lint(
             say(str(finding))
         if count or server:
             say(note)
-        say(f"{errors} errors, {len(findings) - errors} warnings")
+        say(f"{counted(errors, 'error')}, {counted(len(findings) - errors, 'warning')}")
     return 1 if errors else None
 
 

@@ -11,6 +11,7 @@ import typer
 
 from graphweft import Client
 from graphweft_contracts import Block, ContextReply, InvalidSettings, ReasonCode
+from graphweft_contracts.plurals import counted
 from graphweft_workers.cli.options import (
     After,
     App,
@@ -120,11 +121,18 @@ def _print_text(reply: ContextReply) -> None:
         say_aligned([_EXPLAINED, *map(_explained, reply.blocks)], to=sys.stderr)
     ages = [block.age_ms for block in reply.blocks if block.age_ms is not None]
     if ages:
-        warn(f"{len(ages)} blocks are up to {max(ages):,} ms old")
+        warn(f"{counted(len(ages), 'block is', 'blocks are')} up to {max(ages):,} ms old")
     if reply.stale_by is not None:
-        warn(f"the graph is {reply.stale_by:,} events behind --after")
+        warn(f"the graph is {counted(reply.stale_by, 'event')} behind --after")
     rows = sum(block.rows for block in reply.blocks)
-    summary = f"{len(reply.blocks)} blocks, {rows} rows, {reply.tokens} tokens, {reply.elapsed_ms:.1f} ms"
+    summary = ", ".join(
+        (
+            counted(len(reply.blocks), "block"),
+            counted(rows, "row"),
+            counted(reply.tokens, "token"),
+            f"{reply.elapsed_ms:.1f} ms",
+        )
+    )
     stderr().print(f"{summary}, context {reply.context_id or 'none'}", style="dim", markup=False)
 
 

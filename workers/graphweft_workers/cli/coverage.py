@@ -9,10 +9,20 @@ from typing import Annotated, Any, Final
 import typer
 
 from graphweft_contracts import Event, InvalidEvent
+from graphweft_contracts.plurals import counted
 from graphweft_workers.cli.emit import events_of_lines
 from graphweft_workers.cli.event_lines import tell_progress
 from graphweft_workers.cli.options import MOST_SCANNED, Data, Json, Since, check_app, command, since_time
-from graphweft_workers.cli.output import print_error, print_json, print_table, printable, say, short, warn
+from graphweft_workers.cli.output import (
+    INVALID_EVENTS,
+    print_error,
+    print_json,
+    print_table,
+    printable,
+    say,
+    short,
+    warn,
+)
 from graphweft_workers.engine.duplicates import RecentEvents, identity_of
 from graphweft_workers.inspection.coverage import Coverage
 from graphweft_workers.inspection.judging import judge_event
@@ -62,7 +72,7 @@ async def coverage(
             limits = Limits(entries=limit, since=oldest, on_progress=tell_progress)
             found = await _of_bus(bus, settings, app, limits, folder=rules is not None)
         if limits.cut:
-            warn(f"only the newest {limit:,} entries were read: see --limit")
+            warn(f"only the newest {counted(limit, 'entry was', 'entries were')} read: see --limit")
     if json:
         print_json(_dict(found))
     else:
@@ -99,7 +109,7 @@ def _events(path: Path) -> Iterator[Event]:
     except OSError as error:
         raise InvalidEvent(f"{path}: {error.strerror}") from error
     if faults:
-        raise InvalidEvent(f"{path}: {len(faults)} events are invalid: correct them")
+        raise InvalidEvent(f"{path}: {counted(len(faults), *INVALID_EVENTS)}")
     if not events:
         raise InvalidEvent(f"{path}: it holds no event")
 
@@ -171,7 +181,9 @@ def _print(found: Coverage) -> None:
     others = [("copies", found.copies), ("retries", found.retries), ("invalid entries", found.invalid)]
     rest = "".join(f", {count:,} {name}" for name, count in others if count)
     share = "" if found.percent is None else f" ({found.percent:.1f}%)"
-    say(f"{found.matched:,} of {found.events:,} events match a rule{share}, {found.skipped:,} only with skips{rest}")
+    match = "matches" if found.matched == 1 else "match"
+    of = f"{found.matched:,} of {counted(found.events, 'event')} {match} a rule{share}"
+    say(f"{of}, {found.skipped:,} only with skips{rest}")
 
 
 def _say_more(count: int) -> None:

@@ -11,6 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from graphweft_contracts import DeadLetter, DeadLetterReason, InvalidSettings, wire
+from graphweft_contracts.plurals import counted
 from graphweft_workers.cli.options import Data, Json, command
 from graphweft_workers.cli.output import print_json, say
 from graphweft_workers.ports.bus import Bus
@@ -116,7 +117,7 @@ async def dlq_retry(
     if json:
         print_json({"retried": events, "left": len(kept), "kept": _kept(kept), "unknown": unknown})
     else:
-        say(f"{events} events are back on the bus" + (f"; {len(kept)} letters stay" if kept else ""))
+        say(f"{counted(events, 'event is', 'events are')} back on the bus{_staying(kept)}")
         _say_kept(kept)
         _say_unknown(unknown)
     return 2 if unknown else 1 if kept else None
@@ -135,7 +136,7 @@ async def dlq_drop(
     if json:
         print_json({"dropped": dropped, "left": len(kept), "kept": _kept(kept), "unknown": unknown})
     else:
-        say(f"{dropped} letters are dropped" + (f"; {len(kept)} letters stay" if kept else ""))
+        say(f"{counted(dropped, 'letter is', 'letters are')} dropped{_staying(kept)}")
         _say_kept(kept)
         _say_unknown(unknown)
     return 2 if unknown else 1 if kept else None
@@ -180,6 +181,10 @@ async def _chosen(
                 [letter for letter in named.values() if letter is not None],
                 [name for name, letter in named.items() if letter is None],
             )
+
+
+def _staying(kept: Sequence[tuple[str, str]]) -> str:
+    return f"; {counted(len(kept), 'letter stays', 'letters stay')}" if kept else ""
 
 
 def _kept(kept: Sequence[tuple[str, str]]) -> list[dict[str, str]]:

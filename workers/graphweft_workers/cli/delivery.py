@@ -12,6 +12,7 @@ from typing import Final
 
 from graphweft.transport import Outgoing, Transport
 from graphweft_contracts import BusUnavailable, DeadLetter, Event, wire
+from graphweft_contracts.plurals import counted
 from graphweft_workers.engine.dead_letter_counts import SKIPS, Cause, count_causes
 from graphweft_workers.engine.duplicates import WINDOW
 from graphweft_workers.engine.position_note import PositionNote
@@ -73,7 +74,8 @@ async def send(
                     unavailable_since = now
                     on_outage(error)
                 if give_up_s is not None and now - unavailable_since >= give_up_s:
-                    raise BusUnavailable(f"{error} (sent before: {sent.events} events; {_again(sent)})") from error
+                    before = counted(sent.events, "event")
+                    raise BusUnavailable(f"{error} (sent before: {before}; {_again(sent)})") from error
                 await asyncio.sleep(_RETRY_S)
         sent.apps.update(event.appid for event in batch)
         if sent.positions is not None:

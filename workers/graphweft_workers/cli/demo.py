@@ -14,6 +14,7 @@ import typer
 
 from graphweft import Client
 from graphweft_contracts import Event, InvalidSettings
+from graphweft_contracts.plurals import counted
 from graphweft_workers.cli.delivery import send, wait_until_applied
 from graphweft_workers.cli.demo_history import change_rules, explain_problem
 from graphweft_workers.cli.invocation import invocation
@@ -107,7 +108,7 @@ async def _show(settings: Settings, runs: Path) -> int:
         await _measure(settings, events, bus)
         letters = await bus.dead_letter_count()
         if letters:
-            say(f"{letters} dead letters; `graphweft dlq list --data {settings.data}` shows them")
+            say(f"{counted(letters, 'dead letter')}; `graphweft dlq list --data {settings.data}` shows them")
         await _context(settings, graph)
         command_name, aliases = _command_name()
         for each in aliases:
@@ -198,7 +199,7 @@ async def _context(settings: Settings, graph: GraphStore, *, only: str | None = 
     for item in reply.missing:
         say(f"missing {item.name}: {item.reason}: {item.detail}")
     if only is None:
-        say(f"{len(reply.blocks)} blocks in {reply.elapsed_ms:.1f} ms")
+        say(f"{counted(len(reply.blocks), 'block')} in {reply.elapsed_ms:.1f} ms")
 
 
 def _look_around(settings: Settings, rules: Path) -> list[str]:

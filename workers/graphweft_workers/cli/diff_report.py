@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any, Final
 
+from graphweft_contracts.plurals import counted
 from graphweft_workers.cli.output import plain, print_table, printable, say, short
 from graphweft_workers.replay.causes import Cause, Side
 from graphweft_workers.replay.graph_diff import Example, How, Kind, NodeName
@@ -94,7 +95,8 @@ class DiffReport:
         """Print it for people."""
         graphs = self.found.graphs
         if self.same:
-            say(f"no difference: {graphs.nodes[0]:,} nodes and {graphs.relationships[0]:,} relationships in both")
+            nodes, relationships = counted(graphs.nodes[0], "node"), counted(graphs.relationships[0], "relationship")
+            say(f"no difference: {nodes} and {relationships} in both")
             return
         kinds: tuple[tuple[Kind, tuple[int, int]], ...] = (
             ("node", graphs.nodes),
@@ -128,7 +130,7 @@ class DiffReport:
                 ],
             )
         for (failed, message), number in self.found.failures.items():
-            say(f"failed: {title_of_rule(failed)}: {number:,} events: {printable(message)}")
+            say(f"failed: {title_of_rule(failed)}: {counted(number, 'event')}: {printable(message)}")
         for example, causes in zip(graphs.examples, self.found.causes, strict=True):
             say(f"{_SIGNS[example.how]} {title_of_example(example)}")
             for line in lines_of_example(example):

@@ -19,9 +19,10 @@ import typer
 
 from graphweft_contracts import Event, InvalidEvent, wire
 from graphweft_contracts.admission import check_admission
+from graphweft_contracts.plurals import counted
 from graphweft_workers.cli.delivery import Outcome, Sent
 from graphweft_workers.cli.options import App, command
-from graphweft_workers.cli.output import print_error, print_json, say
+from graphweft_workers.cli.output import INVALID_LINES, print_error, print_json, say
 from graphweft_workers.cli.publishing import PublishOptions, interruptible, publish
 from graphweft_workers.imports.files import STANDARD_INPUT, read_runs, runs_of_stream
 from graphweft_workers.imports.openai_chat import ImportOptions, events_of_runs
@@ -55,7 +56,7 @@ async def emit(
         if faults:
             for fault in faults:
                 print_error(fault)
-            raise InvalidEvent(f"{file}: {len(faults)} lines are invalid: correct them; nothing was sent")
+            raise InvalidEvent(f"{file}: {counted(len(faults), *INVALID_LINES)}; nothing was sent")
         sent, outcome = await publish(settings, checked, len(checked), options)
     return _report(sent, outcome, options.json, refused=len(faults))
 
@@ -114,7 +115,7 @@ def _report(sent: Sent, outcome: Outcome | None, json: bool, *, refused: int | N
             found |= asdict(outcome)
         print_json(found)
     else:
-        say(f"{sent.events} events sent" + (f", {refused} lines refused" if refused else ""))
+        say(f"{counted(sent.events, 'event')} sent" + (f", {counted(refused, 'line')} refused" if refused else ""))
         if outcome is not None:
             say(f"{outcome.applied} applied, {outcome.skipped} skipped, {outcome.dead_lettered} dead-lettered")
             if outcome.repeated:

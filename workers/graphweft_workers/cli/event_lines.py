@@ -7,6 +7,7 @@ import sys
 from datetime import UTC, datetime
 from typing import Final
 
+from graphweft_contracts.plurals import counted
 from graphweft_workers.cli.output import printable, short
 from graphweft_workers.inspection.entries import Seen
 
@@ -47,5 +48,5 @@ def line_of(seen: Seen) -> str:
 
 def tell_progress(entries: int) -> None:
     """Say on standard error how many entries were read."""
-    sys.stderr.write(f"{entries:,} entries read\n")
+    sys.stderr.write(f"{counted(entries, 'entry')} read\n")
     sys.stderr.flush()

@@ -11,6 +11,7 @@ from typing import Annotated, Final
 import typer
 
 from graphweft_contracts import DeadLetter, InvalidSettings, NotRunning
+from graphweft_contracts.plurals import counted
 from graphweft_workers.cli.event_lines import line_of, tell_progress
 from graphweft_workers.cli.options import MOST_SCANNED, Data, Json, Scan, Since, check_app, command, since_time
 from graphweft_workers.cli.output import plain, print_json, printable, printable_lines, say, short, warn
@@ -145,7 +146,7 @@ async def _by_id(
     name = repr(short(event_id, _ID))
     if not found:
         where = "the log" if app is None else f"the partitions that hold events of {app!r}"
-        read = f"the newest {limits.scanned:,} entries of {where}"
+        read = f"the newest {counted(limits.scanned, 'entry')} of {where}"
         more = ": raise --scan, or give PARTITION:OFFSET" if limits.cut else "; `graphweft events tail` shows some"
         raise InvalidSettings(f"no event with the id {name} in {read}{more}")
     if len(events) > 1:
@@ -198,7 +199,8 @@ def _say_fate(found: _Event) -> None:
         what = "the event" if drop.dropped.rule is None else f"{drop.dropped.rule}/{drop.dropped.mutation}"
         say(printable(f"drop: {drop.position} of {what}"))
     if not relatives.complete:
-        say(f"copies and retries were looked for in the {relatives.searched:,} entries after it only: see --scan")
+        searched = counted(relatives.searched, "entry")
+        say(f"copies and retries were looked for in the {searched} after it only: see --scan")
 
 
 def _state(seen: Seen, effect: Effect) -> str:
@@ -212,8 +214,9 @@ def _state(seen: Seen, effect: Effect) -> str:
             return f"applied: {checkpoint}"
         case "in_plan":
             done = sum(row[2] for row in effect.planned)
-            rows = len(effect.planned)
-            return f"in an unfinished batch up to {effect.plan_end}: {done} of its {rows} mutations are in the graph"
+            rows = counted(len(effect.planned), "mutation")
+            verb = "is" if done == 1 else "are"
+            return f"in an unfinished batch up to {effect.plan_end}: {done} of its {rows} {verb} in the graph"
         case "passed":
             behind = f", and {checkpoint}: it wrote nothing" if checkpoint else ""
             return f"passed: workers are at {effect.position}{behind}"

@@ -13,6 +13,7 @@ import typer
 
 from graphweft_contracts import BusUnavailable
 from graphweft_contracts.layout import ALL_APPS
+from graphweft_contracts.plurals import counted
 from graphweft_workers.cli.event_lines import line_of, tell_progress
 from graphweft_workers.cli.options import MOST_SCANNED, Data, Json, Scan, Since, check_app, command, since_time
 from graphweft_workers.cli.output import print_json, say, warn
@@ -24,6 +25,10 @@ from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.roles.running import running_bus
 from graphweft_workers.roles.settings import Settings
 
+_HIDDEN: Final = (
+    "entry that cannot be decoded is not shown: run without filters to see it",
+    "entries that cannot be decoded are not shown: run without filters to see them",
+)
 _POLL_S: Final = 0.25
 
 
@@ -95,7 +100,7 @@ async def events_tail(
         hidden -= sum(seen.kind == "invalid" for seen in shown)
         _warn_hidden(hidden)
         if limits.cut and len(shown) < lines:
-            warn(f"only the newest {scan:,} entries were searched: see --scan")
+            warn(f"only the newest {counted(scan, 'entry was', 'entries were')} searched: see --scan")
         if follow:
             await _follow(Follower(bus, partitions, reached), decoder, chosen, json=json)
         elif not shown and lines:
@@ -136,7 +141,7 @@ def _print(seen: Seen, *, json: bool) -> None:
 
 def _warn_hidden(entries: int) -> None:
     if entries:
-        warn(f"{entries} entries that cannot be decoded are not shown: run without filters to see them")
+        warn(counted(entries, *_HIDDEN))
 
 
 def _is_of(pattern: str, event_type: str) -> bool:

@@ -11,6 +11,7 @@ from uuid import uuid4
 import typer
 
 from graphweft_contracts import InvalidSettings
+from graphweft_contracts.plurals import counted
 from graphweft_workers.cli.options import App, Data, Json, command
 from graphweft_workers.cli.output import print_json, say, warn
 from graphweft_workers.logs import set_up_logs
@@ -62,6 +63,7 @@ def _print(file: Path, done: Exported, *, json: bool) -> None:
         body = manifest.model_dump(mode="json", exclude={"members"})
         print_json({"file": str(file), "id": done.sha256, "bytes": file.stat().st_size, **body})
         return
-    say(f"{entries:,} entries and {letters:,} dead letters of {manifest.app!r} written to {file}")
+    say(f"{counted(entries, 'entry')} and {counted(letters, 'dead letter')} of {manifest.app!r} written to {file}")
     graph = manifest.graph
-    say(f"digest of the live graph: {graph.sha256} ({graph.nodes:,} nodes, {graph.relationships:,} relationships)")
+    size = f"{counted(graph.nodes, 'node')}, {counted(graph.relationships, 'relationship')}"
+    say(f"digest of the live graph: {graph.sha256} ({size})")

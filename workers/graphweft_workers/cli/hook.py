@@ -26,6 +26,7 @@ from graphweft.transports.gateway.transport import GatewayTransport
 from graphweft.transports.registry import make_transport
 from graphweft_contracts import ContextReply, ContextRequest, Event, GraphweftError, InvalidSettings, wire
 from graphweft_contracts.events import DEFAULT_WORKFLOW
+from graphweft_contracts.plurals import counted
 from graphweft_contracts.signatures import SigningKey
 from graphweft_workers.cli.options import MaxTokens, check_app
 from graphweft_workers.cli.output import escape_unprintable
@@ -174,10 +175,10 @@ async def _work(moment: Moment, owner: Owner, transport: _Telling, deadline_s: f
         await client.aclose(drain_s=min(0.2, left_s()))
     dropped = client.stats.dropped + client.stats.rejected
     if lost and dropped:
-        total = len(moment.before) + len(moment.after)
+        total = counted(len(moment.before) + len(moment.after), "event")
         reason = transport.failure or ("is the bus running?" if client.stats.dropped else "they break the contract")
         told = any(reason in problem for problem in problems)
-        problems.append(f"{dropped} of {total} events are lost{'' if told else f': {reason}'}")
+        problems.append(f"{dropped} of {total} {'is' if dropped == 1 else 'are'} lost{'' if told else f': {reason}'}")
     if problems:
         _say("; ".join(problems))
     return text

@@ -20,6 +20,7 @@ from graphweft import Client
 from graphweft.memory import SOURCE, add_event, erase_event
 from graphweft_contracts import Event, InvalidEvent, InvalidSettings, MemoryMessage, MemoryScope
 from graphweft_contracts.memory import SCOPES
+from graphweft_contracts.plurals import counted
 from graphweft_contracts.search import MOST_RESULTS, IndexType, Searched
 from graphweft_workers.cli.context import print_reply
 from graphweft_workers.cli.options import (
@@ -34,7 +35,7 @@ from graphweft_workers.cli.options import (
     assignments,
     command,
 )
-from graphweft_workers.cli.output import print_error, print_json, print_table, say, stderr, warn
+from graphweft_workers.cli.output import INVALID_LINES, print_error, print_json, print_table, say, stderr, warn
 from graphweft_workers.cli.publishing import PublishOptions, interruptible, publish
 from graphweft_workers.imports.files import STANDARD_INPUT
 from graphweft_workers.roles.connections import has_archive, make_archive, make_bus, make_transport
@@ -107,7 +108,8 @@ async def memory_add(
     if options.json:
         print_json({"remembered": len(messages), "events": len(events), "position": position})
     else:
-        say(f"{len(messages)} messages sent" + (f"; the position of the last event is {position}" if position else ""))
+        last = f"; the position of the last event is {position}" if position else ""
+        say(f"{counted(len(messages), 'message')} sent{last}")
 
 
 @command
@@ -217,7 +219,8 @@ async def memory_forget(
     if options.json:
         print_json({"forgotten": len(known), "unknown": unknown})
     else:
-        say(f"{len(known)} memories are forgotten. {_STAYS}" if known else "nothing is forgotten")
+        forgotten = f"{counted(len(known), 'memory is', 'memories are')} forgotten. {_STAYS}"
+        say(forgotten if known else "nothing is forgotten")
         if unknown:
             say(f"unknown: {', '.join(unknown)}")
     return 2 if unknown else None
@@ -310,7 +313,7 @@ def _messages_of(file: str) -> list[MemoryMessage]:
             print_error(error)
             faults += 1
     if faults:
-        raise InvalidEvent(f"{name}: {faults} lines are invalid: correct them; nothing was sent")
+        raise InvalidEvent(f"{name}: {counted(faults, *INVALID_LINES)}; nothing was sent")
     if not messages:
         raise InvalidEvent(f"{name} has no messages")
     return messages

@@ -8,6 +8,7 @@ import typer
 
 from graphweft_contracts import InvalidSettings, NotRunning
 from graphweft_contracts.layout import ALL_APPS
+from graphweft_contracts.plurals import counted
 from graphweft_workers.cli.options import Data, Json, check_app, command
 from graphweft_workers.cli.output import print_json, print_table, say
 from graphweft_workers.roles.running import running_bus
@@ -34,9 +35,9 @@ async def order(
             lag = sum(each.lag for each in await bus.status() if each.id in numbers)
             if lag and not force:
                 raise NotRunning(
-                    f"{lag} events of the partitions that hold this app's events are not applied yet; events after the "
-                    "change could overtake them. Stop the app's producers, wait until `graphweft status` shows no lag, "
-                    "then repeat this"
+                    f"{counted(lag, 'event is', 'events are')} not applied yet in the partitions that hold this app's "
+                    "events; events after the change could overtake them. Stop the app's producers, wait until "
+                    "`graphweft status` shows no lag, then repeat this"
                 )
             await bus.store_order(app, "app" if order == "app" else "chat")
             layout = await bus.layout()

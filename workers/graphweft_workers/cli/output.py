@@ -21,6 +21,8 @@ from graphweft_contracts import GraphweftError, Transient
 if TYPE_CHECKING:
     from rich.console import Console
 
+INVALID_EVENTS: Final = ("event is invalid: correct it", "events are invalid: correct them")
+INVALID_LINES: Final = ("line is invalid: correct it", "lines are invalid: correct them")
 _UNPRINTABLE: Final = re.compile(r"[^ -~]+")
 """Characters that may be unprintable."""
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from graphweft_contracts import DeadLetter
+from graphweft_contracts.plurals import counted
 from graphweft_workers.cli.output import say, warn
 from graphweft_workers.replay.rebuild import Compared, Restated
 from graphweft_workers.replay.replay import Replayed
@@ -95,12 +96,15 @@ class RebuildReport:
 
     def print(self) -> None:
         """Print it for people."""
-        say(f"{self.events:,} events applied to the graph {self.graph!r} in {self.elapsed_s:.1f} s")
-        others = "the new rules skip" if self.given else "were skipped that the live graph has not skipped"
+        say(f"{counted(self.events, 'event')} applied to the graph {self.graph!r} in {self.elapsed_s:.1f} s")
+        others = "that the live graph has not skipped"
+        skipped = (f"mutation was skipped {others}", f"mutations were skipped {others}")
+        if self.given:
+            skipped = ("mutation the new rules skip", "mutations the new rules skip")
         if self.restored:
-            say(f"{self.restored:,} more events came from a snapshot")
+            say(f"{counted(self.restored, 'more event')} came from a snapshot")
         if self.skips:
-            say(f"{self.skips:,} mutations {others}")
+            say(counted(self.skips, *skipped))
         for letter in self.letters:
             failed = "failed" if self.given else "failed, and has not failed live"
             say(f"{failed}: {letter.rule}/{letter.mutation} at {letter.offset}: {letter.message}")
@@ -131,7 +135,7 @@ class RebuildReport:
             say(f"equal to the live graph: {compared.live.sha256}")
             return
         for title, each in (("live", compared.live), ("rebuilt", compared.rebuilt)):
-            say(f"{title}: {each.nodes:,} nodes, {each.relationships:,} relationships, {each.sha256}")
+            say(f"{title}: {counted(each.nodes, 'node')}, {counted(each.relationships, 'relationship')}, {each.sha256}")
         say(
             "The graphs differ. Something else than the rules has written to one, or a rule gives other results each "
             "time."

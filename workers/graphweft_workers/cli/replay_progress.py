@@ -9,6 +9,7 @@ from contextlib import contextmanager
 from datetime import timedelta
 from typing import Any, Final
 
+from graphweft_contracts.plurals import counted
 from graphweft_workers.cli.output import stderr
 from graphweft_workers.replay.replay import Replayed
 
@@ -30,7 +31,8 @@ class ReplayProgress:
         """Return the progress as one line."""
         entries, events = counts(done)
         rate = entries / max(now - (self._began or 0.0), 0.001)
-        text = f"{self.title}: {entries:,} entries read, {events:,} events applied, {rate:,.0f} entries/s"
+        done = f"{counted(entries, 'entry')} read, {counted(events, 'event')} applied"
+        text = f"{self.title}: {done}, {rate:,.0f} entries/s"
         if not self.total:
             return text
         left_s = max(0, self.total - entries) / rate if rate else 0.0

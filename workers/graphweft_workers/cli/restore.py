@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from graphweft_contracts import InvalidSettings
+from graphweft_contracts.plurals import counted
 from graphweft_workers.archive.archived_bus import ArchiveAlone
 from graphweft_workers.archive.blobs import open_blobs
 from graphweft_workers.archive.export_check import check_export
@@ -96,10 +97,13 @@ def _print(export: UnpackedExport, app: str, done: Restored | None, *, json: boo
         )
         return
     if done is None:
-        say(f"{entries:,} entries of {manifest.app!r} can be restored as {app!r}")
+        say(f"{counted(entries, 'entry')} of {manifest.app!r} can be restored as {app!r}")
         say(f"exported at {manifest.time:%Y-%m-%d %H:%M:%SZ} by graphweft {manifest.graphweft}")
         return
-    say(f"{app!r} is restored: {entries:,} entries, {done.events:,} events applied, {done.dead_letters:,} dead letters")
+    say(
+        f"{app!r} is restored: {counted(entries, 'entry')}, {counted(done.events, 'event')} applied, "
+        f"{counted(done.dead_letters, 'dead letter')}"
+    )
     say(f"equal to the graph that was exported: {done.digest.sha256}")
     if done.rules:
         say(f"Its rules are active for this app alone: push new ones with `graphweft rules push --app {app}`.")

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 
+from graphweft_contracts.plurals import counted
 from graphweft_workers.cli.options import App, Data, Json, command
 from graphweft_workers.cli.output import print_json, say
 from graphweft_workers.cli.rebuild import SecondPlace
@@ -36,6 +37,7 @@ async def rollback(app: App, place: SecondPlace, data: Data = None, json: Json =
     if json:
         print_json(report.to_dict())
     else:
-        say(f"The graph of {app!r} from before the last swap is live again; {report.events:,} events came since.")
+        since = counted(report.events, "event")
+        say(f"The graph of {app!r} from before the last swap is live again; {since} came since.")
         say(f"The other one is {report.graph!r}: `graphweft rollback` puts it back, and `graphweft rebuild --drop`")
         say("deletes it.")

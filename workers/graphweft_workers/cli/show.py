@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from graphweft_contracts import InvalidSettings
+from graphweft_contracts.plurals import counted
 from graphweft_workers.cli.options import App, Data, command
 from graphweft_workers.cli.output import say, warn
 from graphweft_workers.roles.running import running_graph
@@ -55,4 +56,5 @@ async def show(
         except OSError as error:
             raise InvalidSettings(f"{html} cannot be written: {error.strerror}") from error
     if nodes:
-        warn(f"{len(nodes):,} of {total:,} nodes, and {len(relationships):,} relationships between them")
+        between = counted(len(relationships), "relationship")
+        warn(f"{len(nodes):,} of {counted(total, 'node')}, and {between} between them")

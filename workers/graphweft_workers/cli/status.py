@@ -5,6 +5,7 @@ from __future__ import annotations
 from datetime import UTC, datetime
 from typing import Final
 
+from graphweft_contracts.plurals import counted
 from graphweft_workers.cli.app_uses import show_uses
 from graphweft_workers.cli.options import Data, Json, command
 from graphweft_workers.cli.output import print_json, print_table, say, shown_rules, warn
@@ -35,9 +36,10 @@ async def status(data: Data = None, json: Json = False) -> None:
             [(str(p.id), p.position, p.end, p.lag, p.owner or "none") for p in shown],
         )
     if not shown:
-        say(f"all {len(partitions)} partitions have a worker and no lag")
+        read = counted(len(partitions), "partition has a worker and no lag", "partitions have a worker and no lag")
+        say(f"all {read}" if len(partitions) > 1 else read)
     elif len(shown) < len(partitions):
-        say(f"{len(partitions) - len(shown)} other partitions; `graphweft status --json` shows all")
+        say(f"{counted(len(partitions) - len(shown), 'other partition')}; `graphweft status --json` shows all")
     if found.rules:
         print_table(
             ("app", "rules", "active since"),
@@ -61,13 +63,13 @@ async def status(data: Data = None, json: Json = False) -> None:
             title="Without effect",
         )
     if len(causes) > _MAX_CAUSES:
-        say(f"and {len(causes) - _MAX_CAUSES} other causes: run `graphweft status --json`")
+        say(f"and {counted(len(causes) - _MAX_CAUSES, 'other cause')}: run `graphweft status --json`")
     if found.letters > MAX_LETTERS:
         say(f"only the first {MAX_LETTERS:,} dead letters are counted by cause")
     for fault in found.faults.values():
         warn(f"{fault}\nrunning processes keep the earlier content of this file, and new ones do not start")
     say(found.archive.text())
-    say(f"{found.letters} dead letters" + (" (graphweft dlq list)" if found.letters else ""))
+    say(counted(found.letters, "dead letter") + (" (graphweft dlq list)" if found.letters else ""))
 
 
 def _clock(seconds: int) -> str:

@@ -10,11 +10,12 @@ from typing import Annotated, Any
 import typer
 
 from graphweft_contracts import Event, InvalidEvent
+from graphweft_contracts.plurals import counted
 from graphweft_rules import BoundMutation, RuleSet
 from graphweft_rules.matching.explain import Unmatched, unmatched, why_nothing
 from graphweft_workers.cli.emit import events_of_lines
 from graphweft_workers.cli.options import Json, Rules, command
-from graphweft_workers.cli.output import print_error, print_json, printable, say
+from graphweft_workers.cli.output import INVALID_EVENTS, print_error, print_json, printable, say
 from graphweft_workers.inspection.rule_dicts import mutation_dict, unmatched_dict
 from graphweft_workers.roles.rules import load_rules
 from graphweft_workers.roles.settings import Settings
@@ -67,7 +68,7 @@ def _events(file: Path) -> list[Event]:
     faults: list[InvalidEvent] = []
     events = list(events_of_lines(lines, str(file), faults, report=print_error))
     if faults:
-        raise InvalidEvent(f"{file}: {len(faults)} events are invalid: correct them")
+        raise InvalidEvent(f"{file}: {counted(len(faults), *INVALID_EVENTS)}")
     if not events:
         raise InvalidEvent(f"{file}: it holds no event")
     return events

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Final
 
 import typer
 
+from graphweft_contracts.plurals import counted
 from graphweft_rules.cypher.node_writes import Target
 from graphweft_workers.cli.event_lines import clock
 from graphweft_workers.cli.options import App, ArchiveOnly, Data, Json, command
@@ -146,7 +147,7 @@ def _lines(target: Target, found: Found, recorded: Recorded | None, *, payload: 
 
 
 def _entries(found: Found) -> str:
-    return f"{found.entries:,} entries were read"
+    return f"{counted(found.entries, 'entry was', 'entries were')} read"
 
 
 def _counted(number: int, what: str) -> str:
@@ -196,13 +197,13 @@ def _named(target: Target) -> str:
 
 def _warn(found: Found, recorded: Recorded | None) -> None:
     if found.lost:
-        warn(f"The log lacks {found.lost:,} entries: events in them are not counted.")
+        warn(f"The log lacks {counted(found.lost, 'entry')}: events in them are not counted.")
     if recorded is None:
         return
     if recorded.unseen:
         warn(
-            f"{recorded.unseen:,} older mutations may have written it too. They were replayed in batches, so they are "
-            "not counted."
+            f"{counted(recorded.unseen, 'older mutation')} may have written it too. What is replayed in batches is not "
+            "counted."
         )
     for letter in recorded.letters:
         warn(f"failed, and has not failed live: {letter.rule}/{letter.mutation} at {letter.offset}: {letter.message}")

@@ -7,6 +7,8 @@ from collections.abc import Mapping, Sequence
 from html import escape
 from typing import Any, Final
 
+from graphweft_contracts.plurals import counted
+
 _COLOURS: Final = ("#2f7fa8", "#c0772a", "#4f8f42", "#8a5fb0", "#b54a5b", "#3d8f86", "#8d7a25", "#6b7780")
 _STEPS: Final = 150
 """Rounds of the layout; each compares all pairs of nodes."""
@@ -44,7 +46,7 @@ def as_html(app_id: str, nodes: Sequence[Element], relationships: Sequence[Eleme
         for each in nodes
     ]
     rows = [f"<tr><td>{escape(_caption(each))}</td><td>{escape(', '.join(each['labels']))}</td></tr>" for each in nodes]
-    said = f"{len(nodes):,} of {total:,} nodes and {len(relationships):,} relationships"
+    said = f"{len(nodes):,} of {counted(total, 'node')} and {counted(len(relationships), 'relationship')}"
     return (
         '<!doctype html><html lang="en"><head><meta charset="utf-8">'
         "<meta http-equiv=\"Content-Security-Policy\" content=\"default-src 'none'; style-src 'unsafe-inline'\">"

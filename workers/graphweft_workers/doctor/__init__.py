@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
 
 from graphweft_contracts import BusUnavailable, GraphweftError, InvalidSettings, QueryFailed, channels
+from graphweft_contracts.plurals import counted
 from graphweft_rules.files.findings import errors
 from graphweft_workers.engine.dead_letter_counts import SKIPS, Cause, count_causes
 from graphweft_workers.engine.position_note import PositionNote
@@ -118,7 +119,7 @@ def _signatures(settings: Settings) -> Check:
         found = "no keys: whoever may write to the bus may write events of every app"
     else:
         names = ", ".join(keyring.apps[:_MOST_NAMES]) + (" and others" if len(keyring.apps) > _MOST_NAMES else "")
-        found = f"{len(keyring.apps)} apps have keys: {names or 'none'}"
+        found = f"{counted(len(keyring.apps), 'app has', 'apps have')} keys: {names or 'none'}"
     return Check(name="signatures", state="ok", found=found)
 
 
@@ -202,7 +203,8 @@ async def _queries(settings: Settings, rules: RuleSet) -> Check:
     finally:
         await store.aclose()
     if not checked.findings:
-        return Check(name="queries", state="ok", found=f"{checked.count} queries were checked by the server")
+        found = f"{counted(checked.count, 'query was', 'queries were')} checked by the server"
+        return Check(name="queries", state="ok", found=found)
     found = "\n".join(map(str, checked.findings))
     if errors(checked.findings):
         advice = "correct them, then restart the worker and the responder: they do not start with these"
@@ -232,9 +234,14 @@ async def _memory(settings: Settings, group: str) -> Check:
     idle = [str(partition.id) for partition in partitions if partition.owner is None]
     lag = sum(partition.lag for partition in partitions)
     if not idle:
-        return Check(name=group, state="ok", found=f"all {len(partitions)} partitions are read, lag {lag}")
+        return Check(name=group, state="ok", found=_all_read(len(partitions), lag))
     found = f"nobody reads partition {', '.join(idle)}, lag {lag}"
     return Check(name=group, state="warn", found=found, advice="start `graphweft run memory`")
+
+
+def _all_read(partitions: int, lag: int) -> str:
+    read = counted(partitions, "partition is read", "partitions are read")
+    return f"{read}, lag {lag}" if partitions == 1 else f"all {read}, lag {lag}"
 
 
 async def _archive(settings: Settings) -> list[Check]:
@@ -259,7 +266,7 @@ async def _archive(settings: Settings) -> list[Check]:
         if not state.enabled:
             advice += "; archive the log before (GRAPHWEFT_ARCHIVE_URL, `graphweft run archive`)"
     elif state.behind and idle:
-        advice = f"start `graphweft run archive`: nobody archives {idle} of {len(partitions)} partitions"
+        advice = f"start `graphweft run archive`: nobody archives {idle} of {counted(len(partitions), 'partition')}"
     return [Check(name="archive", state="warn" if advice else "ok", found=state.text(), advice=advice)]
 
 
@@ -278,7 +285,7 @@ async def _services(settings: Settings) -> list[Check]:
     lag = sum(partition.lag for partition in partitions)
     found = f"nobody reads partition {', '.join(idle)}, lag {lag}"
     if not idle:
-        checks = [Check(name="workers", state="ok", found=f"all {len(partitions)} partitions are read, lag {lag}")]
+        checks = [Check(name="workers", state="ok", found=_all_read(len(partitions), lag))]
     elif len(idle) == len(partitions):
         checks = [_no_worker(f"no mutation worker runs: {found}")]
     else:  # a rebalance, or a worker has just ended
@@ -291,13 +298,13 @@ def _without_effect(letters: int, causes: Sequence[Cause]) -> list[Check]:
     checks: list[Check] = []
     if letters:
         advice = "graphweft dlq list"
-        checks.append(Check(name="dead letters", state="warn", found=f"{letters} wait", advice=advice))
+        checks.append(Check(name="dead letters", state="warn", found=counted(letters, "waits", "wait"), advice=advice))
     skips = [cause for cause in causes if cause.reason in SKIPS]
     if skips:
         worst = skips[0]
         place = f" at {worst.place}" if worst.place else ""
         found = (
-            f"{sum(cause.events for cause in skips)} times, by {len(skips)} causes; most often "
+            f"{counted(sum(cause.events for cause in skips), 'time')}, by {counted(len(skips), 'cause')}; most often "
             f"{worst.name}{place} of app {worst.app_id!r}: {worst.message}"
         )
         advice = "`graphweft status` lists the causes; after a fix: `graphweft rules push`, `graphweft dlq retry --all`"

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
 from graphweft_contracts import BusUnavailable, DeadLetter, InvalidSettings, wire
+from graphweft_contracts.plurals import counted
 from graphweft_workers.active_rules import ActiveRules
 from graphweft_workers.archive.archived_bus import ArchivedBus
 from graphweft_workers.archive.archiver import archive_now
@@ -31,6 +32,14 @@ from graphweft_workers.replay.places import done_of, partitions_of
 from graphweft_workers.replay.rebuild import Rebuild
 from graphweft_workers.replay.remains import MOST_LETTERS, Place, Remains, count_nodes, holds, on_the_bus, pages
 
+_UNDECIDED: Final = (
+    "entry without a user stays, in a chat with others",
+    "entries without a user stay, in chats with others",
+)
+_TRIMMED: Final = (
+    "entry, which was trimmed before it was archived",
+    "entries, which were trimmed before they were archived",
+)
 _STEP_S: Final = 0.1
 
 
@@ -113,7 +122,7 @@ class Erasure:
         await self._purge_caches()
         left += await self._count(partitions)
         undecided = sum([await count_undecided(self._reader, each, self._subject) for each in partitions])
-        note = f"{undecided:,} entries without a user stay, in chats with others" if undecided else ""
+        note = counted(undecided, *_UNDECIDED) if undecided else ""
         if left:
             note = "another process still writes old entries: give the command again"
         archive = Place(name="archive", found=erased, left=left, note=note, unfinished=left > 0)
@@ -135,8 +144,8 @@ class Erasure:
         missing = sum([await bus.missing(number) for number in partitions])
         if missing:
             raise InvalidSettings(
-                f"the log of {self._subject.app_id!r} lacks {missing:,} entries, which were trimmed before they were "
-                "archived, so its graph cannot be made again without the user. Nothing was erased: erase the whole "
+                f"the log of {self._subject.app_id!r} lacks {counted(missing, *_TRIMMED)}, "
+                "so its graph cannot be made again without the user. Nothing was erased: erase the whole "
                 "app, or name the archive that holds them (GRAPHWEFT_ARCHIVE_URL)"
             )
 

@@ -7,12 +7,17 @@ from datetime import datetime
 from typing import Final
 
 from graphweft_contracts import InvalidSettings
+from graphweft_contracts.plurals import counted
 from graphweft_workers.archive.preludes import is_of_prelude
 from graphweft_workers.engine.position_note import PositionNote
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.replay.moments import places_at
 
+LACKING: Final = (
+    "entry: it was trimmed and is not in an archive",
+    "entries: they were trimmed and are not in an archive",
+)
 _TIMEOUT_S: Final = 60.0
 _PAGE: Final = 1_000
 
@@ -64,8 +69,8 @@ async def check_complete(bus: Bus, partitions: Iterable[int], app_id: str) -> No
         missing = await bus.missing(partition)
         if missing:
             raise InvalidSettings(
-                f"partition {partition} of the log lacks {missing:,} entries: they were trimmed and are not in an "
-                f"archive, so the graph of {app_id!r} cannot be rebuilt. If there is an archive, set "
+                f"partition {partition} of the log lacks {counted(missing, *LACKING)}, "
+                f"so the graph of {app_id!r} cannot be rebuilt. If there is an archive, set "
                 "GRAPHWEFT_ARCHIVE_URL"
             )
 

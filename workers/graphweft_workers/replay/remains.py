@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from typing import Final
 
 from graphweft_contracts import DeadLetter, wire
+from graphweft_contracts.plurals import counted
 from graphweft_workers.archive.blobs import BlobStore
 from graphweft_workers.archive.erasure import count_entries, learn
 from graphweft_workers.archive.erasures import erasures_in
@@ -96,7 +97,7 @@ class Remains:
         """Return what removes nodes of the graph: that of memories leaves those of rules."""
         if self._subject.user_id is None or nodes == of_rules:
             return _ERASES
-        return _FORGETS if not of_rules else f"{_FORGETS}; {of_rules} nodes of rules: {_ERASES}"
+        return _FORGETS if not of_rules else f"{_FORGETS}; {counted(of_rules, 'node')} of rules: {_ERASES}"
 
     async def _learn(self, partitions: Sequence[int]) -> None:
         """Let the subject see everything: chats and memories tell which events are the user's."""

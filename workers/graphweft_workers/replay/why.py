@@ -16,6 +16,7 @@ from dataclasses import dataclass, field, replace
 from typing import Final, override
 
 from graphweft_contracts import InvalidSettings
+from graphweft_contracts.plurals import counted
 from graphweft_rules.cypher.mutation_summary import EMPTY, MutationSummary
 from graphweft_rules.cypher.node_writes import NodeWriters, Slice, Target
 from graphweft_rules.cypher.query import Cypher
@@ -28,6 +29,7 @@ from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import Entry
 from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.replay.node_state import NodeReader, State, alike
+from graphweft_workers.replay.places import LACKING
 from graphweft_workers.replay.recording import Recorded, Recording, Writer, writer_of
 
 MOST_SINGLE: Final = 20_000
@@ -141,7 +143,7 @@ class Why:
         """Raise ``InvalidSettings`` if the log lacks entries."""
         if found.lost:
             raise InvalidSettings(
-                f"the log lacks {found.lost:,} entries: they were trimmed and are not in an archive, so no replay can "
+                f"the log lacks {counted(found.lost, *LACKING)}, so no replay can "
                 "tell what the node was. Give --fast for the events that may have written it, or set "
                 "GRAPHWEFT_ARCHIVE_URL if there is an archive"
             )

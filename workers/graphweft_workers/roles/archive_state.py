@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from graphweft_contracts import Transient, channels
+from graphweft_contracts.plurals import counted
 from graphweft_workers.archive.progress import progress
 from graphweft_workers.ports.event_log import EventLog, PartitionStatus
 from graphweft_workers.roles import features as jobs
@@ -28,13 +29,15 @@ class ArchiveState:
 
     def text(self) -> str:
         """Return one line for people."""
-        lost = f"{self.lost:,} entries were trimmed before they were archived"
+        lost = counted(
+            self.lost, "entry was trimmed before it was archived", "entries were trimmed before they were archived"
+        )
         if not self.enabled:
             return f"no archive; {lost}" if self.lost else "no archive"
         if self.error:
             return f"archive: not known: {self.error}"
-        parts = [f"{self.behind:,} entries behind" if self.behind else "up to date"]
-        parts.append(f"{self.trimmable:,} entries on the bus can be trimmed")
+        parts = [f"{counted(self.behind, 'entry')} behind" if self.behind else "up to date"]
+        parts.append(f"{counted(self.trimmable, 'entry')} on the bus can be trimmed")
         if self.held_by:
             parts.append("others wait for " + ", ".join(f"{name} ({n:,})" for name, n in sorted(self.held_by.items())))
         if self.lost:

@@ -9,6 +9,7 @@ from typing import Final
 
 from graphweft import Client
 from graphweft_contracts import InvalidSettings
+from graphweft_contracts.plurals import counted
 from graphweft_workers.apps import AppPolicies
 from graphweft_workers.gateway.app import make_app
 from graphweft_workers.gateway.quotas import QuotaGate
@@ -57,7 +58,7 @@ async def run_gateway(
     def faults() -> dict[str, str]:
         found = {name: _FAULTY for name, file in watched.items() if file is not None and file.problem is not None}
         if audit is not None and audit.failed:
-            found["audit"] = f"{audit.failed} lines could not be written; the log says why"
+            found["audit"] = f"{counted(audit.failed, 'line')} could not be written; the log says why"
         return found
 
     def current() -> AppPolicies:

@@ -1,7 +1,7 @@
 // Context: what an agent gets before a turn, and why.
 
 import { ask } from "./api.js";
-import { announce, asText, clock, count, el, failure, field, fill, note, table, tag } from "./dom.js";
+import { announce, asText, clock, count, counted, el, failure, field, fill, note, table, tag } from "./dom.js";
 
 export const title = "Context";
 export const lead = "What an agent gets before a turn: the text as the model reads it, how each block was made, and what is missing.";
@@ -72,7 +72,7 @@ export function show(root, { app, signal }) {
       if (tokens.value) question.max_tokens = Number(tokens.value);
       const reply = time.value ? await ask("context/past", { ...question, time: `${time.value}Z` }, { signal }) : await ask("context", question, { signal });
       fill(result, replyView(reply));
-      announce(`${reply.blocks.length} blocks, ${reply.missing.length} missing`);
+      announce(`${counted(reply.blocks.length, "block")}, ${reply.missing.length} missing`);
     } catch (error) {
       if (!signal.aborted) fill(result, failure(error, request));
     }
@@ -82,10 +82,10 @@ export function show(root, { app, signal }) {
 
 export function replyView(reply) {
   const parts = [];
-  if (reply.as_of) parts.push(note(`As it would have been at ${clock(reply.as_of.time).slice(0, 19)} UTC, after ${count(reply.as_of.events)} events, by the rules of then.`));
+  if (reply.as_of) parts.push(note(`As it would have been at ${clock(reply.as_of.time).slice(0, 19)} UTC, after ${counted(reply.as_of.events, "event")}, by the rules of then.`));
   if (reply.reason) parts.push(note(`No context: ${reply.reason.replaceAll("_", " ")}. ${reply.detail ?? ""}`, reply.reason === "no_rules" || reply.reason === "disabled" ? "" : "warn"));
   parts.push(el("section", { class: "sheet", "aria-label": "Text" }, el("h2", {}, "The text as the model reads it"),
-    el("p", { class: "quiet" }, `${count(reply.tokens)} tokens, ${reply.elapsed_ms.toFixed(1)} ms, ${reply.blocks.length} blocks${reply.rules ? `, rules ${reply.rules.slice(0, 12)}` : ""}`),
+    el("p", { class: "quiet" }, `${counted(reply.tokens, "token")}, ${reply.elapsed_ms.toFixed(1)} ms, ${counted(reply.blocks.length, "block")}${reply.rules ? `, rules ${reply.rules.slice(0, 12)}` : ""}`),
     reply.text ? el("pre", { tabindex: "0", "aria-label": "Text of the context" }, reply.text) : el("p", {}, "The agent would get no text."),
     reply.text_is_cut && note("The text is longer than the console shows.", "warn")));
   if (reply.missing.length) parts.push(el("section", { class: "sheet", "aria-label": "Missing" }, table("What is missing, and why", [

@@ -111,6 +111,11 @@ export function count(number) {
   return typeof number === "number" ? number.toLocaleString("en") : String(number ?? "");
 }
 
+// The number with its noun, "1 entry" or "2,000 entries"; `many` where the plural is not just one "s" more at the end.
+export function counted(number, one, many = `${one}s`) {
+  return `${count(number)} ${number === 1 ? one : many}`;
+}
+
 // Says a short sentence to people who cannot see the page change.
 export function announce(text) {
   const status = document.getElementById("status");

@@ -1,7 +1,7 @@
 // Graph: a part of one app's graph as a picture and as a table, search, one node, and the past.
 
 import { ask } from "./api.js";
-import { announce, button, clock, count, el, failure, field, fill, note, table, tag, values } from "./dom.js";
+import { announce, button, clock, count, counted, el, failure, field, fill, note, table, tag, values } from "./dom.js";
 import { Picture, colourOf } from "./picture.js";
 
 export const title = "Graph";
@@ -70,7 +70,7 @@ export function show(root, { app, signal, query }) {
     labels = answer.labels.map((each) => each.label);
     const kept = which.value;
     fill(which, el("option", { value: "" }, "the largest labels"), answer.labels.map((each) => el("option", { value: each.label, selected: each.label === kept }, `${each.label} (${count(each.nodes)})`)));
-    await draw(answer, (all) => `A sample: ${answer.nodes.length} of ${count(all)} nodes, and some of their relationships.`);
+    await draw(answer, (all) => `A sample: ${answer.nodes.length} of ${counted(all, "node")}, and some of their relationships.`);
     const asked = query.get("node");
     if (asked) open(/^\d+$/.test(asked) ? Number(asked) : asked);
   }
@@ -87,7 +87,7 @@ export function show(root, { app, signal, query }) {
     const { nodes, relationships } = picture.content();
     const shown = [...new Set(nodes.map((each) => each.labels[0]))].sort();
     fill(legend, shown.map((label) => el("span", { class: `dot${colourOf(label, labels)}` }, label ?? "no label")));
-    canvas.setAttribute("aria-label", `Picture of ${nodes.length} nodes and ${relationships.length} relationships; the table below lists the nodes`);
+    canvas.setAttribute("aria-label", `Picture of ${counted(nodes.length, "node")} and ${counted(relationships.length, "relationship")}; the table below lists the nodes`);
     const degrees = new Map();
     for (const each of relationships) for (const end of [each.start, each.end]) degrees.set(end, (degrees.get(end) ?? 0) + 1);
     fill(list, table(`The nodes of the picture (${nodes.length})`, [
@@ -99,9 +99,9 @@ export function show(root, { app, signal, query }) {
   async function search() {
     const answer = await attempt(() => ask("graph/search", { app, text: text.value }, { signal }), search);
     if (!answer) return;
-    announce(`${answer.nodes.length} nodes found`);
-    fill(found, el("h2", {}, answer.nodes.length === 1 ? "1 node found" : `${answer.nodes.length} nodes found`),
-      answer.partly && el("p", { class: "quiet" }, `Keys of rules are searched in the whole graph; other properties in the first ${count(answer.scanned)} nodes of each label only.`),
+    announce(`${counted(answer.nodes.length, "node")} found`);
+    fill(found, el("h2", {}, `${counted(answer.nodes.length, "node")} found`),
+      answer.partly && el("p", { class: "quiet" }, `Keys of rules are searched in the whole graph; other properties in the first ${counted(answer.scanned, "node")} of each label only.`),
       el("ul", { class: "plain" }, answer.nodes.map((each) => el("li", {}, button(each.caption ?? `node ${each.id}`, () => { back.hidden || load(); open(each.id); }, { class: "link" }), " ", each.labels.map((label) => tag(label))))),
       answer.nodes.length === 0 && el("p", {}, CYPHER.test(text.value.trim()) ? "The search looks for this text in nodes; it runs no Cypher. `graphweft query` runs a query that reads." : "No node has this text in a property. Try a part of it, or the key of the node."),
       button("Close the results", () => { fill(found); text.focus(); }, { class: "small" }));
@@ -127,7 +127,7 @@ export function show(root, { app, signal, query }) {
           picture.add(answer.nodes, answer.relationships, labels, node.id);
           picture.lookAt(node.id);
           changed();
-          announce(`${answer.nodes.length - 1} neighbours added`);
+          announce(`${counted(answer.nodes.length - 1, "neighbour")} added`);
         }, { disabled: answer.nodes.length < 2 }),
         node.keys.map((key) => [
           button("Which events wrote it?", () => explain(key, false, why)),
@@ -144,10 +144,10 @@ export function show(root, { app, signal, query }) {
     fill(where, el("h3", {}, "Events behind it"), el("p", {}, exact ? "Replaying the log…" : "Reading the log…"));
     try {
       const answer = await ask("graph/why", { app, label: key.label, key: key.key, value: key.value, exact }, { signal });
-      announce(`${answer.total} writes found`);
+      announce(`${counted(answer.total, "write")} found`);
       fill(where, el("h3", {}, "Events behind it"),
-        el("p", { class: "quiet" }, `${count(answer.total)} ${answer.exact ? "writes" : "mutations may have written it"}, the newest first; ${count(answer.entries)} entries of the log were read.`),
-        answer.lost > 0 && note(`The log lacks ${count(answer.lost)} entries: events in them are not counted.`, "warn"),
+        el("p", { class: "quiet" }, `${answer.exact ? counted(answer.total, "write") : counted(answer.total, "mutation may have written it", "mutations may have written it")}, the newest first; ${counted(answer.entries, "entry of the log was", "entries of the log were")} read.`),
+        answer.lost > 0 && note(`The log lacks ${counted(answer.lost, "entry", "entries")}: events in them are not counted.`, "warn"),
         answer.like_live === false && note("The graph has another content than the events of the log give: something else has written to it.", "warn"),
         el("ul", { class: "plain" }, answer.writes.toReversed().map((each) => el("li", { class: "write" },
           el("details", {}, el("summary", {}, `${clock(each.received).slice(0, 19)} ${each.type} `, el("span", { class: "quiet" }, `${each.rule}/${each.mutation}`)),
@@ -175,7 +175,7 @@ export function show(root, { app, signal, query }) {
     if (!answer) { about.textContent = now ? "The picture shows the graph of now." : ""; return; }
     inPast = true;
     back.hidden = false;
-    await draw(answer, (all) => `As it was at ${clock(answer.as_of.time).slice(0, 19)}, after ${count(answer.as_of.events)} events: ${answer.nodes.length} of ${count(all)} nodes. Nodes of a past graph cannot be opened.`);
+    await draw(answer, (all) => `As it was at ${clock(answer.as_of.time).slice(0, 19)}, after ${counted(answer.as_of.events, "event")}: ${answer.nodes.length} of ${counted(all, "node")}. Nodes of a past graph cannot be opened.`);
     announce("The past graph is shown");
   }
 

@@ -1,7 +1,7 @@
 // Dead letters: what could not be applied; retry and drop where that is allowed.
 
 import { ask } from "./api.js";
-import { announce, button, clock, closing, count, el, failure, field, fill, note, table, tag } from "./dom.js";
+import { announce, button, clock, closing, count, counted, el, failure, field, fill, note, table, tag } from "./dom.js";
 
 export const title = "Dead letters";
 export const lead = "Events and mutations that could not be applied, the oldest first.";
@@ -108,7 +108,7 @@ export function show(root, { app, session, signal }) {
     if (name === "drop" && !confirm(`Drop ${chosen.size} dead letters? What they stand for never takes effect.`)) return;
     try {
       const found = await ask(`letters/${name}`, { app, ids: [...chosen] }, { signal });
-      const done = name === "retry" ? `${count(found.events)} events are back on the bus.` : `${count(found.dropped)} dead letters are dropped.`;
+      const done = name === "retry" ? `${counted(found.events, "event is", "events are")} back on the bus.` : `${counted(found.dropped, "dead letter is", "dead letters are")} dropped.`;
       fill(problem, note(`${done}${found.kept.length ? ` ${found.kept.length} stay: ${found.kept.map((each) => `${each.id}: ${each.why}`).join("; ")}` : ""}`, found.kept.length ? "warn" : ""));
       announce(done);
       await load();

@@ -1,7 +1,7 @@
 // Live: events as they arrive, and what each did.
 
 import { ask } from "./api.js";
-import { announce, asText, button, clock, closing, count, el, failure, fill, note, sayFailure, tag } from "./dom.js";
+import { announce, asText, button, clock, closing, count, counted, el, failure, fill, note, sayFailure, tag } from "./dom.js";
 
 export const title = "Live";
 export const lead = "Events as they arrive, the newest first, and what the rules made of each.";
@@ -53,7 +53,7 @@ export function show(root, { app, signal }) {
       if (found.partly) older = found.scanned;
       fill(problem, found.graph_fault && note("The graph server does not answer, so the state of some events is not known.", "warn"),
         found.letters_partly && note("Not all dead letters were looked at, so an event or a mutation below may be one without a mark. The button Why beside it looks at more, and `graphweft dlq list` shows all.", "warn"),
-        older > 0 && note(`The newest ${count(older)} entries of the log were read, those of other apps among them: older events are not listed. \`graphweft events tail\` reads more.`, "warn"),
+        older > 0 && note(`The newest ${counted(older, "entry of the log was", "entries of the log were")} read, those of other apps among them: older events are not listed. \`graphweft events tail\` reads more.`, "warn"),
         found.cut && note("More events arrived than one look shows: the oldest of them are not listed here. `graphweft events tail --follow` shows all.", "warn"));
       for (const event of found.events.toReversed()) {
         // An activation stands in every partition.

@@ -1,7 +1,7 @@
 // Memory: scopes, memories, facts with their validity, and search.
 
 import { ask } from "./api.js";
-import { announce, button, clock, count, el, failure, field, fill, note, table, tag } from "./dom.js";
+import { announce, button, clock, count, counted, el, failure, field, fill, note, table, tag } from "./dom.js";
 
 export const title = "Memory";
 export const lead = "What is remembered in a scope, the latest first, and what a search would find.";
@@ -43,13 +43,13 @@ export function show(root, { app, signal }) {
         load();
       }, { class: "small", "aria-label": `Choose the scope ${Object.keys(SCOPES).map((name) => row[name]).filter(Boolean).join(", ")}` }) }], found.scopes)
       : el("p", {}, "This app has no memories yet. `graphweft memory add` adds one."),
-      found.partly && el("p", { class: "quiet" }, `Only the first ${count(found.scanned)} memories were read, so scopes may be missing.`));
+      found.partly && el("p", { class: "quiet" }, `Only the first ${counted(found.scanned, "memory was", "memories were")} read, so scopes may be missing.`));
   }
 
   async function load() {
     const found = await attempt(result, () => ask("memory", { app, ...scope(), limit: 50 }, { signal }), load);
     if (!found) return;
-    announce(`${found.memories.length} memories and ${found.facts.length} facts`);
+    announce(`${counted(found.memories.length, "memory", "memories")} and ${counted(found.facts.length, "fact")}`);
     const now = new Date().toISOString();
     fill(result, el("div", { class: "columns even" },
       el("section", { class: "sheet", "aria-label": "Memories" }, found.memories.length ? table(`The latest memories (${found.limit} at most)`, [
@@ -64,7 +64,7 @@ export function show(root, { app, signal }) {
   async function search() {
     const found = await attempt(result, () => ask("memory/search", { app, ...scope(), text: text.value, of: of.value, limit: 20 }, { signal }), search);
     if (!found) return;
-    announce(`${found.results.length} results`);
+    announce(counted(found.results.length, "result"));
     fill(result, found.reason && note(`No answer: ${found.reason.replaceAll("_", " ")}. ${found.detail ?? ""}`, "warn"),
       el("section", { class: "sheet", "aria-label": "Results" }, found.results.length ? table(`What a search finds now, the best first; ${found.elapsed_ms.toFixed(1)} ms`, [
         { title: "Kind", cell: (row) => tag(row.kind ?? "") }, { title: "Text", cell: (row) => row.text },

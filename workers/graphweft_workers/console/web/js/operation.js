@@ -1,7 +1,7 @@
 // Operation: positions, lag, rates, workers, and what had no effect.
 
 import { ask } from "./api.js";
-import { clock, count, el, fill, note, sayFailure, table, tag } from "./dom.js";
+import { clock, count, counted, el, fill, note, sayFailure, table, tag } from "./dom.js";
 
 export const title = "Operation";
 export const lead = "Whether workers keep up, and what had no effect: what the command graphweft status prints.";
@@ -65,7 +65,7 @@ function page(found, rate, app) {
     { title: "Partition", header: true, cell: (row) => row.id }, { title: "Applied up to", cell: (row) => row.position || "nothing" },
     { title: "End", cell: (row) => row.end || "empty" }, { title: "Lag", number: true, cell: (row) => count(row.lag) },
     { title: "Worker", cell: (row) => row.owner ?? tag("none", "bad") }], shown),
-    el("p", { class: "quiet" }, shown.length < found.partitions.length ? `${shown.length} of ${found.partitions.length} partitions are listed.` : ""));
+    el("p", { class: "quiet" }, shown.length < found.partitions.length ? `${shown.length} of ${counted(found.partitions.length, "partition")} are listed.` : ""));
   if (busy.length) parts.push(partitions);
   if (found.apps.length) parts.push(sheet(table("What apps use", [
     { title: "App", header: true, cell: (row) => row.app_id }, { title: "Events/s", number: true, cell: (row) => row.events_per_s.toFixed(1) },
@@ -81,7 +81,7 @@ function page(found, rate, app) {
   if (found.rules.length) parts.push(sheet(table("Active rules", [
     { title: "App", header: true, cell: (row) => (row.app_id === "*" ? "all apps" : row.app_id) }, { title: "Rules", cell: (row) => el("code", {}, row.rules.slice(0, 12)) },
     { title: "Activation", number: true, cell: (row) => row.number }, { title: "Since", keep: true, cell: (row) => clock(row.since) }], found.rules), more(found, "rules")));
-  if (!busy.length) parts.push(el("section", { class: "sheet" }, el("details", {}, el("summary", {}, `All ${found.partitions.length} partitions have a worker and no lag`), partitions)));
+  if (!busy.length) parts.push(el("section", { class: "sheet" }, el("details", {}, el("summary", {}, `${found.partitions.length === 1 ? "" : "All "}${counted(found.partitions.length, "partition has", "partitions have")} a worker and no lag`), partitions)));
   if (found.archive) parts.push(sheet(el("h2", {}, "Archive"), el("p", {}, archive(found.archive))));
   return parts;
 }
@@ -96,9 +96,9 @@ function more(found, name) {
 }
 
 function archive(state) {
-  if (!state.enabled) return state.lost ? `No archive. ${count(state.lost)} entries were trimmed.` : "No archive.";
+  if (!state.enabled) return state.lost ? `No archive. ${counted(state.lost, "entry was", "entries were")} trimmed.` : "No archive.";
   if (state.error) return `Not known: ${state.error}`;
-  return `${state.behind ? `${count(state.behind)} entries behind` : "Up to date"}; ${count(state.trimmable)} entries on the bus can be trimmed.${state.lost ? ` ${count(state.lost)} were trimmed before they were archived.` : ""}`;
+  return `${state.behind ? `${counted(state.behind, "entry", "entries")} behind` : "Up to date"}; ${counted(state.trimmable, "entry", "entries")} on the bus can be trimmed.${state.lost ? ` ${counted(state.lost, "was trimmed before it was", "were trimmed before they were")} archived.` : ""}`;
 }
 
 function bytes(number) {

@@ -1,7 +1,7 @@
 // Rules: the active rule set of an app, its findings, and a try of an event.
 
 import { ask } from "./api.js";
-import { announce, clock, count, el, failure, fill, note, table, tag } from "./dom.js";
+import { announce, clock, count, counted, el, failure, fill, note, table, tag } from "./dom.js";
 
 export const title = "Rules";
 export const lead = "The rules that are active for one app, what the linter says of them, and what they would do with an event.";
@@ -30,8 +30,8 @@ export function show(root, { app, signal }) {
   async function attempt() {
     try {
       const found = await ask("rules/try", { app, event: event.value }, { signal });
-      announce(`${found.mutations.length} mutations match`);
-      fill(outcome, el("h3", {}, `${found.mutations.length} mutations match`),
+      announce(counted(found.mutations.length, "mutation matches", "mutations match"));
+      fill(outcome, el("h3", {}, counted(found.mutations.length, "mutation matches", "mutations match")),
         found.mutations.map((each) => [el("p", {}, tag("runs", "good"), ` ${each.rule}/${each.mutation} `, el("span", { class: "quiet" }, each.place)), el("pre", { tabindex: "0" }, `${each.statement}\n\nwith ${JSON.stringify(each.params, null, 1)}`)]),
         found.missed.map((each) => el("p", {}, tag("skipped", "warn"), ` ${each.rule}/${each.mutation} (${each.place}): ${each.reason}`)),
         found.unmatched.map((each) => el("p", {}, tag("does not match"), ` ${each.rule} (${each.place}): ${each.reason}`)),

@@ -439,7 +439,7 @@ async def test_giving_up_tells_whether_all_may_be_sent_again(most: int, said: st
     fields = {wire.CONTENT_TYPE: wire.STRUCTURED, wire.DATA: turn("1", app="shop").encode()}
     transport = RedisTransport("redis://127.0.0.1:1")
     try:
-        with pytest.raises(BusUnavailable, match=f"sent before: 20000 events; .*{said}"):
+        with pytest.raises(BusUnavailable, match=f"sent before: 20,000 events; .*{said}"):
             await send(transport, [wire.decode(fields)], sent=sent, give_up_s=0)
     finally:
         await transport.aclose()

@@ -216,7 +216,7 @@ def test_killed_at_any_moment_the_graph_ends_the_same(
         assert kills
         output, errors = importing.communicate(timeout=120)
         assert importing.returncode == 0, errors
-        assert "2034 events sent" in output
+        assert "2,034 events sent" in output
         deployment.wait_until_applied()
         assert deployment.digest() == reference.digest()
         assert deployment.json("status")["dead_letters"] == 0

@@ -156,9 +156,9 @@ class MemoryBus:
         return len(self.letters)
 
     async def dead_letters(
-        self, *, limit: int, app_id: str | None = None, size: int | None = None
+        self, *, limit: int, app_id: str | None = None, size: int | None = None, whole: bool = True
     ) -> Sequence[DeadLetter]:
-        return first_letters(self.letters.values(), limit, app_id, size)
+        return first_letters(self.letters.values(), limit, app_id, size, whole=whole)
 
     async def dead_letter(self, letter_id: str) -> DeadLetter | None:
         return self.letters.get(letter_id)

@@ -272,12 +272,12 @@ class SqliteBus:
         return {app: LettersOfApp(count=count, size=size) for app, count, size in rows}
 
     async def dead_letters(
-        self, *, limit: int, app_id: str | None = None, size: int | None = None
+        self, *, limit: int, app_id: str | None = None, size: int | None = None, whole: bool = True
     ) -> Sequence[DeadLetter]:
         oldest = "SELECT body FROM letters ORDER BY time, id"
         found = await self._file.read(lambda db: db.execute(oldest).fetchall())
         letters = [DeadLetter.model_validate_json(body) for (body,) in found]
-        return first_letters(letters, limit, app_id, size)
+        return first_letters(letters, limit, app_id, size, whole=whole)
 
     async def dead_letter(self, letter_id: str) -> DeadLetter | None:
         return await self._file.read(lambda db: _letter(db, letter_id))

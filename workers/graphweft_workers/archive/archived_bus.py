@@ -213,10 +213,10 @@ class ArchivedBus:
         return await self._bus.letters_by_app()
 
     async def dead_letters(
-        self, *, limit: int, app_id: str | None = None, size: int | None = None
+        self, *, limit: int, app_id: str | None = None, size: int | None = None, whole: bool = True
     ) -> Sequence[DeadLetter]:
         """See ``DeadLetters.dead_letters``."""
-        return await self._bus.dead_letters(limit=limit, app_id=app_id, size=size)
+        return await self._bus.dead_letters(limit=limit, app_id=app_id, size=size, whole=whole)
 
     async def dead_letter(self, letter_id: str) -> DeadLetter | None:
         """See ``DeadLetters.dead_letter``."""
@@ -353,10 +353,10 @@ class ArchiveAlone:
         return len(await self._state.dead_letters())
 
     async def dead_letters(
-        self, *, limit: int, app_id: str | None = None, size: int | None = None
+        self, *, limit: int, app_id: str | None = None, size: int | None = None, whole: bool = True
     ) -> Sequence[DeadLetter]:
         """See ``DeadLetters.dead_letters``: those of the newest copy."""
-        return first_letters(await self._state.dead_letters(), limit, app_id, size)
+        return first_letters(await self._state.dead_letters(), limit, app_id, size, whole=whole)
 
     async def dead_letter(self, letter_id: str) -> DeadLetter | None:
         """See ``DeadLetters.dead_letter``."""

@@ -124,7 +124,7 @@ async def _outcome_of(bus: Bus, sent: Sent) -> Outcome:
     failed: set[str] = set()
     mine: list[DeadLetter] = []
     count = await bus.dead_letter_count()
-    for letter in await bus.dead_letters(limit=count) if count else ():
+    for letter in await bus.dead_letters(limit=count, whole=False) if count else ():
         if letter.reason == "trimmed":  # its offset lies before the events that it stands for
             continue
         offsets = letter.entries

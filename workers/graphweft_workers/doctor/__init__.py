@@ -275,7 +275,7 @@ async def _services(settings: Settings) -> list[Check]:
     try:
         partitions = await bus.status()
         letters = await bus.dead_letter_count()
-        causes = count_causes(await bus.dead_letters(limit=_MOST_LETTERS)) if letters else []
+        causes = count_causes(await bus.dead_letters(limit=_MOST_LETTERS, whole=False)) if letters else []
     except BusUnavailable as error:
         advice = "try again; if it persists, look into the log of the server"
         return [Check(name="workers", state="fail", found=f"not known: {error}", advice=advice)]

@@ -43,10 +43,10 @@ class LetterQuota:
         return await self._letters.dead_letter_count()
 
     async def dead_letters(
-        self, *, limit: int, app_id: str | None = None, size: int | None = None
+        self, *, limit: int, app_id: str | None = None, size: int | None = None, whole: bool = True
     ) -> Sequence[DeadLetter]:
         """See ``DeadLetters.dead_letters``."""
-        return await self._letters.dead_letters(limit=limit, app_id=app_id, size=size)
+        return await self._letters.dead_letters(limit=limit, app_id=app_id, size=size, whole=whole)
 
     async def dead_letter(self, letter_id: str) -> DeadLetter | None:
         """See ``DeadLetters.dead_letter``."""

@@ -3,9 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Protocol
+from typing import Final, Protocol
 
 from graphweft_contracts import DeadLetter, wire
+
+FIELDS: Final = b',"fields":{'
+"""Where the entry begins in the JSON of a dead letter. Texts before it cannot contain it: their quotes are escaped."""
+NO_FIELDS: Final = b',"fields":{}}'
 
 
 def retry_entry(letter: DeadLetter) -> dict[bytes, bytes]:
@@ -27,7 +31,15 @@ def drop_entry(letter: DeadLetter) -> dict[bytes, bytes]:
     return {wire.DROPPED: dropped.encode()}
 
 
-def first_letters(letters: Iterable[DeadLetter], limit: int, app_id: str | None, size: int | None) -> list[DeadLetter]:
+def without_fields(body: bytes) -> bytes:
+    """Return the JSON of a dead letter without its entry, which is the last and largest part."""
+    at = body.find(FIELDS)
+    return body if at < 0 else body[:at] + NO_FIELDS
+
+
+def first_letters(
+    letters: Iterable[DeadLetter], limit: int, app_id: str | None, size: int | None, *, whole: bool = True
+) -> list[DeadLetter]:
     """Return what ``DeadLetters.dead_letters`` returns of letters that are in memory, the oldest first."""
     found: list[DeadLetter] = []
     total = 0
@@ -37,7 +49,7 @@ def first_letters(letters: Iterable[DeadLetter], limit: int, app_id: str | None,
         total += 0 if size is None else len(each.model_dump_json())
         if len(found) == limit or (found and size is not None and total > size):
             break
-        found.append(each)
+        found.append(each if whole else each.model_copy(update={"fields": {}}))
     return found
 
 
@@ -57,11 +69,12 @@ class DeadLetters(Protocol):
         ...
 
     async def dead_letters(
-        self, *, limit: int, app_id: str | None = None, size: int | None = None
+        self, *, limit: int, app_id: str | None = None, size: int | None = None, whole: bool = True
     ) -> Sequence[DeadLetter]:
         """Return up to ``limit`` dead letters, those with the oldest ``time`` first.
 
         ``app_id``: those of this app only. ``size``: no more than about so many bytes, but at least one letter.
+        ``whole=False``: with empty ``fields``, for whoever only counts; the entries are most of the bytes.
         """
         ...
 

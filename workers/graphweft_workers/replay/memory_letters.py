@@ -30,10 +30,10 @@ class MemoryLetters:
         return len(self.found)
 
     async def dead_letters(
-        self, *, limit: int, app_id: str | None = None, size: int | None = None
+        self, *, limit: int, app_id: str | None = None, size: int | None = None, whole: bool = True
     ) -> Sequence[DeadLetter]:
         """See ``DeadLetters.dead_letters``."""
-        return first_letters(self.found.values(), limit, app_id, size)
+        return first_letters(self.found.values(), limit, app_id, size, whole=whole)
 
     async def dead_letter(self, letter_id: str) -> DeadLetter | None:
         """See ``DeadLetters.dead_letter``."""

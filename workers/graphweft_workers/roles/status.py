@@ -71,7 +71,7 @@ async def read_status(settings: Settings, bus: Bus, *, letters_size: int | None 
     """
     partitions, letters = await bus.status(), await bus.dead_letter_count()
     rules = {each.scope: each for each in await bus.activations() if each.restates is None}
-    causes = count_causes(await bus.dead_letters(limit=MAX_LETTERS, size=letters_size)) if letters else []
+    causes = count_causes(await bus.dead_letters(limit=MAX_LETTERS, size=letters_size, whole=False)) if letters else []
     archive = await archive_state(settings, bus, partitions)
     return Status(
         partitions=partitions,

@@ -26,6 +26,7 @@ from graphweft_workers.drivers.kafka.producer import (
     until_visible,
 )
 from graphweft_workers.drivers.kafka.reader import RangeReader
+from graphweft_workers.ports.dead_letters import without_fields
 from graphweft_workers.ports.usage import LettersOfApp
 
 _LETTERS: Final[Any] = TopicPartition(channels.DEAD_LETTERS_TOPIC, 0)
@@ -95,7 +96,9 @@ class LetterTopic:
                 sizes[place.app_id] += place.size
         return {app_id: LettersOfApp(count=count, size=sizes[app_id]) for app_id, count in counts.items()}
 
-    async def first(self, limit: int, app_id: str | None, size: int | None) -> Sequence[DeadLetter]:
+    async def first(
+        self, limit: int, app_id: str | None, size: int | None, *, whole: bool = True
+    ) -> Sequence[DeadLetter]:
         """Return up to ``limit`` letters, oldest first; of one app, or of all; of about ``size`` bytes."""
         await self._catch_up()
         places = (
@@ -116,7 +119,7 @@ class LetterTopic:
             offsets = sorted(page.values())
             records = await self._reader.read(_LETTERS, offsets[0], offsets[-1] + 1)
             found += [
-                DeadLetter.model_validate_json(record.value)
+                DeadLetter.model_validate_json(record.value if whole else without_fields(record.value))
                 for record in records
                 if record.key is not None and page.get(record.key.decode()) == record.offset and record.value
             ]

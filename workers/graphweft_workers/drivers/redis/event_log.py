@@ -412,10 +412,10 @@ class RedisEventLog:
         return await self._usage.usage()
 
     async def dead_letters(
-        self, *, limit: int, app_id: str | None = None, size: int | None = None
+        self, *, limit: int, app_id: str | None = None, size: int | None = None, whole: bool = True
     ) -> Sequence[DeadLetter]:
         """See ``DeadLetters.dead_letters``."""
-        return await self._letters.first(limit, app_id, size)
+        return await self._letters.first(limit, app_id, size, whole=whole)
 
     async def dead_letter(self, letter_id: str) -> DeadLetter | None:
         """See ``DeadLetters.dead_letter``."""

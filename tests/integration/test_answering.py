@@ -6,6 +6,7 @@ import asyncio
 import contextlib
 import tempfile
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -120,7 +121,7 @@ class Watched:
     def __init__(self, graph: Any) -> None:
         self.graph = graph
         self.settle_s: float = graph.settle_s
-        self.without_turn: int = graph.without_turn
+        self.without_turn: Counter[str] = graph.without_turn
         self.dialect = graph.dialect
         self.reads = 0
         self.marked = 0

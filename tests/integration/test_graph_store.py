@@ -395,7 +395,7 @@ async def test_a_slow_read_without_a_turn_tells_why_and_is_counted(graph: Falkor
     with pytest.raises(QueryFailed, match="got no turn in time") as caught:
         await graph.read(APP, ENDLESS, {}, timeout_s=1.5)
     assert caught.value.code == "timeout"
-    assert graph.without_turn == 1
+    assert graph.without_turn == {APP: 1}
     assert await at_server(graph) == 0
     await graph._redis.delete(channels.SLOW_WRITES)
 

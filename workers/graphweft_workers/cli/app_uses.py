@@ -27,8 +27,11 @@ def show_uses(uses: AppUses) -> None:
         say(f"and {counted(len(uses.apps) - _MOST, 'other app')}; `graphweft status --json` shows all")
     for use in uses.apps[:_MOST]:
         if use.without_payload:
-            letters = f"{counted(use.without_payload, _KEEPS_NO, _KEEP_NO)}"
+            letters = counted(use.without_payload, _KEEPS_NO, _KEEP_NO)
             say(f"{use.app_id}: {letters}; a retry reads it from the log")
+        if use.without_turn:
+            queries = counted(use.without_turn, "slow query", "slow queries")
+            say(f"{use.app_id}: {queries} got no turn in time: make them quicker, or raise the budget")
     for note in uses.notes:
         warn(note)
 

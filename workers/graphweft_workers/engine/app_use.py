@@ -16,13 +16,18 @@ from graphweft_workers.ports.usage import LettersOfApp
 PARTITION: Final = "partition:"
 """Begins the name of the record of a partition."""
 GATEWAY: Final = "gateway:"
+RESPONDER: Final = "responder:"
+WITHOUT_TURN: Final = "without_turn"
+"""What a responder counts in its record: queries that are slow and got no turn."""
+FORGOTTEN_S: Final = 7 * 24 * 3600.0
+"""The record of a gateway or a responder that has not been written for so long is removed."""
 LETTERS: Final = "letters"
 """Name of the record with the dead letters of each app, for processes that do not count them."""
 
 
 @dataclass(slots=True, kw_only=True)
 class Refusals:
-    """The record of a gateway: the requests that it refused, by app and quota."""
+    """The record of a gateway or a responder: by app, the requests that it refused by quota, or ``WITHOUT_TURN``."""
 
     time: float
     apps: dict[str, Counter[str]] = field(default_factory=dict[str, Counter[str]])
@@ -43,6 +48,14 @@ class Refusals:
             return cls(time=float(raw["time"]), apps=apps)
         except (KeyError, TypeError, AttributeError) as error:
             raise ValueError("the value is not a record of refusals") from error
+
+
+def refusals_of(record: bytes | None) -> Refusals:
+    """Return the content of a record; for anything else, one without content and time."""
+    try:
+        return Refusals(time=0.0) if record is None else Refusals.decode(record)
+    except ValueError:
+        return Refusals(time=0.0)
 
 
 def encode_letters(letters: Mapping[str, LettersOfApp]) -> bytes:
@@ -73,6 +86,8 @@ class AppUse:
     """None if no worker has counted them, or the graph server does not limit them."""
     refused: Counter[str] = field(default_factory=Counter[str])
     """Requests that gateways refused, by quota."""
+    without_turn: int = 0
+    """Queries of responders that ended because they are slow and got no turn."""
     without_payload: int = 0
     """Dead letters that were kept without their event."""
     quotas: Quotas = field(default_factory=Quotas)
@@ -128,6 +143,9 @@ def read_uses(
             elif reporter.startswith(GATEWAY):
                 for app_id, counts in Refusals.decode(record).apps.items():
                     of(app_id).refused.update(counts)
+            elif reporter.startswith(RESPONDER):
+                for app_id, counts in Refusals.decode(record).apps.items():
+                    of(app_id).without_turn += counts[WITHOUT_TURN]
             elif reporter == LETTERS and letters is None:
                 letters = decode_letters(record)
         except ValueError:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Final, Protocol
@@ -138,8 +139,8 @@ class GraphStore(Protocol):
     """Whether a refused write makes the server run those before it in the same call a second time."""
     settle_s: float
     """Seconds after which readers that see a checkpoint see all its effects; 0: they see both at once."""
-    without_turn: int
-    """How many reads of this store ended because slow reads had to wait for writes, or for each other."""
+    without_turn: Counter[str]
+    """By app, how many reads of this store ended because slow reads had to wait for writes, or for each other."""
 
     async def check(self) -> str:
         """Return the id of the server's current run, for ``durable``.

@@ -12,15 +12,13 @@ from typing import Final
 
 from graphweft_contracts import Transient
 from graphweft_workers.apps import AppPolicies, QuotaName
-from graphweft_workers.engine.app_use import GATEWAY, Refusals, read_uses
+from graphweft_workers.engine.app_use import FORGOTTEN_S, GATEWAY, Refusals, read_uses, refusals_of
 from graphweft_workers.gateway.quotas import QuotaGate
 from graphweft_workers.ports.usage import UsageLog
 
 logger = logging.getLogger("graphweft.gateway")
 
 EVERY_S: Final = 5.0
-_FORGOTTEN_S: Final = 7 * 24 * 3600.0
-"""The record of a gateway that has not been written for so long is removed."""
 _STORED: Final[tuple[QuotaName, ...]] = ("stored_bytes", "dead_letters")
 
 
@@ -67,9 +65,9 @@ class GatewayUsage:
         now = self._clock()
         records = await self._log.usage()
         if self._before is None:
-            self._before = _refusals(records.get(self._reporter)).apps
+            self._before = refusals_of(records.get(self._reporter)).apps
             for reporter, record in records.items():
-                if reporter.startswith(GATEWAY) and _refusals(record).time < now - _FORGOTTEN_S:
+                if reporter.startswith(GATEWAY) and refusals_of(record).time < now - FORGOTTEN_S:
                     await self._log.put_usage(reporter, None)
         uses, _ = read_uses(records, self._policies(), now)
         self._gate.stored = {use.app_id: {quota: int(use.used(quota)) for quota in _STORED} for use in uses}
@@ -85,10 +83,3 @@ class GatewayUsage:
 def gateway_name(port: int) -> str:
     """Return the name of the gateway on a port of this machine."""
     return f"{socket.gethostname()}:{port}"
-
-
-def _refusals(record: bytes | None) -> Refusals:
-    try:
-        return Refusals(time=0.0) if record is None else Refusals.decode(record)
-    except ValueError:
-        return Refusals(time=0.0)

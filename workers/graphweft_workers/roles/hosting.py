@@ -64,6 +64,7 @@ _FIRST_WAIT_S: Final = 0.1
 _LAST_WAIT_S: Final = 5.0
 _FOLLOW_S: Final = 0.5
 _CHECK_S: Final = 5.0
+_REPORT_S: Final = 1.0
 """How long a responder waits for the active rules, and for the check of its queries: unanswered requests get no
 context."""
 
@@ -236,6 +237,7 @@ async def _injection(settings: Settings) -> AsyncGenerator[_Service]:
     from graphweft_workers.injection.compile_rest import compile_rest
     from graphweft_workers.injection.responder import InjectionResponder
     from graphweft_workers.roles.embedder import make_embedder
+    from graphweft_workers.roles.responder_usage import ResponderUsage
 
     policies = open_policies(settings)
     bus = make_bus(settings)
@@ -275,11 +277,13 @@ async def _injection(settings: Settings) -> AsyncGenerator[_Service]:
         tasks.append(asyncio.create_task(_wake(embedder)))
     if policies is not None:
         tasks.append(asyncio.create_task(policies.follow()))
+    usage = ResponderUsage(bus, graph.without_turn, name=name)
+    tasks.append(asyncio.create_task(usage.run()))
     responder = InjectionResponder(
         queue,
         pipeline.answer,
         max_requests=settings.max_requests,
-        more_counts=lambda: {**pipeline.counts(), "without_turn": graph.without_turn},
+        more_counts=lambda: {**pipeline.counts(), "without_turn": graph.without_turn.total()},
         check=None if keyring is None else keyring.check_request,
     )
     try:
@@ -288,6 +292,9 @@ async def _injection(settings: Settings) -> AsyncGenerator[_Service]:
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(_REPORT_S):
+                await usage.report()
         if embedder is not None:
             await embedder.aclose()
         await queue.aclose()

@@ -23,6 +23,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import re
+from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
@@ -118,8 +119,8 @@ class FalkorDBStore:
         self._asking = asyncio.Lock()
         self._places = Places(threads=_THREADS)
         self._turns = ReadTurns(self._redis)
-        self.without_turn = 0
-        """How many slow queries ended because they got no turn in time."""
+        self.without_turn = Counter[str]()
+        """By app, how many slow queries ended because they got no turn in time."""
         self._lookers = asyncio.Semaphore(_LOOKERS)
 
     async def check(self) -> str:
@@ -403,7 +404,7 @@ class FalkorDBStore:
         except TimeoutError as error:
             if begun:
                 raise
-            self.without_turn += 1
+            self.without_turn[query.app_id] += 1
             raise QueryFailed(
                 "the query is slow and got no turn in time: slow queries wait while their app's graph is written, and "
                 f"at most {of_graph} of an app and {of_all} of all apps run at once. Make the query quicker, or raise "

@@ -60,6 +60,7 @@ def rights_of(role: str, app_id: str | None = None) -> tuple[Right, ...]:
                 Right(operations=("Read", "Create"), topics=(channels.CONTEXT_REQUESTS_TOPIC,)),
                 Right(operations=("Read",), groups=(channels.CONTEXT_GROUP,)),
                 Right(operations=("Write", "Create"), topics=(channels.CONTEXT_REPLIES_TOPIC,), prefixed=True),
+                Right(operations=("Read", "Write"), topics=(channels.USAGE_TOPIC,)),
                 Right(operations=("Describe",), cluster=True),
             )
         case _:

@@ -21,6 +21,7 @@ import asyncio
 import logging
 import random
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Iterable, Mapping, Sequence
 from functools import partial
 from typing import Any, Final
@@ -104,9 +105,9 @@ class Neo4jStore:
     settle_s = _SETTLE_S
     can_exchange = False
     runs_again = True
-    without_turn = 0
 
     def __init__(self, url: str, *, graph_template: str = "mozaiks_{app_id}", write_timeout_ms: int = 5_000) -> None:
+        self.without_turn = Counter[str]()
         self._databases = Databases(url, graph_template=graph_template, timeout_s=write_timeout_ms / 1000)
         self._write_timeout_s = write_timeout_ms / 1000
         self._compiles: dict[str, bool] = {}

@@ -43,7 +43,7 @@ _WORK: Final = (
 _RULES: Final[Mapping[str, tuple[str, ...]]] = {
     "tenant": (*_CONNECT, *_READ_LAYOUT, *_APPEND, *_SUBSCRIBE),
     "gateway": (*_CONNECT, *_READ_LAYOUT, *_APPEND, *_SUBSCRIBE, f"&{channels.CONTEXT_REPLIES}*", *_REPORT),
-    "responder": (*_CONNECT, *_READ_LAYOUT, *_READ_LOG, *_ANSWER),
+    "responder": (*_CONNECT, *_READ_LAYOUT, *_READ_LOG, *_ANSWER, *_REPORT),
     "worker": (*_CONNECT, *_READ_LAYOUT, *_READ_LOG, *_WORK),
 }
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime, timedelta
@@ -15,15 +16,17 @@ from graphweft_contracts import DeadLetter, DeadLetterReason, Event, InvalidSett
 from graphweft_contracts.signatures import SIGNATURE, SigningKey
 from graphweft_rules import RuleSet
 from graphweft_workers.active_rules import FixedRules
+from graphweft_workers.doctor import _key_files
 from graphweft_workers.engine.duplicates import RecentEvents, identity_of
 from graphweft_workers.engine.history import known_before
 from graphweft_workers.engine.judged_bus import judged
-from graphweft_workers.engine.key_file import read_keyring
+from graphweft_workers.engine.key_file import files_open_to_others, read_keyring
 from graphweft_workers.engine.keyring import Key, Keyring
 from graphweft_workers.engine.passed_over import PassedOver
 from graphweft_workers.engine.read import letter_for, read_range
 from graphweft_workers.engine.retries import retry
 from graphweft_workers.ports.event_log import Entry, PartitionStatus
+from graphweft_workers.roles.settings import Settings
 
 START = datetime(2026, 1, 1, tzinfo=UTC)
 DAY = timedelta(days=1)
@@ -309,6 +312,53 @@ def test_a_broken_keyring_names_its_fault_and_no_secret(tmp_path: Path, broken: 
     assert said in str(refused.value)
     assert "sesame" not in str(refused.value)
     assert "ssss" not in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("keys:\n  - id: w\n    role: worker\n    secret: sesame-1\n", r"keys.yaml:4:5: keys.0.secret: "),
+        ("keys:\n  - id: w\n    role: worker\n", r"keys.yaml:2:5: keys.0.from: Field required"),
+        ("keys:\n  - {id: w, role: worker, secret: {W}, from: 2026-01-01T00:00:00Z, x: 1}\n", r":2:{X}: keys.0.x: "),
+        ("keys: [\n  {id: w, secret: sesame\n", r"keys.yaml:3:1: invalid YAML: expected ',' or '}', but got"),
+        ("keys:\n- id: w\n  secret: *sesame\n", r"keys.yaml:3:11: invalid YAML: found undefined alias a value"),
+        ("keys:\n- id: w\n  secret: !sesame x\n", r"keys.yaml:3:11: invalid YAML: could not determine a constructor"),
+        ('{"keys": [{"id": "w", "role": "worker",\n "from": "today"}]}', r"keys.yaml:2:2: keys.0.from: "),
+        ('{"keys": [{"id": "sesame"\n "role": "worker"}]}', r"keys.yaml:2:2: invalid YAML: "),
+        ("keys:\n- {G}\n- {G}\n", r"keys.yaml:3:4: two keys have the id 'w'"),
+        ("\nkeys: [{G2}]\n", r"keys.yaml:2:1: the file has no worker's key"),
+        (
+            "keys:\n- {G}\n- {id: a, app_id: a, secret_file: no, from: 2026-01-01T00:00:00Z}\n",
+            r":3:\d+: keys.1.secret_file",
+        ),
+        ("required_from: x\x00\n", r"keys.yaml:1:17: invalid YAML"),
+    ],
+)
+def test_a_fault_of_a_key_file_names_line_and_column_and_no_secret(tmp_path: Path, text: str, said: str) -> None:
+    good = f"{{id: w, role: worker, secret: {'w' * 40}, from: 2026-01-01T00:00:00Z}}"
+    text = text.replace("{W}", "w" * 40).replace("{G2}", good.replace("worker", "gateway")).replace("{G}", good)
+    said = said.replace("{X}", str(text.find("x: 1") - text.rfind("\n", 0, text.find("x: 1"))))
+    file = tmp_path / "keys.yaml"
+    file.write_text(text)
+    with pytest.raises(InvalidSettings, match=said) as refused:
+        read_keyring(file)
+    assert "sesame" not in str(refused.value)
+    assert "wwww" not in str(refused.value)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="this system has no such modes")
+def test_files_with_keys_that_others_may_read_are_named(tmp_path: Path) -> None:
+    entry = {"id": "acme-1", "app_id": "acme", "secret_file": "acme.secret", "from": "2026-01-01T00:00:00Z"}
+    file = written(tmp_path, entry)
+    secret = tmp_path / "acme.secret"
+    secret.write_text("a" * 40)
+    for mode, secret_mode, named in ((0o644, 0o640, [file, secret]), (0o600, 0o602, [secret]), (0o400, 0o600, [])):
+        file.chmod(mode)
+        secret.chmod(secret_mode)
+        assert files_open_to_others(file) == named
+        checks = _key_files(Settings(signing_keys=file))
+        assert [check.state for check in checks] == ["warn"] * len(named)
+        assert [check.advice for check in checks] == [f"chmod 600 {path}" for path in named]
 
 
 def test_a_keyring_needs_a_key_of_workers(tmp_path: Path) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from pydantic import BaseModel, ValidationError
 
@@ -13,6 +13,8 @@ from graphweft_contracts import InvalidSettings
 if TYPE_CHECKING:  # a command without such a file need not wait for YAML to load
     from graphweft_rules.files.model import Place
     from graphweft_rules.files.tree import Node
+
+_UNREADABLE: Final = frozenset({"yaml-encoding", "yaml-syntax", "yaml-too-deep", "yaml-too-large"})
 
 
 def read_model[M: BaseModel](path: Path, model: type[M], *, setting: str, form: str) -> M:
@@ -40,6 +42,28 @@ def read_model[M: BaseModel](path: Path, model: type[M], *, setting: str, form: 
             for fault in error.errors(include_input=False, include_url=False, include_context=False)
         ]
         raise InvalidSettings("\n".join([*faults, form])) from None
+
+
+def place_in(path: Path, *loc: str | int) -> str:
+    """Return file, line and column of the value at ``loc``, or of the nearest value around it."""
+    from graphweft_rules.files.source import parse
+
+    try:
+        root, _ = parse(path.read_bytes(), str(path))  # its findings may quote the value
+    except OSError:
+        return str(path)
+    return str(_place(root, loc))
+
+
+def place_of_fault(path: Path) -> str:
+    """Return file, line and column of the first fault of the YAML itself."""
+    from graphweft_rules.files.source import parse
+
+    try:
+        _, findings = parse(path.read_bytes(), str(path))
+    except OSError:
+        return str(path)
+    return next((str(each.place) for each in findings if each.code in _UNREADABLE), str(path))
 
 
 def _place(root: Node, loc: Sequence[str | int]) -> Place:

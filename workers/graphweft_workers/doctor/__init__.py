@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final
@@ -48,7 +49,7 @@ async def examine(settings: Settings, *, rights: str | None = None, app_id: str 
         await _extractor(settings),
         _graphrag(settings, rules),
     ]
-    checks.append(_signatures(settings))
+    checks += [_signatures(settings), *_key_files(settings)]
     bus = await _bus(settings)
     checks += [*bus, *connections.exposure("bus", settings.bus)]
     if rights is None and settings.bus_user is not None:
@@ -121,6 +122,27 @@ def _signatures(settings: Settings) -> Check:
         names = ", ".join(keyring.apps[:_MOST_NAMES]) + (" and others" if len(keyring.apps) > _MOST_NAMES else "")
         found = f"{counted(len(keyring.apps), 'app has', 'apps have')} keys: {names or 'none'}"
     return Check(name="signatures", state="ok", found=found)
+
+
+def _key_files(settings: Settings) -> list[Check]:
+    """Warn of files with keys that others than their owner may read."""
+    if settings.signing_keys is None:
+        return []
+    from graphweft_workers.engine.key_file import files_open_to_others
+
+    try:
+        open_files = files_open_to_others(settings.signing_keys)
+    except InvalidSettings:
+        return []  # ``_signatures`` tells
+    return [
+        Check(
+            name="signing keys",
+            state="warn",
+            found=f"others than its owner may read or write {path} (mode {path.stat().st_mode & 0o777:o})",
+            advice=f"chmod 600 {shlex.quote(str(path))}",
+        )
+        for path in open_files
+    ]
 
 
 def _graphrag(settings: Settings, rules: RuleSet | None) -> Check:

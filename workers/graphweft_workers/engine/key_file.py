@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import secrets
 from datetime import UTC, datetime
 from pathlib import Path
@@ -15,8 +17,12 @@ from graphweft_contracts import InvalidSettings
 from graphweft_contracts.events import AppId
 from graphweft_contracts.signatures import KEY_ID_PATTERN, SECRET_PATTERN, SigningKey
 from graphweft_workers.engine.keyring import Key, Keyring, Role
+from graphweft_workers.yaml_model import place_in, place_of_fault
 
 _ORIGIN: Final = "signing_keys"
+_OTHERS: Final = 0o077
+_QUOTED: Final = re.compile(r"'(?!<)[^']{2,}'")
+"""What an error of YAML quotes, which may be a secret; not a character, and not what kind of token it found."""
 _FORM: Final = (
     "{id: ID, app_id: APP or role: worker or role: gateway, secret: TEXT or secret_file: PATH, from: TIME, until: TIME}"
     "; `graphweft key new` writes one"
@@ -29,7 +35,33 @@ def new_secret() -> str:
 
 
 def read_keyring(path: Path) -> Keyring:
-    """Read ``keys: […]``. Raises ``InvalidSettings`` with each fault, without any secret."""
+    """Read ``keys: […]``. Raises ``InvalidSettings`` with each fault and its place, without any secret."""
+    read = _read(path)
+    entries = read.keys
+    ids = [entry.id for entry in entries]
+    if twice := next((number for number, each in enumerate(ids) if each in ids[:number]), None):
+        where = place_in(path, "keys", twice, "id")
+        raise InvalidSettings(f"{_ORIGIN}: {where}: two keys have the id {ids[twice]!r}: give each an id of its own")
+    if not any(entry.role == "worker" for entry in entries):
+        raise InvalidSettings(
+            f"{_ORIGIN}: {place_in(path, 'keys')}: the file has no worker's key, and workers sign what they write: add "
+            "one, `graphweft key new --role worker` makes it"
+        )
+    return Keyring((_key(entry, path, number) for number, entry in enumerate(entries)), read.required)
+
+
+def files_open_to_others(path: Path) -> list[Path]:
+    """Return which of the key file and the secret files that it names others than their owner may read or write.
+
+    None on systems without such modes. Raises ``InvalidSettings`` like ``read_keyring``.
+    """
+    if os.name != "posix":
+        return []
+    named = (path.parent / each.secret_file.expanduser() for each in _read(path).keys if each.secret_file is not None)
+    return [each for each in dict.fromkeys((path, *named)) if each.exists() and each.stat().st_mode & _OTHERS]
+
+
+def _read(path: Path) -> _File:
     try:
         raw: Any = yaml.safe_load(path.read_text("utf-8-sig"))
     except OSError as error:
@@ -37,34 +69,27 @@ def read_keyring(path: Path) -> Keyring:
     except yaml.MarkedYAMLError as error:  # its text quotes the line, which may hold a secret
         mark = error.problem_mark
         where = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
-        raise InvalidSettings(f"{_ORIGIN}: {path}{where}: invalid YAML: {error.problem}") from None
+        problem = _QUOTED.sub("a value", error.problem or "")
+        raise InvalidSettings(f"{_ORIGIN}: {path}{where}: invalid YAML: {problem}") from None
     except (yaml.YAMLError, ValueError, RecursionError):
-        raise InvalidSettings(f"{_ORIGIN}: {path}: invalid YAML: it is not text, or has too many levels") from None
+        where = place_of_fault(path)
+        raise InvalidSettings(f"{_ORIGIN}: {where}: invalid YAML: it is not text, or has too many levels") from None
     try:
-        read = _File.model_validate(raw)
+        return _File.model_validate(raw)
     except ValidationError as error:
         faults = (
-            f"{_ORIGIN}: {path}: {'.'.join(map(str, fault['loc'])) or 'the file'}: {fault['msg']}"
+            f"{_ORIGIN}: {place_in(path, *fault['loc'])}: {'.'.join(map(str, fault['loc'])) or 'the file'}: "
+            f"{fault['msg'].removeprefix('Value error, ')}"
             for fault in error.errors(include_input=False, include_url=False, include_context=False)
         )
         raise InvalidSettings("\n".join([*faults, f"each key is {_FORM}"])) from None
-    entries = read.keys
-    ids = [entry.id for entry in entries]
-    if twice := sorted({each for each in ids if ids.count(each) > 1}):
-        raise InvalidSettings(f"{_ORIGIN}: {path}: two keys have the id {twice[0]!r}: give each an id of its own")
-    if not any(entry.role == "worker" for entry in entries):
-        raise InvalidSettings(
-            f"{_ORIGIN}: {path} has no worker's key, and workers sign what they write: add one, `graphweft key new "
-            "--role worker` makes it"
-        )
-    return Keyring((_key(entry, path, number) for number, entry in enumerate(entries)), read.required)
 
 
 def _key(entry: _Entry, path: Path, number: int) -> Key:
     secret = entry.secret
     if secret is None:
         assert entry.secret_file is not None
-        origin = f"{_ORIGIN}: {path}: keys.{number}.secret_file"
+        origin = f"{_ORIGIN}: {place_in(path, 'keys', number, 'secret_file')}: keys.{number}.secret_file"
         secret = read_secret_file(path.parent / entry.secret_file.expanduser(), origin)
     key = SigningKey.parse(f"{entry.id}:{secret}") if entry.secret is None else SigningKey(entry.id, secret)
     return Key(key=key, app_id=entry.app_id, role=entry.role, begins=entry.begins, ends=entry.ends)

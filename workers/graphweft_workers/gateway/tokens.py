@@ -18,7 +18,7 @@ from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Fiel
 
 from graphweft_contracts import InvalidSettings
 from graphweft_contracts.events import AppId, Name
-from graphweft_workers.yaml_model import read_model
+from graphweft_workers.yaml_model import place_in, read_model
 
 Role = Literal["emit", "read", "erase", "admin", "operator"]
 ROLES: Final[tuple[Role, ...]] = get_args(Role)
@@ -86,7 +86,8 @@ def read_tokens(path: Path) -> Tokens:
         raise InvalidSettings(f"gateway_tokens: {path} has no tokens: `graphweft token new --app APP` makes one")
     digests = [entry.sha256.lower() for entry in entries]
     if twice := next((number for number, digest in enumerate(digests) if digest in digests[:number]), None):
-        raise InvalidSettings(f"gateway_tokens: {path}: tokens.{twice}: duplicate of an earlier token: remove one")
+        place = place_in(path, "tokens", twice)
+        raise InvalidSettings(f"gateway_tokens: {place}: tokens.{twice}: duplicate of an earlier token: remove one")
     return Tokens([entry.token for entry in entries])
 
 

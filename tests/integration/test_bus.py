@@ -920,6 +920,30 @@ async def test_dead_letters_are_read_by_app_and_by_size(kit: Kit) -> None:
     assert len(await bus.dead_letters(limit=9, size=100_000)) == 6
 
 
+async def test_dead_letters_are_read_without_their_entries(kit: Kit) -> None:
+    bus = kit.bus()
+    message = ',"fields":{"x":"y"}} \\",\\"fields\\":{ \u20ac'
+    letters = [
+        letter(f"{number:03}", app_id="xy"[number % 2], message=message, offsets=("1", "2"), count=2)
+        for number in range(105)
+    ]
+    large = letter("large", app_id="x", rule="r", mutation="m", place="f:1").model_copy(
+        update={"fields": wire.pack({wire.DATA: b"a" * 600_000})}
+    )
+    await bus.put_dead_letters([*letters, large])
+    bare = [each.model_copy(update={"fields": {}}) for each in (*letters, large)]
+    before = None
+    if isinstance(kit, RedisKit):
+        before = (await kit.redis.info("stats"))["total_net_output_bytes"]
+    assert list(await bus.dead_letters(limit=200, whole=False)) == bare
+    if isinstance(kit, RedisKit):
+        assert (await kit.redis.info("stats"))["total_net_output_bytes"] - before < 100_000, "the server cuts them"
+    assert list(await bus.dead_letters(limit=103, whole=False)) == bare[:103]
+    assert list(await bus.dead_letters(limit=2, app_id="y", whole=False)) == [bare[1], bare[3]]
+    assert list(await bus.dead_letters(limit=9, size=1, whole=False)) == bare[:1]
+    assert list(await bus.dead_letters(limit=200)) == [*letters, large]
+
+
 async def test_letters_are_counted_by_app_whoever_writes_and_removes_them(kit: Kit) -> None:
     bus, other = kit.bus(), kit.bus(group=channels.MEMORY_GROUP)
     await bus.partitions()

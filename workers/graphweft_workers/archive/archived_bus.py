@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import NoReturn
 
 from graphweft_contracts import BusUnavailable, DeadLetter, Layout, Order
+from graphweft_contracts.plurals import counted
 from graphweft_contracts.rules_log import Activation, StoredRules
 from graphweft_workers.archive.blobs import BlobStore
 from graphweft_workers.archive.reader import ArchiveReader
@@ -268,9 +269,10 @@ class ArchivedBus:
 
 
 def _lost(partition: int, offset: str, number: int) -> BusUnavailable:
+    were, are, they = ("was", "is", "it is") if number == 1 else ("were", "are", "they are")
     return BusUnavailable(
-        f"{number:,} entries of partition {partition} after {offset or 'the start'} were trimmed from the bus and are "
-        "not in the archive: they are lost. `graphweft archive verify` lists what is missing"
+        f"{counted(number, 'entry')} of partition {partition} after {offset or 'the start'} {were} trimmed from the "
+        f"bus and {are} not in the archive: {they} lost. `graphweft archive verify` lists what is missing"
     )
 
 

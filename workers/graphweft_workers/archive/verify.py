@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 
 from graphweft_contracts import BusUnavailable
+from graphweft_contracts.plurals import counted
 from graphweft_workers.archive import segments as format_
 from graphweft_workers.archive.blobs import BlobStore
 from graphweft_workers.archive.reader import ArchiveReader, Gap
@@ -88,7 +89,7 @@ async def _check(
             continue
         found.faults += _faults_of(segment, entries)
         if sum(header.apps.values()) != len(entries):
-            found.faults.append(f"{segment.name}: its description counts {sum(header.apps.values())} entries")
+            found.faults.append(f"{segment.name}: its description counts {counted(sum(header.apps.values()), 'entry')}")
         whole = {name: kept for name, kept in whole.items() if _last_of(name) >= segment.first}
         for name, others in whole.items():
             found.faults += _differences(segment, entries, name, others)
@@ -144,5 +145,6 @@ async def _compare(bus: Bus, reader: ArchiveReader, found: VerifiedPartition) ->
         return
     if lost:
         found.faults.append(
-            f"partition {found.partition}: {lost:,} entries after {end.offset} are neither archived nor on the bus"
+            f"partition {found.partition}: {counted(lost, 'entry')} after {end.offset} {'is' if lost == 1 else 'are'} "
+            "neither archived nor on the bus"
         )

@@ -13,6 +13,7 @@ from datetime import UTC, datetime
 from typing import Final, Literal
 
 from graphweft_contracts import DeadLetter, DeadLetterReason, Event, InvalidEvent, RefusedEvent, wire
+from graphweft_contracts.plurals import counted
 from graphweft_contracts.rules_log import announced, only_announces
 from graphweft_contracts.wire import WHOLE
 from graphweft_rules import BoundMutation, Matched, RulesError, RuleSet, Skipped
@@ -339,8 +340,8 @@ def letter_of_lost(
     return DeadLetter(
         id=f"{partition}:{after or '0'}:trimmed" + (f":{app_id}" if app_id else ""),
         reason="trimmed",
-        message=f"the bus trimmed {events} events after this position, {until}, before they were read: their effects "
-        "are missing. Keep more of the log, or add workers; emit the events again if you have them",
+        message=f"the bus trimmed {counted(events, 'event')} after this position, {until}, before they were read: "
+        "their effects are missing. Keep more of the log, or add workers; emit the events again if you have them",
         position=f"{partition}:{after or '0'}",
         count=events,
         time=datetime.now(UTC),

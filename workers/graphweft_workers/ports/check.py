@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from graphweft_contracts import Layout
+from graphweft_contracts.plurals import counted
 
 _State = Literal["ok", "warn", "fail"]
 
@@ -26,7 +27,7 @@ def layout_checks(stored: Layout, wanted: Layout, asked: Collection[str], spread
 
     ``spread`` says how the bus spreads events, if not simply over its partitions.
     """
-    spread = spread or f"the bus spreads apps over {stored.partitions} partitions"
+    spread = spread or f"the bus spreads apps over {counted(stored.partitions, 'partition')}"
     checks: list[Check] = []
     if "partitions" in asked and wanted.partitions != stored.partitions:
         found = f"GRAPHWEFT_PARTITIONS {wanted.partitions} has no effect: {spread}, since its first use"

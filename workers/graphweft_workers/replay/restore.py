@@ -15,6 +15,7 @@ from typing import Final
 
 from graphweft_contracts import DeadLetter, GraphUnavailable, InvalidEvent, InvalidSettings, wire
 from graphweft_contracts.layout import ALL_APPS
+from graphweft_contracts.plurals import counted
 from graphweft_contracts.rules_log import StoredRules, newest
 from graphweft_workers.active_rules import ActiveRules
 from graphweft_workers.archive import preludes
@@ -179,10 +180,10 @@ class Restore:
             await self._graph.drop(self._app_id)
             failed = sum(len(each.letters) for each in steps.values())
             raise GraphDiffers(
-                f"the graph of the export differs from the one that was exported, and was deleted: {found.nodes:,} "
-                f"nodes and {found.relationships:,} relationships instead of {expected.nodes:,} and "
-                f"{expected.relationships:,}; {failed:,} mutations failed. The export was written by graphweft "
-                f"{self._export.manifest.graphweft}: use that version and the same kind of graph server. If "
+                "the graph of the export differs from the one that was exported, and was deleted: "
+                f"{counted(found.nodes, 'node')} and {counted(found.relationships, 'relationship')} instead of "
+                f"{expected.nodes:,} and {expected.relationships:,}; {counted(failed, 'mutation')} failed. The export was "
+                f"written by graphweft {self._export.manifest.graphweft}: use that version and the same kind of graph server. If "
                 "`graphweft rebuild --verify` finds a difference where it was exported, something else than the rules "
                 "had written to that graph"
             )

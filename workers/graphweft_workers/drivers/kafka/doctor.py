@@ -15,6 +15,7 @@ from graphweft.transport import MAX_EVENT_BYTES
 from graphweft.transports.kafka.connection import Servers, servers
 from graphweft.transports.kafka.layout import stored_layout
 from graphweft_contracts import Layout, channels
+from graphweft_contracts.plurals import counted
 from graphweft_workers.drivers.kafka.log_times import HOW_TO_SET_TIMES, LOG_TIME, TIMES_MATTER
 from graphweft_workers.drivers.kafka.rights_check import missing, why_not
 from graphweft_workers.ports.check import Check, layout_checks
@@ -86,8 +87,8 @@ def _events(partitions: Sequence[Mapping[str, Any]], brokers: int, wanted: int) 
     name = channels.EVENTS_TOPIC
     if not partitions:
         advice = (
-            f"start `graphweft run mutation`, which makes it with {wanted} partitions; for another number set "
-            "GRAPHWEFT_PARTITIONS before"
+            f"start `graphweft run mutation`, which makes it with {counted(wanted, 'partition')}; for another number "
+            "set GRAPHWEFT_PARTITIONS before"
         )
         return [Check(name="bus topic", state="warn", found=f"there is no topic {name} yet", advice=advice)]
     headless = sorted(str(part["partition"]) for part in partitions if part["leader"] < 0)
@@ -95,7 +96,7 @@ def _events(partitions: Sequence[Mapping[str, Any]], brokers: int, wanted: int) 
         found = f"no broker leads partition {', '.join(headless)} of {name}"
         advice = "restart the brokers that hold it: its events wait until then"
         return [Check(name="bus topic", state="fail", found=found, advice=advice)]
-    checks = [Check(name="bus topic", state="ok", found=f"{name} has {len(partitions)} partitions")]
+    checks = [Check(name="bus topic", state="ok", found=f"{name} has {counted(len(partitions), 'partition')}")]
     copies = min(len(part["replicas"]) for part in partitions)
     behind = sum(len(part["isr"]) < len(part["replicas"]) for part in partitions)
     if copies == 1:
@@ -107,7 +108,7 @@ def _events(partitions: Sequence[Mapping[str, Any]], brokers: int, wanted: int) 
         )
         checks.append(Check(name="bus disk", state="warn", found=found, advice=advice))
     elif behind:
-        found = f"copies of {behind} partitions are behind or unavailable"
+        found = f"copies of {counted(behind, 'partition')} are behind or unavailable"
         advice = "see that all brokers run: until then fewer copies hold the latest events"
         checks.append(Check(name="bus disk", state="warn", found=found, advice=advice))
     else:
@@ -126,7 +127,7 @@ def _layout(present: int, stored: Layout | None, new: Layout, asked: Collection[
         )
         advice = f"the topic was recreated with fewer: delete {channels.PARTITIONS_TOPIC} too, restart all processes"
         return [Check(name=name, state="fail", found=found, advice=advice)]
-    spread = f"the bus spreads apps over {keyed} partitions"
+    spread = f"the bus spreads apps over {counted(keyed, 'partition')}"
     if present > keyed:
         spread = f"the bus spreads apps over the first {keyed} of {present} partitions: added ones do not move them"
     warnings = layout_checks(stored, new, asked, spread)

@@ -71,7 +71,7 @@ class RedisLetters:
         return [DeadLetter.model_validate_json(body) for body in bodies if body is not None]
 
     async def _read_cut(self, chosen: Sequence[tuple[bytes, int]]) -> list[DeadLetter]:
-        """Return the letters without their entries, of which only the server takes note."""
+        """Return the letters without their entries, which stay on the server."""
         found: list[DeadLetter] = []
         page: list[bytes] = []
         total = 0

@@ -184,8 +184,8 @@ class Restore:
                 f"{counted(found.nodes, 'node')} and {counted(found.relationships, 'relationship')} instead of "
                 f"{expected.nodes:,} and {expected.relationships:,}; {counted(failed, 'mutation')} failed. The export "
                 f"was written by graphweft {self._export.manifest.graphweft}: use that version and the same kind of "
-                "graph server. If `graphweft rebuild --verify` finds a difference where it was exported, something else than the rules "
-                "had written to that graph"
+                "graph server. If `graphweft rebuild --verify` finds a difference where it was exported, something "
+                "else than the rules had written to that graph"
             )
         return Restored(events=sum(each.events for each in steps.values()), digest=found)
 

@@ -35,7 +35,9 @@ def rules(folder: Path, name: str, **parts: str) -> RuleSet:
 
 
 def matched(rules: RuleSet, *events: Event) -> list[MatchedEvent]:
-    entries = [Entry(offset=f"{number}-0", fields=wire.encode(event), received=NOW) for number, event in enumerate(events, 1)]
+    entries = [
+        Entry(offset=f"{number}-0", fields=wire.encode(event), received=NOW) for number, event in enumerate(events, 1)
+    ]
     return list(read_range(0, entries, FixedRules(rules), RecentEvents()).apps.get("app", ()))
 
 

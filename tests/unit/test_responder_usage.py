@@ -24,7 +24,7 @@ async def uses(bus: MemoryBus) -> AppUses:
 
 
 async def test_the_queries_of_all_responders_are_added_up_by_app(capsys: pytest.CaptureFixture[str]) -> None:
-    bus = MemoryBus()
+    bus = MemoryBus([[]], lambda: None)
     for name, counts in (("r1", Counter(acme=1)), ("r2", Counter(acme=2, other=1)), ("r3", Counter[str]())):
         responder = ResponderUsage(bus, counts, name=name, clock=lambda: NOW)
         await responder.report()
@@ -39,7 +39,7 @@ async def test_the_queries_of_all_responders_are_added_up_by_app(capsys: pytest.
 
 
 async def test_a_report_that_fails_is_made_later() -> None:
-    bus = Refusing()
+    bus = Refusing([[]], lambda: None)
     counts = Counter(acme=1)
     responder = ResponderUsage(bus, counts, name="r1", clock=lambda: NOW)
     await responder.report()
@@ -50,7 +50,7 @@ async def test_a_report_that_fails_is_made_later() -> None:
 
 
 async def test_the_record_of_a_responder_that_is_long_gone_is_removed() -> None:
-    bus = MemoryBus()
+    bus = MemoryBus([[]], lambda: None)
     for name, age_s in (("old", FORGOTTEN_S + 1), ("young", FORGOTTEN_S - 1)):
         await ResponderUsage(bus, Counter(acme=1), name=name, clock=lambda age_s=age_s: NOW - age_s).report()
     await bus.put_usage("gateway:x", b"{}")

@@ -21,8 +21,8 @@ from graphweft_workers.yaml_model import place_in, place_of_fault
 
 _ORIGIN: Final = "signing_keys"
 _OTHERS: Final = 0o077
-_QUOTED: Final = re.compile(r"'(?!<)[^']{2,}'")
-"""What an error of YAML quotes, which may be a secret; not a character, and not what kind of token it found."""
+_UNQUOTED: Final = re.compile(r"""(?:[^'"]|'.'|'<[^'>]*>')*""")
+"""An error of YAML up to the value that it quotes, which may be a secret. A character or a kind of token is none."""
 _FORM: Final = (
     "{id: ID, app_id: APP or role: worker or role: gateway, secret: TEXT or secret_file: PATH, from: TIME, until: TIME}"
     "; `graphweft key new` writes one"
@@ -69,7 +69,7 @@ def _read(path: Path) -> _File:
     except yaml.MarkedYAMLError as error:  # its text quotes the line, which may hold a secret
         mark = error.problem_mark
         where = f":{mark.line + 1}:{mark.column + 1}" if mark else ""
-        problem = _QUOTED.sub("a value", error.problem or "")
+        problem = _without_value(error.problem or "")
         raise InvalidSettings(f"{_ORIGIN}: {path}{where}: invalid YAML: {problem}") from None
     except (yaml.YAMLError, ValueError, RecursionError):
         where = place_of_fault(path)
@@ -83,6 +83,12 @@ def _read(path: Path) -> _File:
             for fault in error.errors(include_input=False, include_url=False, include_context=False)
         )
         raise InvalidSettings("\n".join([*faults, f"each key is {_FORM}"])) from None
+
+
+def _without_value(problem: str) -> str:
+    found = _UNQUOTED.match(problem)
+    shown = problem if found is None else found[0]
+    return shown if shown == problem else f"{shown}a value"
 
 
 def _key(entry: _Entry, path: Path, number: int) -> Key:

@@ -31,8 +31,8 @@ class ReplayProgress:
         """Return the progress as one line."""
         entries, events = counts(done)
         rate = entries / max(now - (self._began or 0.0), 0.001)
-        done = f"{counted(entries, 'entry')} read, {counted(events, 'event')} applied"
-        text = f"{self.title}: {done}, {rate:,.0f} entries/s"
+        read = f"{counted(entries, 'entry')} read, {counted(events, 'event')} applied"
+        text = f"{self.title}: {read}, {rate:,.0f} entries/s"
         if not self.total:
             return text
         left_s = max(0, self.total - entries) / rate if rate else 0.0

@@ -151,9 +151,9 @@ class Ontology:
         """
         excluded = set(self.excluded_entity_types)
         ends = [(said.entity(each.source), said.entity(each.target)) for each in said.relations]
-        hidden = _Names(
-            each.name for each in (*said.entities, *(end for pair in ends for end in pair)) if each.type in excluded
-        )
+        named = [*((each.type, each.name) for each in said.entities)]
+        named += [(end.type, end.name) for pair in ends for end in pair]
+        hidden = _Names(name for type, name in named if type in excluded)
         if not hidden:
             return said
 

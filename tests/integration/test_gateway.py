@@ -475,7 +475,7 @@ def test_tokens_of_a_file(tmp_path: Path) -> None:
         (f"tokens: [{{app_id: 'a b', sha256: {'0a' * 32}}}]", "tokens.0.app_id"),
         (f"tokens: [{{app_id: a, sha256: {'0a' * 31}}}]", "tokens.0.sha256"),
         (f"tokens: [{{app_id: a, sha256: {'0a' * 32}, token: secret}}]", "tokens.0.token: Extra"),
-        (f"tokens: [{{app_id: a, sha256: {'0a' * 32}}}, {{app_id: b, sha256: {'0A' * 32}}}]", ":1:93: tokens.1: duplicate"),
+        (f"tokens: [{{app_id: a, sha256: {'0a' * 32}}}, {{app_id: b, sha256: {'0A' * 32}}}]", ":97: tokens.1: dupl"),
     ],
 )
 def test_a_broken_file_of_tokens_is_named(tmp_path: Path, text: str | None, said: str) -> None:

@@ -119,8 +119,7 @@ class FalkorDBStore:
         self._asking = asyncio.Lock()
         self._places = Places(threads=_THREADS)
         self._turns = ReadTurns(self._redis)
-        self.without_turn = Counter[str]()
-        """By app, how many slow queries ended because they got no turn in time."""
+        self.without_turn = Counter[str]()  # see ``GraphStore``
         self._lookers = asyncio.Semaphore(_LOOKERS)
 
     async def check(self) -> str:

@@ -278,9 +278,7 @@ class Adapter:
         replies: dict[str, ContextReply] = {}
         future = self.submit(partial(work, replies))
         if future is None:
-            late = no_context(
-                "bus_unavailable", "the adapter is closed, or has no thread: make one in this process"
-            )
+            late = no_context("bus_unavailable", "the adapter is closed, or has no thread: make one in this process")
         else:
             try:
                 waiting = asyncio.wrap_future(future)

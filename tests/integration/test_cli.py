@@ -450,7 +450,7 @@ def test_more_than_workers_remember_is_warned_of(call: Call, url: str, tmp_path:
     file = tmp_path / "events.jsonl"
     file.write_text("\n".join(turn(str(number), app="shop") for number in range(count)))
     done = call("emit", str(file), GRAPHWEFT_BUS_URL=url, GRAPHWEFT_PARTITIONS="1")
-    assert (done.code, done.out) == (0, f"{count} events sent\n")
+    assert (done.code, done.out) == (0, f"{count:,} events sent\n")
     assert ("Do not send all of them again" in done.err) == (count > WINDOW)
     assert done.err.count("more than 10,000") <= 1
 

@@ -4,6 +4,7 @@ Runs in the environment of a runtime, which has graphweft's client and no packag
 """
 
 import asyncio
+import gc
 import json
 import os
 import signal
@@ -159,6 +160,7 @@ def main(adapter: Callable[..., Any], scenes: dict[str, Any]) -> None:
     warnings.simplefilter("ignore")
     if len(sys.argv) > 1:
         _play(adapter, scenes, sys.argv[1:])
+    gc.freeze()  # else the collector of each fork would copy the pages of the runtime
     for line in sys.stdin:
         command, folder = json.loads(line)
         child = os.fork()

@@ -19,7 +19,10 @@ from benchmarks.services import Services
 
 ROW: Final = "j"
 ROOT: Final = Path(__file__).parents[1]
-RUNTIMES: Final = ("ag2-classic", "ag2", "agent-framework", "google-adk", "langchain", "openai-agents", "pydantic-ai")
+RUNTIMES: Final = (
+    "ag2-classic", "ag2", "agent-framework", "google-adk", "langchain", "llama-index", "openai-agents",
+    "pydantic-ai",
+)  # fmt: skip
 """The extras, each with an environment and a program with scenes."""
 BUDGET_MS: Final = 50
 TURNS: Final = 40

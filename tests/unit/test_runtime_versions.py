@@ -10,6 +10,7 @@ from types import ModuleType
 import pytest
 
 from graphweft.adapters.google_adk import GoogleADKAdapter
+from graphweft.adapters.llama_index import LlamaIndexAdapter
 from graphweft.adapters.pydantic_ai import PydanticAIAdapter
 from graphweft_contracts import InvalidSettings
 
@@ -36,6 +37,10 @@ NEEDED = [
     Needed(
         adapter=GoogleADKAdapter, module="google.adk", extra="google-adk", lowest="2.13", below="3",
         supported="2.14.0", part="plugins",
+    ),
+    Needed(
+        adapter=LlamaIndexAdapter, module="llama_index.core", extra="llama-index", lowest="0.14.25", below="0.15",
+        supported="0.14.30", part="agent",
     ),
 ]  # fmt: skip
 each = pytest.mark.parametrize("needed", NEEDED, ids=lambda needed: needed.module)

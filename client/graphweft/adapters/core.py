@@ -370,11 +370,15 @@ class Adapter:
 
         app_id, chat_id = text("app_id") or self._client.app_id, text("chat_id")
         if not app_id or not chat_id:
-            self._sender.count("unplaced")
-            self._sender.warn_once("app_id and chat_id are required: pass them to the adapter, or as context variables")
+            self.unplaced("app_id and chat_id are required: pass them to the adapter, or as context variables")
             return None
         workflow = text("workflow_name") or self._client.workflow
         return Chat(app_id=app_id, chat_id=chat_id, workflow=workflow, user_id=text("user_id"))
+
+    def unplaced(self, why: str) -> None:
+        """Count a callback that belongs to no chat, and log ``why`` once."""
+        self._sender.count("unplaced")
+        self._sender.warn_once(why)
 
     def _forked(self) -> bool:
         """Return whether this is a copy in a forked process, where the thread is gone and its locks may stay held."""

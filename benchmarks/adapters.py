@@ -20,7 +20,7 @@ from benchmarks.services import Services
 ROW: Final = "j"
 ROOT: Final = Path(__file__).parents[1]
 RUNTIMES: Final = (
-    "ag2-classic", "ag2", "agent-framework", "google-adk", "langchain", "llama-index", "openai-agents",
+    "ag2-classic", "ag2", "agent-framework", "crewai", "google-adk", "langchain", "llama-index", "openai-agents",
     "pydantic-ai",
 )  # fmt: skip
 """The extras, each with an environment and a program with scenes."""

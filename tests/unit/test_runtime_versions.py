@@ -9,6 +9,7 @@ from types import ModuleType
 
 import pytest
 
+from graphweft.adapters.crewai import CrewAIAdapter
 from graphweft.adapters.google_adk import GoogleADKAdapter
 from graphweft.adapters.llama_index import LlamaIndexAdapter
 from graphweft.adapters.pydantic_ai import PydanticAIAdapter
@@ -41,6 +42,10 @@ NEEDED = [
     Needed(
         adapter=LlamaIndexAdapter, module="llama_index.core", extra="llama-index", lowest="0.14.25", below="0.15",
         supported="0.14.30", part="agent",
+    ),
+    Needed(
+        adapter=CrewAIAdapter, module="crewai", extra="crewai", lowest="1.15.30", below="1.16",
+        supported="1.15.31", part="events",
     ),
 ]  # fmt: skip
 each = pytest.mark.parametrize("needed", NEEDED, ids=lambda needed: needed.module)

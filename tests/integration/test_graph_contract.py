@@ -228,6 +228,60 @@ async def test_each_part_of_the_mark_counts(graph: GraphStore, elsewhere: Checkp
     assert await graph.apply(APP, 0, [write(COUNT, before=here, after=Checkpoint(offset="9"))]) == Applied(count=1)
 
 
+def calls_of_plan(name: str, before: Checkpoint, end: str) -> list[list[Write]]:
+    """Return the calls of a worker that drops a row of a plan, and goes on with rows of every kind.
+
+    Each row shows when it takes effect twice.
+    """
+    log = f"(n:N {{id: $id}}) SET n.log = coalesce(n.log, '') + '{name}'"
+    keep, link = f"MERGE {log}", f"MATCH {log}"
+    alone = f"MATCH (n:N {{id: $id}}) WITH n LIMIT $one SET n.log = n.log + '{name}'"
+    delete = "MATCH (n:Gone {id: $id}) DELETE n"
+    last: Checkpoint = before
+    done = 0
+
+    def written(text: str | None, count: int = 1, note: str | None = None) -> Write:
+        nonlocal last, done
+        done += count if text else 0
+        start, last = last, Checkpoint(offset=before.offset, plan=name, done=done)
+        row = {key: {"id": "n", "one": 1}[key] for key in (query(text).columns if text else ())}
+        return write(text, *[row] * count, before=start, after=last, note=note)
+
+    calls = [
+        [written(None, note=f"{name} drops a row")],
+        [written(None, note=f"{name} has its dead letter")],
+        [written(keep, 2, f"{name} goes on"), written(link, 2)],
+        [written(link, 2), written(keep, 2)],
+        [written(alone)],
+        [written(delete, 2)],
+        [written(link, 1), written(alone)],
+    ]
+    calls.append([write(keep, {"id": "n"}, before=last, after=Checkpoint(offset=end), note="")])
+    return calls
+
+
+async def test_the_writes_of_a_former_owner_change_nothing(graph: GraphStore, backend: Backend) -> None:
+    """It stands still in each of its calls in turn; all of them come between and after those of the next owner."""
+
+    async def seen() -> tuple[Any, Progress]:
+        return await value(graph, "MATCH (n:N) RETURN collect(n.log)"), await graph.progress(APP, 0)
+
+    late = calls_of_plan("p", START, "5")
+    for number in range(len(late)):
+        backend.run("MATCH (n:N) DELETE n")
+        here = await checkpoint(graph)
+        await graph.apply(APP, 0, [write(None, before=here, after=START, note="")])
+        for each in late[:number]:
+            await apply_all(graph, each)
+        for after in calls_of_plan("q", await checkpoint(graph), "5"):
+            await apply_all(graph, after)
+            there = await seen()
+            for each in late:
+                with contextlib.suppress(Fenced):  # or it counts them, where the graph stands at the end of its writes
+                    await graph.apply(APP, 0, each)
+                assert await seen() == there
+
+
 @pytest.mark.parametrize("statement", WRITES_FROM_NOTHING)
 @pytest.mark.parametrize("count", [1, 2])
 async def test_the_guard_does_not_change_what_a_query_does(

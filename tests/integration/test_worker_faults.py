@@ -2,7 +2,8 @@
 
 Random rules and events, with second copies and broken entries among them, go through the real worker while replies get
 lost, calls fail before or after their effect, workers are cancelled anywhere, and two of one name work at once. The
-reference runs each mutation as a query of its own, first copies only, and passes over what the server refuses.
+reference runs each mutation as a query of its own, first copies only, and passes over what the server refuses. In the
+last tests, a write of a former owner arrives before, between and after those of the next one.
 ``GRAPHWEFT_FAULT_SEEDS`` is the number of runs on FalkorDB, ``GRAPHWEFT_SEED`` the first of their seeds. Neo4j gets a
 quarter of them.
 """
@@ -24,11 +25,12 @@ import redis.asyncio as redis
 from structlog.testing import capture_logs
 from tests.chaos.random_rules import PARAMS, TEXTS, TYPES, some_texts
 from tests.chaos.serial import Content, FalkorDBReference, Neo4jReference, Query, Reference, query_of
+from tests.services.layouts import spread
 from tests.services.neo4j import Neo4jServer
 from tests.services.rules import load_rules
 
 from graphweft import Event
-from graphweft_contracts import BusUnavailable, GraphUnavailable, GraphweftError, InvalidEvent, channels, wire
+from graphweft_contracts import BusUnavailable, Fenced, GraphUnavailable, GraphweftError, InvalidEvent, channels, wire
 from graphweft_rules import RuleSet
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.neo4j.store import Neo4jStore
@@ -37,7 +39,7 @@ from graphweft_workers.engine import apply as applying
 from graphweft_workers.engine.worker import MutationWorker
 from graphweft_workers.ports.dialect import GraphDialect
 from graphweft_workers.ports.event_log import Entry
-from graphweft_workers.ports.graph_store import GraphStore
+from graphweft_workers.ports.graph_store import Applied, Checkpoint, GraphStore, Write
 
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -311,3 +313,167 @@ async def test_on_falkordb(url: str, bus: RedisEventLog, falkordb: Run, tmp_path
 async def test_on_neo4j(url: str, bus: RedisEventLog, neo4j: Run, tmp_path: Path, seed: int) -> None:
     with capture_logs():
         await neo4j.check(url, bus, tmp_path, seed)
+
+
+LATE_TEXTS = (
+    "MERGE (c:Chat {k: $k}) SET c.names = coalesce(c.names, []) + [$id]",
+    "MERGE (i:Item {k: $k}) SET i.share = 100 / $n, i.count = coalesce(i.count, 0) + 1",
+)
+"""Both show each row that takes effect twice; the second one refuses some."""
+
+
+def late_entry(number: int, chats: Sequence[tuple[str, str]]) -> tuple[int, Fields]:
+    """Return the partition and the fields of an event; every fifth one is refused."""
+    app, chat = chats[number % len(chats)]
+    data = {"name": f"e{number}", "k": "xyz"[number % 3], "n": number % 5}
+    event = Event.create(TYPES[0], app_id=app, chat_id=chat, workflow="W", id=f"e{number}", source="/test", data=data)
+    return channels.partition_of(event.key, PARTITIONS), wire.encode(event)
+
+
+class Standing:
+    """The graph of a worker that stands still in a call of ``apply``, after ``free`` calls."""
+
+    def __init__(self, graph: Any, free: int) -> None:
+        self._graph = graph
+        self._free = free
+        self.call: tuple[str, int, Sequence[Write]] | None = None
+        self.go_on = asyncio.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._graph, name)
+
+    async def apply(self, app_id: str, partition: int, writes: Sequence[Write]) -> Applied:
+        if not self._free and self.call is None:
+            self.call = (app_id, partition, writes)
+            await self.go_on.wait()
+        self._free = max(0, self._free - 1)
+        applied: Applied = await self._graph.apply(app_id, partition, writes)
+        return applied
+
+
+class Overtaken:
+    """The graph of the next owner: the other one's call arrives before each of its own, but the ``first`` ones."""
+
+    def __init__(self, graph: Any, standing: Standing, first: int) -> None:
+        self._graph = graph
+        self._standing = standing
+        self._first = first
+        self.refused = 0
+        self.taken: list[Checkpoint] = []
+        """Where the graph stood when it took a call that belongs elsewhere; the worker would hide an error."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._graph, name)
+
+    async def apply(self, app_id: str, partition: int, writes: Sequence[Write]) -> Applied:
+        if not self._first:
+            await self.arrive()
+        self._first = max(0, self._first - 1)
+        applied: Applied = await self._graph.apply(app_id, partition, writes)
+        return applied
+
+    async def arrive(self) -> None:
+        assert self._standing.call is not None
+        app_id, partition, writes = self._standing.call
+        here = (await self._graph.progress(app_id, partition)).checkpoint
+        try:
+            await self._graph.apply(app_id, partition, writes)
+        except Fenced:
+            self.refused += 1
+        else:
+            if here not in (writes[0].before, writes[-1].after):
+                self.taken.append(here)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Takeover:
+    """Two workers, each of which believes that it owns the partitions, on one kind of graph."""
+
+    run: Run
+    url: str
+    rules: RuleSet
+
+    async def check(self, *, free: int, first: int) -> int | None:
+        """Let a call of the first worker arrive late, after ``free`` calls; return how often it was refused.
+
+        None: the first worker made no more calls than these.
+        """
+        store, raw = self.run.store, redis.Redis.from_url(self.url)
+        if isinstance(self.run.reference, Neo4jReference):
+            await self.run.reference.clear()
+        await raw.flushall()
+        bus = RedisEventLog(self.url, new=spread(PARTITIONS))
+        assert await bus.partitions() == PARTITIONS
+        # A store remembers what it has made in a graph, so each run has another app, where a server may have several.
+        chats = chats_of(f"late{free}" if len({app for app, _ in self.run.chats}) > 1 else "only", 0, 2)
+        for partition, fields in [late_entry(number, chats) for number in range(17)]:
+            await raw.xadd(channels.events_stream(partition), fields)  # type: ignore[arg-type]
+        standing = Standing(store, free)
+        overtaken = Overtaken(store, standing, first)
+        graphs: list[Any] = [standing, overtaken]
+        workers = [MutationWorker(bus, graph, self.rules, name="w", batch_events=7) for graph in graphs]
+        tasks = [asyncio.create_task(workers[0].run())]
+        try:
+            async with asyncio.timeout(120):
+                while await self._left(bus):
+                    if standing.call is not None and len(tasks) == 1:
+                        tasks.append(asyncio.create_task(workers[1].run()))
+                    assert not any(task.done() for task in tasks), tasks
+                    assert not overtaken.taken
+                    await asyncio.sleep(0.005)
+                if standing.call is not None:
+                    await overtaken.arrive()
+                    assert not overtaken.taken
+                standing.go_on.set()
+                for worker in workers[: len(tasks)]:
+                    worker.stop()
+                await asyncio.gather(*tasks)
+            await self._compare(bus)
+            return overtaken.refused if standing.call is not None else None
+        finally:
+            for task in tasks:
+                task.cancel()
+            await asyncio.gather(*tasks, return_exceptions=True)
+            await bus.aclose()
+            await raw.aclose()
+
+    async def _left(self, bus: RedisEventLog) -> int:
+        return sum(partition.lag for partition in await bus.status())
+
+    async def _compare(self, bus: RedisEventLog) -> None:
+        apps, letters, _ = await read_log(bus, self.rules, self.run.store.dialect)
+        for app, expected in sorted(apps.items()):
+            found = await Content.of(self.run.store, app)
+            if isinstance(self.run.reference, Neo4jReference):
+                await self.run.reference.clear()
+            serial, refused = await self.run.reference.run(expected.queries, self.rules.keys)
+            assert refused
+            assert found.digest == serial.digest, f"{app}\n{found.against(serial)}"
+            letters |= {expected.letters[number] for number in refused}
+        assert sorted(letter.id for letter in await bus.dead_letters(limit=10_000)) == sorted(letters)
+
+
+async def check_takeovers(run: Run, url: str, folder: Path) -> None:
+    """Let every third call of a worker arrive late, with its note, its plan and its dead letters."""
+    (folder / "W").mkdir()
+    mutations = [
+        {"id": f"m{index}", "cypher": text, "params": {k: v for k, v in PARAMS.items() if f"${k}" in text}}
+        for index, text in enumerate(LATE_TEXTS)
+    ]
+    document = {"version": "1.0", "mutation_rules": [{"name": "r", "events": [TYPES[0]], "mutations": mutations}]}
+    (folder / "W/graph_injection.yaml").write_text(json.dumps(document))
+    takeover = Takeover(run=run, url=url, rules=load_rules(folder))
+    free, refused = 0, 0
+    with capture_logs():
+        while (found := await takeover.check(free=free, first=free % 2)) is not None:
+            refused += found
+            free += 3
+    assert refused > free > 5
+
+
+async def test_a_write_that_arrives_late_changes_nothing_on_falkordb(url: str, falkordb: Run, tmp_path: Path) -> None:
+    await check_takeovers(falkordb, url, tmp_path)
+
+
+async def test_a_write_that_arrives_late_changes_nothing_on_neo4j(url: str, neo4j: Run, tmp_path: Path) -> None:
+    await check_takeovers(neo4j, url, tmp_path)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import re
 import tempfile
 from collections.abc import AsyncIterator, Iterator, Sequence
 from pathlib import Path
@@ -13,13 +14,23 @@ from typing import Any
 import neo4j
 import pytest
 import pytest_asyncio
+from tests.chaos.proxy import Proxy
 from tests.services.neo4j import Neo4jServer
 
 from graphweft_contracts import Fenced, GraphUnavailable, QueryFailed, Transient
 from graphweft_rules.cypher.query import parse
 from graphweft_workers.drivers.neo4j import store as neo4j_module
 from graphweft_workers.drivers.neo4j.dialect import NEO4J
-from graphweft_workers.drivers.neo4j.statements import database_name, runs
+from graphweft_workers.drivers.neo4j.statements import (
+    MOVE,
+    READ_CHECKPOINT,
+    VALUES,
+    database_name,
+    fused,
+    in_one_run,
+    runs,
+    shared,
+)
 from graphweft_workers.drivers.neo4j.store import Neo4jStore
 from graphweft_workers.ports.graph_store import START, Applied, Checkpoint, Write
 
@@ -278,6 +289,44 @@ async def test_a_write_that_fails_among_others_is_the_one_that_is_named(server: 
     assert applied.failure is not None
     assert execute(server, "MATCH (n:N) RETURN n.x, n.count") == [[4, 3]]
     assert (await graph.progress(APP, 0)).checkpoint == writes[5].after
+
+
+@pytest.mark.parametrize("one_run", [True, False])
+def test_a_statement_has_one_parameter(one_run: bool) -> None:
+    """The server plans it anew for each size of a text or a list in a parameter, and for null, but not in a map."""
+    forms = [form for text in SHARED[:3] if (form := parse(text, role="mutation").batch_query(NEO4J))]
+    for text in (fused(forms, one_run=one_run), fused([]), shared(forms), in_one_run(forms), READ_CHECKPOINT, MOVE):
+        assert set(re.findall(r"\$(\w+)", text)) == {VALUES}
+
+
+async def test_a_row_that_is_refused_costs_one_transaction(server: Neo4jServer) -> None:
+    proxy = Proxy(server.port)
+    await proxy.start()
+    text = "MERGE (n:N {id: $id}) SET n.share = 100 / $parts"
+    costs: list[int] = []
+    async with (
+        contextlib.aclosing(proxy),
+        contextlib.aclosing(Neo4jStore(f"bolt://127.0.0.1:{proxy.port}")) as graph,
+    ):
+        await graph.progress(APP, 0)
+        for parts in (4, 0, 0):
+            before = proxy.requests
+            applied = await graph.apply(APP, 0, [write(text, {"id": 1, "parts": parts}, before=START, after=START)])
+            costs.append(proxy.requests - before)
+            assert applied.count == (1 if parts else 0)
+    assert execute(server, "MATCH (n:N) RETURN n.share") == [[25]]
+    # The statement, and a reset of the connection; the first time, the server is also asked whether it compiles.
+    assert costs[2] <= costs[0] + 1, costs
+
+
+async def test_a_mutation_that_does_not_compile_takes_no_row_of_another_one_with_it(
+    server: Neo4jServer, graph: Neo4jStore
+) -> None:
+    """Their rows share a statement until the server is asked."""
+    refused = write(REFUSED, {"id": "n", "x": "1", "one": 1})
+    graph._parts([(refused, graph._form(refused))])  # as the batch of another partition does meanwhile
+    assert await graph.apply(APP, 0, [write(SHARED[0], {"id": "n", "x": "1"})]) == Applied(count=1)
+    assert execute(server, "MATCH (n:N) RETURN n.log") == [["a1"]]
 
 
 def test_mutations_in_turn_are_one_part_and_the_statement_stays_the_same() -> None:

@@ -37,17 +37,20 @@ MAKE_CHECKPOINT: Final = (
 )
 READ_CHECKPOINTS: Final = "MATCH (p:__Progress) RETURN p.partition, p.pos, p.plan, p.done"
 OWNER: Final = "MATCH (a:__App) RETURN a.app_id"
-LOCK: Final = "MATCH (__gw_a:__App {only: true}) WHERE __gw_a.app_id = $__gw_app SET __gw_a.lock = true WITH __gw_a "
+VALUES: Final = "__gw_in"
+"""The only parameter of statements that run often. The server plans a statement anew, for up to half a second, when a
+parameter is null for once, or when a text or a list has ten times the size; it does not look into maps for that."""
+LOCK: Final = "MATCH (__gw_a:__App {only: true}) WHERE __gw_a.app_id = $__gw_in.app SET __gw_a.lock = true WITH __gw_a "
 READ_CHECKPOINT: Final = (
-    f"{LOCK} MATCH (p:__Progress {{partition: $__gw_partition}}) RETURN p.pos, p.plan, p.done, p.note"
+    f"{LOCK} MATCH (p:__Progress {{partition: $__gw_in.partition}}) RETURN p.pos, p.plan, p.done, p.note"
 )
 _GUARD: Final = (
-    f"{LOCK} MATCH (__gw:__Progress {{partition: $__gw_partition}}) "
-    "WHERE __gw.pos = $__gw_pos AND __gw.plan = $__gw_plan AND __gw.done = $__gw_done "
-    "WITH coalesce($__gw_note, __gw.note) AS __gw_kept "
+    f"{LOCK} MATCH (__gw:__Progress {{partition: $__gw_in.partition}}) "
+    "WHERE __gw.pos = $__gw_in.pos AND __gw.plan = $__gw_in.plan AND __gw.done = $__gw_in.done "
+    "WITH coalesce($__gw_in.note, __gw.note) AS __gw_kept "
 )
 # MERGE, because a rule may have deleted the checkpoint.
-MOVE: Final = "MERGE (__gw_p:__Progress {partition: $__gw_partition}) SET __gw_p += $__gw_next, __gw_p.note = "
+MOVE: Final = "MERGE (__gw_p:__Progress {partition: $__gw_in.partition}) SET __gw_p += $__gw_in.next, __gw_p.note = "
 LIST_INDEXES: Final = (
     "SHOW INDEXES YIELD labelsOrTypes, properties, entityType, type "
     "WHERE entityType = 'NODE' AND type IN ['RANGE', 'FULLTEXT', 'VECTOR'] RETURN labelsOrTypes, properties, type"
@@ -79,13 +82,13 @@ def shared(batch_queries: Sequence[BatchQuery]) -> str:
         f"CALL (__gw_run) {{ UNWIND __gw_run[{number}] AS {ROW} {batch_query.statement} FINISH }}"
         for number, batch_query in enumerate(batch_queries)
     )
-    return f"UNWIND $__gw_runs AS __gw_run CALL (__gw_run) {{ {each} }} RETURN count(*) AS __gw_count"
+    return f"UNWIND $__gw_in.runs AS __gw_run CALL (__gw_run) {{ {each} }} RETURN count(*) AS __gw_count"
 
 
 def in_one_run(batch_queries: Sequence[BatchQuery]) -> str:
     """Return the subqueries for the rows of several batch queries in a single run: one level fewer for each row."""
     return " ".join(
-        f"CALL () {{ UNWIND $__gw_runs[0][{number}] AS {ROW} {batch_query.statement} FINISH }}"
+        f"CALL () {{ UNWIND $__gw_in.runs[0][{number}] AS {ROW} {batch_query.statement} FINISH }}"
         for number, batch_query in enumerate(batch_queries)
     )
 
@@ -155,7 +158,7 @@ def in_text(text: str, line: int, column: int) -> tuple[int, int]:
 
 
 def _rows(batch_query: BatchQuery, write: Write) -> list[list[Any]]:
-    return [[number, *(row[name] for name in batch_query.columns)] for number, row in enumerate(write.rows)]
+    return [[number, *map(row.__getitem__, batch_query.columns)] for number, row in enumerate(write.rows)]
 
 
 def properties(checkpoint: Checkpoint) -> dict[str, Any]:

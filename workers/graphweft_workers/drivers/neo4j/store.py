@@ -48,6 +48,7 @@ from graphweft_workers.drivers.neo4j.statements import (
     MOVE,
     READ_CHECKPOINT,
     READ_CHECKPOINTS,
+    VALUES,
     Part,
     Work,
     apart,
@@ -318,12 +319,10 @@ class Neo4jStore:
             return None
         return batch_query
 
-    async def _refused_forms(self, graph: Database, work: Work) -> bool:
+    async def _refused_forms(self, graph: Database, forms: Iterable[BatchQuery]) -> bool:
         """Ask the server once about each batch query of failed writes; return whether it refuses one."""
         refused = False
-        for statement, batch_query in {
-            batch_query.statement: batch_query for _, batch_query in work if batch_query is not None
-        }.items():
+        for statement, batch_query in {form.statement: form for form in forms}.items():
             if statement in self._compiles:
                 continue
             try:
@@ -381,10 +380,13 @@ class Neo4jStore:
         if refusal.code == "timeout":
             await self._wait_for_lock(graph, app_id)
             return await self._one_by_one(graph, app_id, partition, work)
-        if await self._refused_forms(graph, work):
+        alone = len(writes) == 1
+        # The statement also has the batch queries of other mutations: a lone row must not become a dead letter by them.
+        forms = parts[0].batch_queries if alone else [form for _, form in work if form is not None]
+        if await self._refused_forms(graph, forms):
             return await self._apply(graph, app_id, partition, writes)
-        if len(writes) == 1 and len(writes[0].rows) > 1:
-            return Applied(count=0, failure=refusal)  # of its rows, each is tried alone before its failure is shown
+        if alone and all(self._compiles.get(form.statement) for form in forms):
+            return Applied(count=0, failure=refusal)
         return await self._apart(graph, app_id, partition, work)
 
     async def _apart(self, graph: Database, app_id: str, partition: int, work: Work) -> Applied:
@@ -413,22 +415,19 @@ class Neo4jStore:
 
     async def _apply_at_once(self, graph: Database, app_id: str, partition: int, part: Part) -> None:
         writes = [write for write, _ in part.work]
-        before = writes[0].before
-        params: dict[str, Any] = {
-            "__gw_app": app_id,
-            "__gw_partition": partition,
-            "__gw_pos": before.offset,
-            "__gw_plan": before.plan,
-            "__gw_done": before.done,
-            "__gw_next": properties(writes[-1].after),
-            "__gw_note": last_note(writes),
+        values: dict[str, Any] = {
+            "app": app_id,
+            "partition": partition,
+            **properties(writes[0].before),
+            "next": properties(writes[-1].after),
+            "note": last_note(writes),
         }
         if part.batch_queries:
-            params["__gw_runs"] = runs(part)
+            values["runs"] = runs(part)
         async with self._databases.session(graph, self._write_timeout_s, ours=False) as session:
-            text = fused(part.batch_queries, one_run=len(params.get("__gw_runs", ())) == 1)
+            text = fused(part.batch_queries, one_run=len(values.get("runs", ())) == 1)
             query = timed(text, self._write_timeout_s)
-            done = await (await send(session, query, params)).values()
+            done = await (await send(session, query, {VALUES: values})).values()
         if not done:
             raise _displaced(app_id, partition)
 
@@ -455,11 +454,11 @@ class Neo4jStore:
                             raise _Refused(index, reason) from error
                     new = last_note(writes)
                     values = {
-                        "__gw_partition": partition,
-                        "__gw_next": properties(writes[-1].after),
-                        "__gw_note": note if new is None else new,
+                        "partition": partition,
+                        "next": properties(writes[-1].after),
+                        "note": note if new is None else new,
                     }
-                    await (await transaction.run(f"{MOVE}$__gw_note", values)).consume()
+                    await (await transaction.run(f"{MOVE}${VALUES}.note", {VALUES: values})).consume()
         except QueryFailed as failure:  # at the commit, where the server checks the whole transaction
             raise _Refused(None if len(writes) > 1 else 0, failure) from failure
 
@@ -467,7 +466,7 @@ class Neo4jStore:
         """Wait for the rollback of a transaction that timed out, which can take longer than it ran."""
         async with self._databases.session(graph, ADMIN_S) as session:
             try:
-                await (await session.run(timed(f"{LOCK} RETURN 1", ADMIN_S), {"__gw_app": app_id})).consume()
+                await (await session.run(timed(f"{LOCK} RETURN 1", ADMIN_S), {VALUES: {"app": app_id}})).consume()
             except Neo4jError as error:
                 if code_of(error) not in errors.TIMED_OUT:
                     raise
@@ -476,7 +475,7 @@ class Neo4jStore:
     async def _lock(self, transaction: AsyncTransaction, app_id: str, partition: int, before: Checkpoint) -> str:
         """Take the lock and return the checkpoint's note. Raises ``Fenced`` if the checkpoint has moved."""
         try:
-            values = {"__gw_app": app_id, "__gw_partition": partition}
+            values = {VALUES: {"app": app_id, "partition": partition}}
             found = progress_of(await (await transaction.run(READ_CHECKPOINT, values)).values())
         except Neo4jError as error:
             if code_of(error) not in errors.TIMED_OUT:
@@ -499,7 +498,7 @@ async def _write(transaction: AsyncTransaction, part: Part) -> None:
     if part.batch_queries:
         given = runs(part)
         text = f"{in_one_run(part.batch_queries)} FINISH" if len(given) == 1 else shared(part.batch_queries)
-        await (await send(transaction, text, {"__gw_runs": given})).consume()
+        await (await send(transaction, text, {VALUES: {"runs": given}})).consume()
         return
     for write, _ in part.work:
         if write.query is not None:

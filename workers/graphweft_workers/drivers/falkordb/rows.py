@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from typing import Any, Final, cast
 
@@ -15,11 +15,18 @@ from falkordb.path import Path
 
 from graphweft_contracts import QueryFailed
 from graphweft_workers.ports.graph_store import Table
-from graphweft_workers.ports.result_limits import MOST_VALUES, check_rows, check_values
+from graphweft_workers.ports.result_limits import MOST_ROWS, MOST_VALUES, check_rows, check_values
+
+
+def _null(_: Any) -> None:
+    return None
+
 
 _RUN_TIME: Final = "Query internal execution time: "
 _ITEMS: Final = 3
 """The number of list items for one value in a compact reply: itself, its type and its content."""
+_SCALARS: Final[Mapping[int, Callable[[Any], Any]]] = {1: _null, 2: str, 3: int, 4: "true".__eq__, 5: float}
+"""By the number of a type: reads its values."""
 _FLAT: Final[frozenset[type]] = frozenset({str, int, float, bool, type(None)})
 """Types of values that stay as they are, by far the most of them."""
 _EPOCH: Final = datetime(1970, 1, 1)
@@ -52,8 +59,22 @@ def _check(rows: list[Any]) -> None:
 
 def run_time_ms(reply: list[Any]) -> float | None:
     """Return the server's execution time in milliseconds; None if it does not say."""
-    line = next((str(line) for line in reply[-1] if str(line).startswith(_RUN_TIME)), None)
+    line = next((str(line) for line in reversed(reply[-1]) if str(line).startswith(_RUN_TIME)), None)
     return float(line.removeprefix(_RUN_TIME).split()[0]) if line else None
+
+
+def plain_table(reply: list[Any]) -> Table | None:
+    """Return the rows of a reply without nested values and within the limits, as most are; else None.
+
+    falkordb takes two coroutines for each value.
+    """
+    if len(reply) != 3 or len(reply[1]) > MOST_ROWS or len(reply[0]) * len(reply[1]) > MOST_VALUES:
+        return None
+    try:
+        rows = tuple([tuple([_SCALARS[kind](value) for kind, value in row]) for row in reply[1]])
+    except (KeyError, TypeError, ValueError):
+        return None
+    return Table(columns=tuple([str(name) for _, name in reply[0]]), rows=rows)
 
 
 async def table_of(reply: list[Any], graph: AsyncGraph, *, elements: bool = False) -> Table:

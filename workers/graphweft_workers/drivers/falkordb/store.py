@@ -53,7 +53,7 @@ from graphweft_workers.drivers.falkordb.literals import header
 from graphweft_workers.drivers.falkordb.property_names import read_property_names
 from graphweft_workers.drivers.falkordb.query_check import check_query
 from graphweft_workers.drivers.falkordb.read_turns import ReadTurns
-from graphweft_workers.drivers.falkordb.rows import bound_amount, run_time_ms, table_of
+from graphweft_workers.drivers.falkordb.rows import bound_amount, plain_table, run_time_ms, table_of
 from graphweft_workers.drivers.falkordb.statements import (
     DROP_COPIES,
     LIST_NAMES,
@@ -386,6 +386,8 @@ class FalkorDBStore:
         query.took_ms = run_time_ms(reply)
         if not query.wanted:
             return Table(columns=(), rows=())
+        if (table := plain_table(reply)) is not None:
+            return table
         if limited:
             bound_amount(reply, enough)
         return await table_of(reply, self._graph(query.app_id), elements=elements)

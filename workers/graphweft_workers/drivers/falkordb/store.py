@@ -37,7 +37,7 @@ from graphweft_contracts import Fenced, GraphUnavailable, QueryFailed, channels
 from graphweft_rules.cypher.batch_query import BatchQuery
 from graphweft_rules.cypher.indexes import SearchIndex
 from graphweft_rules.cypher.query import Cypher
-from graphweft_workers.drivers.falkordb import exact, index_repair
+from graphweft_workers.drivers.falkordb import exact, index_repair, listing
 from graphweft_workers.drivers.falkordb.dialect import FALKORDB
 from graphweft_workers.drivers.falkordb.errors import (
     NO_GRAPH,
@@ -76,8 +76,6 @@ logger = logging.getLogger("graphweft.graph")
 _PIPELINE: Final = 500
 """Queries of one round trip; it bounds the server's queue."""
 _LISTING_MS: Final = 60_000
-_PAGE: Final = 5_000
-"""Entities of one page of a listing."""
 _THREADS: Final = 2
 """The assumed number of threads of a server that does not tell it."""
 _LOOKERS: Final = 16
@@ -323,21 +321,13 @@ class FalkorDBStore:
 
     async def nodes(self, app_id: str) -> AsyncIterator[Node]:
         """See ``GraphStore.nodes``."""
-        async for row in self._pages(
-            app_id,
-            "MATCH (n) RETURN max(id(n))",
-            "MATCH (n) WHERE id(n) >= $a AND id(n) < $b RETURN id(n), labels(n), properties(n)",
-        ):
-            yield Node(id=row[0], labels=tuple(row[1]), properties=row[2])
+        async for node in listing.nodes(partial(self._list, app_id)):
+            yield node
 
     async def edges(self, app_id: str) -> AsyncIterator[Edge]:
         """See ``GraphStore.edges``."""
-        async for row in self._pages(
-            app_id,
-            "MATCH (n) RETURN max(id(n))",
-            "MATCH (a)-[e]->(b) WHERE id(a) >= $a AND id(a) < $b RETURN id(a), id(b), type(e), properties(e)",
-        ):
-            yield Edge(start=row[0], end=row[1], type=row[2], properties=row[3])
+        async for edge in listing.edges(partial(self._list, app_id)):
+            yield edge
 
     async def dump(self, app_id: str) -> AsyncIterator[bytes]:
         """See ``GraphStore.dump``."""
@@ -593,14 +583,8 @@ class FalkorDBStore:
         except (RedisError, OSError) as error:
             raise translate(error) from error
 
-    async def _pages(self, app_id: str, last: str, page: str) -> AsyncIterator[tuple[Any, ...]]:
-        highest = (await self._read(app_id, last, {}, timeout_s=60.0)).rows
-        if not highest or highest[0][0] is None:
-            return
-        for start in range(0, int(highest[0][0]) + 1, _PAGE):
-            values = {"a": start, "b": start + _PAGE}
-            for row in (await self._read(app_id, page, values, timeout_s=60.0, limited=False)).rows:
-                yield row
+    async def _list(self, app_id: str, statement: str, params: Mapping[str, Any]) -> Sequence[tuple[Any, ...]]:
+        return (await self._read(app_id, statement, params, timeout_s=60.0, limited=False)).rows
 
     def _name(self, app_id: str) -> str:
         return channels.graph_name(app_id, self._template)

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from graphweft_contracts import GraphUnavailable
-from graphweft_workers.engine.plan_note import PlanNote
+from graphweft_workers.engine.plan_note import PlanNote, compact
 
 HEADS = st.sampled_from(["", "17-", "18-", "00", "a"])
 OFFSETS = st.lists(st.builds("{}{}".format, HEADS, st.one_of(st.integers(0, 12), st.just(""))), unique=True)
@@ -43,3 +43,20 @@ def test_a_note_of_the_format_before_is_read() -> None:
 def test_a_note_that_is_not_known_is_not_guessed_at(text: str, said: str) -> None:
     with pytest.raises(GraphUnavailable, match=said):
         PlanNote.decode(text)
+
+
+@given(
+    st.recursive(
+        st.none() | st.booleans() | st.integers(-(2**63), 2**63) | st.text(),
+        lambda inner: st.lists(inner) | st.dictionaries(st.text(), inner),
+        max_leaves=10,
+    )
+)
+def test_compact_json_means_what_was_written(value: object) -> None:
+    assert json.loads(compact(value)) == value
+
+
+def test_half_of_a_surrogate_pair_can_be_written() -> None:
+    text = compact({"message": "\ud800"})
+    assert json.loads(text) == {"message": "\ud800"}
+    text.encode()

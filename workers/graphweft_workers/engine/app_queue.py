@@ -95,4 +95,4 @@ class AppQueue:
 
 def size_of(entries: Iterable[Entry]) -> int:
     """Return the bytes of the values of entries."""
-    return sum(len(value) for entry in entries for value in entry.fields.values())
+    return sum([sum(map(len, entry.fields.values())) for entry in entries])

@@ -29,6 +29,8 @@ class Arrangers:
         self._dialect = dialect
         self._of_app: BoundedDict[tuple[str, int], tuple[_Key, Arranger]] = BoundedDict()
         self._made: WeakValueDictionary[_Key, Arranger] = WeakValueDictionary()
+        self._making: dict[_Key, asyncio.Task[Arranger]] = {}
+        """Many apps begin at the same time, and wait for one arranger."""
 
     async def of(self, events: Sequence[MatchedEvent]) -> Arranger:
         """Return an arranger for the rows of events of one app, ready to arrange them."""
@@ -46,8 +48,11 @@ class Arrangers:
         key = (id(rules), known, used)
         arranger = self._made.get(key)
         if arranger is None:
-            arranger = await asyncio.to_thread(self._make, rules, used)
-            self._made[key] = arranger
+            making = self._making.get(key)
+            if making is None:
+                making = self._making[key] = asyncio.create_task(asyncio.to_thread(self._make, rules, used))
+                making.add_done_callback(lambda _: self._making.pop(key, None))
+            arranger = self._made[key] = await asyncio.shield(making)
         self._of_app[place] = (key, arranger)
         return await self._prepared(arranger, events)
 

@@ -13,6 +13,7 @@ import hashlib
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
+from functools import lru_cache
 from operator import attrgetter
 from typing import Any, Final, cast
 
@@ -20,7 +21,7 @@ from graphweft_contracts import DeadLetterReason
 from graphweft_rules import BoundMutation, CompiledMutation
 from graphweft_workers.engine.graph_marks import has_plan
 from graphweft_workers.engine.order import Arranger, Step
-from graphweft_workers.engine.plan_note import PlanNote
+from graphweft_workers.engine.plan_note import PlanNote, compact
 from graphweft_workers.engine.read import MatchedEvent
 from graphweft_workers.ports.graph_store import Checkpoint, Progress, Write
 
@@ -90,7 +91,7 @@ class Plan:
     def __post_init__(self) -> None:
         self.rows = [row for step in self.steps for row in step.rows]
         self.note = _note(self)
-        self.last_note = json.dumps({"rules": self.rules}, separators=(",", ":")) if self.rules else ""
+        self.last_note = _of_rules(self.rules)
         self.name = hashlib.blake2s(self.note.encode(), digest_size=8).hexdigest()
 
     @classmethod
@@ -261,6 +262,12 @@ def _rows(events: Iterable[MatchedEvent]) -> list[Row]:
 
 def _arranged(arranger: Arranger, rows: Iterable[Row]) -> Sequence[Step[Row]]:
     return arranger.arrange([(row.bound, row) for row in rows])
+
+
+@lru_cache(maxsize=64)
+def _of_rules(digest: str) -> str:
+    """Return the note that a finished plan leaves behind."""
+    return compact({"rules": digest}) if digest else ""
 
 
 def _note(plan: Plan) -> str:

@@ -72,15 +72,6 @@ class Range:
     """The defects of the dead letters with the reason ``internal_error``, in their order."""
     copies: int = 0
 
-    def add(self, following: Range) -> None:
-        """Add the range that follows this one."""
-        for app_id, events in following.apps.items():
-            self.apps.setdefault(app_id, []).extend(events)
-        self.letters += following.letters
-        self.skips += following.skips
-        self.defects += following.defects
-        self.copies += following.copies
-
 
 @dataclass(slots=True, eq=False)
 class Decoded:
@@ -146,13 +137,14 @@ def match_range(
     only: str | None = None,
     without: Collection[str] = (),
     passed_over: PassedOver = NOTHING,
+    into: Range | None = None,
 ) -> Range:
     """Match entries in order; an entry that could not be decoded becomes a dead letter of the range.
 
     With ``only``, just that app's events are matched; events of the apps in ``without`` and what is ``passed_over`` are
     not. All entries are added to ``recent``.
     """
-    result = Range()
+    result = Range() if into is None else into
     nothing = passed_over.is_empty
     for decoded in entries:
         entry, event, active, error = decoded.entry, decoded.event, decoded.rules, decoded.error

@@ -50,7 +50,7 @@ async def match_in_turns(
     start = 0
     for end in _turns(each.size for each in entries):
         some = entries[start:end]
-        found.add(match_range(partition, some, recent, only=only, without=without, passed_over=passed_over))
+        match_range(partition, some, recent, only=only, without=without, passed_over=passed_over, into=found)
         start = end
         await clock.rest()
     return found

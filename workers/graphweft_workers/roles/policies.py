@@ -8,7 +8,6 @@ from typing import Any
 
 from graphweft_contracts import InvalidSettings
 from graphweft_workers.apps import AppPolicies, read_policies
-from graphweft_workers.gateway.tokens import read_tokens
 from graphweft_workers.roles.settings import Settings
 from graphweft_workers.watched_file import WatchedFile
 
@@ -36,8 +35,8 @@ def file_faults(settings: Settings) -> dict[str, str]:
     A running process keeps the earlier content of a faulty file, and a new one does not start.
     """
     readers: dict[str, Callable[[Path], Any]] = {
-        "gateway_tokens": read_tokens,
-        "console_tokens": read_tokens,
+        "gateway_tokens": _read_tokens,
+        "console_tokens": _read_tokens,
         "apps": read_policies,
     }
     faults: dict[str, str] = {}
@@ -50,3 +49,9 @@ def file_faults(settings: Settings) -> dict[str, str]:
         except InvalidSettings as error:
             faults[setting] = str(error)
     return faults
+
+
+def _read_tokens(path: Path) -> Any:
+    from graphweft_workers.gateway.tokens import read_tokens  # a command without such a file need not wait for it
+
+    return read_tokens(path)

@@ -5,13 +5,15 @@ from __future__ import annotations
 import asyncio
 from collections.abc import AsyncGenerator
 from contextlib import asynccontextmanager
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 from graphweft_contracts import BusUnavailable, GraphUnavailable, NotRunning
 from graphweft_workers.ports.bus import Bus
-from graphweft_workers.ports.graph_store import GraphStore
 from graphweft_workers.roles.connections import judged_bus, make_archive, make_bus, make_graph
 from graphweft_workers.roles.settings import Settings
+
+if TYPE_CHECKING:  # a command that asks the bus alone need not wait for it
+    from graphweft_workers.ports.graph_store import GraphStore
 
 _ANSWER_S: Final = 15.0
 """A suspended server keeps its connections open and never answers."""

@@ -166,7 +166,7 @@ class Stack:
         given["time"] = datetime.now(UTC).isoformat()
         file.write_text("".join(json.dumps(given | each) + "\n" for each in events))
         out, err = self.command("emit", str(file), "--wait").communicate(timeout=120)
-        assert "events sent" in out + err, err
+        assert " sent\n" in out + err, err
 
 
 def note(name: str, **data: Any) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import typer
 from pydantic import ValidationError
 
 from graphweft_contracts import Event, InvalidSettings, MemoryScope
+from graphweft_contracts.plurals import counted
 from graphweft_workers.cli.delivery import Outcome
 from graphweft_workers.cli.options import App, command
 from graphweft_workers.cli.output import print_error, print_json, say, warn
@@ -100,7 +101,7 @@ async def _import(
             sent = report.events.total()
             if not sent:
                 raise
-            raise ImportProblem(f"{error} ({sent:,} events were sent before; it is safe to run again)") from error
+            raise ImportProblem(f"{error} ({counted(sent, 'event was', 'events were')} sent before; it is safe to run again)") from error
     if not (report.events or report.refused or report.left_out):
         raise ImportProblem(f"{file}: it has no items")
     return _print(report, outcome, dry_run=importing.dry_run, json=options.json)
@@ -154,8 +155,8 @@ def _print_refused(report: ImportReport) -> None:
 
 def _print_counts(report: ImportReport, *, dry_run: bool) -> None:
     kinds = ", ".join(f"{kind}: {number:,}" for kind, number in report.events.items())
-    total = f"{report.events.total():,} events" + (f" ({kinds})" if kinds else "")
-    say(f"{'would send' if dry_run else 'sent'} {total}, refused {report.refused:,} items")
+    total = counted(report.events.total(), "event") + (f" ({kinds})" if kinds else "")
+    say(f"{'would send' if dry_run else 'sent'} {total}, refused {counted(report.refused, 'item')}")
     if report.first is not None and report.last is not None:
         say(f"times: {report.first:%Y-%m-%dT%H:%M:%SZ} to {report.last:%Y-%m-%dT%H:%M:%SZ}")
     if report.repeated:

@@ -101,7 +101,9 @@ async def _import(
             sent = report.events.total()
             if not sent:
                 raise
-            raise ImportProblem(f"{error} ({counted(sent, 'event was', 'events were')} sent before; it is safe to run again)") from error
+            raise ImportProblem(
+                f"{error} ({counted(sent, 'event was', 'events were')} sent before; it is safe to run again)"
+            ) from error
     if not (report.events or report.refused or report.left_out):
         raise ImportProblem(f"{file}: it has no items")
     return _print(report, outcome, dry_run=importing.dry_run, json=options.json)

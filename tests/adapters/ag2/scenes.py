@@ -48,6 +48,9 @@ class Model(TestConfig):
     def __init__(self, name: str, *script: Any, raising: bool = False) -> None:
         super().__init__(*script, model="fake", raise_tool_errors=raising)
         self.name = name
+        self.asked = asyncio.Event()
+        self.second_after: asyncio.Event | None = None
+        """What the second answer waits for."""
         self._client: Any = None
 
     def create(self) -> Any:
@@ -55,6 +58,9 @@ class Model(TestConfig):
 
         async def ask(messages: Sequence[BaseEvent], context: Context, **named: Any) -> Any:
             PROMPTS.append((self.name, [{"role": "system", "content": part} for part in context.prompt]))
+            if self.second_after is not None and self.asked.is_set():
+                await self.second_after.wait()
+            self.asked.set()
             return await self._client(messages, context, **named)
 
         return ask
@@ -191,6 +197,9 @@ def delegated(scene: Scene, mode: str = "tool", failing: str = "") -> Any:
         "Planner", call(name, "t1", **arguments), "Plan done.", "Plan done.",
         tools=[] if used is None else [used], plugins=plugins,
     )  # fmt: skip
+
+    if mode == "background":  # one that begins after the planner's turn has a run of its own
+        planner.config.second_after = writer.config.asked
 
     async def work() -> Any:
         hub = await Hub.open(MemoryKnowledgeStore(), ttl_sweep_interval=0)

@@ -122,7 +122,7 @@ def _report(sent: Sent, outcome: Outcome | None, json: bool, *, refused: int | N
                 say(f"{outcome.repeated} were on the bus before and have no effect again: {_AFTER_A_FIX}")
             for cause in outcome.causes[:_MAX_CAUSES]:
                 place = f" at {cause.place}" if cause.place else ""
-                say(f"  {cause.events} x {cause.reason}: {cause.name}{place}: {cause.message}")
+                say(f"  {cause.events:,} x {cause.reason}: {cause.name}{place}: {cause.message}")
             if not outcome.complete:
                 say("after a fix run: graphweft rules push, graphweft dlq retry --all")
     if refused:

@@ -174,6 +174,6 @@ def _print_outcome(outcome: Outcome) -> None:
     if outcome.repeated:
         say(f"{outcome.repeated:,} were on the bus before and have no effect again")
     for cause in outcome.causes[:_MOST_CAUSES]:
-        say(f"  {cause.events} x {cause.reason}: {cause.name}: {cause.message}")
+        say(f"  {cause.events:,} x {cause.reason}: {cause.name}: {cause.message}")
     if not outcome.complete:
         say("see graphweft dlq list")

@@ -187,7 +187,7 @@ def test_the_examples_of_the_page_compile_and_print_what_it_says(
     options |= {"skipLibCheck": program != "refund.ts"}
     (installed / "tsconfig.json").write_text(json.dumps({"compilerOptions": options, "files": [program, "parts.ts"]}))
     npm(installed, "exec", "--no", "--", "tsc", "-p", ".")
-    environment = {"GRAPHWEFT_URL": gateway.url, "GRAPHWEFT_TOKEN": gateway.tokens["acme"]}
+    environment = {"GRAPHWEFT_GATEWAY_URL": gateway.url, "GRAPHWEFT_GATEWAY_TOKEN": gateway.tokens["acme"]}
     printed = node(f"built/{Path(program).stem}.js", folder=installed, **environment)
     assert shown(printed) == shown(found[2])
 

@@ -74,3 +74,17 @@ def test_the_page_on_events_has_every_type_with_its_fields() -> None:
         assert payload.model_fields.keys() - Payload.model_fields.keys() <= told[type], type
         missing = by_adapters[type] | by_adapters.get(same_as.get(type, ""), set())
         assert missing - told[type] - {"context", "success", "arguments"} == set(), type
+
+
+def test_every_adapter_is_in_the_lists_of_runtimes() -> None:
+    overview = (ROOT / "docs/runtimes/README.md").read_text("utf-8")
+    rows = re.findall(r"(?m)^\| \[.*$", overview)
+    compared = re.findall(
+        r"\| integrations with runtimes \| \[(\d+)\]", (ROOT / "docs/comparison.md").read_text("utf-8")
+    )
+    assert compared == [str(len(rows))]
+    readme = (ROOT / "README.md").read_text("utf-8")
+    for page in (ROOT / "docs/runtimes").glob("*.md"):
+        assert page.name == "README.md" or f"]({page.name}" in overview, page.name
+    for extra in re.findall(r"`graphweft\[([a-z0-9-]+)\]`", "\n".join(rows)):
+        assert f"`{extra}`" in readme, extra

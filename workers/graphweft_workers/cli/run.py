@@ -94,7 +94,7 @@ async def up(data: Data = None, rules: Rules = None) -> None:
 
 
 def project_below(folder: Path, rules: Path) -> Path | None:
-    """Return the first folder of rules in a folder below this one, relative to it; None if ``rules`` is no plain name.
+    """Return the first folder of rules in a folder below this one, relative to it; None if ``rules`` is a path.
 
     A new project is a folder of its own, in which one easily forgets to start.
     """

@@ -27,7 +27,7 @@ _TYPES: Final[dict[type[object], str]] = {
 
 
 class Fields:
-    """The fields of one item. Raises ``Refused`` for an item that is no object."""
+    """The fields of one item. Raises ``Refused`` if the item is not an object."""
 
     def __init__(self, item: JsonValue, report: ImportReport, *, now: datetime) -> None:
         if not isinstance(item, dict):

@@ -33,7 +33,7 @@ _NEXT: Final = "check GRAPHWEFT_GATEWAY_URL, and that the gateway runs (`graphwe
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class _Problem:
-    """An answer that is no success."""
+    """An answer with a status other than success."""
 
     status: int
     text: str

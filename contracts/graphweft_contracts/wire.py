@@ -37,6 +37,7 @@ WHOLE: Final = "*"
 """The mutation in the dead letter of a whole event: a retry runs all mutations of the event."""
 PREFIX: Final = b"ce_"
 """Begins the field of an attribute in binary mode."""
+_CORRECTED: Final = ":corrected"
 
 
 class Retry(NamedTuple):
@@ -48,6 +49,16 @@ class Retry(NamedTuple):
     mutation: str
     asks: bool = False
     """Whether the mutation runs only if its rule matches the event, which is not known yet."""
+
+    @classmethod
+    def of_corrected(cls, partition: int, offset: str, rule: str, mutation: str) -> Retry:
+        """Return the record of a corrected event, for one mutation of the entry at ``offset``."""
+        return cls(f"{partition}:{offset}:{rule}/{mutation}{_CORRECTED}", rule, mutation, asks=True)
+
+    @property
+    def corrects(self) -> bool:
+        """Whether the entry holds another event than the one that had no effect: a corrected one."""
+        return self.letter.endswith(f":{self.rule}/{self.mutation}{_CORRECTED}")
 
     def encode(self) -> bytes:
         """Return the value of the field ``RETRY``."""

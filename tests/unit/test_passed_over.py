@@ -13,6 +13,7 @@ from graphweft_contracts import DeadLetter, DeadLetterReason, Event, InvalidEven
 from graphweft_contracts.rules_log import Activation, restated_scope
 from graphweft_rules import RuleSet
 from graphweft_workers.active_rules import FixedRules
+from graphweft_workers.engine.corrections import corrected, event_of, publish
 from graphweft_workers.engine.duplicates import RecentEvents
 from graphweft_workers.engine.passed_over import PassedOver
 from graphweft_workers.engine.read import letter_for, read_range
@@ -51,6 +52,23 @@ def letter(
 ) -> DeadLetter:
     rule = None if mutation is None else "r"
     return letter_for(0, entry, reason, "why", rule=rule, mutation=mutation).model_copy(update={"app_id": app})
+
+
+async def corrected_by(there: DeadLetter) -> list[Mapping[bytes, bytes]]:
+    """Return the entries that a correction of a dead letter appends."""
+
+    class Taking(MemoryBus):
+        taken: list[Mapping[bytes, bytes]]
+
+        async def requeue(
+            self, letter: DeadLetter, entries: Sequence[Mapping[bytes, bytes]], rest: DeadLetter | None = None
+        ) -> bool:
+            self.taken = [*entries]
+            return letter == there
+
+    bus = Taking([()], lambda: None)
+    assert await publish(bus, there, corrected(await event_of(bus, there), {"v": "corrected"}))
+    return bus.taken
 
 
 async def effects(rules: RuleSet, log: Sequence[Entry], *letters: DeadLetter, app: str = "a") -> list[tuple[str, str]]:
@@ -186,6 +204,33 @@ async def test_retries_before_a_restatement_are_void_and_later_ones_are_not(rule
     read = read_range(0, log, FixedRules(rules), RecentEvents(), passed_over=found)
     effects = [(each.entry.offset, bound.mutation.id) for each in read.apps["a"] for bound in each.mutations]
     assert effects == [("1", "one"), ("1", "two"), ("2", "one"), ("5", "two")]
+
+
+async def test_a_correction_takes_effect_in_place_of_its_row_by_the_same_and_by_other_rules(rules: RuleSet) -> None:
+    skips = letter(log_of(event("e1"))[0], "two", "skipped").of_entries(("1",)).model_copy(update={"id": "0:skipped:x"})
+    correction = await corrected_by(skips)
+    log = log_of(event("e1"), *correction)
+    assert await effects(rules, log) == [("1", "one"), ("2", "two")]
+    assert await by_other_rules(rules, log) == [("1", "one"), ("2", "two")]
+    again = retry_entry(letter(log[1], "two"))
+    log = log_of(event("e1"), *correction, again)
+    assert await effects(rules, log) == [("1", "one"), ("4", "two")]
+    assert await by_other_rules(rules, log) == [("1", "one"), ("2", "two")], "a retry of a correction is a retry"
+
+
+async def test_a_correction_of_a_retry_takes_effect_in_place_of_the_first_row(rules: RuleSet) -> None:
+    again = retry_entry(letter(log_of(event("e1"))[0], "two"))
+    correction = await corrected_by(letter(log_of(event("e1"), again)[1], "two"))
+    log = log_of(event("e1"), again, *correction)
+    assert await effects(rules, log) == await by_other_rules(rules, log) == [("1", "one"), ("3", "two")]
+
+
+async def test_corrections_of_skips_of_one_cause_are_no_copies_of_each_other(rules: RuleSet) -> None:
+    first, second = log_of(event("e1"), event("e2"))
+    skips = [letter(each, "two", "skipped").of_entries((each.offset,)) for each in (first, second)]
+    entries = [entry for each in skips for entry in await corrected_by(each.model_copy(update={"id": "0:skipped:x"}))]
+    log = log_of(event("e1"), event("e2"), *entries)
+    assert await effects(rules, log) == [("1", "one"), ("2", "one"), ("3", "two"), ("5", "two")]
 
 
 @pytest.mark.parametrize(

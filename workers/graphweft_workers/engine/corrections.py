@@ -69,7 +69,8 @@ async def publish(bus: Bus, letter: DeadLetter, event: Event) -> bool:
     Return False, and do nothing, if the letter has changed. Raises ``BusUnavailable``.
     """
     old = wire.unpack(await payload_of(bus, letter))
-    again = wire.Retry(letter.id, letter.rule or "", letter.mutation or "", asks=True)
+    # Not the letter's id: the letters of skips of one cause have the same one after each other.
+    again = wire.Retry.of_corrected(letter.partition, letter.offset, letter.rule or "", letter.mutation or "")
     recorded = old.get(wire.RECORDED, letter.time.isoformat().encode())
     entry = {**wire.encode(event), wire.RECORDED: recorded, wire.RETRY: again.encode()}
     return await bus.requeue(letter, [entry, drop_entry(letter)])

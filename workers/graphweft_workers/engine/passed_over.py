@@ -5,8 +5,9 @@ the log was lived: the log and the dead letters record it. A row that failed eit
 somebody has retried or dropped it, which is an entry behind it.
 
 By other rules, each row is tried at its own place, also one that failed when the log was lived. Then a retry has no
-effect at its place, because the row has had its own. What an operator has dropped or set aside stays out, and an entry
-that could not be read as an event stays none; its retry is the event.
+effect at its place, because the row has had its own. What an operator has dropped or set aside stays out. A corrected
+event takes effect, and the row that it corrects does not. An entry that could not be read as an event stays none; its
+retry is the event.
 """
 
 from __future__ import annotations
@@ -122,7 +123,8 @@ class PassedOver:
             if retried is not None:
                 offset = retried.letter.split(":", 2)[1:2]
                 unread = retried.rule == wire.WHOLE
-                if offset and not unread and self._is_void(event.appid, entry.offset):
+                moved = unread or retried.corrects  # its own place holds none, or another event
+                if offset and not moved and self._is_void(event.appid, entry.offset):
                     self._voids[entry.offset] = (event.appid, offset[0], retried)
                     continue
                 self._add(offset, event.appid, retried.rule, retried.mutation, unread=unread)

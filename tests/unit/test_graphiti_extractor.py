@@ -277,6 +277,26 @@ def test_however_much_a_model_says_the_event_fits_onto_the_bus(letter: str) -> N
     assert len(shaped(short, [], AGENT_MEMORY).entities) == 1_000
 
 
+def test_an_excluded_name_that_does_not_fit_into_an_event_is_left_out_all_the_same() -> None:
+    token, last = "k7" * 200, "password of the last one"
+    people = [SaidEntity(type="Person", name=name) for name in ("Ann", "Bob", f"{last}!")]
+    many = [SaidEntity(type="Person", name=str(number)) for number in range(1_000)]
+    secrets = [SaidEntity(type="Secret", name=name) for name in (token, last)]
+    said = [
+        SaidRelation(type=type, source=0, target=1, fact=fact)
+        for type, fact in (
+            ("OWNS", f"Ann gave Bob {token}."),
+            ("OWNS", f"{'x ' * 2_000}{token}"),
+            (f"TOKEN_{token}", "Ann gave Bob something."),
+            ("OWNS", f"It is the {last}."),
+            ("OWNS", "Ann knows Bob."),
+        )
+    ]
+    kept = shaped([*people, *many, *secrets], said, SMALL)
+    assert [relation.fact for relation in kept.relations] == ["Ann knows Bob."]
+    assert not [entity.name for entity in kept.entities if last in entity.name]
+
+
 # failing
 
 _AWAY = {

@@ -197,7 +197,7 @@ def test_what_a_model_invents_is_fitted_and_not_refused() -> None:
 
 
 def test_a_name_of_an_excluded_type_is_left_out_of_what_a_model_says() -> None:
-    texts = ["Ann knows S3 cret.", "it is s3-CRET", "the s3cret", "Ann knows the s3"]
+    texts = ["Ann knows S3 cret.", "it is s3-CRET", "the s3cret", "Ann knows the s3", "it is s\u200b3-cr\u00ade\u034ft"]
     whole = Structure.model_validate(
         {
             "entities": [
@@ -219,7 +219,7 @@ def test_a_name_of_an_excluded_type_is_left_out_of_what_a_model_says() -> None:
     )
     fitted = TEAM.fit(whole)
     assert [entity.name for entity in fitted.entities] == ["Ann", "Ann of s3-cret"]
-    assert [relation.fact for relation in fitted.relations] == texts[2:]
+    assert [relation.fact for relation in fitted.relations] == texts[2:4]
     assert replace(TEAM, excluded_entity_types=()).fit(whole).entities[3:] == (
         *whole.entities[3:6], whole.entities[6].model_copy(update={"type": "Entity"}), whole.entities[7],
     )  # fmt: skip

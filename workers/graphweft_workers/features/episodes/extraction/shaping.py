@@ -53,15 +53,19 @@ def shaped(entities: Sequence[SaidEntity], relations: Iterable[SaidRelation], on
     known: dict[tuple[str, str], EpisodeEntity] = {(each.type, each.name): each for each in named if each is not None}
     kept = _within(known.values())
     keys = {(each.type, each.name) for each in kept}
+    # Also of what does not fit into the event, and in what is cut off: a rest of a password is a password.
+    hidden = None if ontology is None else ontology.hidden((said.type, _plain(said.name)) for said in entities)
     found: dict[str, EpisodeRelation] = {}
     for said in relations:
         source, target = (_at(named, place) for place in (said.source, said.target))
         if source is None or target is None or not {(e.type, e.name) for e in (source, target)} <= keys:
             continue
+        if hidden and hidden.are_in(f"{said.type} {_plain(said.fact)}"):
+            continue
         relation = _relation(said, source, target)
         found.setdefault(relation.model_dump_json(), relation)
     structure = Structure(entities=tuple(kept), relations=tuple(_within(found.values())))
-    return structure if ontology is None else ontology.fit(structure)
+    return structure if ontology is None else ontology.fit(structure, hidden)
 
 
 def _entity(said: SaidEntity) -> EpisodeEntity | None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 import re
+import unicodedata
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
@@ -20,6 +21,8 @@ from graphweft_workers.terms import name_key
 
 _WORD: Final = re.compile(r"[a-z0-9]+|[^\W_]")
 """A letter beyond ASCII is a word of its own, because some scripts have no blanks between words."""
+_UNSEEN: Final = frozenset({"Cf", "Mn"})
+"""Characters that are not seen, or only at another one: they part no word."""
 
 
 class OntologyError(InvalidEvent):
@@ -98,12 +101,18 @@ class Ontology:
                 raise OntologyError(msg)
         return kept
 
-    def fit(self, said: Structure) -> Structure:
+    def hidden(self, named: Iterable[tuple[str, str]]) -> HiddenNames:
+        """Return the names of excluded types among types and names that a model has given."""
+        excluded = set(self.excluded_entity_types)
+        return HiddenNames(name for type, name in named if type in excluded)
+
+    def fit(self, said: Structure, hidden: HiddenNames | None = None) -> Structure:
         """Return the structure that a model found, without excluded types. Never raises.
 
         Entities of unknown types get the type ``Entity``; relations keep their types. The name of an entity of an
         excluded type is not in the result: neither as an entity of another type, nor in the name of an ``Entity``, nor
-        in a relation or its fact. Case and punctuation do not matter.
+        in a relation or its fact. Case, punctuation and invisible characters do not matter. ``hidden`` has further
+        names, of what is not in the structure.
         """
         known = set(self.allowed_entity_types)
 
@@ -121,7 +130,7 @@ class Ontology:
                 for meant in [said.entity(getattr(relation, end))]
             }
             relations.append(relation.model_copy(update=ends))
-        return self._without_names(Structure(entities=tuple(entities), relations=tuple(relations)))
+        return self._without_names(Structure(entities=tuple(entities), relations=tuple(relations)), hidden)
 
     def _check_entity(self, type: str, where: str) -> None:
         if type not in self.allowed_entity_types:
@@ -143,7 +152,7 @@ class Ontology:
             ),
         )
 
-    def _without_names(self, said: Structure) -> Structure:
+    def _without_names(self, said: Structure, more: HiddenNames | None) -> Structure:
         """Return the structure of a model's answer without excluded types and without what names their entities.
 
         A model that lists a password as a Credential may repeat it: as another entity, or in the fact between two
@@ -153,7 +162,9 @@ class Ontology:
         ends = [(said.entity(each.source), said.entity(each.target)) for each in said.relations]
         named = [*((each.type, each.name) for each in said.entities)]
         named += [(end.type, end.name) for pair in ends for end in pair]
-        hidden = _Names(name for type, name in named if type in excluded)
+        hidden = self.hidden(named)
+        if more is not None:
+            hidden.add(more)
         if not hidden:
             return said
 
@@ -172,7 +183,7 @@ class Ontology:
         )
 
 
-class _Names:
+class HiddenNames:
     """Names that must not be in a text."""
 
     def __init__(self, names: Iterable[str]) -> None:
@@ -180,6 +191,10 @@ class _Names:
 
     def __bool__(self) -> bool:
         return bool(self._names)
+
+    def add(self, others: HiddenNames) -> None:
+        """Add other names."""
+        self._names |= others._names
 
     def is_one(self, name: str) -> bool:
         """Return whether this is one of the names."""
@@ -193,5 +208,8 @@ class _Names:
 
 def _words(text: str) -> str:
     """Return the words between blanks; the empty text if there are none."""
-    words = " ".join(_WORD.findall(name_key(text)))
+    key = name_key(text)
+    if not key.isascii():
+        key = "".join(sign for sign in key if unicodedata.category(sign) not in _UNSEEN)
+    words = " ".join(_WORD.findall(key))
     return f" {words} " if words else ""

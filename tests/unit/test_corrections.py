@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from graphweft.transport import MAX_EVENT_BYTES
 from graphweft_contracts import DeadLetter, Event, InvalidEvent
 from graphweft_workers.engine.corrections import corrected, refusal_of
 from graphweft_workers.engine.judged_bus import judged
@@ -41,6 +42,12 @@ def test_a_corrected_event_that_breaks_the_contract_is_refused_without_its_data(
     with pytest.raises(InvalidEvent, match="the corrected event is not valid") as error:
         corrected(event(), {"context": "secret words"})
     assert "secret words" not in str(error.value)
+
+
+def test_a_corrected_event_that_no_client_could_send_is_refused() -> None:
+    assert corrected(event(), {"a": "x" * (MAX_EVENT_BYTES - 1_000)})
+    with pytest.raises(InvalidEvent, match="more than the limit of"):
+        corrected(event(), {"a": "x" * MAX_EVENT_BYTES})
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from uuid import uuid4
 
 from pydantic import ValidationError
 
+from graphweft.transport import Outgoing, check_sizes
 from graphweft_contracts import DeadLetter, Event, InvalidEvent, wire
 from graphweft_contracts.wire import WHOLE
 from graphweft_workers.engine.judged_bus import is_judged
@@ -51,16 +52,18 @@ async def event_of(bus: Bus, letter: DeadLetter) -> Event:
 def corrected(event: Event, changes: Mapping[str, Any]) -> Event:
     """Return a new event with changed data, by the rules of a JSON merge patch (RFC 7396): null removes a value.
 
-    Raises ``InvalidEvent`` if it would violate the contract.
+    Raises ``InvalidEvent`` if it would violate the contract, or be larger than an event may be.
     """
     body = event.model_dump(mode="json", exclude_none=True)
     body["id"] = f"{event.id[:_ID]}-corrected-{uuid4().hex[:12]}"
     body[CORRECTS] = event.id
     body["data"] = _merged(body.get("data", {}), changes)
     try:
-        return Event.model_validate(body)
+        found = Event.model_validate(body)
     except ValidationError as error:
         raise InvalidEvent(f"the corrected event is not valid: {wire.explain(error)}") from None
+    check_sizes([Outgoing(key=found.key, fields=wire.encode(found))])
+    return found
 
 
 async def publish(bus: Bus, letter: DeadLetter, event: Event) -> bool:

@@ -9,6 +9,7 @@ import pytest
 from graphweft.settings import ClientSettings
 from graphweft.transports.access import Access
 from graphweft.transports.kafka.url import split_kafka_url
+from graphweft.transports.redis.connection import connect
 from graphweft_contracts import InvalidSettings
 from graphweft_workers.drivers.neo4j.url import split_neo4j_url, tls_options
 from graphweft_workers.roles.settings import Settings
@@ -34,6 +35,14 @@ LOGIN = Access(user="u@x", password="p/w")
 )  # fmt: skip
 def test_a_url_gets_login_and_certificates(access: Access, url: str, found: str) -> None:
     assert access.applied(url, "bus") == found
+
+
+@pytest.mark.parametrize("option", ["protocol=3", "decode_responses=true"])
+async def test_a_url_cannot_change_the_form_of_replies(option: str) -> None:
+    await connect("redis://h?protocol=2&socket_timeout=7", io_timeout_s=None).aclose()
+    with pytest.raises(InvalidSettings, match=f"{option.partition('=')[0]}.*leave it out") as error:
+        connect(f"redis://u:password@h?{option}", io_timeout_s=None)
+    assert "password" not in str(error.value)
 
 
 @pytest.mark.parametrize(

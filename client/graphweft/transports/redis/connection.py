@@ -36,7 +36,7 @@ def connect(url: str, *, io_timeout_s: float | None, decode: bool = False, repea
     By default redis-py repeats a command up to ten times, which writes an entry twice if a reply was lost. This client
     repeats ``repeats`` times; once covers connections that were idle while the server restarted. The protocol is RESP2,
     which falkordb requires. The result is untyped, because redis-py's types promise a value or an awaitable for every
-    command.
+    command. Raises ``InvalidSettings`` for options of the URL that change what replies look like.
     """
     client: Any = redis.Redis.from_url(  # pyright: ignore[reportUnknownMemberType]
         url,
@@ -48,6 +48,9 @@ def connect(url: str, *, io_timeout_s: float | None, decode: bool = False, repea
         decode_responses=decode,
     )
     pool = client.connection_pool
+    for name, value in (("protocol", 2), ("decode_responses", decode)):  # options of a URL come before arguments
+        if pool.connection_kwargs[name] != value:
+            raise InvalidSettings(f"the URL of a Redis server sets {name}, which graphweft chooses: leave it out")
     if pool.connection_class is redis.UnixDomainSocketConnection:
         pool.connection_class = _TrustedSocket
         # Nobody has to answer for a unix socket to open: a limit would end with what else the event loop does, such as

@@ -64,9 +64,10 @@ _FIRST_WAIT_S: Final = 0.1
 _LAST_WAIT_S: Final = 5.0
 _FOLLOW_S: Final = 0.5
 _CHECK_S: Final = 5.0
-_REPORT_S: Final = 1.0
 """How long a responder waits for the active rules, and for the check of its queries: unanswered requests get no
 context."""
+_REPORT_S: Final = 1.0
+"""How long a responder that ends tries to write its record of usage."""
 
 
 class _Service(Protocol):

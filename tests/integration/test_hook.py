@@ -240,6 +240,14 @@ def test_no_mistake_blocks_the_agent_and_each_is_told(tmp_path: Path) -> None:
         (["--app", "a b"], prompt, {}, ["invalid --app"]),
         (["--app", "acme"], prompt, {}, ["no bus: set GRAPHWEFT_BUS_URL"]),
         (["--app", "acme", "--data", ".graphweft"], prompt, {}, ["expected an absolute path"]),
+        # What a project may set for the agent comes after what the user has written into the command.
+        (["--data", str(tmp_path / "own")], prompt, bus, ["own/redis.sock", "2 of 2 events are lost"]),
+        (
+            ["--app", "acme", "--data", str(tmp_path / "own")],
+            prompt,
+            {"GRAPHWEFT_GATEWAY_URL": "http://127.0.0.1:1"},
+            ["own/redis.sock", "2 of 2 events are lost"],
+        ),
         (["--nonsense"], prompt, bus, ["No such option"]),
         (["--limit-ms", "soon"], prompt, bus, ["Invalid value"]),
         (["{}", "extra"], prompt, bus, ["unexpected extra argument"]),

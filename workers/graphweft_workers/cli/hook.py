@@ -21,7 +21,7 @@ from graphweft import Client
 from graphweft.secret_files import read_secret_file
 from graphweft.settings import ClientSettings
 from graphweft.transport import Outgoing, Transport
-from graphweft.transports.embedded import DEFAULT_DATA, embedded_url
+from graphweft.transports.embedded import embedded_url
 from graphweft.transports.gateway.transport import GatewayTransport
 from graphweft.transports.registry import make_transport
 from graphweft_contracts import ContextReply, ContextRequest, Event, GraphweftError, InvalidSettings, wire
@@ -41,6 +41,7 @@ _SHOWN: Final = frozenset({"SessionStart", "UserPromptSubmit"})
 
 
 def hook(
+    call: typer.Context,
     payload: Annotated[
         str | None,
         typer.Argument(metavar="[JSON]", help="The JSON object, as Codex's notify passes it.", show_default="stdin"),
@@ -80,8 +81,8 @@ def hook(
     """Record what a coding agent does, and print context for it: a command for the hooks of Claude Code and Codex.
 
     It reads one JSON object and always exits with 0, because another code would block the agent. Problems are on
-    standard error, in one line. Events go to the gateway of --gateway or GRAPHWEFT_GATEWAY_URL, or to the bus of
-    GRAPHWEFT_BUS_URL, GRAPHWEFT_DATA or --data: a folder in which the agent works cannot name another one.
+    standard error, in one line. Events go to the gateway of --gateway or the bus of --data, or else to that of
+    GRAPHWEFT_GATEWAY_URL, GRAPHWEFT_BUS_URL or GRAPHWEFT_DATA: the folder in which the agent works cannot name another.
     """
     deadline_s = time.monotonic() + limit_ms / 1000
     watchdog = threading.Timer(limit_ms / 1000 + _GRACE_S, _give_up, [limit_ms])
@@ -92,7 +93,9 @@ def hook(
         if not app:
             raise InvalidSettings("`graphweft hook` needs --app (or GRAPHWEFT_HOOK_APP)")
         check_app(app)
-        transport = _Telling(_transport(data, gateway, token_file))
+        source = call.get_parameter_source("data")
+        own = data if source is not None and source.name == "COMMANDLINE" else None
+        transport = _Telling(_transport(own, data, gateway, token_file))
         owner = Owner(app_id=app, user_id=user or _process_user(), workflow=workflow, agent=agent, remember=remember)
         moment = read_hook(_read(payload), owner)
         if moment.unknown:
@@ -184,30 +187,35 @@ async def _work(moment: Moment, owner: Owner, transport: _Telling, deadline_s: f
     return text
 
 
-def _transport(data: Path | None, gateway: str | None, token_file: Path | None) -> Transport:
-    """Return the way to the gateway or the bus. What the command line says of a gateway comes first."""
+def _transport(own: Path | None, data: Path | None, gateway: str | None, token_file: Path | None) -> Transport:
+    """Return the way to the gateway or the bus. What the command line says comes first: ``own`` is its ``--data``."""
     settings = ClientSettings.from_environment()
     if token_file is not None and gateway is None:  # a URL of the environment would get the token
         raise InvalidSettings("--token-file needs --gateway, the address that the token is for")
     if gateway is not None:
         token = settings.gateway_token if token_file is None else read_secret_file(token_file, "--token-file")
         return GatewayTransport(gateway, token=token)
-    if (through := settings.gateway()) is not None:
+    if own is None and (through := settings.gateway()) is not None:
         return through
     key = settings.signing_key
-    return make_transport(_bus(data), signing_key=None if key is None else SigningKey.parse(key))
+    url = _bus(data, settings) if own is None else _embedded(own)
+    return make_transport(url, signing_key=None if key is None else SigningKey.parse(key))
 
 
-def _bus(data: Path | None) -> str:
-    """Return the URL of the bus. A relative folder, or a file in the folder of the process, would be the agent's."""
-    data = None if data is None else data.expanduser()
-    url = ClientSettings.from_environment().bus_url
-    if url not in {embedded_url(DEFAULT_DATA), None if data is None else embedded_url(data)}:
-        return url
+def _bus(data: Path | None, settings: ClientSettings) -> str:
+    """Return the URL of the bus that the environment names; ``data`` is its folder."""
+    if settings.bus_named:
+        return settings.bus_url
     if data is None:
         raise InvalidSettings(
             "no bus: set GRAPHWEFT_BUS_URL, or name the folder of `graphweft up` with --data, or a gateway by --gateway"
         )
+    return _embedded(data)
+
+
+def _embedded(data: Path) -> str:
+    """Return the URL of an embedded server. A relative folder would be one in the folder of the agent."""
+    data = data.expanduser()
     if not data.is_absolute():
         raise InvalidSettings(
             f"invalid --data {str(data)!r}: expected an absolute path, the same for each folder you work in"

@@ -871,6 +871,23 @@ async def test_an_event_of_a_dead_letter_is_corrected_for_the_mutation_that_fail
         assert exact["like_live"] is not False, "a replay of the log gives the same graph"
 
 
+async def test_what_lacks_the_same_value_is_corrected_one_after_the_other(stack: Stack) -> None:
+    async with serving(stack, console_write=True) as ask:
+        ids: list[str] = []
+        for name in ("strange one", "strange two"):
+            lacking = {"id": name, "type": "note.strange", "data": {"text": name}}
+            await asyncio.to_thread(stack.emit, "acme", lacking)
+            [letter] = [each for each in (await ask("letters", "boss"))["letters"] if each.get("event_id") == name]
+            ids.append(letter["id"])
+            changes = {"more": {"given": "later"}}
+            await ask("letters/correct", "boss", id=letter["id"], changes=changes)
+            await asyncio.to_thread(stack.emit, "acme", note(f"behind {len(ids)}"))
+            [node] = (await ask("graph/search", text=name))["nodes"]
+            found = await ask("graph/node", id=node["id"])
+            assert found["node"]["properties"]["given"] == "later"
+        assert ids[0] == ids[1], "the letters of one cause have one id"
+
+
 # ------------------------------------------------------------------------------------------------------------ processes
 
 

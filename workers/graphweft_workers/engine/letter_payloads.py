@@ -38,5 +38,10 @@ async def payload_of(bus: Bus, letter: DeadLetter) -> Mapping[str, str]:
         if entry.fields:
             kept = {name: value for name, value in entry.fields.items() if name != wire.RETRY}
             return wire.pack({**kept, **wire.recording(entry.fields, entry.received)})
-    beside = await bus.dead_letters(limit=_MOST_LETTERS, app_id=letter.app_id)
-    return next((each.fields for each in beside if each.position == letter.position and each.fields), dict[str, str]())
+    # Without the events, which may be gigabytes: whoever looks at a letter in the console has it search here.
+    for each in await bus.dead_letters(limit=_MOST_LETTERS, app_id=letter.app_id, whole=False):
+        if each.position == letter.position and each.id != letter.id:
+            beside = await bus.dead_letter(each.id)
+            if beside is not None and beside.fields:
+                return beside.fields
+    return {}

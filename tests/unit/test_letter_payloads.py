@@ -1,0 +1,56 @@
+"""The event of a dead letter: in the letter, in the log, or in a letter of another mutation of the same event."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import override
+
+from tests.chaos.memory_bus import MemoryBus
+
+from graphweft_contracts import DeadLetter
+from graphweft_workers.engine.letter_payloads import payload_of
+
+
+def letter(mutation: str, position: str = "0:1", **fields: str) -> DeadLetter:
+    return DeadLetter(
+        id=f"{position}:r/{mutation}",
+        reason="timeout",
+        message="x",
+        position=position,
+        time=datetime(2026, 1, 1, tzinfo=UTC),
+        app_id="a",
+        rule="r",
+        mutation=mutation,
+        fields=fields,
+    )
+
+
+class Counting(MemoryBus):
+    """Counts the letters that it returns with their events."""
+
+    whole = 0
+
+    @override
+    async def dead_letters(
+        self, *, limit: int, app_id: str | None = None, size: int | None = None, whole: bool = True
+    ) -> Sequence[DeadLetter]:
+        found = await super().dead_letters(limit=limit, app_id=app_id, size=size, whole=whole)
+        self.whole += len(found) if whole else 0
+        return found
+
+    @override
+    async def dead_letter(self, letter_id: str) -> DeadLetter | None:
+        self.whole += 1
+        return await super().dead_letter(letter_id)
+
+
+async def test_the_event_of_a_trimmed_log_is_found_beside_without_reading_those_of_all_letters() -> None:
+    bus = Counting([()], lambda: None)
+    kept = letter("keeper", data="event")
+    empty = letter("one").without_event()
+    others = [letter("one", f"0:{number}", data="another") for number in range(2, 100)]
+    await bus.put_dead_letters([*others, empty, letter("two").without_event(), kept])
+    assert await payload_of(bus, empty) == {"data": "event"}
+    assert bus.whole <= 3
+    assert await payload_of(bus, letter("one", "0:200").without_event()) == {}

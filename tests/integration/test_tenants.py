@@ -7,9 +7,11 @@ import json
 import subprocess
 import sys
 import time
+from collections import Counter
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +22,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import TopicAuthorizationFailedError
 from redis.exceptions import NoPermissionError
+from structlog.testing import capture_logs
 from tests.integration.test_cli import clean_environment
 from tests.services.buses import mutation_bus
 from tests.services.fixtures import SecureKafka
@@ -33,13 +36,14 @@ from graphweft.transports.kafka.connection import servers
 from graphweft.transports.redis.connection import connect
 from graphweft.transports.redis.layout import agreed_layout
 from graphweft.transports.registry import make_transport
-from graphweft_contracts import DeadLetter, Event, channels, wire
+from graphweft_contracts import BusUnavailable, DeadLetter, Event, channels, wire
 from graphweft_contracts.signatures import SIGNATURE, SigningKey
 from graphweft_workers.drivers import bus_driver
 from graphweft_workers.drivers.embedded.server import EmbeddedServer
 from graphweft_workers.drivers.falkordb.read_turns import ReadTurns
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.drivers.rights import PASSWORD, commands
+from graphweft_workers.roles.responder_usage import ResponderUsage
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
@@ -362,6 +366,36 @@ async def test_the_doctor_finds_the_rights_that_the_recipe_gives(
         assert bad.state == "fail"
         assert bad.advice.startswith("ACL SETUSER someone +get")
         assert not await admin.keys("graphweft:*")  # to try has no effect
+
+
+async def test_the_printed_rights_let_a_worker_count_letters_and_a_responder_report(
+    server: EmbeddedServer, url: str
+) -> None:
+    users = ("redis", "worker", None, "worker"), ("redis", "responder", None, "responder")
+    async with graph_users(server, *users) as urls, redis.Redis.from_url(url) as admin:
+        worker, responder = (mutation_bus(urls[name], spread(1), lease_s=10) for name in ("worker", "responder"))
+        letter = DeadLetter(
+            id="0:1-0:r/m", reason="timeout", message="x", position="0:1-0", time=datetime.now(UTC), app_id="acme",
+            rule="r", mutation="m", fields={"data": "event"},
+        )  # fmt: skip
+        await worker.put_dead_letters([letter])
+        assert await worker.dead_letters(limit=10, whole=False) == [letter.model_copy(update={"fields": {}})]
+        assert await worker.dead_letters(limit=10, size=1) == [letter]
+        with pytest.raises(BusUnavailable):
+            await responder.dead_letters(limit=10, whole=False)
+        counts = Counter(acme=1)
+        usage = ResponderUsage(responder, counts, name="r1")
+        await usage.report()
+        assert list(await worker.usage()) == ["responder:r1"]
+        # The rights of before: it goes on, and says so once.
+        await admin.execute_command("ACL", "SETUSER", "responder", "-hset", "-hdel")
+        with capture_logs() as logs:
+            for _ in range(2):
+                counts["acme"] += 1
+                await usage.report()
+        assert [(each["event"], "graphweft acl" in each["advice"]) for each in logs] == [("usage_not_reported", True)]
+        await worker.aclose()
+        await responder.aclose()
 
 
 async def test_the_printed_rights_let_slow_reads_and_writes_take_turns(server: EmbeddedServer, url: str) -> None:

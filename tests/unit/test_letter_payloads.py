@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from typing import override
 
 from tests.chaos.memory_bus import MemoryBus
 
-from graphweft_contracts import DeadLetter
+from graphweft_contracts import DeadLetter, wire
 from graphweft_workers.engine.letter_payloads import payload_of
+from graphweft_workers.engine.retries import retry
 
 
 def letter(mutation: str, position: str = "0:1", **fields: str) -> DeadLetter:
@@ -54,3 +55,34 @@ async def test_the_event_of_a_trimmed_log_is_found_beside_without_reading_those_
     assert await payload_of(bus, empty) == {"data": "event"}
     assert bus.whole <= 3
     assert await payload_of(bus, letter("one", "0:200").without_event()) == {}
+
+
+class Requeueing(MemoryBus):
+    """Takes what is retried."""
+
+    taken: list[Mapping[bytes, bytes]]
+
+    @override
+    async def requeue(
+        self, letter: DeadLetter, entries: Sequence[Mapping[bytes, bytes]], rest: DeadLetter | None = None
+    ) -> bool:
+        self.taken = [*entries]
+        return True
+
+
+async def test_a_letter_of_several_events_is_not_retried_by_the_one_that_lies_beside() -> None:
+    bus = Requeueing([()], lambda: None)
+    kept = letter("keeper", **wire.pack({wire.DATA: b"x"}))
+    several = letter("one").of_entries(("1", "2"))
+    await bus.put_dead_letters([kept, several])
+    done = await retry(bus, several)
+    assert (done.events, "no longer holds 2 of its 2 events" in (done.kept or "")) == (0, True)
+
+
+async def test_a_skip_that_lies_beside_is_retried_by_the_name_of_its_row() -> None:
+    bus = Requeueing([()], lambda: None)
+    kept = letter("keeper", **wire.pack({wire.DATA: b"x"}))
+    skip = letter("one").without_event().model_copy(update={"id": "0:skipped:x", "reason": "skipped"})
+    await bus.put_dead_letters([kept, skip])
+    assert (await retry(bus, skip)).events == 1
+    assert wire.retry_of(bus.taken[0]) == wire.Retry("0:1:r/one", "r", "one", asks=True)

@@ -61,9 +61,14 @@ async def retry(bus: Bus, letter: DeadLetter, *, partial: bool = False) -> Retri
     refused |= dict.fromkeys(_unheeded(letter), _TOOK_EFFECT)
     gone = tuple(offset for offset in letter.offsets if offset not in there and offset not in refused)
     if (
-        gone and not letter.fields and _was_checked(bus, letter) and (fields := await payload_of(bus, letter))
+        gone
+        and letter.count == 1
+        and not letter.fields
+        and _was_checked(bus, letter)
+        and (fields := await payload_of(bus, letter))
     ):  # a letter beside it has kept the event
-        if await bus.requeue(letter, [retry_entry(letter.model_copy(update={"fields": fields}))]):
+        row = row_id(letter.partition, letter.offset, letter.rule, letter.mutation)
+        if await bus.requeue(letter, [retry_entry(letter.model_copy(update={"id": row, "fields": fields}))]):
             return Retried(events=1)
         return Retried(kept="the dead letter has changed; retry it again")
     if gone and not partial:

@@ -312,6 +312,18 @@ async def test_two_tenants_on_kafka_can_neither_read_nor_forge(
             )
             await reads_and_forgeries_are_refused(tmp_path, tenancy)
             await cannot_on_kafka(servers(address("acme")).options)
+            # A responder with the rights of before goes on, and says that it cannot report.
+            lines = commands("kafka", "responder", app_id=None, user="before", graph_template="")
+            await apply(admin, [line for line in lines if not ("Write" in line and channels.USAGE_TOPIC in line)])
+            for user, says in (("responder", 0), ("before", 1)):
+                reporting = mutation_bus(address(user), spread(2), lease_s=10)
+                usage = ResponderUsage(reporting, Counter(acme=1), name=user)
+                with capture_logs() as logs:
+                    for _ in range(2):
+                        await usage.report()
+                assert [each["event"] for each in logs] == ["usage_not_reported"] * says
+                await reporting.aclose()
+            assert [each for each in await bus.usage() if "responder" in each] == ["responder:responder"]
             for name, app, user in users:
                 [found] = await bus_driver(address(user)).examine_rights(address(user), name, app_id=app, user=user)
                 assert found.state == "ok", found

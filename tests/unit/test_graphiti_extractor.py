@@ -281,7 +281,7 @@ def test_an_excluded_name_that_does_not_fit_into_an_event_is_left_out_all_the_sa
     token, last = "k7" * 200, "password of the last one"
     people = [SaidEntity(type="Person", name=name) for name in ("Ann", "Bob", f"{last}!")]
     many = [SaidEntity(type="Person", name=str(number)) for number in range(1_000)]
-    secrets = [SaidEntity(type="Secret", name=name) for name in (token, last)]
+    secrets = [SaidEntity(type="Secret", name=name) for name in (token, last, "", " \x00")]
     said = [
         SaidRelation(type=type, source=0, target=1, fact=fact)
         for type, fact in (

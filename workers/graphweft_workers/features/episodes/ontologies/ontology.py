@@ -187,7 +187,7 @@ class HiddenNames:
     """Names that must not be in a text."""
 
     def __init__(self, names: Iterable[str]) -> None:
-        self._names = {_words(name) or name_key(name) for name in names}
+        self._names = {key for name in names if (key := _words(name) or name_key(name))}  # "" is in every text
 
     def __bool__(self) -> bool:
         return bool(self._names)

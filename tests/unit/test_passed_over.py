@@ -225,6 +225,13 @@ async def test_a_correction_of_a_retry_takes_effect_in_place_of_the_first_row(ru
     assert await effects(rules, log) == await by_other_rules(rules, log) == [("1", "one"), ("3", "two")]
 
 
+async def test_a_forged_correction_takes_nothing_of_another_app(rules: RuleSet) -> None:
+    forged = {**event("e2"), wire.RETRY: wire.Retry.of_corrected(0, "1", "r", "one").encode()}
+    log = log_of(event("e1", "b"), forged)
+    assert await effects(rules, log, app="b") == [("1", "one"), ("1", "two")]
+    assert await by_other_rules(rules, log, app="b") == [("1", "one"), ("1", "two")]
+
+
 async def test_corrections_of_skips_of_one_cause_are_no_copies_of_each_other(rules: RuleSet) -> None:
     first, second = log_of(event("e1"), event("e2"))
     skips = [letter(each, "two", "skipped").of_entries((each.offset,)) for each in (first, second)]

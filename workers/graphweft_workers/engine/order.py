@@ -111,7 +111,7 @@ class _Compiled(NamedTuple):
     mutation: _Mutation
     probes: tuple[_Probe, ...]
     form: int
-    """The number of the batch query; -1 if each row has a step of its own."""
+    """The identity of the batch query, which the mutation keeps; -1 if each row has a step of its own."""
     key: str
     """The only key column, if it is a parameter itself."""
 
@@ -189,8 +189,6 @@ class _Arranger:
         self._shared = (summary | summary_of(cyphers)).shared
         self._contended = _contended(self._read_write_sets)
         self._compiled: dict[int, _Compiled] = {}
-        self._forms: dict[int, int] = {}
-        """The numbers of batch queries, by their identity."""
         self._groups: dict[Resource, int] = {}
         self._columns: list[dict[tuple[Resource, str], int]] = []
         """By group: the number of each access to each resource."""
@@ -342,12 +340,14 @@ class _Arranger:
     def _compile(self, cypher: Cypher) -> _Compiled:
         mutation = self._learn(cypher)
         query = mutation.batch_query
-        form = self._forms.setdefault(id(query), len(self._forms)) if query.mode == "ordered" else -1
         simple = len(mutation.keys) == 1 and len(mutation.keys[0]) == 1
-        compiled = self._compiled[id(cypher)] = _Compiled(
-            mutation, self._probes(mutation.touches), form, mutation.keys[0][0] if simple else ""
+        compiled = _Compiled(
+            mutation,
+            self._probes(mutation.touches),
+            form=id(query) if query.mode == "ordered" else -1,
+            key=mutation.keys[0][0] if simple else "",
         )
-        return compiled
+        return self._compiled.setdefault(id(cypher), compiled)  # another thread may compile it too
 
     def _probes(self, touches: Sequence[Access]) -> tuple[_Probe, ...]:
         """Return the probes of a mutation: all accesses to one entity together, as far as its clauses allow."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from types import SimpleNamespace
 from typing import Any
@@ -134,6 +135,41 @@ async def test_an_app_that_is_half_a_batch_behind_is_waited_for(gates: Gates, qu
     opened(gates, "quiet")
     await settling
     assert gates.applied[2] == ("quiet", 1)
+
+
+async def test_an_app_that_waits_for_its_turn_is_not_looked_at_without_a_pause(
+    gates: Gates, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """With more apps than may be written at once, some wait longer than others have patience."""
+    monkeypatch.setattr(app_queues, "_APPS_AT_ONCE", 1)
+    given: Any = gates
+    queues = AppQueues(
+        given, run="", skips=Skips(0, is_after), position=at(0), before=PositionNote(), progressed=lambda: None
+    )
+    queues.give({"first": some(1), "second": some(1)}, {}, at(2), {})
+    await turns()
+    waiting = queues._busy["second"]  # pyright: ignore[reportPrivateUsage]
+    assert waiting.awaits_slot
+    waiting.busy_since -= 2 * 3_600.0
+    due = queues._due(time.monotonic())  # pyright: ignore[reportPrivateUsage]
+    assert due is not None
+    assert due > time.monotonic()
+    await queues.aclose()
+
+
+async def test_nobody_waits_for_an_app_that_is_parked_while_it_has_nothing_to_do(
+    gates: Gates, queues: AppQueues, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def never(*_: object) -> Committed:
+        return await asyncio.get_running_loop().create_future()
+
+    monkeypatch.setattr(gates, "reread", never)
+    opened(gates, "loud")
+    queues.give({"loud": some(15)}, {}, at(15), {})
+    await queues.settle()
+    queues.give({"loud": some(1)}, {}, at(17), {}, without=frozenset({"parked"}))
+    await queues.settle()
+    assert gates.applied == [("loud", 15), ("loud", 1)]
 
 
 async def test_a_parked_app_reads_again_what_was_taken_beyond_the_position_of_all() -> None:

@@ -189,7 +189,7 @@ class AppQueues:
         queue = self._queue(app_id)
         if queue.behind is None:
             if not queue.busy:
-                queue.busy_since = time.monotonic()
+                queue.busy_since, queue.given_before = time.monotonic(), self._events
             queue.behind = queue.waiting[0].start if queue.waiting else self._given_to(queue)
             reported = self._before.reported_of(queue.app_id)
             queue.reported = reported if self._is_after(reported, queue.behind.offset) else queue.behind.offset
@@ -270,7 +270,10 @@ class AppQueues:
             return paced if busy and now < paced else None
         if not all(queue.busy for queue in self._begun):
             return None
-        return min((queue.busy_since + _PATIENCE_S for queue in self._begun if queue not in slow), default=None)
+        dues = [
+            (now if queue.awaits_slot else queue.busy_since) + _PATIENCE_S for queue in self._begun if queue not in slow
+        ]
+        return min(dues, default=None)
 
     def _are_full(self, queues: Sequence[AppQueue]) -> bool:
         """Tell whether as many events wait in queues as may wait together."""

@@ -27,13 +27,13 @@ def rule_set(workflows: dict[str, Workflow] | None = None) -> RuleSet:
     return RuleSet(workflows or {}, packs=PACKS)
 
 
-def rules_of_parts(folder: Path, parts: Mapping[str, str]) -> RuleSet:
+def rules_of_parts(folder: Path, parts: Mapping[str, str], workflow: str = "W") -> RuleSet:
     """Return one rule for all events, with these mutations by name; ``$s`` and ``$v`` are fields of the event."""
-    (folder / "W").mkdir()
+    (folder / workflow).mkdir()
     mutations = [
         {"id": name, "cypher": cypher, "params": {p: f"$event.{p}" for p in ("s", "v") if f"${p}" in cypher}}
         for name, cypher in parts.items()
     ]
     text = yaml.safe_dump({"mutation_rules": [{"name": "r", "events": ["*"], "mutations": mutations}]})
-    (folder / "W/graph_injection.yaml").write_text(text)
+    (folder / workflow / "graph_injection.yaml").write_text(text)
     return load_rules(folder)

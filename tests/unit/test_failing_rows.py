@@ -6,12 +6,13 @@ import asyncio
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Final, cast
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from tests.services.rules import rules_of_parts
+from tests.services.rules import load_rules, rules_of_parts
 
 from graphweft_contracts import DeadLetter, Event, GraphUnavailable, QueryFailed, wire
 from graphweft_rules import RuleSet
@@ -21,11 +22,13 @@ from graphweft_workers.engine.apply import Applier
 from graphweft_workers.engine.arrangers import Arrangers
 from graphweft_workers.engine.duplicates import RecentEvents
 from graphweft_workers.engine.graph_marks import has_plan
+from graphweft_workers.engine.plan import Plan
+from graphweft_workers.engine.plan_run import _amid  # pyright: ignore[reportPrivateUsage]
 from graphweft_workers.engine.read import MatchedEvent, read_range
 from graphweft_workers.engine.suspects import Suspects
 from graphweft_workers.ports.dead_letters import DeadLetters
 from graphweft_workers.ports.event_log import Entry, EventLog
-from graphweft_workers.ports.graph_store import Applied, GraphStore, Progress, Write
+from graphweft_workers.ports.graph_store import START, Applied, GraphStore, Progress, Write
 
 NOW = datetime(2026, 2, 1, tzinfo=UTC)
 PARTS: Final = {
@@ -46,13 +49,13 @@ def rules(tmp_path_factory: pytest.TempPathFactory) -> RuleSet:
     return rules_of_parts(tmp_path_factory.mktemp("rules"), PARTS)
 
 
-def events_of(rules: RuleSet, values: Sequence[tuple[str, int | None]]) -> list[MatchedEvent]:
+def events_of(rules: RuleSet, values: Sequence[tuple[str, int | None]], workflow: str = "W") -> list[MatchedEvent]:
     entries = [
         Entry(
             offset=f"{number:05}",
             fields=wire.encode(
                 Event.create(
-                    "x.y", app_id="app", chat_id=f"c{number}", workflow="W", id=f"e{number}", data={"s": s, "v": v}
+                    "x.y", app_id="app", chat_id=f"c{number}", workflow=workflow, id=f"e{number}", data={"s": s, "v": v}
                 )
             ),
             received=NOW,
@@ -276,6 +279,39 @@ def test_a_failing_row_without_an_example_is_found_in_few_calls(rules: RuleSet) 
     assert letters.rows == {("00778", "see")}
     assert graph.calls <= 8
     assert graph.queries <= 40
+
+
+def test_rows_of_another_workflow_stand_between_no_suspects(tmp_path: Path) -> None:
+    """Rules of two workflows may have the same names."""
+    for workflow in "VW":
+        rules_of_parts(tmp_path, {"see": PARTS["see"]}, workflow)
+    rules = load_rules(tmp_path)
+    events = [*events_of(rules, [("a", 1)], "V"), *events_of(rules, [("b", 1), ("c", 1)])]
+    arranger = asyncio.run(Arrangers(FixedRules(rules), FALKORDB).of(events))
+    rows = Plan.of(START, events, arranger).rows
+    first, second, third = sorted(rows, key=lambda row: row.number)
+    assert _amid(rows, {id(second), id(third)}) == set()
+    assert _amid(rows, {id(first), id(third)}) == {id(third)}
+
+
+# Batches whose rows are arranged before they are applied
+
+
+def test_rows_that_were_arranged_ahead_are_forgotten_when_their_events_are_applied(rules: RuleSet) -> None:
+    """Also when several batches have piled up, and are applied as one."""
+    events = events_of(rules, [(f"s{number}", 1) for number in range(6)])
+    graph, letters = Graph(), Letters()
+    worker = applier(rules, graph, letters)
+
+    async def work() -> None:
+        for batch in (events[:2], events[2:4], events[4:]):
+            await worker.prepare(batch)
+        await worker.apply(0, "app", graph.progress.checkpoint, events[:4])
+        await worker.apply(0, "app", graph.progress.checkpoint, events[4:])
+
+    asyncio.run(work())
+    assert graph.state == serially(events)[0]
+    assert not worker._ahead  # pyright: ignore[reportPrivateUsage]
 
 
 # Suspects

@@ -175,9 +175,9 @@ class PlanRun:
 
 def _amid(rows: Iterable[Row], suspects: Collection[int]) -> set[int]:
     found: set[int] = set()
-    is_suspect: dict[tuple[str, str], bool] = {}
+    is_suspect: dict[tuple[str | None, str, str], bool] = {}
     for row in sorted(rows, key=lambda row: row.number):
-        mutation = (row.bound.mutation.rule, row.bound.mutation.id)
+        mutation = (row.event.event.workflow, row.bound.mutation.rule, row.bound.mutation.id)
         before = is_suspect.get(mutation, True)
         is_suspect[mutation] = id(row) in suspects
         if not before and is_suspect[mutation]:

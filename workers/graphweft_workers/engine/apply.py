@@ -131,6 +131,8 @@ class Applier:
         try:
             ahead = self._ahead.pop(id(events[0]), None)
             if ahead is None or ahead.events != events:
+                for event in events if self._ahead else ():  # batches that have piled up since
+                    self._ahead.pop(id(event), None)
                 ahead = await self._arranged(events)
             noted = self._noted.get((partition, app_id))
             plan = Plan.of(checkpoint, events, ahead.arranger, steps=ahead.steps, noted=noted)

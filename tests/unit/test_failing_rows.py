@@ -22,13 +22,14 @@ from graphweft_workers.engine.apply import Applier
 from graphweft_workers.engine.arrangers import Arrangers
 from graphweft_workers.engine.duplicates import RecentEvents
 from graphweft_workers.engine.graph_marks import has_plan
+from graphweft_workers.engine.order import Arranger
 from graphweft_workers.engine.plan import Plan
 from graphweft_workers.engine.plan_run import _amid  # pyright: ignore[reportPrivateUsage]
 from graphweft_workers.engine.read import MatchedEvent, read_range
 from graphweft_workers.engine.suspects import Suspects
 from graphweft_workers.ports.dead_letters import DeadLetters
 from graphweft_workers.ports.event_log import Entry, EventLog
-from graphweft_workers.ports.graph_store import START, Applied, GraphStore, Progress, Write
+from graphweft_workers.ports.graph_store import START, Applied, Checkpoint, GraphStore, Progress, Write
 
 NOW = datetime(2026, 2, 1, tzinfo=UTC)
 PARTS: Final = {
@@ -297,20 +298,52 @@ def test_rows_of_another_workflow_stand_between_no_suspects(tmp_path: Path) -> N
 # Batches whose rows are arranged before they are applied
 
 
-def test_rows_that_were_arranged_ahead_are_forgotten_when_their_events_are_applied(rules: RuleSet) -> None:
-    """Also when several batches have piled up, and are applied as one."""
-    events = events_of(rules, [(f"s{number}", 1) for number in range(6)])
+class Counting(Arrangers):
+    """Counts for how many batches of events it was asked."""
+
+    asked = 0
+
+    async def of(self, events: Sequence[MatchedEvent]) -> Arranger:
+        self.asked += 1
+        return await super().of(events)
+
+
+def counted(rules: RuleSet) -> tuple[Applier, Counting]:
+    arrangers, graph = Counting(FixedRules(rules), FALKORDB), cast("GraphStore", Graph())
+    return Applier(cast("EventLog", None), cast("DeadLetters", Letters()), graph, arrangers), arrangers
+
+
+def test_the_next_rows_of_many_apps_are_arranged_once(rules: RuleSet) -> None:
+    worker, arrangers = counted(rules)
+
+    async def work() -> None:
+        batches = [(number, events_of(rules, [("a", 1)])) for number in range(5) for _ in range(6)]
+        for partition, batch in batches:
+            await worker.prepare(partition, batch)
+        for number, (partition, batch) in enumerate(batches):
+            checkpoint = START if not number else Checkpoint(offset=batch[-1].entry.offset)
+            await worker.apply(partition, "app", checkpoint, batch)
+
+    asyncio.run(work())
+    assert arrangers.asked == 30
+
+
+def test_rows_that_were_arranged_ahead_are_not_kept(rules: RuleSet) -> None:
+    """Neither when batches have piled up and are applied as one, nor when the partition is given up."""
+    events = events_of(rules, [(f"s{number}", 1) for number in range(8)])
     graph, letters = Graph(), Letters()
     worker = applier(rules, graph, letters)
 
     async def work() -> None:
-        for batch in (events[:2], events[2:4], events[4:]):
-            await worker.prepare(batch)
+        for batch in (events[:2], events[2:4], events[4:6], events[6:]):
+            await worker.prepare(0, batch)
         await worker.apply(0, "app", graph.progress.checkpoint, events[:4])
-        await worker.apply(0, "app", graph.progress.checkpoint, events[4:])
+        await worker.apply(0, "app", graph.progress.checkpoint, events[4:6])
 
     asyncio.run(work())
-    assert graph.state == serially(events)[0]
+    assert graph.state == serially(events[:6])[0]
+    assert [len(ahead) for ahead in worker._ahead.values()] == [1]  # pyright: ignore[reportPrivateUsage]
+    worker.forget(0)
     assert not worker._ahead  # pyright: ignore[reportPrivateUsage]
 
 

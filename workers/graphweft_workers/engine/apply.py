@@ -44,8 +44,8 @@ STRIKES: Final = 3
 FIRST_PROBE_S: Final = 10.0
 """When a mutation in quarantine is first tried again; the time doubles up to ``_LAST_PROBE_S``."""
 _LAST_PROBE_S: Final = 600.0
-_MOST_AHEAD: Final = 8
-"""Batches of events whose rows are arranged before they are applied."""
+_MOST_AHEAD: Final = 64
+"""Apps of a partition whose next rows are arranged before they are applied."""
 _MOST_COUNTED: Final = 10_000
 """Mutations whose failures are counted; beyond that only those in quarantine are."""
 
@@ -114,8 +114,8 @@ class Applier:
         self._logged: BoundedDict[tuple[str, ...], int] = BoundedDict()
         self._suspects = Suspects()
         self._payloads = LetterPayloads()
-        self._ahead: BoundedDict[int, _Ahead] = BoundedDict(_MOST_AHEAD)
-        """By identity of the first event, which the value keeps."""
+        self._ahead: dict[int, BoundedDict[int, _Ahead]] = {}
+        """By partition, and identity of the first event, which the value keeps."""
 
     async def apply(
         self, partition: int, app_id: str, checkpoint: Checkpoint, events: Sequence[MatchedEvent], *, strikes: int = 0
@@ -129,11 +129,7 @@ class Applier:
         if not events:
             return checkpoint
         try:
-            ahead = self._ahead.pop(id(events[0]), None)
-            if ahead is None or ahead.events != events:
-                for event in events if self._ahead else ():  # batches that have piled up since
-                    self._ahead.pop(id(event), None)
-                ahead = await self._arranged(events)
+            ahead = self._taken_ahead(partition, events) or await self._arranged(events)
             noted = self._noted.get((partition, app_id))
             plan = Plan.of(checkpoint, events, ahead.arranger, steps=ahead.steps, noted=noted)
         except GraphweftError:
@@ -146,14 +142,31 @@ class Applier:
         self._noted[partition, app_id] = plan.rules
         return reached
 
-    async def prepare(self, events: Sequence[MatchedEvent]) -> None:
+    async def prepare(self, partition: int, events: Sequence[MatchedEvent]) -> None:
         """Arrange the rows of events of one app while ``apply`` waits for the graph, which takes those before them.
 
         It never raises. If ``apply`` then gets other events, it arranges those.
         """
         if events and all(event.rules is events[0].rules for event in events):
             with contextlib.suppress(Exception):  # ``apply`` meets it again
-                self._ahead[id(events[0])] = await self._arranged(events)
+                ahead = await self._arranged(events)
+                self._ahead.setdefault(partition, BoundedDict(_MOST_AHEAD))[id(events[0])] = ahead
+
+    def forget(self, partition: int) -> None:
+        """Forget what was arranged for a partition: its events come no more."""
+        self._ahead.pop(partition, None)
+
+    def _taken_ahead(self, partition: int, events: Sequence[MatchedEvent]) -> _Ahead | None:
+        """Return the rows of these events if they are arranged; forget them, and those of single batches of them."""
+        ahead = self._ahead.get(partition)
+        if not ahead:
+            return None
+        found = ahead.pop(id(events[0]), None)
+        if found is not None and found.events == events:
+            return found
+        for event in events:  # several batches have piled up
+            ahead.pop(id(event), None)
+        return None
 
     async def _arranged(self, events: Sequence[MatchedEvent]) -> _Ahead:
         arranger = await self._arrangers.of(events)

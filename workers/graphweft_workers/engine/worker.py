@@ -241,6 +241,7 @@ class MutationWorker:
             self._open_partitions.discard(partition.number)
             partition.window.clear()
             await queues.aclose()
+            self._state.applier.forget(partition.number)
             await self._last_commit(partition)
             await self._usage.close(partition.number)
 
@@ -293,7 +294,7 @@ class MutationWorker:
         if behind:
             for events in read.apps.values():
                 if len(events) >= _BACKLOG:
-                    await self._state.applier.prepare(events)
+                    await self._state.applier.prepare(number, events)
         return _Batch(read=read, without=without, taken=taken)
 
     async def _add(self, partition: _Partition, batch: Batch) -> int:

@@ -195,6 +195,6 @@ class Replay:
         read = read_range(
             partition, entries, reading.rules, reading.recent, only=self._app_id, passed_over=reading.passed_over
         )
-        await self._state.applier.prepare(read.apps.get(self._app_id, []))
+        await self._state.applier.prepare(partition, read.apps.get(self._app_id, []))
         reading.offset = entries[-1].offset
         return _Page(read=read, entries=entries)

@@ -157,8 +157,10 @@ class Letters:
         return {(letter.offset, letter.mutation or "") for letter in self.kept.values()}
 
 
-def applier(rules: RuleSet, graph: Graph, letters: Letters, *, quarantine: bool = False) -> Applier:
-    arrangers = Arrangers(FixedRules(rules), FALKORDB)
+def applier(
+    rules: RuleSet, graph: Graph, letters: Letters, *, quarantine: bool = False, arrangers: Arrangers | None = None
+) -> Applier:
+    arrangers = arrangers or Arrangers(FixedRules(rules), FALKORDB)
     log = cast("EventLog", None)  # only rows that the rules no longer have are read again
     return Applier(log, cast("DeadLetters", letters), cast("GraphStore", graph), arrangers, quarantine=quarantine)
 
@@ -308,13 +310,9 @@ class Counting(Arrangers):
         return await super().of(events)
 
 
-def counted(rules: RuleSet) -> tuple[Applier, Counting]:
-    arrangers, graph = Counting(FixedRules(rules), FALKORDB), cast("GraphStore", Graph())
-    return Applier(cast("EventLog", None), cast("DeadLetters", Letters()), graph, arrangers), arrangers
-
-
 def test_the_next_rows_of_many_apps_are_arranged_once(rules: RuleSet) -> None:
-    worker, arrangers = counted(rules)
+    arrangers = Counting(FixedRules(rules), FALKORDB)
+    worker = applier(rules, Graph(), Letters(), arrangers=arrangers)
 
     async def work() -> None:
         batches = [(number, events_of(rules, [("a", 1)])) for number in range(5) for _ in range(6)]
@@ -326,6 +324,30 @@ def test_the_next_rows_of_many_apps_are_arranged_once(rules: RuleSet) -> None:
 
     asyncio.run(work())
     assert arrangers.asked == 30
+
+
+def test_rows_are_arranged_anew_when_other_rules_came_meanwhile(rules: RuleSet) -> None:
+    """Their rows may have written what the arrangement does not know."""
+
+    class Growing(FixedRules):
+        count = 1
+
+        @property
+        def known(self) -> int:
+            return self.count
+
+    growing = Growing(rules)
+    arrangers = Counting(growing, FALKORDB)
+    worker = applier(rules, Graph(), Letters(), arrangers=arrangers)
+    batch = events_of(rules, [("a", 1)])
+
+    async def work() -> None:
+        await worker.prepare(0, batch)
+        growing.count += 1
+        await worker.apply(0, "app", START, batch)
+
+    asyncio.run(work())
+    assert arrangers.asked == 2
 
 
 def test_rows_that_were_arranged_ahead_are_not_kept(rules: RuleSet) -> None:

@@ -85,6 +85,8 @@ class _Ahead(NamedTuple):
     events: Sequence[MatchedEvent]
     arranger: Arranger
     steps: Sequence[Step[Row]]
+    known: int
+    """How many rule sets had been active: rows of a newer one may have written meanwhile, from another partition."""
 
 
 class Applier:
@@ -162,15 +164,16 @@ class Applier:
         if not ahead:
             return None
         found = ahead.pop(id(events[0]), None)
-        if found is not None and found.events == events:
+        if found is not None and found.events == events and found.known == self._arrangers.known:
             return found
         for event in events:  # several batches have piled up
             ahead.pop(id(event), None)
         return None
 
     async def _arranged(self, events: Sequence[MatchedEvent]) -> _Ahead:
+        known = self._arrangers.known
         arranger = await self._arrangers.of(events)
-        return _Ahead(events, arranger, arranged(events, arranger))
+        return _Ahead(events, arranger, arranged(events, arranger), known)
 
     def opened(self, partition: int, app_id: str, progress: Progress) -> None:
         """Remember what the graph's note says: other workers may have written it."""

@@ -32,6 +32,11 @@ class Arrangers:
         self._making: dict[_Key, asyncio.Task[Arranger]] = {}
         """Many apps begin at the same time, and wait for one arranger."""
 
+    @property
+    def known(self) -> int:
+        """How many rule sets have been active: an arranger of before may not know what the graph holds now."""
+        return self._rules.known
+
     async def of(self, events: Sequence[MatchedEvent]) -> Arranger:
         """Return an arranger for the rows of events of one app, ready to arrange them."""
         app_id, rules = events[0].event.appid, events[0].rules

@@ -329,6 +329,17 @@ async def test_a_mutation_that_does_not_compile_takes_no_row_of_another_one_with
     assert execute(server, "MATCH (n:N) RETURN n.log") == [["a1"]]
 
 
+async def test_batches_of_two_apps_learn_together_that_a_mutation_does_not_compile(graph: Neo4jStore) -> None:
+    """The row of the second one runs by the rule's own query, too; it is no dead letter."""
+    refused = write(REFUSED, {"id": "n", "x": "1", "one": 1})
+    form = graph._form(refused)
+    assert form is not None
+    graph._parts([(refused, form)])
+    database = await graph._databases.graph(APP)
+    assert await asyncio.gather(*(graph._refused_forms(database, [form]) for _ in range(3))) == [True] * 3
+    assert await graph._refused_forms(database, [form])  # asked after others knew it
+
+
 def test_mutations_in_turn_are_one_part_and_the_statement_stays_the_same() -> None:
     store = Neo4jStore("bolt://nowhere.example")
     keep, count = (parse(text, role="mutation") for text in SHARED[:2])

@@ -323,7 +323,8 @@ class Neo4jStore:
         """Ask the server once about each batch query of failed writes; return whether it refuses one."""
         refused = False
         for statement, batch_query in {form.statement: form for form in forms}.items():
-            if statement in self._compiles:
+            if statement in self._compiles:  # another batch may have asked since these writes were sent
+                refused |= not self._compiles[statement]
                 continue
             try:
                 async with self._databases.session(graph, self._write_timeout_s, ours=False) as session:
@@ -335,7 +336,9 @@ class Neo4jStore:
                     continue
                 logger.debug("rows of a mutation are sent to Neo4j one by one: %s", refusal)
                 self._compiles[statement] = False
-                self._group_of.pop(statement).remove(batch_query)
+                group = self._group_of.pop(statement, None)
+                if group is not None:  # or another batch asked at the same time
+                    group.remove(batch_query)
                 refused = True
         return refused
 
@@ -385,7 +388,9 @@ class Neo4jStore:
         forms = parts[0].batch_queries if alone else [form for _, form in work if form is not None]
         if await self._refused_forms(graph, forms):
             return await self._apply(graph, app_id, partition, writes)
-        if alone and all(self._compiles.get(form.statement) for form in forms):
+        # An error of the server's code may come from the whole statement.
+        crashed = code_of(refusal.__cause__).startswith("Neo.DatabaseError.")
+        if alone and not crashed and all(self._compiles.get(form.statement) for form in forms):
             return Applied(count=0, failure=refusal)
         return await self._apart(graph, app_id, partition, work)
 

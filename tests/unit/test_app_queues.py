@@ -4,15 +4,18 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator, Sequence
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import pytest_asyncio
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
 
+from graphweft_contracts import GraphUnavailable
 from graphweft_workers.engine import app_queues
-from graphweft_workers.engine.app_queue import AppQueue
+from graphweft_workers.engine.app_queue import AppQueue, QueuedBatch
 from graphweft_workers.engine.app_queues import AppQueues
 from graphweft_workers.engine.position_note import PositionNote
 from graphweft_workers.engine.skips import Skips
@@ -190,3 +193,101 @@ async def test_a_parked_app_reads_again_what_was_taken_beyond_the_position_of_al
     await queues.drain()
     assert writer.ranges[3:] == [("50", "70")]
     await queues.aclose()
+
+
+class Model(Writer):
+    """A log of events of some apps, and graphs that count how far each app is; some calls fail, or take long."""
+
+    state = SimpleNamespace(batch_events=6, graph=SimpleNamespace())
+
+    def __init__(self, apps: Sequence[str], fates: Iterator[int]) -> None:
+        super().__init__()
+        self.apps = apps  # of the events at the places 1, 2, …
+        self.fates = fates
+        self.done: dict[str, list[int]] = {app: [] for app in set(apps)}
+        self.state.graph.check = self.check
+
+    async def check(self) -> str:
+        return ""
+
+    def note_strike(self, app_id: str, error: BaseException) -> None: ...
+
+    def of(self, app: str, after: int, end: int) -> Any:
+        """Return the events of an app after a place, up to another."""
+        places = [place for place in range(after + 1, end + 1) if self.apps[place - 1] == app]
+        return [SimpleNamespace(place=place, entry=SimpleNamespace(fields={b"data": b"x"})) for place in places]
+
+    async def reread(self, queue: AppQueue, given: Committed) -> Committed:
+        assert queue.behind is not None
+        await self._fate()
+        end = min(int(queue.behind.offset) + 5, int(given.offset))
+        events = self.of(queue.app_id, int(queue.behind.offset), end)
+        if events:
+            queue.applying.append(QueuedBatch(start=queue.behind, events=events))
+        return at(end)
+
+    async def apply(self, queue: AppQueue) -> None:
+        done = self.done[queue.app_id]
+        for batch in queue.applying:
+            for event in cast("Any", batch.events):
+                await self._fate()
+                if not done or event.place > done[-1]:  # the checkpoint says so
+                    done.append(event.place)
+
+    async def _fate(self) -> None:
+        fate = next(self.fates, 1)
+        if fate == 0:
+            raise GraphUnavailable("away")
+        for _ in range(fate):
+            await asyncio.sleep(0)
+
+    def is_done(self, place: int) -> bool:
+        """Tell whether all events up to a place have taken effect."""
+        return all(each in self.done[app] for each, app in enumerate(self.apps[:place], start=1))
+
+
+@given(
+    apps=st.lists(st.sampled_from("abc"), min_size=1, max_size=60),
+    sizes=st.lists(st.integers(1, 6), min_size=60, max_size=60),
+    parked=st.lists(st.sampled_from(["", "", "", "a", "b", "c"]), min_size=60, max_size=60),
+    fates=st.lists(st.sampled_from([0, 1, 1, 2, 3, 8, 30]), max_size=200),
+)
+@settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+def test_each_event_takes_effect_in_order_and_is_committed_only_then(
+    monkeypatch: pytest.MonkeyPatch, apps: list[str], sizes: list[int], parked: list[str], fates: list[int]
+) -> None:
+    """Whatever is parked, fails or piles up."""
+    for name in ("_PATIENCE_S", "_PACE_S", "_PARK_S"):
+        monkeypatch.setattr(app_queues, name, 0.0)
+    monkeypatch.setattr(app_queues, "backoff_s", lambda *_: 0.0)
+    model: Any = Model(apps, iter(fates))
+
+    async def work() -> None:
+        queues = AppQueues(
+            model, run="", skips=Skips(0, is_after), position=at(0), before=PositionNote(), progressed=committed
+        )
+        made.append(queues)
+        start = 0
+        for size, park in zip(sizes, parked, strict=True):
+            without, end = queues.parked, min(start + size, len(apps))  # as it is matched
+            if park:
+                queues.park(park)
+            for _ in range(8 * size):  # meanwhile a parked app may catch up
+                await asyncio.sleep(0)
+            found = {app: model.of(app, start, end) for app in set(apps) - without}
+            queues.give({app: events for app, events in found.items() if events}, {}, at(end), {}, without)
+            await queues.settle()
+            start = end
+        while queues._busy:  # pyright: ignore[reportPrivateUsage]  # noqa: ASYNC110
+            await asyncio.sleep(0)
+        assert queues.floor == at(len(apps))
+        await queues.aclose()
+
+    made: list[AppQueues] = []
+
+    def committed() -> None:
+        assert model.is_done(int(made[0].floor.offset))
+
+    asyncio.run(work())
+    for app, done in model.done.items():
+        assert done == [place for place, each in enumerate(apps, start=1) if each == app]

@@ -23,7 +23,7 @@ from graphweft_workers.drivers.falkordb.read_turns import ReadTurns
 from graphweft_workers.drivers.falkordb.statements import guarded
 from graphweft_workers.drivers.falkordb.store import FalkorDBStore
 from graphweft_workers.engine.digest import read_digest
-from graphweft_workers.ports.graph_store import START, Checkpoint, Write
+from graphweft_workers.ports.graph_store import START, Applied, Checkpoint, Write
 
 pytestmark = pytest.mark.integration
 APP = "shop"
@@ -735,3 +735,103 @@ async def test_mutations_that_take_long_run_apart(graph: FalkorDBStore, monkeypa
         assert (await graph.apply(APP, 0, writes)).count == 2
         counts.append(await queries(graph) - before)
     assert counts == [1, 2, 2]
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "MERGE (n:N {id: $id}) SET n.c = coalesce(n.c, 0) + 1",
+        "MATCH (n:N {id: $id}) SET n.c = coalesce(n.c, 0) + 1",
+        "MATCH (n:N {id: $id}) MERGE (m:M {id: $id}) MERGE (n)-[r:R]->(m) SET r.c = coalesce(r.c, 0) + 1",
+    ],
+)
+async def test_a_lone_row_with_any_key_does_the_same_in_a_shared_query(graph: FalkorDBStore, statement: str) -> None:
+    """Rows whose keys are neither integers nor texts never share a query with rows of their mutation."""
+    found: list[list[Any]] = []
+    for app in ("apart", "shared"):
+        await graph.prepare(app, [("N", "id"), ("M", "id")])
+        await graph.progress(app, 0)
+        name = channels.graph_name(app)
+        await graph._redis.execute_command(
+            "GRAPH.QUERY", name, "UNWIND [0, 1, 2, '1', 'true', 1.5, 2.0] AS id CREATE (:N {id: id}), (:M {id: id})"
+        )
+        content: list[Any] = []
+        before = START
+        for number, key in enumerate([True, False, 0.0, -0.0, 1.0, 1.5, 2.0, [1], [], ["1"], 2.0**60, "1", 1]):
+            for each in (key, key):
+                query = parse(statement, role="mutation")
+                writes: list[Write] = []
+                for row in (each, "known"):
+                    after = Checkpoint(offset=f"{number}", plan="p", done=before.done + 1)
+                    writes.append(Write(query=query, rows=[{"id": row}], before=before, after=after))
+                    before = after
+                if app == "shared":
+                    graph._fusing._apart.clear()
+                    list(graph._fusing.queries(0, writes))  # known from now on
+                    assert [each.shared for each in graph._fusing.queries(0, writes)] == [True]
+                applied = await graph._apply_now(app, 0, writes, share=app == "shared")
+                content.append((key, applied.count, applied.failure and str(applied.failure)))
+                before = writes[max(0, applied.count - 1)].after if applied.count else writes[0].before
+        for listing in (
+            "MATCH (n) WHERE NOT n:__Progress RETURN labels(n), typeOf(n.id), n.id, n.c ORDER BY id(n)",
+            "MATCH (n)-[r]->(m) RETURN typeOf(n.id), n.id, m.id, r.c ORDER BY id(r)",
+        ):
+            content.append((await graph._redis.execute_command("GRAPH.QUERY", name, listing))[1])
+        found.append(content)
+    assert found[0] == found[1]
+
+
+async def test_a_shared_query_that_times_out_runs_apart_and_once(
+    graph: FalkorDBStore, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(store_module, "SHARED_MS", 1)
+    many = "UNWIND $ids AS id MERGE (n:N {id: id}) SET n.c = coalesce(n.c, 0) + 1"
+    await graph.progress(APP, 0)
+    writes = chain(COUNTED, many, id="k", ids=[1])
+    assert (await graph.apply(APP, 0, writes)).count == 2
+    more = following(writes, COUNTED, many, id="k", ids=list(range(1, 5_001)))
+    before = await queries(graph)
+    assert await graph.apply(APP, 0, more) == Applied(count=2)
+    assert await queries(graph) - before == 3  # together, and each by itself
+    assert await value(graph, "MATCH (c:Counter) RETURN c.n") == 2
+    assert await value(graph, "MATCH (n:N) RETURN sum(n.c)") == 5_001
+
+
+async def test_a_writer_that_is_displaced_between_two_shared_queries_writes_no_more(
+    graph: FalkorDBStore, url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await graph.progress(APP, 0)
+    known = chain(*[COUNTED] * 24, id="k")
+    await graph.apply(APP, 0, known)
+    writes = following(known, *[COUNTED] * 24, id="k")
+    send = graph._senders[APP].execute_all
+    async with contextlib.aclosing(FalkorDBStore(url)) as other:
+
+        async def meanwhile(commands: Sequence[Any]) -> list[Any]:
+            if len(commands) != 2:
+                return await send(commands)
+            [first] = await send(commands[:1])
+            await other.apply(APP, 0, [Write(before=writes[11].after, after=Checkpoint(offset="99-0"))])
+            return [first, *await send(commands[1:])]
+
+        monkeypatch.setattr(graph._senders[APP], "execute_all", meanwhile)
+        with pytest.raises(Fenced):
+            await graph.apply(APP, 0, writes)
+    assert await value(graph, "MATCH (c:Counter) RETURN c.n") == 36
+    assert (await graph.progress(APP, 0)).checkpoint.offset == "99-0"
+
+
+async def test_a_rule_that_deletes_the_checkpoint_between_shared_queries_stops_neither(graph: FalkorDBStore) -> None:
+    await graph.progress(APP, 0)
+    statements = (COUNTED, COUNTED, "MATCH (n) DETACH DELETE n", COUNTED, COUNTED)
+    writes = chain(*statements, id="k")
+    for _ in range(2):  # the second time, those around the third one share queries
+        done = 0
+        while done < len(writes):
+            applied = await graph.apply(APP, 0, writes[done:])
+            assert applied.failure is None
+            assert applied.count
+            done += applied.count
+        assert await value(graph, "MATCH (c:Counter) RETURN c.n") == 2
+        assert (await graph.progress(APP, 0)).checkpoint == writes[-1].after
+        writes = following(writes, *statements, id="k")

@@ -164,7 +164,8 @@ async def test_nobody_waits_for_an_app_that_is_parked_while_it_has_nothing_to_do
     gates: Gates, queues: AppQueues, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async def never(*_: object) -> Committed:
-        return await asyncio.get_running_loop().create_future()
+        stuck: asyncio.Future[Committed] = asyncio.get_running_loop().create_future()
+        return await stuck
 
     monkeypatch.setattr(gates, "reread", never)
     opened(gates, "loud")

@@ -51,15 +51,29 @@ def pages() -> dict[str, str]:
 
 def files() -> dict[str, bytes]:
     """Return the other files of the site: pictures, schemas, and files of the project that pages link to."""
-    linked: set[str] = set()
-    _turned(linked)
-    found = {_place(each): (ROOT / each).read_bytes() for each in linked}
+    found = _linked_files()
     found |= {
         str(path.relative_to(ROOT / "docs")): path.read_bytes()
         for path in ROOT.glob("docs/**/*")
         if path.suffix in _PICTURES
     }
     return found | {name: text.encode() for name, text in schemas.schema_files()}
+
+
+def _linked_files() -> dict[str, bytes]:
+    """Return the files of the project that pages link to, and those that these link to if they are Markdown."""
+    found: dict[str, bytes] = {}
+    linked: set[str] = set()
+    _turned(linked)
+    while linked:
+        source = linked.pop()
+        place, content = _place(source), (ROOT / source).read_bytes()
+        if place in found:
+            continue
+        found[place] = content
+        if source.endswith(".md"):
+            found[place] = _with_links(content.decode(), source, linked).encode()
+    return found
 
 
 def configuration(found: Mapping[str, str]) -> dict[str, Any]:
@@ -127,7 +141,10 @@ def _with_links(text: str, source: str, linked: set[str]) -> str:
             place = _FOLDERS.get(wanted) or _place(wanted)
             if wanted not in _FOLDERS and place.startswith("files/"):
                 if (ROOT / wanted).is_dir():
-                    raise BrokenLink(f"{source}: the link {target!r} leads to a folder, which has no page")
+                    wanted = f"{wanted}/README.md"
+                    if not (ROOT / wanted).exists():
+                        raise BrokenLink(f"{source}: the link {target!r} leads to a folder without a README.md")
+                    place = _place(wanted)
                 linked.add(wanted)
         return posixpath.relpath(place, here or ".") + mark + anchor
 

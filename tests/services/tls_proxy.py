@@ -23,7 +23,8 @@ async def tls_proxy(connect: Connect, certificate: Certificate, *, clients: Path
     context.load_cert_chain(certificate.cert, certificate.key)
     if clients is not None:
         context.verify_mode = ssl.CERT_REQUIRED
-    pipes: set[asyncio.Task[None]] = set()
+    tasks: set[asyncio.Task[None]] = set()
+    writers: list[asyncio.StreamWriter] = []
 
     async def pipe(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         with contextlib.suppress(OSError):
@@ -34,15 +35,23 @@ async def tls_proxy(connect: Connect, certificate: Certificate, *, clients: Path
             writer.close()
 
     async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writers.append(writer)
         there, back = await connect()
+        writers.append(back)
         for one, other in ((reader, back), (there, writer)):
-            pipes.add(asyncio.create_task(pipe(one, other)))
+            tasks.add(asyncio.create_task(pipe(one, other)))
 
-    server = await asyncio.start_server(serve, "127.0.0.1", 0, ssl=context)
+    def served(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        tasks.add(asyncio.create_task(serve(reader, writer)))
+
+    server = await asyncio.start_server(served, "127.0.0.1", 0, ssl=context)
     try:
         yield server.sockets[0].getsockname()[1]
     finally:
         server.close()
-        for task in pipes:
+        for task in tasks:
             task.cancel()
-        await asyncio.gather(*pipes, return_exceptions=True)
+        await asyncio.gather(*tasks, return_exceptions=True)
+        for writer in writers:
+            writer.transport.abort()
+        await asyncio.gather(*(writer.wait_closed() for writer in writers), return_exceptions=True)

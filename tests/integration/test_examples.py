@@ -139,7 +139,7 @@ def test_the_rules_of_an_example_have_no_findings(name: str) -> None:
 
 
 def test_each_example_is_short_and_listed() -> None:
-    listed = set(re.findall(r"\]\(([\w-]+)\)", (EXAMPLES / "README.md").read_text("utf-8")))
+    listed = set(re.findall(r"\]\(([\w-]+)(?:/[^)]*)?\)", (EXAMPLES / "README.md").read_text("utf-8")))
     assert listed >= {"airline", *NAMES}
     for name in NAMES:
         for file in (EXAMPLES / name).rglob("*.*"):

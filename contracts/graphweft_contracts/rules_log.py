@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, replace
 from datetime import datetime, timezone
 from typing import Any, Final, cast
 
-from graphweft_contracts.layout import RESTATED
+from graphweft_contracts.layout import ALL_APPS, RESTATED
 from graphweft_contracts.wire import ACTIVATION, CONTENT_TYPE, DATA, DROPPED, PREFIX, RETRY
 
 _CONTENT: Final = frozenset({CONTENT_TYPE, DATA, RETRY, DROPPED})
@@ -130,6 +130,11 @@ def restated_scope(app_id: str) -> str:
 def newest(activations: Sequence[Activation], scope: str) -> Activation | None:
     """Return the last activation for exactly this scope; None without one."""
     return next((each for each in reversed(activations) if each.scope == scope), None)
+
+
+def active_for(activations: Sequence[Activation], scope: str) -> Activation | None:
+    """Return the activation whose rules apply to an app: its own newest one, or else that of all apps."""
+    return newest(activations, scope) or newest(activations, ALL_APPS)
 
 
 def changed_files(before: Mapping[str, bytes], after: Mapping[str, bytes]) -> dict[str, list[str]]:

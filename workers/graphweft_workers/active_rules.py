@@ -16,7 +16,7 @@ from typing import Final, Protocol
 
 from graphweft_contracts import BusUnavailable, wire
 from graphweft_contracts.layout import ALL_APPS
-from graphweft_contracts.rules_log import Activation, StoredRules, announced, newest
+from graphweft_contracts.rules_log import Activation, StoredRules, active_for, announced
 from graphweft_rules import RuleSet
 from graphweft_rules.cypher.mutation_summary import EMPTY, MutationSummary, union
 from graphweft_rules.matching.explain import named
@@ -226,7 +226,7 @@ class LoggedRules:
 
     def current(self, app_id: str) -> RuleSet:
         """See ``ActiveRules.current``."""
-        activation = newest(self.activations, app_id) or newest(self.activations, ALL_APPS)
+        activation = active_for(self.activations, app_id)
         return self.none if activation is None else self.sets[activation.digest]
 
     def over(self, log: RulesLog, is_after: Callable[[str, str], bool]) -> LoggedRules:

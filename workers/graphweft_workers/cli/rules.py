@@ -11,7 +11,7 @@ import typer
 
 from graphweft_contracts import GraphUnavailable, InvalidSettings, NotRunning
 from graphweft_contracts.layout import ALL_APPS
-from graphweft_contracts.rules_log import Activation, StoredRules, changed_files, newest
+from graphweft_contracts.rules_log import Activation, StoredRules, active_for, changed_files, newest
 from graphweft_workers.cli.options import Data, Json, check_app, command
 from graphweft_workers.cli.output import print_json, print_table, say, shown_rules, warn
 from graphweft_workers.new_project import is_default
@@ -221,7 +221,7 @@ async def rules_ignore(
     file = f"{workflow}/{FILE_NAME}"
     async with running_bus(Settings.load(data=data)) as bus:
         found = await bus.activations()
-        active = newest(found, scope) or newest(found, ALL_APPS)
+        active = active_for(found, scope)
         files = dict(await _files(bus, active.digest)) if active is not None else {}
         if file in files:
             raise InvalidSettings(

@@ -7,8 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any, Final
 
-from graphweft_contracts.layout import ALL_APPS
-from graphweft_contracts.rules_log import Activation, newest
+from graphweft_contracts.rules_log import Activation, active_for, newest
 from graphweft_rules import RuleSet
 from graphweft_rules.files.findings import errors
 from graphweft_workers.console.access import Viewer
@@ -60,7 +59,7 @@ async def rule_faults(sources: Sources, viewer: Viewer, question: AppQuestion) -
 def _active(activations: Sequence[Activation], app_id: str | None) -> Iterator[Activation]:
     """Yield the activations whose rules apply now: to an app, or to any; each rule set once."""
     if app_id is not None:
-        found = [newest(activations, app_id) or newest(activations, ALL_APPS)]
+        found = [active_for(activations, app_id)]
     else:
         scopes = {each.scope for each in activations if each.restates is None}
         found = [newest(activations, scope) for scope in sorted(scopes)]

@@ -13,7 +13,7 @@ from pydantic import StringConstraints
 
 from graphweft_contracts import InvalidEvent, wire
 from graphweft_contracts.layout import ALL_APPS
-from graphweft_contracts.rules_log import Activation, newest
+from graphweft_contracts.rules_log import Activation, active_for
 from graphweft_rules import RuleSet, lint
 from graphweft_workers.console.access import Viewer
 from graphweft_workers.console.questions import AppQuestion
@@ -41,7 +41,7 @@ async def rules_page(sources: Sources, viewer: Viewer, question: AppQuestion) ->
     """Return the active rule set of an app: its files, findings and workflows; and the latest activations."""
     app_id = viewer.app(question.app)
     activations = (await sources.decoder()).activations
-    active = newest(activations, app_id) or newest(activations, ALL_APPS)
+    active = active_for(activations, app_id)
     own = [each for each in activations if each.scope in (app_id, ALL_APPS)]
     found: dict[str, Any] = {
         "active": None if active is None else _activation(active),

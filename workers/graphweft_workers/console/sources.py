@@ -11,8 +11,7 @@ from typing import Any, Final
 
 from graphweft import Client
 from graphweft_contracts import InvalidSettings
-from graphweft_contracts.layout import ALL_APPS
-from graphweft_contracts.rules_log import Activation, newest
+from graphweft_contracts.rules_log import Activation, active_for
 from graphweft_rules import RuleSet
 from graphweft_workers.bounded_dict import BoundedDict
 from graphweft_workers.inspection.rules_at import RulesAt
@@ -89,12 +88,11 @@ class Sources:
 
     async def active_rules(self, activations: Sequence[Activation], app_id: str) -> RuleSet:
         """Return the rule set of an app that is active now. Raises ``InvalidSettings`` if it cannot be loaded."""
-        return await self.rules(newest(activations, app_id) or newest(activations, ALL_APPS))
+        return await self.rules(active_for(activations, app_id))
 
     async def current_rules(self, activations: Sequence[Activation], app_id: str) -> RuleSet:
         """Return the rule set of an app that is active now; that of no files if none is, or it cannot be loaded."""
-        active = newest(activations, app_id) or newest(activations, ALL_APPS)
-        return (await self.usable_rules(active))[0]
+        return (await self.usable_rules(active_for(activations, app_id)))[0]
 
     async def status(self) -> Status:
         """Return the state of the deployment, two seconds old at most."""

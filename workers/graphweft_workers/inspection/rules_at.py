@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 
 from graphweft_contracts import InvalidSettings
 from graphweft_contracts.layout import ALL_APPS
-from graphweft_contracts.rules_log import Activation, StoredRules, newest, restated_scope
+from graphweft_contracts.rules_log import Activation, StoredRules, active_for, newest, restated_scope
 from graphweft_rules import RuleSet
 from graphweft_workers.ports.bus import Bus
 
@@ -59,6 +59,6 @@ class RulesAt:
     async def current(self, activations: Sequence[Activation], app_id: str | None = None) -> list[RuleSet]:
         """Return the rule sets that are active now: for an app, or for all scopes."""
         scopes = {each.scope for each in activations if each.restates is None} if app_id is None else {app_id}
-        found = (newest(activations, scope) or newest(activations, ALL_APPS) for scope in sorted(scopes))
+        found = (active_for(activations, scope) for scope in sorted(scopes))
         digests = {each.digest: each for each in found if each is not None}
         return [await self.rules(each) for each in digests.values()]

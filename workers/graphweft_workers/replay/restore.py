@@ -14,9 +14,8 @@ from itertools import batched
 from typing import Final
 
 from graphweft_contracts import DeadLetter, GraphUnavailable, InvalidEvent, InvalidSettings, wire
-from graphweft_contracts.layout import ALL_APPS
 from graphweft_contracts.plurals import counted
-from graphweft_contracts.rules_log import StoredRules, newest
+from graphweft_contracts.rules_log import StoredRules, active_for
 from graphweft_workers.active_rules import ActiveRules
 from graphweft_workers.archive import preludes
 from graphweft_workers.archive.app_part import is_event
@@ -200,7 +199,7 @@ class Restore:
         for history in self._histories:
             activations = await history.bus.activations()
             digests += [each.digest for each in activations]
-            last = newest(activations, history.app_id) or newest(activations, ALL_APPS)
+            last = active_for(activations, history.app_id)
             digests += [last.digest] if last else []
             for digest in {each.digest for each in activations}:
                 rules = await history.bus.stored_rules(digest)
@@ -209,7 +208,7 @@ class Restore:
         if not digests:
             return 0
         there = await bus.activations()
-        active = newest(there, self._app_id) or newest(there, ALL_APPS)
+        active = active_for(there, self._app_id)
         if {*digests} <= {each.digest for each in there} and active and active.digest == digests[-1]:
             return 0
         order = [each for at, each in enumerate(digests) if each not in digests[at + 1 :]]

@@ -25,6 +25,15 @@ LETTERS: Final = "letters"
 """Name of the record with the dead letters of each app, for processes that do not count them."""
 
 
+def forgotten(records: Mapping[str, bytes], kind: str, now: float) -> list[str]:
+    """Return the reporters of a kind, ``GATEWAY`` or ``RESPONDER``, whose records are to be removed."""
+    return [
+        name
+        for name, record in records.items()
+        if name.startswith(kind) and refusals_of(record).time < now - FORGOTTEN_S
+    ]
+
+
 @dataclass(slots=True, kw_only=True)
 class Refusals:
     """The record of a gateway or a responder: by app, the requests that it refused by quota, or ``WITHOUT_TURN``."""

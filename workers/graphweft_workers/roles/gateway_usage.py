@@ -12,7 +12,7 @@ from typing import Final
 
 from graphweft_contracts import Transient
 from graphweft_workers.apps import AppPolicies, QuotaName
-from graphweft_workers.engine.app_use import FORGOTTEN_S, GATEWAY, Refusals, read_uses, refusals_of
+from graphweft_workers.engine.app_use import GATEWAY, Refusals, forgotten, read_uses, refusals_of
 from graphweft_workers.gateway.quotas import QuotaGate
 from graphweft_workers.ports.usage import UsageLog
 
@@ -66,9 +66,8 @@ class GatewayUsage:
         records = await self._log.usage()
         if self._before is None:
             self._before = refusals_of(records.get(self._reporter)).apps
-            for reporter, record in records.items():
-                if reporter.startswith(GATEWAY) and refusals_of(record).time < now - FORGOTTEN_S:
-                    await self._log.put_usage(reporter, None)
+            for reporter in forgotten(records, GATEWAY, now):
+                await self._log.put_usage(reporter, None)
         uses, _ = read_uses(records, self._policies(), now)
         self._gate.stored = {use.app_id: {quota: int(use.used(quota)) for quota in _STORED} for use in uses}
         refused = sum(counts.total() for counts in self._gate.refused.values())

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from typing import Final
 
 from graphweft_contracts import Transient
-from graphweft_workers.engine.app_use import FORGOTTEN_S, RESPONDER, WITHOUT_TURN, Refusals, refusals_of
+from graphweft_workers.engine.app_use import RESPONDER, WITHOUT_TURN, Refusals, forgotten
 from graphweft_workers.lazy_logger import get_logger
 from graphweft_workers.ports.usage import UsageLog
 
@@ -60,8 +60,7 @@ class ResponderUsage:
     async def _write(self) -> None:
         now = self._clock()
         if not self._written:
-            for reporter, record in (await self._log.usage()).items():
-                if reporter.startswith(RESPONDER) and refusals_of(record).time < now - FORGOTTEN_S:
-                    await self._log.put_usage(reporter, None)
+            for reporter in forgotten(await self._log.usage(), RESPONDER, now):
+                await self._log.put_usage(reporter, None)
         apps = {app_id: Counter({WITHOUT_TURN: n}) for app_id, n in self._without_turn.most_common(_MOST_APPS)}
         await self._log.put_usage(self._reporter, Refusals(time=now, apps=apps).encode())

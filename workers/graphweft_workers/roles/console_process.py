@@ -57,9 +57,7 @@ class RuleFaults:
                 self._path.unlink(missing_ok=True)
                 return
             fresh = self._path.with_suffix(".new")
-            fresh.unlink(missing_ok=True)
-            with open(fresh, "x", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
-                file.write(faults)
+            _write_private(fresh, faults)
             fresh.replace(self._path)
         except OSError as error:
             logger.warning("rule_faults_not_kept", reason=str(error), next="this output has them")
@@ -154,10 +152,15 @@ class ConsoleProcess:
             return self._settings.console_token.get_secret_value().strip()
         path = self._folder / TOKEN_FILE
         token = "gw_" + secrets.token_urlsafe(32)
-        path.unlink(missing_ok=True)
-        with open(path, "x", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
-            file.write(token + "\n")
+        _write_private(path, token + "\n")
         return token
+
+
+def _write_private(path: Path, text: str) -> None:
+    """Write a new file in place of the one that is there, readable by its owner alone."""
+    path.unlink(missing_ok=True)
+    with open(path, "x", encoding="utf-8", opener=lambda name, flags: os.open(name, flags, 0o600)) as file:
+        file.write(text)
 
 
 def _bound(port: int) -> socket.socket:

@@ -19,7 +19,7 @@ _CONTINUES: Final = range(100, 200)
 
 
 class NoAnswer(Exception):
-    """There is no answer, or what came is not one of HTTP. The text quotes nothing that the server sent."""
+    """No answer came, or it is not HTTP. The text quotes nothing from the server."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

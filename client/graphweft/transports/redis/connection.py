@@ -53,8 +53,8 @@ def connect(url: str, *, io_timeout_s: float | None, decode: bool = False, repea
             raise InvalidSettings(f"the URL of a Redis server sets {name}, which graphweft chooses: leave it out")
     if pool.connection_class is redis.UnixDomainSocketConnection:
         pool.connection_class = _TrustedSocket
-        # Nobody has to answer for a unix socket to open: a limit would end with what else the event loop does, such as
-        # opening the connections of all partitions at once.
+        # A unix socket opens without an answer of the server. A time limit would only measure how busy the event loop
+        # is, for example while it opens the connections of all partitions.
         pool.connection_kwargs["socket_connect_timeout"] = None
     for name in _CERTIFICATES & pool.connection_kwargs.keys():  # else the first connection fails without naming it
         if not os.path.isfile(file := pool.connection_kwargs[name]):

@@ -83,7 +83,7 @@ class Lines:
 
 
 async def _is_stale(line: Any) -> bool:
-    """Tell whether the server has closed a connection meanwhile, or has sent what nobody asked for."""
+    """Tell whether the server has closed the connection, or has sent a reply to no command."""
     look = getattr(line, "can_read", None) or line.can_read_destructive
     try:
         return bool(await look())

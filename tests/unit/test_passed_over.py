@@ -67,7 +67,8 @@ async def corrected_by(there: DeadLetter) -> list[Mapping[bytes, bytes]]:
             return letter == there
 
     bus = Taking([()], lambda: None)
-    assert await publish(bus, there, corrected(await event_of(bus, there), {"v": "corrected"}))
+    event, recorded = await event_of(bus, there)
+    assert await publish(bus, there, corrected(event, {"v": "corrected"}), recorded)
     return bus.taken
 
 

@@ -105,11 +105,12 @@ async def correct_letter(sources: Sources, viewer: Viewer, question: LetterCorre
     [found] = await _named(sources, viewer, question.app, [question.id])
     if fault := corrections.refusal_of(sources.bus, found):
         raise Problem(422, "refused", fault)
-    event = corrections.corrected(await corrections.event_of(sources.bus, found), question.changes)
+    before, recorded = await corrections.event_of(sources.bus, found)
+    event = corrections.corrected(before, question.changes)
     rules = await sources.active_rules((await sources.decoder()).activations, event.appid)
     if fault := await asyncio.to_thread(_unmatched, rules, event, found):
         raise Problem(422, "refused", fault)
-    if not await corrections.publish(sources.bus, found, event):
+    if not await corrections.publish(sources.bus, found, event, recorded):
         raise Problem(409, "changed", "the dead letter has changed meanwhile: load the list again")
     return {"id": event.id}
 

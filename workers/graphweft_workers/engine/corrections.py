@@ -41,12 +41,15 @@ def refusal_of(bus: Bus, letter: DeadLetter) -> str:
     return ""
 
 
-async def event_of(bus: Bus, letter: DeadLetter) -> Event:
-    """Return the event of a letter. Raises ``InvalidEvent`` if it is nowhere any more, and ``BusUnavailable``."""
+async def event_of(bus: Bus, letter: DeadLetter) -> tuple[Event, bytes]:
+    """Return the event of a letter, and when the log recorded it.
+
+    Raises ``InvalidEvent`` if it is nowhere any more, and ``BusUnavailable``.
+    """
     fields = wire.unpack(await payload_of(bus, letter))
     if not fields:
         raise InvalidEvent("the event is nowhere any more: emit it again with a new id, and drop this letter")
-    return wire.decode(fields)
+    return wire.decode(fields), fields.get(wire.RECORDED, letter.time.isoformat().encode())
 
 
 def corrected(event: Event, changes: Mapping[str, Any]) -> Event:
@@ -66,15 +69,15 @@ def corrected(event: Event, changes: Mapping[str, Any]) -> Event:
     return found
 
 
-async def publish(bus: Bus, letter: DeadLetter, event: Event) -> bool:
+async def publish(bus: Bus, letter: DeadLetter, event: Event, recorded: bytes) -> bool:
     """Append a corrected event for the letter's mutation, and drop the letter, in one step.
+
+    ``recorded`` is what ``event_of`` returns for the old event.
 
     Return False, and do nothing, if the letter has changed. Raises ``BusUnavailable``.
     """
-    old = wire.unpack(await payload_of(bus, letter))
     # Not the letter's id: the letters of skips of one cause have the same one after each other.
     again = wire.Retry.of_corrected(letter.partition, letter.offset, letter.rule or "", letter.mutation or "")
-    recorded = old.get(wire.RECORDED, letter.time.isoformat().encode())
     entry = {**wire.encode(event), wire.RECORDED: recorded, wire.RETRY: again.encode()}
     return await bus.requeue(letter, [entry, drop_entry(letter)])
 

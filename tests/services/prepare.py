@@ -1,24 +1,32 @@
-"""Fetch and make what servers need, before tests with their limits of time begin: ``python -m tests.services.prepare``.
+"""Fetch and make what tests need, before their limits of time begin: ``python -m tests.services.prepare``.
 
-Once it is there this takes no time. What is missing is said here, and again by the tests that need it.
+Once it is there this takes no time. What is missing is said here, and again by the tests that need it. The environments
+of agent runtimes are made with ``CI=true`` only.
 """
 
 from __future__ import annotations
 
+import os
+import subprocess
 import sys
 from concurrent.futures import ThreadPoolExecutor
 
 import pytest
-from tests.services import kafka, neo4j, node
+from tests.services import kafka, neo4j, node, runtime_environments
 
 
 def main() -> None:
-    with ThreadPoolExecutor() as pool:
-        for done in [pool.submit(kafka.make_archive), pool.submit(neo4j.make_archive), pool.submit(node.packages)]:
+    environments = runtime_environments.everywhere() if os.environ.get("CI") else []
+    # The first of them are large downloads: two at once, beside the servers.
+    with ThreadPoolExecutor() as pool, ThreadPoolExecutor(2) as two:
+        made = [pool.submit(make) for make in (kafka.make_archive, neo4j.make_archive, node.packages)]
+        for done in [*made, *(two.submit(runtime_environments.make, name) for name in environments)]:
             try:
                 done.result()
             except (pytest.skip.Exception, pytest.fail.Exception) as reason:
                 print(reason, file=sys.stderr)
+            except subprocess.CalledProcessError as error:
+                print(f"an environment cannot be made:\n{error.stdout[-1500:]}", file=sys.stderr)
 
 
 if __name__ == "__main__":

@@ -11,8 +11,8 @@ import structlog
 from _pytest.nodeid import coerce_node_id
 from hypothesis import HealthCheck, settings
 
-# A health check of time says something about the machine, not about the code.
-settings.register_profile("graphweft", suppress_health_check=[HealthCheck.too_slow])
+# A health check of time, or a deadline, says something about the machine, not about the code.
+settings.register_profile("graphweft", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("graphweft")
 
 # Pytest rewrites the assertions of a plugin that nothing has imported yet: one comes after those that it imports.

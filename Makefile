@@ -23,8 +23,10 @@ help: ## list the targets
 demo: $(COMMAND) ## see it work: a local server, events, the graph, and context back
 	$(BIN)/graphweft demo
 
+# Without bytecode each of the hundreds of processes that tests start would compile all modules, and each that shares the
+# tests all of those, with their assertions rewritten: 11 s of CPU. So it is written, whatever the environment says.
+test soak: export PYTHONDONTWRITEBYTECODE :=
 test: check ## all checks, then all tests (they start the real embedded server themselves)
-	@# Where PYTHONDONTWRITEBYTECODE is set, each of the hundreds of processes that tests start would compile all modules.
 	$(BIN)/python -m compileall -q contracts rules client workers
 	$(BIN)/python -m tests.services.prepare
 	$(BIN)/python -m pytest $(SHARED)

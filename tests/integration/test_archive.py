@@ -32,7 +32,7 @@ __all__ = ("call",)  # a fixture
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(240)]
 
-KILLS = int(os.environ.get("GRAPHWEFT_KILLS", "20"))
+KILLS = int(os.environ.get("GRAPHWEFT_KILLS", "8"))
 
 
 class Archived(App):

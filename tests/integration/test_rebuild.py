@@ -38,7 +38,7 @@ __all__ = ("call",)  # a fixture
 
 pytestmark = [pytest.mark.integration, pytest.mark.timeout(180)]
 
-KILLS = int(os.environ.get("GRAPHWEFT_KILLS", "20"))
+KILLS = int(os.environ.get("GRAPHWEFT_KILLS", "8"))
 
 RULES = """
 version: "1.0"

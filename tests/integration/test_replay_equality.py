@@ -1,6 +1,7 @@
 """One log gives one graph: live, and rebuilt in any way, from the bus, from the archive, and on another graph server.
 
-``GRAPHWEFT_RUNS`` repeats the recorded runs; 26 are more than 100,000 events.
+A third of the recorded runs is enough for several batches of each partition. ``GRAPHWEFT_RUNS`` says how often all are
+lived; 26 times are more than 100,000 events.
 """
 
 from __future__ import annotations
@@ -10,7 +11,7 @@ import os
 import shutil
 from collections.abc import AsyncIterator, Iterator
 from datetime import UTC, datetime
-from itertools import batched
+from itertools import batched, islice
 from pathlib import Path
 
 import pytest
@@ -33,7 +34,8 @@ from graphweft_workers.roles.settings import Settings
 
 __all__ = ("call",)  # a fixture
 
-RUNS = int(os.environ.pop("GRAPHWEFT_RUNS", "1"))  # settings would refuse it
+_RUNS = os.environ.pop("GRAPHWEFT_RUNS", None)  # settings would refuse it
+RUNS = int(_RUNS or 1)
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(300 * RUNS)]
 
 EXAMPLE = Path(__file__).parents[2] / "examples/airline"
@@ -48,9 +50,9 @@ async def app(own_bus_url: str | None, url: str, call: Call, tmp_path: Path) -> 
 
 
 def recorded(name: str, copies: range) -> Iterator[Event]:
-    """Yield the events of all recorded runs, a few times, each time as other chats."""
+    """Yield the events of recorded runs, a few times, each time as other chats."""
     for copy in copies:
-        runs = read_runs(EXAMPLE / "data/tau-airline-gpt4o.jsonl.gz")
+        runs = islice(read_runs(EXAMPLE / "data/tau-airline-gpt4o.jsonl.gz"), 0, None, 1 if _RUNS else 3)
         chat_id = f"task{{task_id}}-trial{{trial}}-{copy}"
         yield from events_of_runs(
             runs, ImportOptions(app_id=name, workflow="AirlineSupport", agent="AirlineAgent", chat_id=chat_id)

@@ -43,9 +43,9 @@ _SERVERS: Final = {"neo4j": {"neo4j", "neo4j_server"}, "kafka": {"kafka", "kafka
 """Servers that take a gigabyte and 20 s to start, with the fixtures and parameters that ask for them."""
 _REPLAYS: Final = ("erase", "export", "restatement", "swap")
 """Modules of half the time of Kafka, most of which is waiting: another process starts a broker for them."""
-_SEARCHES: Final = ("search_contract", "search_scopes", "facts_search", "search_kinds")
-"""Modules of a third of the time of Neo4j: the process that ends the first of the others starts one for them."""
-_FIRST: Final = ("neo4j", "kafka", "replays", "chaos", "searches")
+_LATER: Final = ("search_contract", "search_scopes", "facts_search", "search_kinds", "replay_equality", "export")
+"""Modules of a third of the time of Neo4j: the process that is done first with its group starts one for them."""
+_FIRST: Final = ("neo4j", "kafka", "replays", "chaos", "neo4j-later")
 """The groups that take longest begin first; then modules with slow tests, and those that start servers."""
 
 
@@ -59,8 +59,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         group = next((name for name, by in _SERVERS.items() if asked & by), module)
         if group == "kafka" and module.removesuffix(".py").endswith(_REPLAYS):
             group = "replays"
-        if group == "neo4j" and module.removesuffix(".py").endswith(_SEARCHES):
-            group = "searches"
+        if group == "neo4j" and module.removesuffix(".py").endswith(_LATER):
+            group = "neo4j-later"
         if module.startswith("tests/chaos/"):
             group = "chaos"  # they have servers of their own
         item.add_marker(pytest.mark.xdist_group(group))

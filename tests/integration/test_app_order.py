@@ -51,7 +51,7 @@ from graphweft_workers.replay.replay import Replay
 pytestmark = [pytest.mark.integration, pytest.mark.slow, pytest.mark.timeout(3_600)]
 
 APPS = ("acme", "globex")
-_APPS_AT_ONCE = 50
+_APPS_AT_ONCE = 30
 LAYOUT = Layout(partitions=8)
 LEASE_S = 0.5
 type _RulesOf = Callable[[RedisEventLog], RuleSet | LoggedRules]
@@ -269,8 +269,8 @@ def _some_examples(number: int) -> list[Example]:
 
 
 def test_live_graphs_replays_and_serial_passes_are_equal_for_many_apps(servers: Servers) -> None:
-    """150 examples: two workers, some killed, rules that change, each app beside others of its partition."""
-    everything = _some_examples(max(150, int(_EXAMPLES or 0)))
+    """90 examples: two workers, some killed, rules that change, each app beside others of its partition."""
+    everything = _some_examples(max(90, int(_EXAMPLES or 0)))
     waits = random.Random(1)
     for some in batched(everything, _APPS_AT_ONCE):
         kill_after = [waits.randrange(200) for _ in range(waits.randrange(3))]

@@ -68,7 +68,7 @@ pytestmark = pytest.mark.integration
 BUDGET_MS = 10_000
 _REQUESTS = os.environ.get("GRAPHWEFT_GATEWAY_REQUESTS")
 REQUESTS = int(_REQUESTS or 1_000)
-MUTATED = int(_REQUESTS or 2_000)
+MUTATED = int(_REQUESTS or 1_000)
 SEED = int(os.environ.get("GRAPHWEFT_SEED") or 1)
 SCHEMA_EXAMPLES = max(20, int(_REQUESTS) // 50) if _REQUESTS else 8
 """Of each kind of request that the OpenAPI document describes."""

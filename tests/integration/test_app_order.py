@@ -304,9 +304,9 @@ _IN_ORDER = Example(
 def test_live_graphs_replays_and_serial_passes_are_equal_on_neo4j(
     servers: Servers, neo4j_server: Neo4jServer, tmp_path: Path
 ) -> None:
-    """9 examples, two workers, one of them killed. The database holds one app, so it has all examples."""
+    """5 examples, two workers, one of them killed. The database holds one app, so it has all examples."""
     app = "acme"
-    rules, events = _beside([_IN_ORDER, *_some_examples(max(8, int(_EXAMPLES or 0)))], tmp_path, app)
+    rules, events = _beside([_IN_ORDER, *_some_examples(max(4, int(_EXAMPLES or 0)))], tmp_path, app)
 
     async def run() -> None:
         async with contextlib.AsyncExitStack() as stack:

@@ -44,7 +44,7 @@ _SERVERS: Final = {"neo4j": {"neo4j", "neo4j_server"}, "kafka": {"kafka", "kafka
 _REPLAYS: Final = ("erase", "export", "restatement", "swap")
 """Modules of half the time of Kafka, most of which is waiting: another process starts a broker for them."""
 _LATER: Final = ("search_contract", "search_scopes", "facts_search", "search_kinds", "replay_equality", "export")
-"""Modules of a third of the time of Neo4j: the process that is done first with its group starts one for them."""
+"""Modules of much of the time of Neo4j: the process that is done first with its group starts one for them."""
 _FIRST: Final = ("neo4j", "kafka", "replays", "chaos", "neo4j-later")
 """The groups that take longest begin first; then modules with slow tests, and those that start servers."""
 

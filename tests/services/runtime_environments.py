@@ -45,6 +45,14 @@ _MODELS: Final = "models"
 _OLD: Final = "python-3.10"
 """The base install with the oldest Python that runs the client."""
 
+_SETTINGS_OF_PIP: Final = {
+    "UV_DEFAULT_INDEX": "PIP_INDEX_URL",
+    "UV_INDEX": "PIP_EXTRA_INDEX_URL",
+    "UV_FIND_LINKS": "PIP_FIND_LINKS",
+    "UV_HTTP_TIMEOUT": "PIP_DEFAULT_TIMEOUT",
+    "SSL_CERT_FILE": "PIP_CERT",
+}
+
 
 def adapter_tests(name: str) -> Path:
     """Return the folder with the tests of a runtime's adapter."""
@@ -120,9 +128,11 @@ def _interpreter(name: str) -> str:
 
 
 def _run(*command: str) -> None:
+    """Run uv, with the settings that the machine has for pip where it has none for uv."""
+    of_pip = {uv: os.environ[pip] for uv, pip in _SETTINGS_OF_PIP.items() if os.environ.get(pip)}
     subprocess.run(
         command, cwd=ROOT, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=True,
-        timeout=MODEL_ENVIRONMENT_S,
+        timeout=MODEL_ENVIRONMENT_S, env={**of_pip, **os.environ},
     )  # fmt: skip
 
 

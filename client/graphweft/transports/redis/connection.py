@@ -7,7 +7,7 @@ import itertools
 import os
 import socket
 import struct
-from collections.abc import Sequence
+from collections.abc import Coroutine, Sequence
 from typing import Any, Final, TypeAlias
 
 import redis.asyncio as redis
@@ -25,6 +25,8 @@ _OUT_OF_MEMORY: Final = (
 )
 
 _CONNECT_S: Final = 2.0
+_CONNECT_STEPS: Final = 20
+"""A step in which the event loop is busy for longer counts as one of these."""
 _CERTIFICATES: Final = frozenset({"ssl_ca_certs", "ssl_certfile", "ssl_keyfile"})
 _CONNECTIONS: Final = 1_024
 """The default of redis-py is 100, and the next call fails. Each partition that waits for events holds one."""
@@ -56,6 +58,8 @@ def connect(url: str, *, io_timeout_s: float | None, decode: bool = False, repea
         # A unix socket opens without an answer of the server. A time limit would only measure how busy the event loop
         # is, for example while it opens the connections of all partitions.
         pool.connection_kwargs["socket_connect_timeout"] = None
+    else:
+        pool.connection_class = _PatientTls if issubclass(pool.connection_class, redis.SSLConnection) else _Patient
     for name in _CERTIFICATES & pool.connection_kwargs.keys():  # else the first connection fails without naming it
         if not os.path.isfile(file := pool.connection_kwargs[name]):
             raise InvalidSettings(f"the file of certificates {file!r} does not exist")
@@ -76,6 +80,42 @@ class _TrustedSocket(redis.UnixDomainSocketConnection):
                 "owner of its folder: nothing was sent to it"
             )
         await super().on_connect()
+
+
+async def opened(opening: Coroutine[Any, Any, None], limit_s: float) -> None:
+    """Wait for a connection to open. Raises ``TimeoutError`` after ``limit_s`` in which the event loop was free.
+
+    A plain time limit would also count how long the loop was busy, for example while it opens the connections of all
+    partitions: then it says that a server is unavailable that has answered.
+    """
+    task = asyncio.ensure_future(opening)
+    step_s = limit_s / _CONNECT_STEPS
+    try:
+        for _ in range(_CONNECT_STEPS):
+            await asyncio.wait([task], timeout=step_s)
+            if task.done():
+                return task.result()
+        raise asyncio.TimeoutError  # the one that redis-py catches, also in Python 3.10
+    finally:
+        if not task.done():
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
+
+class _Patient(redis.Connection):
+    """A connection over TCP; see ``opened``."""
+
+    async def _connect(self) -> None:
+        limit_s, self.socket_connect_timeout = self.socket_connect_timeout, None
+        try:
+            opening: Any = super()._connect  # redis-py does not say what it returns
+            await opened(opening(), _CONNECT_S if limit_s is None else limit_s)
+        finally:
+            self.socket_connect_timeout = limit_s
+
+
+class _PatientTls(_Patient, redis.SSLConnection):
+    """The same over TLS."""
 
 
 def peer_uid(connection: socket.socket) -> int | None:

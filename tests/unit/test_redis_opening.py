@@ -1,0 +1,44 @@
+"""Opening a connection to Redis: the time limit is for the network, not for a busy event loop."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import time
+
+import pytest
+
+from graphweft.transports.redis import connection
+from graphweft.transports.redis.connection import connect
+
+
+def work() -> None:
+    """Keep the event loop busy for longer than the network may take."""
+    time.sleep(0.03)
+
+
+async def test_a_busy_event_loop_does_not_make_a_server_unavailable(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "_CONNECT_S", 0.01)
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        client = connect(f"redis://127.0.0.1:{server.getsockname()[1]}", io_timeout_s=None)
+        opened = client.connection_pool.make_connection()
+        opening = asyncio.create_task(opened._connect())
+        for _ in range(5):
+            await asyncio.sleep(0)
+            work()
+        await opening
+        assert opened.is_connected
+        await opened.disconnect()
+
+
+async def test_a_host_that_does_not_answer_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(connection, "_CONNECT_S", 0.01)
+    never = asyncio.Event()
+    opening = asyncio.ensure_future(never.wait())
+
+    async def open_it() -> None:
+        await opening
+
+    with pytest.raises(asyncio.TimeoutError):
+        await connection.opened(open_it(), 0.01)
+    assert opening.cancelled()

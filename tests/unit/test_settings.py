@@ -19,7 +19,7 @@ from graphweft.transports.embedded import embedded_url
 from graphweft_contracts import InvalidSettings
 from graphweft_workers.drivers.neo4j.url import NEO4J_SCHEMES, split_neo4j_url
 from graphweft_workers.logs import set_up_logs
-from graphweft_workers.roles import settings as settings_module
+from graphweft_workers.roles import service_variables as names_of_services
 from graphweft_workers.roles.connections import make_bus, make_graph, make_transport
 from graphweft_workers.roles.settings import CONFIG_FILE, Settings
 
@@ -130,6 +130,36 @@ def refusal(**overrides: Any) -> str:
     assert caught.value.__cause__ is None or "secret" not in str(caught.value.__cause__)
     assert "secret" not in str(caught.value)
     return str(caught.value)
+
+
+@pytest.mark.parametrize("where", ["variable", "file of a variable", "settings file"])
+def test_an_explicit_data_folder_does_not_silently_lose_to_another_bus(
+    where: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    url = "redis://me:secret@bus.example"
+    (folder / "url").write_text(url)
+    if where == "settings file":
+        (folder / CONFIG_FILE).write_text(f"bus_url: {url}\ngraph_url: {url}\n")
+        named = "bus_url in graphweft.yaml"
+    else:
+        named = "GRAPHWEFT_BUS_URL"
+        variable = (
+            ("GRAPHWEFT_BUS_URL", url) if where == "variable" else ("GRAPHWEFT_BUS_URL_FILE", str(folder / "url"))
+        )
+        monkeypatch.setenv(*variable)
+        monkeypatch.setenv("GRAPHWEFT_GRAPH_URL", url)
+    assert refusal(data=Path("mine")).startswith(
+        f"--data 'mine' names the folder of an embedded server, and {named} another server"
+    )
+    monkeypatch.setenv("GRAPHWEFT_DATA", "mine")  # typer passes it on as an option
+    assert Settings.load(data=Path("mine")).bus == url
+
+
+def test_an_explicit_data_folder_loses_to_a_gateway_only_where_none_is_used(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("GRAPHWEFT_GATEWAY_URL", "http://127.0.0.1:8765")
+    assert Settings.load(data=Path("mine")).embedded
+    assert "GRAPHWEFT_GATEWAY_URL another server" in refusal(data=Path("mine"), through_gateway=True)
+    assert Settings.load(through_gateway=True).embedded
 
 
 def test_the_values_above_are_all_settings() -> None:
@@ -698,9 +728,9 @@ def test_a_setting_that_is_called_like_a_service_is_read(monkeypatch: pytest.Mon
 def test_no_setting_is_called_like_a_service_variable() -> None:
     """A new setting such as ``gateway_port`` is read: only values that a service's variable has are passed by."""
     given = {f"GRAPHWEFT_{name.upper()}": str(value) for name, value in GIVEN.items()}
-    assert settings_module._service_variables(given) == set()
+    assert names_of_services.service_variables(given) == set()
     ports = {"GRAPHWEFT_GATEWAY_PORT": "8765", "GRAPHWEFT_METRICS_PORT": "9090", "GRAPHWEFT_PORT": "1"}
-    assert settings_module._service_variables(ports) == set()
+    assert names_of_services.service_variables(ports) == set()
 
 
 @pytest.mark.parametrize(

@@ -68,7 +68,9 @@ async def demo(
     example = _installed() if example is None else example
     if not (example / _RUNS).is_file():
         raise InvalidSettings(f"{example / _RUNS} does not exist: name a folder with the airline example as --example")
-    settings = Settings.load(data=data or _DATA, rules=example / "workflows", log_level="warning")
+    settings = Settings.load(data=data, rules=example / "workflows", log_level="warning")
+    if data is None:
+        settings = settings.model_copy(update={"data": _DATA})
     if not settings.embedded or settings.graph != settings.bus:
         raise InvalidSettings("the demo starts its own server: unset GRAPHWEFT_BUS_URL and GRAPHWEFT_GRAPH_URL")
     set_up_logs(settings.log_level, settings.log_format)

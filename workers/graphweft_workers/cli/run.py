@@ -117,7 +117,7 @@ async def run(
     unknown: list[str] = []
     # A client of MCP starts its server in whatever folder it works, and that is not to say where memories go.
     cwd = role != "mcp"
-    settings = Settings.load(cwd=cwd, rules=rules, data=data, unknown=unknown)
+    settings = Settings.load(cwd=cwd, rules=rules, data=data, unknown=unknown, through_gateway=role == "mcp")
     set_up_logs(settings.log_level, settings.log_format)
     if not cwd and Path(CONFIG_FILE).is_file():
         message = f"{CONFIG_FILE} of the working folder is not read by `run mcp`, unless GRAPHWEFT_CONFIG names it"

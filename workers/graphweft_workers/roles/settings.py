@@ -34,30 +34,15 @@ from graphweft_contracts import InvalidSettings, Order
 from graphweft_contracts.signatures import SigningKey
 from graphweft_workers.drivers.settings import UNPREFIXED, graph_url_of_environment
 from graphweft_workers.roles.console_settings import ConsoleSettings
+from graphweft_workers.roles.service_variables import PREFIX, service_variables
 
 CONFIG_FILE: Final = "graphweft.yaml"
-_PREFIX: Final = "GRAPHWEFT_"
 _CONFIG: Final = "config"
 _MCP: Final = ("mcp_app", "mcp_user", "mcp_thread", "mcp_agent_id", "mcp_application")
 _HOOK: Final = ("hook_app", "hook_user", "hook_workflow", "hook_agent")
 _CLIENT: Final = ("context", "capture", "gateway_url", "gateway_token", "gateway_token_file")
 _NO_SETTINGS: Final = frozenset({_CONFIG, "heartbeat_dir", *_CLIENT, *_HOOK, *_MCP})
 """``_CONFIG`` names the settings file; the others are the client's, options of commands, and the health check's."""
-_SERVICE_VALUES: Final = {
-    r"SERVICE_HOST": r"[0-9A-Fa-f.:]+",
-    r"SERVICE_PORT(_[A-Z0-9_]+)?": r"[0-9]+",
-    r"PORT": r"(tcp|udp|sctp)://\S+:[0-9]+",
-    r"PORT_[0-9]+_(TCP|UDP|SCTP)(_START|_END)?": r"(tcp|udp|sctp)://\S+:[0-9]+",
-    r"PORT_[0-9]+_(TCP|UDP|SCTP)_PROTO": r"tcp|udp|sctp",
-    r"PORT_[0-9]+_(TCP|UDP|SCTP)_PORT(_START|_END)?": r"[0-9]+",
-    r"PORT_[0-9]+_(TCP|UDP|SCTP)_ADDR": r"[0-9A-Fa-f.:]+",
-}
-"""Suffixes that Kubernetes and Docker add to the name of a service, and the values they set."""
-_SERVICE: Final = [
-    (re.compile(rf"GRAPHWEFT(_[A-Z0-9_]+)?_{name}", re.ASCII), re.compile(value, re.ASCII))
-    for name, value in _SERVICE_VALUES.items()
-]
-_LINK: Final = re.compile(r"(GRAPHWEFT(?:_[A-Z0-9_]+)?)_NAME", re.ASCII)
 _UNPREFIXED: Final[Mapping[str, tuple[str, ...]]] = {
     **UNPREFIXED,
     "graphrag_enabled": ("GRAPHRAG_ENABLED", "GRAPH_RAG_ENABLED"),
@@ -71,7 +56,7 @@ _UNPREFIXED: Final[Mapping[str, tuple[str, ...]]] = {
 class Settings(ConsoleSettings, BaseSettings):
     """The settings of every graphweft command; field ``x_y`` is ``GRAPHWEFT_X_Y`` or ``x_y:`` in graphweft.yaml."""
 
-    model_config = SettingsConfigDict(env_prefix=_PREFIX, env_ignore_empty=True, extra="forbid", frozen=True)
+    model_config = SettingsConfigDict(env_prefix=PREFIX, env_ignore_empty=True, extra="forbid", frozen=True)
 
     data: Path = Field(default=DEFAULT_DATA, description="Folder of the embedded server (`graphweft up --data`).")
     rules: Path = Field(default=Path("workflows"), description="Folder of workflows with graph_injection.yaml files.")
@@ -305,11 +290,21 @@ class Settings(ConsoleSettings, BaseSettings):
         return value
 
     @classmethod
-    def load(cls, *, file: Path | None = None, cwd: bool = True, unknown: list[str] | None = None, **more: Any) -> Self:
+    def load(
+        cls,
+        *,
+        file: Path | None = None,
+        cwd: bool = True,
+        unknown: list[str] | None = None,
+        through_gateway: bool = False,
+        **more: Any,
+    ) -> Self:
         """Read environment and file; ``more`` (not None) wins. Raises ``InvalidSettings`` naming each fault.
 
         ``file`` defaults to ``GRAPHWEFT_CONFIG``, then, with ``cwd``, to a ``graphweft.yaml`` in the working folder.
-        With ``unknown``, unknown variables do not raise: a warning for each is appended to it.
+        With ``unknown``, unknown variables do not raise: a warning for each is appended to it. ``through_gateway`` says
+        that the command uses the gateway of ``GRAPHWEFT_GATEWAY_URL`` if there is one. A ``data`` in ``more`` that the
+        environment does not give is refused beside a bus or such a gateway, which would silently take its place.
         """
         variables = _own_variables()
         path = file or (Path(named) if (named := variables.get(_as_variable(_CONFIG))) else None)
@@ -333,6 +328,10 @@ class Settings(ConsoleSettings, BaseSettings):
         if faults:
             raise InvalidSettings("\n".join(faults))
         given: dict[str, Any] = {name: value for name, value in more.items() if value is not None}
+        if "bus_url" not in given and str(given.get("data", "")) not in {"", variables.get(_as_variable("data"))}:
+            buses: dict[str, Any] = {_as_variable(name): value for name, value in secrets.items()} | variables
+            buses[f"bus_url in {path}"] = values.get("bus_url") or ""
+            _refuse_beside(given["data"], buses, through_gateway=through_gateway)
         given = {**{name: value for name, value in secrets.items() if not variables.get(_as_variable(name))}, **given}
         from_environment = {_as_field(name) for name, value in variables.items() if value}
         chosen: bool = "graph_url" in given or "graph_url" in from_environment or values.get("graph_url") is not None
@@ -347,7 +346,7 @@ class Settings(ConsoleSettings, BaseSettings):
         chosen_values = {**values, **{_as_field(name): value for name, value in variables.items() if value}, **given}
         given |= _azure(chosen_values) | _graphiti(chosen_values)
         # The base class reads the environment too, and there a service's variable may have the name of a setting.
-        passed_by = {_as_field(name) for name in _service_variables(os.environ)} & known - from_environment
+        passed_by = {_as_field(name) for name in service_variables(os.environ)} & known - from_environment
         given |= {name: cls.model_fields[name].default for name in passed_by - chosen_values.keys()}
         given |= {name: values[name] for name in passed_by & values.keys() - given.keys()}
         try:
@@ -381,7 +380,7 @@ class Settings(ConsoleSettings, BaseSettings):
         values = {
             name: value
             for name, value in os.environ.items()
-            if not name.upper().startswith(_PREFIX) or name in map(_as_variable, _NO_SETTINGS)
+            if not name.upper().startswith(PREFIX) or name in map(_as_variable, _NO_SETTINGS)
         }
         for name in self.model_fields_set:
             value: Any = getattr(self, name)
@@ -423,6 +422,17 @@ class Settings(ConsoleSettings, BaseSettings):
         if self.graph_url is None:
             return embedded_url(self.data)
         return self.graph_access.applied(self.graph_url.get_secret_value(), "graph")
+
+
+def _refuse_beside(data: object, named: Mapping[str, Any], *, through_gateway: bool) -> None:
+    """Raise if a value of ``named`` is another bus than that of ``--data``: it would be used, and not the folder."""
+    buses = {_as_variable("gateway_url")} if through_gateway else set[str]()
+    other = next((name for name in named if "bus_url" in name.lower() or name in buses if named[name]), None)
+    if other is not None:
+        raise InvalidSettings(
+            f"--data {str(data)!r} names the folder of an embedded server, and {other} another server, which would "
+            "take its place: leave out one of them"
+        )
 
 
 def _secrets_of_files(
@@ -541,41 +551,16 @@ def _file_values(path: Path) -> dict[str, Any]:
 
 def _own_variables() -> dict[str, str]:
     """Return the variables with our prefix that are for us."""
-    others = _service_variables(os.environ)
-    return {
-        name: value for name, value in os.environ.items() if name.upper().startswith(_PREFIX) and name not in others
-    }
-
-
-def _service_variables(environment: Mapping[str, str]) -> set[str]:
-    """Return the variables that Kubernetes and Docker set for services whose names begin like ours.
-
-    Names alone would take settings for theirs, so the value has to be one that they give.
-    """
-    found = {
-        name
-        for name, value in environment.items()
-        if name.startswith(_PREFIX)
-        and any(names.fullmatch(name) and values.fullmatch(value) for names, values in _SERVICE)
-    }
-    # A link tells the container's name, /consumer/alias, and all of its environment.
-    links = {
-        match[1]
-        for name, value in environment.items()
-        if (match := _LINK.fullmatch(name))
-        and value.startswith("/")
-        and value.rpartition("/")[2].replace("-", "_").upper() == match[1]
-    }
-    found |= {f"{link}_NAME" for link in links}
-    return found | {name for name in environment if name.startswith(tuple(f"{link}_ENV_" for link in links))}
+    others = service_variables(os.environ)
+    return {name: value for name, value in os.environ.items() if name.upper().startswith(PREFIX) and name not in others}
 
 
 def _as_field(variable: str) -> str:
-    return variable[len(_PREFIX) :].lower()
+    return variable[len(PREFIX) :].lower()
 
 
 def _as_variable(name: str) -> str:
-    return _PREFIX + name.upper()
+    return PREFIX + name.upper()
 
 
 def _said(fault: ErrorDetails) -> str:

@@ -863,6 +863,7 @@ async def test_an_event_of_a_dead_letter_is_corrected_for_the_mutation_that_fail
             "write": "applied",
             "tag": "dropped",
         }
+        assert [each["id"] for each in why["corrections"]] == [corrected]
         [node] = (await ask("graph/search", text="mistagged"))["nodes"]
         found = await ask("graph/node", id=node["id"])
         assert (node["caption"], {each["caption"] for each in found["nodes"]}) == ("mistagged", {"mistagged", "t"})

@@ -18,9 +18,11 @@ from graphweft_rules.matching.explain import unmatched
 from graphweft_workers.active_rules import LoggedRules
 from graphweft_workers.cli.options import since_time
 from graphweft_workers.cli.output import printable
+from graphweft_workers.engine.corrections import CORRECTS
 from graphweft_workers.engine.position_note import Parked, PositionNote
 from graphweft_workers.inspection.effects import _done, _state
-from graphweft_workers.inspection.entries import see
+from graphweft_workers.inspection.entries import Seen, see
+from graphweft_workers.inspection.lookup import corrects
 from graphweft_workers.inspection.rules_at import activation_at
 from graphweft_workers.ports.event_log import Entry, PartitionStatus
 from graphweft_workers.ports.graph_store import Checkpoint
@@ -141,6 +143,27 @@ def test_a_forged_activation_is_what_it_is_to_a_worker(value: bytes, kind: str) 
     known = [Activation(number=1, scope="*", digest="d", time=NOW, positions={0: "4"})]
     seen = see(0, entry, known)
     assert (seen.kind, seen.note.partition(":")[0]) == (kind, "forged")
+
+
+@pytest.mark.parametrize(
+    ("change", "found"),
+    [({}, True), ({"app_id": "other"}, False), ({"corrects": "else"}, False), ({"letter": "0:4:r/m:corrected"}, False)],
+    ids=["as the console writes it", "of another app", "of another event", "of another entry"],
+)
+def test_a_corrected_event_is_found_from_the_old_one(change: dict[str, str], found: bool) -> None:
+    def seen(offset: str, event: Event, fields: Mapping[bytes, bytes] | None = None) -> Seen:
+        entry = Entry(offset=offset, fields={**wire.encode(event), **(fields or {})}, received=NOW)
+        return see(0, entry, [])
+
+    def made(id: str, app_id: str = "x", **more: str) -> Event:
+        return Event.create("a.b", app_id=app_id, chat_id="c", id=id, source="/s").model_copy(update=more)
+
+    old = seen("5", made("old"))
+    retry = wire.Retry.of_corrected(0, "5", "r", "m")._replace(**{k: v for k, v in change.items() if k == "letter"})
+    body = made("new", change.get("app_id", "x")).model_dump(mode="json", exclude_none=True)
+    new = Event.model_validate(body | {CORRECTS: change.get("corrects", "old")})
+    assert corrects(seen("9", new, {wire.RETRY: retry.encode()}), old) is found
+    assert not corrects(old, old)
 
 
 def test_text_is_escaped_and_json_stays_the_same() -> None:

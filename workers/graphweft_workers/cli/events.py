@@ -194,6 +194,10 @@ def _say_fate(found: _Event) -> None:
     for retry in relatives.retries:
         assert retry.retry is not None
         say(printable(f"retry: {retry.position} of {retry.retry.rule}/{retry.retry.mutation}"))
+    for new in relatives.corrections:
+        assert new.event is not None
+        assert new.retry is not None
+        say(printable(f"corrected by: {new.event.id} at {new.position}, for {new.retry.rule}/{new.retry.mutation}"))
     for drop in relatives.drops:
         assert drop.dropped is not None
         what = "the event" if drop.dropped.rule is None else f"{drop.dropped.rule}/{drop.dropped.mutation}"

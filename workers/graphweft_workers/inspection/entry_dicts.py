@@ -70,6 +70,9 @@ def fate_dict(
         "again": relatives.repeats,
         "elsewhere": list(elsewhere),
         "retries": [dict_of(each) | {"event": None} for each in relatives.retries],
+        "corrections": [
+            dict_of(each) | {"event": None, "id": each.event and each.event.id} for each in relatives.corrections
+        ],
         "drops": [dict_of(each) for each in relatives.drops],
         "complete": relatives.complete,
         "dead_letters": [

@@ -7,6 +7,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Final
 
+from graphweft_workers.engine.corrections import CORRECTS
 from graphweft_workers.engine.duplicates import REACH, WINDOW, Identity, identity_of
 from graphweft_workers.engine.read import row_id
 from graphweft_workers.inspection.entries import Seen
@@ -47,7 +48,7 @@ async def with_id(
 
 @dataclass(slots=True, kw_only=True)
 class Relatives:
-    """The copies, retries and drops of an event in its partition."""
+    """The copies, retries, corrections and drops of an event in its partition."""
 
     copy_of: str | None = None
     """The position of the earliest entry of the same event, if it lies within the window of copies."""
@@ -56,6 +57,8 @@ class Relatives:
     repeats: list[str] = field(default_factory=list[str])
     """Positions of later entries that have their effect again, because the one before is too far away."""
     retries: list[Seen] = field(default_factory=list[Seen])
+    corrections: list[Seen] = field(default_factory=list[Seen])
+    """Entries of other events that take its place, each for one mutation."""
     drops: list[Seen] = field(default_factory=list[Seen])
     """Entries that record a dropped dead letter of the event."""
     searched: int = 0
@@ -102,6 +105,8 @@ async def relatives_of(bus: Bus, decoder: Decoder, seen: Seen, ends: Mapping[int
             last = distance
         elif _retries(later, seen):
             found.retries.append(later)
+        elif corrects(later, seen):
+            found.corrections.append(later)
         elif _drops(later, seen):
             found.drops.append(later)
     return found
@@ -120,6 +125,17 @@ def _retries(later: Seen, seen: Seen) -> bool:
     same = (later.event.appid, *later.event.identity) == (seen.event.appid, *seen.event.identity)
     letter, own = later.retry.letter, seen.position
     return same and (letter == own or letter.startswith(f"{own}:"))
+
+
+def corrects(later: Seen, seen: Seen) -> bool:
+    """Tell whether an entry holds the event that takes the place of another one, for one mutation.
+
+    Anybody may write the fields of its entry, so it must be of the same app, and name the old event.
+    """
+    if later.retry is None or later.event is None or seen.event is None or not later.retry.corrects:
+        return False
+    same = later.event.appid == seen.event.appid and (later.event.model_extra or {}).get(CORRECTS) == seen.event.id
+    return same and later.retry.letter.startswith(f"{seen.position}:")
 
 
 def _drops(later: Seen, seen: Seen) -> bool:

@@ -8,7 +8,8 @@ from dataclasses import dataclass
 from typing import Final
 
 from graphweft_contracts import Event
-from graphweft_rules.files.findings import errors
+from graphweft_contracts.events import LIFECYCLE
+from graphweft_rules.files.findings import did_you_mean, errors
 from graphweft_rules.files.model import Place
 from graphweft_rules.matching.conditions import Condition, ConditionError, compile_condition, conjuncts
 from graphweft_rules.matching.parameters import Absent, Scope
@@ -73,7 +74,9 @@ def why_no_rule(rules: RuleSet, event: Event) -> str | None:
     if not workflow.mutations_for(event.type, event.agent).rules:
         types = sorted({pattern for rule in workflow.mutation_rules for pattern in rule.rule.events})
         agent = "" if event.agent is None else f" and agent {event.agent!r}"
-        return f"no rule is for the event type {event.type!r}{agent}; its rules are for {', '.join(types) or 'none'}"
+        near = did_you_mean(event.type, [*types, *LIFECYCLE], closeness=0.8) if event.type not in LIFECYCLE else ""
+        its = ", ".join(types) or "none"
+        return f"no rule is for the event type {event.type!r}{agent}{near}; its rules are for {its}"
     return None
 
 

@@ -16,6 +16,7 @@ from graphweft_contracts.plurals import counted
 from graphweft_workers.engine.dead_letter_counts import SKIPS, Cause, count_causes
 from graphweft_workers.engine.duplicates import WINDOW
 from graphweft_workers.engine.position_note import PositionNote
+from graphweft_workers.inspection.without_rule import EventKinds, WithoutRule
 from graphweft_workers.ports.bus import Bus
 from graphweft_workers.ports.event_log import PartitionStatus
 
@@ -37,6 +38,8 @@ class Sent:
     apps: set[str] = field(default_factory=set[str])
     positions: set[str] | None = None
     """`partition:offset` of every event; None unless the outcome is needed."""
+    kinds: EventKinds | None = None
+    """The kinds of these events; None unless the outcome is needed."""
     harmless: bool = False
     """Whether a second copy of these events changes nothing, whenever it comes."""
 
@@ -78,6 +81,9 @@ async def send(
                     raise BusUnavailable(f"{error} (sent before: {before}; {_again(sent)})") from error
                 await asyncio.sleep(_RETRY_S)
         sent.apps.update(event.appid for event in batch)
+        if sent.kinds is not None:
+            for event in batch:
+                sent.kinds.add(event)
         if sent.positions is not None:
             sent.positions.update(positions)
         for position in positions:
@@ -102,6 +108,8 @@ class Outcome:
     repeated: int = 0
     """The bus had them before, so they have no effect again, whatever the outcome of the first copies."""
     causes: Sequence[Cause] = ()
+    without_rule: Sequence[WithoutRule] = ()
+    """Kinds of events that no rule is for. They count as applied: no effect is defined for them."""
 
     @property
     def complete(self) -> bool:

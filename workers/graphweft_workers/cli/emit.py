@@ -22,7 +22,7 @@ from graphweft_contracts.admission import check_admission
 from graphweft_contracts.plurals import counted
 from graphweft_workers.cli.delivery import Outcome, Sent
 from graphweft_workers.cli.options import App, command
-from graphweft_workers.cli.output import INVALID_LINES, print_error, print_json, say
+from graphweft_workers.cli.output import INVALID_LINES, print_error, print_json, printable, say
 from graphweft_workers.cli.publishing import PublishOptions, interruptible, publish
 from graphweft_workers.imports.files import STANDARD_INPUT, read_runs, runs_of_stream
 from graphweft_workers.imports.openai_chat import ImportOptions, events_of_runs
@@ -120,6 +120,10 @@ def _report(sent: Sent, outcome: Outcome | None, json: bool, *, refused: int | N
             say(f"{outcome.applied} applied, {outcome.skipped} skipped, {outcome.dead_lettered} dead-lettered")
             if outcome.repeated:
                 say(f"{outcome.repeated} were on the bus before and have no effect again: {_AFTER_A_FIX}")
+            for kind in outcome.without_rule[:_MAX_CAUSES]:
+                say(printable(f"  {kind.events:,} x without effect: workflow {kind.workflow!r}: {kind.reason}"))
+            if (more := len(outcome.without_rule) - _MAX_CAUSES) > 0:
+                say(f"  and {counted(more, 'other type')} without a rule: `graphweft coverage` counts them all")
             for cause in outcome.causes[:_MAX_CAUSES]:
                 place = f" at {cause.place}" if cause.place else ""
                 say(f"  {cause.events:,} x {cause.reason}: {cause.name}{place}: {cause.message}")

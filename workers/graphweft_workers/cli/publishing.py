@@ -5,17 +5,19 @@ from __future__ import annotations
 import signal
 from collections.abc import AsyncGenerator, AsyncIterable, Callable, Generator, Iterable, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import FrameType
 from typing import Annotated, Final, NoReturn
 
 import typer
 
-from graphweft_contracts import BusUnavailable, Event
+from graphweft_contracts import BusUnavailable, Event, InvalidSettings
 from graphweft_workers.cli.delivery import Outcome, Sent, outcome_of, send, wait_until_applied
 from graphweft_workers.cli.options import Data, Json
 from graphweft_workers.cli.output import stderr, warn
 from graphweft_workers.engine.duplicates import WINDOW
+from graphweft_workers.inspection.without_rule import EventKinds, WithoutRule, without_rule
+from graphweft_workers.ports.bus import Bus
 from graphweft_workers.roles.connections import make_bus, make_transport
 from graphweft_workers.roles.settings import Settings
 
@@ -61,7 +63,9 @@ async def publish(
     ``harmless`` says that a second copy of the events changes nothing, so there is no warning of many events.
     """
     transport = make_transport(settings)
-    sent = Sent(positions=set() if options.wait else None, harmless=harmless)
+    sent = Sent(
+        positions=set() if options.wait else None, kinds=EventKinds() if options.wait else None, harmless=harmless
+    )
     repeatable = True
 
     def outage(error: BusUnavailable) -> None:
@@ -108,9 +112,24 @@ async def publish(
                 left = events_left
 
             await wait_until_applied(bus, sent.last, apps=sent.apps, on_lag=lag, on_unattended=unattended)
-        return sent, await outcome_of(bus, sent)
+        outcome = await outcome_of(bus, sent)
+        return sent, replace(outcome, without_rule=await _without_rule(settings, bus, sent))
     finally:
         await bus.aclose()
+
+
+async def _without_rule(settings: Settings, bus: Bus, sent: Sent) -> Sequence[WithoutRule]:
+    """Return the kinds of events that no rule is for, and warn if nobody can say so now."""
+    assert sent.kinds is not None
+    if not sent.kinds.counted():
+        return ()
+    from graphweft_workers.roles.rules import rules_maker
+
+    try:
+        return await without_rule(bus, sent.kinds, rules_maker(settings))
+    except (BusUnavailable, InvalidSettings) as error:
+        warn(f"whether rules are for all of these events is not known: {error}")
+        return ()
 
 
 @contextmanager
